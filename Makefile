@@ -1,0 +1,56 @@
+# Everything a fresh clone needs is Python 3.11+ and make; each target sets up what it uses.
+.DEFAULT_GOAL := help
+.PHONY: help venv up demo test check bench test-cluster kube-assets lock clean
+
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& echo $$p && break; done)
+BIN := .venv/bin
+DATA ?= data
+UP ?=
+
+help: ## list the verbs
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+
+venv: .venv/installed ## the virtual environment with the locked dependencies
+
+.venv/installed: requirements.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "outfitter needs Python 3.11 or newer with venv (on Debian: apt install python3-venv)"; exit 1; }
+	@echo "setting up .venv with $(PYTHON) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+up: venv ## run the product here (DATA=folder, UP="--simulate 4x8")
+	@exec $(BIN)/outfit up --data $(DATA) $(UP)
+
+demo: venv ## the whole story on simulated hosts, unattended
+	@$(BIN)/python scripts/demo.py
+
+check: venv ## ruff, mypy --strict, import-linter
+	@$(BIN)/ruff check src tests bench scripts
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+test: check ## the checks, then every test that needs nothing else
+	@$(BIN)/pytest -m "not long and not cluster" $(PYTEST)
+
+test-cluster: venv ## the tests that need a real kube-apiserver (KUBEBUILDER_ASSETS, or built by make kube-assets)
+	@assets="$${KUBEBUILDER_ASSETS:-$$(scripts/kube-assets --path)}" || { \
+		echo "no kube-apiserver: set KUBEBUILDER_ASSETS, or run make kube-assets (needs Go)"; exit 1; }; \
+	KUBEBUILDER_ASSETS="$$assets" $(BIN)/pytest -m cluster $(PYTEST)
+
+kube-assets: ## build Kubernetes and etcd for the tests into a cache folder (needs Go, about 10 minutes)
+	@scripts/kube-assets
+
+bench: venv ## side-by-side measurements (KUBEBUILDER_ASSETS adds kube-apiserver)
+	@$(BIN)/python -m bench.store
+
+lock: venv ## compute requirements.lock anew from pyproject.toml
+	@$(BIN)/python -m pip install --quiet uv
+	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --group dev pyproject.toml \
+		--no-header --no-annotate --no-emit-index-url -o requirements.lock
+
+clean: ## remove what the other targets made in this folder
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,156 @@
+"""The door of the embedded homes: every write passes here, whoever makes it. Defaults are filled in, then all that is wrong
+is said at once. Pure: what must be looked up comes in with the change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from outfitter.api import kinds, machine
+from outfitter.api.kinds import Kind, Object
+from outfitter.api.validate import machines, names, pods, resources, shape
+from outfitter.errors import Cause, Forbidden, Invalid, NotFound
+
+Check = Callable[[Mapping[str, Any]], Iterator[Cause]]
+Compare = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[Cause]]
+POD_GRACE = 30
+
+
+class Change(Protocol):
+    """A write about to happen (see `store.base.Change`)."""
+
+    @property
+    def verb(self) -> str: ...
+    @property
+    def kind(self) -> Kind: ...
+    @property
+    def new(self) -> Object: ...
+    @property
+    def old(self) -> Object | None: ...
+    @property
+    def subresource(self) -> str: ...
+    @property
+    def look(self) -> Callable[[Kind, str, str], Object | None]: ...
+
+
+def _namespace(obj: Object) -> None:
+    obj.setdefault("spec", {}).setdefault("finalizers", ["kubernetes"])
+    obj.setdefault("status", {}).setdefault("phase", "Active")
+    obj["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = obj["metadata"]["name"]
+
+
+def _pod(obj: Object) -> None:
+    spec = obj.get("spec")
+    if isinstance(spec, dict):
+        for field, value in (("restartPolicy", "Always"), ("schedulerName", "default-scheduler"),
+                             ("terminationGracePeriodSeconds", POD_GRACE)):
+            spec.setdefault(field, value)
+    obj.setdefault("status", {}).setdefault("phase", "Pending")
+
+
+def _claim(obj: Object) -> None:
+    _requests(obj.get("spec"))
+
+
+def _claim_template(obj: Object) -> None:
+    spec = obj.get("spec")
+    _requests(spec.get("spec") if isinstance(spec, dict) else None)
+
+
+def _requests(spec: Any) -> None:
+    devices = spec.get("devices") if isinstance(spec, dict) else None
+    for request in (devices.get("requests") if isinstance(devices, dict) else None) or ():
+        if not isinstance(request, dict):
+            continue
+        for inner in (request.get("exactly"), *(request.get("firstAvailable") or ())):
+            if isinstance(inner, dict):
+                inner.setdefault("allocationMode", "ExactCount")
+                if inner["allocationMode"] == "ExactCount":
+                    inner.setdefault("count", 1)
+
+
+DEFAULTS: Mapping[Kind, Callable[[Object], None]] = {
+    kinds.NAMESPACE: _namespace,
+    kinds.POD: _pod,
+    kinds.RESOURCE_CLAIM: _claim,
+    kinds.RESOURCE_CLAIM_TEMPLATE: _claim_template,
+}
+CHECKS: Mapping[Kind, Check] = {
+    kinds.POD: pods.pod,
+    kinds.DEVICE_CLASS: resources.device_class,
+    kinds.RESOURCE_CLAIM: resources.claim,
+    kinds.RESOURCE_CLAIM_TEMPLATE: resources.claim_template,
+    kinds.INSTANCE: machines.instance,
+}
+COMPARES: Mapping[Kind, Compare] = {
+    kinds.POD: pods.same_place,
+    kinds.RESOURCE_CLAIM: resources.unchanged_spec,
+    kinds.RESOURCE_CLAIM_TEMPLATE: resources.unchanged_spec,
+    kinds.INSTANCE: machines.unchanged_claims,
+}
+PLAIN_LABEL_NAMES = (kinds.NAMESPACE,)
+UNDELETABLE = ("default", "kube-system")  # namespaces that are always there
+
+
+class Rules:
+    """What `store.base.Rules` asks for."""
+
+    def admit(self, change: Change) -> Object:
+        obj = change.new
+        if change.verb == "delete":
+            return self._delete(change)
+        refuse(change.kind, obj, list(shape.check(obj)))
+        if change.verb == "create":
+            self._place(change)
+            if change.kind in DEFAULTS:
+                DEFAULTS[change.kind](obj)
+        refuse(change.kind, obj, list(self._causes(change)))
+        return obj
+
+    def grace(self, kind: Kind, obj: Object, asked: int | None) -> int:
+        """A pod that a node runs waits for that node; one that never had a node, or is over, goes at once."""
+        if kind != kinds.POD or not obj["spec"].get("nodeName") or obj.get("status", {}).get("phase") in machine.FINAL:
+            return 0
+        return int(obj["spec"].get("terminationGracePeriodSeconds", POD_GRACE)) if asked is None else asked
+
+    def holds(self, kind: Kind, obj: Object) -> bool:
+        return kind == kinds.NAMESPACE and bool((obj.get("spec") or {}).get("finalizers"))
+
+    def _delete(self, change: Change) -> Object:
+        if change.kind == kinds.NAMESPACE:
+            name = change.new["metadata"]["name"]
+            if name in UNDELETABLE:
+                raise Forbidden(f'namespaces "{name}" is forbidden: this namespace may not be deleted')
+            change.new.setdefault("status", {})["phase"] = "Terminating"
+        return change.new
+
+    def _place(self, change: Change) -> None:
+        """A new object needs a namespace that is there to stay."""
+        name = change.new["metadata"].get("namespace")
+        if not change.kind.namespaced or not name:
+            return
+        namespace = change.look(kinds.NAMESPACE, "", name)
+        if namespace is None:
+            raise NotFound(f'namespaces "{name}" not found')
+        if namespace["metadata"].get("deletionTimestamp"):
+            raise Forbidden(f'{change.kind.resource} "{change.new["metadata"]["name"]}" is forbidden: unable to create new '
+                            f"content in namespace {name} because it is being terminated")
+
+    def _causes(self, change: Change) -> Iterator[Cause]:
+        kind, new = change.kind, change.new
+        if change.subresource != "status":
+            yield from names.metadata(new, namespaced=kind.namespaced, plain_label=kind in PLAIN_LABEL_NAMES)
+            if kind in CHECKS and change.subresource == "":
+                yield from CHECKS[kind](new)
+        if change.old is not None and change.subresource == "" and kind in COMPARES:
+            yield from COMPARES[kind](new, change.old)
+
+
+def refuse(kind: Kind, obj: Object, causes: Sequence[Cause]) -> None:
+    """Raise when anything is wrong, and say all of it."""
+    if not causes:
+        return
+    said = "; ".join(f"{cause.field}: {cause.message}" for cause in causes[:10])
+    more = f"; and {len(causes) - 10} more" if len(causes) > 10 else ""
+    title = f"{kind.kind}.{kind.group}" if kind.group else kind.kind
+    raise Invalid(f'{title} "{obj["metadata"].get("name", "")}" is invalid: {said}{more}', causes)

@@ -1,0 +1,50 @@
+"""Conditions: what holds of an object, since when, and why. Pure: the time comes in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from outfitter.api.kinds import Object
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    type: str
+    status: bool | None  # None: not known
+    reason: str = ""
+    message: str = ""
+
+
+_WORDS = {True: "True", False: "False", None: "Unknown"}
+
+
+def with_condition(have: Sequence[Mapping[str, Any]] | None, new: Condition, now: str) -> list[Object]:
+    """The list with one condition set; its transition time moves only when its status does."""
+    entry: Object = {"type": new.type, "status": _WORDS[new.status], "lastTransitionTime": now}
+    if new.reason:
+        entry["reason"] = new.reason
+    if new.message:
+        entry["message"] = new.message
+    out: list[Object] = []
+    for old in have or ():
+        if old.get("type") != new.type:
+            out.append(dict(old))
+        elif old.get("status") == entry["status"]:
+            entry["lastTransitionTime"] = old.get("lastTransitionTime", now)
+    return [*out, entry]
+
+
+def without_condition(have: Sequence[Mapping[str, Any]] | None, type_: str) -> list[Object]:
+    return [dict(old) for old in have or () if old.get("type") != type_]
+
+
+def find(obj: Mapping[str, Any], type_: str) -> Mapping[str, Any] | None:
+    conditions = (obj.get("status") or {}).get("conditions") or ()
+    return next((entry for entry in conditions if entry.get("type") == type_), None)
+
+
+def is_true(obj: Mapping[str, Any], type_: str) -> bool:
+    found = find(obj, type_)
+    return found is not None and found.get("status") == "True"

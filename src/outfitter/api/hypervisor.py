@@ -1,0 +1,36 @@
+"""What the node asks of whatever runs machines. The launcher implements it; the app brings the two together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from outfitter.api.kinds import Object
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """A running machine."""
+
+    uid: str  # of the instance it belongs to
+    name: str  # "namespace_name", as the hypervisor's own tools show it
+    xml: str
+
+
+class Hypervisor(Protocol):
+    """One host's. Every call may be made twice without harm."""
+
+    async def domains(self) -> Mapping[str, Domain]:
+        """What runs, by the instance's uid; also what was started before this process was."""
+        ...
+
+    async def start(self, domain: Domain) -> None: ...
+
+    async def stop(self, uid: str) -> None: ...
+
+
+class Builder(Protocol):
+    """Makes the domain of an instance whose devices are known; Refused says what is missing or contradicts itself."""
+
+    def __call__(self, instance: Object) -> Domain: ...

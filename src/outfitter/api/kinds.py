@@ -1,0 +1,119 @@
+"""Every kind we serve or watch, as one table. A kind is how a noun is called on the wire and where it is kept; what its
+fields mean is said in `validate/`, how people see it in the faces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# An object on the wire. It is the truth: typed views are for reading, changes are patches or edited dicts.
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of object and the words for it."""
+
+    group: str  # "" for the core group
+    version: str  # the version it is stored and served in; others are converted at the edge
+    kind: str
+    plural: str
+    namespaced: bool = True
+    short: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    has_status: bool = True  # status is a subresource: a write of the object leaves it, a write of status leaves the rest
+    older: tuple[str, ...] = ()  # further versions accepted and converted
+    selectable: tuple[str, ...] = ()  # field selectors besides metadata.name and metadata.namespace
+    status_at_create: bool = False  # whoever creates it may say its status at once (a node that registers itself)
+    builtin: bool = True  # Kubernetes has it; False: a cluster learns it by CRD, and it takes no strategic merge patch
+    counts_generations: bool = True  # metadata.generation rises when anything but metadata and status changes
+    subresources: tuple[str, ...] = ()  # besides status
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def singular(self) -> str:
+        return self.kind.lower()
+
+    @property
+    def resource(self) -> str:
+        """As people and error messages say it: "pods", "resourceclaims.resource.k8s.io"."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        return (self.version, *self.older)
+
+    def api_version_of(self, version: str) -> str:
+        return f"{self.group}/{version}" if self.group else version
+
+
+DRA_OLDER = ("v1beta2", "v1beta1", "v1alpha3")
+INVOLVED = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+
+NAMESPACE = Kind("", "v1", "Namespace", "namespaces", namespaced=False, short=("ns",), selectable=("status.phase",),
+                 counts_generations=False, subresources=("finalize",))
+NODE = Kind("", "v1", "Node", "nodes", namespaced=False, short=("no",), selectable=("spec.unschedulable",),
+            status_at_create=True, counts_generations=False)
+POD = Kind("", "v1", "Pod", "pods", short=("po",), categories=("all",), selectable=(
+    "spec.nodeName", "spec.schedulerName", "spec.restartPolicy", "spec.serviceAccountName", "status.phase",
+    "status.podIP", "status.nominatedNodeName"))
+EVENT = Kind("", "v1", "Event", "events", short=("ev",), has_status=False, counts_generations=False,
+             selectable=(*(f"involvedObject.{field}" for field in INVOLVED), "reason", "type", "reportingComponent", "source"))
+CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps", short=("cm",), has_status=False, counts_generations=False)
+SECRET = Kind("", "v1", "Secret", "secrets", has_status=False, counts_generations=False, selectable=("type",))
+SERVICE_ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts", short=("sa",), has_status=False,
+                       counts_generations=False)
+LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases", has_status=False, counts_generations=False)
+DEVICE_CLASS = Kind("resource.k8s.io", "v1", "DeviceClass", "deviceclasses", namespaced=False, has_status=False,
+                    older=DRA_OLDER)
+RESOURCE_CLAIM = Kind("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims", older=DRA_OLDER,
+                      counts_generations=False)
+RESOURCE_CLAIM_TEMPLATE = Kind("resource.k8s.io", "v1", "ResourceClaimTemplate", "resourceclaimtemplates",
+                               has_status=False, older=DRA_OLDER, counts_generations=False)
+RESOURCE_SLICE = Kind("resource.k8s.io", "v1", "ResourceSlice", "resourceslices", namespaced=False, has_status=False,
+                      older=DRA_OLDER, selectable=("spec.nodeName", "spec.driver"))
+INSTANCE = Kind("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances", short=("vmi", "vmis"),
+                categories=("all",), older=("v1alpha3",), builtin=False)
+LEDGER_PAGE = Kind("outfitter.dev", "v1alpha1", "LedgerPage", "ledgerpages", namespaced=False, short=("page", "pages"),
+                   has_status=False, builtin=False)
+
+ALL: tuple[Kind, ...] = (
+    NAMESPACE, NODE, POD, EVENT, CONFIG_MAP, SECRET, SERVICE_ACCOUNT, LEASE,
+    DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, RESOURCE_SLICE, INSTANCE, LEDGER_PAGE,
+)
+
+
+def named(word: str, among: Iterable[Kind] = ALL) -> Kind | None:
+    """The kind that a person means: "pods", "po", "pod", "Pod", "resourceclaims.resource.k8s.io"."""
+    low = word.lower()
+    for kind in among:
+        if low in (kind.plural, kind.singular, kind.resource, *kind.short):
+            return kind
+    return None
+
+
+def of_object(obj: Mapping[str, Any], among: Iterable[Kind] = ALL) -> Kind | None:
+    """The kind of an object by its apiVersion (any served version) and kind."""
+    group, _, version = str(obj.get("apiVersion", "")).rpartition("/")
+    for kind in among:
+        if kind.kind == obj.get("kind") and kind.group == group and version in kind.versions:
+            return kind
+    return None
+
+
+def crd(kind: Kind) -> Object:
+    """The CustomResourceDefinition that teaches a cluster one of our kinds; unknown fields are kept."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version: Object = {"name": kind.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    if kind.has_status:
+        version["subresources"] = {"status": {}}
+    names = {"kind": kind.kind, "plural": kind.plural, "singular": kind.singular, "shortNames": list(kind.short),
+             "categories": list(kind.categories)}
+    return {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": kind.resource},
+            "spec": {"group": kind.group, "names": names, "scope": "Namespaced" if kind.namespaced else "Cluster",
+                     "versions": [version]}}

@@ -1,0 +1,95 @@
+"""A machine as far as its devices go: which it asks for, in whichever of the three spellings, and what it got."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from outfitter.api.kinds import Object
+
+List = Literal["gpus", "hostDevices"]
+LISTS: tuple[List, ...] = ("gpus", "hostDevices")
+STATUS_LISTS: Mapping[List, str] = {"gpus": "gpuStatuses", "hostDevices": "hostDeviceStatuses"}
+FINAL = ("Succeeded", "Failed")
+LAUNCHER = "virt-launcher"  # label value of the pods in which machines run
+LAUNCHER_LABEL = "kubevirt.io"
+CREATED_BY = "kubevirt.io/created-by"
+FINALIZER = "foregroundDeleteVirtualMachine"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRef:
+    """One entry of gpus[] or hostDevices[]."""
+
+    list: List
+    index: int
+    name: str
+    device_name: str | None  # asked for by resource name, from a device plugin
+    claim: str | None  # asked for by claim: the name in spec.resourceClaims
+    request: str | None
+
+    @property
+    def path(self) -> str:
+        return f"spec.domain.devices.{self.list}[{self.index}]"
+
+    @property
+    def by_claim(self) -> bool:
+        return self.device_name is None and (self.claim is not None or self.request is not None)
+
+
+def device_refs(instance: Mapping[str, Any]) -> list[DeviceRef]:
+    """Every device asked for, in the order of the spec. A reference is written as claimName + requestName, as claimName +
+    deviceRequestName, or as claim: {name, request}; they mean the same."""
+    devices = ((instance.get("spec") or {}).get("domain") or {}).get("devices") or {}
+    return [_ref(name, index, entry) for name in LISTS for index, entry in enumerate(devices.get(name) or ())]
+
+
+def _ref(list_: List, index: int, entry: Mapping[str, Any]) -> DeviceRef:
+    nested = entry.get("claim") if isinstance(entry.get("claim"), Mapping) else {}
+    assert nested is not None
+    claim = entry.get("claimName", nested.get("name"))
+    request = entry.get("requestName", entry.get("deviceRequestName", nested.get("request")))
+    return DeviceRef(list_, index, entry.get("name", ""), entry.get("deviceName") or None, claim, request)
+
+
+def claim_names(pod: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+    """For each entry of a pod's resourceClaims, its name and the name of the claim object: named directly, or told by the
+    pod's status for a template (None while it does not)."""
+    told = {entry["name"]: entry.get("resourceClaimName")
+            for entry in (pod.get("status") or {}).get("resourceClaimStatuses") or ()}
+    for entry in (pod.get("spec") or {}).get("resourceClaims") or ():
+        yield entry["name"], entry.get("resourceClaimName") or told.get(entry["name"])
+
+
+def statuses(instance: Mapping[str, Any], list_: List) -> Sequence[Mapping[str, Any]]:
+    """What the status says of the devices of one list."""
+    given = (instance.get("status") or {}).get("deviceStatus") or {}
+    return given.get(STATUS_LISTS[list_]) or ()
+
+
+def missing_devices(instance: Mapping[str, Any]) -> list[str]:
+    """The devices asked for by claim of which the status does not yet say where they are; empty: the machine may start."""
+    return [ref.name for ref in device_refs(instance) if ref.by_claim and not _complete(instance, ref)]
+
+
+def _complete(instance: Mapping[str, Any], ref: DeviceRef) -> bool:
+    entries = [entry for entry in statuses(instance, ref.list) if entry.get("name") == ref.name]
+    return bool(entries) and all(address_of(entry) for entry in entries)
+
+
+def address_of(entry: Mapping[str, Any]) -> tuple[Literal["pci", "mdev"], str] | None:
+    """Where a status entry says its device is. A mediated device may also name its parent's address; it stays mediated."""
+    attributes = (entry.get("deviceResourceClaimStatus") or {}).get("attributes") or {}
+    for key in ("mdevUUID", "mDevUUID"):
+        if attributes.get(key):
+            return "mdev", attributes[key]
+    return ("pci", attributes["pciAddress"]) if attributes.get("pciAddress") else None
+
+
+def owner(obj: Mapping[str, Any], kind: str) -> Object | None:
+    """The controlling owner, if it is of this kind."""
+    for reference in obj["metadata"].get("ownerReferences") or ():
+        if reference.get("kind") == kind and reference.get("controller"):
+            return dict(reference)
+    return None

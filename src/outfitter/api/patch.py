@@ -1,0 +1,273 @@
+"""The three patches of Kubernetes, pure: object and patch in, new object out. Nothing handed in is changed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from outfitter.api.kinds import Object
+from outfitter.errors import BadRequest, Cause, Invalid
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal as JSON. Python takes 1 and true for equal, JSON does not."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+
+
+def merge(target: Any, patch: Any) -> Any:
+    """JSON merge patch (RFC 7396): null removes, objects merge, everything else replaces."""
+    if not isinstance(patch, dict):
+        return copy.deepcopy(patch)
+    out = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            out.pop(key, None)
+        else:
+            out[key] = merge(out.get(key), value)
+    return out
+
+
+def json(target: Object, operations: Any) -> Object:
+    """JSON patch (RFC 6902), all operations or none."""
+    if not isinstance(operations, list):
+        raise BadRequest('a JSON patch is a list of operations such as {"op": "replace", "path": "/spec/x", "value": 1}')
+    out: Any = copy.deepcopy(target)
+    for number, operation in enumerate(operations):
+        if not isinstance(operation, dict) or not isinstance(operation.get("path"), str):
+            raise BadRequest(f"JSON patch: operation {number} needs \"op\" and \"path\"")
+        try:
+            out = _apply(out, operation)
+        except (KeyError, IndexError, ValueError, TypeError) as error:
+            message = f"operation {number} ({operation.get('op')} {operation['path']}) does not fit: {_words(error)}"
+            raise Invalid(f"the server rejected our request due to an error in our request: {message}",
+                          [Cause(f"[{number}].path", message)]) from error
+    if not isinstance(out, dict):
+        raise BadRequest("JSON patch: the result is not an object")
+    return out
+
+
+def _words(error: Exception) -> str:
+    return f"there is no {error}" if isinstance(error, KeyError) else str(error)
+
+
+def _pointer(path: str) -> list[str]:
+    if path == "":
+        return []
+    if not path.startswith("/"):
+        raise ValueError("a path starts with /")
+    return [word.replace("~1", "/").replace("~0", "~") for word in path[1:].split("/")]
+
+
+def _walk(doc: Any, words: Sequence[str]) -> Any:
+    for word in words:
+        doc = doc[_index(doc, word)] if isinstance(doc, list) else _member(doc, word)
+    return doc
+
+
+def _member(doc: Any, word: str) -> Any:
+    if not isinstance(doc, dict) or word not in doc:
+        raise KeyError(word)
+    return doc[word]
+
+
+def _index(doc: list[Any], word: str, *, end: bool = False) -> int:
+    if word == "-" and end:
+        return len(doc)
+    if not (word.isascii() and word.isdigit()) or (word.startswith("0") and word != "0"):
+        raise ValueError(f"{word!r} is not a place in a list")
+    place = int(word)
+    if place > len(doc) or (place == len(doc) and not end):
+        raise IndexError(f"the list has {len(doc)} items, none at {place}")
+    return place
+
+
+def _apply(doc: Any, operation: Mapping[str, Any]) -> Any:
+    op, words = operation.get("op"), _pointer(operation["path"])
+    if op in ("add", "replace", "test") and "value" not in operation:
+        raise ValueError(f'"{op}" needs a value')
+    if op == "test":
+        if not same(_walk(doc, words), operation["value"]):
+            raise ValueError("the value is another one")
+        return doc
+    if op in ("copy", "move"):
+        if not isinstance(operation.get("from"), str):
+            raise ValueError(f'"{op}" needs "from", the path to take the value from')
+        source = _pointer(operation["from"])
+        value = copy.deepcopy(_walk(doc, source))
+        if op == "move":
+            doc = _remove(doc, source)
+        return _add(doc, words, value)
+    if op == "remove":
+        return _remove(doc, words)
+    if op in ("add", "replace"):
+        if op == "replace":
+            _walk(doc, words)
+            doc = _remove(doc, words) if words else doc
+        return _add(doc, words, copy.deepcopy(operation["value"]))
+    raise ValueError(f"unknown op {op!r}; there are add, remove, replace, move, copy and test")
+
+
+def _remove(doc: Any, words: Sequence[str]) -> Any:
+    if not words:
+        raise ValueError("the whole object cannot be removed")
+    _walk(doc, words)
+    parent = _walk(doc, words[:-1])
+    del parent[_index(parent, words[-1]) if isinstance(parent, list) else words[-1]]
+    return doc
+
+
+def _add(doc: Any, words: Sequence[str], value: Any) -> Any:
+    if not words:
+        return value
+    parent = _walk(doc, words[:-1])
+    if isinstance(parent, list):
+        parent.insert(_index(parent, words[-1], end=True), value)
+    elif isinstance(parent, dict):
+        parent[words[-1]] = value
+    else:
+        raise TypeError("its parent is neither an object nor a list")
+    return doc
+
+
+# By which field the items of a list are told apart when a strategic merge patch merges it; a list that is not named here
+# is replaced whole. The last words of the path decide, as the same types stand in many places.
+MERGE_KEYS: Mapping[str, str | None] = {
+    "metadata.ownerReferences": "uid",
+    "metadata.finalizers": None,
+    "metadata.managedFields": "",
+    "spec.containers": "name",
+    "spec.initContainers": "name",
+    "spec.ephemeralContainers": "name",
+    "spec.volumes": "name",
+    "spec.imagePullSecrets": "name",
+    "spec.hostAliases": "ip",
+    "spec.resourceClaims": "name",
+    "spec.schedulingGates": "name",
+    "spec.topologySpreadConstraints": "topologyKey",
+    "containers.env": "name",
+    "containers.ports": "containerPort",
+    "containers.volumeMounts": "mountPath",
+    "containers.volumeDevices": "devicePath",
+    "initContainers.env": "name",
+    "initContainers.ports": "containerPort",
+    "initContainers.volumeMounts": "mountPath",
+    "initContainers.volumeDevices": "devicePath",
+    "spec.podCIDRs": None,
+    "spec.taints": "",
+    "status.conditions": "type",
+    "status.addresses": "type",
+    "status.podIPs": "ip",
+    "status.hostIPs": "ip",
+    "status.resourceClaimStatuses": "name",
+    "status.reservedFor": "uid",
+    "secrets": "name",
+}
+
+
+def strategic(target: Any, patch: Any, path: tuple[str, ...] = ()) -> Any:
+    """Strategic merge patch, as `kubectl apply`, `edit` and `label` send it for built-in kinds: lists with a merge key
+    (`MERGE_KEYS`) merge item by item, `$patch`, `$retainKeys`, `$setElementOrder/x` and `$deleteFromPrimitiveList/x` steer."""
+    if not isinstance(patch, dict):
+        return copy.deepcopy(patch)
+    directive = patch.get("$patch")
+    if directive == "replace":
+        kept = {key: value for key, value in patch.items() if key != "$patch" and value is not None}
+        return {key: strategic(None, value, (*path, key)) for key, value in kept.items()}
+    if directive == "delete":
+        return {}
+    if directive not in (None, "merge"):
+        raise BadRequest(f"strategic merge patch at {'.'.join(path) or 'the top'}: unknown $patch {directive!r}; "
+                         "there are replace, merge and delete")
+    out = dict(target) if isinstance(target, dict) else {}
+    if isinstance(keep := patch.get("$retainKeys"), list):
+        out = {key: value for key, value in out.items() if key in keep}
+    for key, value in patch.items():
+        if key.startswith("$deleteFromPrimitiveList/") and isinstance(value, list):
+            name = key.partition("/")[2]
+            out[name] = [item for item in out.get(name) or [] if item not in value]
+    orders = {key.partition("/")[2]: value for key, value in patch.items() if key.startswith("$setElementOrder/")}
+    for key, value in patch.items():
+        if key.startswith("$"):
+            continue
+        if value is None:
+            out.pop(key, None)
+        elif isinstance(value, list):
+            out[key] = _merge_list(out.get(key), value, (*path, key))
+            if _merge_key((*path, key)) != "":
+                orders.setdefault(key, [item for item in value if not isinstance(item, dict) or "$patch" not in item])
+        else:
+            out[key] = strategic(out.get(key), value, (*path, key))
+    for key, order in orders.items():
+        if isinstance(out.get(key), list) and isinstance(order, list):
+            live = target.get(key) if isinstance(target, dict) else None
+            out[key] = _in_order(out[key], order, live if isinstance(live, list) else [], _merge_key((*path, key)))
+    return out
+
+
+def _merge_key(path: tuple[str, ...]) -> str | None:
+    """The field that tells items apart; "" = the list is replaced whole, None = a set of plain values."""
+    return MERGE_KEYS.get(".".join(path[-2:]), MERGE_KEYS.get(path[-1], ""))
+
+
+def _merge_list(have: Any, patch: list[Any], path: tuple[str, ...]) -> list[Any]:
+    key = _merge_key(path)
+    if any(isinstance(item, dict) and item.get("$patch") == "replace" for item in patch):
+        return [copy.deepcopy(item) for item in patch if not isinstance(item, dict) or "$patch" not in item]
+    if key == "":
+        return [copy.deepcopy(item) for item in patch]
+    out = list(have) if isinstance(have, list) else []
+    if key is None:
+        return out + [item for item in patch if item not in out]
+    for item in patch:
+        if not isinstance(item, dict) or key not in item:
+            raise BadRequest(f"strategic merge patch at {'.'.join(path)}: every item needs its merge key {key!r}")
+        place = next((i for i, old in enumerate(out) if isinstance(old, dict) and old.get(key) == item[key]), None)
+        if item.get("$patch") == "delete":
+            if place is not None:
+                del out[place]
+        elif place is None:
+            out.append(strategic({}, item, path))
+        else:
+            out[place] = strategic(out[place], item, path)
+    return out
+
+
+def _in_order(items: list[Any], order: list[Any], live: list[Any], key: str | None) -> list[Any]:
+    """Items named in the order come in that order. The others keep theirs, each before the first named one that it stood
+    before in the live list, else at the end."""
+
+    def name(item: Any) -> Any:
+        return item.get(key) if isinstance(item, dict) and key else item
+
+    wanted, was = [name(entry) for entry in order], [name(item) for item in live]
+    others = [item for item in items if name(item) not in wanted]
+    out: list[Any] = []
+    for item in sorted((item for item in items if name(item) in wanted), key=lambda item: wanted.index(name(item))):
+        while others and name(item) in was and name(others[0]) in was and was.index(name(others[0])) < was.index(name(item)):
+            out.append(others.pop(0))
+        out.append(item)
+    return out + others
+
+
+def difference(last: Any, new: Any, live: Any) -> Any:
+    """The merge patch that takes a live object to what a file says now: what the file no longer has goes, what others
+    added stays. `last` is what the file said when it was applied before."""
+    patch: dict[str, Any] = {}
+    for key in last:
+        if key not in new and key in live:
+            patch[key] = None
+    for key, value in new.items():
+        if key not in live:
+            patch[key] = value
+        elif isinstance(value, dict) and isinstance(live[key], dict):
+            before = last.get(key)
+            if inner := difference(before if isinstance(before, dict) else {}, value, live[key]):
+                patch[key] = inner
+        elif not same(value, live[key]):
+            patch[key] = value
+    return patch

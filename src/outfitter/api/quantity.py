@@ -1,0 +1,15 @@
+"""Amounts as Kubernetes writes them, for those who only need the number."""
+
+from __future__ import annotations
+
+from outfitter.cel import quantity
+from outfitter.errors import Invalid
+
+
+def to_int(text: str) -> int:
+    """ "2Gi" -> 2147483648, rounded up to a whole number."""
+    try:
+        amount = quantity.parse(text)
+    except ValueError as error:
+        raise Invalid(f"{text!r} is not a quantity: write a number with a unit, such as 512Mi or 2Gi") from error
+    return -(-amount.nano // quantity.NANO)

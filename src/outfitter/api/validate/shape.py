@@ -1,0 +1,93 @@
+"""The shape of what we read: which fields must be objects, lists, text or numbers. Checked before anything else looks at an
+object, so that the rest may rely on it. Fields that nobody here reads may have any shape and are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from outfitter.errors import Cause
+
+Shape = Mapping[str, Any]  # field -> str, int, bool, dict, list, a nested Shape, or [Shape] for a list of such
+WORDS = {str: "text", int: "a whole number", bool: "true or false", dict: "an object", list: "a list"}
+TEXTS = [str]
+
+METADATA: Shape = {
+    "name": str, "namespace": str, "generateName": str, "uid": str, "resourceVersion": str, "labels": dict, "annotations": dict,
+    "finalizers": TEXTS, "ownerReferences": [{"apiVersion": str, "kind": str, "name": str, "uid": str, "controller": bool}],
+}
+CONDITIONS = [{"type": str, "status": str, "reason": str, "message": str}]
+RESOURCE_CLAIMS = [{"name": str, "resourceClaimName": str, "resourceClaimTemplateName": str}]
+DEVICE_ENTRY: Shape = {"name": str, "deviceName": str, "claimName": str, "requestName": str, "deviceRequestName": str,
+                       "claim": {"name": str, "request": str}, "tag": str}
+DEVICE_STATUSES = [{"name": str, "deviceResourceClaimStatus": {"name": str, "resourceClaimName": str, "attributes": dict}}]
+SELECTORS = [{"cel": {"expression": str}}]
+EXACTLY: Shape = {"deviceClassName": str, "allocationMode": str, "count": int, "selectors": SELECTORS}
+CLAIM_SPEC: Shape = {"devices": {
+    "requests": [{"name": str, "exactly": EXACTLY, "firstAvailable": [EXACTLY]}], "constraints": [{}], "config": [{}]}}
+RESULT: Shape = {"request": str, "driver": str, "pool": str, "device": str}
+POD: Shape = {
+    "spec": {
+        "nodeName": str, "schedulerName": str, "restartPolicy": str, "nodeSelector": dict, "terminationGracePeriodSeconds": int,
+        "containers": [{"name": str, "resources": {
+            "claims": [{"name": str, "request": str}], "requests": dict, "limits": dict}}],
+        "resourceClaims": RESOURCE_CLAIMS,
+    },
+    "status": {"phase": str, "conditions": CONDITIONS, "resourceClaimStatuses": [{"name": str, "resourceClaimName": str}]},
+}
+SHAPES: Mapping[str, Shape] = {
+    "Namespace": {"spec": {"finalizers": TEXTS}, "status": {"phase": str}},
+    "Node": {"spec": {"unschedulable": bool, "taints": [{"key": str}]},
+             "status": {"conditions": CONDITIONS, "allocatable": dict}},
+    "Pod": POD,
+    "Lease": {"spec": {"holderIdentity": str, "leaseDurationSeconds": int, "leaseTransitions": int}},
+    "Event": {"involvedObject": {"name": str, "uid": str}, "source": dict, "count": int},
+    "DeviceClass": {"spec": {"selectors": SELECTORS}},
+    "ResourceClaim": {"spec": CLAIM_SPEC, "status": {
+        "allocation": {"devices": {"results": [RESULT]}}, "reservedFor": [{"resource": str, "name": str, "uid": str}]}},
+    "ResourceClaimTemplate": {"spec": {"metadata": {"labels": dict, "annotations": dict}, "spec": CLAIM_SPEC}},
+    "ResourceSlice": {"spec": {"driver": str, "nodeName": str, "allNodes": bool,
+                               "pool": {"name": str, "generation": int, "resourceSliceCount": int},
+                               "devices": [{"name": str, "attributes": dict, "capacity": dict}]}},
+    "VirtualMachineInstance": {
+        "spec": {"resourceClaims": RESOURCE_CLAIMS, "nodeSelector": dict, "schedulerName": str,
+                 "domain": {"memory": {"guest": str}, "cpu": {"cores": int, "sockets": int, "threads": int},
+                            "devices": {"gpus": [DEVICE_ENTRY], "hostDevices": [DEVICE_ENTRY]}}},
+        "status": {"phase": str, "nodeName": str, "conditions": CONDITIONS,
+                   "deviceStatus": {"gpuStatuses": DEVICE_STATUSES, "hostDeviceStatuses": DEVICE_STATUSES}},
+    },
+    "LedgerPage": {"spec": {"host": str, "bookings": [{
+        "device": {"driver": str, "pool": str, "device": str}, "request": str, "state": str, "since": str, "amount": dict,
+        "holder": {"kind": str, "namespace": str, "name": str, "uid": str, "purpose": str}}]}},
+}
+
+
+def check(obj: Mapping[str, Any]) -> Iterator[Cause]:
+    yield from _object(obj, {"metadata": METADATA, **SHAPES.get(str(obj.get("kind")), {})}, "")
+
+
+def _object(value: Mapping[str, Any], shape: Shape, path: str) -> Iterator[Cause]:
+    for field, wanted in shape.items():
+        if value.get(field) is not None:
+            yield from _value(value[field], wanted, f"{path}.{field}" if path else field)
+
+
+def _value(value: Any, wanted: Any, path: str) -> Iterator[Cause]:
+    if isinstance(wanted, list):
+        if not isinstance(value, list):
+            yield _wrong(path, value, list)
+            return
+        for index, item in enumerate(value):
+            yield from _value(item, wanted[0], f"{path}[{index}]")
+    elif isinstance(wanted, Mapping):
+        if isinstance(value, Mapping):
+            yield from _object(value, wanted, path)
+        else:
+            yield _wrong(path, value, dict)
+    elif not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+        yield _wrong(path, value, wanted)
+
+
+def _wrong(path: str, value: Any, wanted: type) -> Cause:
+    shown = repr(value)
+    return Cause(path, f"Invalid value: {shown[:60]}: must be {WORDS[wanted]}", "FieldValueTypeInvalid")

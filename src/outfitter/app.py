@@ -1,0 +1,234 @@
+"""The only file that wires it all: `embedded()` is the whole product in one process, `cluster()` the same controllers and
+node agent on a real Kubernetes API server."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import yaml
+
+from outfitter.api import admit, conditions, kinds
+from outfitter.api.conditions import Condition
+from outfitter.api.device import DRIVER
+from outfitter.controllers.claims import Claims, PodClaims
+from outfitter.controllers.devicestatus import DeviceStatus
+from outfitter.controllers.garbage import Garbage
+from outfitter.controllers.instances import Instances
+from outfitter.controllers.loop import Context, Controller, Runner, settle
+from outfitter.controllers.pages import Pages
+from outfitter.controllers.schedule import Schedule
+from outfitter.errors import Refused
+from outfitter.faces.kube import auth
+from outfitter.faces.kube.app import App as ApiServer
+from outfitter.faces.kube.server import Server
+from outfitter.inventory import offer, scan
+from outfitter.inventory.host import SimulatedHost
+from outfitter.inventory.tree import FolderTree
+from outfitter.launcher import domain
+from outfitter.launcher.simulated import Simulated
+from outfitter.node.agent import Agent
+from outfitter.node.host import Host
+from outfitter.node.publish import publish
+from outfitter.store import kubeconfig, pki
+from outfitter.store.base import Store
+from outfitter.store.clock import Clock, SystemClock
+from outfitter.store.kube import Kube
+from outfitter.store.memory import Memory
+from outfitter.store.names import Names
+from outfitter.store.sqlite import SQLite
+
+log = logging.getLogger(__name__)
+NAMESPACES = ("default", "kube-system")
+CERTIFICATES_LAST = timedelta(days=365)
+RENEW_BEFORE = timedelta(days=30)
+CLUSTER = "outfitter"  # the name in kubeconfigs that we write
+
+
+def simulated_hosts(hosts: Sequence[SimulatedHost], data: Path | None = None) -> list[Host]:
+    """Hosts of a hosts file, as the node agent takes them; their machines are kept below `data`."""
+    return [Host(host.name, host.publisher, host.tree, Simulated(data / "domains" / host.name if data else None),
+                 host.capacity(), host.labels, simulated=True) for host in hosts]
+
+
+def this_host(name: str, data: Path | None = None, root: Path = Path("/")) -> Host | None:
+    """This machine, if it has anything to offer: a function that is bound to vfio-pci."""
+    tree = FolderTree(root)
+    if not offer.offer(scan.scan(tree).devices).offered:
+        return None
+    capacity = {"cpu": str(os.cpu_count() or 1), "memory": str(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))}
+    return Host(name, DRIVER, lambda: tree, Simulated(data / "domains" / name if data else None), capacity, {}, simulated=False)
+
+
+def _agent(context: Context, hosts: Sequence[Host]) -> Agent:
+    return Agent(
+        context.store, hosts, build=domain.build, clock=context.clock, events=context.events,
+        pods=context.informer(kinds.POD), instances=context.informer(kinds.INSTANCE),
+        claims=context.informer(kinds.RESOURCE_CLAIM), pages=context.informer(kinds.LEDGER_PAGE),
+    )
+
+
+class Product:
+    """Controllers and node agent on a store, running."""
+
+    def __init__(self, store: Store, hosts: Sequence[Host], controllers: Sequence[Controller], context: Context) -> None:
+        self.store, self.hosts, self.context = store, hosts, context
+        self.agent = _agent(context, hosts)
+        self.runner = Runner(context, [*controllers, self.agent])
+        self.offered = 0  # devices that the hosts publish
+
+    async def start(self) -> None:
+        for host in self.hosts:
+            self.offered += await publish(self.store, host, self.context.now())
+        await self.runner.start()
+
+    async def stop(self) -> None:
+        await self.runner.stop()
+        await self.store.close()
+
+
+class Embedded(Product):
+    """The product on a store of its own."""
+
+    store: Memory
+
+    def __init__(self, store: Memory, hosts: Sequence[Host], *, clock: Clock) -> None:
+        context = Context(store, clock=clock, names=store.names)
+        controllers: list[Controller] = [Instances(context), PodClaims(context), Claims(context), Schedule(context),
+                                         DeviceStatus(context), Garbage(context)]
+        super().__init__(store, hosts, controllers, context)
+        self.store = store
+        self.api = ApiServer(store)
+        self.server: Server | None = None
+
+    async def start(self) -> None:
+        for name in NAMESPACES:
+            if self.store.peek(kinds.NAMESPACE, name) is None:
+                await self.store.create(kinds.NAMESPACE, {"metadata": {"name": name}})
+        await self._set_aside()
+        await super().start()
+
+    async def _set_aside(self) -> None:
+        """Nodes of an earlier run that are not among the hosts of this one take nothing new."""
+        ours = {host.name for host in self.hosts}
+        for node in (await self.store.list(kinds.NODE)).items:
+            if node["metadata"]["name"] in ours:
+                continue
+            gone = Condition("Ready", False, "NotServed", "this host is not among those that outfitter was started with")
+            have = conditions.with_condition((node.get("status") or {}).get("conditions"), gone, self.context.now())
+            await self.store.patch(kinds.NODE, node["metadata"]["name"], {"status": {"conditions": have}}, subresource="status")
+
+    async def serve(self, data: Path, port: int) -> Path:
+        """Answer kubectl on a port of this machine; the path of the kubeconfig for it."""
+        access = credentials(data / "pki", self.context.clock)
+        self.api = ApiServer(self.store, tokens={access.token: auth.User("admin", (auth.MASTERS,))})
+        self.server = Server(self.api, certfile=access.folder / "server.crt", keyfile=access.folder / "server.key",
+                             ca=access.folder / "ca.crt", port=port)
+        await self.server.start()
+        config = pki.kubeconfig(self.server.url, ca=access.ca.cert, client=access.admin, cluster=CLUSTER)
+        path = data / "kubeconfig"
+        pki.save_private(path, yaml.safe_dump(config, sort_keys=False).encode())
+        return path
+
+    async def settle(self) -> None:
+        """Until nobody has anything to do (what waits for the clock does not count)."""
+        await settle(lambda kind: self.store.shelf(kind).revision, self.context, [self.runner])
+
+    async def stop(self) -> None:
+        if self.server is not None:
+            await self.server.stop()
+        await super().stop()
+
+
+@contextlib.asynccontextmanager
+async def embedded(
+    *,
+    data: Path | None = None,
+    hosts: Sequence[Host] = (),
+    clock: Clock | None = None,
+    names: Names | None = None,
+    synchronous: str = "FULL",
+) -> AsyncIterator[Embedded]:
+    """The whole product in this process, without a port until `serve` is called; in memory unless `data` names a folder."""
+    clock, names, rules = clock or SystemClock(), names or Names(), admit.Rules()
+    store = Memory(clock=clock, names=names, rules=rules) if data is None else SQLite(
+        data, kinds.ALL, clock=clock, names=names, rules=rules, synchronous=synchronous)
+    product = Embedded(store, hosts, clock=clock)
+    try:
+        await product.start()
+        yield product
+    finally:
+        await product.stop()
+
+
+@contextlib.asynccontextmanager
+async def cluster(
+    access: kubeconfig.Access, *, hosts: Sequence[Host] = (), clock: Clock | None = None, names: Names | None = None
+) -> AsyncIterator[Product]:
+    """Our controllers and, for `hosts`, the node agent on a real API server, where kube-scheduler and kube-controller-manager
+    do their own work."""
+    clock = clock or SystemClock()
+    store = Kube(access, clock=clock)
+    context = Context(store, clock=clock, names=names)
+    product = Product(store, hosts, [Instances(context), DeviceStatus(context), Pages(context)], context)
+    try:
+        for kind in (kinds.INSTANCE, kinds.LEDGER_PAGE):
+            await store.list(kind, limit=1)  # a cluster that lacks our definitions says so now
+        await product.start()
+        yield product
+    finally:
+        await product.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    folder: Path
+    ca: pki.Pair
+    admin: pki.Pair
+    token: str
+
+
+def credentials(folder: Path, clock: Clock) -> Credentials:
+    """Keys and certificates of the embedded server, made once and renewed before they run out."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    now = clock.now()
+    fresh = all((folder / f"{name}.{part}").exists() for name in ("ca", "server", "admin") for part in ("crt", "key"))
+    if fresh:
+        ends = min(pki.expires((folder / f"{name}.crt").read_bytes()) for name in ("ca", "server", "admin"))
+        fresh = ends > now + RENEW_BEFORE
+    if not fresh:
+        span = {"valid_from": now - timedelta(hours=1), "valid_until": now + CERTIFICATES_LAST}
+        ca = pki.authority("outfitter", **span)
+        ca.save(folder, "ca")
+        pki.server(ca, "outfitter", hosts=["127.0.0.1", "::1", "localhost"], **span).save(folder, "server")
+        pki.client(ca, "admin", groups=[auth.MASTERS], **span).save(folder, "admin")
+    token = folder / "token"
+    if not token.exists():
+        pki.save_private(token, secrets.token_hex(16).encode())
+    return Credentials(folder, _pair(folder, "ca"), _pair(folder, "admin"), token.read_text().strip())
+
+
+def _pair(folder: Path, name: str) -> pki.Pair:
+    return pki.Pair((folder / f"{name}.crt").read_bytes(), (folder / f"{name}.key").read_bytes())
+
+
+def copy_kubeconfig(source: Path, target: Path) -> None:
+    """Write the kubeconfig where the user wants it; somebody else's is not written over."""
+    if target.exists() and target.resolve() != source.resolve():
+        try:
+            have = yaml.safe_load(target.read_text())
+        except (OSError, yaml.YAMLError) as error:
+            raise Refused(f"{target} cannot be read ({error}); choose another file with --kubeconfig") from error
+        if not isinstance(have, dict) or [entry.get("name") for entry in have.get("clusters") or ()] != [CLUSTER]:
+            raise Refused(f"{target} is a kubeconfig for other clusters and was left as it is; choose another file with "
+                          "--kubeconfig")
+    if target.resolve() != source.resolve():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        pki.save_private(target, source.read_bytes())
+

@@ -1,0 +1,15 @@
+"""Kubernetes' expression language for device selectors: compile once, then ask it of many devices.
+
+It must not know a noun of ours, read a clock or touch the host, and it never guesses: what is not supported is refused
+by name when the selector is compiled. Called by `api`, which refuses bad selectors, and by `scheduling`, which asks
+`Selector.matches`. Text goes lexer -> parser -> evaluator; to add a function, begin at `library.py`."""
+
+from __future__ import annotations
+
+from outfitter.cel.device import Device
+from outfitter.cel.evaluator import Selector, compile_selector
+from outfitter.cel.quantity import Quantity
+from outfitter.cel.semver import Semver
+from outfitter.cel.values import EvaluationError
+
+__all__ = ["Device", "EvaluationError", "Quantity", "Selector", "Semver", "compile_selector"]

@@ -1,0 +1,143 @@
+"""Text to tokens. Every token keeps its place, so that each later mistake can be pointed at."""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+
+from outfitter import errors
+
+MAX_BYTES = 10 * 1024  # Kubernetes' limit for one selector
+SNIPPET = 100  # columns of the user's line shown in an error
+
+
+class Kind(enum.Enum):
+    IDENT = "a name"
+    INT = "a whole number"
+    FLOAT = "a number"
+    STRING = "a string"
+    OP = "an operator"
+    END = "the end of the expression"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    kind: Kind
+    text: str  # as written; for STRING and numbers see `value`
+    pos: int  # offset into the source, in characters
+    value: str | int | float | None = None
+
+    def __str__(self) -> str:
+        return self.kind.value if self.kind is Kind.END else f"'{self.text}'"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The user's text, able to say where something is wrong in it."""
+
+    text: str
+
+    def invalid(self, pos: int, message: str) -> errors.Invalid:
+        """An error to raise: the place, what is wrong there (and what would be right), and the line itself."""
+        before = self.text[:pos]
+        line, column = before.count("\n") + 1, pos - (before.rfind("\n") + 1) + 1
+        shown = self.text.split("\n")[line - 1]
+        cut = max(0, column - SNIPPET // 2) if len(shown) > SNIPPET else 0
+        snippet = f" | {shown[cut : cut + SNIPPET]}\n | {'.' * (column - 1 - cut)}^"
+        text = f"line {line}, column {column}: {message}"
+        return errors.Invalid(f"{text}\n{snippet}", [errors.Cause("expression", text)])
+
+
+_TOKEN = re.compile(
+    r"""
+    (?P<blank>(?:[ \t\r\n\f]+|//[^\n]*)+)
+  | (?P<raw>[rR](?:'''.*?'''|\"\"\".*?\"\"\"|'[^'\r\n]*'|"[^"\r\n]*"))
+  | (?P<bytes>(?:[bB][rR]?|[rR][bB])['"])
+  | (?P<string>'''(?:[^\\]|\\.)*?'''|\"\"\"(?:[^\\]|\\.)*?\"\"\"
+              |'(?:[^\\'\r\n]|\\.)*'|"(?:[^\\"\r\n]|\\.)*")
+  | (?P<float>[0-9]+\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+|\.[0-9]+(?:[eE][+-]?[0-9]+)?)
+  | (?P<uint>(?:0x[0-9a-fA-F]+|[0-9]+)[uU])
+  | (?P<int>0x[0-9a-fA-F]+|[0-9]+)
+  | (?P<ident>[A-Za-z_][A-Za-z0-9_]*)
+  | (?P<op>&&|\|\||==|!=|<=|>=|[-+*/%<>!?:.,()\[\]{}])
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_ESCAPE = re.compile(
+    r"\\(?:(?P<plain>[abfnrtv\\?\"'`])|(?:[xX](?P<x>[0-9a-fA-F]{2})|u(?P<u>[0-9a-fA-F]{4})|U(?P<U>[0-9a-fA-F]{8}))"
+    r"|(?P<octal>[0-3][0-7]{2})|.)",
+    re.DOTALL,
+)
+_PLAIN = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+
+
+def tokens(source: Source) -> list[Token]:
+    """Split the text; the last token is always END."""
+    text, pos, found = source.text, 0, list[Token]()
+    while pos < len(text):
+        match = _TOKEN.match(text, pos)
+        if match is None:
+            raise _unreadable(source, pos)
+        written = match.group()
+        match match.lastgroup:
+            case "blank":
+                pass
+            case "raw":
+                found.append(Token(Kind.STRING, written, pos, _body(written[1:])))
+            case "string":
+                found.append(Token(Kind.STRING, written, pos, _unescape(source, pos, _body(written))))
+            case "bytes":
+                raise source.invalid(pos, 'bytes literals are not supported: write a plain string, "..."')
+            case "float":
+                found.append(Token(Kind.FLOAT, written, pos, float(written)))
+            case "uint":
+                raise source.invalid(pos, f"uint literals are not supported: write {written[:-1]} instead of {written}")
+            case "int":
+                found.append(Token(Kind.INT, written, pos, _whole(source, pos, written)))
+            case "ident":
+                found.append(Token(Kind.IDENT, written, pos))
+            case _:
+                found.append(Token(Kind.OP, written, pos))
+        pos = match.end()
+    found.append(Token(Kind.END, "", len(text)))
+    return found
+
+
+def _whole(source: Source, pos: int, written: str) -> int:
+    value = int(written, 16) if written.startswith("0x") else int(written) if len(written) < 100 else 1 << 64
+    if value > 1 << 63:  # 2^63 itself is right after a minus; the parser looks
+        raise source.invalid(pos, f"Syntax error: {written[:30]} does not fit 64 bits (at most 9223372036854775807)")
+    return value
+
+
+def _body(quoted: str) -> str:
+    return quoted[3:-3] if len(quoted) >= 6 and quoted[:3] in ("'''", '"""') else quoted[1:-1]
+
+
+def _unescape(source: Source, pos: int, body: str) -> str:
+    def one(match: re.Match[str]) -> str:
+        if plain := match["plain"]:
+            return _PLAIN.get(plain, plain)
+        if octal := match["octal"]:
+            return chr(int(octal, 8))
+        code = int(match["x"] or match["u"] or match["U"] or "110000", 16)
+        if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
+            raise source.invalid(
+                pos,
+                f'Syntax error: {match.group()!r} is no escape in a string: use \\n \\t \\\\ \\" \\xHH \\uHHHH \\UHHHHHHHH,'
+                ' or a raw string r"..."',
+            )
+        return chr(code)
+
+    return _ESCAPE.sub(one, body) if "\\" in body else body
+
+
+def _unreadable(source: Source, pos: int) -> errors.Invalid:
+    character = source.text[pos]
+    if character in "'\"":
+        return source.invalid(pos, f"Syntax error: this string is not closed: end it with {character} on the same line")
+    meant = {"=": "==", "&": "&&", "|": "||"}.get(character)
+    if meant:
+        return source.invalid(pos, f"Syntax error: '{character}' is not an operator: write '{meant}'")
+    return source.invalid(pos, f"Syntax error: unexpected character {character!r}")

@@ -1,0 +1,204 @@
+"""Claims of pods, in embedded mode (a cluster has its own loop for this): made from templates, let go of when the pod is
+over, and written again from the page when a status was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from outfitter.api import kinds, machine
+from outfitter.api.kinds import Object
+from outfitter.api.page import Booking, Page
+from outfitter.controllers import render
+from outfitter.controllers.loop import Context, enqueue_on_change
+from outfitter.errors import AlreadyExists, NotFound
+from outfitter.ledger import book
+from outfitter.store.base import Replace, Write
+from outfitter.store.informer import key_of, split_key
+from outfitter.store.queue import Queue
+
+FINALIZER = "resource.kubernetes.io/delete-protection"
+POD_CLAIM = "resource.kubernetes.io/pod-claim-name"
+
+
+class PodClaims:
+    """Claims from templates: one for each entry of a pod that names a template."""
+
+    name = "podclaims"
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._store = context, context.store
+        self.queue = Queue(context.clock)
+        self._pods = context.informer(kinds.POD)
+        self._templates = context.informer(kinds.RESOURCE_CLAIM_TEMPLATE)
+        enqueue_on_change(self._pods, self.queue)
+        enqueue_on_change(self._templates, self.queue, self._waiting_for)
+
+    def _waiting_for(self, template: Object) -> Sequence[str]:
+        place = (template["metadata"]["namespace"], template["metadata"]["name"])
+        return [key_of(pod) for pod in self._pods.items() if any(
+            (pod["metadata"]["namespace"], entry.get("resourceClaimTemplateName")) == place
+            for entry in pod["spec"].get("resourceClaims") or ())]
+
+    async def reconcile(self, key: str) -> float | None:
+        pod = self._pods.get(key)
+        if pod is None or pod["metadata"].get("deletionTimestamp") or pod["status"].get("phase") in machine.FINAL:
+            return None
+        told = dict(machine.claim_names(pod))
+        made: list[Object] = []
+        for entry in pod["spec"].get("resourceClaims") or ():
+            if entry.get("resourceClaimTemplateName") and not told.get(entry["name"]):
+                name = await self._make(pod, entry)
+                if name is not None:
+                    made.append({"name": entry["name"], "resourceClaimName": name})
+        if made:
+            statuses = [*(pod["status"].get("resourceClaimStatuses") or ()), *made]
+            await self._store.patch(kinds.POD, pod["metadata"]["name"], {"status": {"resourceClaimStatuses": statuses}},
+                                    pod["metadata"]["namespace"], subresource="status")
+        return None
+
+    async def _make(self, pod: Object, entry: Object) -> str | None:
+        """The claim's name; None while there is no template."""
+        meta, template_name = pod["metadata"], entry["resourceClaimTemplateName"]
+        template = self._templates.get(f"{meta['namespace']}/{template_name}")
+        if template is None:
+            await self._context.events.warning(pod, "FailedResourceClaimCreation",
+                                               f"ResourceClaimTemplate {template_name} does not exist in {meta['namespace']}")
+            return None
+        extra = template["spec"].get("metadata") or {}
+        name = f"{meta['name']}-{entry['name']}"[:247] + "-" + render.suffix(meta["uid"], entry["name"])
+        claim = {
+            "metadata": {
+                "name": name, "namespace": meta["namespace"], "labels": extra.get("labels") or {},
+                "annotations": {**(extra.get("annotations") or {}), POD_CLAIM: entry["name"]},
+                "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"],
+                                     "controller": True, "blockOwnerDeletion": True}],
+            },
+            "spec": template["spec"]["spec"],
+        }
+        try:
+            await self._store.create(kinds.RESOURCE_CLAIM, claim)
+        except AlreadyExists:  # made before a crash
+            pass
+        return name
+
+
+class Claims:
+    """Letting go: a claim that nobody uses any more gives its devices back, once the host has let go of them."""
+
+    name = "claims"
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._store = context, context.store
+        self.queue = Queue(context.clock)
+        self._claims = context.informer(kinds.RESOURCE_CLAIM)
+        self._pods = context.informer(kinds.POD)
+        self._pages = context.informer(kinds.LEDGER_PAGE)
+        enqueue_on_change(self._claims, self.queue)
+        enqueue_on_change(self._pods, self.queue, _claims_of)
+        self._pages.add_index("holder", _holder_uids)
+        self._pages.add_index("claim", holders)
+        enqueue_on_change(self._pages, self.queue, holders)
+
+    async def reconcile(self, key: str) -> float | None:
+        namespace, _ = split_key(key)
+        known = self._claims.get(key)
+        if known is None:
+            await self._forget(key)
+            return None
+        status = known.get("status") or {}
+        page = self._page_of(known)
+        if not status.get("allocation"):
+            if page is not None:
+                await self._mend(known, page)
+            return None
+        users = status.get("reservedFor") or []
+        left = [user for user in users if await self._alive(namespace, user)]
+        if left and left != users:
+            await self._store.patch(kinds.RESOURCE_CLAIM, known["metadata"]["name"], {
+                "metadata": {"resourceVersion": known["metadata"]["resourceVersion"]}, "status": {"reservedFor": left},
+            }, namespace, subresource="status")
+        elif not left:
+            return await self._free(known, page)
+        return None
+
+    async def _alive(self, namespace: str, user: Object) -> bool:
+        """Asks the store: a pod that the informer has not seen yet is not a pod that is gone."""
+        try:
+            pod = await self._store.get(kinds.POD, user["name"], namespace)
+        except NotFound:
+            return False
+        return bool(pod["metadata"]["uid"] == user.get("uid") and pod["status"].get("phase") not in machine.FINAL)
+
+    def _page_of(self, claim: Object) -> Page | None:
+        return next(map(Page, self._pages.by("holder", claim["metadata"]["uid"])), None)
+
+    async def _free(self, claim: Object, page: Page | None) -> float | None:
+        """Page, status and finalizer in one step; not while a host still has the devices prepared."""
+        if page is not None:
+            page = await book.read(self._store, page.host)
+            if any(booking.state == "prepared" for booking in page.of(claim["metadata"]["uid"])):
+                return None  # the page will change when the host lets go
+        emptied = {**claim, "status": {key: value for key, value in claim["status"].items()
+                                       if key not in ("allocation", "reservedFor", "devices")}}
+        writes: list[Write] = [Replace(kinds.RESOURCE_CLAIM, emptied, "status")]
+        if FINALIZER in (claim["metadata"].get("finalizers") or ()):
+            meta = {key: value for key, value in claim["metadata"].items() if key != "resourceVersion"}
+            meta["finalizers"] = [name for name in meta["finalizers"] if name != FINALIZER]
+            writes.append(Replace(kinds.RESOURCE_CLAIM, {**emptied, "metadata": meta}))
+        if page is None:
+            await self._store.commit(writes)
+        else:
+            await book.release(self._store, page.host, claim["metadata"]["uid"], also=writes)
+        return None
+
+    async def _mend(self, claim: Object, page: Page) -> None:
+        """The page is the truth: a claim that lost its status gets it again, or is let go of when it is over."""
+        bookings = page.of(claim["metadata"]["uid"])
+        if claim["metadata"].get("deletionTimestamp") or all(booking.state == "released" for booking in bookings):
+            if all(booking.state != "prepared" for booking in bookings):
+                await book.release(self._store, page.host, claim["metadata"]["uid"])
+            return
+        current = await self._store.get(kinds.RESOURCE_CLAIM, claim["metadata"]["name"], claim["metadata"]["namespace"])
+        if (current.get("status") or {}).get("allocation") or current["metadata"]["uid"] != claim["metadata"]["uid"]:
+            return
+        current["status"] = {**(current.get("status") or {}), "allocation": allocation(page.host, bookings)}
+        await self._store.replace(kinds.RESOURCE_CLAIM, current, subresource="status")
+        await self._context.events.warning(claim, "AllocationRestored",
+                                           f"the allocation was written again from page {page.host}")
+
+    async def _forget(self, key: str) -> None:
+        """The claim is gone: bookings that name it go too, unless a host still has them prepared."""
+        namespace, name = split_key(key)
+        for page in map(Page, self._pages.by("claim", key)):
+            for booking in page.bookings:
+                holder = booking.holder
+                if (holder.kind, holder.namespace, holder.name) != (kinds.RESOURCE_CLAIM.kind, namespace, name):
+                    continue
+                try:
+                    claim = await self._store.get(kinds.RESOURCE_CLAIM, name, namespace)
+                except NotFound:
+                    claim = None
+                if (claim is None or claim["metadata"]["uid"] != holder.uid) and booking.state != "prepared":
+                    await book.release(self._store, page.host, holder.uid)
+
+
+def allocation(host: str, bookings: Sequence[Booking]) -> Object:
+    """A claim's status as the page tells it."""
+    results = [{"request": booking.request, "driver": booking.device.driver, "pool": booking.device.pool,
+                "device": booking.device.device} for booking in bookings]
+    return {"devices": {"results": results}, "nodeSelector": {"nodeSelectorTerms": [
+        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [host]}]}]}}
+
+
+def _claims_of(pod: Object) -> Sequence[str]:
+    return [f"{pod['metadata']['namespace']}/{name}" for _, name in machine.claim_names(pod) if name]
+
+
+def holders(page: Object) -> Sequence[str]:
+    """The keys of the claims that hold something on a page."""
+    return [f"{booking.holder.namespace}/{booking.holder.name}" for booking in Page(page).bookings
+            if booking.holder.kind == kinds.RESOURCE_CLAIM.kind]
+
+
+def _holder_uids(page: Object) -> Sequence[str]:
+    return [booking.holder.uid for booking in Page(page).bookings]

@@ -1,0 +1,161 @@
+"""What a machine got: status.deviceStatus, from its pod, the pod's claims and the slices of the drivers.
+
+Driven by changes of all of them through the shared informers. Written once when everything is known, so that a machine costs
+one patch; while something is missing nothing is written here, and the reason stands in the condition DevicesReady."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from outfitter.api import conditions, kinds, machine
+from outfitter.api.conditions import Condition
+from outfitter.api.device import ADDRESS_NAMES, MDEV_NAMES, newest_pools, text_attribute
+from outfitter.api.kinds import Object
+from outfitter.controllers import render
+from outfitter.controllers.instances import instance_of
+from outfitter.controllers.loop import Context, enqueue_on_change
+from outfitter.store.informer import split_key
+from outfitter.store.queue import Queue
+
+READY = "DevicesReady"
+Claims = Callable[[str, str], Object | None]  # namespace, name -> the claim
+Pools = Callable[[str, str], Sequence[Mapping[str, Any]]]  # driver, pool -> the slices of its newest complete generation
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is known of a machine's devices, and what is still missing (empty: everything is known)."""
+
+    status: Object | None
+    missing: tuple[str, ...]
+
+
+class DeviceStatus:
+    name = "devicestatus"
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._store = context, context.store
+        self.queue = Queue(context.clock)
+        self._instances = context.informer(kinds.INSTANCE)
+        self._pods = context.informer(kinds.POD)
+        self._claims = context.informer(kinds.RESOURCE_CLAIM)
+        self._slices = context.informer(kinds.RESOURCE_SLICE)
+        self._pods.add_index("claim", _claim_keys)
+        self._slices.add_index("pool", lambda part: [_pool(part["spec"]["driver"], part["spec"]["pool"]["name"])])
+        enqueue_on_change(self._instances, self.queue)
+        enqueue_on_change(self._pods, self.queue, instance_of)
+        enqueue_on_change(self._claims, self.queue, self._of_claim)
+        enqueue_on_change(self._slices, self.queue, self._waiting)
+
+    def _of_claim(self, claim: Object) -> list[str]:
+        key = f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
+        return [instance for pod in self._pods.by("claim", key) for instance in instance_of(pod)]
+
+    def _waiting(self, _: Object) -> list[str]:
+        """A slice can only matter to machines that still wait for it."""
+        return [f"{instance['metadata']['namespace']}/{instance['metadata']['name']}" for instance in self._instances.items()
+                if conditions.find(instance, READY) is not None and not conditions.is_true(instance, READY)]
+
+    async def reconcile(self, key: str) -> float | None:
+        namespace, _ = split_key(key)
+        instance = self._instances.get(key)
+        if instance is None or instance["metadata"].get("deletionTimestamp"):
+            return None
+        refs = [ref for ref in machine.device_refs(instance) if ref.by_claim]
+        status = instance.get("status") or {}
+        if not refs or status.get("phase") in machine.FINAL or not machine.missing_devices(instance):
+            return None  # what is assigned stays assigned
+        pod = self._pods.get(f"{namespace}/{render.pod_name(instance)}")
+        if pod is None or not pod["spec"].get("nodeName"):
+            return None
+        found = find_devices(instance, pod, self._claim, self._pools)
+        ready = Condition(READY, True, "DevicesKnown") if not found.missing else Condition(
+            READY, False, "WaitingForDevices", "; ".join(found.missing))
+        change: Object = {"conditions": conditions.with_condition(status.get("conditions"), ready, self._context.now())}
+        if not found.missing:
+            change["deviceStatus"] = found.status
+        if any(status.get(field) != value for field, value in change.items()):
+            body = {"metadata": {"resourceVersion": instance["metadata"]["resourceVersion"]}, "status": change}
+            await self._store.patch(kinds.INSTANCE, instance["metadata"]["name"], body, namespace, subresource="status")
+        return None
+
+    def _claim(self, namespace: str, name: str) -> Object | None:
+        return self._claims.get(f"{namespace}/{name}")
+
+    def _pools(self, driver: str, pool: str) -> Sequence[Mapping[str, Any]]:
+        return newest_pools(self._slices.by("pool", _pool(driver, pool))).get((driver, pool), ())
+
+
+def find_devices(instance: Object, pod: Object, claims: Claims, pools: Pools) -> Found:
+    """The device status of an instance in its pod. Pure but for the look-ups handed in."""
+    names = dict(machine.claim_names(pod))
+    missing: list[str] = []
+    out: dict[str, list[Object]] = {}
+    for ref in machine.device_refs(instance):
+        if not ref.by_claim:
+            continue
+        entries = _entries(ref, names.get(ref.claim or ""), pod, claims, pools)
+        if isinstance(entries, str):
+            missing.append(f"{ref.name}: {entries}")
+        else:
+            out.setdefault(machine.STATUS_LISTS[ref.list], []).extend(entries)
+    return Found(out or None, tuple(missing))
+
+
+def _entries(ref: machine.DeviceRef, claim_name: str | None, pod: Object, claims: Claims, pools: Pools) -> list[Object] | str:
+    """One status entry for each device that answers a reference, or what is missing."""
+    if not claim_name:
+        return f"claim {ref.claim} has not been made yet"
+    claim = claims(pod["metadata"]["namespace"], claim_name)
+    if claim is None:
+        return f"claim {claim_name} does not exist"
+    allocation = (claim.get("status") or {}).get("allocation")
+    if not allocation:
+        return f"claim {claim_name} has no devices yet"
+    results = [result for result in (allocation.get("devices") or {}).get("results") or ()
+               if str(result["request"]).partition("/")[0] == ref.request]
+    if not results:
+        return f"claim {claim_name} got no device for request {ref.request}"
+    out: list[Object] = []
+    for result in results:
+        device = _published(result, pools(result["driver"], result["pool"]))
+        if device is None:
+            return f"{result['driver']} has not published device {result['device']} of pool {result['pool']}"
+        attributes = _attributes(device, result["driver"])
+        if not attributes:
+            return f"device {result['device']} of {result['driver']} has neither a PCI address nor a mediated device's UUID"
+        out.append({"name": ref.name, "deviceResourceClaimStatus": {
+            "name": result["device"], "resourceClaimName": claim_name, "driver": result["driver"], "pool": result["pool"],
+            **_product(device, result["driver"]), "attributes": attributes}})
+    return out
+
+
+def _published(result: Mapping[str, Any], slices: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    return next((device for part in slices for device in part["spec"].get("devices") or ()
+                 if device["name"] == result["device"]), None)
+
+
+def _attributes(device: Mapping[str, Any], driver: str) -> Object:
+    address, uuid = text_attribute(device, driver, ADDRESS_NAMES), text_attribute(device, driver, MDEV_NAMES)
+    out: Object = {}
+    if address:
+        out["pciAddress"] = address
+    if uuid:
+        out["mdevUUID"] = uuid
+    return out
+
+
+def _product(device: Mapping[str, Any], driver: str) -> Object:
+    """What hardware it is, for people, where the driver says so."""
+    name = text_attribute(device, driver, ("productName", "product", "model"))
+    return {"product": name} if name else {}
+
+
+def _pool(driver: str, pool: str) -> str:
+    return f"{driver}\x00{pool}"
+
+
+def _claim_keys(pod: Object) -> list[str]:
+    return [f"{pod['metadata']['namespace']}/{name}" for _, name in machine.claim_names(pod) if name]

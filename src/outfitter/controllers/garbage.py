@@ -1,0 +1,167 @@
+"""What nobody owns any more, in embedded mode (a cluster has its own loop): dependents of deleted owners, the content of
+namespaces that are going, events that are old.
+
+An owner is gone when the store says so under its uid, not when an informer has not seen it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from outfitter.api import kinds
+from outfitter.api.kinds import Kind, Object
+from outfitter.controllers.loop import Context
+from outfitter.errors import NotFound
+from outfitter.store.queue import Queue
+
+FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
+EVENTS_KEPT = timedelta(hours=1)
+
+
+class Garbage:
+    """Keys are "plural.group|namespace|name"."""
+
+    name = "garbage"
+
+    def __init__(self, context: Context, served: Iterable[Kind] = kinds.ALL) -> None:
+        self._context, self._store = context, context.store
+        self.queue = Queue(context.clock)
+        self._kinds = {kind.resource: kind for kind in served}
+        for kind in self._kinds.values():
+            informer = context.informer(kind)
+            informer.add_index("owner", _owner_uids)
+            informer.on_change(lambda old, new, kind=kind: self._changed(kind, old, new))  # type: ignore[misc]
+
+    def _changed(self, kind: Kind, old: Object | None, new: Object | None) -> None:
+        obj = new or old
+        assert obj is not None
+        meta = obj["metadata"]
+        if new is None or meta.get("deletionTimestamp"):
+            for dependent_kind, dependent in self._dependents(meta["uid"]):
+                self.queue.add(_key(dependent_kind, dependent))
+            if kind.namespaced and self._is_going(meta.get("namespace", "")):
+                self.queue.add(_key_of(kinds.NAMESPACE, "", meta["namespace"]))
+        # An object under foreground deletion waits for its dependents: they tell it when they go.
+        for reference in (meta.get("ownerReferences") or ()) if new is None else ():
+            owner_kind = self._kind(reference)
+            if owner_kind:
+                namespace = meta.get("namespace", "") if owner_kind.namespaced else ""
+                self.queue.add(_key_of(owner_kind, namespace, reference["name"]))
+        if new is not None and (kind in (kinds.EVENT, kinds.NAMESPACE) or meta.get("ownerReferences")
+                                or meta.get("deletionTimestamp")):
+            self.queue.add(_key(kind, obj))
+
+    def _is_going(self, namespace: str) -> bool:
+        known = self._context.informer(kinds.NAMESPACE).get(namespace)
+        return known is not None and bool(known["metadata"].get("deletionTimestamp"))
+
+    def _dependents(self, uid: str) -> list[tuple[Kind, Object]]:
+        return [(kind, obj) for kind in self._kinds.values() for obj in self._context.informer(kind).by("owner", uid)]
+
+    def _kind(self, reference: Object) -> Kind | None:
+        return kinds.of_object(reference, self._kinds.values())
+
+    async def reconcile(self, key: str) -> float | None:
+        resource, namespace, name = key.split("|")
+        kind = self._kinds[resource]
+        try:
+            obj = await self._store.get(kind, name, namespace)
+        except NotFound:
+            return None
+        meta = obj["metadata"]
+        if meta.get("deletionTimestamp"):
+            if kind == kinds.NAMESPACE:
+                return await self._empty(obj)
+            await self._let_go(kind, obj)
+            return None
+        if kind == kinds.EVENT:
+            return await self._age(obj)
+        await self._collect(kind, obj)
+        return None
+
+    async def _collect(self, kind: Kind, obj: Object) -> None:
+        """Delete what had owners and has none left; drop references to owners that are gone when others remain."""
+        meta = obj["metadata"]
+        references = meta.get("ownerReferences") or []
+        left = [reference for reference in references if await self._alive(reference, meta.get("namespace", ""))]
+        if not references or len(left) == len(references):
+            return
+        if left:
+            change = {"metadata": {"ownerReferences": left, "resourceVersion": meta["resourceVersion"]}}
+            await self._store.patch(kind, meta["name"], change, meta.get("namespace", ""))
+        else:
+            await self._store.delete(kind, meta["name"], meta.get("namespace", ""), uid=meta["uid"],
+                                     revision=meta["resourceVersion"], propagation="Background")
+
+    async def _alive(self, reference: Object, namespace: str) -> bool:
+        kind = self._kind(reference)
+        if kind is None:
+            return True  # a kind that we do not keep: nothing can be said of it
+        try:
+            owner = await self._store.get(kind, reference["name"], namespace if kind.namespaced else "")
+        except NotFound:
+            return False
+        meta = owner["metadata"]
+        waits = meta.get("deletionTimestamp") and FOREGROUND in (meta.get("finalizers") or ())
+        return bool(meta["uid"] == reference["uid"] and not waits)
+
+    async def _let_go(self, kind: Kind, obj: Object) -> None:
+        """Finalizers that are ours: foreground waits until no dependent is left, orphan takes the owner off them."""
+        meta = obj["metadata"]
+        finalizers = list(meta.get("finalizers") or ())
+        dependents = self._dependents(meta["uid"])
+        if ORPHAN in finalizers:
+            for dependent_kind, dependent in dependents:
+                theirs = dependent["metadata"]
+                left = [reference for reference in theirs["ownerReferences"] if reference["uid"] != meta["uid"]]
+                await self._store.patch(dependent_kind, theirs["name"], {"metadata": {"ownerReferences": left or None}},
+                                        theirs.get("namespace", ""))
+            finalizers.remove(ORPHAN)
+        if FOREGROUND in finalizers and not dependents:
+            finalizers.remove(FOREGROUND)
+        elif FOREGROUND in finalizers:
+            for dependent_kind, dependent in dependents:
+                self.queue.add(_key(dependent_kind, dependent))
+        if finalizers != list(meta.get("finalizers") or ()):
+            change = {"metadata": {"finalizers": finalizers or None, "resourceVersion": meta["resourceVersion"]}}
+            await self._store.patch(kind, meta["name"], change, meta.get("namespace", ""))
+
+    async def _empty(self, namespace: Object) -> float | None:
+        """Delete everything in a namespace that is going, then let go of it."""
+        name, left = namespace["metadata"]["name"], 0
+        for kind in self._kinds.values():
+            if not kind.namespaced:
+                continue
+            for obj in (await self._store.list(kind, name)).items:
+                left += 1
+                if not obj["metadata"].get("deletionTimestamp"):
+                    try:
+                        await self._store.delete(kind, obj["metadata"]["name"], name, propagation="Background")
+                    except NotFound:
+                        left -= 1
+        if left:
+            return 0.2
+        if namespace["spec"].get("finalizers"):
+            namespace["spec"]["finalizers"] = [word for word in namespace["spec"]["finalizers"] if word != "kubernetes"]
+            await self._store.replace(kinds.NAMESPACE, namespace, subresource="finalize")
+        return None
+
+    async def _age(self, event: Object) -> float | None:
+        last = event.get("lastTimestamp") or event["metadata"]["creationTimestamp"]
+        left = datetime.fromisoformat(last) + EVENTS_KEPT - self._context.clock.now()
+        if left > timedelta(0):
+            return left.total_seconds() + 1
+        await self._store.delete(kinds.EVENT, event["metadata"]["name"], event["metadata"]["namespace"])
+        return None
+
+
+def _owner_uids(obj: Object) -> list[str]:
+    return [reference["uid"] for reference in obj["metadata"].get("ownerReferences") or ()]
+
+
+def _key(kind: Kind, obj: Object) -> str:
+    return _key_of(kind, obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
+
+
+def _key_of(kind: Kind, namespace: str, name: str) -> str:
+    return f"{kind.resource}|{namespace}|{name}"

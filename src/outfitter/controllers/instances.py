@@ -1,0 +1,144 @@
+"""Machine instances: a launcher pod for each, phases that follow the pod, and a reason while it waits.
+
+The node says when the machine runs or has ended; this loop says everything before and after."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from outfitter.api import conditions, kinds, machine
+from outfitter.api.conditions import Condition
+from outfitter.api.kinds import Object
+from outfitter.controllers import render
+from outfitter.controllers.loop import Context, enqueue_on_change
+from outfitter.errors import AlreadyExists, Invalid, NotFound
+from outfitter.store.informer import split_key
+from outfitter.store.queue import Queue
+
+log = logging.getLogger(__name__)
+
+
+def instance_of(pod: Object) -> list[str]:
+    """The key of the instance that a launcher pod belongs to."""
+    reference = machine.owner(pod, kinds.INSTANCE.kind)
+    return [f"{pod['metadata']['namespace']}/{reference['name']}"] if reference else []
+
+
+class Instances:
+    name = "instances"
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._store = context, context.store
+        self.queue = Queue(context.clock)
+        self._instances = context.informer(kinds.INSTANCE)
+        self._pods = context.informer(kinds.POD)
+        enqueue_on_change(self._instances, self.queue)
+        enqueue_on_change(self._pods, self.queue, instance_of)
+
+    async def reconcile(self, key: str) -> float | None:
+        namespace, _ = split_key(key)
+        known = self._instances.get(key)
+        if known is None:
+            return None
+        instance = {**known, "metadata": dict(known["metadata"])}
+        pod = self._pods.get(f"{namespace}/{render.pod_name(instance)}")
+        if instance["metadata"].get("deletionTimestamp"):
+            await self._end(instance, pod)
+            return None
+        phase = (instance.get("status") or {}).get("phase")
+        if phase in machine.FINAL:
+            return None
+        if machine.FINALIZER not in (instance["metadata"].get("finalizers") or ()):
+            finalizers = [*(instance["metadata"].get("finalizers") or ()), machine.FINALIZER]
+            await self._patch(instance, {"metadata": {"finalizers": finalizers}}, "")
+        if pod is None and phase in (None, "", "Pending", "Scheduling"):
+            pod = await self._make_pod(instance)
+        await self._follow(instance, pod)
+        return None
+
+    async def _make_pod(self, instance: Object) -> Object | None:
+        try:
+            pod = await self._store.create(kinds.POD, render.launcher_pod(instance))
+        except AlreadyExists:  # made before a crash, or the informer is behind: its event comes
+            return None
+        except Invalid as error:
+            await self._set(instance, Condition("Synchronized", False, "FailedCreate", error.message))
+            await self._context.events.warning(instance, "FailedCreate", f"Error creating pod: {error.message}")
+            return None
+        name = pod["metadata"]["name"]
+        await self._context.events.normal(instance, "SuccessfulCreate", f"Created virtual machine pod {name}")
+        return pod
+
+    async def _follow(self, instance: Object, pod: Object | None) -> None:
+        """The phase that the pod's state means, and the reason while it waits."""
+        status = instance.get("status") or {}
+        phase, new = status.get("phase"), dict(status)
+        new["phase"] = phase or "Pending"
+        if pod is not None:
+            new["phase"] = self._phase(new["phase"], pod)
+            node = pod["spec"].get("nodeName")
+            if node and new["phase"] in ("Scheduled", "Running"):
+                new["nodeName"] = node
+            new["activePods"] = {pod["metadata"]["uid"]: node or ""}
+            new["conditions"] = self._conditions(new, pod)
+        elif phase in ("Scheduled", "Running"):
+            new["phase"] = "Failed"
+            new["conditions"] = conditions.with_condition(
+                status.get("conditions"), Condition("Ready", False, "PodTerminating", "its pod is gone"), self._context.now())
+        if new != status:
+            await self._patch(instance, {"status": _changes(status, new)}, "status")
+
+    def _phase(self, phase: str, pod: Object) -> str:
+        state = (pod.get("status") or {}).get("phase")
+        if state in machine.FINAL:
+            return str(state)
+        if phase in ("Pending", "Scheduling"):
+            return "Scheduled" if state == "Running" and pod["spec"].get("nodeName") else "Scheduling"
+        return phase
+
+    def _conditions(self, status: Object, pod: Object) -> list[Object]:
+        """A pod that waits for a host shows its reason on the instance too."""
+        have = status.get("conditions") or []
+        scheduled = conditions.find(pod, "PodScheduled")
+        if scheduled is not None and scheduled.get("status") == "False":
+            wanted = Condition("PodScheduled", False, scheduled.get("reason", ""), scheduled.get("message", ""))
+            have = conditions.with_condition(have, wanted, self._context.now())
+        else:
+            have = conditions.without_condition(have, "PodScheduled")
+        if status["phase"] in ("Pending", "Scheduling", "Scheduled"):
+            waiting = Condition("Ready", False, "GuestNotRunning", "Guest VM is not reported as running")
+            have = conditions.with_condition(have, waiting, self._context.now())
+        return have
+
+    async def _end(self, instance: Object, pod: Object | None) -> None:
+        meta = instance["metadata"]
+        if pod is not None:
+            if not pod["metadata"].get("deletionTimestamp"):
+                await self._store.delete(kinds.POD, pod["metadata"]["name"], meta["namespace"], uid=pod["metadata"]["uid"])
+                await self._context.events.normal(instance, "SuccessfulDelete",
+                                                  f"Deleted virtual machine pod {pod['metadata']['name']}")
+            return
+        try:  # the informer may be behind: ask the store before letting go
+            await self._store.get(kinds.POD, render.pod_name(instance), meta["namespace"])
+        except NotFound:
+            left = [name for name in meta.get("finalizers") or () if name != machine.FINALIZER]
+            await self._patch(instance, {"metadata": {"finalizers": left or None}}, "")
+        else:
+            self.queue.add_after(f"{meta['namespace']}/{meta['name']}", 0.05)
+
+    async def _set(self, instance: Object, condition: Condition) -> None:
+        have = (instance.get("status") or {}).get("conditions")
+        await self._patch(instance, {"status": {"conditions": conditions.with_condition(have, condition, self._context.now())}},
+                          "status")
+
+    async def _patch(self, instance: Object, change: Any, subresource: str) -> None:
+        """At the revision it was read: what this loop concluded from an old state is not written over a newer one."""
+        meta = instance["metadata"]
+        body = {**change, "metadata": {**change.get("metadata", {}), "resourceVersion": meta["resourceVersion"]}}
+        fresh = await self._store.patch(kinds.INSTANCE, meta["name"], body, meta["namespace"], subresource=subresource)
+        meta["resourceVersion"] = fresh["metadata"]["resourceVersion"]
+
+
+def _changes(old: Object, new: Object) -> Object:
+    return {key: value for key, value in new.items() if old.get(key) != value}

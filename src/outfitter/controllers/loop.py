@@ -1,0 +1,137 @@
+"""What every loop stands on: shared informers, a queue of keys, and a reconcile that is called until it succeeds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from outfitter.api import kinds
+from outfitter.api.kinds import Kind, Object
+from outfitter.errors import Conflict, NotFound, OutfitterError, Unavailable
+from outfitter.store.base import Store
+from outfitter.store.clock import Clock, rfc3339
+from outfitter.store.events import Recorder
+from outfitter.store.informer import Informer, key_of
+from outfitter.store.names import Names
+from outfitter.store.queue import Queue
+
+log = logging.getLogger(__name__)
+
+
+class Context:
+    """What the loops of one process share."""
+
+    def __init__(self, store: Store, *, clock: Clock, names: Names | None = None, component: str = "outfitter") -> None:
+        self.store = store
+        self.clock = clock
+        self.names = names or Names()
+        self.events = Recorder(store, kinds.EVENT, component, clock=clock, names=self.names)
+        self.informers: dict[Kind, Informer[Object]] = {}
+
+    def informer(self, kind: Kind) -> Informer[Object]:
+        """The one informer of a kind; asking for it before the start is what makes it run."""
+        if kind not in self.informers:
+            self.informers[kind] = Informer(self.store, kind, clock=self.clock)
+        return self.informers[kind]
+
+    def now(self) -> str:
+        return rfc3339(self.clock.now())
+
+
+class Controller(Protocol):
+    name: str
+    queue: Queue
+
+    async def reconcile(self, key: str) -> float | None:
+        """Bring one object from what is wanted to what is; a number asks to be called again after so many seconds."""
+        ...
+
+
+def enqueue_on_change(informer: Informer[Object], queue: Queue, keys: Callable[[Object], Sequence[str]] | None = None) -> None:
+    """Every change of an object puts its key, or the keys it maps to, into the queue."""
+    keys = keys or (lambda obj: [key_of(obj)])
+
+    def changed(old: Object | None, new: Object | None) -> None:
+        for key in dict.fromkeys([*(keys(old) if old else ()), *(keys(new) if new else ())]):
+            queue.add(key)
+
+    informer.on_change(changed)
+
+
+class Runner:
+    """Runs informers and controllers until cancelled."""
+
+    def __init__(self, context: Context, controllers: Sequence[Controller], *, workers: int = 4) -> None:
+        self._context, self._controllers, self._workers = context, controllers, workers
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self, before: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Returns when every informer has its first list and the controllers run; `before` runs between the two."""
+        for informer in self._context.informers.values():
+            self._spawn(informer.run(), f"informer {informer.kind.plural}")
+        for informer in self._context.informers.values():
+            await informer.synced()
+        if before is not None:
+            await before()
+        for controller in self._controllers:
+            for number in range(self._workers):
+                self._spawn(self._work(controller), f"{controller.name} {number}")
+
+    def _spawn(self, work: Awaitable[None], name: str) -> None:
+        self._tasks.append(asyncio.ensure_future(work))
+        self._tasks[-1].set_name(name)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for controller in self._controllers:
+            controller.queue.close()
+        self._tasks.clear()
+
+    @property
+    def idle(self) -> bool:
+        return all(controller.queue.idle for controller in self._controllers)
+
+    async def _work(self, controller: Controller) -> None:
+        queue = controller.queue
+        while True:
+            key = await queue.take()
+            try:
+                again = await controller.reconcile(key)
+            except (Conflict, NotFound) as error:  # somebody moved first; the change that did it is on its way
+                log.debug("%s %s: %s", controller.name, key, error)
+                queue.retry(key)
+            except Unavailable as error:
+                log.warning("%s %s: %s", controller.name, key, error)
+                queue.add_after(key, max(error.retry_after, queue.retry(key)))
+            except OutfitterError as error:
+                log.warning("%s %s: %s", controller.name, key, error)
+                queue.retry(key)
+            except Exception:
+                log.exception("%s %s: this is a fault of outfitter; trying again", controller.name, key)
+                queue.retry(key)
+            else:
+                queue.forget(key)
+                if again is not None:
+                    queue.add_after(key, again)
+            finally:
+                queue.done(key)
+
+
+async def settle(
+    store_revision: Callable[[Kind], int], context: Context, runners: Sequence[Runner], *, most: int = 100_000
+) -> None:
+    """For embedded homes: until nobody has anything to do. Every informer has seen all there is, and every queue is empty,
+    several times in a row. What waits for the clock does not count."""
+    quiet = 0
+    for _ in range(most):
+        await asyncio.sleep(0)
+        seen = all(int(informer.revision or 0) >= store_revision(kind) for kind, informer in context.informers.items())
+        quiet = quiet + 1 if seen and all(runner.idle for runner in runners) else 0
+        if quiet >= 5:
+            return
+    raise TimeoutError("the controllers do not come to rest")
+

@@ -1,0 +1,62 @@
+"""The pod in which a machine runs. Pure: an instance in, a pod out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from outfitter.api import machine
+from outfitter.api.kinds import INSTANCE, Object
+
+IMAGE = "outfitter/launcher"
+LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+
+
+def pod_name(instance: Mapping[str, Any]) -> str:
+    """The same for the same instance, so that making the pod twice makes it once."""
+    meta = instance["metadata"]
+    return f"virt-launcher-{meta['name']}"[:57] + "-" + suffix(meta["uid"])
+
+
+def suffix(*words: str) -> str:
+    """Five letters that depend on the words alone."""
+    number = int.from_bytes(hashlib.sha256("\x00".join(words).encode()).digest()[:8], "big")
+    return "".join(LETTERS[number // len(LETTERS) ** place % len(LETTERS)] for place in range(5))
+
+
+def launcher_pod(instance: Mapping[str, Any]) -> Object:
+    meta, spec = instance["metadata"], instance["spec"]
+    claims = [{"name": ref.claim, "request": ref.request} for ref in machine.device_refs(instance) if ref.by_claim]
+    resources: Object = {"requests": {"memory": _memory(spec)}}
+    if claims:
+        resources["claims"] = claims
+    pod: Object = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": pod_name(instance),
+            "namespace": meta["namespace"],
+            "labels": {**(meta.get("labels") or {}), machine.LAUNCHER_LABEL: machine.LAUNCHER,
+                       machine.CREATED_BY: meta["uid"], "vm.kubevirt.io/name": meta["name"][:63]},
+            "annotations": {"kubevirt.io/domain": meta["name"]},
+            "ownerReferences": [{"apiVersion": INSTANCE.api_version, "kind": INSTANCE.kind, "name": meta["name"],
+                                 "uid": meta["uid"], "controller": True, "blockOwnerDeletion": True}],
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": spec.get("terminationGracePeriodSeconds", 30),
+            "containers": [{"name": "compute", "image": IMAGE, "resources": resources}],
+        },
+    }
+    for field in ("nodeSelector", "schedulerName", "tolerations", "affinity", "resourceClaims"):
+        if spec.get(field):
+            pod["spec"][field] = spec[field]
+    return pod
+
+
+def _memory(spec: Mapping[str, Any]) -> str:
+    domain = spec["domain"]
+    guest = (domain.get("memory") or {}).get("guest") or ((domain.get("resources") or {}).get("requests") or {}).get("memory")
+    return str(guest or "1Gi")

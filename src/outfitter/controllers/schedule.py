@@ -1,0 +1,164 @@
+"""A host and devices for every pod that waits, in embedded mode (a cluster has kube-scheduler).
+
+Chosen from what the informers know, booked against the page as the store has it: page, claims and pod change in one commit,
+so that nobody ever sees half of it. What cannot be placed gets its reason and is woken by events, never by a timer."""
+
+from __future__ import annotations
+
+import asyncio
+
+from outfitter.api import conditions, kinds, machine
+from outfitter.api.conditions import Condition
+from outfitter.api.kinds import Object
+from outfitter.api.page import Booking, Holder, Page
+from outfitter.controllers.claims import FINALIZER, allocation
+from outfitter.controllers.loop import Context, enqueue_on_change
+from outfitter.errors import AlreadyHeld, Conflict, NotFound
+from outfitter.ledger import book
+from outfitter.scheduling.place import Inventory, Placement, Waiting, place
+from outfitter.store.base import Check, Replace, Write
+from outfitter.store.informer import key_of
+from outfitter.store.queue import Queue
+
+SCHEDULER = "default-scheduler"
+
+
+class Schedule:
+    name = "schedule"
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._store = context, context.store
+        self.queue = Queue(context.clock)
+        self._one = asyncio.Lock()  # one choice at a time: two at once would only race each other for the same page
+        self._pods = context.informer(kinds.POD)
+        self._claims = context.informer(kinds.RESOURCE_CLAIM)
+        self._classes = context.informer(kinds.DEVICE_CLASS)
+        self._slices = context.informer(kinds.RESOURCE_SLICE)
+        self._pages = context.informer(kinds.LEDGER_PAGE)
+        self._nodes = context.informer(kinds.NODE)
+        enqueue_on_change(self._pods, self.queue, lambda pod: [key_of(pod)] if _waits(pod) else [])
+        for informer in (self._claims, self._classes, self._slices, self._pages, self._nodes):
+            enqueue_on_change(informer, self.queue, self._everybody)
+
+    def _everybody(self, _: Object) -> list[str]:
+        return [key_of(pod) for pod in self._pods.items() if _waits(pod)]
+
+    async def reconcile(self, key: str) -> float | None:
+        async with self._one:
+            known = self._pods.get(key)
+            if known is None or not _waits(known):
+                return None
+            pod = await self._store.get(kinds.POD, known["metadata"]["name"], known["metadata"]["namespace"])
+            if not _waits(pod):
+                return None
+            if await self._behind(pod):
+                return None
+            verdict = place(pod, self._claim, self._classes.get, self._inventory())
+            if isinstance(verdict, Waiting):
+                await self._refuse(pod, verdict)
+                return None
+            try:
+                await self._bind(pod, verdict)
+            except AlreadyHeld as error:
+                await self._refuse(pod, Waiting(f"0/{len(list(self._nodes.items()))} hosts are available: {error}"))
+                raise
+            name = pod["metadata"]["name"]
+            await self._context.events.normal(
+                pod, "Scheduled", f"Successfully assigned {pod['metadata']['namespace']}/{name} to {verdict.host}")
+            return None
+
+    async def _behind(self, pod: Object) -> bool:
+        """A claim that the store has and the informer does not is on its way, and wakes us."""
+        namespace = pod["metadata"]["namespace"]
+        for _, name in machine.claim_names(pod):
+            if name and self._claim(namespace, name) is None:
+                try:
+                    await self._store.get(kinds.RESOURCE_CLAIM, name, namespace)
+                except NotFound:
+                    continue
+                return True
+        return False
+
+    def _claim(self, namespace: str, name: str) -> Object | None:
+        return self._claims.get(f"{namespace}/{name}")
+
+    def _inventory(self) -> Inventory:
+        nodes = sorted(self._nodes.items(), key=lambda node: str(node["metadata"]["name"]))
+        return Inventory(self._slices.items(), map(Page, self._pages.items()), nodes)
+
+    async def _bind(self, pod: Object, placement: Placement) -> None:
+        bookings: list[Booking] = []
+        writes: list[Write] = []
+        now, user = self._context.now(), _user(pod)
+        for claim, choice in placement.claims:
+            meta = claim["metadata"]
+            holder = Holder(kinds.RESOURCE_CLAIM.kind, meta["namespace"], meta["name"], meta["uid"], purpose(pod))
+            mine = [Booking(device, holder, request, "booked", now) for request, device in choice.devices]
+            bookings += mine
+            writes += _allocate(claim, allocation(placement.host, mine), user)
+        for name, claim_name in machine.claim_names(pod):
+            earlier = self._claim(pod["metadata"]["namespace"], claim_name or "")
+            if earlier is None:
+                raise Conflict(f"claim {claim_name} of {name} is gone")
+            status = earlier.get("status") or {}
+            if status.get("allocation") and user not in (status.get("reservedFor") or []):
+                reserved = [*(status.get("reservedFor") or []), user]
+                shared = {**earlier, "status": {**status, "reservedFor": reserved}}
+                writes.append(Replace(kinds.RESOURCE_CLAIM, shared, "status"))
+        placed = conditions.with_condition(pod["status"].get("conditions"), Condition("PodScheduled", True), now)
+        bound = {**pod, "spec": {**pod["spec"], "nodeName": placement.host}}
+        told = {**bound, "metadata": _no_revision(pod["metadata"]), "status": {**pod["status"], "conditions": placed}}
+        writes += [Replace(kinds.POD, bound), Replace(kinds.POD, told, "status")]
+        if bookings:
+            await book.book(self._store, placement.host, bookings, also=writes)
+        else:
+            await self._store.commit(writes)
+
+    async def _refuse(self, pod: Object, waiting: Waiting) -> None:
+        """The reason, on the pod, once: the same again writes nothing."""
+        condition = conditions.find(pod, "PodScheduled")
+        if condition is not None and condition.get("message") == waiting.summary:
+            return
+        wanted = Condition("PodScheduled", False, "Unschedulable", waiting.summary)
+        have = conditions.with_condition(pod["status"].get("conditions"), wanted, self._context.now())
+        meta = pod["metadata"]
+        await self._store.patch(kinds.POD, meta["name"], {
+            "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": {"conditions": have},
+        }, meta["namespace"], subresource="status")
+        await self._context.events.warning(pod, "FailedScheduling", waiting.summary)
+
+
+def _allocate(claim: Object, given: Object, user: Object) -> list[Write]:
+    """The finalizer that protects an allocated claim, and its status; both at the revision the choice was made on."""
+    writes: list[Write] = []
+    meta = claim["metadata"]
+    status = {**(claim.get("status") or {}), "allocation": given, "reservedFor": [user]}
+    if FINALIZER in (meta.get("finalizers") or ()):
+        writes.append(Check(kinds.RESOURCE_CLAIM, meta["name"], meta["namespace"], meta["resourceVersion"]))
+    else:
+        protected = {**meta, "finalizers": [*(meta.get("finalizers") or ()), FINALIZER]}
+        writes.append(Replace(kinds.RESOURCE_CLAIM, {**claim, "metadata": protected}))
+        meta = protected
+    return [*writes, Replace(kinds.RESOURCE_CLAIM, {**claim, "metadata": _no_revision(meta), "status": status}, "status")]
+
+
+def _no_revision(meta: Object) -> Object:
+    """For a second write of the same object in one commit, whose first write was checked."""
+    return {key: value for key, value in meta.items() if key != "resourceVersion"}
+
+
+def _user(pod: Object) -> Object:
+    return {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+
+
+def purpose(pod: Object) -> str:
+    """For whom a pod holds devices, as people say it: "vmi/blue", else "pod/web"."""
+    reference = machine.owner(pod, kinds.INSTANCE.kind)
+    return f"vmi/{reference['name']}" if reference else f"pod/{pod['metadata']['name']}"
+
+
+def _waits(pod: Object) -> bool:
+    spec = pod["spec"]
+    return bool(not spec.get("nodeName") and spec.get("schedulerName", SCHEDULER) == SCHEDULER
+                and not pod["metadata"].get("deletionTimestamp")
+                and (pod.get("status") or {}).get("phase", "Pending") == "Pending")

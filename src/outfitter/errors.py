@@ -1,0 +1,125 @@
+"""Every error we raise, as one tree. Each finishes its sentence: what, who, since when, what next.
+
+OutfitterError
+├─ NotFound         404  outfitter.not_found        the noun is not in the store
+├─ AlreadyExists    409  outfitter.already_exists   the name is taken
+├─ Conflict         409  outfitter.conflict         somebody moved first: read again and retry
+│  └─ AlreadyHeld   409  outfitter.device.held      names the holder, the claim and since when
+├─ Expired          410  outfitter.expired          the revision is no longer kept: list again
+├─ Invalid          422  outfitter.invalid          carries one cause per field
+│  └─ Unsatisfiable 422  outfitter.claim.unfit      carries one reason per candidate
+├─ BadRequest       400  outfitter.bad_request      the request could not be understood
+├─ TooLarge         413  outfitter.too_large        the request is beyond what is read
+├─ Unsupported      415  outfitter.unsupported      the content type or patch type is not known
+├─ Forbidden        403  outfitter.forbidden        known, but not allowed
+├─ Unauthorized     401  outfitter.unauthorized     not known
+├─ Unavailable      503  outfitter.unavailable      try again later; carries after how many seconds
+└─ Refused          ---  outfitter.refused          the program will not start or go on, and says why
+
+A code never changes once shipped. Each face maps codes to its own language in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One thing wrong with one field."""
+
+    field: str  # path as the user wrote it: "spec.resourceClaims[0].name"
+    message: str  # what is wrong and what would be right
+    reason: str = "FieldValueInvalid"  # Kubernetes' word for the kind of mistake
+
+
+class OutfitterError(Exception):
+    """The root. `code` is for programs, the text for people."""
+
+    code = "outfitter.error"
+    status = 500
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class NotFound(OutfitterError):
+    code = "outfitter.not_found"
+    status = 404
+
+
+class AlreadyExists(OutfitterError):
+    code = "outfitter.already_exists"
+    status = 409
+
+
+class Conflict(OutfitterError):
+    code = "outfitter.conflict"
+    status = 409
+
+
+class AlreadyHeld(Conflict):
+    code = "outfitter.device.held"
+
+    def __init__(self, device: str, *, by: str, since: str) -> None:
+        super().__init__(f"{device} is held by {by} since {since}")
+        self.device, self.by, self.since = device, by, since
+
+
+class Expired(OutfitterError):
+    code = "outfitter.expired"
+    status = 410
+
+
+class Invalid(OutfitterError):
+    """Bad input, refused at the door. Nothing was written."""
+
+    code = "outfitter.invalid"
+    status = 422
+
+    def __init__(self, message: str, causes: Sequence[Cause] = ()) -> None:
+        super().__init__(message)
+        self.causes = tuple(causes)
+
+
+class Unsatisfiable(Invalid):
+    code = "outfitter.claim.unfit"
+
+
+class BadRequest(OutfitterError):
+    code = "outfitter.bad_request"
+    status = 400
+
+
+class TooLarge(OutfitterError):
+    code = "outfitter.too_large"
+    status = 413
+
+
+class Unsupported(OutfitterError):
+    code = "outfitter.unsupported"
+    status = 415
+
+
+class Forbidden(OutfitterError):
+    code = "outfitter.forbidden"
+    status = 403
+
+
+class Unauthorized(OutfitterError):
+    code = "outfitter.unauthorized"
+    status = 401
+
+
+class Unavailable(OutfitterError):
+    code = "outfitter.unavailable"
+    status = 503
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Refused(OutfitterError):
+    code = "outfitter.refused"

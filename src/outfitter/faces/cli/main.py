@@ -1,0 +1,170 @@
+"""Every command of `outfit`, in one place."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+import outfitter
+from outfitter.errors import Invalid, OutfitterError
+
+Up = Callable[..., None]
+DEFAULT_PORT = 7443
+
+
+def main(*, up: Up, arguments: Sequence[str] | None = None) -> None:
+    """Run a command; an error is one clear line and exit status 1, a wrong call exit status 2."""
+    command = commands(up)
+    try:
+        command.main(args=list(arguments) if arguments is not None else None, prog_name="outfit", standalone_mode=False)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except Invalid as error:
+        click.echo(f"error: {error}", err=True)
+        for cause in error.causes if len(error.causes) > 1 else ():
+            click.echo(f"  {cause.field}: {cause.message}", err=True)
+        sys.exit(1)
+    except OutfitterError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+
+
+def commands(up: Up) -> click.Group:
+    @click.group(context_settings={"help_option_names": ["-h", "--help"]})
+    @click.option("--kubeconfig", metavar="FILE", help="How to reach the API server (default: $KUBECONFIG).")
+    @click.option("-n", "--namespace", metavar="NAME", help="The namespace (default: the kubeconfig's).")
+    @click.pass_context
+    def outfit(context: click.Context, kubeconfig: str | None, namespace: str | None) -> None:
+        """Outfits virtual machines with hardware."""
+        context.obj = {"kubeconfig": kubeconfig, "namespace": namespace}
+
+    @outfit.command("up")
+    @click.option("--data", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+                  help="Where everything is kept (default: ~/.local/state/outfitter).")
+    @click.option("--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, metavar="N",
+                  help="The port on 127.0.0.1; 0 takes a free one.")
+    @click.option("--simulate", "simulation", metavar="FILE|NxM",
+                  help="Play the hosts of a file, or N hosts with M virtual functions each.")
+    @click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+                  help="Write the kubeconfig there too (default: only to DIR/kubeconfig).")
+    @click.option("-v", "--verbose", is_flag=True, help="Say more about what happens.")
+    def up_command(data: Path | None, port: int, simulation: str | None, kubeconfig: Path | None, verbose: bool) -> None:
+        """Run everything in one process: API server, scheduler, controllers, node agent."""
+        from outfitter.faces.cli.client import default_data  # noqa: PLC0415
+
+        up(data=data or default_data(), port=port, simulation=simulation, kubeconfig=kubeconfig, verbose=verbose)
+
+    for command in (_get, _apply, _delete, _describe, _why, _domxml, _version):
+        outfit.add_command(command)
+    return outfit
+
+
+def _place(command: Callable[..., Any]) -> Callable[..., Any]:
+    """-n after the command too, where people type it."""
+
+    def remember(context: click.Context, _: click.Parameter, value: str | None) -> None:
+        if value:
+            context.obj["namespace"] = value
+
+    return click.option("-n", "--namespace", metavar="NAME", expose_value=False, callback=remember,
+                        help="The namespace.")(command)
+
+
+def _work(context: click.Context, name: str, *arguments: Any, **options: Any) -> None:
+    """Run one of `verbs`; imported late, because a client costs a quarter of a second."""
+    from outfitter.faces.cli import client, verbs  # noqa: PLC0415
+
+    client.run(context, lambda connected: getattr(verbs, name)(connected, *arguments, **options))
+
+
+@click.command("get")
+@click.argument("words", nargs=-1, required=True, metavar="KIND[,KIND] [NAME...] | KIND/NAME...")
+@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="In every namespace.")
+@click.option("-o", "--output", "how", type=click.Choice(["table", "wide", "yaml", "json", "name"]), default="table")
+@click.option("-l", "--selector", "labels", default="", metavar="SELECTOR", help="Only with these labels.")
+@click.option("--field-selector", "fields", default="", metavar="SELECTOR", help="Only with these fields.")
+@_place
+@click.pass_context
+def _get(context: click.Context, /, words: tuple[str, ...], **options: Any) -> None:
+    """Show objects."""
+    _work(context, "get", words, **options)
+
+
+@click.command("apply")
+@click.option("-f", "--filename", "files", multiple=True, required=True, metavar="FILE|DIR|-", help="What to apply.")
+@_place
+@click.pass_context
+def _apply(context: click.Context, files: tuple[str, ...]) -> None:
+    """Make objects what a file says they are."""
+    _work(context, "apply", files)
+
+
+@click.command("delete")
+@click.argument("words", nargs=-1, metavar="[KIND NAME... | KIND/NAME...]")
+@click.option("-f", "--filename", "files", multiple=True, metavar="FILE|DIR|-", help="Delete what stands in it.")
+@click.option("--wait/--no-wait", default=True, help="Wait until it is gone.")
+@_place
+@click.pass_context
+def _delete(context: click.Context, words: tuple[str, ...], files: tuple[str, ...], wait: bool) -> None:
+    """Delete objects."""
+    if bool(words) == bool(files):
+        raise click.UsageError("say what to delete: KIND NAME, KIND/NAME or -f FILE")
+    _work(context, "delete", words, files, wait=wait)
+
+
+@click.command("describe")
+@click.argument("words", nargs=-1, required=True, metavar="KIND NAME... | KIND/NAME...")
+@_place
+@click.pass_context
+def _describe(context: click.Context, words: tuple[str, ...]) -> None:
+    """Show all there is to say about an object, with its events."""
+    _work(context, "describe", words)
+
+
+@click.command("why")
+@click.argument("words", nargs=-1, required=True, metavar="[vmi/|pod/|claim/]NAME")
+@_place
+@click.pass_context
+def _why(context: click.Context, words: tuple[str, ...]) -> None:
+    """Say why a machine, pod or claim waits, or what it holds."""
+    _work(context, "why", words)
+
+
+@click.command("domxml")
+@click.argument("name", required=False)
+@click.option("-f", "--filename", "file", metavar="FILE", help="An instance in a file, with its status.deviceStatus.")
+@_place
+@click.pass_context
+def _domxml(context: click.Context, name: str | None, file: str | None) -> None:
+    """Print the libvirt domain of a machine instance."""
+    if bool(name) == bool(file):
+        raise click.UsageError("say which machine: a NAME or -f FILE")
+    if file:
+        from outfitter.faces.cli import verbs  # noqa: PLC0415
+
+        asyncio.run(verbs.domxml_of_file(file, context.obj["namespace"] or "default"))
+        return
+    _work(context, "domxml", name)
+
+
+@click.command("version")
+@click.option("--client", "only_client", is_flag=True, help="Do not ask the server.")
+@click.pass_context
+def _version(context: click.Context, only_client: bool) -> None:
+    """Print the versions of this program and of the server."""
+    click.echo(f"outfit {outfitter.__version__}")
+    if not only_client:
+        _work(context, "version")

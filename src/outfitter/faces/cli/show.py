@@ -1,0 +1,92 @@
+"""What a person sees: tables as the server makes them, objects as YAML, descriptions with events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+import yaml
+
+from outfitter.api import kinds
+from outfitter.api.kinds import Kind, Object
+from outfitter.errors import OutfitterError
+from outfitter.faces.cli.client import Client
+
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+async def table(client: Client, kind: Kind, names: Sequence[str], *, everywhere: bool, wide: bool, labels: str,
+                fields: str) -> list[str]:
+    """The server's own table of a kind, as lines."""
+    place = "" if everywhere else client.place(kind)
+    if not names:
+        answer = await client.store.table(kind, place, labels=labels, fields=fields)
+        return _lines(answer, everywhere=everywhere and kind.namespaced, wide=wide)
+    tables = [await client.store.table(kind, place, name) for name in names]
+    whole = {**tables[0], "rows": [row for each in tables for row in each["rows"]]}
+    return _lines(whole, everywhere=False, wide=wide)
+
+
+def _lines(answer: Any, *, everywhere: bool, wide: bool) -> list[str]:
+    shown = [place for place, column in enumerate(answer["columnDefinitions"]) if wide or not column.get("priority")]
+    head = [answer["columnDefinitions"][place]["name"].upper() for place in shown]
+    rows = [[str(row["cells"][place]) if row["cells"][place] is not None else "<none>" for place in shown]
+            for row in answer["rows"]]
+    if everywhere:
+        head.insert(0, "NAMESPACE")
+        for cells, row in zip(rows, answer["rows"], strict=True):
+            cells.insert(0, row["object"]["metadata"].get("namespace", ""))
+    return columns([head, *rows])
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    return ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def dump(objects: Sequence[Object], how: str, *, many: bool) -> str:
+    value: Any = {"apiVersion": "v1", "kind": "List", "items": list(objects)} if many else objects[0]
+    if how == "json":
+        return json.dumps(value, indent=2)
+    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True)).rstrip()
+
+
+async def description(client: Client, kind: Kind, obj: Object) -> list[str]:
+    meta = obj["metadata"]
+    lines = [f"Name:         {meta['name']}"]
+    if meta.get("namespace"):
+        lines.append(f"Namespace:    {meta['namespace']}")
+    lines.append(f"Kind:         {kind.kind} ({kind.api_version})")
+    lines.append(f"Created:      {meta.get('creationTimestamp')}")
+    for owner in meta.get("ownerReferences") or ():
+        lines.append(f"Belongs to:   {owner['kind']}/{owner['name']}")
+    for title, key in (("Labels", "labels"), ("Annotations", "annotations")):
+        pairs = {name: text for name, text in (meta.get(key) or {}).items() if name != LAST_APPLIED}
+        if pairs:
+            lines.append(f"{title + ':':<14}" + ", ".join(f"{name}={text}" for name, text in sorted(pairs.items())))
+    for key in (key for key in obj if key not in ("apiVersion", "kind", "metadata")):
+        text = yaml.safe_dump(obj[key], sort_keys=False, allow_unicode=True).rstrip()
+        lines += [f"{key[:1].upper() + key[1:]}:", *(f"  {line}" for line in text.splitlines())]
+    return [*lines, *await _events(client, meta)]
+
+
+async def _events(client: Client, meta: Object) -> list[str]:
+    try:
+        listing = await client.store.list(kinds.EVENT, meta.get("namespace") or "default",
+                                          fields=f"involvedObject.uid={meta['uid']}")
+    except OutfitterError as error:
+        return [f"Events:       not to be had: {error}"]
+    if not listing.items:
+        return ["Events:       none"]
+    rows = [["  TYPE", "REASON", "LAST SEEN", "COUNT", "MESSAGE"]]
+    for event in sorted(listing.items, key=lambda event: str(event.get("lastTimestamp") or "")):
+        rows.append([f"  {event.get('type', '')}", event.get("reason", ""), str(event.get("lastTimestamp") or ""),
+                     str(event.get("count") or 1), event.get("message", "")])
+    return ["Events:", *columns(rows)]
+
+
+def say(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(line)

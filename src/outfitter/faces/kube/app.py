@@ -1,0 +1,242 @@
+"""The API server as a raw ASGI application: who asks, what about, may they, and the answer.
+
+Every path ends here in one of three ways: an answer in one piece, a watch, or a Status that says what is wrong. Metrics,
+users and roles, and server-side apply have their places in `_fixed`, `auth.authorize` and `verbs.patch_`."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+from urllib.parse import parse_qs, unquote
+
+from outfitter.api import kinds as table
+from outfitter.api.kinds import Kind, Object
+from outfitter.errors import BadRequest, NotFound, OutfitterError, TooLarge, Unavailable
+from outfitter.faces.kube import auth, discovery, negotiate, openapi, paths, status, verbs, watch
+from outfitter.faces.kube.paths import Target
+from outfitter.faces.kube.request import Answer, Headers, Request, answer, warning_headers
+from outfitter.store.memory import Memory
+
+Scope = Mapping[str, Any]
+Receive = Callable[[], Awaitable[Mapping[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+log = logging.getLogger(__name__)
+ABORT = "outfitter.abort"  # the ASGI extension that drops the connection
+COMPRESS_FROM = 128 << 10  # bytes of an answer
+MAX_QUERY_FIELDS = 100
+
+
+class App:
+    """One store, served."""
+
+    def __init__(
+        self,
+        store: Memory,
+        *,
+        tokens: Mapping[str, auth.User] | None = None,
+        kinds: Iterable[Kind] = table.ALL,
+        ready: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.store = store
+        self._door = auth.Door(tokens)
+        self._paths = paths.Paths(kinds)
+        self._discovery = discovery.Discovery(self._paths.kinds)
+        self._openapi = openapi.OpenApi(self._paths.kinds)
+        self._ready = ready
+        self._watches: set[watch.Watch] = set()
+        self._stopping = False
+
+    def stop(self) -> None:
+        """End every watch; new ones are refused."""
+        self._stopping = True
+        for each in list(self._watches):
+            each.stop()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        headers = dict(scope["headers"])
+        target: Target | None = None
+        close = False
+        request: Request | None = None
+        try:
+            words, path = _split(scope)
+            target = self._paths.resolve(words)
+            user = None if path in auth.OPEN else self._door.authenticate(scope, headers)
+            if target is None:
+                if user:
+                    auth.authorize(user, scope["method"].lower(), None)
+                result = self._fixed(scope["method"], words, path, headers)
+            else:
+                verb = paths.verb(target, scope["method"])
+                if verb is None:
+                    raise status.MethodNotAllowed("the server does not allow this method on the requested resource")
+                query = _query(scope)
+                request = Request(verb, target, query, headers)
+                if verb == "list" and request.flag("watch"):
+                    request.verb = "watch"
+                if user:
+                    auth.authorize(user, request.verb, target)
+                close = True  # until the body has been read, the connection cannot be used again
+                request.body = await _body(headers, receive)
+                close = False
+                if request.verb == "watch":
+                    await self._watch(request, receive, send, scope)
+                    return
+                result = await verbs.VERBS[verb](self.store, request)
+        except OutfitterError as error:
+            result = _failed(error, target)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            id_ = secrets.token_hex(4)
+            log.exception("%s: %s %s failed", id_, scope["method"], scope["path"])
+            result = answer(status.internal(id_), 500)
+        extra: Headers = warning_headers(request.warnings) if request else []
+        if close:
+            extra.append((b"connection", b"close"))
+        await _reply(send, _compressed(result, headers), extra)
+
+    # -- what is not an object
+
+    def _fixed(self, method: str, words: list[str], path: str, headers: Mapping[bytes, bytes]) -> Answer:
+        """Discovery, OpenAPI, version and health."""
+        found = self._page(words, path, headers)
+        if method not in ("GET", "HEAD"):
+            raise status.MethodNotAllowed("the server does not allow this method on the requested resource")
+        return found
+
+    def _page(self, words: list[str], path: str, headers: Mapping[bytes, bytes]) -> Answer:
+        if path in ("/healthz", "/livez"):
+            return Answer(b"ok", content_type="text/plain")
+        if path == "/readyz":
+            if not self._ready():
+                raise Unavailable("the server is not ready yet")
+            return Answer(b"ok", content_type="text/plain")
+        if path == "/version":
+            return answer(discovery.version())
+        match words:
+            case [("api" | "apis") as root]:
+                return self._roots(root, headers.get(b"accept", b"").decode("latin-1"))
+            case ["api", version] if self._paths.served("", version):
+                return answer(self._discovery.resources("", version))
+            case ["apis", group] if group in self._discovery.groups():
+                return answer(self._discovery.group(group))
+            case ["apis", group, version] if group and self._paths.served(group, version):
+                return answer(self._discovery.resources(group, version))
+            case ["openapi", "v3"]:
+                return answer(self._openapi.index())
+            case ["openapi", "v3", *place] if document := self._openapi.document("/".join(place)):
+                return answer(document)
+        raise NotFound("the server could not find the requested resource")
+
+    def _roots(self, root: str, accept: str) -> Answer:
+        """/api and /apis, aggregated for a client that asks for it first."""
+        for clause in accept.split(","):
+            media, parameters = negotiate.clause_of(clause)
+            if parameters.get("as") == "APIGroupDiscoveryList" and parameters.get("v") in discovery.AGGREGATED:
+                version = parameters["v"]
+                groups = self._discovery.groups() if root == "apis" else [""]
+                whole = answer(self._discovery.aggregated(groups, version))
+                content_type = f"{negotiate.JSON};g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
+                return Answer(whole.data, content_type=content_type, headers=[(b"vary", b"Accept")])
+            if media in (negotiate.JSON, "*/*") and "as" not in parameters:
+                break
+        return answer(self._discovery.group_list() if root == "apis" else self._discovery.core())
+
+    # -- watching
+
+    async def _watch(self, request: Request, receive: Receive, send: Send, scope: Scope) -> None:
+        if self._stopping:
+            raise Unavailable("the server is stopping")
+        current = watch.Watch(self.store, request)
+        gone = asyncio.create_task(_until_gone(receive, current))
+        self._watches.add(current)
+        try:
+            headers = [(b"content-type", negotiate.JSON.encode()), (b"cache-control", b"no-cache, private")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+            async def more(piece: bytes) -> None:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+
+            if await current.run(more):
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+            elif drop := (scope.get("extensions") or {}).get(ABORT):
+                drop()
+        except Exception:
+            # The answer has begun: all that can be said now is that it ends early.
+            log.exception("a watch of %s failed", request.target.kind.resource)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            self._watches.discard(current)
+            gone.cancel()
+
+
+async def _until_gone(receive: Receive, current: watch.Watch) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    current.stop()
+
+
+def _split(scope: Scope) -> tuple[list[str], str]:
+    """The path's words, each decoded on its own so that an encoded slash stays inside its word."""
+    raw = scope.get("raw_path") or scope["path"].encode()
+    try:
+        path = raw.partition(b"?")[0].decode("ascii")
+        words = [unquote(word, errors="strict") for word in path.strip("/").split("/")]
+    except UnicodeDecodeError as error:
+        raise BadRequest("the path is not UTF-8") from error
+    return words, path.rstrip("/") or "/"
+
+
+def _query(scope: Scope) -> Mapping[str, list[str]]:
+    try:
+        return parse_qs(scope["query_string"].decode("ascii"), keep_blank_values=True, errors="strict",
+                        max_num_fields=MAX_QUERY_FIELDS)
+    except ValueError as error:
+        raise BadRequest("the query cannot be read: it must be percent-encoded UTF-8 of not too many fields") from error
+
+
+async def _body(headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
+    length = headers.get(b"content-length", b"0")
+    too_large = TooLarge(f"Request entity too large: limit is {negotiate.MAX_BODY}")
+    if length.isdigit() and int(length) > negotiate.MAX_BODY:
+        raise too_large
+    parts, size = [], 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise BadRequest("the client went away before its request was complete")
+        part = message.get("body", b"")
+        size += len(part)
+        if size > negotiate.MAX_BODY:
+            raise too_large
+        parts.append(part)
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+def _failed(error: OutfitterError, target: Target | None) -> Answer:
+    body: Object = status.failure(error, target)
+    whole = answer(body, error.status)
+    seconds = body.get("details", {}).get("retryAfterSeconds")
+    return Answer(whole.data, whole.status, headers=[(b"retry-after", str(seconds).encode())]) if seconds else whole
+
+
+def _compressed(result: Answer, headers: Mapping[bytes, bytes]) -> Answer:
+    if len(result.data) < COMPRESS_FROM or b"gzip" not in headers.get(b"accept-encoding", b""):
+        return result
+    extra = [*result.headers, (b"content-encoding", b"gzip"), (b"vary", b"Accept-Encoding")]
+    return Answer(gzip.compress(result.data, 1), result.status, result.content_type, extra)
+
+
+async def _reply(send: Send, result: Answer, extra: Headers) -> None:
+    headers = [(b"content-type", result.content_type.encode()), (b"content-length", str(len(result.data)).encode()),
+               (b"cache-control", b"no-cache, private"), *result.headers, *extra]
+    await send({"type": "http.response.start", "status": result.status, "headers": headers})
+    await send({"type": "http.response.body", "body": result.data, "more_body": False})

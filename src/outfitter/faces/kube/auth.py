@@ -1,0 +1,68 @@
+"""Who asks, and whether they may. `authenticate` and `authorize` are the only places that decide it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from outfitter.errors import Forbidden, Unauthorized
+from outfitter.faces.kube.paths import Target
+
+MASTERS = "system:masters"  # may do everything
+PEER = "outfitter.peercert"  # the ASGI extension under which the server hands in the client's certificate
+OPEN = frozenset({"/version", "/healthz", "/livez", "/readyz"})  # anybody may ask these
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    name: str
+    groups: tuple[str, ...] = ()
+
+
+class Door:
+    """Knows people by client certificate (verified by the TLS layer against our authority) or by token."""
+
+    def __init__(self, tokens: Mapping[str, User] | None = None) -> None:
+        self._tokens = {_digest(token): user for token, user in (tokens or {}).items()}
+
+    def authenticate(self, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> User:
+        if user := _of_certificate((scope.get("extensions") or {}).get(PEER)):
+            return user
+        scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+        if scheme.lower() == b"bearer" and (user := self._tokens.get(_digest(token.strip()))):
+            return user
+        raise Unauthorized("Unauthorized")
+
+
+def _digest(token: str | bytes) -> bytes:
+    return hashlib.sha256(token.encode() if isinstance(token, str) else token).digest()
+
+
+def _of_certificate(peer: Mapping[str, Any] | None) -> User | None:
+    """The common name is the user, the organisations are the groups, as Kubernetes reads certificates."""
+    if not peer:
+        return None
+    names: list[str] = []
+    groups: list[str] = []
+    for part in peer.get("subject", ()):
+        for field, value in part:
+            if field == "commonName":
+                names.append(value)
+            elif field == "organizationName":
+                groups.append(value)
+    return User(names[-1], tuple(groups)) if names else None
+
+
+def authorize(user: User, verb: str, target: Target | None) -> None:
+    """Forbidden unless the user may do this. What is served (discovery, OpenAPI) may be read by everybody who is known."""
+    if MASTERS in user.groups or target is None:
+        return
+    kind = target.kind
+    where = f' in the namespace "{target.namespace}"' if target.namespace else " at the cluster scope"
+    resource = f"{kind.plural}/{target.subresource}" if target.subresource else kind.plural
+    raise Forbidden(
+        f'{kind.resource}{" " + chr(34) + target.name + chr(34) if target.name else ""} is forbidden: User "{user.name}" '
+        f'cannot {verb} resource "{resource}" in API group "{kind.group}"{where}'
+    )

@@ -1,0 +1,103 @@
+"""What is served, as clients ask for it: group by group, and all at once (aggregated)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import outfitter
+from outfitter.api.kinds import Kind, Object
+from outfitter.faces.kube import paths
+
+MAJOR, MINOR = "1", "36"
+OBJECT_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+AGGREGATED = ("v2", "v2beta1")  # versions of apidiscovery.k8s.io
+
+
+def version() -> Object:
+    return {"major": MAJOR, "minor": MINOR, "gitVersion": f"v{MAJOR}.{MINOR}.0+outfitter{outfitter.__version__}",
+            "gitCommit": "", "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z", "goVersion": "", "compiler": "",
+            "platform": ""}
+
+
+class Discovery:
+    def __init__(self, kinds: Iterable[Kind]) -> None:
+        self._kinds = tuple(kinds)
+
+    def groups(self) -> list[str]:
+        """The named groups (the core group has no name), in order."""
+        return sorted({kind.group for kind in self._kinds} - {""})
+
+    def versions(self, group: str) -> list[str]:
+        """The versions of a group, the preferred one first."""
+        return sorted({version for kind in self._kinds if kind.group == group for version in kind.versions}, key=_rank)
+
+    def core(self) -> Object:
+        return {"kind": "APIVersions", "versions": self.versions(""), "serverAddressByClientCIDRs": []}
+
+    def group_list(self) -> Object:
+        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [self._group(group) for group in self.groups()]}
+
+    def group(self, group: str) -> Object:
+        return {"kind": "APIGroup", "apiVersion": "v1", **self._group(group)}
+
+    def _group(self, group: str) -> Object:
+        versions = [{"groupVersion": f"{group}/{version}", "version": version} for version in self.versions(group)]
+        return {"name": group, "versions": versions, "preferredVersion": versions[0]}
+
+    def resources(self, group: str, version: str) -> Object:
+        resources: list[Object] = []
+        for kind in self._in(group, version):
+            entry: Object = {"name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced,
+                             "kind": kind.kind, "verbs": list(OBJECT_VERBS)}
+            resources.append(entry | _words(kind))
+            resources += [
+                {"name": f"{kind.plural}/{name}", "singularName": "", "namespaced": kind.namespaced, "kind": kind.kind,
+                 "verbs": _verbs(name)}
+                for name in paths.subresources(kind)
+            ]
+        group_version = f"{group}/{version}" if group else version
+        return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources}
+
+    def aggregated(self, groups: Sequence[str], version: str) -> Object:
+        """All groups in one answer; the core group is asked for on /api, the named ones on /apis."""
+        items = []
+        for group in groups:
+            versions = [
+                {"version": each, "resources": [_resource(kind, each) for kind in self._in(group, each)],
+                 "freshness": "Current"}
+                for each in self.versions(group)
+            ]
+            items.append({"metadata": {"name": group} if group else {}, "versions": versions})
+        return {"kind": "APIGroupDiscoveryList", "apiVersion": f"apidiscovery.k8s.io/{version}", "metadata": {}, "items": items}
+
+    def _in(self, group: str, version: str) -> list[Kind]:
+        found = [kind for kind in self._kinds if kind.group == group and version in kind.versions]
+        return sorted(found, key=lambda kind: kind.plural)
+
+
+def _rank(version: str) -> tuple[int, int, int]:
+    """Stable before beta before alpha, newer before older."""
+    found = re.fullmatch(r"v(\d+)(?:(alpha|beta)(\d+))?", version)
+    if not found:
+        return (3, 0, 0)
+    stage = {None: 0, "beta": 1, "alpha": 2}[found[2]]
+    return (stage, -int(found[1]), -int(found[3] or 0))
+
+
+def _words(kind: Kind) -> Object:
+    words = {"shortNames": list(kind.short), "categories": list(kind.categories)}
+    return {key: value for key, value in words.items() if value}
+
+
+def _verbs(subresource: str) -> list[str]:
+    return sorted(set(paths.SUBRESOURCES[subresource].values()))
+
+
+def _resource(kind: Kind, version: str) -> Object:
+    what = {"group": kind.group, "version": version, "kind": kind.kind}
+    entry: Object = {"resource": kind.plural, "responseKind": what, "scope": "Namespaced" if kind.namespaced else "Cluster",
+                     "singularResource": kind.singular, "verbs": list(OBJECT_VERBS), **_words(kind)}
+    if inner := [{"subresource": name, "responseKind": what, "verbs": _verbs(name)} for name in paths.subresources(kind)]:
+        entry["subresources"] = inner
+    return entry

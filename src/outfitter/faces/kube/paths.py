@@ -1,0 +1,91 @@
+"""What a path speaks of: /apis/{group}/{version}/namespaces/{namespace}/{resource}/{name}/{subresource}."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from outfitter.api.kinds import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The object, or collection of objects, that a request is about."""
+
+    kind: Kind
+    version: str  # the one in the path; differs from kind.version when an older one is asked for
+    namespace: str = ""  # "" for all namespaces, and for kinds that have none
+    name: str = ""  # "" for the collection
+    subresource: str = ""
+
+    @property
+    def api_version(self) -> str:
+        return self.kind.api_version_of(self.version)
+
+    @property
+    def stored(self) -> bool:
+        """The version asked for is the stored one, so that bytes can be served as they are."""
+        return self.version == self.kind.version
+
+
+# Which verb a method is, on a collection and on one object; subresources besides status say theirs in SUBRESOURCES.
+COLLECTION: Mapping[str, str] = {"GET": "list", "HEAD": "list", "POST": "create", "DELETE": "deletecollection"}
+ONE: Mapping[str, str] = {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+SUBRESOURCES: Mapping[str, Mapping[str, str]] = {
+    "status": {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch"},
+    "finalize": {"PUT": "update"},
+}
+
+
+class Paths:
+    """The kinds by where they are served."""
+
+    def __init__(self, kinds: Iterable[Kind]) -> None:
+        self.kinds = tuple(kinds)
+        self._by_place = {(kind.group, version, kind.plural): kind for kind in self.kinds for version in kind.versions}
+        self._versions = {(group, version) for group, version, _ in self._by_place}
+
+    def served(self, group: str, version: str) -> bool:
+        return (group, version) in self._versions
+
+    def resolve(self, words: list[str]) -> Target | None:
+        """What the words of a path mean; None when nothing is served there. Empty words are never part of a good path."""
+        if words[0] == "api" and len(words) > 2:
+            group, version, rest = "", words[1], words[2:]
+        elif words[0] == "apis" and len(words) > 3:
+            group, version, rest = words[1], words[2], words[3:]
+        else:
+            return None
+        if "" in rest:
+            return None
+        spot = self._place(group, version, rest)
+        if spot is None and len(rest) > 2 and rest[0] == "namespaces":
+            spot = self._place(group, version, rest[2:], rest[1])
+        return spot
+
+    def _place(self, group: str, version: str, rest: list[str], namespace: str = "") -> Target | None:
+        kind = self._by_place.get((group, version, rest[0]))
+        if kind is None or len(rest) > 3 or (namespace and not kind.namespaced):
+            return None
+        name, subresource = (*rest[1:], "", "")[:2]
+        if kind.namespaced and name and not namespace:
+            return None
+        if subresource and subresource not in subresources(kind):
+            return None
+        return Target(kind, version, namespace, name, subresource)
+
+
+def subresources(kind: Kind) -> tuple[str, ...]:
+    return (*(["status"] if kind.has_status else []), *(name for name in kind.subresources if name in SUBRESOURCES))
+
+
+def verb(target: Target, method: str) -> str | None:
+    """The verb of a method here; None when it is not allowed."""
+    if target.subresource:
+        return SUBRESOURCES[target.subresource].get(method)
+    if target.name:
+        return ONE.get(method)
+    word = COLLECTION.get(method)
+    if word in ("create", "deletecollection") and target.kind.namespaced and not target.namespace:
+        return None
+    return word

@@ -1,0 +1,76 @@
+"""Records as a client wants them: the stored bytes where that will do, else converted, as a Table, or as metadata alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from outfitter.api import versions
+from outfitter.api.kinds import Object
+from outfitter.faces.kube import negotiate, tables
+from outfitter.faces.kube.negotiate import Wanted
+from outfitter.faces.kube.paths import Target
+from outfitter.faces.kube.request import Answer, Request
+from outfitter.faces.kube.status import BadOptions
+from outfitter.store.clock import Clock
+from outfitter.store.shelf import Record
+
+encode = msgspec.json.encode
+INCLUDE = ("None", "Metadata", "Object")
+
+
+class Renderer:
+    """How the objects of one request are shown."""
+
+    def __init__(self, request: Request, clock: Clock, *, streaming: bool = False) -> None:
+        self.target: Target = request.target
+        self.wanted: Wanted = request.wanted(streaming=streaming)
+        self.include = request.text("includeObject") or "Metadata"
+        if self.wanted.as_ == "Table" and self.include not in INCLUDE:
+            raise BadOptions("TableOptions", "includeObject", f'Unsupported value: "{self.include}": supported values: '
+                             '"None", "Metadata", "Object"')
+        self._pretty = request.flag("pretty")
+        self._clock = clock
+        self.plain = self.target.stored and not self.wanted.as_  # stored bytes can be served as they are
+
+    def one(self, record: Record, status: int = 200) -> Answer:
+        data = record.data if self.plain else encode(self.shown(record.object()))
+        return self._answer(data, status)
+
+    def shown(self, stored: Object, *, columns: bool = True) -> Object:
+        """One object, decoded, in the version and form asked for."""
+        obj = versions.from_stored(self.target.kind, self.target.version, stored)
+        if self.wanted.as_ == "Table":
+            meta = {"resourceVersion": obj["metadata"].get("resourceVersion", "")}
+            return self._table([obj], meta, columns=columns)
+        return tables.metadata_only(obj, self.wanted.version) if self.wanted.as_ else obj
+
+    def list(self, records: Sequence[Record], meta: Object) -> Answer:
+        kind = self.target.kind
+        if self.plain:
+            head = encode({"kind": f"{kind.kind}List", "apiVersion": self.target.api_version, "metadata": meta})
+            return self._answer(head[:-1] + b',"items":[' + b",".join([record.data for record in records]) + b"]}")
+        objects = [versions.from_stored(kind, self.target.version, record.object()) for record in records]
+        if self.wanted.as_ == "Table":
+            return self._answer(encode(self._table(objects, meta)))
+        if self.wanted.as_:
+            api_version = f"meta.k8s.io/{self.wanted.version}"
+            items = [tables.metadata_only(obj, self.wanted.version) for obj in objects]
+            return self._answer(encode({"kind": "PartialObjectMetadataList", "apiVersion": api_version, "metadata": meta,
+                                        "items": items}))
+        return self._answer(encode({"kind": f"{kind.kind}List", "apiVersion": self.target.api_version, "metadata": meta,
+                                    "items": objects}))
+
+    def value(self, value: Object, status: int = 200) -> Answer:
+        """Something that is no object of the store, such as a Status."""
+        return self._answer(encode(value), status)
+
+    def _table(self, objects: Sequence[Object], meta: Object, *, columns: bool = True) -> Object:
+        return tables.table(self.target.kind, objects, meta, now=self._clock.now(), include=self.include,
+                            version=self.wanted.version, columns=columns)
+
+    def _answer(self, data: bytes, status: int = 200) -> Answer:
+        if self.wanted.media == negotiate.YAML:
+            return Answer(negotiate.to_yaml(data), status, negotiate.YAML)
+        return Answer(msgspec.json.format(data, indent=2) + b"\n" if self._pretty else data, status)

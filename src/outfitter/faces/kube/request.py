@@ -1,0 +1,90 @@
+"""A request as the verbs see it, and what they give back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from outfitter.api.kinds import Object
+from outfitter.errors import BadRequest
+from outfitter.faces.kube import negotiate
+from outfitter.faces.kube.paths import Target
+from outfitter.faces.kube.status import BadOptions
+
+Headers = list[tuple[bytes, bytes]]
+MAX_WARNINGS = 4096  # bytes of Warning headers
+
+
+@dataclass(slots=True)
+class Request:
+    """What was asked, after its path was understood."""
+
+    verb: str
+    target: Target
+    query: Mapping[str, Sequence[str]]
+    headers: Mapping[bytes, bytes]
+    body: bytes = b""
+    warnings: list[str] = field(default_factory=list)  # told to the client beside the answer
+
+    def header(self, name: str) -> str:
+        return self.headers.get(name.encode(), b"").decode("latin-1")
+
+    def text(self, name: str) -> str:
+        return self.query.get(name, ("",))[0]
+
+    def flag(self, name: str) -> bool:
+        """As Kubernetes reads a boolean in a query: there and not false."""
+        return self.text(name).lower() not in ("", "0", "f", "false")
+
+    def number(self, name: str) -> int | None:
+        text = self.text(name)
+        if not text:
+            return None
+        if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) < 19):
+            raise BadRequest(f'{name}: Invalid value: "{text}": must be a whole number')
+        return int(text)
+
+    def choice(self, options: str, name: str, among: Sequence[str]) -> str:
+        text = self.text(name)
+        if text and text not in among:
+            known = ", ".join(f'"{each}"' for each in among)
+            raise BadOptions(options, name, f'Unsupported value: "{text}": supported values: {known}')
+        return text
+
+    def dry_run(self, options: str) -> bool:
+        return self.choice(options, "dryRun", ("All",)) == "All"
+
+    def content(self) -> negotiate.Body:
+        return negotiate.read(self.body, self.header("content-type"))
+
+    def wanted(self, *, streaming: bool = False) -> negotiate.Wanted:
+        return negotiate.wanted(self.header("accept"), streaming=streaming)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer, in one piece."""
+
+    data: bytes
+    status: int = 200
+    content_type: str = negotiate.JSON
+    headers: Headers = field(default_factory=list)
+
+
+def answer(value: Object, status: int = 200) -> Answer:
+    return Answer(msgspec.json.encode(value), status)
+
+
+def warning_headers(warnings: Sequence[str]) -> Headers:
+    out: Headers = []
+    room = MAX_WARNINGS
+    for text in dict.fromkeys(warnings):
+        plain = "".join(letter if letter.isprintable() else " " for letter in text)
+        quoted = plain.replace("\\", "\\\\").replace('"', '\\"').encode("ascii", "backslashreplace")
+        room -= len(quoted)
+        if room < 0:
+            break
+        out.append((b"warning", b'299 - "' + quoted + b'"'))
+    return out

@@ -1,0 +1,117 @@
+"""Errors as Kubernetes says them: one table from our errors to a Status."""
+
+from __future__ import annotations
+
+import re
+
+from outfitter import errors
+from outfitter.api.kinds import Object
+from outfitter.faces.kube.paths import Target
+
+
+class MethodNotAllowed(errors.OutfitterError):
+    """The path is known, the verb is not."""
+
+    code = "outfitter.kube.method"
+    status = 405
+
+
+class NotAcceptable(errors.OutfitterError):
+    """Nothing in the Accept header can be served."""
+
+    code = "outfitter.kube.accept"
+    status = 406
+
+
+class TooNew(errors.OutfitterError):
+    """A read asked for a revision that has not happened yet."""
+
+    code = "outfitter.kube.revision"
+    status = 504
+
+
+class BadOptions(errors.Invalid):
+    """A query value or option that is none of those known."""
+
+    def __init__(self, options: str, field: str, message: str, reason: str = "FieldValueNotSupported") -> None:
+        super().__init__(f'{options}.meta.k8s.io "" is invalid: {field}: {message}', [errors.Cause(field, message, reason)])
+        self.options = options
+
+
+# The first class that fits gives Kubernetes' word; the code comes from the error itself.
+REASONS: tuple[tuple[type[errors.OutfitterError], str], ...] = (
+    (errors.NotFound, "NotFound"),
+    (errors.AlreadyExists, "AlreadyExists"),
+    (errors.Conflict, "Conflict"),
+    (errors.Expired, "Expired"),
+    (errors.Invalid, "Invalid"),
+    (errors.BadRequest, "BadRequest"),
+    (errors.TooLarge, "RequestEntityTooLarge"),
+    (errors.Unsupported, "UnsupportedMediaType"),
+    (errors.Forbidden, "Forbidden"),
+    (errors.Unauthorized, "Unauthorized"),
+    (errors.Unavailable, "ServiceUnavailable"),
+    (MethodNotAllowed, "MethodNotAllowed"),
+    (NotAcceptable, "NotAcceptable"),
+    (TooNew, "Timeout"),
+)
+# These say of which object they speak; the others are about the request.
+ABOUT_OBJECT = (errors.NotFound, errors.AlreadyExists, errors.Conflict, errors.Forbidden)
+
+_RESOURCE = re.compile(
+    r'(?:^|Operation cannot be fulfilled on )(?P<plural>[a-z]+)(?:\.(?P<group>[a-z0-9.-]+))? "(?P<name>[^"]*)"'
+)
+
+
+def failure(error: errors.OutfitterError, target: Target | None = None) -> Object:
+    """The Status that tells a client what went wrong."""
+    reason = next((word for class_, word in REASONS if isinstance(error, class_)), "InternalError")
+    status: Object = {
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": error.message, "reason": reason,
+    }
+    details = _details(error, target)
+    if details:
+        status["details"] = details
+    status["code"] = error.status
+    return status
+
+
+def _details(error: errors.OutfitterError, target: Target | None) -> Object:
+    details: Object = {}
+    if isinstance(error, BadOptions):
+        details = {"group": "meta.k8s.io", "kind": error.options}
+    elif isinstance(error, errors.Invalid) and target:
+        details = _named(target.name, target.kind.group, target.kind.kind)
+    elif isinstance(error, ABOUT_OBJECT):
+        if found := _RESOURCE.search(error.message):
+            details = _named(found["name"], found["group"], found["plural"])
+        elif target:
+            details = _named(target.name, target.kind.group, target.kind.plural)
+    if isinstance(error, errors.Invalid) and error.causes:
+        details["causes"] = [
+            {"reason": cause.reason, "message": cause.message, "field": cause.field} for cause in error.causes
+        ]
+    if isinstance(error, TooNew):
+        details = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
+                   "retryAfterSeconds": 1}
+    if isinstance(error, errors.Unavailable):
+        details["retryAfterSeconds"] = max(1, round(error.retry_after))
+    return details
+
+
+def _named(name: str | None, group: str | None, kind: str) -> Object:
+    words = {"name": name, "group": group, "kind": kind}
+    return {key: value for key, value in words.items() if value}
+
+
+def success(target: Target, uid: str) -> Object:
+    """What a delete answers when the object is gone."""
+    details = _named(target.name, target.kind.group, target.kind.plural) | {"uid": uid}
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
+
+
+def internal(id_: str) -> Object:
+    """For what nobody foresaw: the log has the rest under this id."""
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": "InternalError", "code": 500,
+            "message": f"Internal error occurred: the server's log has the details under {id_}",
+            "details": {"causes": [{"message": f"see {id_} in the server's log"}]}}

@@ -1,0 +1,259 @@
+"""Tables: the columns that people see after `kubectl get`, as data per kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from outfitter.api import kinds
+from outfitter.api.kinds import Kind, Object
+
+Cell = str | int | bool | None
+Reader = Callable[[Object, datetime], Cell]
+UNKNOWN, NONE = "<unknown>", "<none>"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    read: Reader
+    about: str = ""
+    wide: bool = False  # shown with -o wide only
+    type: str = "string"
+
+
+def dig(obj: Any, path: str, default: Any = None) -> Any:
+    """What stands at "status.phase"; the default where anything on the way is missing or of another shape."""
+    for word in path.split("."):
+        obj = obj.get(word) if isinstance(obj, Mapping) else None
+    return default if obj is None else obj
+
+
+def items(obj: Any, path: str) -> list[Mapping[str, Any]]:
+    found = dig(obj, path, [])
+    return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []
+
+
+def text(path: str, default: str = "") -> Reader:
+    def read(obj: Object, now: datetime) -> Cell:
+        value = dig(obj, path, default)
+        return value if isinstance(value, str | int) else default
+
+    return read
+
+
+def condition(type_: str, field: str = "status", default: str = "") -> Reader:
+    def read(obj: Object, now: datetime) -> Cell:
+        found = (each for each in items(obj, "status.conditions") if each.get("type") == type_)
+        return str(next(found, {}).get(field, default))
+
+    return read
+
+
+def when(*paths: str) -> Reader:
+    """How long ago, at the first of these paths that has a time."""
+
+    def read(obj: Object, now: datetime) -> Cell:
+        return next((since(dig(obj, path), now) for path in paths if dig(obj, path)), UNKNOWN)
+
+    return read
+
+
+def since(moment: Any, now: datetime) -> str:
+    try:
+        then = datetime.fromisoformat(moment)
+        return duration((now - (then if then.tzinfo else then.replace(tzinfo=UTC))).total_seconds())
+    except (TypeError, ValueError):
+        return UNKNOWN
+
+
+def duration(seconds: float) -> str:
+    """As kubectl says it: two units at most, and one where it is long enough."""
+    total = int(seconds)
+    if total < -1:
+        return "<invalid>"
+    if total < 0:
+        return "0s"
+    minutes, hours, days = total // 60, total // 3600, total // 86400
+    years = days // 365
+    if total < 120:
+        return f"{total}s"
+    if minutes < 10:
+        return _pair(minutes, "m", total % 60, "s")
+    if minutes < 180:
+        return f"{minutes}m"
+    if hours < 8:
+        return _pair(hours, "h", minutes % 60, "m")
+    if hours < 48:
+        return f"{hours}h"
+    if days < 8:
+        return _pair(days, "d", hours % 24, "h")
+    if days < 730:
+        return f"{days}d"
+    return _pair(years, "y", days % 365, "d") if years < 8 else f"{years}y"
+
+
+def _pair(large: int, unit: str, small: int, lesser: str) -> str:
+    return f"{large}{unit}{small}{lesser}" if small else f"{large}{unit}"
+
+
+def size(*paths: str) -> Reader:
+    def read(obj: Object, now: datetime) -> Cell:
+        return sum(len(found) for path in paths if isinstance(found := dig(obj, path), dict | list))
+
+    return read
+
+
+# -- what one kind needs
+
+def pod_ready(obj: Object, now: datetime) -> Cell:
+    ready = sum(1 for each in items(obj, "status.containerStatuses") if each.get("ready"))
+    return f"{ready}/{len(items(obj, 'spec.containers'))}"
+
+
+def pod_status(obj: Object, now: datetime) -> Cell:
+    reason = dig(obj, "status.reason") or dig(obj, "status.phase", "Pending")
+    for each in items(obj, "status.containerStatuses"):
+        for state in ("waiting", "terminated"):
+            reason = dig(each, f"state.{state}.reason") or reason
+    return "Terminating" if dig(obj, "metadata.deletionTimestamp") else str(reason)
+
+
+def pod_restarts(obj: Object, now: datetime) -> Cell:
+    counts = [each.get("restartCount", 0) for each in items(obj, "status.containerStatuses")]
+    return sum(count for count in counts if isinstance(count, int))
+
+
+def node_status(obj: Object, now: datetime) -> Cell:
+    word = {"True": "Ready", "False": "NotReady"}.get(str(condition("Ready")(obj, now)), "Unknown")
+    return f"{word},SchedulingDisabled" if dig(obj, "spec.unschedulable") else word
+
+
+def node_roles(obj: Object, now: datetime) -> Cell:
+    prefix = "node-role.kubernetes.io/"
+    labels = dig(obj, "metadata.labels", {})
+    return ",".join(sorted(key.removeprefix(prefix) for key in labels if key.startswith(prefix))) or NONE
+
+
+def node_address(type_: str) -> Reader:
+    def read(obj: Object, now: datetime) -> Cell:
+        found = (each.get("address") for each in items(obj, "status.addresses") if each.get("type") == type_)
+        return str(next(found, NONE))
+
+    return read
+
+
+def event_object(obj: Object, now: datetime) -> Cell:
+    kind, name = dig(obj, "involvedObject.kind", ""), dig(obj, "involvedObject.name", "")
+    return f"{str(kind).lower()}/{name}" if kind else str(name)
+
+
+def claim_state(obj: Object, now: datetime) -> Cell:
+    words = ["allocated"] if dig(obj, "status.allocation") else []
+    words += ["reserved"] if items(obj, "status.reservedFor") else []
+    words = ["deleted", *words] if dig(obj, "metadata.deletionTimestamp") else words
+    return ",".join(words) or "pending"
+
+
+def instance_ip(obj: Object, now: datetime) -> Cell:
+    addresses = [each.get("ipAddress") for each in items(obj, "status.interfaces")]
+    return str(next(filter(None, addresses), ""))
+
+
+def instance_devices(obj: Object, now: datetime) -> Cell:
+    return size("status.deviceStatus.gpuStatuses", "status.deviceStatus.hostDeviceStatuses")(obj, now)
+
+
+def instance_waiting(obj: Object, now: datetime) -> Cell:
+    """Why it does not run yet: the message of the first condition that says so."""
+    for type_ in ("Synchronized", "Ready"):
+        if condition(type_)(obj, now) == "False":
+            return condition(type_, "message")(obj, now)
+    return ""
+
+
+def bookings(state: str) -> Reader:
+    def read(obj: Object, now: datetime) -> Cell:
+        return sum(1 for each in items(obj, "spec.bookings") if each.get("state") == state)
+
+    return read
+
+
+NAME = Column("Name", text("metadata.name"), "Name must be unique within a namespace.")
+AGE = Column("Age", when("metadata.creationTimestamp"), "How long ago the object was created.")
+
+COLUMNS: Mapping[Kind, Sequence[Column]] = {
+    kinds.POD: (
+        NAME, Column("Ready", pod_ready, "Containers that are ready, of all."), Column("Status", pod_status),
+        Column("Restarts", pod_restarts), AGE, Column("IP", text("status.podIP", NONE), wide=True),
+        Column("Node", text("spec.nodeName", NONE), wide=True),
+        Column("Nominated Node", text("status.nominatedNodeName", NONE), wide=True),
+    ),
+    kinds.NODE: (
+        NAME, Column("Status", node_status), Column("Roles", node_roles), AGE,
+        Column("Version", text("status.nodeInfo.kubeletVersion")),
+        Column("Internal-IP", node_address("InternalIP"), wide=True),
+        Column("External-IP", node_address("ExternalIP"), wide=True),
+        Column("OS-Image", text("status.nodeInfo.osImage", UNKNOWN), wide=True),
+        Column("Kernel-Version", text("status.nodeInfo.kernelVersion", UNKNOWN), wide=True),
+        Column("Container-Runtime", text("status.nodeInfo.containerRuntimeVersion", UNKNOWN), wide=True),
+    ),
+    kinds.NAMESPACE: (NAME, Column("Status", text("status.phase")), AGE),
+    kinds.EVENT: (
+        Column("Last Seen", when("series.lastObservedTime", "lastTimestamp", "eventTime", "firstTimestamp")),
+        Column("Type", text("type")), Column("Reason", text("reason")), Column("Object", event_object),
+        Column("Source", text("source.component"), wide=True), Column("Message", text("message")),
+        Column("First Seen", when("firstTimestamp", "eventTime"), wide=True),
+        Column("Count", text("count", "1"), wide=True), Column("Name", text("metadata.name"), wide=True),
+    ),
+    kinds.CONFIG_MAP: (NAME, Column("Data", size("data", "binaryData")), AGE),
+    kinds.SECRET: (NAME, Column("Type", text("type")), Column("Data", size("data")), AGE),
+    kinds.LEASE: (NAME, Column("Holder", text("spec.holderIdentity")), AGE),
+    kinds.RESOURCE_CLAIM: (NAME, Column("State", claim_state, "pending, or what of allocated and reserved it is."), AGE),
+    kinds.RESOURCE_SLICE: (
+        NAME, Column("Node", text("spec.nodeName", NONE)), Column("Driver", text("spec.driver")),
+        Column("Pool", text("spec.pool.name")), AGE,
+    ),
+    kinds.INSTANCE: (
+        NAME, AGE, Column("Phase", text("status.phase")), Column("IP", instance_ip),
+        Column("NodeName", text("status.nodeName")),
+        Column("Ready", condition("Ready")),
+        Column("Live-Migratable", condition("LiveMigratable"), wide=True), Column("Paused", condition("Paused"), wide=True),
+        Column("Devices", instance_devices, "Devices that its status names.", type="integer"),
+        Column("Waiting", instance_waiting, "Why it does not run yet."),
+    ),
+    kinds.LEDGER_PAGE: (
+        NAME, Column("Booked", bookings("booked"), "Devices promised.", type="integer"),
+        Column("Prepared", bookings("prepared"), "Devices handed over.", type="integer"), AGE,
+    ),
+}
+PLAIN = (NAME, AGE)  # for a kind that has no columns of its own
+
+
+def table(
+    kind: Kind, objects: Sequence[Object], meta: Object, *, now: datetime, include: str, version: str, columns: bool = True
+) -> Object:
+    """The objects as rows. Without `columns` the heads are left out: a watch sends them once."""
+    shown = COLUMNS.get(kind, PLAIN)
+    rows = [
+        {"cells": [column.read(obj, now) for column in shown], "object": _included(obj, include, version)} for obj in objects
+    ]
+    heads = [
+        {"name": column.name, "type": column.type, "format": "name" if column.name == "Name" and not column.wide else "",
+         "description": column.about, "priority": int(column.wide)}
+        for column in shown
+    ]
+    return {"kind": "Table", "apiVersion": f"meta.k8s.io/{version}", "metadata": meta,
+            "columnDefinitions": heads if columns else None, "rows": rows}
+
+
+def _included(obj: Object, include: str, version: str) -> Object | None:
+    if include == "Object":
+        return obj
+    return metadata_only(obj, version) if include == "Metadata" else None
+
+
+def metadata_only(obj: Object, version: str) -> Object:
+    return {"kind": "PartialObjectMetadata", "apiVersion": f"meta.k8s.io/{version}", "metadata": obj["metadata"]}

@@ -1,0 +1,346 @@
+"""The verbs on objects, but for watch. Each reads its options, asks the store, and shows what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import msgspec
+
+from outfitter.api import fields, kinds, patch, versions
+from outfitter.api.kinds import Kind, Object
+from outfitter.errors import BadRequest, Cause, Invalid, NotFound, TooLarge, Unsupported
+from outfitter.faces.kube import negotiate, status
+from outfitter.faces.kube.paths import Target
+from outfitter.faces.kube.render import Renderer
+from outfitter.faces.kube.request import Answer, Request
+from outfitter.store import base
+from outfitter.store.memory import Draft, Memory, patched, revision_number
+from outfitter.store.shelf import Record, Selection
+
+MAX_OPERATIONS = 10_000  # in one JSON patch
+VALIDATION = ("Ignore", "Warn", "Strict")
+MATCHES = ("Exact", "NotOlderThan")
+PROPAGATIONS = ("Foreground", "Background", "Orphan")
+PATCHES: Mapping[str, base.PatchType] = {
+    "application/json-patch+json": "json",
+    "application/merge-patch+json": "merge",
+    "application/strategic-merge-patch+json": "strategic",
+}
+APPLY = ("application/apply-patch+yaml", "application/apply-patch+cbor")
+# A delete of these answers with the object as it was last; of the others, with a Status.
+RETURNS_OBJECT = frozenset({kinds.POD, kinds.SERVICE_ACCOUNT, kinds.DEVICE_CLASS, kinds.RESOURCE_CLAIM,
+                            kinds.RESOURCE_CLAIM_TEMPLATE, kinds.RESOURCE_SLICE})
+
+Verb = Callable[[Memory, Request], Awaitable[Answer]]
+
+
+# -- reading
+
+async def get(store: Memory, request: Request) -> Answer:
+    target = request.target
+    renderer = Renderer(request, store.clock)
+    check_reached(store, request)
+    return renderer.one(store.record(target.kind, target.name, target.namespace))
+
+
+async def list_(store: Memory, request: Request) -> Answer:
+    renderer = Renderer(request, store.clock)
+    records, meta = _part(store, request)
+    return renderer.list(records, meta)
+
+
+def _part(store: Memory, request: Request) -> tuple[list[Record], Object]:
+    """The records that a list is about, and the list's metadata."""
+    selection = select(request)
+    limit, more = request.number("limit") or 0, request.text("continue")
+    if limit < 0:
+        raise BadRequest(f"limit: Invalid value: {limit}: must not be negative")
+    match = request.choice("ListOptions", "resourceVersionMatch", MATCHES)
+    at = check_reached(store, request)
+    if request.text("sendInitialEvents"):
+        raise _bad_list("sendInitialEvents", "Forbidden: sendInitialEvents is forbidden for list")
+    if match and not request.text("resourceVersion"):
+        raise _bad_list("resourceVersionMatch", "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is "
+                        "provided")
+    if match == "Exact" and not at:
+        raise _bad_list("resourceVersionMatch", 'Forbidden: resourceVersionMatch "exact" is forbidden for resourceVersion "0"')
+    if match and more:
+        raise _bad_list("resourceVersionMatch", "Forbidden: resourceVersionMatch is forbidden when continue is provided")
+    if more and at:
+        raise BadRequest("specifying resource version is not allowed when using continue")
+    exact = match == "Exact" or (not match and limit and at)
+    records, revision, token, left = store.slice(
+        request.target.kind, selection, limit=limit, continue_=more, at=at if exact else None
+    )
+    meta: Object = {"resourceVersion": str(revision)}
+    if token:
+        meta["continue"] = token
+        if selection.whole:
+            meta["remainingItemCount"] = left
+    return list(records), meta
+
+
+def select(request: Request) -> Selection:
+    target = request.target
+    return Selection(target.kind, target.namespace, request.text("labelSelector"), request.text("fieldSelector"))
+
+
+def check_reached(store: Memory, request: Request) -> int:
+    """The revision that the client asks for at least (0 when it does not say), which must have happened."""
+    text = request.text("resourceVersion")
+    asked = revision_number(text) if text else 0
+    if asked > store.revision:
+        raise status.TooNew(f"Timeout: Too large resource version: {asked}, current: {store.revision}")
+    return asked
+
+
+def _bad_list(field: str, message: str) -> status.BadOptions:
+    return status.BadOptions("ListOptions", field, message, "FieldValueForbidden")
+
+
+# -- writing
+
+async def create(store: Memory, request: Request) -> Answer:
+    target = request.target
+    renderer = Renderer(request, store.clock)
+    dry_run, validation = request.dry_run("CreateOptions"), _validation(request, "CreateOptions")
+    obj = _object(request, validation)
+    record = await store.write(lambda draft: _bounded(draft.create(target.kind, obj)), dry_run=dry_run)
+    return renderer.one(record, 201)
+
+
+async def update(store: Memory, request: Request) -> Answer:
+    target = request.target
+    renderer = Renderer(request, store.clock)
+    dry_run, validation = request.dry_run("UpdateOptions"), _validation(request, "UpdateOptions")
+    obj = _object(request, validation, store.peek(target.kind, target.name, target.namespace))
+    if target.subresource == "finalize":
+        return renderer.one(await store.write(lambda draft: _finalize(draft, target, obj), dry_run=dry_run))
+    record = await store.write(
+        lambda draft: _bounded(draft.replace(target.kind, obj, target.subresource)), dry_run=dry_run
+    )
+    return renderer.one(record)
+
+
+def _finalize(draft: Draft, target: Target, obj: Object) -> Record:
+    """Replace spec.finalizers and nothing else."""
+    finalizers = (obj.get("spec") or {}).get("finalizers")
+    if not isinstance(finalizers or [], list):
+        raise BadRequest("spec.finalizers: must be a list of strings")
+
+    def change(old: Object) -> Object:
+        at = {key: obj["metadata"][key] for key in ("resourceVersion", "uid") if key in obj["metadata"]}
+        meta = {**old["metadata"], **at}
+        return {**old, "metadata": meta, "spec": {**(old.get("spec") or {}), "finalizers": finalizers or []}}
+
+    return draft.change(target.kind, target.name, target.namespace, change, target.subresource)
+
+
+async def patch_(store: Memory, request: Request) -> Answer:
+    target = request.target
+    renderer = Renderer(request, store.clock)
+    how = _patch_type(request)
+    dry_run, validation = request.dry_run("PatchOptions"), _validation(request, "PatchOptions")
+    body = negotiate.from_json(request.body)
+    _report(request, validation, [f'duplicate field "{path}"' for path in body.duplicates], _bad_patch)
+    if how == "json" and isinstance(body.value, list) and len(body.value) > MAX_OPERATIONS:
+        raise TooLarge(f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(body.value)}")
+
+    def change(stored: Object) -> Object:
+        old = versions.from_stored(target.kind, target.version, stored)
+        new = fields.settle(target.kind, _patched(target.kind, old, body.value, how))
+        negotiate.check_depth(new)
+        _check_identity(target, new)
+        _report(request, validation, _strangers(target, new, old), _bad_patch)
+        return versions.to_stored(target.kind, target.version, new)
+
+    record = await store.write(
+        lambda draft: _bounded(draft.change(target.kind, target.name, target.namespace, change, target.subresource)),
+        dry_run=dry_run,
+    )
+    return renderer.one(record)
+
+
+def _patch_type(request: Request) -> base.PatchType:
+    media = negotiate.media_type(request.header("content-type"))
+    kind = request.target.kind
+    how = PATCHES.get(media)
+    if media in APPLY:
+        raise Unsupported(f"server-side apply ({media}) is not served yet: use kubectl apply without --server-side")
+    if how is None or (how == "strategic" and not kind.builtin):
+        known = [each for each, type_ in PATCHES.items() if kind.builtin or type_ != "strategic"]
+        raise Unsupported(f"the body of the request was in an unknown format ({media or 'no Content-Type'}) - accepted media "
+                          f"types include: {', '.join(known)}")
+    return how
+
+
+def _patched(kind: Kind, old: Object, body: Any, how: base.PatchType) -> Object:
+    """A JSON patch can double an object with every copy, so it goes step by step and is measured in between."""
+    if how != "json" or not isinstance(body, list) or not any(_copies(operation) for operation in body):
+        return patched(kind, old, body, how)
+    for operation in body:
+        old = patch.json(old, [operation])
+        if _copies(operation) and len(msgspec.json.encode(old)) > negotiate.MAX_BODY:
+            raise _too_large()
+    return old
+
+
+def _copies(operation: Any) -> bool:
+    return isinstance(operation, dict) and operation.get("op") == "copy"
+
+
+def _bounded(record: Record) -> Record:
+    if len(record.data) > negotiate.MAX_BODY:
+        raise _too_large()
+    return record
+
+
+def _too_large() -> TooLarge:
+    return TooLarge(f"Request entity too large: an object may have {negotiate.MAX_BODY} bytes")
+
+
+def _object(request: Request, validation: str, before: Record | None = None) -> Object:
+    """The object in the body, in the stored version, checked against the path."""
+    target = request.target
+    body = request.content()
+    obj = fields.settle(target.kind, body.value)
+    given = (obj.get("apiVersion", target.api_version), obj.get("kind", target.kind.kind))
+    if given != (target.api_version, target.kind.kind):
+        raise BadRequest(f"{given[1]} in version {given[0]!r} cannot be handled as a {target.kind.kind} of "
+                         f"{target.api_version}: send it to its own path")
+    obj = {"apiVersion": target.api_version, "kind": target.kind.kind, **obj}
+    _check_identity(target, obj)
+    old = versions.from_stored(target.kind, target.version, before.object()) if before else {}
+    problems = _strangers(target, obj, old) + [f'duplicate field "{path}"' for path in body.duplicates]
+    _report(request, validation, problems, lambda words: BadRequest(
+        f'{target.kind.kind} in version "{target.version}" cannot be handled as a {target.kind.kind}: {words}'))
+    return versions.to_stored(target.kind, target.version, obj)
+
+
+def _check_identity(target: Target, obj: Object) -> None:
+    """Name and namespace in the object are those of the path; a name that only one of them says is filled in."""
+    meta = obj["metadata"]
+    if target.name and meta.setdefault("name", target.name) != target.name:
+        raise BadRequest(f"the name of the object ({meta['name']}) does not match the name on the URL ({target.name})")
+    if target.kind.namespaced and (meta.get("namespace") or target.namespace) != target.namespace:
+        raise BadRequest("the namespace of the provided object does not match the namespace sent on the request")
+    if target.kind.namespaced:
+        meta["namespace"] = target.namespace
+
+
+def _strangers(target: Target, new: Object, old: Object) -> list[str]:
+    """Fields that are not known, but for those that the object had before."""
+    found = fields.unknown(target.kind, target.version, new)
+    had = set(fields.unknown(target.kind, target.version, old)) if found else ()
+    return [f'unknown field "{path}"' for path in found if path not in had]
+
+
+def _validation(request: Request, options: str) -> str:
+    return request.choice(options, "fieldValidation", VALIDATION) or "Warn"
+
+
+def _report(request: Request, validation: str, problems: list[str], refuse: Callable[[str], Exception]) -> None:
+    if problems and validation == "Strict":
+        raise refuse(f"strict decoding error: {', '.join(problems)}")
+    if validation == "Warn":
+        request.warnings += problems
+
+
+def _bad_patch(words: str) -> Invalid:
+    return Invalid(f"patch is invalid: {words}", [Cause("patch", words)])
+
+
+# -- deleting
+
+@dataclass(frozen=True, slots=True)
+class DeleteOptions:
+    dry_run: bool = False
+    uid: str | None = None
+    revision: str | None = None
+    propagation: base.Propagation | None = None
+    grace: int | None = None
+
+
+def _bad_delete(field: str, message: str, reason: str = "FieldValueInvalid") -> status.BadOptions:
+    return status.BadOptions("DeleteOptions", field, message, reason)
+
+
+def delete_options(request: Request) -> DeleteOptions:
+    """Options come in the body, or in the query when there is no body."""
+    if not request.body.strip():
+        orphan = request.flag("orphanDependents") if request.text("orphanDependents") else None
+        return _options({
+            "dryRun": request.query.get("dryRun"), "gracePeriodSeconds": request.number("gracePeriodSeconds"),
+            "propagationPolicy": request.text("propagationPolicy") or None, "orphanDependents": orphan,
+        })
+    body = request.content().value
+    if not isinstance(body, dict):
+        raise BadRequest("the body of a delete must be DeleteOptions")
+    if body.get("kind", "DeleteOptions") != "DeleteOptions":
+        raise BadRequest(f"the body of a delete must be DeleteOptions, it is {body['kind']!r}")
+    return _options(body)
+
+
+def _options(given: Mapping[str, Any]) -> DeleteOptions:
+    dry_run, grace = given.get("dryRun") or [], given.get("gracePeriodSeconds")
+    policy, orphan, conditions = given.get("propagationPolicy"), given.get("orphanDependents"), given.get("preconditions") or {}
+    if list(dry_run) not in ([], ["All"]):
+        raise _bad_delete("dryRun", f'Unsupported value: {dry_run!r}: supported values: "All"', "FieldValueNotSupported")
+    if policy is not None and policy not in PROPAGATIONS:
+        raise _bad_delete("propagationPolicy", f'Unsupported value: "{policy}": supported values: "Foreground", "Background", '
+                          '"Orphan", "nil"', "FieldValueNotSupported")
+    if policy is not None and orphan is not None:
+        raise _bad_delete("propagationPolicy", f'Invalid value: "{policy}": orphanDependents and deletionPropagation cannot be '
+                          "both set")
+    if orphan is not None:
+        policy = "Orphan" if orphan else "Background"
+    if grace is not None and (type(grace) is not int or grace < 0):
+        raise _bad_delete("gracePeriodSeconds", f"Invalid value: {grace}: must be a whole number, 0 or more")
+    if not isinstance(conditions, dict) or not all(isinstance(value, str | None) for value in conditions.values()):
+        raise _bad_delete("preconditions", "Invalid value: must be an object with uid and resourceVersion as strings")
+    return DeleteOptions(bool(dry_run), conditions.get("uid"), conditions.get("resourceVersion"),
+                         cast("base.Propagation | None", policy), grace)
+
+
+async def delete(store: Memory, request: Request) -> Answer:
+    target = request.target
+    renderer = Renderer(request, store.clock)
+    options = delete_options(request)
+    record, gone = await store.write(
+        lambda draft: _delete(draft, target.kind, target.name, target.namespace, options), dry_run=options.dry_run
+    )
+    if gone and target.kind not in RETURNS_OBJECT:
+        return renderer.value(status.success(target, record.uid))
+    return renderer.one(record)
+
+
+def _delete(draft: Draft, kind: Kind, name: str, namespace: str, options: DeleteOptions) -> tuple[Record, bool]:
+    return draft.delete(kind, name, namespace, uid=options.uid, revision=options.revision, propagation=options.propagation,
+                        grace=options.grace)
+
+
+async def delete_collection(store: Memory, request: Request) -> Answer:
+    target = request.target
+    renderer = Renderer(request, store.clock)
+    options = delete_options(request)
+    records, meta = _part(store, request)
+
+    def work(draft: Draft) -> list[Record]:
+        out = []
+        for record in records:
+            namespace, name = record.key
+            try:
+                out.append(_delete(draft, target.kind, name, namespace, options)[0])
+            except NotFound:
+                continue  # it went in the meantime
+        return out
+
+    return renderer.list(await store.write(work, dry_run=options.dry_run), meta)
+
+
+VERBS: Mapping[str, Verb] = {
+    "get": get, "list": list_, "create": create, "update": update, "patch": patch_, "delete": delete,
+    "deletecollection": delete_collection,
+}

@@ -1,0 +1,35 @@
+"""Lists of numbers as the kernel writes them: "0-7,16-23"."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_PART = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
+
+
+def numbers(text: str) -> list[int]:
+    """The numbers in a list, in order. ValueError if it is none, runs backwards or names a number twice."""
+    found: list[int] = []
+    for part in text.split(","):
+        ends = _PART.fullmatch(part.strip())
+        if ends is None:
+            raise ValueError(f"{part!r} is no number or range")
+        first, last = int(ends[1]), int(ends[2] or ends[1])
+        if last < first:
+            raise ValueError(f"{part!r} runs backwards")
+        found += range(first, last + 1)
+    if len(set(found)) < len(found):
+        raise ValueError("a number stands there twice")
+    return sorted(found)
+
+
+def text(numbers: Iterable[int]) -> str:
+    """The shortest list that names the numbers."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

@@ -1,0 +1,157 @@
+"""A simulated host: what a hosts file says of it, and no more. Its tree is built when asked for and not kept, and hosts
+repeated by `count` share one description, so thousands of them are small."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from outfitter.inventory import pci, sysfs
+from outfitter.inventory.tree import MemoryTree
+
+DEFAULT_PUBLISHER = "pci.outfitter.dev"
+
+# Which IOMMU groups the VFs of a PF are in: one for each, one for all, the PF's, or none.
+Grouping = Literal["own", "shared", "parent", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class NumaNode:
+    """Processors and the memory that is near to them."""
+
+    id: int
+    cpus: str  # a list as the kernel writes it: "0-7,16-23"
+    memory: int  # bytes
+    socket: int  # nodes of one package share it
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualFunctions:
+    """The part of a PF that describes its VFs."""
+
+    count: int  # how many there are now
+    total: int  # how many the card could have
+    product: str
+    drivers: tuple[str | None, ...]  # one for each VF
+    offset: int  # from the PF's routing id to the first VF's
+    stride: int  # from one VF's to the next
+    iommu_groups: Grouping
+    interfaces: tuple[str | None, ...]  # one for each VF
+
+
+@dataclass(frozen=True, slots=True)
+class MdevType:
+    """One kind of mediated device that a function can make."""
+
+    id: str  # "nvidia-232"
+    name: str
+    description: str
+    device_api: str
+    available: int  # how many more could be made
+    instances: tuple[str, ...]  # UUIDs of those made
+
+
+@dataclass(frozen=True, slots=True)
+class PciFunction:
+    """A function as described: its VFs are told, not listed."""
+
+    address: str
+    vendor: str
+    product: str
+    class_code: str
+    revision: str
+    driver: str | None
+    numa: int | None
+    pcie_root: str
+    iommu_group: int | Literal["own", "none"]
+    serial: str | None
+    interface: str | None
+    vfs: VirtualFunctions | None
+    mdev_types: tuple[MdevType, ...]
+
+    def vf_addresses(self) -> Iterator[str]:
+        if self.vfs is not None:
+            domain, start = pci.routing(self.address)
+            for index in range(self.vfs.count):
+                yield pci.at(domain, start + self.vfs.offset + index * self.vfs.stride)
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """A network card of the host itself. If a PCI function has an interface of that name, it is that one."""
+
+    name: str
+    mac: str | None  # None: made up from the names
+    bridge: str | None
+    speed: int | None  # Mbit/s
+    physical_network: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Bridge:
+    """A bridge that VMs' network cards can be plugged into."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What one host is made of; shared by all that are repeated."""
+
+    cpus: int
+    memory: int  # bytes
+    numa: tuple[NumaNode, ...]
+    pci: tuple[PciFunction, ...]
+    nics: tuple[Nic, ...]
+    bridges: tuple[Bridge, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedHost:
+    """One host of the hosts file."""
+
+    name: str
+    publisher: str  # the driver in whose name its devices are published
+    label_pairs: tuple[tuple[str, str], ...]
+    hardware: Hardware
+    repeat: int | None = None  # its number among those made by `count`; None when it stands alone
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Labels for its Node object."""
+        return dict(self.label_pairs)
+
+    def capacity(self) -> dict[str, str]:
+        """What its Node object says it has, as Kubernetes quantities."""
+        return {"cpu": str(self.hardware.cpus), "memory": quantity(self.hardware.memory)}
+
+    def tree(self) -> MemoryTree:
+        """Its sysfs, built anew."""
+        return sysfs.build(self)
+
+    def serial(self, function: PciFunction) -> str | None:
+        """Repeated hosts have cards of their own, so their serial numbers, MACs and UUIDs differ."""
+        if function.serial is None or self.repeat is None:
+            return function.serial
+        return f"{function.serial}-{self.repeat}"
+
+    def mac(self, nic: Nic) -> str:
+        if nic.mac is None:
+            number = uuid.uuid5(uuid.NAMESPACE_DNS, f"{nic.name}.{self.name}").int & 0xFFFFFFFFFF | 0x02 << 40
+        else:
+            number = int(nic.mac.replace(":", ""), 16)
+            number = number & ~0xFFFFFF | (number + (self.repeat or 0)) & 0xFFFFFF
+        return ":".join(f"{number:012x}"[at:at + 2] for at in range(0, 12, 2))
+
+    def mdev(self, instance: str) -> str:
+        return instance if self.repeat is None else str(uuid.uuid5(uuid.UUID(instance), self.name))
+
+
+def quantity(amount: int) -> str:
+    """Bytes as a Kubernetes quantity, in the largest unit that leaves no rest."""
+    for suffix, unit in (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)):
+        if amount and amount % unit == 0:
+            return f"{amount // unit}{suffix}"
+    return str(amount)

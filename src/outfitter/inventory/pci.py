@@ -1,0 +1,74 @@
+"""A PCI function as we speak of it: its address, its kind and what is known of it."""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+
+# Domain, bus, slot and function; a domain has more than four digits behind some controllers.
+ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([01][0-9a-f])\.([0-7])")
+ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+VFIO = "vfio-pci"  # the driver that hands a function to a VM
+
+
+class Kind(enum.StrEnum):
+    """What a function is to SR-IOV."""
+
+    PCI = "PCI"  # an ordinary function
+    PF = "PF"  # can split itself into virtual functions, whether it did or not
+    VF = "VF"  # one of these
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One PCI function of a host, as its tree tells it."""
+
+    address: str  # "0000:81:02.3"; moves when somebody adds a card
+    kind: Kind
+    vendor: str | None  # "8086"; four hex digits; None, as for the next two, when the host does not tell
+    product: str | None  # "1889"
+    class_code: str | None  # "020000"
+    revision: str | None  # "02"
+    driver: str | None  # the host driver bound to it; None when none is
+    parent: str | None  # of a VF: the address of its PF
+    numa: int | None  # None when the firmware does not say; never -1
+    pcie_root: str | None  # "pci0000:80"; None when the path does not show one
+    iommu_group: int | None  # functions of one group travel together; None without an IOMMU
+    members: tuple[str, ...]  # the other endpoints of its IOMMU group, by address
+    serial: str | None  # of the card: a VF has the one of its PF
+    interfaces: tuple[str, ...]  # network interfaces that the host has on it: "ens1f0"
+
+    @property
+    def is_bridge(self) -> bool:
+        """Part of the host's plumbing, and no endpoint that could be given away."""
+        return self.class_code is not None and self.class_code.startswith("06")
+
+    @property
+    def name(self) -> str:
+        return label(self.address)
+
+
+def order(address: str) -> tuple[int, ...]:
+    """Sorts addresses by number, and what is no address behind them."""
+    parts = ADDRESS.fullmatch(address)
+    return tuple(int(part, 16) for part in parts.groups()) if parts else (1 << 32,)
+
+
+def label(address: str) -> str:
+    """The address as a DNS label: "0000:3b:01.0" -> "pci-0000-3b-01-0"."""
+    return "pci-" + address.replace(":", "-").replace(".", "-")
+
+
+def routing(address: str) -> tuple[str, int]:
+    """Domain, and bus, slot and function as the one number that SR-IOV counts in."""
+    parts = ADDRESS.fullmatch(address)
+    if parts is None:
+        raise ValueError(f"{address!r} is no PCI address")
+    domain, bus, slot, function = parts.groups()
+    return domain, int(bus, 16) << 8 | int(slot, 16) << 3 | int(function)
+
+
+def at(domain: str, routing_id: int) -> str:
+    """The opposite of `routing`."""
+    return f"{domain}:{routing_id >> 8:02x}:{routing_id >> 3 & 0x1F:02x}.{routing_id & 7}"

@@ -1,0 +1,43 @@
+"""A hypervisor that plays: domains are files (or entries in memory), and they outlive this process as real machines do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from outfitter.api.hypervisor import Domain
+
+
+class Simulated:
+    """One host's machines. With a folder, every running domain is a file "uid_namespace_name.xml" in it."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._domains: dict[str, Domain] = {}
+        for path in sorted(folder.glob("*.xml")) if folder is not None and folder.is_dir() else ():
+            uid, _, name = path.stem.partition("_")
+            self._domains[uid] = Domain(uid, name, path.read_text())
+
+    async def domains(self) -> Mapping[str, Domain]:
+        return dict(self._domains)
+
+    async def start(self, domain: Domain) -> None:
+        if domain.uid in self._domains:
+            return
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            path = self._path(domain)
+            draft = path.with_suffix(".new")
+            draft.write_text(domain.xml)
+            os.replace(draft, path)
+        self._domains[domain.uid] = domain
+
+    async def stop(self, uid: str) -> None:
+        domain = self._domains.pop(uid, None)
+        if domain is not None and self._folder is not None:
+            self._path(domain).unlink(missing_ok=True)
+
+    def _path(self, domain: Domain) -> Path:
+        assert self._folder is not None
+        return self._folder / f"{domain.uid}_{domain.name}.xml"

@@ -1,0 +1,222 @@
+"""The agent of one host or, in embedded mode, of all simulated ones: runs the pods that were given to its hosts.
+
+A launcher pod: prepare its devices (the page is the fence), say that the pod runs, wait until the instance's status says which
+devices it got, start the domain, say that the machine runs. The end is the same backwards: stop, release, let the pod go.
+Every step may be repeated; a step that was done before a crash is found done."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from outfitter.api import conditions, kinds, machine
+from outfitter.api.conditions import Condition
+from outfitter.api.hypervisor import Builder
+from outfitter.api.kinds import Object
+from outfitter.api.page import Page
+from outfitter.errors import AlreadyHeld, NotFound, Refused
+from outfitter.ledger import book
+from outfitter.node.host import Host
+from outfitter.store.base import Store
+from outfitter.store.clock import Clock, rfc3339
+from outfitter.store.events import Recorder
+from outfitter.store.informer import Informer, key_of
+from outfitter.store.queue import Queue
+
+log = logging.getLogger(__name__)
+SWEEP = "host|"  # a key of this form asks for a host's leftovers
+
+
+class Agent:
+    name = "node"
+
+    def __init__(
+        self,
+        store: Store,
+        hosts: Iterable[Host],
+        *,
+        build: Builder,
+        pods: Informer[Object],
+        instances: Informer[Object],
+        claims: Informer[Object],
+        pages: Informer[Object],
+        clock: Clock,
+        events: Recorder,
+    ) -> None:
+        self._store, self._clock, self._events, self._build = store, clock, events, build
+        self.hosts = {host.name: host for host in hosts}
+        self.queue = Queue(clock)
+        self._pods, self._instances, self._claims, self._pages = pods, instances, claims, pages
+        pods.add_index("node", lambda pod: [pod["spec"].get("nodeName") or ""])
+        pods.add_index("instance", lambda pod: [_instance_key(pod) or ""])
+        pods.on_change(self._pod_changed)
+        instances.on_change(self._instance_changed)
+        pages.on_change(self._page_changed)
+        for name in self.hosts:
+            self.queue.add(SWEEP + name)
+
+    # -- who is woken by what
+
+    def _pod_changed(self, old: Object | None, new: Object | None) -> None:
+        pod = new or old
+        assert pod is not None
+        node = pod["spec"].get("nodeName")
+        if node in self.hosts:
+            self.queue.add(key_of(pod) if new is not None else SWEEP + node)
+
+    def _instance_changed(self, old: Object | None, new: Object | None) -> None:
+        for pod in self._pods.by("instance", key_of(new or old or {})):
+            if pod["spec"].get("nodeName") in self.hosts:
+                self.queue.add(key_of(pod))
+
+    def _page_changed(self, old: Object | None, new: Object | None) -> None:
+        """A page that was written late: pods of that host that are not prepared yet try again."""
+        page = new or old
+        assert page is not None
+        name = page["metadata"]["name"]
+        if name in self.hosts:
+            for pod in self._pods.by("node", name):
+                if (pod.get("status") or {}).get("phase") == "Pending":
+                    self.queue.add(key_of(pod))
+
+    async def reconcile(self, key: str) -> float | None:
+        if key.startswith(SWEEP):
+            await self._sweep(self.hosts[key.removeprefix(SWEEP)])
+            return None
+        pod = self._pods.get(key)
+        host = self.hosts.get((pod or {}).get("spec", {}).get("nodeName") or "")
+        if pod is None or host is None:
+            return None
+        phase = (pod.get("status") or {}).get("phase", "Pending")
+        if pod["metadata"].get("deletionTimestamp") or phase in machine.FINAL:
+            await self._end(host, pod)
+            return None
+        return await self._run(host, pod)
+
+    # -- running
+
+    async def _run(self, host: Host, pod: Object) -> float | None:
+        instance_key = _instance_key(pod)
+        if instance_key is None and not host.simulated:
+            await self._fail(pod, "NotAMachine", f"outfitter runs machines only: other pods need a kubelet on {host.name}")
+            return None
+        if missing := await self._prepare(host, pod):
+            await self._events.warning(pod, "FailedPrepareDevices", missing)
+            return 1.0
+        pod = await self._say_running(pod)
+        instance = self._instances.get(instance_key) if instance_key else None
+        if instance is None or (reference := machine.owner(pod, kinds.INSTANCE.kind)) is None:
+            return None
+        if instance["metadata"]["uid"] != reference["uid"] or instance["metadata"].get("deletionTimestamp"):
+            return None
+        phase = (instance.get("status") or {}).get("phase")
+        if phase == "Scheduled":
+            await self._start(host, pod, instance)
+        elif phase == "Running" and instance["metadata"]["uid"] not in await host.hypervisor.domains():
+            await self._fail(pod, "DomainGone", f"the machine no longer runs on {host.name}")
+        return None
+
+    async def _prepare(self, host: Host, pod: Object) -> str | None:
+        """Everything that the pod's claims hold here is prepared; else what is missing."""
+        for name, claim_name in machine.claim_names(pod):
+            claim = self._claims.get(f"{pod['metadata']['namespace']}/{claim_name}") if claim_name else None
+            if claim is None:
+                return f"claim {claim_name or name} does not exist yet"
+            results = (((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}).get("results") or ()
+            wanted = {result["device"] for result in results if result["driver"] == host.driver and result["pool"] == host.name}
+            if not results:
+                return f"claim {claim_name} has no devices"
+            uid = claim["metadata"]["uid"]
+            page = await book.read(self._store, host.name)
+            booked = {booking.device.device: booking.state for booking in page.of(uid)}
+            if lacking := wanted - booked.keys():
+                return f"{', '.join(sorted(lacking))}: not booked for claim {claim_name} on {host.name} yet"
+            if any(booked[device] != "prepared" for device in wanted):
+                try:
+                    await book.mark(self._store, host.name, uid, "prepared")
+                except AlreadyHeld as error:
+                    return str(error)
+        return None
+
+    async def _say_running(self, pod: Object) -> Object:
+        if pod["status"].get("phase") == "Running":
+            return pod
+        now = rfc3339(self._clock.now())
+        have = pod["status"].get("conditions") or []
+        for type_ in ("Initialized", "ContainersReady", "Ready"):
+            have = conditions.with_condition(have, Condition(type_, True), now)
+        containers = [{"name": container["name"], "ready": True, "started": True, "restartCount": 0, "imageID": "",
+                       "image": container.get("image", ""), "state": {"running": {"startedAt": now}}}
+                      for container in pod["spec"]["containers"]]
+        return await self._store.patch(kinds.POD, pod["metadata"]["name"], {"status": {
+            "phase": "Running", "startTime": now, "conditions": have, "containerStatuses": containers,
+        }}, pod["metadata"]["namespace"], subresource="status")
+
+    async def _start(self, host: Host, pod: Object, instance: Object) -> None:
+        if machine.missing_devices(instance):
+            return  # the status is on its way and wakes us
+        try:
+            domain = self._build(instance)
+            await host.hypervisor.start(domain)
+        except Refused as error:
+            await self._events.warning(instance, "SyncFailed", error.message)
+            await self._fail(pod, "SyncFailed", error.message)
+            return
+        meta, now = instance["metadata"], rfc3339(self._clock.now())
+        have = conditions.with_condition(instance["status"].get("conditions"), Condition("Ready", True), now)
+        await self._store.patch(kinds.INSTANCE, meta["name"], {
+            "metadata": {"resourceVersion": meta["resourceVersion"]},
+            "status": {"phase": "Running", "nodeName": host.name, "conditions": have},
+        }, meta["namespace"], subresource="status")
+        await self._events.normal(instance, "Started", "VirtualMachineInstance started.")
+
+    # -- ending
+
+    async def _end(self, host: Host, pod: Object) -> None:
+        """Stop what runs, release what was prepared, then let the pod object go if it was deleted."""
+        reference = machine.owner(pod, kinds.INSTANCE.kind)
+        if reference is not None:
+            await host.hypervisor.stop(reference["uid"])
+        for _, claim_name in machine.claim_names(pod):
+            await self._release(host, pod["metadata"]["namespace"], claim_name or "")
+        if pod["metadata"].get("deletionTimestamp"):
+            try:
+                await self._store.delete(kinds.POD, pod["metadata"]["name"], pod["metadata"]["namespace"],
+                                         uid=pod["metadata"]["uid"], grace=0)
+            except NotFound:
+                pass
+
+    async def _release(self, host: Host, namespace: str, claim_name: str) -> None:
+        page = await book.read(self._store, host.name)
+        for uid in {booking.holder.uid for booking in page.bookings if booking.state == "prepared"
+                    and (booking.holder.namespace, booking.holder.name) == (namespace, claim_name)}:
+            await book.mark(self._store, host.name, uid, "released")
+
+    async def _sweep(self, host: Host) -> None:
+        """What runs or is prepared here for a pod that is no longer there: it went while we were not looking."""
+        pods = [pod for pod in self._pods.by("node", host.name) if (pod.get("status") or {}).get("phase") not in machine.FINAL]
+        owners = [machine.owner(pod, kinds.INSTANCE.kind) for pod in pods]
+        alive = {owner["uid"] for owner in owners if owner is not None}
+        for uid, domain in (await host.hypervisor.domains()).items():
+            if uid not in alive:
+                log.warning("%s: %s runs without a pod; stopping it", host.name, domain.name)
+                await host.hypervisor.stop(uid)
+        used = {(pod["metadata"]["namespace"], name) for pod in pods for _, name in machine.claim_names(pod)}
+        page = self._pages.get(host.name)
+        for booking in Page(page).bookings if page else ():
+            place = (booking.holder.namespace, booking.holder.name)
+            if booking.state == "prepared" and place not in used:
+                await self._release(host, *place)
+
+    async def _fail(self, pod: Object, reason: str, message: str) -> None:
+        change = {"status": {"phase": "Failed", "reason": reason, "message": message}}
+        await self._store.patch(kinds.POD, pod["metadata"]["name"], change, pod["metadata"]["namespace"], subresource="status")
+        await self._events.warning(pod, reason, message)
+
+
+def _instance_key(pod: Object) -> str | None:
+    """The key of the instance, when the pod is one in which a machine runs."""
+    reference = machine.owner(pod, kinds.INSTANCE.kind)
+    if reference is None or (pod["metadata"].get("labels") or {}).get(machine.LAUNCHER_LABEL) != machine.LAUNCHER:
+        return None
+    return f"{pod['metadata']['namespace']}/{reference['name']}"

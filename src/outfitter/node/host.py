@@ -1,0 +1,20 @@
+"""A host as its node agent knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from outfitter.api.hypervisor import Hypervisor
+from outfitter.inventory.tree import Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    name: str
+    driver: str  # in whose name its devices are published
+    tree: Callable[[], Tree]  # its sysfs, read when asked
+    hypervisor: Hypervisor
+    capacity: Mapping[str, str]  # cpu, memory
+    labels: Mapping[str, str]
+    simulated: bool  # runs any pod by pretending; a real host runs machines only

@@ -1,0 +1,160 @@
+"""A host for a pod and devices for its claims, or why it waits: the short sentence first, then what stands in the way of each
+host and each device."""
+
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from outfitter import cel
+from outfitter.api import machine
+from outfitter.api.device import DeviceId, newest_pools
+from outfitter.api.kinds import Object
+from outfitter.api.page import Booking, Page
+from outfitter.errors import Invalid
+from outfitter.scheduling.pick import Candidate, Choice, Refusal, pick
+from outfitter.scheduling.request import Classes, Request, compile_claim
+
+Claims = Callable[[str, str], Object | None]  # namespace, name -> ResourceClaim
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Nothing was chosen. `summary` is the one sentence; `hosts` has one refusal for each host."""
+
+    summary: str
+    hosts: tuple[tuple[str, Refusal], ...] = ()
+
+    def lines(self) -> list[str]:
+        """The long answer, for people."""
+        out = [self.summary]
+        for host, refusal in self.hosts:
+            out.append(f"  {host}: {refusal.summary}")
+            out += [f"    {detail}" for detail in refusal.details]
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a pod goes and which devices its claims get there."""
+
+    host: str
+    claims: tuple[tuple[Object, Choice], ...]
+
+
+class Inventory:
+    """What is published and what is held, at one moment."""
+
+    def __init__(self, slices: Iterable[Mapping[str, Any]], pages: Iterable[Page], nodes: Sequence[Object]) -> None:
+        self.nodes = nodes
+        self._held: dict[DeviceId, Booking] = {booking.device: booking for page in pages for booking in page.bookings}
+        self._candidates: dict[str, list[Candidate]] = {}
+        for (driver, pool), parts in sorted(newest_pools(slices).items()):
+            for part in parts:
+                spec = part["spec"]
+                for device in spec.get("devices") or ():
+                    self._candidates.setdefault(spec.get("nodeName", ""), []).append(_candidate(driver, pool, device))
+
+    def held(self, device: DeviceId) -> Booking | None:
+        return self._held.get(device)
+
+    def candidates(self, node: str) -> Sequence[Candidate]:
+        return self._candidates.get(node, ())
+
+
+def _candidate(driver: str, pool: str, device: Mapping[str, Any]) -> Candidate:
+    name = DeviceId(driver, pool, device["name"])
+    try:
+        return Candidate(name, cel.Device.from_slice(driver, device))
+    except Invalid as error:
+        return Candidate(name, None, error.message)
+
+
+def place(pod: Object, claims: Claims, classes: Classes, inventory: Inventory) -> Placement | Waiting:
+    """A host for a pod and devices for its claims that have none, or the reason why it waits."""
+    wanted: list[tuple[Object, list[Request]]] = []
+    fixed: set[str] | None = None  # the hosts that claims allocated earlier leave
+    for name, claim_name in machine.claim_names(pod):
+        claim = claims(pod["metadata"]["namespace"], claim_name) if claim_name else None
+        if claim is None:
+            return Waiting(_no_claim(pod, name, claim_name))
+        allocation = (claim.get("status") or {}).get("allocation")
+        if allocation:
+            hosts = {result["pool"] for result in (allocation.get("devices") or {}).get("results") or ()}
+            fixed = hosts if fixed is None else fixed & hosts
+            if users := _strangers(claim, pod):
+                return Waiting(f"claim {claim_name} is in use by {', '.join(users)}")
+            continue
+        try:
+            wanted.append((claim, compile_claim(claim, classes)))
+        except Invalid as error:
+            return Waiting(f"claim {claim_name}: {error.message}")
+    refusals: list[tuple[str, Refusal]] = []
+    for node in inventory.nodes:
+        host = node["metadata"]["name"]
+        verdict = _unfit(node, pod, fixed) or _on(host, wanted, inventory)
+        if isinstance(verdict, Refusal):
+            refusals.append((host, verdict))
+        else:
+            return Placement(host, verdict)
+    return Waiting(_summary(refusals), tuple(refusals))
+
+
+def _strangers(claim: Object, pod: Object) -> list[str]:
+    """Who uses a claim besides this pod, when it may not be shared by pods of ours: a machine's devices are its own."""
+    return [f"{user.get('resource', 'pods')[:-1]}/{user['name']}" for user in claim["status"].get("reservedFor") or ()
+            if user.get("uid") != pod["metadata"].get("uid")]
+
+
+def _on(
+    host: str, wanted: Sequence[tuple[Object, list[Request]]], inventory: Inventory
+) -> tuple[tuple[Object, Choice], ...] | Refusal:
+    chosen: list[tuple[Object, Choice]] = []
+    mine: set[DeviceId] = set()
+    for claim, requests in wanted:
+        free = [candidate for candidate in inventory.candidates(host) if candidate.id not in mine]
+        choice = pick(requests, free, inventory.held)
+        if isinstance(choice, Refusal):
+            return choice
+        mine.update(device for _, device in choice.devices)
+        chosen.append((claim, choice))
+    return tuple(chosen)
+
+
+def _unfit(node: Object, pod: Object, fixed: set[str] | None) -> Refusal | None:
+    host, spec = node["metadata"]["name"], pod["spec"]
+    if fixed is not None and host not in fixed:
+        return Refusal(f"the devices that the pod's claims hold are on {', '.join(sorted(fixed)) or 'no common host'}")
+    if (node.get("spec") or {}).get("unschedulable"):
+        return Refusal("it takes no new pods (cordoned)")
+    labels = node["metadata"].get("labels") or {}
+    for key, value in (spec.get("nodeSelector") or {}).items():
+        if labels.get(key) != value:
+            return Refusal(f"nodeSelector wants {key}={value}; it has {labels.get(key, 'no such label')}")
+    ready = next((entry for entry in (node.get("status") or {}).get("conditions") or () if entry["type"] == "Ready"), None)
+    if ready is not None and ready.get("status") != "True":
+        return Refusal(f"it is not ready: {ready.get('message') or ready.get('reason') or 'no reason given'}")
+    return None
+
+
+def _no_claim(pod: Object, name: str, claim_name: str | None) -> str:
+    if claim_name:
+        return f'claim "{claim_name}" (resourceClaims entry {name}) does not exist'
+    entry = next(entry for entry in pod["spec"]["resourceClaims"] if entry["name"] == name)
+    return f'claim {name} has not been made yet from ResourceClaimTemplate "{entry.get("resourceClaimTemplateName")}"'
+
+
+def _summary(refusals: Sequence[tuple[str, Refusal]]) -> str:
+    if not refusals:
+        return "0/0 hosts are available: there is no host"
+    first = "; ".join(f"{host}: {_short(refusal)}" for host, refusal in refusals[:3])
+    more = f"; and {len(refusals) - 3} more" if len(refusals) > 3 else ""
+    return f"0/{len(refusals)} hosts are available: {first}{more}"
+
+
+def _short(refusal: Refusal) -> str:
+    holders = [detail for detail in refusal.details if "held by" in detail]
+    shown = f" ({'; '.join(holders[:2])}{'; ...' if len(holders) > 2 else ''})" if holders else ""
+    return refusal.summary + shown

@@ -1,0 +1,161 @@
+"""A kind's objects kept at hand: list once, then follow; list again when the place was lost.
+
+One informer serves everybody in the process who reads that kind. What it holds is for reading: whoever wants a change
+patches the store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Generic, TypeVar, cast
+
+from outfitter.api.kinds import Kind, Object
+from outfitter.errors import Expired, OutfitterError
+from outfitter.store.base import Store
+from outfitter.store.clock import Clock
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+Index = Callable[[T], Iterable[str]]
+Handler = Callable[[T | None, T | None], None]  # what was, what is
+PAGE = 500
+PAUSE = 1.0  # seconds
+
+
+def key_of(obj: Object) -> str:
+    """ "namespace/name", or "name" for what has no namespace."""
+    meta = obj["metadata"]
+    return f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
+
+
+def split_key(key: str) -> tuple[str, str]:
+    """Namespace and name."""
+    namespace, _, name = key.rpartition("/")
+    return namespace, name
+
+
+class Informer(Generic[T]):
+    def __init__(
+        self,
+        store: Store,
+        kind: Kind,
+        *,
+        clock: Clock,
+        namespace: str = "",
+        labels: str = "",
+        fields: str = "",
+        view: Callable[[Object], T] | None = None,
+        indexes: Mapping[str, Index[T]] | None = None,
+    ) -> None:
+        self.kind = kind
+        self._store, self._clock = store, clock
+        self._namespace, self._labels, self._fields = namespace, labels, fields
+        self._view = view or (lambda obj: cast(T, obj))
+        self._items: dict[str, T] = {}
+        self._versions: dict[str, str] = {}
+        self._indexes = dict(indexes or {})
+        self._indexed: dict[str, dict[str, dict[str, T]]] = {name: defaultdict(dict) for name in self._indexes}
+        self._handlers: list[Handler[T]] = []
+        self._synced = asyncio.Event()
+        self.revision = ""  # everything up to here has been seen and handled
+
+    # -- reading
+
+    def get(self, key: str) -> T | None:
+        return self._items.get(key)
+
+    def items(self) -> Iterable[T]:
+        return self._items.values()
+
+    def keys(self) -> Iterable[str]:
+        return self._items.keys()
+
+    def by(self, index: str, value: str) -> list[T]:
+        return list(self._indexed[index].get(value, {}).values())
+
+    def add_index(self, name: str, index: Index[T]) -> None:
+        """Before the informer runs; a second index of the same name must be the same."""
+        self._indexes.setdefault(name, index)
+        self._indexed.setdefault(name, defaultdict(dict))
+
+    def on_change(self, handler: Handler[T]) -> None:
+        """Called for every change, in order, with what was and what is; must not wait."""
+        self._handlers.append(handler)
+
+    async def synced(self) -> None:
+        await self._synced.wait()
+
+    # -- following
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        failures = 0
+        while True:
+            try:
+                since = await self._relist()
+                failures = 0
+                while True:
+                    last, since = since, await self._follow(since)
+                    if since == last:  # it ended without a word; do not ask in a tight circle
+                        await self._clock.sleep(PAUSE)
+            except Expired as error:
+                log.info("%s: %s; listing again", self.kind.resource, error)
+            except OutfitterError as error:
+                failures += 1
+                wait = min(30.0, 0.1 * 2 ** min(failures, 9))
+                log.warning("%s: %s; trying again in %.1f s", self.kind.resource, error, wait)
+                await self._clock.sleep(wait)
+
+    async def _relist(self) -> str:
+        fresh: dict[str, Object] = {}
+        continue_ = ""
+        while True:
+            part = await self._store.list(self.kind, self._namespace, labels=self._labels, fields=self._fields, limit=PAGE,
+                                          continue_=continue_)
+            fresh.update((key_of(obj), obj) for obj in part.items)
+            continue_ = part.continue_
+            if not continue_:
+                break
+        for key in [key for key in self._items if key not in fresh]:
+            self._put(key, None)
+        for key, obj in fresh.items():
+            if self._versions.get(key) != obj["metadata"].get("resourceVersion"):
+                self._put(key, obj)
+        self.revision = part.revision
+        self._synced.set()
+        return part.revision
+
+    async def _follow(self, since: str) -> str:
+        """Until the stream ends; the last revision seen."""
+        stream = self._store.watch(self.kind, self._namespace, since=since, labels=self._labels, fields=self._fields,
+                                   bookmarks=True)
+        async for event in stream:
+            if event.type != "BOOKMARK":
+                self._put(key_of(event.object), None if event.type == "DELETED" else event.object)
+            since = self.revision = event.object["metadata"]["resourceVersion"]
+        return since
+
+    def _put(self, key: str, obj: Object | None) -> None:
+        old = self._items.pop(key, None)
+        new = None if obj is None else self._view(obj)
+        for name, index in self._indexes.items():
+            table = self._indexed[name]
+            for value in index(old) if old is not None else ():
+                table[value].pop(key, None)
+                if not table[value]:
+                    del table[value]
+            if new is not None:
+                for value in index(new):
+                    table[value][key] = new
+        if new is None:
+            self._versions.pop(key, None)
+        else:
+            assert obj is not None
+            self._items[key] = new
+            self._versions[key] = obj["metadata"].get("resourceVersion", "")
+        if old is None and new is None:
+            return
+        for handler in self._handlers:
+            handler(old, new)

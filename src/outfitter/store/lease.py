@@ -1,0 +1,128 @@
+"""One holder at a time, by a Lease object that is renewed: who does not renew in time loses it.
+
+The object's fields are those that other programs of the field read: holderIdentity, leaseDurationSeconds, acquireTime,
+renewTime, leaseTransitions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from outfitter.api.kinds import Kind, Object
+from outfitter.errors import AlreadyExists, Conflict, NotFound, OutfitterError
+from outfitter.store.base import Store
+from outfitter.store.clock import Clock, rfc3339_micro
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    duration: float = 15.0  # seconds after which a lease that was not renewed may be taken
+    renew: float = 10.0  # the holder gives up when it could not renew for so long
+    every: float = 2.0  # seconds between two tries
+
+
+class Lease:
+    """Try to hold a name. Others' clocks are not trusted: an age is counted from when we saw the lease change."""
+
+    def __init__(self, store: Store, kind: Kind, namespace: str, name: str, holder: str, *, clock: Clock,
+                 terms: Terms = Terms()) -> None:  # noqa: B008  # frozen
+        self._store, self._kind, self._namespace, self._name = store, kind, namespace, name
+        self.holder = holder
+        self._clock, self._terms = clock, terms
+        self._seen: tuple[str, float] = ("", 0.0)  # revision of the lease, when we first saw it
+
+    async def acquire(self) -> bool:
+        """Take or renew it; False while somebody else holds it."""
+        now = rfc3339_micro(self._clock.now())
+        try:
+            lease = await self._store.get(self._kind, self._name, self._namespace)
+        except NotFound:
+            return await self._create(now)
+        spec = dict(lease.get("spec") or {})
+        revision = lease["metadata"]["resourceVersion"]
+        if self._seen[0] != revision:
+            self._seen = (revision, self._clock.monotonic())
+        if spec.get("holderIdentity") not in (self.holder, "", None):
+            if self._clock.monotonic() - self._seen[1] < float(spec.get("leaseDurationSeconds") or 0):
+                return False
+            spec["leaseTransitions"] = int(spec.get("leaseTransitions") or 0) + 1
+            spec["acquireTime"] = now
+        elif spec.get("holderIdentity") != self.holder:
+            spec["acquireTime"] = now
+        spec |= {"holderIdentity": self.holder, "leaseDurationSeconds": int(self._terms.duration), "renewTime": now}
+        lease["spec"] = spec
+        return await self._replace(lease)
+
+    async def release(self) -> None:
+        """Let others have it at once."""
+        try:
+            lease = await self._store.get(self._kind, self._name, self._namespace)
+            if lease["spec"].get("holderIdentity") == self.holder:
+                lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
+                await self._replace(lease)
+        except OutfitterError as error:
+            log.warning("lease %s was not given back: %s", self._name, error)
+
+    async def _create(self, now: str) -> bool:
+        spec = {"holderIdentity": self.holder, "leaseDurationSeconds": int(self._terms.duration), "acquireTime": now,
+                "renewTime": now, "leaseTransitions": 0}
+        meta = {"name": self._name, "namespace": self._namespace}
+        try:
+            await self._store.create(self._kind, {"metadata": meta, "spec": spec})
+        except AlreadyExists:
+            return False
+        return True
+
+    async def _replace(self, lease: Object) -> bool:
+        try:
+            await self._store.replace(self._kind, lease)
+        except Conflict:
+            return False
+        return True
+
+    async def hold(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Wait for the lease, do the work while it is held, cancel the work and return when it is lost."""
+        held = self._clock.monotonic()
+        while not await self._try():
+            await self._clock.sleep(self._terms.every)
+            held = self._clock.monotonic()
+        log.info("%s holds %s/%s", self.holder, self._namespace, self._name)
+        task, renewing = asyncio.ensure_future(work()), asyncio.ensure_future(self._renew(held))
+        try:
+            await asyncio.wait({task, renewing}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                await task
+            else:
+                log.warning("%s lost %s/%s", self.holder, self._namespace, self._name)
+        finally:
+            task.cancel()
+            renewing.cancel()
+            await asyncio.gather(task, renewing, return_exceptions=True)
+
+    async def _renew(self, held: float) -> None:
+        """Renew until it could not be done for too long, be it that the store says no or says nothing. `held` is when the
+        last try that went well began: others may count from then."""
+        while (left := held + self._terms.renew - self._clock.monotonic()) > 0:
+            await self._clock.sleep(min(self._terms.every, left))
+            begun = self._clock.monotonic()
+            attempt = asyncio.ensure_future(self._try())
+            limit = asyncio.ensure_future(self._clock.sleep(max(held + self._terms.renew - begun, 0)))
+            try:
+                await asyncio.wait({attempt, limit}, return_when=asyncio.FIRST_COMPLETED)
+                if attempt.done() and attempt.result():
+                    held = begun
+            finally:
+                attempt.cancel()
+                limit.cancel()
+                await asyncio.gather(attempt, limit, return_exceptions=True)
+
+    async def _try(self) -> bool:
+        try:
+            return await self.acquire()
+        except OutfitterError as error:
+            log.warning("lease %s: %s", self._name, error)
+            return False

@@ -1,0 +1,124 @@
+"""What is to be looked at, by key. A key that waits is held once; a key that is being worked on is not handed out again
+until it is done, and comes back once if it was added meanwhile. Failures come back later and later."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any
+
+from outfitter.store.clock import Clock
+
+
+class Queue:
+    def __init__(
+        self, clock: Clock, *, base: float = 0.005, most: float = 60.0, per_second: float = 50.0, burst: int = 100
+    ) -> None:
+        self._clock = clock
+        self._base, self._most = base, most
+        self._per_second, self._burst = per_second, burst
+        self._tokens, self._filled = float(burst), clock.monotonic()
+        self._waiting: deque[str] = deque()
+        self._queued: set[str] = set()
+        self._working: set[str] = set()
+        self._again: set[str] = set()
+        self._failures: dict[str, int] = {}
+        self._timers: dict[str, tuple[float, asyncio.Task[None]]] = {}
+        self._getters: deque[asyncio.Future[None]] = deque()
+        self.added = self.retried = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits and nothing is being worked on; what is due later does not count."""
+        return not self._waiting and not self._working
+
+    def add(self, key: str) -> None:
+        if key in self._queued or key in self._again:
+            return
+        self.added += 1
+        if key in self._working:
+            self._again.add(key)
+            return
+        self._queued.add(key)
+        self._waiting.append(key)
+        self._ring()
+
+    def add_after(self, key: str, seconds: float) -> None:
+        """Later; an earlier time that is already set stays."""
+        if seconds <= 0:
+            self.add(key)
+            return
+        due = self._clock.monotonic() + seconds
+        if key in self._timers:
+            if self._timers[key][0] <= due:
+                return
+            self._timers[key][1].cancel()
+        self._timers[key] = (due, _start(self._later(key, seconds)))
+
+    def retry(self, key: str) -> float:
+        """After a failure: twice as long as last time, and no faster than the bucket allows. The wait, in seconds."""
+        self.retried += 1
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        wait = max(min(self._most, self._base * float(2 ** min(failures, 30))), self._draw())
+        self.add_after(key, wait)
+        return wait
+
+    def forget(self, key: str) -> None:
+        """It went well: the next failure waits shortly again."""
+        self._failures.pop(key, None)
+
+    async def take(self) -> str:
+        while not self._waiting:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._getters.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if waiter.done() and not waiter.cancelled():
+                    self._ring()
+                raise
+        key = self._waiting.popleft()
+        self._queued.discard(key)
+        self._working.add(key)
+        return key
+
+    def done(self, key: str) -> None:
+        self._working.discard(key)
+        if key in self._again:
+            self._again.discard(key)
+            self._queued.add(key)
+            self._waiting.append(key)
+            self._ring()
+
+    def close(self) -> None:
+        for _, timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def _ring(self) -> None:
+        while self._getters:
+            waiter = self._getters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    async def _later(self, key: str, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+        self._timers.pop(key, None)
+        self.add(key)
+
+    def _draw(self) -> float:
+        """Take one from the bucket; how long to wait for it."""
+        now = self._clock.monotonic()
+        self._tokens = min(float(self._burst), self._tokens + (now - self._filled) * self._per_second) - 1
+        self._filled = now
+        return max(0.0, -self._tokens / self._per_second)
+
+
+def _start(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    return asyncio.get_running_loop().create_task(work)

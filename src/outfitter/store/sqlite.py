@@ -1,0 +1,341 @@
+"""The home on disk: SQLite in WAL mode with full syncs, one writer thread, many writes to a sync.
+
+Reads and watches are served from memory (`memory.Memory`); the file is read once, at start. A write becomes visible, and is
+acknowledged, only after the transaction that carries it is on the disk. Writes that arrive while the disk is busy share the
+next transaction. The file says whose it is (application_id), so that nobody else's is ever touched."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import queue
+import shutil
+import sqlite3
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from outfitter.api.kinds import Kind
+from outfitter.errors import Refused, Unavailable
+from outfitter.store import base
+from outfitter.store.clock import Clock
+from outfitter.store.memory import Memory
+from outfitter.store.names import Names
+from outfitter.store.shelf import Record, Step
+
+log = logging.getLogger(__name__)
+APPLICATION_ID = 0x6F757466  # "outf"
+FILE = "outfitter.db"
+HEADER = b"SQLite format 3\x00"
+
+
+def _first(db: sqlite3.Connection) -> None:
+    db.execute("create table meta (key text primary key, value) without rowid")
+    db.execute("insert into meta values ('revision', 0)")
+    db.execute(
+        "create table objects (grp text not null, plural text not null, namespace text not null, name text not null, "
+        "revision integer not null, data blob not null, primary key (grp, plural, namespace, name))"
+    )
+
+
+# Each takes a file from the version before it to its own; the newest is what a new file gets. Never change one that shipped.
+MIGRATIONS: Sequence[Callable[[sqlite3.Connection], None]] = (_first,)
+
+
+def lock(folder: Path) -> Any:
+    """Hold the folder for this process; refuse with the holder's process id when it is in use."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle = (folder / "lock").open("a+")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        handle.seek(0)
+        holder = handle.read().strip() or "unknown"
+        handle.close()
+        raise Refused(f"{folder} is in use by process {holder}: stop it first, or choose another folder with --data") from error
+    handle.seek(0)
+    handle.truncate()
+    handle.write(str(os.getpid()))
+    handle.flush()
+    return handle
+
+
+def connect(path: Path, *, synchronous: str = "FULL") -> sqlite3.Connection:
+    """Open our file, making it if there is none; refuse a foreign, newer or damaged one and leave it as it is."""
+    draft = path.with_name(path.name + ".new")
+    for left in (draft, draft.with_name(draft.name + "-journal")):
+        left.unlink(missing_ok=True)
+    if _size(path):
+        _recognise(path)
+    elif _size(path.with_name(path.name + "-wal")):
+        raise Refused(f"{path} is missing or empty, but its log {path.name}-wal holds writes: both were left as they are; "
+                      "restore a copy of both, or move the log away to start empty")
+    else:
+        _make(draft)
+        os.replace(draft, path)
+        _sync_folder(path.parent)
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        db.execute(f"pragma synchronous = {synchronous}")
+        db.execute("pragma journal_mode = wal")
+        _migrate(db, path)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _make(path: Path) -> None:
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute(f"pragma application_id = {APPLICATION_ID}")
+    db.execute("begin")
+    for step in MIGRATIONS:
+        step(db)
+    db.execute(f"pragma user_version = {len(MIGRATIONS)}")
+    db.execute("commit")
+    db.close()
+    with path.open("rb") as handle:
+        os.fsync(handle.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _recognise(path: Path) -> None:
+    """Read the file without touching it, and refuse what is not ours or not whole."""
+    with path.open("rb") as handle:
+        header = handle.read(100)
+    if not header.startswith(HEADER) or len(header) < 100:
+        raise Refused(f"{path} is not a database of outfitter: it was left as it is; choose another folder with --data")
+    if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
+        raise Refused(f"{path} is the database of another program: it was left as it is; choose another folder with --data")
+    with _readable(path) as url:
+        try:
+            db = sqlite3.connect(url, uri=True)
+            try:
+                version = db.execute("pragma user_version").fetchone()[0]
+                faults = [row[0] for row in db.execute("pragma quick_check(3)")]
+            finally:
+                db.close()
+        except sqlite3.DatabaseError as error:
+            faults, version = [str(error)], 0
+    if faults != ["ok"]:
+        raise Refused(f"{path} is damaged ({'; '.join(faults)}): it was left as it is; restore a copy of it, or move it away "
+                      "to start empty")
+    if version > len(MIGRATIONS):
+        raise Refused(f"{path} was written by a newer outfitter (its format is {version}, this program knows up to "
+                      f"{len(MIGRATIONS)}): it was left as it is; run the newer program")
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[str]:
+    """A way to read the file that writes nothing beside it. With a log left by a crash, a copy is read."""
+    wal = path.with_name(path.name + "-wal")
+    if not _size(wal):
+        yield f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+        return
+    with tempfile.TemporaryDirectory(prefix="outfitter-check-") as folder:
+        copy = Path(folder) / path.name
+        shutil.copyfile(path, copy)
+        shutil.copyfile(wal, copy.with_name(wal.name))
+        yield copy.as_uri()
+
+
+def _migrate(db: sqlite3.Connection, path: Path) -> None:
+    version = db.execute("pragma user_version").fetchone()[0]
+    for number in range(version, len(MIGRATIONS)):
+        log.info("%s: format %s -> %s", path, number, number + 1)
+        db.execute("begin immediate")
+        try:
+            MIGRATIONS[number](db)
+            db.execute(f"pragma user_version = {number + 1}")
+        except BaseException:
+            db.execute("rollback")
+            raise
+        db.execute("commit")
+
+
+class Batch(NamedTuple):
+    """Writes that go into one transaction together, and whom to tell."""
+
+    steps: Sequence[Step]
+    generation: int  # of the state they were worked out on
+    done: asyncio.Future[None]
+
+
+class SQLite(Memory):
+    """Memory with a journal under it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        kinds: Iterable[Kind],
+        *,
+        clock: Clock | None = None,
+        names: Names | None = None,
+        rules: base.Rules | None = None,
+        synchronous: str = "FULL",
+        keep: int = 8192,
+    ) -> None:
+        with contextlib.ExitStack() as undo:
+            self._lock = undo.enter_context(lock(folder))
+            self._db = undo.enter_context(contextlib.closing(connect(folder / FILE, synchronous=synchronous)))
+            revision = self._db.execute("select value from meta where key = 'revision'").fetchone()[0]
+            super().__init__(clock=clock, names=names, rules=rules, keep=keep, revision=revision)
+            self._load(folder / FILE, {(kind.group, kind.plural): kind for kind in kinds})
+            undo.pop_all()
+        self._pending: dict[tuple[str, str, str, str], tuple[int, Record | None]] = {}
+        self._generation = 0  # rises when writes on their way were lost, so that nothing built on them is kept
+        self._queue: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._last: asyncio.Future[None] | None = None
+        self._thread: threading.Thread | None = None
+
+    def _load(self, path: Path, kinds: dict[tuple[str, str], Kind]) -> None:
+        decode = msgspec.json.Decoder().decode
+        query = "select grp, plural, namespace, name, revision, data from objects order by grp, plural, namespace, name"
+        with contextlib.closing(self._db.execute(query)) as rows:
+            for group, plural, namespace, name, revision, data in rows:
+                kind = kinds.get((group, plural))
+                if kind is None:
+                    log.warning("%s: %s.%s %s/%s is of a kind this program does not know; it is kept and not shown",
+                                path, plural, group, namespace, name)
+                    continue
+                try:
+                    self.shelf(kind).load(Record(kind, decode(data), revision, data))
+                except (msgspec.DecodeError, KeyError, TypeError) as error:
+                    raise Refused(f"{path}: {kind.resource} {namespace}/{name} cannot be read ({error}): it was left as it is; "
+                                  "restore a copy of the file") from error
+
+    # -- what is on its way to the disk
+
+    def latest(self, kind: Kind, name: str, namespace: str = "") -> Record | None:
+        place = (kind.group, kind.plural, namespace if kind.namespaced else "", name)
+        if place in self._pending:
+            return self._pending[place][1]
+        return self.peek(kind, name, namespace)
+
+    async def _settled(self) -> None:
+        if self._last is not None and not self._last.done():
+            await asyncio.shield(self._last)
+
+    async def _persist(self, steps: Sequence[Step]) -> None:
+        if self._closed:
+            raise Unavailable("the store is closing")
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, args=(asyncio.get_running_loop(),), name="journal", daemon=True)
+            self._thread.start()
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        for step in steps:
+            self._pending[_place(step)] = (step.revision, step.next)
+        self._last = done
+        self._queue.put(Batch(steps, self._generation, done))
+        await asyncio.shield(done)
+
+    def _written(self, batches: Sequence[Batch]) -> None:
+        for batch in batches:
+            self._publish(batch.steps)
+            for step in batch.steps:
+                place = _place(step)
+                if place in self._pending and self._pending[place][0] == step.revision:
+                    del self._pending[place]
+        for batch in batches:
+            if not batch.done.done():
+                batch.done.set_result(None)
+
+    def _lost(self, batches: Sequence[Batch], error: Exception) -> None:
+        """The disk said no. Everything on its way is undone: it may stand on what was lost."""
+        if any(batch.generation == self._generation for batch in batches):
+            self._generation += 1
+            self._pending.clear()
+        for batch in batches:
+            if not batch.done.done():
+                batch.done.set_exception(Unavailable(f"the write was not stored: {error}", retry_after=5))
+                batch.done.exception()  # whoever asked may have gone
+
+    # -- the writer thread
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        poisoned = -1
+        while True:
+            batches = self._take()
+            good = [batch for batch in batches if batch is not None and batch.generation > poisoned]
+            bad = [batch for batch in batches if batch is not None and batch.generation <= poisoned]
+            if bad:
+                _tell(loop, self._lost, bad, sqlite3.OperationalError("an earlier write was not stored"))
+            if good:
+                try:
+                    self._transact(good)
+                except Exception as error:  # whatever it is: those who wait must hear of it
+                    log.exception("the journal could not be written")
+                    poisoned = good[-1].generation
+                    _tell(loop, self._lost, good, error)
+                else:
+                    _tell(loop, self._written, good)
+            if batches[-1] is None:
+                return
+
+    def _take(self) -> list[Batch | None]:
+        """Everything that waits, at least one; ends with None when it is the last."""
+        taken: list[Batch | None] = [self._queue.get()]
+        while taken[-1] is not None and len(taken) < 512:
+            try:
+                taken.append(self._queue.get_nowait())
+            except queue.Empty:
+                break
+        return taken
+
+    def _transact(self, batches: Sequence[Batch]) -> None:
+        steps = [step for batch in batches for step in batch.steps]
+        self._db.execute("begin immediate")
+        try:
+            for step in steps:
+                if step.next is None:
+                    self._db.execute("delete from objects where grp = ? and plural = ? and namespace = ? and name = ?",
+                                     _place(step))
+                else:
+                    self._db.execute("insert or replace into objects values (?, ?, ?, ?, ?, ?)",
+                                     (*_place(step), step.revision, step.next.data))
+            self._db.execute("update meta set value = ? where key = 'revision'", (steps[-1].revision,))
+            self._db.execute("commit")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("rollback")
+            raise
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        await super().close()
+        if self._thread is not None:
+            self._queue.put(None)
+            await asyncio.to_thread(self._thread.join)
+            await asyncio.sleep(0)  # let the last answers out
+        self._db.close()
+        self._lock.close()
+
+
+def _place(step: Step) -> tuple[str, str, str, str]:
+    record = step.next or step.previous
+    assert record is not None
+    return (record.kind.group, record.kind.plural, *record.key)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, what: Callable[..., None], *args: Any) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to hear it
+        loop.call_soon_threadsafe(what, *args)

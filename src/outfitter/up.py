@@ -1,0 +1,86 @@
+"""`outfit up`: everything in one process, until Ctrl-C or SIGTERM. Says where it listens and what to type next."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import outfitter
+from outfitter import app
+from outfitter.inventory import simulate
+from outfitter.node.host import Host
+
+PLAYED = "2x8"  # what is simulated when the machine has nothing to offer
+
+
+def run(*, data: Path, port: int, simulation: str | None, kubeconfig: Path | None, verbose: bool) -> None:
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, stream=sys.stderr,
+                        format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(data.absolute(), port, simulation, kubeconfig and kubeconfig.absolute()))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop  # noqa: PLC0415  # not on every platform
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+async def _serve(data: Path, port: int, simulation: str | None, kubeconfig: Path | None) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, _stop, stop)
+    hosts, why = choose(simulation, data)
+    async with app.embedded(data=data, hosts=hosts) as product:
+        written = await product.serve(data, port)
+        if kubeconfig is not None:
+            app.copy_kubeconfig(written, kubeconfig)
+            written = kubeconfig
+        print(_greeting(product, data, why, written), flush=True)
+        await stop.wait()
+        print("stopping; everything is kept in " + str(data), flush=True)
+
+
+def _stop(event: asyncio.Event) -> None:
+    if event.is_set():  # asked twice: do not wait for anybody
+        os._exit(130)
+    event.set()
+
+
+def choose(simulation: str | None, data: Path | None) -> tuple[Sequence[Host], str]:
+    """The hosts of this run, and why these."""
+    if simulation is not None:
+        return app.simulated_hosts(simulate.named(simulation).hosts, data), f"simulated as --simulate {simulation} says"
+    name = socket.gethostname().split(".")[0].lower() or "localhost"
+    host = app.this_host(name, data)
+    if host is not None:
+        return [host], "this machine; its machines are only played until a hypervisor can be chosen"
+    played = app.simulated_hosts(simulate.parse_shorthand(PLAYED).hosts, data)
+    return played, "simulated, because this machine has no device bound to vfio-pci to offer"
+
+
+def _greeting(product: app.Embedded, data: Path, why: str, kubeconfig: Path) -> str:
+    hosts, server = product.hosts, product.server
+    names = ", ".join(host.name for host in hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
+    return f"""outfitter {outfitter.__version__} is up
+  API server  {server.url if server else "none"}
+  hosts       {names} ({why})
+  devices     {product.offered} offered
+  data        {data}
+
+In another terminal:
+  export KUBECONFIG={kubeconfig}
+  outfit get nodes,resourceslices      or: kubectl get nodes,resourceslices
+  outfit apply -f examples/01-one-vf   or: kubectl apply -f examples/01-one-vf
+  outfit why vmi/blue
+
+Ctrl-C stops it."""

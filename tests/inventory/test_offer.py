@@ -1,0 +1,76 @@
+"""What a host offers by default, and what it says of the rest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from outfitter.inventory import offer
+from outfitter.inventory.pci import Device, Kind
+
+
+def gpu(address: str, **fields: object) -> Device:
+    plain = Device(address=address, kind=Kind.PCI, vendor="10de", product="2204", class_code="030000", revision="a1",
+                   driver="vfio-pci", parent=None, numa=0, pcie_root="pci0000:64", iommu_group=20, members=(), serial=None,
+                   interfaces=())
+    return replace(plain, **fields)  # type: ignore[arg-type]
+
+
+def group(*devices: Device) -> list[Device]:
+    """Devices that know each other."""
+    ends = [device.address for device in devices if not device.is_bridge]
+    return [replace(device, members=tuple(a for a in ends if a != device.address)) for device in devices]
+
+
+A, B, C = "0000:65:00.0", "0000:65:00.1", "0000:65:00.2"
+
+CASES: dict[str, tuple[list[Device], list[tuple[str, ...]], dict[str, str]]] = {
+    "a function bound to vfio-pci": ([gpu(A)], [(A,)], {}),
+    "a function that the host uses": (
+        [gpu(A, driver="mlx5_core")], [],
+        {A: f"{A} is used by the host through mlx5_core; bind it to vfio-pci to offer it"}),
+    "a function without a driver": (
+        [gpu(A, driver=None)], [], {A: f"{A} is bound to no driver; bind it to vfio-pci to offer it"}),
+    "a bridge, even bound to vfio-pci": (
+        [gpu(A, class_code="060400")], [], {A: f"{A} is a bridge (class 060400); bridges stay with the host"}),
+    "no IOMMU": ([gpu(A, iommu_group=None)], [], {A: "no IOMMU group; switch the IOMMU on"}),
+    "a class that could not be read": ([gpu(A, class_code=None)], [], {A: "does not tell its vendor, product and class"}),
+    "a GPU and its audio function are one device": (group(gpu(B), gpu(A)), [(A, B)], {}),
+    "a bridge in the group is no obstacle": (
+        group(gpu(A), gpu(B, class_code="060400", driver="pcieport")), [(A,)], {B: "is a bridge"}),
+    "an audio function that the host uses keeps the GPU": (
+        group(gpu(A), gpu(B, driver="snd_hda_intel")), [],
+        {A: f"{A} shares IOMMU group 20 with {B}, which is used by the host through snd_hda_intel; bind it to vfio-pci to "
+            f"offer both",
+         B: f"{B} is used by the host through snd_hda_intel; bind it to vfio-pci to offer it"}),
+    "a member without a driver keeps the others": (
+        group(gpu(A), gpu(B, driver=None), gpu(C)), [], {A: B, B: "no driver", C: B}),
+    "a member whose class is unknown keeps the others": (group(gpu(A), gpu(B, class_code=None)), [], {A: B, B: "tell"}),
+    "a member that nobody could read keeps the others": (
+        [gpu(A, members=(B,))], [], {A: f"with {B}, which could not be read"}),
+    "a member that says it is elsewhere keeps the others": (
+        [gpu(A, members=(B,)), gpu(B, iommu_group=21)], [(B,)], {A: "another group (21)"}),
+    "two groups stay two": ([gpu(A), gpu(B, iommu_group=21)], [(A,), (B,)], {}),
+    "group zero is a group": ([gpu(A, iommu_group=0)], [(A,)], {}),
+    "a VF": ([gpu(A, kind=Kind.VF, parent="0000:64:00.0")], [(A,)], {}),
+    "too many to list": (
+        group(*(gpu(f"0000:65:{slot:02x}.{function}") for slot in range(9) for function in range(8))), [],
+        {f"0000:65:{slot:02x}.{function}": "at most 64" for slot in range(9) for function in range(8)}),
+}
+
+
+@pytest.mark.parametrize(("devices", "offered", "reasons"), CASES.values(), ids=CASES)
+def test_offer(devices: list[Device], offered: list[tuple[str, ...]], reasons: dict[str, str]) -> None:
+    answer = offer.offer(devices)
+    assert [tuple(member.address for member in entry.members) for entry in answer.offered] == offered
+    assert all(entry.device == entry.members[0] for entry in answer.offered)
+    assert {entry.device.address for entry in answer.withheld} == set(reasons)
+    for entry in answer.withheld:
+        assert reasons[entry.device.address] in entry.reason
+        assert entry.reason.startswith(entry.device.address)
+
+
+def test_a_group_bears_the_name_of_its_lowest_address() -> None:
+    (entry,) = offer.offer(group(gpu("0000:e5:00.0"), gpu("0000:0a:00.0"))).offered
+    assert entry.name == "pci-0000-0a-00-0"

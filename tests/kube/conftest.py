@@ -1,0 +1,30 @@
+"""An API server over a store in memory, called directly."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from outfitter.faces.kube.app import App
+from outfitter.faces.kube.auth import MASTERS, User
+from outfitter.store.clock import ManualClock
+from outfitter.store.memory import Memory
+from tests.kube.asgi import Client
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def store(clock: ManualClock) -> AsyncIterator[Memory]:
+    home = Memory(clock=clock, keep=64)
+    yield home
+    await home.close()
+
+
+@pytest.fixture
+def client(store: Memory) -> Client:
+    return Client(App(store, tokens={"admin": User("admin", (MASTERS,)), "bob": User("bob", ("people",))}))

@@ -1,0 +1,115 @@
+"""Certificates: two sides that trust one authority really talk, and those that should not, do not."""
+
+from __future__ import annotations
+
+import ssl
+import stat
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from outfitter import errors
+from outfitter.store import pki
+
+NOW = datetime.now(UTC)  # OpenSSL judges certificates by the time of the machine
+BEGIN, END = NOW - timedelta(hours=1), NOW + timedelta(days=1)
+CA = pki.authority("test", valid_from=BEGIN, valid_until=END)
+OTHER = pki.authority("test", valid_from=BEGIN, valid_until=END)
+
+
+def server(ca: pki.Pair = CA, hosts: tuple[str, ...] = ("api.local", "127.0.0.1", "::1"), until: datetime = END) -> pki.Pair:
+    return pki.server(ca, "api", hosts=hosts, valid_from=BEGIN, valid_until=until)
+
+
+def client(ca: pki.Pair = CA, until: datetime = END) -> pki.Pair:
+    return pki.client(ca, "ann", groups=["dev", "ops"], valid_from=BEGIN, valid_until=until)
+
+
+def greet(folder: Path, serving: pki.Pair, asking: pki.Pair | None, host: str) -> dict[str, object]:
+    """A whole TLS handshake in memory, as strict as Python 3.13 is by default; who the server then sees."""
+    back = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=CA.cert.decode())
+    back.verify_mode = ssl.CERT_REQUIRED
+    back.load_cert_chain(*serving.save(folder, "server"))
+    front = ssl.create_default_context(cadata=CA.cert.decode())
+    if asking:
+        front.load_cert_chain(*asking.save(folder, "client"))
+    for context in (back, front):
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+    there, here = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [front.wrap_bio(here, there, server_hostname=host), back.wrap_bio(there, here, server_side=True)]
+    for _ in range(4):
+        for end in ends:
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    return dict(ends[1].getpeercert() or {})
+
+
+@pytest.mark.parametrize("host", ["api.local", "127.0.0.1", "::1"])
+def test_a_server_and_a_client_of_one_authority_talk(tmp_path: Path, host: str) -> None:
+    subject = greet(tmp_path, server(), client(), host)["subject"]
+    assert subject == ((("organizationName", "dev"),), (("organizationName", "ops"),), (("commonName", "ann"),))
+
+
+DISTRUSTED: dict[str, tuple[Callable[[], pki.Pair], Callable[[], pki.Pair | None], str, str]] = {
+    "another host": (server, client, "evil.local", "Hostname mismatch"),
+    "another address": (server, client, "127.0.0.2", "IP address mismatch"),
+    "a server of another authority with the same name": (lambda: server(OTHER), client, "api.local", "verify failed"),
+    "a client of another authority": (server, lambda: client(OTHER), "api.local", "verify failed"),
+    "no client certificate": (server, lambda: None, "api.local", "did not return a certificate"),
+    "a server past its end": (lambda: server(until=NOW - timedelta(minutes=1)), client, "api.local", "expired"),
+    "a client past its end": (server, lambda: client(until=NOW - timedelta(minutes=1)), "api.local", "expired"),
+    "a client that plays server": (client, client, "api.local", "verify failed"),
+    "a server that plays client": (server, server, "api.local", "verify failed"),
+}
+
+
+@pytest.mark.parametrize("name", DISTRUSTED)
+def test_others_do_not_talk(tmp_path: Path, name: str) -> None:
+    serving, asking, host, says = DISTRUSTED[name]
+    with pytest.raises(ssl.SSLError, match=says):
+        greet(tmp_path, serving(), asking(), host)
+
+
+def test_keys_are_p256_and_times_are_the_ones_given() -> None:
+    for pair in (CA, server(), client()):
+        cert = x509.load_pem_x509_certificate(pair.cert)
+        public = cert.public_key()
+        assert isinstance(public, ec.EllipticCurvePublicKey)
+        assert isinstance(public.curve, ec.SECP256R1)
+        assert cert.not_valid_before_utc == BEGIN.replace(microsecond=0)
+        assert pki.expires(pair.cert) == END.replace(microsecond=0)
+    assert x509.load_pem_x509_certificate(CA.cert).subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value == "test"
+    assert pki.key().startswith(b"-----BEGIN EC PRIVATE KEY-----")
+
+
+def test_only_the_owner_reads_a_saved_key(tmp_path: Path) -> None:
+    (tmp_path / "api.key").write_text("an older one that all could read")
+    cert, key = server().save(tmp_path, "api")
+    assert (cert.name, key.name) == ("api.crt", "api.key")
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert b"EC PRIVATE KEY" in key.read_bytes()
+
+
+REFUSED: dict[str, tuple[Callable[[], object], str]] = {
+    "a server without hosts": (lambda: server(hosts=()), "at least one host name"),
+    "an end before the beginning": (lambda: client(until=BEGIN), "before it begins"),
+    "a name that is too long": (
+        lambda: pki.client(CA, "x" * 65, valid_from=BEGIN, valid_until=END), "1 to 64 characters"),
+    "an empty group": (
+        lambda: pki.client(CA, "ann", groups=[""], valid_from=BEGIN, valid_until=END), "1 to 64 characters"),
+    "a certificate and a token": (lambda: pki.kubeconfig("https://x", client=client(), token="t"), "not both"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    call, says = REFUSED[name]
+    with pytest.raises(errors.Refused, match=says):
+        call()

@@ -1,0 +1,520 @@
+"""The home on disk: when a write is safe, what a failing disk leaves behind, and which files it will not touch."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from outfitter import errors
+from outfitter.api import kinds
+from outfitter.api.kinds import CONFIG_MAP, LEDGER_PAGE, Object
+from outfitter.store import sqlite as home
+from outfitter.store.base import Create, Delete
+from outfitter.store.clock import ManualClock
+from outfitter.store.sqlite import APPLICATION_ID, FILE, MIGRATIONS, Batch, SQLite
+from tests.store.homes import PATIENCE, settle
+
+
+def config(name: str, value: str = "", **meta: object) -> Object:
+    return {"metadata": {"name": name, "namespace": "default", **meta}, "data": {"v": value}}
+
+
+class Disk:
+    """Stands between a store and its transactions: counts them, holds them up, fails them."""
+
+    def __init__(self, store: SQLite, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.transactions: list[int] = []  # how many writes each carried
+        self.failures: list[Exception] = []  # for the transactions to come
+        self.open = threading.Event()
+        self.open.set()
+        self.busy = threading.Event()  # a transaction has begun
+        self._transact: Callable[[Sequence[Batch]], None] = store._transact
+        monkeypatch.setattr(store, "_transact", self)
+
+    def __call__(self, batches: Sequence[Batch]) -> None:
+        self.busy.set()
+        assert self.open.wait(PATIENCE)
+        if self.failures:
+            raise self.failures.pop(0)
+        self._transact(batches)
+        self.transactions.append(len(batches))
+
+    def hold(self) -> None:
+        self.open.clear()
+        self.busy.clear()
+
+    async def until_busy(self) -> None:
+        assert await asyncio.to_thread(self.busy.wait, PATIENCE)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SQLite]:
+    made = SQLite(tmp_path, kinds.ALL, clock=ManualClock())
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def disk(store: SQLite, monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(store, monkeypatch)
+
+
+async def names(store: SQLite) -> list[str]:
+    return [item["metadata"]["name"] for item in (await store.list(CONFIG_MAP)).items]
+
+
+# -- when a write is safe
+
+
+async def test_writers_share_transactions(store: SQLite, disk: Disk) -> None:
+    disk.hold()
+    first = asyncio.create_task(store.create(CONFIG_MAP, config("first")))
+    await disk.until_busy()
+    others = [asyncio.create_task(store.create(CONFIG_MAP, config(f"m{number:02}"))) for number in range(60)]
+    await settle()
+    disk.open.set()
+    await asyncio.gather(first, *others)
+    assert disk.transactions == [1, 60]
+    assert len(await names(store)) == 61
+
+
+async def test_a_write_is_seen_by_nobody_until_it_is_safe(store: SQLite, disk: Disk) -> None:
+    made = await store.create(CONFIG_MAP, config("a", "old"))
+    since, heard = store.revision, []
+
+    async def listen() -> None:
+        async for event in store.watch(CONFIG_MAP, since=str(since)):
+            heard.append(event.type)
+
+    listening = asyncio.create_task(listen())
+    disk.hold()
+    writes = [
+        asyncio.create_task(store.create(CONFIG_MAP, config("b"))),
+        asyncio.create_task(store.patch(CONFIG_MAP, "a", {"data": {"v": "new"}}, "default")),
+    ]
+    await disk.until_busy()
+    await settle()
+    assert not any(write.done() for write in writes)
+    assert await store.get(CONFIG_MAP, "a", "default") == made
+    assert await names(store) == ["a"]
+    assert (heard, store.revision) == ([], since)
+    disk.open.set()
+    await asyncio.gather(*writes)
+    await settle()
+    assert (await store.get(CONFIG_MAP, "a", "default"))["data"] == {"v": "new"}
+    assert await names(store) == ["a", "b"]
+    assert heard == ["ADDED", "MODIFIED"]
+    listening.cancel()
+
+
+async def test_a_write_builds_on_those_on_their_way(store: SQLite, disk: Disk) -> None:
+    made = await store.create(CONFIG_MAP, config("a", "0"))
+    disk.hold()
+    first = asyncio.create_task(store.replace(CONFIG_MAP, made | {"data": {"v": "1"}}))
+    await settle()
+    late = asyncio.create_task(store.replace(CONFIG_MAP, made | {"data": {"v": "2"}}))
+    patch = asyncio.create_task(store.patch(CONFIG_MAP, "a", {"data": {"w": "3"}}, "default"))
+    await settle()
+    disk.open.set()
+    await first
+    with pytest.raises(errors.Conflict):
+        await late
+    assert (await patch)["data"] == {"v": "1", "w": "3"}
+
+
+@pytest.mark.parametrize("answer", ["AlreadyExists", "NotFound", "the same", "a dry run"])
+async def test_no_answer_stands_on_a_write_that_is_not_safe(store: SQLite, disk: Disk, answer: str) -> None:
+    await store.create(CONFIG_MAP, config("there", "0"))
+    disk.hold()
+    disk.failures.append(sqlite3.OperationalError("disk I/O error"))
+    on_its_way = asyncio.create_task(store.commit([
+        Create(CONFIG_MAP, config("new", "1")), Delete(CONFIG_MAP, "there", "default"),
+    ]))
+    await settle()
+    asked = asyncio.create_task({
+        "AlreadyExists": lambda: store.create(CONFIG_MAP, config("new")),
+        "NotFound": lambda: store.patch(CONFIG_MAP, "there", {"data": {}}, "default"),
+        "the same": lambda: store.patch(CONFIG_MAP, "new", {"data": {"v": "1"}}, "default"),
+        "a dry run": lambda: store.patch(CONFIG_MAP, "new", {"data": {"v": "2"}}, "default", dry_run=True),
+    }[answer]())
+    await settle()
+    assert not asked.done()
+    disk.open.set()
+    for task in (on_its_way, asked):
+        with pytest.raises(errors.Unavailable):
+            await task
+
+
+async def test_whoever_stops_waiting_does_not_stop_the_write(store: SQLite, disk: Disk) -> None:
+    disk.hold()
+    write = asyncio.create_task(store.create(CONFIG_MAP, config("a")))
+    await disk.until_busy()
+    write.cancel()
+    await asyncio.gather(write, return_exceptions=True)
+    disk.open.set()
+    await store.create(CONFIG_MAP, config("b"))
+    assert await names(store) == ["a", "b"]
+
+
+async def test_close_waits_for_what_is_on_its_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SQLite(tmp_path, kinds.ALL)
+    disk = Disk(store, monkeypatch)
+    disk.hold()
+    write = asyncio.create_task(store.create(CONFIG_MAP, config("a")))
+    await disk.until_busy()
+    closing = asyncio.create_task(store.close())
+    await settle()
+    assert not closing.done()
+    with pytest.raises(errors.Unavailable, match="closing"):
+        await store.create(CONFIG_MAP, config("late"))
+    disk.open.set()
+    await closing
+    assert (await write)["metadata"]["name"] == "a"
+    again = SQLite(tmp_path, kinds.ALL)
+    assert await names(again) == ["a"]
+    await again.close()
+
+
+# -- a disk that fails
+
+
+@pytest.mark.parametrize("failure", [sqlite3.OperationalError("disk I/O error"), ValueError("whatever")], ids=["disk", "bug"])
+async def test_a_failing_disk_undoes_everything_on_its_way(
+    store: SQLite, disk: Disk, tmp_path: Path, failure: Exception
+) -> None:
+    made = await store.create(CONFIG_MAP, config("a", "0"))
+    since = store.revision
+    disk.hold()
+    disk.failures.append(failure)
+    first = asyncio.create_task(store.replace(CONFIG_MAP, made | {"data": {"v": "lost"}}))
+    await disk.until_busy()
+    built_on_it = [  # these wait for the next transaction, which would go well
+        asyncio.create_task(store.patch(CONFIG_MAP, "a", {"data": {"w": "built on it"}}, "default")),
+        asyncio.create_task(store.create(CONFIG_MAP, config("b"))),
+    ]
+    await settle()
+    disk.open.set()
+    for write in (first, *built_on_it):
+        with pytest.raises(errors.Unavailable, match="was not stored") as caught:
+            await write
+        assert caught.value.retry_after > 0
+    assert await store.get(CONFIG_MAP, "a", "default") == made
+    assert await names(store) == ["a"]
+    after = await store.patch(CONFIG_MAP, "a", {"data": {"x": "later"}}, "default")
+    assert after["data"] == {"v": "0", "x": "later"}
+    assert int(after["metadata"]["resourceVersion"]) > since
+    await store.close()
+    again = SQLite(tmp_path, kinds.ALL)
+    assert await again.get(CONFIG_MAP, "a", "default") == after
+    assert await names(again) == ["a"]
+    await again.close()
+
+
+async def test_failure_after_failure(store: SQLite, disk: Disk) -> None:
+    disk.failures += [sqlite3.OperationalError("database or disk is full")] * 3
+    for _ in range(3):
+        with pytest.raises(errors.Unavailable, match="full"):
+            await store.create(CONFIG_MAP, config("a"))
+    await store.create(CONFIG_MAP, config("a"))
+    assert await names(store) == ["a"]
+
+
+async def test_a_watch_outlives_a_failure_and_misses_nothing(store: SQLite, disk: Disk) -> None:
+    await store.create(CONFIG_MAP, config("a"))
+    stream = store.watch(CONFIG_MAP, since=str(store.revision))
+    disk.failures.append(sqlite3.OperationalError("disk I/O error"))
+    with pytest.raises(errors.Unavailable):
+        await store.create(CONFIG_MAP, config("lost"))
+    await store.create(CONFIG_MAP, config("kept"))
+    event = await anext(stream)
+    assert event.object["metadata"]["name"] == "kept"
+    await stream.aclose()  # type: ignore[attr-defined]  # an async generator
+
+
+async def test_a_transaction_that_fails_half_way_is_rolled_back(store: SQLite) -> None:
+    await store.create(CONFIG_MAP, config("a"))
+    store._db.execute("create trigger no before insert on objects when new.name = 'bad' begin select raise(abort, 'no'); end")
+    with pytest.raises(errors.Unavailable):
+        await store.commit([Create(CONFIG_MAP, config("good")), Create(CONFIG_MAP, config("bad"))])
+    assert store._db.execute("select name from objects").fetchall() == [("a",)]
+    store._db.execute("drop trigger no")
+    await store.create(CONFIG_MAP, config("good"))
+    assert await names(store) == ["a", "good"]
+
+
+# -- opening again
+
+
+async def test_reopening_gives_the_same(tmp_path: Path) -> None:
+    store = SQLite(tmp_path, kinds.ALL)
+    await store.create(LEDGER_PAGE, {"metadata": {"name": "n1"}, "spec": {"x": [1, 2.5, None, "ü"]}})
+    for name in ("c", "a", "b", "a-1"):
+        await store.create(CONFIG_MAP, config(name, finalizers=["x/y"] if name == "b" else []))
+    await store.delete(CONFIG_MAP, "c", "default")
+    await store.delete(CONFIG_MAP, "b", "default")
+    before = [(await store.list(kind)).items for kind in (CONFIG_MAP, LEDGER_PAGE)]
+    await store.close()
+    again = SQLite(tmp_path, kinds.ALL)
+    assert [(await again.list(kind)).items for kind in (CONFIG_MAP, LEDGER_PAGE)] == before
+    assert await names(again) == ["a", "a-1", "b"]
+    await again.close()
+
+
+async def test_the_revision_never_goes_back(tmp_path: Path) -> None:
+    store = SQLite(tmp_path, kinds.ALL)
+    made = await store.create(CONFIG_MAP, config("a"))
+    await store.delete(CONFIG_MAP, "a", "default")
+    last = store.revision
+    await store.close()
+    again = SQLite(tmp_path, kinds.ALL)
+    assert again.revision == last
+    with pytest.raises(errors.Expired):  # what happened before is not known any more
+        await anext(again.watch(CONFIG_MAP, since=made["metadata"]["resourceVersion"]))
+    new = await again.create(CONFIG_MAP, config("a"))
+    assert int(new["metadata"]["resourceVersion"]) > last
+    event = await anext(stream := again.watch(CONFIG_MAP, since=str(last)))
+    assert event.object == new
+    await stream.aclose()  # type: ignore[attr-defined]  # an async generator
+    await again.close()
+
+
+async def test_kinds_that_are_not_known_are_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = SQLite(tmp_path, kinds.ALL)
+    page = await store.create(LEDGER_PAGE, {"metadata": {"name": "n1"}, "spec": {}})
+    await store.close()
+    older = SQLite(tmp_path, [CONFIG_MAP])
+    assert "ledgerpages.outfitter.dev /n1 is of a kind this program does not know" in caplog.text
+    await older.create(CONFIG_MAP, config("a"))
+    await older.close()
+    newer = SQLite(tmp_path, kinds.ALL)
+    assert await newer.get(LEDGER_PAGE, "n1") == page
+    await newer.close()
+
+
+# -- files that are not ours, not whole, or too new
+
+
+def fingerprints(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir() if path.name != "lock"}
+
+
+async def filled(folder: Path, count: int = 200) -> None:
+    store = SQLite(folder, kinds.ALL)
+    await store.commit([Create(CONFIG_MAP, config(f"m{number}", "x" * 500)) for number in range(count)])
+    await store.close()
+
+
+async def text_file(path: Path) -> None:
+    path.write_text("the diary of somebody else\n" * 100)
+
+
+async def short_file(path: Path) -> None:
+    path.write_bytes(home.HEADER)
+
+
+async def other_database(path: Path) -> None:
+    db = sqlite3.connect(path)
+    db.execute("create table diary (line text)")
+    db.commit()
+    db.close()
+
+
+async def newer_format(path: Path) -> None:
+    await filled(path.parent)
+    db = sqlite3.connect(path)
+    db.execute(f"pragma user_version = {len(MIGRATIONS) + 1}")
+    db.commit()
+    db.close()
+
+
+async def overwritten_page(path: Path) -> None:
+    await filled(path.parent)
+    with path.open("r+b") as handle:
+        handle.seek(path.stat().st_size // 2)
+        handle.write(b"\xa5" * 8192)
+
+
+async def overwritten_object(path: Path) -> None:
+    await filled(path.parent)
+    data = path.read_bytes()
+    place = data.index(b'"metadata"')
+    path.write_bytes(data[:place] + b"\xa5" * 10 + data[place + 10:])
+
+
+async def cut_short(path: Path) -> None:
+    await filled(path.parent)
+    with path.open("r+b") as handle:
+        handle.truncate(path.stat().st_size // 2)
+
+
+def with_log(path: Path) -> None:
+    """As a crash leaves it: the last writes are in the log alone."""
+    db = sqlite3.connect(path)
+    db.execute("pragma journal_mode = wal")
+    db.execute("update meta set value = value + 1")
+    db.commit()
+    copies = {name: path.with_name(name).read_bytes() for name in (path.name, f"{path.name}-wal")}
+    db.close()
+    for name, data in copies.items():
+        path.with_name(name).write_bytes(data)
+
+
+async def damaged_beside_a_log(path: Path) -> None:
+    await filled(path.parent)
+    with_log(path)
+    with path.open("r+b") as handle:
+        handle.seek(path.stat().st_size // 2)
+        handle.write(b"\xa5" * 8192)
+
+
+async def log_without_file(path: Path) -> None:
+    await filled(path.parent)
+    with_log(path)
+    path.unlink()
+
+
+async def log_beside_an_empty_file(path: Path) -> None:
+    await filled(path.parent)
+    with_log(path)
+    path.write_bytes(b"")
+
+
+REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a text file": (text_file, "is not a database of outfitter"),
+    "a file that ends too soon": (short_file, "is not a database of outfitter"),
+    "another program's database": (other_database, "is the database of another program"),
+    "a newer format": (newer_format, f"newer outfitter .its format is {len(MIGRATIONS) + 1}"),
+    "an overwritten page": (overwritten_page, "is damaged"),
+    "an overwritten object": (overwritten_object, "cannot be read"),
+    "a file cut short": (cut_short, "is damaged"),
+    "damage beside a log": (damaged_beside_a_log, "is damaged"),
+    "a log without its file": (log_without_file, "is missing or empty, but its log"),
+    "a log beside an empty file": (log_beside_an_empty_file, "is missing or empty, but its log"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+async def test_refused_and_left_as_it_is(tmp_path: Path, case: str) -> None:
+    spoil, words = REFUSED[case]
+    path = tmp_path / FILE
+    await spoil(path)  # type: ignore[misc]  # each is a coroutine function
+    before = fingerprints(tmp_path)
+    for _ in range(2):
+        with pytest.raises(errors.Refused, match=words) as caught:
+            SQLite(tmp_path, kinds.ALL)
+        assert str(path) in str(caught.value)
+        assert fingerprints(tmp_path) == before
+
+
+async def test_what_a_crash_left_in_the_log_is_read(tmp_path: Path) -> None:
+    await filled(tmp_path)
+    with_log(tmp_path / FILE)
+    store = SQLite(tmp_path, kinds.ALL)
+    assert store.revision == 201
+    assert len(await names(store)) == 200
+    await store.close()
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty file", "a half-made file"])
+async def test_a_new_file(tmp_path: Path, left: str) -> None:
+    if left == "an empty file":
+        (tmp_path / FILE).touch()
+    elif left == "a half-made file":
+        (tmp_path / f"{FILE}.new").write_bytes(home.HEADER + b"half")
+        (tmp_path / f"{FILE}.new-journal").write_bytes(b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7" + b"\x01" * 600)
+    store = SQLite(tmp_path / "", kinds.ALL)
+    await store.create(CONFIG_MAP, config("a"))
+    await store.close()
+    assert not list(tmp_path.glob("*.new*"))
+    db = sqlite3.connect(tmp_path / FILE)
+    assert db.execute("pragma application_id").fetchone() == (APPLICATION_ID,)
+    assert db.execute("pragma user_version").fetchone() == (len(MIGRATIONS),)
+    assert db.execute("pragma journal_mode").fetchone() == ("wal",)
+    db.close()
+
+
+async def test_a_half_made_file_beside_a_whole_one(tmp_path: Path) -> None:
+    await filled(tmp_path, 3)
+    (tmp_path / f"{FILE}.new").write_bytes(b"half")
+    store = SQLite(tmp_path, kinds.ALL)
+    assert await names(store) == ["m0", "m1", "m2"]
+    await store.close()
+
+
+# -- formats
+
+
+async def test_a_migration_goes_on_from_where_the_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await filled(tmp_path, 3)
+    monkeypatch.setattr(home, "MIGRATIONS", (*MIGRATIONS, lambda db: db.execute("create table extra (x)")))
+    store = SQLite(tmp_path, kinds.ALL)
+    assert store._db.execute("pragma user_version").fetchone() == (len(MIGRATIONS) + 1,)
+    assert store._db.execute("select count(*) from extra").fetchone() == (0,)
+    assert len(await names(store)) == 3
+    await store.close()
+
+
+async def test_a_migration_that_fails_leaves_the_old_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(db: sqlite3.Connection) -> None:
+        db.execute("create table extra (x)")
+        db.execute("delete from objects")
+        raise sqlite3.OperationalError("no")
+
+    await filled(tmp_path, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(home, "MIGRATIONS", (*MIGRATIONS, broken))
+        with pytest.raises(sqlite3.OperationalError):
+            SQLite(tmp_path, kinds.ALL)
+    store = SQLite(tmp_path, kinds.ALL)  # the older program still can
+    assert store._db.execute("pragma user_version").fetchone() == (len(MIGRATIONS),)
+    assert store._db.execute("select name from sqlite_master where name = 'extra'").fetchall() == []
+    assert len(await names(store)) == 3
+    await store.close()
+
+
+# -- one process at a time
+
+HOLDER = """
+import pathlib, sys
+from outfitter.api import kinds
+from outfitter.store.sqlite import SQLite
+store = SQLite(pathlib.Path(sys.argv[1]), kinds.ALL)
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+async def test_a_folder_in_use_names_its_user(tmp_path: Path) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdin and holder.stdout
+    try:
+        assert holder.stdout.readline() == b"open\n"
+        with pytest.raises(errors.Refused, match=f"is in use by process {holder.pid}:"):
+            SQLite(tmp_path, kinds.ALL)
+    finally:
+        holder.kill()
+        holder.communicate()
+    store = SQLite(tmp_path, kinds.ALL)  # its lock went with it
+    with pytest.raises(errors.Refused, match="is in use by process"):
+        SQLite(tmp_path, kinds.ALL)
+    await store.close()
+
+
+async def test_the_folder_is_for_its_owner_alone(tmp_path: Path) -> None:
+    store = SQLite(tmp_path / "new" / "data", kinds.ALL)
+    assert (tmp_path / "new" / "data").stat().st_mode & 0o077 == 0
+    await store.close()
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
