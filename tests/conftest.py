@@ -12,6 +12,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # so that `from tests imp
 
 from tests import kubernetes
 
+pytest_plugins = ["tests.cases.plugin", "tests.parts"]  # their options: --cases, --cases-not-built, --all-parts
+
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubernetes.Cluster]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.store.base import Event, Store
 from outfitter.store.clock import ManualClock
 
+T = TypeVar("T")
 PATIENCE = 20.0  # seconds until a test that hears nothing fails instead of hanging
 
 
@@ -67,6 +69,12 @@ async def closing(stream: AsyncIterator[Event]) -> AsyncIterator[None]:
         close = getattr(stream, "aclose", None)
         if close is not None:
             await close()
+
+
+async def soon(what: Awaitable[T]) -> T:
+    """What it gives; fails when it does not come."""
+    async with asyncio.timeout(PATIENCE):
+        return await what
 
 
 async def settle(rounds: int = 30) -> None:

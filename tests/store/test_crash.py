@@ -102,7 +102,8 @@ def traced(folder: Path, synchronous: str) -> list[bool]:
     command = [strace, "-f", "-qq", "-e", calls, "-e", "signal=none", "-o", str(trace),
                sys.executable, str(WORKER), str(folder), "1", "ask", synchronous]
     worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert worker.stdin and worker.stdout and worker.stderr
+    assert worker.stdin
+    assert worker.stdout
     if worker.stdout.readline() != b"ready\n":
         _, complaint = worker.communicate()
         if b"ptrace" in complaint:

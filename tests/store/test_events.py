@@ -13,6 +13,7 @@ from outfitter.store import events
 from outfitter.store.clock import ManualClock
 from outfitter.store.events import Recorder
 from outfitter.store.memory import Memory
+from tests.store.homes import Home
 
 
 @pytest.fixture
@@ -107,6 +108,19 @@ async def test_recording_never_fails_the_work(clock: ManualClock, caplog: pytest
         for _ in range(2):
             await recorder.normal({"metadata": {"name": "a"}}, "Booked", "vf0")
     assert caplog.text.count("event Booked on a was not recorded: not here") == 2
+
+
+async def test_on_every_home(home: Home) -> None:
+    recorder = Recorder(home.store, EVENT, "outfitter-test", clock=ManualClock())
+    obj = await home.store.create(CONFIG_MAP, home.config("a"))
+    for _ in range(2):
+        await recorder.warning(obj, "Waiting", "no card is free")
+    page = await home.store.create(LEDGER_PAGE, {"metadata": {"name": home.unique("page")}})
+    await recorder.normal(page, "Healed", "all is well")
+    told = (await home.store.list(EVENT, home.namespace, fields=f"involvedObject.uid={obj['metadata']['uid']}")).items
+    assert [(event["reason"], event["count"]) for event in told] == [("Waiting", 2)]
+    fields = f"involvedObject.name={page['metadata']['name']},reason=Healed"
+    assert len((await home.store.list(EVENT, "default", fields=fields)).items) == 1
 
 
 async def test_old_news_is_forgotten(memory: Memory, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,7 @@ import pytest
 from outfitter import errors
 from outfitter.api import kinds
 from outfitter.api.kinds import CONFIG_MAP, LEDGER_PAGE, NAMESPACE, POD, RESOURCE_CLAIM, Kind, Object
-from outfitter.store.base import Check, Create, Delete, Listing, PatchType, Propagation, Replace, Store
-from outfitter.store.memory import Memory
+from outfitter.store.base import Check, Create, Delete, Listing, PatchType, Propagation, Replace, Store, Write
 from tests.store.homes import Home, settle
 
 FINALIZER = "outfitter.dev/test"
@@ -154,7 +153,7 @@ async def test_replace_without_a_revision_wins_where_kubernetes_lets_it(home: Ho
 async def test_replace_without_a_revision_is_refused_for_our_kinds(home: Home) -> None:
     name = home.unique("page")
     made = await home.store.create(LEDGER_PAGE, {"metadata": {"name": name}, "spec": {"n": 0}})
-    with pytest.raises(errors.Invalid, match="metadata.resourceVersion.*must be specified for an update"):
+    with pytest.raises(errors.Invalid, match=r"metadata.resourceVersion.*must be specified for an update"):
         await home.store.replace(LEDGER_PAGE, {"metadata": {"name": name}, "spec": {"n": 1}})
     after = await home.store.replace(LEDGER_PAGE, made | {"spec": {"n": 1}})
     assert after["spec"] == {"n": 1}
@@ -283,9 +282,9 @@ async def test_delete_gives_what_was_there(home: Home) -> None:
 async def test_delete_preconditions(home: Home) -> None:
     made = await home.store.create(CONFIG_MAP, home.config("a", {"n": "0"}))
     newer = await home.store.patch(CONFIG_MAP, "a", {"data": {"n": "1"}}, home.namespace)
-    with pytest.raises(errors.Conflict, match="UID in (the )?precondition"):
+    with pytest.raises(errors.Conflict, match=r"UID in (the )?precondition"):
         await home.store.delete(CONFIG_MAP, "a", home.namespace, uid="00000000-0000-4000-8000-000000000000")
-    with pytest.raises(errors.Conflict, match="ResourceVersion in (the )?precondition"):
+    with pytest.raises(errors.Conflict, match=r"ResourceVersion in (the )?precondition"):
         await home.store.delete(CONFIG_MAP, "a", home.namespace, revision=revision(made))
     await home.store.delete(CONFIG_MAP, "a", home.namespace, uid=made["metadata"]["uid"], revision=revision(newer))
     assert await absent(home.store, CONFIG_MAP, "a", home.namespace)
@@ -301,8 +300,8 @@ async def test_finalizers_hold_a_deleted_object(home: Home) -> None:
     assert revision(again) == revision(lingering)
     with pytest.raises(errors.AlreadyExists):
         await home.store.create(CONFIG_MAP, home.config("a"))
+    more = {"metadata": {"finalizers": [FINALIZER, "outfitter.dev/late"]}}
     with pytest.raises(errors.Invalid, match="no new finalizers can be added"):
-        more = {"metadata": {"finalizers": [FINALIZER, "outfitter.dev/late"]}}
         await home.store.patch(CONFIG_MAP, "a", more, home.namespace)
     still = await home.store.patch(CONFIG_MAP, "a", {"metadata": {"finalizers": [FINALIZER]}}, home.namespace)
     assert still["metadata"]["deletionTimestamp"] == since
@@ -441,7 +440,8 @@ async def test_strategic_patches_of_lists(home: Home, case: str) -> None:
     change, wanted = STRATEGIC[case]
     containers = [container("a"), container("b", env=[{"name": "X", "value": "1"}]), container("c")]
     labels = {"app": "web"}
-    spec = {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": {"containers": containers}}}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": containers}}
+    spec = {"selector": {"matchLabels": labels}, "template": template}
     await home.store.create(DEPLOYMENT, {"metadata": {"name": "web", "namespace": home.namespace}, "spec": spec})
     patch = {"spec": {"template": {"spec": change}}}
     after = await home.store.patch(DEPLOYMENT, "web", patch, home.namespace, how="strategic")
@@ -552,7 +552,8 @@ async def test_pages_of_one_list_agree_while_others_write(home: Home) -> None:
 async def test_pages_with_a_selector(home: Home) -> None:
     for number in range(7):
         await home.store.create(CONFIG_MAP, home.config(f"m{number}", labels={"odd": str(number % 2)}))
-    found, continue_, pages = [], "", 0
+    found: list[str] = []
+    continue_, pages = "", 0
     while True:
         part = await home.store.list(CONFIG_MAP, home.namespace, labels="odd=0", limit=3, continue_=continue_)
         found, continue_, pages = found + names(part), part.continue_, pages + 1
@@ -693,7 +694,7 @@ async def test_commit_writes_all_or_nothing(home: Home) -> None:
     claim = await home.store.create(RESOURCE_CLAIM, home.claim("c"))
     old = await home.store.create(CONFIG_MAP, home.config("old"))
     since = (await home.store.list(CONFIG_MAP, home.namespace)).revision
-    writes = [
+    writes: list[Write] = [
         Replace(LEDGER_PAGE, page | {"spec": {"n": 1}}),
         Replace(RESOURCE_CLAIM, claim | {"status": {"reservedFor": []}}, "status"),
         Create(CONFIG_MAP, home.config("new")),

@@ -13,14 +13,22 @@ from outfitter import errors
 from outfitter.api.kinds import CONFIG_MAP, LEDGER_PAGE, Kind, Object
 from outfitter.store import informer as informers
 from outfitter.store.base import Event, Listing
-from outfitter.store.clock import ManualClock
+from outfitter.store.clock import ManualClock, SystemClock
 from outfitter.store.informer import Informer, key_of, split_key
 from outfitter.store.memory import Memory
-from tests.store.homes import closing, settle
+from tests.store.homes import Home, closing, settle, soon
 
 
 def config(name: str, value: str = "", namespace: str = "default", **meta: object) -> Object:
     return {"metadata": {"name": name, "namespace": namespace, **meta}, "data": {"v": value}}
+
+
+def value(obj: Object | None) -> str | None:
+    return None if obj is None else obj["data"]["v"]
+
+
+def key(obj: Object | None) -> str | None:
+    return None if obj is None else key_of(obj)
 
 
 class Flaky(Memory):
@@ -103,7 +111,7 @@ async def test_handlers_hear_every_change_in_order(store: Flaky, clock: ManualCl
     heard: list[tuple[str, str | None, str | None]] = []
 
     def listen(who: str) -> None:
-        informer.on_change(lambda old, new: heard.append((who, old and old["data"]["v"], new and new["data"]["v"])))
+        informer.on_change(lambda old, new: heard.append((who, value(old), value(new))))
 
     informer: Informer[Object] = Informer(store, CONFIG_MAP, clock=clock)
     listen("first")
@@ -183,7 +191,7 @@ async def test_expiry_is_mended_by_listing_again(clock: ManualClock) -> None:
         await store.create(CONFIG_MAP, config(name, "old"))
     informer: Informer[Object] = Informer(store, CONFIG_MAP, clock=clock, indexes={"value": lambda obj: [obj["data"]["v"]]})
     heard: list[tuple[str | None, str | None]] = []
-    informer.on_change(lambda old, new: heard.append((old and key_of(old), new and key_of(new))))
+    informer.on_change(lambda old, new: heard.append((key(old), key(new))))
     async with running(informer):
         heard.clear()
         await store.delete(CONFIG_MAP, "goes", "default")
@@ -271,6 +279,18 @@ async def test_bookmarks_carry_the_revision_on(store: Flaky, clock: ManualClock)
         await settle()
         assert informer.revision == str(store.revision)
         assert list(informer.items()) == []
+
+
+async def test_on_every_home(home: Home) -> None:
+    informer: Informer[Object] = Informer(home.store, CONFIG_MAP, clock=home.clock or SystemClock(), namespace=home.namespace)
+    changes: asyncio.Queue[tuple[str | None, str | None]] = asyncio.Queue()
+    informer.on_change(lambda old, new: changes.put_nowait((value(old), value(new))))
+    await home.store.create(CONFIG_MAP, home.config("a", {"v": "0"}))
+    async with running(informer):
+        await soon(informer.synced())
+        await home.store.patch(CONFIG_MAP, "a", {"data": {"v": "1"}}, home.namespace)
+        await home.store.delete(CONFIG_MAP, "a", home.namespace)
+        assert [await soon(changes.get()) for _ in range(3)] == [(None, "0"), ("0", "1"), ("1", None)]
 
 
 def test_keys() -> None:

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from tests import kubernetes
 
 from outfitter import errors
 from outfitter.api import kinds
 from outfitter.store import base, kube, kubeconfig, pki
 from outfitter.store.clock import ManualClock, SystemClock
+from tests import kubernetes
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 POD = {"metadata": {"name": "a", "namespace": "n"}, "spec": {"futureField": {"deep": [1]}}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -12,7 +13,7 @@ from outfitter.api.kinds import LEASE, Kind, Object
 from outfitter.store.clock import ManualClock
 from outfitter.store.lease import Lease, Terms
 from outfitter.store.memory import Memory
-from tests.store.homes import settle
+from tests.store.homes import Home, settle
 
 TERMS = Terms(duration=15, renew=10, every=2)
 
@@ -132,6 +133,23 @@ async def test_giving_back_never_fails(store: Moody, clock: ManualClock) -> None
     await lease(store, "ann", clock).release()
 
 
+async def test_on_every_home(home: Home) -> None:
+    clock = ManualClock()
+    ann, bob = (
+        Lease(home.store, LEASE, home.namespace, "leader", name, clock=clock, terms=TERMS) for name in ("ann", "bob")
+    )
+    assert await ann.acquire()
+    assert await ann.acquire()
+    assert not await bob.acquire()
+    clock.advance(16)
+    assert await bob.acquire()
+    assert not await ann.acquire()
+    await bob.release()
+    assert await ann.acquire()
+    held = (await home.store.get(LEASE, "leader", home.namespace))["spec"]
+    assert (held["holderIdentity"], held["leaseTransitions"]) == ("ann", 1)
+
+
 async def test_two_at_once(store: Moody, clock: ManualClock) -> None:
     electors = [lease(store, name, clock) for name in ("ann", "bob", "eve")]
     got = await asyncio.gather(*(elector.acquire() for elector in electors))
@@ -163,12 +181,11 @@ async def test_work_stops_before_another_may_begin(store: Moody, clock: ManualCl
     await settle()
     await tick(clock, 20)
     assert work.running
-    renewed = clock.monotonic()
     store.mood = mood
     while work.running:
         await tick(clock, 1)
-        assert clock.monotonic() - renewed < TERMS.duration  # from here on somebody else may have it
-    assert clock.monotonic() - renewed >= TERMS.renew - TERMS.every
+    told = datetime.fromisoformat((await spec(store))["renewTime"])  # others count from here, or from later
+    assert timedelta(seconds=TERMS.renew) <= clock.now() - told < timedelta(seconds=TERMS.renew + 1.5)
     await asyncio.wait_for(holding, 5)
     assert work.cancelled
 

@@ -20,7 +20,7 @@ from outfitter.store.memory import Memory
 from outfitter.store.names import Names
 from outfitter.store.shelf import Selection
 from outfitter.store.sqlite import SQLite
-from tests.store.homes import closing, settle
+from tests.store.homes import closing, settle, soon
 
 Make = Callable[[int], Memory]
 
@@ -55,13 +55,13 @@ async def test_a_watch_from_a_revision_that_is_not_kept_has_expired(make: Make) 
     for number in range(30):
         last = await store.patch(CONFIG_MAP, "a", {"data": {"v": str(number)}}, "default")
     with pytest.raises(errors.Expired, match="too old resource version"):
-        await anext(store.watch(CONFIG_MAP, since=first["metadata"]["resourceVersion"]))
+        await soon(anext(store.watch(CONFIG_MAP, since=first["metadata"]["resourceVersion"])))
     with pytest.raises(errors.Expired):  # from the future: the data is older than what the caller saw
-        await anext(store.watch(CONFIG_MAP, since=str(store.revision + 1)))
+        await soon(anext(store.watch(CONFIG_MAP, since=str(store.revision + 1))))
     before_last = str(int(last["metadata"]["resourceVersion"]) - 1)
     stream = store.watch(CONFIG_MAP, since=before_last)
     async with closing(stream):
-        assert (await anext(stream)).object == last
+        assert (await soon(anext(stream))).object == last
     await store.close()
 
 
@@ -74,7 +74,7 @@ async def test_another_kinds_changes_push_nothing_out(make: Make) -> None:
     second = await store.create(LEDGER_PAGE, {"metadata": {"name": "n2"}})
     stream = store.watch(LEDGER_PAGE, since=first["metadata"]["resourceVersion"])
     async with closing(stream):
-        assert (await anext(stream)).object == second
+        assert (await soon(anext(stream))).object == second
     await store.close()
 
 
@@ -83,11 +83,11 @@ async def test_a_watcher_that_falls_behind_is_told_so(make: Make) -> None:
     await store.create(CONFIG_MAP, config("a"))
     stream = store.watch(CONFIG_MAP, since="0")
     async with closing(stream):
-        await anext(stream)
+        await soon(anext(stream))
         for number in range(30):
             await store.patch(CONFIG_MAP, "a", {"data": {"v": str(number)}}, "default")
         with pytest.raises(errors.Expired, match="lost its place"):
-            await anext(stream)
+            await soon(anext(stream))
     await store.close()
 
 
@@ -104,7 +104,7 @@ async def test_big_changes_are_kept_by_their_bytes() -> None:
 @pytest.mark.parametrize("since", ["x", "-1", "1.5", "²", "9" * 30, ""])
 async def test_watch_from_what_is_no_revision(memory: Memory, since: str) -> None:
     with pytest.raises(errors.BadRequest, match="the number that an earlier answer carried"):
-        await anext(memory.watch(CONFIG_MAP, since=since))
+        await soon(anext(memory.watch(CONFIG_MAP, since=since)))
 
 
 # -- bookmarks
@@ -155,12 +155,12 @@ async def test_a_bookmark_is_no_newer_than_what_was_sent(memory: Memory, clock: 
     await memory.create(CONFIG_MAP, config("a"))
     stream = memory.watch(CONFIG_MAP, since="0", bookmarks=True)
     async with closing(stream):
-        first = await anext(stream)
+        first = await soon(anext(stream))
         await settle()
         clock.advance(60)
         await settle()
         await memory.create(CONFIG_MAP, config("b"))  # comes while the first is being handled, with a bookmark due
-        rest = [await anext(stream), await anext(stream)]
+        rest = [await soon(anext(stream)), await soon(anext(stream))]
         seen = first.object["metadata"]["resourceVersion"]
         for event in rest:
             if event.type == "BOOKMARK":
@@ -185,7 +185,7 @@ async def test_a_watch_that_ends_leaves_nothing_behind(memory: Memory) -> None:
     await memory.create(CONFIG_MAP, config("a"))
     stream = memory.watch(CONFIG_MAP, since="0")
     async with closing(stream):
-        await anext(stream)
+        await soon(anext(stream))
         assert len(memory.shelf(CONFIG_MAP).watchers) == 1
     assert not memory.shelf(CONFIG_MAP).watchers
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
-import logging
 import sqlite3
 import subprocess
 import sys
@@ -21,7 +21,7 @@ from outfitter.store import sqlite as home
 from outfitter.store.base import Create, Delete
 from outfitter.store.clock import ManualClock
 from outfitter.store.sqlite import APPLICATION_ID, FILE, MIGRATIONS, Batch, SQLite
-from tests.store.homes import PATIENCE, settle
+from tests.store.homes import PATIENCE, settle, soon
 
 
 def config(name: str, value: str = "", **meta: object) -> Object:
@@ -235,7 +235,7 @@ async def test_a_watch_outlives_a_failure_and_misses_nothing(store: SQLite, disk
     with pytest.raises(errors.Unavailable):
         await store.create(CONFIG_MAP, config("lost"))
     await store.create(CONFIG_MAP, config("kept"))
-    event = await anext(stream)
+    event = await soon(anext(stream))
     assert event.object["metadata"]["name"] == "kept"
     await stream.aclose()  # type: ignore[attr-defined]  # an async generator
 
@@ -278,10 +278,10 @@ async def test_the_revision_never_goes_back(tmp_path: Path) -> None:
     again = SQLite(tmp_path, kinds.ALL)
     assert again.revision == last
     with pytest.raises(errors.Expired):  # what happened before is not known any more
-        await anext(again.watch(CONFIG_MAP, since=made["metadata"]["resourceVersion"]))
+        await soon(anext(again.watch(CONFIG_MAP, since=made["metadata"]["resourceVersion"])))
     new = await again.create(CONFIG_MAP, config("a"))
     assert int(new["metadata"]["resourceVersion"]) > last
-    event = await anext(stream := again.watch(CONFIG_MAP, since=str(last)))
+    event = await soon(anext(stream := again.watch(CONFIG_MAP, since=str(last))))
     assert event.object == new
     await stream.aclose()  # type: ignore[attr-defined]  # an async generator
     await again.close()
@@ -313,86 +313,76 @@ async def filled(folder: Path, count: int = 200) -> None:
     await store.close()
 
 
-async def text_file(path: Path) -> None:
+def text_file(path: Path) -> None:
     path.write_text("the diary of somebody else\n" * 100)
 
 
-async def short_file(path: Path) -> None:
+def short_file(path: Path) -> None:
     path.write_bytes(home.HEADER)
 
 
-async def other_database(path: Path) -> None:
-    db = sqlite3.connect(path)
-    db.execute("create table diary (line text)")
-    db.commit()
-    db.close()
+def other_database(path: Path) -> None:
+    path.unlink()
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("create table diary (line text)")
+        db.commit()
 
 
-async def newer_format(path: Path) -> None:
-    await filled(path.parent)
-    db = sqlite3.connect(path)
-    db.execute(f"pragma user_version = {len(MIGRATIONS) + 1}")
-    db.commit()
-    db.close()
+def newer_format(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute(f"pragma user_version = {len(MIGRATIONS) + 1}")
+        db.commit()
 
 
-async def overwritten_page(path: Path) -> None:
-    await filled(path.parent)
+def overwritten_page(path: Path) -> None:
     with path.open("r+b") as handle:
         handle.seek(path.stat().st_size // 2)
         handle.write(b"\xa5" * 8192)
 
 
-async def overwritten_object(path: Path) -> None:
-    await filled(path.parent)
+def overwritten_object(path: Path) -> None:
     data = path.read_bytes()
     place = data.index(b'"metadata"')
     path.write_bytes(data[:place] + b"\xa5" * 10 + data[place + 10:])
 
 
-async def cut_short(path: Path) -> None:
-    await filled(path.parent)
+def cut_short(path: Path) -> None:
     with path.open("r+b") as handle:
         handle.truncate(path.stat().st_size // 2)
 
 
 def with_log(path: Path) -> None:
     """As a crash leaves it: the last writes are in the log alone."""
-    db = sqlite3.connect(path)
-    db.execute("pragma journal_mode = wal")
-    db.execute("update meta set value = value + 1")
-    db.commit()
-    copies = {name: path.with_name(name).read_bytes() for name in (path.name, f"{path.name}-wal")}
-    db.close()
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("pragma journal_mode = wal")
+        db.execute("update meta set value = value + 1")
+        db.commit()
+        copies = {name: path.with_name(name).read_bytes() for name in (path.name, f"{path.name}-wal")}
     for name, data in copies.items():
         path.with_name(name).write_bytes(data)
 
 
-async def damaged_beside_a_log(path: Path) -> None:
-    await filled(path.parent)
+def damaged_beside_a_log(path: Path) -> None:
     with_log(path)
-    with path.open("r+b") as handle:
-        handle.seek(path.stat().st_size // 2)
-        handle.write(b"\xa5" * 8192)
+    overwritten_page(path)
 
 
-async def log_without_file(path: Path) -> None:
-    await filled(path.parent)
+def log_without_file(path: Path) -> None:
     with_log(path)
     path.unlink()
 
 
-async def log_beside_an_empty_file(path: Path) -> None:
-    await filled(path.parent)
+def log_beside_an_empty_file(path: Path) -> None:
     with_log(path)
     path.write_bytes(b"")
 
 
-REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
+# What is done to a good file, and what is said of it then.
+REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "a text file": (text_file, "is not a database of outfitter"),
     "a file that ends too soon": (short_file, "is not a database of outfitter"),
     "another program's database": (other_database, "is the database of another program"),
-    "a newer format": (newer_format, f"newer outfitter .its format is {len(MIGRATIONS) + 1}"),
+    "a newer format": (newer_format, rf"newer outfitter \(its format is {len(MIGRATIONS) + 1}"),
     "an overwritten page": (overwritten_page, "is damaged"),
     "an overwritten object": (overwritten_object, "cannot be read"),
     "a file cut short": (cut_short, "is damaged"),
@@ -406,7 +396,8 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
 async def test_refused_and_left_as_it_is(tmp_path: Path, case: str) -> None:
     spoil, words = REFUSED[case]
     path = tmp_path / FILE
-    await spoil(path)  # type: ignore[misc]  # each is a coroutine function
+    await filled(tmp_path)
+    spoil(path)
     before = fingerprints(tmp_path)
     for _ in range(2):
         with pytest.raises(errors.Refused, match=words) as caught:
@@ -424,22 +415,26 @@ async def test_what_a_crash_left_in_the_log_is_read(tmp_path: Path) -> None:
     await store.close()
 
 
-@pytest.mark.parametrize("left", ["nothing", "an empty file", "a half-made file"])
-async def test_a_new_file(tmp_path: Path, left: str) -> None:
-    if left == "an empty file":
-        (tmp_path / FILE).touch()
-    elif left == "a half-made file":
-        (tmp_path / f"{FILE}.new").write_bytes(home.HEADER + b"half")
-        (tmp_path / f"{FILE}.new-journal").write_bytes(b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7" + b"\x01" * 600)
-    store = SQLite(tmp_path / "", kinds.ALL)
+def nothing(path: Path) -> None:
+    pass
+
+
+def half_made(path: Path) -> None:
+    path.with_name(f"{FILE}.new").write_bytes(home.HEADER + b"half")
+    path.with_name(f"{FILE}.new-journal").write_bytes(b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7" + b"\x01" * 600)
+
+
+@pytest.mark.parametrize("left", [nothing, Path.touch, half_made], ids=["nothing", "an empty file", "a half-made file"])
+async def test_a_new_file(tmp_path: Path, left: Callable[[Path], None]) -> None:
+    left(tmp_path / FILE)
+    store = SQLite(tmp_path, kinds.ALL)
     await store.create(CONFIG_MAP, config("a"))
     await store.close()
-    assert not list(tmp_path.glob("*.new*"))
-    db = sqlite3.connect(tmp_path / FILE)
-    assert db.execute("pragma application_id").fetchone() == (APPLICATION_ID,)
-    assert db.execute("pragma user_version").fetchone() == (len(MIGRATIONS),)
-    assert db.execute("pragma journal_mode").fetchone() == ("wal",)
-    db.close()
+    assert not [name for name in fingerprints(tmp_path) if ".new" in name]
+    with contextlib.closing(sqlite3.connect(tmp_path / FILE)) as db:
+        assert db.execute("pragma application_id").fetchone() == (APPLICATION_ID,)
+        assert db.execute("pragma user_version").fetchone() == (len(MIGRATIONS),)
+        assert db.execute("pragma journal_mode").fetchone() == ("wal",)
 
 
 async def test_a_half_made_file_beside_a_whole_one(tmp_path: Path) -> None:
@@ -494,15 +489,16 @@ sys.stdin.read()
 
 
 async def test_a_folder_in_use_names_its_user(tmp_path: Path) -> None:
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert holder.stdin and holder.stdout
+    pipe = subprocess.PIPE
+    holder = await asyncio.create_subprocess_exec(sys.executable, "-c", HOLDER, str(tmp_path), stdin=pipe, stdout=pipe)
+    assert holder.stdout
     try:
-        assert holder.stdout.readline() == b"open\n"
+        assert await holder.stdout.readline() == b"open\n"
         with pytest.raises(errors.Refused, match=f"is in use by process {holder.pid}:"):
             SQLite(tmp_path, kinds.ALL)
     finally:
         holder.kill()
-        holder.communicate()
+        await holder.communicate()
     store = SQLite(tmp_path, kinds.ALL)  # its lock went with it
     with pytest.raises(errors.Refused, match="is in use by process"):
         SQLite(tmp_path, kinds.ALL)
@@ -513,8 +509,3 @@ async def test_the_folder_is_for_its_owner_alone(tmp_path: Path) -> None:
     store = SQLite(tmp_path / "new" / "data", kinds.ALL)
     assert (tmp_path / "new" / "data").stat().st_mode & 0o077 == 0
     await store.close()
-
-
-@pytest.fixture(autouse=True)
-def _quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)

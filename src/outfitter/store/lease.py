@@ -110,7 +110,8 @@ class Lease:
             await self._clock.sleep(min(self._terms.every, left))
             begun = self._clock.monotonic()
             attempt = asyncio.ensure_future(self._try())
-            limit = asyncio.ensure_future(self._clock.sleep(max(held + self._terms.renew - begun, 0)))
+            patience = min(held + self._terms.renew - begun, self._terms.renew / 3)  # a request that was lost is sent again
+            limit = asyncio.ensure_future(self._clock.sleep(patience))
             try:
                 await asyncio.wait({attempt, limit}, return_when=asyncio.FIRST_COMPLETED)
                 if attempt.done() and attempt.result():

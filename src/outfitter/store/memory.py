@@ -378,8 +378,9 @@ class Draft:
             for field in ("name", "namespace", "creationTimestamp")
             if meta.get(field) and meta[field] != was.get(field)
         ]
-        if was.get("deletionTimestamp") and (late := set(meta.get("finalizers") or ()) - set(was.get("finalizers") or ())):
-            message = f"Forbidden: no new finalizers can be added if the object is being deleted, found new: {sorted(late)}"
+        finalizers = meta.get("finalizers") if was.get("deletionTimestamp") else None
+        if isinstance(finalizers, list) and (late := [one for one in finalizers if one not in (was.get("finalizers") or ())]):
+            message = f"Forbidden: no new finalizers can be added if the object is being deleted, found new: {late}"
             causes.append(Cause("metadata.finalizers", message, "FieldValueForbidden"))
         if causes:
             raise Invalid(f'{kind.resource} "{record.key[1]}" is invalid: {causes[0].field}: {causes[0].message}', causes)

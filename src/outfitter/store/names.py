@@ -10,7 +10,9 @@ _LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: a random suffix never spe
 
 class Names:
     def __init__(self, source: random.Random | None = None) -> None:
-        self._random = source or random.SystemRandom()
+        # Seeded by the system once. Nothing here is a secret, and asking the system each time costs more than the rest of a
+        # write: it lets other threads in, and writes that could share a transaction do not.
+        self._random = source or random.Random()
 
     def uid(self) -> str:
         return str(uuid.UUID(int=self._random.getrandbits(128), version=4))

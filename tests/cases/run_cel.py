@@ -1,0 +1,36 @@
+"""Area cel: expressions, straight through `outfitter.cel`. There is one setting, with everything switched on."""
+
+from __future__ import annotations
+
+from outfitter import cel, errors
+from tests.cases.case import Case
+
+
+async def run(case: Case) -> list[str]:
+    data, wrong = case.data, []
+    wanted = data.get("expectCompileErrorContains")
+    try:
+        selector = cel.compile_selector(data["expression"])
+    except errors.Invalid as error:
+        return [] if wanted else [f"does not compile: {error}"]
+    if wanted:
+        wrong.append(f"compiles, but an error was expected: {wanted}")
+    wrong += _match(case, selector)
+    if "expectMaxCost" in data:
+        wrong.append(f"expectMaxCost: {data['expectMaxCost']} was expected, but there is no static estimate")
+    return wrong
+
+
+def _match(case: Case, selector: cel.Selector) -> list[str]:
+    data = case.data
+    wanted = data.get("expectMatchErrorContains")
+    device = {key: data[key] for key in ("attributes", "capacity", "allowMultipleAllocations") if key in data}
+    try:
+        matches = selector.matches(cel.Device.from_slice(data["driver"], device))
+    except cel.EvaluationError as error:
+        return [] if wanted else [f"has no answer for the device: {error}"]
+    if wanted:
+        return [f"answers {matches}, but an error was expected: {wanted}"]
+    if "expectMatch" in data and matches != data["expectMatch"]:
+        return [f"expectMatch: {data['expectMatch']} was expected, the answer is {matches}"]
+    return []

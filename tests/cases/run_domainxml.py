@@ -1,0 +1,59 @@
+"""Area domainxml: an instance goes through the launcher's entry, and the domain is asked by XPath."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lxml import etree
+
+from outfitter.api import kinds
+from outfitter.api.kinds import Object
+from outfitter.errors import OutfitterError
+from outfitter.launcher import domain
+from tests.cases.case import Case
+from tests.cases.world import NotDriven, contains
+
+UID = "5d307ca9-b3ef-428c-8861-06e72d69f223"  # for instances of cases that do not say theirs
+
+
+async def run(case: Case) -> list[str]:
+    given = list(case.data["given"])
+    instance = next(obj for obj in given if obj["kind"] == kinds.INSTANCE.kind)
+    env = {key: value for obj in given if obj["kind"] == "LauncherEnv" for key, value in (obj.get("env") or {}).items()}
+    files = {key: value for obj in given if obj["kind"] == "LauncherFiles" for key, value in (obj.get("files") or {}).items()}
+    refused: str | None = None
+    xml = ""
+    try:
+        xml = _launch(instance, env, files)
+    except NotDriven as error:
+        return [str(error)]
+    except OutfitterError as error:
+        refused = error.message
+    return compare(case.expect, xml, refused)
+
+
+def _launch(instance: Object, env: Mapping[str, str], files: Mapping[str, str]) -> str:
+    if env:
+        raise NotDriven("the launcher's entry takes no environment yet")
+    if files:
+        raise NotDriven("the launcher's entry takes no device metadata files yet")
+    return domain.build({**instance, "metadata": {"uid": UID, **instance["metadata"]}}).xml
+
+
+def compare(expect: Mapping[str, Any], xml: str, refused: str | None) -> list[str]:
+    if "error" in expect:
+        wanted = (expect["error"] or {}).get("messageContains", "")
+        if refused is None:
+            return [f"an error with {wanted!r} was expected, but there is a domain:\n{xml}"]
+        return [] if contains(refused, wanted) else [f"the error does not mention {wanted!r}: {refused}"]
+    if refused is not None:
+        return [] if expect.get("orError") else [f"no domain: {refused}"]
+    root, wrong = etree.fromstring(xml.encode()), []
+    for each in expect.get("xpathAssertions") or ():
+        path = each["xpath"]
+        if "count" in each and (have := int(root.xpath(f"count({path})"))) != each["count"]:
+            wrong.append(f"count({path}) is {have}, not {each['count']}")
+        if "equals" in each and (text := root.xpath(f"string({path})")) != str(each["equals"]):
+            wrong.append(f"{path} is {text!r}, not {each['equals']!r}")
+    return wrong

@@ -1,0 +1,144 @@
+"""Area render: an instance is given, the controllers run to rest, and the pod that they made for it is compared."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from outfitter.api import kinds, machine
+from outfitter.api.kinds import Object
+from tests.cases.case import Case
+from tests.cases.world import Api, Faults, NotDriven, contains, world
+
+MISSING = object()
+_WORD = re.compile(r"(?P<key>[^\[\]]*)(?P<items>(?:\[[^\]]+\])*)")
+
+
+async def run(case: Case) -> list[str]:
+    given = list(case.data["given"])
+    target = next(obj for obj in given if obj["kind"] == kinds.INSTANCE.kind)
+    faults = Faults()
+    async with world() as place:
+        try:
+            async with place.product(controllers=False) as (product, api):
+                await place.load(product, api, case.config, given)
+            with faults:
+                async with place.product() as (product, api):
+                    before = {pod["metadata"]["name"] for pod in given if pod["kind"] == "Pod"}
+                    await product.settle()
+                    if case.config.get("renderFor") == "migration-target":
+                        await _migrate(api, target)
+                        await product.settle()
+                    instance = await api.read(target)
+                    pod = await _pod(api, instance, before)
+                    said = await _messages(api, instance)
+        except NotDriven as error:
+            return [str(error), *place.notes]
+    wrong = [*compare(case.expect, pod, said), *faults.said]
+    return wrong and [*wrong, *place.notes]
+
+
+async def _migrate(api: Api, target: Object) -> None:
+    answer = await api.create({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceMigration",
+                               "metadata": {"name": "move", "namespace": target["metadata"]["namespace"]},
+                               "spec": {"vmiName": target["metadata"]["name"]}})
+    if not answer.ok:
+        raise NotDriven(f"the migration was refused: {answer.body.get('message')}")
+
+
+async def _pod(api: Api, instance: Object, before: set[str]) -> Object | None:
+    """The pod that the product made, if it did."""
+    selector = f"{machine.CREATED_BY}={instance['metadata']['uid']}"
+    pods = await api.list(kinds.POD, instance["metadata"]["namespace"], selector)
+    return next((pod for pod in pods if pod["metadata"]["name"] not in before), None)
+
+
+async def _messages(api: Api, instance: Object) -> list[str]:
+    """All that the product says about an instance, in its conditions and events."""
+    events = await api.list(kinds.EVENT, instance["metadata"]["namespace"])
+    return [*(str(each.get("message", "")) for each in (instance.get("status") or {}).get("conditions") or ()),
+            *(str(event.get("message", "")) for event in events
+              if event["involvedObject"].get("name") == instance["metadata"]["name"])]
+
+
+def compare(expect: Mapping[str, Any], pod: Object | None, said: list[str]) -> list[str]:
+    if "error" in expect:
+        if pod is not None:
+            return [f"an error was expected, but there is pod {pod['metadata']['name']}"]
+        wanted = (expect["error"] or {}).get("messageContains", "")
+        return [] if any(contains(text, wanted) for text in said) else [f"nobody mentions {wanted!r}: {said}"]
+    if pod is None:
+        return [] if expect.get("orError") else [f"there is no pod; the product says: {said}"]
+    return list(_differences(expect, pod))
+
+
+def _differences(expect: Mapping[str, Any], pod: Object) -> Iterator[str]:
+    yield from _contained(expect.get("pod") or {}, pod, "pod")
+    for each in expect.get("exact") or ():
+        have = find(pod, each["path"])
+        if have != each["equals"]:
+            yield f"{each['path']} is {'missing' if have is MISSING else json.dumps(have)}, not {json.dumps(each['equals'])}"
+    for path in expect.get("absent") or ():
+        if (have := find(pod, path)) is not MISSING and have not in (None, "", [], {}):
+            yield f"{path} should be absent, it is {json.dumps(have)}"
+    annotations = pod["metadata"].get("annotations") or {}
+    for key, value in (expect.get("annotationJSON") or {}).items():
+        if key not in annotations or json.loads(annotations[key]) != value:
+            yield f"annotation {key} is {annotations.get(key)}, not {json.dumps(value)}"
+    for key in expect.get("absentAnnotations") or ():
+        if key in annotations:
+            yield f"annotation {key} should be absent, it is {annotations[key]}"
+    if "onlyContainerWithClaims" in expect:
+        spec = pod["spec"]
+        having = [each["name"] for each in [*spec["containers"], *(spec.get("initContainers") or ())]
+                  if (each.get("resources") or {}).get("claims")]
+        if having != [expect["onlyContainerWithClaims"]]:
+            yield f"containers with claims: {having}, not {expect['onlyContainerWithClaims']} alone"
+    if "delta" in expect:
+        yield "delta: its shape is not said by the format, so it cannot be compared"
+
+
+def _contained(wanted: Any, have: Any, path: str) -> Iterator[str]:
+    """Maps are subsets; list items are matched by name, else any item that holds them."""
+    if isinstance(wanted, Mapping) and isinstance(have, Mapping):
+        for key, value in wanted.items():
+            if key in have:
+                yield from _contained(value, have[key], f"{path}.{key}")
+            else:
+                yield f"{path}.{key} is missing"
+    elif isinstance(wanted, list) and isinstance(have, list):
+        for item in wanted:
+            named = isinstance(item, Mapping) and "name" in item
+            found = [each for each in have if not named or (isinstance(each, Mapping) and each.get("name") == item["name"])]
+            if not any(not list(_contained(item, each, path)) for each in found):
+                yield from _contained(item, found[0], f"{path}[{item['name']}]") if named and found else [
+                    f"{path} holds no {json.dumps(item)}"]
+    elif wanted != have:
+        yield f"{path} is {json.dumps(have)}, not {json.dumps(wanted)}"
+
+
+def find(value: Any, path: str) -> Any:
+    """The value at a path: dots, and `[x]` for the list item named x. A key may hold dots itself; the longest one wins."""
+    words = _split(path)
+    return _find(value, words)
+
+
+def _find(value: Any, words: list[str]) -> Any:
+    if not words:
+        return value
+    for length in range(len(words), 0, -1):
+        whole = _WORD.fullmatch(".".join(words[:length]))
+        if whole is None or not isinstance(value, Mapping) or whole["key"] not in value:
+            continue
+        inner = value[whole["key"]]
+        for name in re.findall(r"\[([^\]]+)\]", whole["items"]):
+            inner = next((item for item in inner or () if item.get("name") == name), MISSING)
+        if inner is not MISSING and (found := _find(inner, words[length:])) is not MISSING:
+            return found
+    return MISSING
+
+
+def _split(path: str) -> list[str]:
+    return re.findall(r"(?:[^.\[]|\[[^\]]*\])+", path)

@@ -1,0 +1,248 @@
+"""The product, as a case finds it: its objects are there before any controller runs, as after a restart.
+
+A world speaks to the product through its API server (as requests, without sockets) and knows no rule of it. What a case
+needs and the product does not serve raises `NotDriven`: the case fails and says so."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import logging
+import random
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from outfitter import app
+from outfitter.api import kinds
+from outfitter.api.kinds import Kind, Object
+from outfitter.faces.kube import auth
+from outfitter.store.clock import ManualClock
+from outfitter.store.memory import OpenRules
+from outfitter.store.names import Names
+
+ADMIN = auth.User("cases", (auth.MASTERS,))
+OWNERS = ("VirtualMachine", "VirtualMachineInstance")  # made first: others carry their uid
+HOLD = "outfitter.dev/cases"  # keeps an object that is being deleted from going
+GATES = ("HostDevices", "GPUsWithDRA", "HostDevicesWithDRA", "NetworkDevicesWithDRA", "ExternalNetResourceInjection",
+         "PodSecondaryInterfaceNamingUpgrade")  # known to the cases: one that a case does not name is off
+
+
+class NotDriven(Exception):
+    """The product has no way yet to be given what the case needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: Object
+
+    @property
+    def ok(self) -> bool:
+        return self.status < 300
+
+    @property
+    def causes(self) -> list[tuple[str, str]]:
+        """Field and message of everything that the server found wrong."""
+        if self.ok:
+            return []
+        causes = (self.body.get("details") or {}).get("causes") or [{"message": self.body.get("message", "")}]
+        return [(cause.get("field", ""), cause.get("message", "")) for cause in causes]
+
+
+class Api:
+    """Requests to the product's API server."""
+
+    def __init__(self, product: app.Embedded) -> None:
+        self._product = product
+
+    async def send(
+        self, method: str, path: str, body: Object | None = None, *, user: auth.User = ADMIN, labels: str = ""
+    ) -> Answer:
+        subject = [[("commonName", user.name)], *([("organizationName", group)] for group in user.groups)]
+        content = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        query = urlencode({"labelSelector": labels}) if labels else ""
+        scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": query.encode(),
+                 "headers": [(b"content-type", content.encode())], "extensions": {auth.PEER: {"subject": subject}}}
+        data = b"" if body is None else json.dumps(body).encode()
+        sent: list[dict[str, Any]] = []
+
+        async def receive() -> Mapping[str, Any]:
+            return {"type": "http.request", "body": data, "more_body": False}
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        await self._product.api(scope, receive, send)
+        return Answer(sent[0]["status"], json.loads(b"".join(part.get("body", b"") for part in sent[1:])))
+
+    async def create(self, obj: Object, *, user: auth.User = ADMIN) -> Answer:
+        """As the object is: in the version in which it is written."""
+        return await self.send("POST", _path(kind_of(obj), obj, named=False), obj, user=user)
+
+    async def update(self, obj: Object, *, user: auth.User = ADMIN) -> Answer:
+        return await self.send("PUT", _path(kind_of(obj), obj), obj, user=user)
+
+    async def set_status(self, obj: Object) -> Answer:
+        return await self.send("PATCH", _path(kind_of(obj), obj) + "/status", {"status": obj["status"]})
+
+    async def delete(self, obj: Object) -> Answer:
+        return await self.send("DELETE", _path(kind_of(obj), obj))
+
+    async def read(self, obj: Object) -> Object:
+        answer = await self.send("GET", _path(kind_of(obj), obj))
+        if not answer.ok:
+            raise NotDriven(f"{obj['kind']} {obj['metadata']['name']} cannot be read: {answer.body.get('message')}")
+        return answer.body
+
+    async def list(self, kind: Kind, namespace: str, labels: str = "") -> list[Object]:
+        shape = {"apiVersion": kind.api_version, "metadata": {"namespace": namespace}}
+        answer = await self.send("GET", _path(kind, shape, named=False), labels=labels)
+        return list(answer.body["items"])
+
+
+class World:
+    """One case's store, clock and names, over any number of runs of the product."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.clock, self._names = ManualClock(), Names(random.Random(1))
+        self._uids: dict[str, str] = {}  # as the case writes it -> as the server gave it
+        self._placed: dict[tuple[str, str, str], str] = {}  # namespace, kind, name -> the uid that the server gave
+        self.notes: list[str] = []  # what could not be told to the product
+
+    @contextlib.asynccontextmanager
+    async def product(self, *, controllers: bool = True) -> AsyncIterator[tuple[app.Embedded, Api]]:
+        async with app.embedded(data=self._folder, clock=self.clock, names=self._names, synchronous="OFF") as product:
+            if not controllers:
+                await product.runner.stop()
+            yield product, Api(product)
+
+    async def load(self, product: app.Embedded, api: Api, config: Mapping[str, Any], given: Sequence[Object]) -> None:
+        """Configure the product and put the given objects into it, with their status."""
+        await self._configure(api, config)
+        for namespace in sorted({obj["metadata"]["namespace"] for obj in given if obj["metadata"].get("namespace")}):
+            await self._put(product, api, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        for obj in sorted(given, key=lambda obj: obj["kind"] not in OWNERS):
+            await self._put(product, api, self.own(obj))
+
+    def own(self, obj: Object) -> Object:
+        """A copy of an object of the case that refers to others by the uids that the server gave them."""
+        for reference in obj["metadata"].get("ownerReferences") or ():
+            owner = (obj["metadata"].get("namespace", ""), reference["kind"], reference["name"])
+            if owner in self._placed and reference.get("uid"):
+                self._uids[reference["uid"]] = self._placed[owner]
+        mapped: Object = _replaced(copy.deepcopy(obj), self._uids)
+        return mapped
+
+    async def _put(self, product: app.Embedded, api: Api, obj: Object) -> None:
+        meta = obj["metadata"]
+        place = (meta.get("namespace", ""), obj["kind"], meta["name"])
+        status, deleted = obj.get("status"), meta.get("deletionTimestamp")
+        if deleted and not meta.get("finalizers"):
+            meta["finalizers"] = [HOLD]
+        answer = await api.create(obj)
+        if answer.status == 409:  # the product makes a few of its own, such as namespaces
+            return
+        if answer.status == 422:  # stored before the rule that refuses it now
+            rules, product.store.rules = product.store.rules, OpenRules()
+            answer = await api.create(obj)
+            product.store.rules = rules
+        if not answer.ok:
+            raise NotDriven(f"given {place[1]} {place[2]} was refused: {answer.body.get('message')}")
+        self._placed[place] = answer.body["metadata"]["uid"]
+        if meta.get("uid"):
+            self._uids[meta["uid"]] = self._placed[place]
+        if status and kind_of(obj).has_status:
+            answer = await api.set_status(obj)
+            if not answer.ok:
+                raise NotDriven(f"the status of given {place[1]} {place[2]} was refused: {answer.body.get('message')}")
+        if deleted:
+            await api.delete(obj)
+
+    async def _configure(self, api: Api, config: Mapping[str, Any]) -> None:
+        """The case's settings, as the cluster's KubeVirt object says them."""
+        on = list(config.get("featureGates") or ())
+        off = list(config.get("disabledFeatureGates") or ())
+        if config.get("gateDefaults") is None:
+            off += [gate for gate in GATES if gate not in on and gate not in off]
+        settings: Object = {"developerConfiguration": {"featureGates": on, "disabledFeatureGates": off}}
+        for key in ("permittedHostDevices", "vmRolloutStrategy"):
+            if key in config:
+                settings[key] = config[key]
+        if "parallelMigrationsPerCluster" in config:
+            settings["migrations"] = {"parallelMigrationsPerCluster": config["parallelMigrationsPerCluster"]}
+        spec: Object = {"configuration": settings}
+        if "workloadUpdateMethods" in config:
+            spec["workloadUpdateStrategy"] = {"workloadUpdateMethods": config["workloadUpdateMethods"]}
+        kubevirt: Object = {"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "spec": spec,
+                            "metadata": {"name": "kubevirt", "namespace": "kubevirt"}}
+        if kinds.of_object(kubevirt) is None:
+            self.notes.append("the product does not serve KubeVirt: it ran with its own settings, not with the case's")
+            return
+        await api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kubevirt"}})
+        answer = await api.create(kubevirt)
+        if answer.status == 409:
+            answer = await api.send("PATCH", _path(kind_of(kubevirt), kubevirt), {"spec": spec})
+        if not answer.ok:
+            raise NotDriven(f"the settings of the case were refused: {answer.body.get('message')}")
+
+
+@contextlib.asynccontextmanager
+async def world() -> AsyncIterator[World]:
+    with tempfile.TemporaryDirectory(prefix="outfitter-case-") as folder:
+        yield World(Path(folder))
+
+
+class Faults(logging.Handler):
+    """Collects what the product logs as a fault of its own while a case runs."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            self.said.append(f"a fault of the product: {record.getMessage()}: {record.exc_info[1]!r}")
+
+    def __enter__(self) -> Faults:
+        logging.getLogger("outfitter").addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("outfitter").removeHandler(self)
+
+
+def kind_of(obj: Mapping[str, Any]) -> Kind:
+    kind = kinds.of_object(obj)
+    if kind is None:
+        raise NotDriven(f"the product does not serve {obj['kind']} of {obj['apiVersion']}")
+    return kind
+
+
+def contains(text: str, part: Any) -> bool:
+    """Whether a message holds a token of a case, in whichever case of letters."""
+    return str(part).lower() in text.lower()
+
+
+def _path(kind: Kind, obj: Mapping[str, Any], *, named: bool = True) -> str:
+    meta, version = obj["metadata"], str(obj["apiVersion"])
+    words = ["apis" if "/" in version else "api", *version.split("/")]
+    if kind.namespaced:
+        words += ["namespaces", meta.get("namespace", "default")]
+    words.append(kind.plural)
+    if named:
+        words.append(meta["name"])
+    return "/" + "/".join(quote(word, safe="") for word in words)
+
+
+def _replaced(value: Any, table: Mapping[str, str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _replaced(inner, table) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_replaced(inner, table) for inner in value]
+    return table.get(value, value) if isinstance(value, str) else value
