@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -54,7 +54,7 @@ class Client:
 
     async def call(
         self, method: str, path: str, body: Any = None, *, type: str = "application/json", accept: str = "",
-        headers: dict[str, str] | None = None, **query: str,
+        headers: dict[str, str] | None = None, query: Mapping[str, str] | None = None, **words: str,
     ) -> Reply:
         sent = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         heads = {**({"content-type": type} if sent else {}), **({"accept": accept} if accept else {}), **(headers or {})}
@@ -72,7 +72,7 @@ class Client:
             messages.append(message)
 
         async with asyncio.timeout(PATIENCE):
-            await self.app(self.scope(method, path, heads, query), receive, send)
+            await self.app(self.scope(method, path, heads, {**(query or {}), **words}), receive, send)
         gone.set()
         start, *rest = messages
         assert start["type"] == "http.response.start"

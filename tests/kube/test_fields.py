@@ -26,7 +26,8 @@ CASES = {
     "deep in a claim": Case(kinds.RESOURCE_CLAIM, {"spec": {"devices": {"requests": [
         {"name": "a", "exactly": {"deviceClassName": "x", "cuont": 2}}, {"deviceClassName": "y"}]}}},
         ["spec.devices.requests[0].exactly.cuont", "spec.devices.requests[1].deviceClassName"]),
-    "in a map of objects": Case(kinds.RESOURCE_SLICE, {"spec": {"devices": [{"attributes": {"a": {"itn": 1}, "b": {"int": 1}}}]}},
+    "in a map of objects": Case(kinds.RESOURCE_SLICE,
+                                {"spec": {"devices": [{"attributes": {"a": {"itn": 1}, "b": {"int": 1}}}]}},
                                 ["spec.devices[0].attributes.a.itn"]),
     "opaque parameters are anything": Case(kinds.DEVICE_CLASS, {"spec": {"config": [
         {"opaque": {"driver": "x", "parameters": {"any": {"thing": 1}}}}]}}, []),
@@ -103,6 +104,7 @@ async def test_a_typo_in_a_claim_is_named(client: Client) -> None:
     assert 'unknown field "spec.devices.requests[0].exactly.deviceClasName"' in reply.json["message"]
 
 
-def test_settle_reads_null_as_absent() -> None:
-    settled = fields.settle(kinds.CONFIG_MAP, {"metadata": {"name": "a", "labels": None, "annotations": {"x": None}}, "spec": None})
+def test_settle_reads_null_as_absent_and_drops_what_is_empty() -> None:
+    metadata: Object = {"name": "a", "labels": None, "annotations": {"x": None}, "finalizers": [], "ownerReferences": []}
+    settled = fields.settle(kinds.CONFIG_MAP, {"metadata": metadata, "spec": None})
     assert settled == {"metadata": {"name": "a", "annotations": {"x": ""}}}

@@ -18,8 +18,8 @@ BORN = rfc3339(NOW - timedelta(minutes=5))
 
 AGES = {
     0: "0s", 119: "119s", 120: "2m", 125: "2m5s", 599: "9m59s", 600: "10m", 10_799: "179m", 10_800: "3h", 11_000: "3h3m",
-    28_800: "8h", 172_799: "47h", 172_800: "2d", 190_000: "2d4h", 691_200: "8d", 63_071_999: "729d", 63_072_000: "2y",
-    70_000_000: "2y80d", 252_288_000: "8y", -1: "0s", -5: "<invalid>",
+    28_800: "8h", 29_000: "8h", 172_799: "47h", 172_800: "2d", 190_000: "2d4h", 691_200: "8d", 63_071_999: "729d",
+    63_072_000: "2y", 70_000_000: "2y80d", 252_288_000: "8y", -1: "0s", -5: "<invalid>",
 }
 
 
@@ -101,9 +101,10 @@ def test_columns(case: Case) -> None:
 @pytest.mark.parametrize("kind", kinds.ALL, ids=lambda kind: kind.kind)
 @pytest.mark.parametrize("junk", [None, 5, "x", [], [5], {"a": 5}])
 def test_odd_objects_still_have_a_row(kind: Kind, junk: Any) -> None:
-    obj = {"metadata": {"name": "it", "creationTimestamp": junk}, "spec": {"bookings": junk, "containers": junk, "nodeName": junk},
-           "status": {"conditions": junk, "containerStatuses": junk, "interfaces": junk, "deviceStatus": junk, "addresses": junk,
-                      "allocation": junk, "reservedFor": junk}, "data": junk, "involvedObject": junk}
+    status = dict.fromkeys(("conditions", "containerStatuses", "interfaces", "deviceStatus", "addresses", "reservedFor"), junk)
+    spec = dict.fromkeys(("bookings", "containers", "nodeName"), junk)
+    obj = {"metadata": {"name": "it", "creationTimestamp": junk}, "spec": spec, "status": status, "data": junk,
+           "involvedObject": junk}
     table = tables.table(kind, [obj, {"metadata": {}, "spec": junk, "status": junk}], {}, now=NOW, include="None", version="v1")
     assert len(table["rows"]) == 2
 

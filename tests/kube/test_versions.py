@@ -61,6 +61,13 @@ def test_odd_shapes_pass_unharmed(odd: Any) -> None:
         assert versions.to_stored(kind, version, there) == obj
 
 
+def test_a_field_said_twice_stays_twice() -> None:
+    twice = {"spec": claims({"name": "a", "deviceClassName": "x", "count": 1, "exactly": {"deviceClassName": "y"}})}
+    stored = versions.to_stored(kinds.RESOURCE_CLAIM, "v1beta1", twice)
+    assert stored == {"spec": claims({"name": "a", "deviceClassName": "x", "exactly": {"deviceClassName": "y", "count": 1}})}
+    assert versions.from_stored(kinds.RESOURCE_CLAIM, "v1beta1", stored) == twice
+
+
 SCALARS = st.none() | st.booleans() | st.integers(-5, 5) | st.text("ab", max_size=2)
 UNKNOWN = st.dictionaries(st.sampled_from(["mine", "yours", "x"]), SCALARS | st.lists(SCALARS, max_size=2), max_size=2)
 AMOUNT = st.fixed_dictionaries({"value": st.sampled_from(["1", "2Gi"])}, optional={"requestPolicy": UNKNOWN, "mine": SCALARS})

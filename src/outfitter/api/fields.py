@@ -153,11 +153,12 @@ def _strangers(value: Any, known: Tree | None, path: str) -> Iterator[str]:
 # The fields of metadata whose type everybody relies on.
 TEXTS = ("name", "generateName", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
 MAPS = ("labels", "annotations")
+EMPTY = (*MAPS, "finalizers", "ownerReferences", "managedFields")  # not written when there is nothing in them
 
 
 def settle(kind: Kind, obj: Any) -> Object:
     """The object with its outermost shape made sure: an object with metadata whose fields have their types. Null counts as
-    absent, as Kubernetes reads it. BadRequest names the field."""
+    absent, and so do the empty maps and lists of metadata, as Kubernetes has it. BadRequest names the field."""
     what = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}'
     if not isinstance(obj, dict):
         raise BadRequest(f"the object provided is unrecognized (must be of type {kind.kind}): it is {_type(obj)}")
@@ -178,7 +179,7 @@ def settle(kind: Kind, obj: Any) -> Object:
     owners = meta.get("ownerReferences", [])
     if not isinstance(owners, list) or not all(isinstance(each, dict) for each in owners):
         raise BadRequest(f"{what}: metadata.ownerReferences: must be a list of objects")
-    return {**out, "metadata": meta}
+    return {**out, "metadata": {name: value for name, value in meta.items() if value or name not in EMPTY}}
 
 
 def _texts(what: str, path: str, value: Any) -> dict[str, str]:

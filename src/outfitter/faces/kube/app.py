@@ -1,12 +1,11 @@
 """The API server as a raw ASGI application: who asks, what about, may they, and the answer.
 
 Every path ends here in one of three ways: an answer in one piece, a watch, or a Status that says what is wrong. Metrics,
-users and roles, and server-side apply have their places in `_fixed`, `auth.authorize` and `verbs.patch_`."""
+users and roles, and server-side apply have their places in `_page`, `auth.authorize` and `verbs.patch_`."""
 
 from __future__ import annotations
 
 import asyncio
-import gzip
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -27,7 +26,6 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 log = logging.getLogger(__name__)
 ABORT = "outfitter.abort"  # the ASGI extension that drops the connection
-COMPRESS_FROM = 128 << 10  # bytes of an answer
 MAX_QUERY_FIELDS = 100
 
 
@@ -100,7 +98,7 @@ class App:
         extra: Headers = warning_headers(request.warnings) if request else []
         if close:
             extra.append((b"connection", b"close"))
-        await _reply(send, _compressed(result, headers), extra)
+        await _reply(send, result, extra)
 
     # -- what is not an object
 
@@ -226,13 +224,6 @@ def _failed(error: OutfitterError, target: Target | None) -> Answer:
     whole = answer(body, error.status)
     seconds = body.get("details", {}).get("retryAfterSeconds")
     return Answer(whole.data, whole.status, headers=[(b"retry-after", str(seconds).encode())]) if seconds else whole
-
-
-def _compressed(result: Answer, headers: Mapping[bytes, bytes]) -> Answer:
-    if len(result.data) < COMPRESS_FROM or b"gzip" not in headers.get(b"accept-encoding", b""):
-        return result
-    extra = [*result.headers, (b"content-encoding", b"gzip"), (b"vary", b"Accept-Encoding")]
-    return Answer(gzip.compress(result.data, 1), result.status, result.content_type, extra)
 
 
 async def _reply(send: Send, result: Answer, extra: Headers) -> None:

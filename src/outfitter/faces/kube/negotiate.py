@@ -19,7 +19,7 @@ from outfitter.faces.kube.status import NotAcceptable
 
 MAX_BODY = 3 << 20  # bytes, as kube-apiserver
 MAX_DEPTH = 128  # levels of nesting in a body or in a patched object
-MAX_NODES = 1_000_000  # values in a YAML body once its aliases are spelt out
+MAX_NODES = 250_000  # values in a YAML body, before and after its aliases are spelt out; more would hold everybody up
 JSON, YAML, PROTOBUF = "application/json", "application/yaml", "application/vnd.kubernetes.protobuf"
 
 _decode = msgspec.json.Decoder().decode
@@ -69,6 +69,10 @@ def _reason(error: Exception) -> str:
 
 def _too_deep() -> BadRequest:
     return BadRequest(f"the object is nested deeper than {MAX_DEPTH} levels")
+
+
+def _too_many() -> TooLarge:
+    return TooLarge(f"the body has more than {MAX_NODES} values once its aliases are spelt out; JSON may have more")
 
 
 def check_depth(value: Any) -> None:
@@ -143,9 +147,11 @@ def from_yaml(data: bytes) -> Body:
 
 
 def _shallow(data: bytes) -> None:
-    """Refuse endless nesting before anything recurses into it."""
+    """Refuse endless nesting before anything recurses into it, and more values than there is time for."""
     depth = 0
-    for event in yaml.parse(data, Loader=_Loader):
+    for number, event in enumerate(yaml.parse(data, Loader=_Loader)):
+        if number > 2 * MAX_NODES:
+            raise _too_many()
         if isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
             depth += 1
             if depth > MAX_DEPTH:
@@ -181,7 +187,7 @@ def _plain(value: Any) -> Any:
         nonlocal left
         left -= 1
         if left < 0:
-            raise TooLarge(f"the body has more than {MAX_NODES} values once its aliases are spelt out")
+            raise _too_many()
         if depth > MAX_DEPTH:
             raise _too_deep()
         if isinstance(value, dict):
