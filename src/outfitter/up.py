@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shlex
 import signal
 import socket
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import outfitter
 from outfitter import app
+from outfitter.errors import Refused
 from outfitter.inventory import simulate
 from outfitter.node.host import Host
 
@@ -23,7 +25,10 @@ def run(*, data: Path, port: int, simulation: str | None, kubeconfig: Path | Non
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, stream=sys.stderr,
                         format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(data.absolute(), port, simulation, kubeconfig and kubeconfig.absolute()))
+        try:
+            runner.run(_serve(data.absolute(), port, simulation, kubeconfig and kubeconfig.absolute()))
+        except OSError as error:  # a folder that may not be written, a disk that is full
+            raise Refused(f"outfitter cannot run with its data in {data.absolute()}: {error}") from error
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
@@ -78,7 +83,7 @@ def _greeting(product: app.Embedded, data: Path, why: str, kubeconfig: Path) -> 
   data        {data}
 
 In another terminal:
-  export KUBECONFIG={kubeconfig}
+  export KUBECONFIG={shlex.quote(str(kubeconfig))}
   outfit get nodes,resourceslices      or: kubectl get nodes,resourceslices
   outfit apply -f examples/01-one-vf   or: kubectl apply -f examples/01-one-vf
   outfit why vmi/blue

@@ -78,6 +78,8 @@ class Simulation:
 
 def named(argument: str) -> Simulation:
     """What `--simulate` was given: "2x8", or else the path of a hosts file."""
+    if not argument.strip():
+        raise errors.Invalid("--simulate says nothing; write for example 2x8, or the path of a hosts file")
     return parse_shorthand(argument) if _SHORTHAND.fullmatch(argument) else load(Path(argument))
 
 

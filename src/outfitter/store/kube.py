@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import os
 import socket
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, NoReturn
@@ -379,7 +380,12 @@ async def _once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerTy
 
 
 def _lost(server: str, error: Exception) -> errors.Unavailable:
-    return errors.Unavailable(f"{server} cannot be reached or broke off: {str(error) or type(error).__name__}")
+    first: BaseException = error  # what happened, without aiohttp's words about its own objects
+    while first.__cause__ is not None:
+        first = first.__cause__
+    known = isinstance(first, OSError) and first.errno is not None and first.errno > 0
+    words = os.strerror(first.errno) if known else str(first) or type(first).__name__
+    return errors.Unavailable(f"{server} cannot be reached or broke off: {words}")
 
 
 def _socket(info: aiohttp.AddrInfoType) -> socket.socket:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import functools
+import json
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +17,7 @@ import yaml
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
-from outfitter.errors import BadRequest, Refused
+from outfitter.errors import BadRequest, Refused, Unavailable
 from outfitter.store import kubeconfig as configs
 from outfitter.store.clock import SystemClock
 from outfitter.store.kube import Kube
@@ -31,31 +32,42 @@ def default_data() -> Path:
 
 
 class Client:
-    def __init__(self, store: Kube, namespace: str) -> None:
-        self.store, self.namespace = store, namespace
+    """The way to the server, looked up when it is first needed: what a person typed wrong is told without one."""
+
+    def __init__(self, kubeconfig: str | None, namespace: str | None) -> None:
+        self._kubeconfig, self._namespace = kubeconfig, namespace
+
+    @functools.cached_property
+    def store(self) -> Kube:
+        """By the file named, else $KUBECONFIG, else that of an `outfit up` in the usual place, else what kubectl would take."""
+        own = default_data() / "kubeconfig"
+        path = self._kubeconfig or (str(own) if not os.environ.get("KUBECONFIG") and own.exists() else None)
+        clock = SystemClock()
+        return Kube(configs.load(path, clock=clock), clock=clock, field_validation="Strict")
+
+    @property
+    def namespace(self) -> str:
+        return self._namespace or self.store.access.namespace or "default"
 
     def place(self, kind: Kind) -> str:
         return self.namespace if kind.namespaced else ""
 
-
-@contextlib.asynccontextmanager
-async def connect(kubeconfig: str | None, namespace: str | None) -> AsyncIterator[Client]:
-    """The file named, else $KUBECONFIG, else that of an `outfit up` in the usual place, else what kubectl would take."""
-    own = default_data() / "kubeconfig"
-    path = kubeconfig or (str(own) if not os.environ.get("KUBECONFIG") and own.exists() else None)
-    clock = SystemClock()
-    access = configs.load(path, clock=clock)
-    store = Kube(access, clock=clock, field_validation="Strict")
-    try:
-        yield Client(store, namespace or access.namespace or "default")
-    finally:
-        await store.close()
+    async def close(self) -> None:
+        if "store" in self.__dict__:
+            await self.store.close()
 
 
 def run(context: click.Context, work: Callable[[Client], Awaitable[T]]) -> T:
     async def inner() -> T:
-        async with connect(context.obj["kubeconfig"], context.obj["namespace"]) as client:
+        client = Client(context.obj["kubeconfig"], context.obj["namespace"])
+        try:
             return await work(client)
+        except Unavailable as error:
+            if error.__cause__ is None:  # the server itself said so
+                raise
+            raise Unavailable(f"{error} (the address is from {client.store.access.origin}; is that server running?)") from error
+        finally:
+            await client.close()
 
     return asyncio.run(inner())
 
@@ -68,40 +80,73 @@ def kind_named(word: str) -> Kind:
     return kind
 
 
-def targets(words: Iterable[str]) -> Iterator[tuple[Kind, str | None]]:
+def kinds_named(word: str) -> list[Kind]:
+    """`all` stands for the kinds that say so of themselves."""
+    return [kind for kind in kinds.ALL if word in kind.categories] or [kind_named(word)]
+
+
+def targets(words: Sequence[str]) -> list[tuple[Kind, str | None]]:
     """`vmi blue green`, `vmi/blue pod/x`, `nodes,resourceslices`: kinds and names; None: all of that kind."""
-    words = list(words)
-    if words and "/" in words[0]:
-        for word in words:
-            kind, _, name = word.partition("/")
-            yield kind_named(kind), name
-        return
-    for word in words[0].split(",") if words else ():
-        if words[1:]:
-            yield from ((kind_named(word), name) for name in words[1:])
-        else:
-            yield kind_named(word), None
+    if any("/" in word for word in words):
+        return [_named(word) for word in words]
+    if not words:
+        return []
+    wanted = [kind for word in words[0].split(",") for kind in kinds_named(word)]
+    return [(kind, name) for kind in wanted for name in words[1:] or (None,)]
 
 
-def documents(names: Iterable[str]) -> Iterator[tuple[Kind, Object, str]]:
+def _named(word: str) -> tuple[Kind, str | None]:
+    kind, slash, name = word.partition("/")
+    if not (kind and slash and name) or "/" in name:
+        raise click.UsageError(f"{word!r} is not of the form KIND/NAME like the others; write KIND NAME... or KIND/NAME...")
+    return kind_named(kind), name
+
+
+def documents(names: Iterable[str]) -> list[tuple[Kind, Object, str]]:
     """Every object in files, folders and standard input (`-`), with its kind as written and where it stands."""
+    out: list[tuple[Kind, Object, str]] = []
     for name in names:
+        before = len(out)
         for source, text in _texts(name):
             try:
-                found = list(yaml.safe_load_all(text))
-            except yaml.YAMLError as error:
+                found = list(yaml.load_all(text, Loader=_Loader))
+                json.dumps(found, allow_nan=False)  # nothing that could not travel
+            except (yaml.YAMLError, ValueError, TypeError) as error:
                 raise BadRequest(f"{source} is not YAML: {error}") from error
             for number, document in enumerate(found):
                 if document is not None:
-                    yield from _objects(document, f"{source}, document {number + 1}")
+                    out += _objects(document, f"{source}, document {number + 1}" if len(found) > 1 else source)
+        if len(out) == before:
+            raise BadRequest(f"{name} holds no object" + (f": no file in it ends with {', '.join(SUFFIXES)}, or all are empty"
+                                                          if Path(name).is_dir() else ""))
+    return out
+
+
+class _Loader(yaml.SafeLoader):
+    """Values that JSON has, and no others: a date stays text, and a key may stand only once."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012  # PyYAML looks for it here
+        letter: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(None, None, "a key must be plain text", key.start_mark)
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key.value!r} stands twice", key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 def _texts(name: str) -> Iterator[tuple[str, str]]:
-    if name == "-":
-        yield "standard input", sys.stdin.read()
-        return
     path = Path(name)
     try:
+        if name == "-":
+            yield "standard input", sys.stdin.read()
+            return
         files = sorted(part for part in path.iterdir() if part.suffix in SUFFIXES) if path.is_dir() else [path]
         for file in files:
             yield str(file), file.read_text(encoding="utf-8")
@@ -111,8 +156,8 @@ def _texts(name: str) -> Iterator[tuple[str, str]]:
 
 def _objects(document: Any, where: str) -> Iterator[tuple[Kind, Object, str]]:
     if isinstance(document, dict) and document.get("kind") == "List":
-        for item in document.get("items") or ():
-            yield from _objects(item, where)
+        for number, item in enumerate(document.get("items") or ()):
+            yield from _objects(item, f"{where}, items[{number}]")
         return
     if not isinstance(document, dict) or not document.get("apiVersion") or not document.get("kind"):
         raise BadRequest(f"{where}: an object starts with apiVersion and kind")
@@ -120,7 +165,10 @@ def _objects(document: Any, where: str) -> Iterator[tuple[Kind, Object, str]]:
     if kind is None:
         known = ", ".join(f"{kind.kind} ({kind.api_version})" for kind in kinds.ALL)
         raise BadRequest(f"{where}: there is no {document['kind']} in {document['apiVersion']}; there are {known}")
-    if not isinstance(document.get("metadata"), dict) or not (document["metadata"].get("name")
-                                                              or document["metadata"].get("generateName")):
+    meta = document.get("metadata")
+    if not isinstance(meta, dict) or not (meta.get("name") or meta.get("generateName")):
         raise BadRequest(f"{where}: metadata.name is missing")
+    for key in ("name", "generateName", "namespace"):
+        if not isinstance(meta.get(key, ""), str):
+            raise BadRequest(f"{where}: metadata.{key} must be text; write {key}: \"{meta[key]}\"")
     yield replace(kind, version=document["apiVersion"].rpartition("/")[2], older=()), document, where

@@ -22,33 +22,33 @@ def main(*, up: Up, arguments: Sequence[str] | None = None) -> None:
     command = commands(up)
     try:
         command.main(args=list(arguments) if arguments is not None else None, prog_name="outfit", standalone_mode=False)
-    except click.exceptions.Abort:
+    except (click.exceptions.Abort, KeyboardInterrupt):
         sys.exit(130)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except Invalid as error:
-        click.echo(f"error: {error}", err=True)
-        for cause in error.causes if len(error.causes) > 1 else ():
-            click.echo(f"  {cause.field}: {cause.message}", err=True)
-        sys.exit(1)
     except OutfitterError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {_sentence(error)}", err=True)
         sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(0)
+
+
+def _sentence(error: OutfitterError) -> str:
+    """Several causes stand on a line each."""
+    causes = [f"{cause.field}: {cause.message}" for cause in error.causes] if isinstance(error, Invalid) else []
+    head = str(error).removesuffix("; ".join(causes))
+    return "\n  ".join([head.rstrip(), *causes]) if len(causes) > 1 and head != str(error) else str(error)
 
 
 def commands(up: Up) -> click.Group:
     @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-    @click.option("--kubeconfig", metavar="FILE", help="How to reach the API server (default: $KUBECONFIG).")
+    @click.option("--kubeconfig", metavar="FILE", help="How to reach the API server (default: $KUBECONFIG, else that of "
+                                                       "outfit up, else ~/.kube/config).")
     @click.option("-n", "--namespace", metavar="NAME", help="The namespace (default: the kubeconfig's).")
     @click.pass_context
     def outfit(context: click.Context, kubeconfig: str | None, namespace: str | None) -> None:
-        """Outfits virtual machines with hardware."""
+        """Outfits virtual machines with hardware.
+
+        Begin with: outfit up. Options -n and --kubeconfig may also stand after the command."""
         context.obj = {"kubeconfig": kubeconfig, "namespace": namespace}
 
     @outfit.command("up")
@@ -62,7 +62,7 @@ def commands(up: Up) -> click.Group:
                   help="Write the kubeconfig there too (default: only to DIR/kubeconfig).")
     @click.option("-v", "--verbose", is_flag=True, help="Say more about what happens.")
     def up_command(data: Path | None, port: int, simulation: str | None, kubeconfig: Path | None, verbose: bool) -> None:
-        """Run everything in one process: API server, scheduler, controllers, node agent."""
+        """Run the whole product here, in one process."""
         from outfitter.faces.cli.client import default_data  # noqa: PLC0415
 
         up(data=data or default_data(), port=port, simulation=simulation, kubeconfig=kubeconfig, verbose=verbose)
@@ -73,14 +73,16 @@ def commands(up: Up) -> click.Group:
 
 
 def _place(command: Callable[..., Any]) -> Callable[..., Any]:
-    """-n after the command too, where people type it."""
+    """-n and --kubeconfig after the command too, where people type them."""
 
-    def remember(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    def remember(context: click.Context, option: click.Parameter, value: str | None) -> None:
         if value:
-            context.obj["namespace"] = value
+            context.obj[option.name] = value
 
-    return click.option("-n", "--namespace", metavar="NAME", expose_value=False, callback=remember,
-                        help="The namespace.")(command)
+    for names, metavar, text in ((("--kubeconfig",), "FILE", "How to reach the API server."),
+                                 (("-n", "--namespace"), "NAME", "The namespace.")):
+        command = click.option(*names, metavar=metavar, expose_value=False, callback=remember, help=text)(command)
+    return command
 
 
 def _work(context: click.Context, name: str, *arguments: Any, **options: Any) -> None:
@@ -93,7 +95,8 @@ def _work(context: click.Context, name: str, *arguments: Any, **options: Any) ->
 @click.command("get")
 @click.argument("words", nargs=-1, required=True, metavar="KIND[,KIND] [NAME...] | KIND/NAME...")
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="In every namespace.")
-@click.option("-o", "--output", "how", type=click.Choice(["table", "wide", "yaml", "json", "name"]), default="table")
+@click.option("-o", "--output", "how", type=click.Choice(["table", "wide", "yaml", "json", "name"]), default="table",
+              help="How to show them (default: table).")
 @click.option("-l", "--selector", "labels", default="", metavar="SELECTOR", help="Only with these labels.")
 @click.option("--field-selector", "fields", default="", metavar="SELECTOR", help="Only with these fields.")
 @_place
@@ -144,7 +147,7 @@ def _why(context: click.Context, words: tuple[str, ...]) -> None:
 
 
 @click.command("domxml")
-@click.argument("name", required=False)
+@click.argument("name", required=False, metavar="[vmi/]NAME")
 @click.option("-f", "--filename", "file", metavar="FILE", help="An instance in a file, with its status.deviceStatus.")
 @_place
 @click.pass_context
@@ -162,6 +165,7 @@ def _domxml(context: click.Context, name: str | None, file: str | None) -> None:
 
 @click.command("version")
 @click.option("--client", "only_client", is_flag=True, help="Do not ask the server.")
+@_place
 @click.pass_context
 def _version(context: click.Context, only_client: bool) -> None:
     """Print the versions of this program and of the server."""

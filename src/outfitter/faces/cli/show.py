@@ -50,7 +50,12 @@ def dump(objects: Sequence[Object], how: str, *, many: bool) -> str:
     value: Any = {"apiVersion": "v1", "kind": "List", "items": list(objects)} if many else objects[0]
     if how == "json":
         return json.dumps(value, indent=2)
-    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True)).rstrip()
+    return _yaml(value)
+
+
+def _yaml(value: Any) -> str:
+    """A line of text stays one line, for those who search in it."""
+    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=float("inf"))).rstrip()
 
 
 async def description(client: Client, kind: Kind, obj: Object) -> list[str]:
@@ -67,8 +72,7 @@ async def description(client: Client, kind: Kind, obj: Object) -> list[str]:
         if pairs:
             lines.append(f"{title + ':':<14}" + ", ".join(f"{name}={text}" for name, text in sorted(pairs.items())))
     for key in (key for key in obj if key not in ("apiVersion", "kind", "metadata")):
-        text = yaml.safe_dump(obj[key], sort_keys=False, allow_unicode=True).rstrip()
-        lines += [f"{key[:1].upper() + key[1:]}:", *(f"  {line}" for line in text.splitlines())]
+        lines += [f"{key[:1].upper() + key[1:]}:", *(f"  {line}" for line in _yaml(obj[key]).splitlines())]
     return [*lines, *await _events(client, meta)]
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from outfitter.api import kinds, patch
+from outfitter.api import kinds, machine, patch
 from outfitter.api.kinds import Kind, Object
-from outfitter.errors import BadRequest, NotFound, Unavailable
+from outfitter.errors import BadRequest, Expired, NotFound, Refused, Unavailable
 from outfitter.faces.cli import show
 from outfitter.faces.cli.client import Client, documents, kind_named, targets
 from outfitter.launcher import domain
@@ -24,6 +24,10 @@ async def get(client: Client, words: Sequence[str], *, everywhere: bool, how: st
     asked: dict[Kind, list[str]] = {}
     for kind, name in targets(words):
         asked.setdefault(kind, []).extend([name] if name else [])
+    if any(asked.values()) and (labels or fields):
+        raise click.UsageError("names and selectors do not go together: leave one of them out")
+    if everywhere and any(names for kind, names in asked.items() if kind.namespaced):
+        raise click.UsageError("a name is of one namespace: say which with -n NAMESPACE instead of -A")
     objects: list[Object] = []
     for number, (kind, names) in enumerate(asked.items()):
         if how in ("table", "wide"):
@@ -52,7 +56,7 @@ def _title(obj: Object) -> str:
 
 
 async def apply(client: Client, files: Sequence[str]) -> None:
-    for kind, obj, _ in list(documents(files)):
+    for kind, obj, _ in documents(files):
         if kind.namespaced:
             obj["metadata"].setdefault("namespace", client.namespace)
         show.say([await _apply(client, kind, obj)])
@@ -68,22 +72,31 @@ async def _apply(client: Client, kind: Kind, obj: Object) -> str:
         live = await client.store.get(kind, meta["name"], meta.get("namespace", ""))
     except NotFound:
         return f"{_title(await client.store.create(kind, wanted))} created"
-    last = json.loads((live["metadata"].get("annotations") or {}).get(show.LAST_APPLIED) or "{}")
+    last = _last_applied(live)
     change = patch.difference(last, {key: value for key, value in wanted.items() if key != "status"}, live)
-    if not change or (last == json.loads(plain) and change == {"metadata": {"annotations": {show.LAST_APPLIED: plain + "\n"}}}):
-        return f"{_title(live)} unchanged"
-    return f"{_title(await client.store.patch(kind, meta['name'], change, meta.get('namespace', '')))} configured"
+    # The server may have filled in defaults, which a list cannot show as additions of others: its revision is the judge.
+    after = await client.store.patch(kind, meta["name"], change, meta.get("namespace", "")) if change else live
+    same = after["metadata"]["resourceVersion"] == live["metadata"]["resourceVersion"]
+    return f"{_title(live)} {'unchanged' if same else 'configured'}"
+
+
+def _last_applied(live: Object) -> Object:
+    text = (live["metadata"].get("annotations") or {}).get(show.LAST_APPLIED) or "{}"
+    try:
+        return dict(json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise BadRequest(f"{_title(live)}: the annotation {show.LAST_APPLIED} is not what an apply has written ({error}); "
+                         "remove it and apply again") from error
 
 
 async def delete(client: Client, words: Sequence[str], files: Sequence[str], *, wait: bool) -> None:
-    going: list[tuple[Kind, str, str]] = []
-    for kind, name in targets(words):
-        if name is None:
-            raise BadRequest(f"which {kind.plural}? Name them: outfit delete {kind.singular} NAME")
-        going.append((kind, name, client.place(kind)))
-    for kind, obj, _ in documents(files):
-        place = obj["metadata"].get("namespace", client.namespace) if kind.namespaced else ""
-        going.append((kind, obj["metadata"]["name"], place))
+    typed, written = _one_by_one("delete", words), documents(files)
+    for _, obj, where in written:
+        if not obj["metadata"].get("name"):
+            raise BadRequest(f"{where}: metadata.name is missing; what was made from generateName has a name of its own")
+    going = [(kind, name, client.place(kind)) for kind, name in typed]
+    for kind, obj, _ in written:
+        going.append((kind, obj["metadata"]["name"], obj["metadata"].get("namespace") or client.place(kind)))
     missing: list[NotFound] = []
     gone: list[tuple[Kind, str, str, str]] = []
     for kind, name, place in going:
@@ -110,14 +123,23 @@ async def _until_gone(client: Client, kind: Kind, name: str, place: str, uid: st
             async for event in client.store.watch(kind, place, since=listing.revision, fields=f"metadata.name={name}"):
                 if event.type == "DELETED" and event.object["metadata"]["uid"] == uid:
                     return
-        except Unavailable:
-            return  # the server went away; there is nothing more to see
+        except (Unavailable, Expired):
+            continue  # the list says whether the server is still there
+
+
+def _one_by_one(verb: str, words: Sequence[str]) -> list[tuple[Kind, str]]:
+    """What must be called by name."""
+    out = []
+    for kind, name in targets(words):
+        if name is None:
+            word = (*kind.short, kind.singular)[0]
+            raise click.UsageError(f"which of the {kind.plural}? Write outfit {verb} {word} NAME")
+        out.append((kind, name))
+    return out
 
 
 async def describe(client: Client, words: Sequence[str]) -> None:
-    for number, (kind, name) in enumerate(targets(words)):
-        if name is None:
-            raise BadRequest(f"which of the {kind.plural}? Name one: outfit describe {kind.singular} NAME")
+    for number, (kind, name) in enumerate(_one_by_one("describe", words)):
         obj = await client.store.get(kind, name, client.place(kind))
         lines = await show.description(client, kind, obj)
         if kind in EXPLAINED:
@@ -130,27 +152,37 @@ WORDS = {"vm": kinds.INSTANCE, "claim": kinds.RESOURCE_CLAIM}
 
 
 async def why(client: Client, words: Sequence[str]) -> None:
-    for kind, obj in [await _meant(client, word) for word in _questions(words)]:
-        show.say(EXPLAINED[kind](await _facts(client), obj))
+    for kind, name in _questions(words):
+        found, obj = await _find(client, kind, name)
+        show.say(EXPLAINED[found](await _facts(client), obj))
 
 
-def _questions(words: Sequence[str]) -> list[str]:
-    """`why vmi blue` means `why vmi/blue`."""
-    if len(words) == 2 and "/" not in words[0] and (words[0] in WORDS or kinds.named(words[0]) in EXPLAINED):
-        return [f"{words[0]}/{words[1]}"]
-    return list(words)
-
-
-async def _meant(client: Client, word: str) -> tuple[Kind, Object]:
-    spoken, slash, name = word.rpartition("/")
-    if slash:
-        kind = WORDS.get(spoken) or kind_named(spoken)
-        if kind not in EXPLAINED:
+def _questions(words: Sequence[str]) -> list[tuple[Kind | None, str]]:
+    """Which kind and name is asked for; None: whichever kind has that name. `why vmi blue` means `why vmi/blue`."""
+    if len(words) > 1 and _word(words[0]) in EXPLAINED:
+        words = [f"{words[0]}/{name}" for name in words[1:]]
+    out: list[tuple[Kind | None, str]] = []
+    for word in words:
+        spoken, slash, name = word.rpartition("/")
+        kind = (_word(spoken) or kind_named(spoken)) if slash else None
+        if kind is not None and kind not in EXPLAINED:
             raise BadRequest(f"why speaks of machines, pods and claims, not of {kind.plural}")
+        if not name:
+            raise click.UsageError(f"{word!r} names nobody; write for example vmi/blue")
+        out.append((kind, name))
+    return out
+
+
+def _word(spoken: str) -> Kind | None:
+    return WORDS.get(spoken) or kinds.named(spoken)
+
+
+async def _find(client: Client, kind: Kind | None, name: str) -> tuple[Kind, Object]:
+    if kind is not None:
         return kind, await client.store.get(kind, name, client.place(kind))
-    for kind in EXPLAINED:
+    for each in EXPLAINED:
         try:
-            return kind, await client.store.get(kind, name, client.namespace)
+            return each, await client.store.get(each, name, client.namespace)
         except NotFound:
             continue
     raise NotFound(f"there is no machine, pod or claim {name!r} in namespace {client.namespace}")
@@ -166,9 +198,12 @@ async def _facts(client: Client) -> explain.Facts:
     return explain.Facts(instances, pods, claims, classes, slices, pages, nodes)
 
 
-async def domxml(client: Client, name: str) -> None:
+async def domxml(client: Client, word: str) -> None:
+    spoken, slash, name = word.rpartition("/")
+    if (slash and _word(spoken) != kinds.INSTANCE) or not name:
+        raise click.UsageError(f"{word!r} is no machine; write its name, or vmi/NAME")
     instance = await client.store.get(kinds.INSTANCE, name, client.namespace)
-    click.echo(domain.build(instance).xml, nl=False)
+    _say_domain(instance)
 
 
 async def domxml_of_file(file: str, namespace: str) -> None:
@@ -176,8 +211,16 @@ async def domxml_of_file(file: str, namespace: str) -> None:
     if not found:
         raise BadRequest(f"{file} has no VirtualMachineInstance")
     for obj in found:
-        meta: dict[str, Any] = {"namespace": namespace, "uid": NIL, **obj["metadata"]}
-        click.echo(domain.build({**obj, "metadata": meta}).xml, nl=False)
+        meta: dict[str, Any] = {"namespace": namespace, "uid": NIL, "name": "unnamed", **obj["metadata"]}
+        _say_domain({**obj, "metadata": meta})
+
+
+def _say_domain(instance: Object) -> None:
+    if lacking := machine.missing_devices(instance):
+        name = instance["metadata"]["name"]
+        raise Refused(f"vmi/{name} has no domain yet: status.deviceStatus does not name {', '.join(lacking)}; "
+                      f"outfit why vmi/{name} says what it waits for")
+    click.echo(domain.build(instance).xml, nl=False)
 
 
 async def version(client: Client) -> None:

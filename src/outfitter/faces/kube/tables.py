@@ -168,7 +168,7 @@ def instance_devices(obj: Object, now: datetime) -> Cell:
 
 def instance_waiting(obj: Object, now: datetime) -> Cell:
     """Why it does not run yet: the message of the first condition that says so."""
-    for type_ in ("Synchronized", "Ready"):
+    for type_ in ("Synchronized", "PodScheduled", "DevicesReady", "Ready"):  # the most telling first
         if condition(type_)(obj, now) == "False":
             return condition(type_, "message")(obj, now)
     return ""

@@ -1,0 +1,171 @@
+"""What a person types wrong is told without a server, and what needs none works without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import outfitter
+from tests.e2e.process import EXAMPLE, Typed, typed
+
+INSTANCE = """
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstance
+metadata: {name: blue}
+spec:
+  resourceClaims: [{name: c, resourceClaimName: mine}]
+  domain: {devices: {hostDevices: [{name: nic0, claimName: c, requestName: nic}]}}
+"""
+STATUS = """
+status:
+  deviceStatus:
+    hostDeviceStatuses:
+    - name: nic0
+      deviceResourceClaimStatus: {name: d, resourceClaimName: mine, attributes: {pciAddress: "0000:3b:01.0"}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kubeconfig anywhere: whoever looks for one fails with "no kubeconfig"."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("KUBECONFIG", "XDG_STATE_HOME", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+
+
+# what is typed -> exit code, and words of the answer; {tmp} is a folder
+TYPED: dict[str, tuple[list[str], int, list[str]]] = {
+    "nothing at all": ([], 2, ["Usage: outfit", "Commands:"]),
+    "an unknown command": (["grt"], 2, ["No such command 'grt'"]),
+    "an unknown option": (["get", "vmi", "--colour"], 2, ["No such option", "--colour"]),
+    "get without a kind": (["get"], 2, ["Missing argument 'KIND"]),
+    "get of an unknown kind": (["get", "gpus"], 1, ["there is no kind 'gpus'", "virtualmachineinstances"]),
+    "get of one known and one unknown kind": (["get", "nodes,gpus"], 1, ["there is no kind 'gpus'"]),
+    "get of an unknown kind with a name": (["get", "gpu/x"], 1, ["there is no kind 'gpu'"]),
+    "get mixes two ways of naming": (["get", "vmi/blue", "pods"], 2, ["'pods' is not of the form KIND/NAME"]),
+    "get mixes them the other way": (["get", "vmi", "pod/x"], 2, ["'vmi' is not of the form KIND/NAME"]),
+    "get without the name behind the slash": (["get", "vmi/"], 2, ["'vmi/' is not of the form KIND/NAME"]),
+    "get of a name everywhere": (["get", "vmi", "blue", "-A"], 2, ["-n NAMESPACE instead of -A"]),
+    "get of a name with a selector": (["get", "vmi", "blue", "-l", "a=b"], 2, ["names and selectors do not go together"]),
+    "get in an unknown format": (["get", "vmi", "-o", "xml"], 2, ["'xml' is not one of 'table', 'wide', 'yaml'"]),
+    "describe without a name": (["describe", "vmi"], 2, ["Write outfit describe vmi NAME"]),
+    "describe of an unknown kind": (["describe", "gpu", "x"], 1, ["there is no kind 'gpu'"]),
+    "delete of nothing": (["delete"], 2, ["KIND NAME, KIND/NAME or -f FILE"]),
+    "delete without a name": (["delete", "resourceclaim"], 2, ["Write outfit delete resourceclaim NAME"]),
+    "delete of both": (["delete", "vmi", "blue", "-f", "x"], 2, ["KIND NAME, KIND/NAME or -f FILE"]),
+    "delete of a file that is not there": (["delete", "-f", "{tmp}/none"], 1, ["{tmp}/none cannot be read"]),
+    "apply of nothing": (["apply"], 2, ["Missing option '-f'"]),
+    "apply of a file that is not there": (["apply", "-f", "{tmp}/none"], 1, ["{tmp}/none cannot be read", "No such file"]),
+    "why of nobody": (["why"], 2, ["Missing argument"]),
+    "why of an unknown kind": (["why", "gpu/x"], 1, ["there is no kind 'gpu'"]),
+    "why of a kind that does not wait": (["why", "node/x"], 1, ["why speaks of machines, pods and claims, not of nodes"]),
+    "why without the name behind the slash": (["why", "vmi/"], 2, ["names nobody"]),
+    "domxml of nobody": (["domxml"], 2, ["a NAME or -f FILE"]),
+    "domxml of a pod": (["domxml", "pod/x"], 2, ["'pod/x' is no machine"]),
+    "domxml of a name and a file": (["domxml", "blue", "-f", "x"], 2, ["a NAME or -f FILE"]),
+    "version of a server that is not there": (["version"], 1, ["no kubeconfig"]),
+    "no kubeconfig": (["get", "vmi"], 1, ["no kubeconfig: looked for {tmp}/.kube/config"]),
+    "a kubeconfig that is not there": (["--kubeconfig", "{tmp}/none", "get", "vmi"], 1, ["{tmp}/none"]),
+    "and the same behind the command": (["get", "vmi", "--kubeconfig", "{tmp}/none"], 1, ["{tmp}/none"]),
+}
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_a_mistake_is_told(name: str, tmp_path: Path) -> None:
+    words, code, says = TYPED[name]
+    done = typed(*(word.format(tmp=tmp_path) for word in words))
+    assert done.code == code, done
+    for part in says:
+        assert part.format(tmp=tmp_path) in done.err
+    if name not in ("no kubeconfig", "version of a server that is not there"):
+        assert "no kubeconfig" not in done.err
+
+
+FILES: dict[str, tuple[str, list[str]]] = {
+    "not YAML": ("a: [1, 2\n", ["{file} is not YAML", "line 2"]),
+    "a tab": ("a:\n\tb: 1\n", ["{file} is not YAML", "line 2"]),
+    "a list": ("- 1\n", ["{file}: an object starts with apiVersion and kind"]),
+    "plain text": ("hello\n", ["{file}: an object starts with apiVersion and kind"]),
+    "no kind": ("apiVersion: v1\n", ["an object starts with apiVersion and kind"]),
+    "an unknown kind": ("apiVersion: v1\nkind: Gadget\nmetadata: {name: a}\n", ["there is no Gadget in v1", "Pod (v1)"]),
+    "an unknown version": ("apiVersion: v9\nkind: Pod\nmetadata: {name: a}\n", ["there is no Pod in v9"]),
+    "no name": ("apiVersion: v1\nkind: Pod\nmetadata: {}\n", ["{file}: metadata.name is missing"]),
+    "no metadata": ("apiVersion: v1\nkind: Pod\n", ["{file}: metadata.name is missing"]),
+    "a number for a name": ("apiVersion: v1\nkind: Pod\nmetadata: {name: 7}\n", ['write name: "7"']),
+    "a key twice": ("apiVersion: v1\nkind: Pod\nkind: Node\nmetadata: {name: a}\n", ["the key 'kind' stands twice", "line 3"]),
+    "a value that JSON has not": ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {x: !!binary aGk=}\n",
+                                  ["is not YAML", "bytes"]),
+    "the second of two documents": ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n---\nx: 1\n",
+                                    ["{file}, document 2: an object starts with"]),
+    "an item of a list": ("apiVersion: v1\nkind: List\nitems: [{kind: Pod}]\n", ["{file}, items[0]: an object starts with"]),
+    "an empty file": ("", ["{file} holds no object"]),
+    "nothing but comments": ("# to do\n---\n# and more\n", ["{file} holds no object"]),
+}
+
+
+@pytest.mark.parametrize("verb", ["apply", "delete"])
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_with_a_mistake_is_told_before_anything_is_sent(name: str, verb: str, tmp_path: Path) -> None:
+    content, says = FILES[name]
+    file = tmp_path / "it.yaml"
+    file.write_text(content)
+    good = tmp_path / "good.yaml"
+    good.write_text("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: good}\n")
+    done = typed(verb, "-f", str(good), "-f", str(file))
+    assert (done.code, done.out) == (1, "")
+    for part in says:
+        assert part.format(file=file) in done.err
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    file = tmp_path / "it.yaml"
+    file.write_bytes(b"\xff\xfe\x00")
+    done = typed("apply", "-f", str(file))
+    assert done.code == 1
+    assert f"{file} cannot be read" in done.err
+
+
+def test_a_folder_without_files(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    done = typed("apply", "-f", str(tmp_path))
+    assert done.code == 1
+    assert f"{tmp_path} holds no object: no file in it ends with .yaml, .yml, .json" in done.err
+
+
+def test_what_was_made_from_generate_name_is_not_deleted_by_file(tmp_path: Path) -> None:
+    file = tmp_path / "it.yaml"
+    file.write_text("apiVersion: v1\nkind: ConfigMap\nmetadata: {generateName: a-}\n")
+    done = typed("delete", "-f", str(file))
+    assert done.code == 1
+    assert "metadata.name is missing; what was made from generateName has a name of its own" in done.err
+
+
+def test_the_client_knows_its_own_version() -> None:
+    assert typed("version", "--client") == Typed(0, f"outfit {outfitter.__version__}\n", "")
+
+
+def test_a_domain_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "blue.yaml"
+    file.write_text(INSTANCE + STATUS)
+    done = typed("domxml", "-f", str(file))
+    assert (done.code, done.err) == (0, "")
+    assert "<name>default_blue</name>" in done.out
+    assert 'bus="0x3b" slot="0x01" function="0x0"' in done.out
+    assert "<name>red_blue</name>" in typed("-n", "red", "domxml", "-f", str(file)).out
+    assert "<name>red_blue</name>" in typed("domxml", "-n", "red", "-f", str(file)).out
+
+
+DOMAINLESS = {
+    "no status": (INSTANCE, "vmi/blue has no domain yet: status.deviceStatus does not name nic0"),
+    "no machine in it": ((EXAMPLE / "1-class.yaml").read_text(), "has no VirtualMachineInstance"),
+}
+
+
+@pytest.mark.parametrize("name", DOMAINLESS)
+def test_no_domain_from_a_file(name: str, tmp_path: Path) -> None:
+    content, says = DOMAINLESS[name]
+    (tmp_path / "it.yaml").write_text(content)
+    done = typed("domxml", "-f", str(tmp_path / "it.yaml"))
+    assert (done.code, done.out) == (1, "")
+    assert says in done.err

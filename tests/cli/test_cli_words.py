@@ -1,0 +1,77 @@
+"""Every command and option is told in --help and in docs/commands.md."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from outfitter.faces.cli import main
+from tests.e2e.process import ROOT, typed
+
+
+def _up(**options: object) -> None:
+    raise AssertionError(options)
+
+
+GROUP = main.commands(_up)
+DOCS = (ROOT / "docs" / "commands.md").read_text() if (ROOT / "docs" / "commands.md").exists() else ""
+
+
+def _section(name: str) -> str:
+    """The part of the page about one command."""
+    found = re.search(rf"^## `outfit {name}`.*?(?=^## |\Z)", DOCS, re.MULTILINE | re.DOTALL)
+    assert found, f"docs/commands.md has no section about outfit {name}"
+    return found[0]
+
+
+def _options(command: click.Command) -> list[str]:
+    return [word for option in command.params if isinstance(option, click.Option)
+            for word in (*option.opts, *option.secondary_opts)]
+
+
+def _told(text: str) -> set[str]:
+    """The options that a section's table speaks of."""
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    return {word for row in rows for word in re.findall(r"(?<![\w-])--?[a-zA-Z][a-z-]*", row.split("|")[1])}
+
+
+def test_help_mentions_every_command() -> None:
+    shown = typed("--help")
+    assert shown.code == 0
+    for name, command in GROUP.commands.items():
+        assert re.search(rf"^  {name}  +\S", shown.out, re.MULTILINE)
+        assert command.get_short_help_str(200) in shown.out, f"the help of {name} is cut off"
+
+
+@pytest.mark.parametrize("name", GROUP.commands)
+def test_the_docs_tell_every_option_of_a_command_and_no_other(name: str) -> None:
+    shared = set() if name == "up" else set(_options(GROUP))  # told once, at the head of the page
+    assert _told(_section(name)) == set(_options(GROUP.commands[name])) - shared
+
+
+def test_the_docs_tell_the_options_of_all_commands() -> None:
+    assert set(_options(GROUP)) <= _told(DOCS.partition("## `outfit")[0])
+
+
+@pytest.mark.parametrize("name", GROUP.commands)
+def test_each_command_has_help_for_each_option(name: str) -> None:
+    shown = typed(name, "-h")
+    assert shown.code == 0
+    for option in (param for param in GROUP.commands[name].params if isinstance(param, click.Option)):
+        assert option.help, f"{name} {option.opts} has no help"
+        assert option.opts[0] in shown.out
+
+
+def test_the_docs_speak_of_no_other_command() -> None:
+    assert set(re.findall(r"^## `outfit (\w+)`", DOCS, re.MULTILINE)) == set(GROUP.commands)
+
+
+def test_every_command_in_the_docs_is_one_that_can_be_typed(tmp_path: Path) -> None:
+    lines = [line.split() for line in DOCS.splitlines() if line.startswith("outfit ")]
+    assert lines
+    for words in lines:
+        command = GROUP.commands[words[1]]
+        command.make_parser(click.Context(command)).parse_args([word for word in words[2:] if word != "&"])

@@ -1,0 +1,142 @@
+"""The story of examples/01-one-vf, typed by a person: one device, two machines. With `outfit`, and with a real kubectl."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.process import EXAMPLE, PATIENCE, ROOT, Up, environment, typed, until
+
+EXAMPLES = str(EXAMPLE.relative_to(ROOT))
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    with Up(tmp_path / "data", simulate="1x1") as running:
+        yield running
+        assert not running.log()
+
+
+def test_the_story_with_outfit(up: Up) -> None:
+    def ok(*words: str) -> str:
+        done = up.outfit(*words)
+        assert (done.returncode, done.stderr) == (0, ""), f"{words}: {done}"
+        return done.stdout
+
+    assert "node-0   Ready" in ok("get", "nodes,resourceslices")
+    assert ok("apply", "-f", f"{EXAMPLES}/1-class.yaml", "-f", f"{EXAMPLES}/2-blue.yaml").splitlines() == [
+        "deviceclass.resource.k8s.io/virtual-function created", "resourceclaimtemplate.resource.k8s.io/one-vf created",
+        "virtualmachineinstance.kubevirt.io/blue created"]
+    until(lambda: up.phase("blue") == "Running", "blue runs")
+    assert ok("apply", "-f", f"{EXAMPLES}/3-green.yaml") == "virtualmachineinstance.kubevirt.io/green created\n"
+    until(lambda: "Unschedulable" in up.ok("get", "vmi", "green", "-o", "yaml"), "green was considered")
+    assert len(ok("get", "resourceclaims", "-o", "name").splitlines()) == 2, "each machine has a claim of its own"
+
+    why = ok("why", "vmi/green")
+    assert "1 match, 0 free" in why
+    assert "pci-0000-3b-01-0: held by vmi/blue (claim virt-launcher-blue-" in why
+    assert "vmi/blue runs on node-0" in ok("why", "blue")
+    assert "nic0: pci-0000-3b-01-0 at 0000:3b:01.0" in ok("why", "blue")
+    described = ok("describe", "vmi", "blue", "green")
+    assert "Started" in described
+    assert "held by vmi/blue" in described.partition("Name:         green")[2]
+    xml = ok("domxml", "blue")
+    assert '<address domain="0x0000" bus="0x3b" slot="0x01" function="0x0" />' in xml
+    assert list(up.domains().values()) == [xml], "what runs is what is shown"
+    refused = up.outfit("domxml", "green")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("error: vmi/green has no domain yet: status.deviceStatus does not name")
+    assert "nic0" in refused.stderr
+
+    assert ok("delete", "vmi", "blue") == "virtualmachineinstance.kubevirt.io/blue deleted\n"
+    until(lambda: up.phase("green") == "Running", "green runs")
+    assert "nic0: pci-0000-3b-01-0 at 0000:3b:01.0" in ok("why", "vmi", "green")
+    gone = up.outfit("delete", "-f", EXAMPLES)
+    assert gone.returncode == 1, "blue was not there any more"
+    assert gone.stderr == 'error: virtualmachineinstances.kubevirt.io "blue" not found\n'
+    assert len(gone.stdout.splitlines()) == 3
+    until(lambda: not up.domains(), "nothing runs")
+    until(lambda: not up.ok("get", "pods,resourceclaims", "-o", "name"), "nothing is left")
+
+
+@pytest.mark.parametrize("file", ["README.md", f"{EXAMPLES}/README.md"])
+def test_what_a_readme_tells_to_type_can_be_typed_in_that_order(up: Up, file: str) -> None:
+    lines = re.findall(r"^(?:    )?outfit ((?!up\b)[^#\n]*)", (ROOT / file).read_text(), re.MULTILINE)
+    assert len(lines) >= 8
+    for line in lines:
+        until(functools.partial(_typed_well, up, line.split()), line)
+    assert not up.phase("blue"), "both stories end without blue"
+
+
+def _typed_well(up: Up, words: list[str]) -> bool:
+    return typed(*words, kubeconfig=up.kubeconfig).code == 0
+
+
+class Kubectl:
+    def __init__(self, up: Up) -> None:
+        assets = os.environ.get("KUBEBUILDER_ASSETS", "")
+        found = shutil.which("kubectl", path=assets) or shutil.which("kubectl")
+        if found is None:
+            pytest.skip("needs a kubectl in PATH or KUBEBUILDER_ASSETS")
+        self.program, self.env = found, environment(up.home, KUBECONFIG=str(up.kubeconfig))
+
+    def __call__(self, *words: str, code: int = 0, **env: str) -> str:
+        done = subprocess.run([self.program, *words], env={**self.env, **env}, cwd=ROOT, text=True, capture_output=True,
+                              timeout=PATIENCE, check=False)
+        assert done.returncode == code, f"kubectl {' '.join(words)}: {done.returncode}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def watch(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen([self.program, *words], env=self.env, cwd=ROOT, text=True, stdout=subprocess.PIPE)
+
+
+@pytest.mark.kubectl
+def test_the_story_with_kubectl(up: Up, tmp_path: Path) -> None:
+    kubectl = Kubectl(up)
+    made = kubectl("apply", "-f", f"{EXAMPLES}/1-class.yaml", "-f", f"{EXAMPLES}/2-blue.yaml")
+    assert "virtualmachineinstance.kubevirt.io/blue created" in made
+    kubectl("wait", "vmi/blue", "--for=jsonpath={.status.phase}=Running", "--timeout=20s")
+    kubectl("wait", "vmi/blue", "--for=condition=Ready", "--timeout=20s")
+    revisions = ("get", "-f", f"{EXAMPLES}/1-class.yaml", "-o", "jsonpath={.items[*].metadata.resourceVersion}")
+    before = kubectl(*revisions)
+    assert kubectl("apply", "-f", EXAMPLES).count("created") == 1
+    assert kubectl(*revisions) == before, "what did not change was not written"
+    assert "node-0" in kubectl("get", "vmi,nodes,resourceslices,ledgerpages")
+    kubectl("wait", "vmi/green", "--for=jsonpath={.status.phase}=Scheduling", "--timeout=20s")
+    until(lambda: "held by vmi/blue" in up.ok("why", "green"), "green waits for blue")
+    assert "Started" in kubectl("describe", "vmi", "blue")
+
+    label = kubectl("label", "vmi", "blue", "tier=gold")
+    assert label == "virtualmachineinstance.kubevirt.io/blue labeled\n"
+    assert kubectl("get", "vmi", "-l", "tier=gold", "-o", "name") == "virtualmachineinstance.kubevirt.io/blue\n"
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\nsed -i "s/tier: gold/tier: iron/" "$1"\n')
+    editor.chmod(0o755)
+    assert "edited" in kubectl("edit", "vmi", "blue", EDITOR=str(editor))
+    labels = json.loads(kubectl("get", "vmi", "blue", "-o", "json"))["metadata"]["labels"]
+    assert labels["tier"] == "iron"
+
+    with kubectl.watch("get", "vmi", "green", "-w", "-o", "jsonpath={.status.phase}{\"\\n\"}") as watching:
+        assert watching.stdout is not None
+        assert watching.stdout.readline() == "Scheduling\n"
+        assert "deleted" in kubectl("delete", "vmi", "blue")
+        try:
+            seen = watching.stdout.readline()
+            while seen != "Running\n":
+                assert seen in ("Scheduling\n", "Scheduled\n"), seen
+                seen = watching.stdout.readline()
+        finally:
+            watching.kill()
+    assert "green" in kubectl("get", "vmi", "-A")
+    assert kubectl("get", "vmi", "blue", code=1) == ""
+    assert kubectl("delete", "-f", EXAMPLES, "--ignore-not-found").count("deleted") == 3
+    kubectl("wait", "vmi/green", "--for=delete", "--timeout=20s")
+    until(lambda: not up.domains(), "nothing runs")

@@ -1,0 +1,256 @@
+"""`outfit up` as a person starts it: what it says, how it ends, what it refuses, and that a restart changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from outfitter.api import kinds
+from outfitter.inventory import offer, scan
+from outfitter.inventory.tree import FolderTree
+from tests.e2e.process import EXAMPLE, Up, outfit, typed, until
+
+NOTHING_HERE = not offer.offer(scan.scan(FolderTree(Path("/"))).devices).offered
+ANOTHER = """
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstance
+metadata: {{name: {name}}}
+spec:
+  resourceClaims: [{{name: network, resourceClaimTemplateName: one-vf}}]
+  domain: {{devices: {{hostDevices: [{{name: nic0, claimName: network, requestName: nic}}]}}}}
+"""
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """One that the tests which only look may share."""
+    with Up(tmp_path_factory.mktemp("up") / "data", simulate="2x3") as up:
+        yield up
+
+
+def test_it_says_where_it_listens_and_what_to_type(running: Up) -> None:
+    assert running.tells("API server").startswith("https://127.0.0.1:")
+    assert running.tells("hosts") == "node-0, node-1 (simulated as --simulate 2x3 says)"
+    assert running.tells("devices") == "6 offered"
+    assert running.tells("data") == str(running.data)
+    assert f"export KUBECONFIG={running.kubeconfig}" in running.said
+    assert running.tells("API server") in running.kubeconfig.read_text()
+    assert stat.S_IMODE(running.kubeconfig.stat().st_mode) == 0o600
+    assert stat.S_IMODE(running.data.stat().st_mode) == 0o700
+    assert not running.log()
+
+
+def test_every_command_it_tells_to_type_works(running: Up) -> None:
+    told = [line.split(" or:")[0].split()[1:] for line in running.said.splitlines() if line.startswith("  outfit ")]
+    assert [words[0] for words in told] == ["get", "apply", "why"]
+    for words in told:
+        running.ok(*words)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_in_order_also_while_somebody_watches(data: Path, number: signal.Signals) -> None:
+    with Up(data) as up:
+        asyncio.run(_stop_under_a_watch(up, number))
+        assert "stopping; everything is kept in" in up.hear("kept in")
+        assert up.end(patience=5) == 0
+        assert not up.log()
+    with Up(data) as up:  # nothing was left that would be in the way
+        assert up.stop() == 0
+
+
+async def _stop_under_a_watch(up: Up, number: int) -> None:
+    store = up.store()
+    try:
+        since = (await store.list(kinds.NODE)).revision
+        watch = store.watch(kinds.NODE, since=since)
+        waiting = asyncio.ensure_future(anext(watch, None))
+        await store.patch(kinds.NODE, "node-0", {"metadata": {"labels": {"seen": "yes"}}})
+        assert (await asyncio.wait_for(waiting, 10)) is not None  # the watch is really open
+        waiting = asyncio.ensure_future(anext(watch, None))
+        up.send(number)
+        assert await asyncio.wait_for(waiting, 5) is None  # and ended in order, not broken off
+    finally:
+        await store.close()
+
+
+def test_a_second_one_on_the_same_data_names_the_first(running: Up) -> None:
+    done = outfit("up", *running.words, home=running.home)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"is in use by process {running.process.pid}" in done.stderr
+    running.ok("get", "nodes")
+
+
+def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        done = outfit("up", "--data", str(tmp_path / "data"), "--port", port, "--simulate", "1x1", home=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"127.0.0.1:{port}: another program listens there" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("content", [b"my diary\n", b"SQLite format 3\x00" + bytes(200)], ids=["text", "other database"])
+def test_somebody_elses_file_is_left_alone(data: Path, content: bytes) -> None:
+    data.mkdir()
+    (data / "outfitter.db").write_bytes(content)
+    done = outfit("up", "--data", str(data), "--port", "0", "--simulate", "1x1", home=data.parent)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "it was left as it is" in done.stderr
+    assert (data / "outfitter.db").read_bytes() == content
+
+
+REFUSED = {
+    "no hosts": (["--simulate", "0x3"], 1, "'0x3' does not say how many hosts"),
+    "no functions": (["--simulate", "3x0"], 1, "write for example 2x8"),
+    "neither a shorthand nor a file": (["--simulate", "2y8"], 1, "the hosts file 2y8 cannot be read"),
+    "a folder": (["--simulate", "."], 1, "cannot be read"),
+    "no such port": (["--port", "70000"], 2, "70000 is not in the range"),
+    "no number": (["--port", "http"], 2, "'http' is not a valid integer"),
+    "a folder that cannot be made": (["--data", "/proc/nowhere", "--simulate", "1x1"], 1, "/proc/nowhere"),
+    "a file for a folder": (["--data", __file__, "--simulate", "1x1"], 2, "is a file"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_makes_no_sense_is_refused(tmp_path: Path, name: str) -> None:
+    words, code, says = REFUSED[name]
+    words = words if "--data" in words else ["--data", str(tmp_path / "data"), *words]
+    done = outfit("up", *(words if "--port" in words else ["--port", "0", *words]), home=tmp_path)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "data").exists(), "a call that was refused leaves nothing"
+
+
+def test_a_hosts_file_with_mistakes_names_each_field_once(tmp_path: Path) -> None:
+    file = tmp_path / "hosts.yaml"
+    file.write_text("hosts:\n- {name: Bad_Name, cpus: many, wat: 1, pci: [{address: 1, vendor: zz, product: 1889}]}\n")
+    done = outfit("up", "--data", str(tmp_path / "data"), "--port", "0", "--simulate", str(file), home=tmp_path)
+    assert done.returncode == 1
+    fields = ["hosts[0].name", "hosts[0].cpus", "hosts[0].wat", "hosts[0].pci[0].address", "hosts[0].pci[0].vendor"]
+    assert {field: done.stderr.count(f"{field}:") for field in fields} == dict.fromkeys(fields, 1)
+
+
+def test_a_kubeconfig_is_written_where_it_was_asked_for(data: Path, tmp_path: Path) -> None:
+    wanted = tmp_path / "my files" / "config"
+    with Up(data, "--kubeconfig", str(wanted)) as up:
+        assert f"export KUBECONFIG='{wanted}'" in up.said
+        assert stat.S_IMODE(wanted.stat().st_mode) == 0o600
+        assert typed("get", "nodes", kubeconfig=wanted).code == 0
+        up.kill()
+        up.start()  # its own it writes again: the port has changed
+        assert up.tells("API server") in wanted.read_text()
+
+
+def test_somebody_elses_kubeconfig_is_not_written_over(data: Path, tmp_path: Path) -> None:
+    theirs = tmp_path / "config"
+    theirs.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Config", "clusters": [{"name": "work", "cluster": {}}]}))
+    before = theirs.read_bytes()
+    done = outfit("up", "--data", str(data), "--port", "0", "--simulate", "1x1", "--kubeconfig", str(theirs), home=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"{theirs} is a kubeconfig for other clusters and was left as it is" in done.stderr
+    assert theirs.read_bytes() == before
+
+
+@pytest.mark.skipif(not NOTHING_HERE, reason="this machine has a device bound to vfio-pci")
+def test_a_machine_with_nothing_to_offer_plays_two_hosts(data: Path) -> None:
+    with Up(data, simulate=None) as up:
+        assert up.tells("hosts") == "node-0, node-1 (simulated, because this machine has no device bound to vfio-pci to offer)"
+        assert up.tells("devices") == "16 offered"
+
+
+def _facts(up: Up) -> dict[str, Any]:
+    """Everything that a restart must not change."""
+
+    async def read() -> dict[str, Any]:
+        store = up.store()
+        try:
+            out: dict[str, Any] = {}
+            for kind in (kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM, kinds.LEDGER_PAGE):
+                for obj in (await store.list(kind)).items:
+                    meta = obj["metadata"]
+                    out[f"{kind.plural}/{meta['name']}"] = (meta["uid"], obj.get("spec"), obj.get("status"))
+            return out
+        finally:
+            await store.close()
+
+    return asyncio.run(read())
+
+
+def _waits(up: Up, name: str) -> bool:
+    return "reason: Unschedulable" in up.ok("get", "vmi", name, "-o", "yaml")
+
+
+def _files(up: Up) -> dict[str, tuple[int, float, str]]:
+    return {str(path.relative_to(up.data)): (path.stat().st_ino, path.stat().st_mtime, path.read_text())
+            for path in (up.data / "domains").glob("*/*")}
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_a_restart_keeps_everything_as_it_was(data: Path, end: signal.Signals) -> None:
+    with Up(data, simulate="2x1") as up:
+        up.ok("apply", "-f", str(EXAMPLE))
+        until(lambda: [up.phase("blue"), up.phase("green")] == ["Running"] * 2, "blue and green run")
+        up.ok("apply", "-f", "-", stdin=ANOTHER.format(name="red"))
+        until(lambda: _waits(up, "red"), "red waits")
+        facts, files = _facts(up), _files(up)
+        assert len(files) == 2
+        up.send(end)
+        assert up.end() == (0 if end == signal.SIGTERM else -signal.SIGKILL)
+        ghost = up.data / "domains" / "node-0" / "0b7e1a5c-0000-4000-8000-000000000000_default_ghost.xml"
+        ghost.write_text("<domain><name>default_ghost</name></domain>\n")  # runs for nobody
+        up.start()
+        # A machine that comes and goes shows that the controllers have worked since.
+        up.ok("apply", "-f", "-", stdin=ANOTHER.format(name="late"))
+        until(lambda: _waits(up, "late"), "late waits")
+        up.ok("delete", "vmi", "late")
+        until(lambda: _facts(up).keys() == facts.keys(), "late is gone with all it had")
+        assert _facts(up) == facts
+        until(lambda: not ghost.exists(), "what ran for nobody was stopped")
+        assert _files(up) == files
+        up.ok("delete", "vmi", "blue")
+        until(lambda: up.phase("red") == "Running", "red runs on what blue had")
+
+
+def test_hosts_that_are_gone_take_nothing_new_and_come_back(data: Path) -> None:
+    def nodes(up: Up) -> list[list[str]]:
+        return [row.split()[:2] for row in up.ok("get", "nodes").splitlines()[1:]]
+
+    with Up(data, simulate="2x1") as up:
+        assert nodes(up) == [["node-0", "Ready"], ["node-1", "Ready"]]
+        assert up.stop() == 0
+    with Up(data, simulate="1x1") as up:
+        assert nodes(up) == [["node-0", "Ready"], ["node-1", "NotReady"]]
+        assert "not among those that outfitter was started with" in up.ok("describe", "node", "node-1")
+        up.ok("apply", "-f", str(EXAMPLE))
+        until(lambda: sorted([up.phase("blue"), up.phase("green")]) == ["Running", "Scheduling"], "one of two runs")
+        assert "node-1" in "".join(up.ok("why", "vmi", name) for name in ("blue", "green"))
+        assert up.stop() == 0
+    with Up(data, simulate="2x1") as up:
+        assert nodes(up) == [["node-0", "Ready"], ["node-1", "Ready"]]
+        until(lambda: [up.phase("blue"), up.phase("green")] == ["Running"] * 2, "both run")
+
+
+def test_a_second_ctrl_c_does_not_wait(data: Path) -> None:
+    with Up(data) as up:
+        os.kill(up.process.pid, signal.SIGSTOP)  # so that both arrive before it can act on the first
+        up.send(signal.SIGINT)
+        up.send(signal.SIGTERM)
+        os.kill(up.process.pid, signal.SIGCONT)
+        assert up.end() == 130
