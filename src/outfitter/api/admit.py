@@ -34,9 +34,9 @@ class Change(Protocol):
 
 
 def _namespace(obj: Object) -> None:
-    obj.setdefault("spec", {}).setdefault("finalizers", ["kubernetes"])
-    obj.setdefault("status", {}).setdefault("phase", "Active")
-    obj["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = obj["metadata"]["name"]
+    _default(_within(obj, "spec"), "finalizers", ["kubernetes"])
+    _default(_within(obj, "status"), "phase", "Active")
+    _within(obj["metadata"], "labels")["kubernetes.io/metadata.name"] = obj["metadata"]["name"]
 
 
 def _pod(obj: Object) -> None:
@@ -44,8 +44,8 @@ def _pod(obj: Object) -> None:
     if isinstance(spec, dict):
         for field, value in (("restartPolicy", "Always"), ("schedulerName", "default-scheduler"),
                              ("terminationGracePeriodSeconds", POD_GRACE)):
-            spec.setdefault(field, value)
-    obj.setdefault("status", {}).setdefault("phase", "Pending")
+            _default(spec, field, value)
+    _default(_within(obj, "status"), "phase", "Pending")
 
 
 def _claim(obj: Object) -> None:
@@ -64,9 +64,22 @@ def _requests(spec: Any) -> None:
             continue
         for inner in (request.get("exactly"), *(request.get("firstAvailable") or ())):
             if isinstance(inner, dict):
-                inner.setdefault("allocationMode", "ExactCount")
+                _default(inner, "allocationMode", "ExactCount")
                 if inner["allocationMode"] == "ExactCount":
-                    inner.setdefault("count", 1)
+                    _default(inner, "count", 1)
+
+
+def _default(obj: Object, field: str, value: Any) -> None:
+    """null is as good as nothing."""
+    if obj.get(field) is None:
+        obj[field] = value
+
+
+def _within(obj: Object, field: str) -> Object:
+    """The object in a field, made where there is none."""
+    _default(obj, field, {})
+    inner: Object = obj[field]
+    return inner
 
 
 DEFAULTS: Mapping[Kind, Callable[[Object], None]] = {
@@ -99,11 +112,11 @@ class Rules:
         obj = change.new
         if change.verb == "delete":
             return self._delete(change)
-        refuse(change.kind, obj, list(shape.check(obj)))
+        refuse(change.kind, obj, list(shape.check(change.kind.kind, obj)))
         if change.verb == "create":
             self._place(change)
-            if change.kind in DEFAULTS:
-                DEFAULTS[change.kind](obj)
+        if change.subresource == "" and change.kind in DEFAULTS:
+            DEFAULTS[change.kind](obj)
         refuse(change.kind, obj, list(self._causes(change)))
         return obj
 
@@ -111,7 +124,8 @@ class Rules:
         """A pod that a node runs waits for that node; one that never had a node, or is over, goes at once."""
         if kind != kinds.POD or not obj["spec"].get("nodeName") or obj.get("status", {}).get("phase") in machine.FINAL:
             return 0
-        return int(obj["spec"].get("terminationGracePeriodSeconds", POD_GRACE)) if asked is None else asked
+        seconds = obj["spec"].get("terminationGracePeriodSeconds", POD_GRACE) if asked is None else asked
+        return int(seconds) if seconds >= 0 else 1  # as Kubernetes reads a negative one
 
     def holds(self, kind: Kind, obj: Object) -> bool:
         return kind == kinds.NAMESPACE and bool((obj.get("spec") or {}).get("finalizers"))
@@ -153,4 +167,6 @@ def refuse(kind: Kind, obj: Object, causes: Sequence[Cause]) -> None:
     said = "; ".join(f"{cause.field}: {cause.message}" for cause in causes[:10])
     more = f"; and {len(causes) - 10} more" if len(causes) > 10 else ""
     title = f"{kind.kind}.{kind.group}" if kind.group else kind.kind
-    raise Invalid(f'{title} "{obj["metadata"].get("name", "")}" is invalid: {said}{more}', causes)
+    meta = obj.get("metadata")
+    name = meta.get("name", "") if isinstance(meta, dict) else ""
+    raise Invalid(f'{title} "{name}" is invalid: {said}{more}', causes)

@@ -21,18 +21,19 @@ _WORDS = {True: "True", False: "False", None: "Unknown"}
 
 
 def with_condition(have: Sequence[Mapping[str, Any]] | None, new: Condition, now: str) -> list[Object]:
-    """The list with one condition set; its transition time moves only when its status does."""
+    """The list with one condition set where it stood, else at the end; its transition time moves only when its status does.
+    That the order stays is what lets several writers agree on one list."""
     entry: Object = {"type": new.type, "status": _WORDS[new.status], "lastTransitionTime": now}
     if new.reason:
         entry["reason"] = new.reason
     if new.message:
         entry["message"] = new.message
-    out: list[Object] = []
-    for old in have or ():
-        if old.get("type") != new.type:
-            out.append(dict(old))
-        elif old.get("status") == entry["status"]:
-            entry["lastTransitionTime"] = old.get("lastTransitionTime", now)
+    out = [dict(old) for old in have or ()]
+    for index, old in enumerate(out):
+        if old.get("type") == new.type:
+            if old.get("status") == entry["status"]:
+                entry["lastTransitionTime"] = old.get("lastTransitionTime", now)
+            return [*out[:index], entry, *out[index + 1:]]
     return [*out, entry]
 
 

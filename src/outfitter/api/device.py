@@ -49,12 +49,16 @@ def newest_pools(slices: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], l
         spec = entry["spec"]
         name = (spec["driver"], spec["pool"]["name"])
         have = pools.setdefault(name, [])
-        if have and have[0]["spec"]["pool"].get("generation", 0) < spec["pool"].get("generation", 0):
+        if have and _generation(have[0]) < _generation(entry):
             have.clear()
-        if not have or have[0]["spec"]["pool"].get("generation", 0) == spec["pool"].get("generation", 0):
+        if not have or _generation(have[0]) == _generation(entry):
             have.append(entry)
     return {
         name: sorted(have, key=lambda entry: str(entry["metadata"]["name"]))
         for name, have in pools.items()
-        if len(have) == have[0]["spec"]["pool"].get("resourceSliceCount", 1)
+        if len(have) == (have[0]["spec"]["pool"].get("resourceSliceCount") or 1)
     }
+
+
+def _generation(entry: Mapping[str, Any]) -> int:
+    return int(entry["spec"]["pool"].get("generation") or 0)

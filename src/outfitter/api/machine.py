@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from outfitter.api.kinds import Object
 
 List = Literal["gpus", "hostDevices"]
+Claims = Callable[[str, str], Object | None]  # namespace, name -> the claim
 LISTS: tuple[List, ...] = ("gpus", "hostDevices")
 STATUS_LISTS: Mapping[List, str] = {"gpus": "gpuStatuses", "hostDevices": "hostDeviceStatuses"}
 FINAL = ("Succeeded", "Failed")
@@ -76,6 +77,29 @@ def missing_devices(instance: Mapping[str, Any]) -> list[str]:
 def _complete(instance: Mapping[str, Any], ref: DeviceRef) -> bool:
     entries = [entry for entry in statuses(instance, ref.list) if entry.get("name") == ref.name]
     return bool(entries) and all(address_of(entry) for entry in entries)
+
+
+def unsettled_devices(instance: Mapping[str, Any], pod: Mapping[str, Any], claims: Claims) -> list[str]:
+    """The devices of which the status does not say what the claims of this pod say: it is not written yet, or tells of an
+    earlier pod. Empty: the machine may start in this pod."""
+    names = dict(claim_names(pod))
+    out = []
+    for ref in device_refs(instance):
+        claim_name = names.get(ref.claim or "")
+        claim = claims(pod["metadata"]["namespace"], claim_name) if ref.by_claim and claim_name else None
+        given = [entry.get("deviceResourceClaimStatus") or {} for entry in statuses(instance, ref.list)
+                 if entry.get("name") == ref.name]
+        told = {(one.get("resourceClaimName"), one.get("driver"), one.get("pool"), one.get("name")) for one in given}
+        true = {(claim_name, one["driver"], one["pool"], one["device"]) for one in results(claim or {}, ref.request)}
+        if ref.by_claim and (told != true or not _complete(instance, ref)):
+            out.append(ref.name)
+    return out
+
+
+def results(claim: Mapping[str, Any], request: str | None) -> list[Mapping[str, Any]]:
+    """What a claim got for one of its requests. An alternative that was chosen is written "request/alternative"."""
+    devices = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
+    return [result for result in devices.get("results") or () if str(result["request"]).partition("/")[0] == request]
 
 
 def address_of(entry: Mapping[str, Any]) -> tuple[Literal["pci", "mdev"], str] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -50,9 +50,13 @@ def _booking(raw: Object) -> Booking:
     device, holder = raw["device"], raw["holder"]
     return Booking(
         DeviceId(device["driver"], device["pool"], device["device"]),
-        Holder(holder["kind"], holder.get("namespace", ""), holder["name"], holder["uid"], holder.get("purpose", "")),
-        raw.get("request", ""), raw["state"], raw["since"], raw.get("amount") or {"whole": True},
+        Holder(holder["kind"], holder.get("namespace") or "", holder["name"], holder["uid"], holder.get("purpose") or ""),
+        raw.get("request") or "", raw["state"], raw["since"], raw.get("amount") or {"whole": True},
     )
+
+
+def _rivals(bookings: Iterable[Booking], wanted: Booking) -> Iterator[Booking]:
+    return (booking for booking in bookings if booking.device == wanted.device and booking.holder.uid != wanted.holder.uid)
 
 
 class Page:
@@ -62,7 +66,7 @@ class Page:
         self.object = obj
         self.host: str = obj["metadata"]["name"]
         self.revision: str = obj["metadata"].get("resourceVersion", "")
-        self.bookings: tuple[Booking, ...] = tuple(_booking(raw) for raw in obj.get("spec", {}).get("bookings") or ())
+        self.bookings: tuple[Booking, ...] = tuple(_booking(raw) for raw in (obj.get("spec") or {}).get("bookings") or ())
 
     @staticmethod
     def blank(host: str) -> Object:
@@ -73,17 +77,14 @@ class Page:
         """What one holder holds here."""
         return tuple(booking for booking in self.bookings if booking.holder.uid == uid)
 
-    def clash(self, wanted: Booking) -> Booking | None:
-        """The booking that stands in the way of another; the same holder again is no harm."""
-        for booking in self.bookings:
-            if booking.device == wanted.device and booking.holder.uid != wanted.holder.uid:
-                return booking
-        return None
+    def rivals(self, wanted: Booking) -> Iterator[Booking]:
+        """The bookings that stand in the way of another; the same holder again is no harm."""
+        return _rivals(self.bookings, wanted)
 
     def holding(self, wanted: Sequence[Booking]) -> Object:
         """The page with these bookings besides its own. AlreadyHeld names who stands in the way."""
-        for booking in wanted:
-            if taken := self.clash(booking):
+        for index, booking in enumerate(wanted):
+            if taken := next(_rivals((*self.bookings, *wanted[:index]), booking), None):
                 raise AlreadyHeld(booking.device.short, by=str(taken.holder), since=taken.since)
         have = {(booking.device, booking.holder.uid) for booking in self.bookings}
         fresh = [booking for booking in wanted if (booking.device, booking.holder.uid) not in have]
@@ -99,9 +100,9 @@ class Page:
         return self._with({**raw, "state": state} if raw["holder"]["uid"] == uid else raw for raw in self._raw())
 
     def _raw(self) -> list[Object]:
-        return list(self.object.get("spec", {}).get("bookings") or ())
+        return list((self.object.get("spec") or {}).get("bookings") or ())
 
     def _with(self, bookings: Iterable[Object]) -> Object:
         out = copy.deepcopy(self.object)
-        out.setdefault("spec", {})["bookings"] = list(bookings)
+        out["spec"] = {**(out.get("spec") or {}), "bookings": list(bookings)}
         return out

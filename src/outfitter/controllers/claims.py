@@ -65,7 +65,7 @@ class PodClaims:
                                                f"ResourceClaimTemplate {template_name} does not exist in {meta['namespace']}")
             return None
         extra = template["spec"].get("metadata") or {}
-        name = f"{meta['name']}-{entry['name']}"[:247] + "-" + render.suffix(meta["uid"], entry["name"])
+        name = f"{meta['name']}-{entry['name']}"[:247].rstrip("-.") + "-" + render.suffix(meta["uid"], entry["name"])
         claim = {
             "metadata": {
                 "name": name, "namespace": meta["namespace"], "labels": extra.get("labels") or {},
@@ -153,15 +153,19 @@ class Claims:
 
     async def _mend(self, claim: Object, page: Page) -> None:
         """The page is the truth: a claim that lost its status gets it again, or is let go of when it is over."""
+        current = await self._store.get(kinds.RESOURCE_CLAIM, claim["metadata"]["name"], claim["metadata"]["namespace"])
+        page = await book.read(self._store, page.host)  # an informer that is behind would bring back what was let go
         bookings = page.of(claim["metadata"]["uid"])
         if claim["metadata"].get("deletionTimestamp") or all(booking.state == "released" for booking in bookings):
             if all(booking.state != "prepared" for booking in bookings):
                 await book.release(self._store, page.host, claim["metadata"]["uid"])
             return
-        current = await self._store.get(kinds.RESOURCE_CLAIM, claim["metadata"]["name"], claim["metadata"]["namespace"])
         if (current.get("status") or {}).get("allocation") or current["metadata"]["uid"] != claim["metadata"]["uid"]:
             return
-        current["status"] = {**(current.get("status") or {}), "allocation": allocation(page.host, bookings)}
+        users = [user(pod) for pod in self._pods.items() if pod["spec"].get("nodeName") == page.host
+                 and key_of(claim) in _claims_of(pod) and pod["status"].get("phase") not in machine.FINAL]
+        current["status"] = {**(current.get("status") or {}), "allocation": allocation(page.host, bookings),
+                             **({"reservedFor": users} if users else {})}
         await self._store.replace(kinds.RESOURCE_CLAIM, current, subresource="status")
         await self._context.events.warning(claim, "AllocationRestored",
                                            f"the allocation was written again from page {page.host}")
@@ -188,6 +192,11 @@ def allocation(host: str, bookings: Sequence[Booking]) -> Object:
                 "device": booking.device.device} for booking in bookings]
     return {"devices": {"results": results}, "nodeSelector": {"nodeSelectorTerms": [
         {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [host]}]}]}}
+
+
+def user(pod: Object) -> Object:
+    """A pod as a claim's reservedFor names it."""
+    return {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
 
 
 def _claims_of(pod: Object) -> Sequence[str]:

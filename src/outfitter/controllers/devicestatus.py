@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from outfitter.api import conditions, kinds, machine
@@ -20,7 +21,7 @@ from outfitter.store.informer import split_key
 from outfitter.store.queue import Queue
 
 READY = "DevicesReady"
-Claims = Callable[[str, str], Object | None]  # namespace, name -> the claim
+PATIENCE = timedelta(seconds=2)  # until a pod that no scheduler speaks of is spoken of here
 Pools = Callable[[str, str], Sequence[Mapping[str, Any]]]  # driver, pool -> the slices of its newest complete generation
 
 
@@ -65,12 +66,20 @@ class DeviceStatus:
             return None
         refs = [ref for ref in machine.device_refs(instance) if ref.by_claim]
         status = instance.get("status") or {}
-        if not refs or status.get("phase") in machine.FINAL or not machine.missing_devices(instance):
+        phase = status.get("phase")
+        if not refs or phase in machine.FINAL or (phase == "Running" and not machine.missing_devices(instance)):
             return None  # what is assigned stays assigned
         pod = self._pods.get(f"{namespace}/{render.pod_name(instance)}")
-        if pod is None or not pod["spec"].get("nodeName"):
+        if pod is None or not machine.unsettled_devices(instance, pod, self._claim):
             return None
         found = find_devices(instance, pod, self._claim, self._pools)
+        if not pod["spec"].get("nodeName"):
+            if conditions.find(pod, "PodScheduled") is not None:
+                return None  # it says there what it waits for
+            # A scheduler may not even look at a pod whose claims are not there, and then says nothing.
+            age = self._context.clock.now() - datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
+            if not found.missing or age < PATIENCE:
+                return (PATIENCE - age).total_seconds() if found.missing else None
         ready = Condition(READY, True, "DevicesKnown") if not found.missing else Condition(
             READY, False, "WaitingForDevices", "; ".join(found.missing))
         change: Object = {"conditions": conditions.with_condition(status.get("conditions"), ready, self._context.now())}
@@ -88,7 +97,7 @@ class DeviceStatus:
         return newest_pools(self._slices.by("pool", _pool(driver, pool))).get((driver, pool), ())
 
 
-def find_devices(instance: Object, pod: Object, claims: Claims, pools: Pools) -> Found:
+def find_devices(instance: Object, pod: Object, claims: machine.Claims, pools: Pools) -> Found:
     """The device status of an instance in its pod. Pure but for the look-ups handed in."""
     names = dict(machine.claim_names(pod))
     missing: list[str] = []
@@ -104,18 +113,22 @@ def find_devices(instance: Object, pod: Object, claims: Claims, pools: Pools) ->
     return Found(out or None, tuple(missing))
 
 
-def _entries(ref: machine.DeviceRef, claim_name: str | None, pod: Object, claims: Claims, pools: Pools) -> list[Object] | str:
+def _entries(
+    ref: machine.DeviceRef, claim_name: str | None, pod: Object, claims: machine.Claims, pools: Pools
+) -> list[Object] | str:
     """One status entry for each device that answers a reference, or what is missing."""
     if not claim_name:
         return f"claim {ref.claim} has not been made yet"
     claim = claims(pod["metadata"]["namespace"], claim_name)
     if claim is None:
         return f"claim {claim_name} does not exist"
-    allocation = (claim.get("status") or {}).get("allocation")
-    if not allocation:
+    status = claim.get("status") or {}
+    if claim["metadata"].get("deletionTimestamp") and not any(
+            user.get("uid") == pod["metadata"]["uid"] for user in status.get("reservedFor") or ()):
+        return f"claim {claim_name} is being deleted"
+    if not status.get("allocation"):
         return f"claim {claim_name} has no devices yet"
-    results = [result for result in (allocation.get("devices") or {}).get("results") or ()
-               if str(result["request"]).partition("/")[0] == ref.request]
+    results = machine.results(claim, ref.request)
     if not results:
         return f"claim {claim_name} got no device for request {ref.request}"
     out: list[Object] = []

@@ -41,8 +41,8 @@ class Garbage:
                 self.queue.add(_key(dependent_kind, dependent))
             if kind.namespaced and self._is_going(meta.get("namespace", "")):
                 self.queue.add(_key_of(kinds.NAMESPACE, "", meta["namespace"]))
-        # An object under foreground deletion waits for its dependents: they tell it when they go.
-        for reference in (meta.get("ownerReferences") or ()) if new is None else ():
+        # An object under foreground deletion waits for its dependents: they tell it when they go or leave.
+        for reference in _lost(old, new):
             owner_kind = self._kind(reference)
             if owner_kind:
                 namespace = meta.get("namespace", "") if owner_kind.namespaced else ""
@@ -97,6 +97,8 @@ class Garbage:
         kind = self._kind(reference)
         if kind is None:
             return True  # a kind that we do not keep: nothing can be said of it
+        if kind.namespaced and not namespace:
+            return True  # it names something in a namespace without saying in which: nothing can be said of it either
         try:
             owner = await self._store.get(kind, reference["name"], namespace if kind.namespaced else "")
         except NotFound:
@@ -114,8 +116,8 @@ class Garbage:
             for dependent_kind, dependent in dependents:
                 theirs = dependent["metadata"]
                 left = [reference for reference in theirs["ownerReferences"] if reference["uid"] != meta["uid"]]
-                await self._store.patch(dependent_kind, theirs["name"], {"metadata": {"ownerReferences": left or None}},
-                                        theirs.get("namespace", ""))
+                change = {"metadata": {"ownerReferences": left or None, "resourceVersion": theirs["resourceVersion"]}}
+                await self._store.patch(dependent_kind, theirs["name"], change, theirs.get("namespace", ""))
             finalizers.remove(ORPHAN)
         if FOREGROUND in finalizers and not dependents:
             finalizers.remove(FOREGROUND)
@@ -147,16 +149,32 @@ class Garbage:
         return None
 
     async def _age(self, event: Object) -> float | None:
-        last = event.get("lastTimestamp") or event["metadata"]["creationTimestamp"]
-        left = datetime.fromisoformat(last) + EVENTS_KEPT - self._context.clock.now()
+        left = _last(event) + EVENTS_KEPT - self._context.clock.now()
         if left > timedelta(0):
             return left.total_seconds() + 1
         await self._store.delete(kinds.EVENT, event["metadata"]["name"], event["metadata"]["namespace"])
         return None
 
 
+def _last(event: Object) -> datetime:
+    """When it last happened; a time that its writer got wrong counts as none."""
+    made = datetime.fromisoformat(event["metadata"]["creationTimestamp"])
+    try:
+        last = datetime.fromisoformat(event["lastTimestamp"])
+    except (KeyError, TypeError, ValueError):
+        return made
+    return last if last.tzinfo else made
+
+
 def _owner_uids(obj: Object) -> list[str]:
     return [reference["uid"] for reference in obj["metadata"].get("ownerReferences") or ()]
+
+
+def _lost(old: Object | None, new: Object | None) -> list[Object]:
+    """References to owners that an object had and no longer has."""
+    left = _owner_uids(new) if new is not None else ()
+    return [reference for reference in (old["metadata"].get("ownerReferences") or () if old is not None else ())
+            if reference["uid"] not in left]
 
 
 def _key(kind: Kind, obj: Object) -> str:

@@ -107,8 +107,9 @@ class Instances:
         else:
             have = conditions.without_condition(have, "PodScheduled")
         if status["phase"] in ("Pending", "Scheduling", "Scheduled"):
-            waiting = Condition("Ready", False, "GuestNotRunning", "Guest VM is not reported as running")
-            have = conditions.with_condition(have, waiting, self._context.now())
+            have = conditions.with_condition(have, _not_ready(pod, "Guest VM is not reported as running"), self._context.now())
+        elif status["phase"] in machine.FINAL:
+            have = conditions.with_condition(have, _not_ready(pod, "the machine has ended"), self._context.now())
         return have
 
     async def _end(self, instance: Object, pod: Object | None) -> None:
@@ -138,6 +139,12 @@ class Instances:
         body = {**change, "metadata": {**change.get("metadata", {}), "resourceVersion": meta["resourceVersion"]}}
         fresh = await self._store.patch(kinds.INSTANCE, meta["name"], body, meta["namespace"], subresource=subresource)
         meta["resourceVersion"] = fresh["metadata"]["resourceVersion"]
+
+
+def _not_ready(pod: Object, otherwise: str) -> Condition:
+    """The node's reason, where it gave one."""
+    status = pod.get("status") or {}
+    return Condition("Ready", False, status.get("reason") or "GuestNotRunning", status.get("message") or otherwise)
 
 
 def _changes(old: Object, new: Object) -> Object:

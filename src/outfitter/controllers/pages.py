@@ -16,6 +16,7 @@ from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.controllers.schedule import purpose
 from outfitter.errors import AlreadyHeld
 from outfitter.ledger import book
+from outfitter.store.informer import key_of
 from outfitter.store.queue import Queue
 
 log = logging.getLogger(__name__)
@@ -31,8 +32,15 @@ class Pages:
         self._pods = context.informer(kinds.POD)
         self._pages = context.informer(kinds.LEDGER_PAGE)
         self._pages.add_index("claim", holders)
+        self._claims.add_index("host", _hosts)
         enqueue_on_change(self._claims, self.queue)
         enqueue_on_change(self._pages, self.queue, holders)
+        enqueue_on_change(self._pages, self.queue, self._left_out)
+
+    def _left_out(self, page: Object) -> list[str]:
+        """Claims that were promised something on a host and do not stand on its page: another stood in their way."""
+        there = set(holders(page))
+        return [key for key in map(key_of, self._claims.by("host", page["metadata"]["name"])) if key not in there]
 
     async def reconcile(self, key: str) -> float | None:
         claim = self._claims.get(key)
@@ -76,6 +84,11 @@ def _promised(claim: Object, holder: Holder, now: str) -> dict[str, tuple[Bookin
         host = _host(given) or device.pool
         out[host] = (*out.get(host, ()), Booking(device, holder, str(result["request"]), "booked", now))
     return out
+
+
+def _hosts(claim: Object) -> set[str]:
+    given = (claim.get("status") or {}).get("allocation") or {}
+    return {_host(given) or result["pool"] for result in (given.get("devices") or {}).get("results") or ()}
 
 
 def _host(allocation: Mapping[str, Any]) -> str | None:

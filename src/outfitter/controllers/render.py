@@ -16,7 +16,7 @@ LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 def pod_name(instance: Mapping[str, Any]) -> str:
     """The same for the same instance, so that making the pod twice makes it once."""
     meta = instance["metadata"]
-    return f"virt-launcher-{meta['name']}"[:57] + "-" + suffix(meta["uid"])
+    return f"virt-launcher-{meta['name']}"[:57].rstrip("-.") + "-" + suffix(meta["uid"])
 
 
 def suffix(*words: str) -> str:
@@ -38,7 +38,7 @@ def launcher_pod(instance: Mapping[str, Any]) -> Object:
             "name": pod_name(instance),
             "namespace": meta["namespace"],
             "labels": {**(meta.get("labels") or {}), machine.LAUNCHER_LABEL: machine.LAUNCHER,
-                       machine.CREATED_BY: meta["uid"], "vm.kubevirt.io/name": meta["name"][:63]},
+                       machine.CREATED_BY: meta["uid"], "vm.kubevirt.io/name": meta["name"][:63].rstrip("-.")},
             "annotations": {"kubevirt.io/domain": meta["name"]},
             "ownerReferences": [{"apiVersion": INSTANCE.api_version, "kind": INSTANCE.kind, "name": meta["name"],
                                  "uid": meta["uid"], "controller": True, "blockOwnerDeletion": True}],

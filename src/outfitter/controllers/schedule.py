@@ -11,7 +11,7 @@ from outfitter.api import conditions, kinds, machine
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, Page
-from outfitter.controllers.claims import FINALIZER, allocation
+from outfitter.controllers import claims
 from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.errors import AlreadyHeld, Conflict, NotFound
 from outfitter.ledger import book
@@ -89,13 +89,13 @@ class Schedule:
     async def _bind(self, pod: Object, placement: Placement) -> None:
         bookings: list[Booking] = []
         writes: list[Write] = []
-        now, user = self._context.now(), _user(pod)
+        now, user = self._context.now(), claims.user(pod)
         for claim, choice in placement.claims:
             meta = claim["metadata"]
             holder = Holder(kinds.RESOURCE_CLAIM.kind, meta["namespace"], meta["name"], meta["uid"], purpose(pod))
             mine = [Booking(device, holder, request, "booked", now) for request, device in choice.devices]
             bookings += mine
-            writes += _allocate(claim, allocation(placement.host, mine), user)
+            writes += _allocate(claim, claims.allocation(placement.host, mine), user)
         for name, claim_name in machine.claim_names(pod):
             earlier = self._claim(pod["metadata"]["namespace"], claim_name or "")
             if earlier is None:
@@ -133,10 +133,10 @@ def _allocate(claim: Object, given: Object, user: Object) -> list[Write]:
     writes: list[Write] = []
     meta = claim["metadata"]
     status = {**(claim.get("status") or {}), "allocation": given, "reservedFor": [user]}
-    if FINALIZER in (meta.get("finalizers") or ()):
+    if claims.FINALIZER in (meta.get("finalizers") or ()):
         writes.append(Check(kinds.RESOURCE_CLAIM, meta["name"], meta["namespace"], meta["resourceVersion"]))
     else:
-        protected = {**meta, "finalizers": [*(meta.get("finalizers") or ()), FINALIZER]}
+        protected = {**meta, "finalizers": [*(meta.get("finalizers") or ()), claims.FINALIZER]}
         writes.append(Replace(kinds.RESOURCE_CLAIM, {**claim, "metadata": protected}))
         meta = protected
     return [*writes, Replace(kinds.RESOURCE_CLAIM, {**claim, "metadata": _no_revision(meta), "status": status}, "status")]
@@ -145,10 +145,6 @@ def _allocate(claim: Object, given: Object, user: Object) -> list[Write]:
 def _no_revision(meta: Object) -> Object:
     """For a second write of the same object in one commit, whose first write was checked."""
     return {key: value for key, value in meta.items() if key != "resourceVersion"}
-
-
-def _user(pod: Object) -> Object:
-    return {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
 
 
 def purpose(pod: Object) -> str:

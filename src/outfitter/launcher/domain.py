@@ -28,7 +28,7 @@ def build(instance: Object) -> Domain:
     features = ET.SubElement(root, "features")
     ET.SubElement(features, "acpi")
     devices = ET.SubElement(root, "devices")
-    devices.extend(hostdev.hostdevs(instance))
+    devices.extend(list(hostdev.hostdevs(instance)))  # a list: extend would hide why a generator refused
     ET.indent(root)
     return Domain(meta["uid"], name, ET.tostring(root, encoding="unicode") + "\n")
 
@@ -44,4 +44,4 @@ def _memory(spec: Mapping[str, Any]) -> str:
 
 def _vcpus(spec: Mapping[str, Any]) -> int:
     cpu = spec.get("cpu") or {}
-    return int(cpu.get("cores", 1)) * int(cpu.get("sockets", 1)) * int(cpu.get("threads", 1))
+    return int(cpu.get("cores") or 1) * int(cpu.get("sockets") or 1) * int(cpu.get("threads") or 1)

@@ -5,19 +5,24 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 from outfitter.api.hypervisor import Domain
 
+ROOM = 200  # characters of a domain's name in the name of its file
+
 
 class Simulated:
-    """One host's machines. With a folder, every running domain is a file "uid_namespace_name.xml" in it."""
+    """One host's machines. With a folder, every running domain is a file "uid_namespace_name.xml" in it (as much of the name as
+    a file's name has room for; the whole of it is in the XML)."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
         self._domains: dict[str, Domain] = {}
         for path in sorted(folder.glob("*.xml")) if folder is not None and folder.is_dir() else ():
-            uid, _, name = path.stem.partition("_")
-            self._domains[uid] = Domain(uid, name, path.read_text())
+            xml = path.read_text()
+            uid, _, _ = path.stem.partition("_")
+            self._domains[uid] = Domain(uid, ET.fromstring(xml).findtext("name", ""), xml)
 
     async def domains(self) -> Mapping[str, Domain]:
         return dict(self._domains)
@@ -40,4 +45,4 @@ class Simulated:
 
     def _path(self, domain: Domain) -> Path:
         assert self._folder is not None
-        return self._folder / f"{domain.uid}_{domain.name}.xml"
+        return self._folder / f"{domain.uid}_{domain.name[:ROOM]}.xml"

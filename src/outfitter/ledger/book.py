@@ -37,10 +37,10 @@ async def mark(store: Store, host: str, uid: str, state: State) -> tuple[Booking
     else holds too gets AlreadyHeld, so that of two that were promised one card only one starts."""
 
     def change(page: Page) -> Object:
-        for booking in page.of(uid):
-            rival = page.clash(booking)
-            if state == "prepared" and rival is not None and rival.state == "prepared":
-                raise AlreadyHeld(booking.device.short, by=str(rival.holder), since=rival.since)
+        for booking in page.of(uid) if state == "prepared" else ():
+            for rival in page.rivals(booking):
+                if rival.state == "prepared":
+                    raise AlreadyHeld(booking.device.short, by=str(rival.holder), since=rival.since)
         return page.marked(uid, state)
 
     page = await _change(store, host, change)

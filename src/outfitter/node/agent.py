@@ -6,6 +6,7 @@ Every step may be repeated; a step that was done before a crash is found done.""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable
 
@@ -13,7 +14,6 @@ from outfitter.api import conditions, kinds, machine
 from outfitter.api.conditions import Condition
 from outfitter.api.hypervisor import Builder
 from outfitter.api.kinds import Object
-from outfitter.api.page import Page
 from outfitter.errors import AlreadyHeld, NotFound, Refused
 from outfitter.ledger import book
 from outfitter.node.host import Host
@@ -24,6 +24,7 @@ from outfitter.store.informer import Informer, key_of
 from outfitter.store.queue import Queue
 
 log = logging.getLogger(__name__)
+UNPREPARED = "FailedPrepareDevices"
 SWEEP = "host|"  # a key of this form asks for a host's leftovers
 
 
@@ -46,11 +47,14 @@ class Agent:
         self._store, self._clock, self._events, self._build = store, clock, events, build
         self.hosts = {host.name: host for host in hosts}
         self.queue = Queue(clock)
-        self._pods, self._instances, self._claims, self._pages = pods, instances, claims, pages
+        self._pods, self._instances, self._claims = pods, instances, claims
         pods.add_index("node", lambda pod: [pod["spec"].get("nodeName") or ""])
         pods.add_index("instance", lambda pod: [_instance_key(pod) or ""])
+        pods.add_index("claim", lambda pod: [f"{pod['metadata']['namespace']}/{name}" for _, name in machine.claim_names(pod)])
+        self._locks = {name: asyncio.Lock() for name in self.hosts}  # a host's leftovers are told from what is just starting
         pods.on_change(self._pod_changed)
         instances.on_change(self._instance_changed)
+        claims.on_change(self._claim_changed)
         pages.on_change(self._page_changed)
         for name in self.hosts:
             self.queue.add(SWEEP + name)
@@ -69,24 +73,38 @@ class Agent:
             if pod["spec"].get("nodeName") in self.hosts:
                 self.queue.add(key_of(pod))
 
+    def _claim_changed(self, old: Object | None, new: Object | None) -> None:
+        """A claim that was seen after the pod that it is for."""
+        self._try_again(self._pods.by("claim", key_of(new or old or {})))
+
     def _page_changed(self, old: Object | None, new: Object | None) -> None:
         """A page that was written late: pods of that host that are not prepared yet try again."""
         page = new or old
         assert page is not None
         name = page["metadata"]["name"]
         if name in self.hosts:
-            for pod in self._pods.by("node", name):
-                if (pod.get("status") or {}).get("phase") == "Pending":
-                    self.queue.add(key_of(pod))
+            self._try_again(self._pods.by("node", name))
+
+    def _try_again(self, pods: Iterable[Object]) -> None:
+        for pod in pods:
+            if pod["spec"].get("nodeName") in self.hosts and (pod.get("status") or {}).get("phase") == "Pending":
+                self.queue.add(key_of(pod))
 
     async def reconcile(self, key: str) -> float | None:
         if key.startswith(SWEEP):
-            await self._sweep(self.hosts[key.removeprefix(SWEEP)])
+            name = key.removeprefix(SWEEP)
+            async with self._locks[name]:
+                await self._sweep(self.hosts[name])
             return None
-        pod = self._pods.get(key)
-        host = self.hosts.get((pod or {}).get("spec", {}).get("nodeName") or "")
-        if pod is None or host is None:
+        name = (self._pods.get(key) or {}).get("spec", {}).get("nodeName")
+        if name not in self.hosts:
             return None
+        async with self._locks[name]:
+            pod = self._pods.get(key)
+            return await self._bring(self.hosts[name], pod) if pod is not None and pod["spec"].get("nodeName") == name else None
+
+    async def _bring(self, host: Host, pod: Object) -> float | None:
+        """A pod nearer to where it should be."""
         phase = (pod.get("status") or {}).get("phase", "Pending")
         if pod["metadata"].get("deletionTimestamp") or phase in machine.FINAL:
             await self._end(host, pod)
@@ -101,7 +119,7 @@ class Agent:
             await self._fail(pod, "NotAMachine", f"outfitter runs machines only: other pods need a kubelet on {host.name}")
             return None
         if missing := await self._prepare(host, pod):
-            await self._events.warning(pod, "FailedPrepareDevices", missing)
+            await self._say_waiting(pod, missing)
             return 1.0
         pod = await self._say_running(pod)
         instance = self._instances.get(instance_key) if instance_key else None
@@ -126,17 +144,38 @@ class Agent:
             wanted = {result["device"] for result in results if result["driver"] == host.driver and result["pool"] == host.name}
             if not results:
                 return f"claim {claim_name} has no devices"
-            uid = claim["metadata"]["uid"]
-            page = await book.read(self._store, host.name)
-            booked = {booking.device.device: booking.state for booking in page.of(uid)}
-            if lacking := wanted - booked.keys():
+            users = claim["status"].get("reservedFor")
+            if users and users[0]["uid"] != pod["metadata"]["uid"] and _instance_key(pod):
+                return f"claim {claim_name} is in use by pod/{users[0]['name']}: a machine's devices are its own"
+            try:
+                held = await self._mark(host, claim["metadata"]["uid"], wanted)
+            except AlreadyHeld as error:
+                return str(error)
+            if lacking := wanted - held:
                 return f"{', '.join(sorted(lacking))}: not booked for claim {claim_name} on {host.name} yet"
-            if any(booked[device] != "prepared" for device in wanted):
-                try:
-                    await book.mark(self._store, host.name, uid, "prepared")
-                except AlreadyHeld as error:
-                    return str(error)
         return None
+
+    async def _mark(self, host: Host, uid: str, wanted: set[str]) -> set[str]:
+        """The devices that a claim has prepared on this host, once all that are wanted are booked for it; until then those that
+        are booked. AlreadyHeld: another has one of them."""
+        page = await book.read(self._store, host.name)
+        bookings = page.of(uid)
+        names = {booking.device.device for booking in bookings}
+        for booking in page.bookings:
+            device = booking.device
+            if (device.driver, device.pool) == (host.driver, host.name) and device.device in wanted - names:
+                raise AlreadyHeld(device.short, by=str(booking.holder), since=booking.since)
+        if wanted <= names and any(booking.state != "prepared" for booking in bookings):
+            names = {booking.device.device for booking in await book.mark(self._store, host.name, uid, "prepared")}
+        return names
+
+    async def _say_waiting(self, pod: Object, why: str) -> None:
+        """Why it does not run yet, on the pod, once."""
+        if pod["status"].get("message") == why:
+            return
+        await self._store.patch(kinds.POD, pod["metadata"]["name"], {"status": {"reason": UNPREPARED, "message": why}},
+                                pod["metadata"]["namespace"], subresource="status")
+        await self._events.warning(pod, UNPREPARED, why)
 
     async def _say_running(self, pod: Object) -> Object:
         if pod["status"].get("phase") == "Running":
@@ -150,10 +189,11 @@ class Agent:
                       for container in pod["spec"]["containers"]]
         return await self._store.patch(kinds.POD, pod["metadata"]["name"], {"status": {
             "phase": "Running", "startTime": now, "conditions": have, "containerStatuses": containers,
+            "reason": None, "message": None,
         }}, pod["metadata"]["namespace"], subresource="status")
 
     async def _start(self, host: Host, pod: Object, instance: Object) -> None:
-        if machine.missing_devices(instance):
+        if machine.unsettled_devices(instance, pod, lambda namespace, name: self._claims.get(f"{namespace}/{name}")):
             return  # the status is on its way and wakes us
         try:
             domain = self._build(instance)
@@ -177,8 +217,11 @@ class Agent:
         reference = machine.owner(pod, kinds.INSTANCE.kind)
         if reference is not None:
             await host.hypervisor.stop(reference["uid"])
+        others = self._claims_in_use(other for other in self._alive(host) if other["metadata"]["uid"] != pod["metadata"]["uid"])
         for _, claim_name in machine.claim_names(pod):
-            await self._release(host, pod["metadata"]["namespace"], claim_name or "")
+            place = (pod["metadata"]["namespace"], claim_name or "")
+            if place not in others:
+                await self._release(host, *place)
         if pod["metadata"].get("deletionTimestamp"):
             try:
                 await self._store.delete(kinds.POD, pod["metadata"]["name"], pod["metadata"]["namespace"],
@@ -188,25 +231,31 @@ class Agent:
 
     async def _release(self, host: Host, namespace: str, claim_name: str) -> None:
         page = await book.read(self._store, host.name)
-        for uid in {booking.holder.uid for booking in page.bookings if booking.state == "prepared"
-                    and (booking.holder.namespace, booking.holder.name) == (namespace, claim_name)}:
+        for uid in {booking.holder.uid for booking in page.bookings if booking.state == "prepared" and (
+                booking.holder.kind, booking.holder.namespace, booking.holder.name) == (
+                kinds.RESOURCE_CLAIM.kind, namespace, claim_name)}:
             await book.mark(self._store, host.name, uid, "released")
 
     async def _sweep(self, host: Host) -> None:
         """What runs or is prepared here for a pod that is no longer there: it went while we were not looking."""
-        pods = [pod for pod in self._pods.by("node", host.name) if (pod.get("status") or {}).get("phase") not in machine.FINAL]
+        pods = self._alive(host)
         owners = [machine.owner(pod, kinds.INSTANCE.kind) for pod in pods]
         alive = {owner["uid"] for owner in owners if owner is not None}
         for uid, domain in (await host.hypervisor.domains()).items():
             if uid not in alive:
                 log.warning("%s: %s runs without a pod; stopping it", host.name, domain.name)
                 await host.hypervisor.stop(uid)
-        used = {(pod["metadata"]["namespace"], name) for pod in pods for _, name in machine.claim_names(pod)}
-        page = self._pages.get(host.name)
-        for booking in Page(page).bookings if page else ():
+        used = self._claims_in_use(pods)
+        for booking in (await book.read(self._store, host.name)).bookings:
             place = (booking.holder.namespace, booking.holder.name)
-            if booking.state == "prepared" and place not in used:
+            if booking.holder.kind == kinds.RESOURCE_CLAIM.kind and booking.state == "prepared" and place not in used:
                 await self._release(host, *place)
+
+    def _alive(self, host: Host) -> list[Object]:
+        return [pod for pod in self._pods.by("node", host.name) if (pod.get("status") or {}).get("phase") not in machine.FINAL]
+
+    def _claims_in_use(self, pods: Iterable[Object]) -> set[tuple[str, str]]:
+        return {(pod["metadata"]["namespace"], name) for pod in pods for _, name in machine.claim_names(pod) if name}
 
     async def _fail(self, pod: Object, reason: str, message: str) -> None:
         change = {"status": {"phase": "Failed", "reason": reason, "message": message}}

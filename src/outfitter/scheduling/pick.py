@@ -40,10 +40,13 @@ class Refusal:
 Held = Callable[[DeviceId], Booking | None]
 
 
-def pick(requests: Sequence[Request], candidates: Sequence[Candidate], held: Held) -> Choice | Refusal:
-    """Everything that the requests ask for, or the reason why not."""
+def pick(
+    requests: Sequence[Request], candidates: Sequence[Candidate], held: Held, elsewhere: Mapping[DeviceId, str] | None = None
+) -> Choice | Refusal:
+    """Everything that the requests ask for, or the reason why not. `elsewhere`: devices that are already given away in the same
+    decision, and to whom."""
     chosen: list[tuple[str, DeviceId]] = []
-    taken: set[DeviceId] = set()
+    taken = dict(elsewhere or {})
     for request in requests:
         verdicts = {candidate.id: _verdict(request, candidate, held, taken) for candidate in candidates}
         fits = [device for device, verdict in verdicts.items() if verdict is None]
@@ -51,7 +54,7 @@ def pick(requests: Sequence[Request], candidates: Sequence[Candidate], held: Hel
             return _refusal(request, verdicts, len(fits))
         for device in fits[: request.count]:
             chosen.append((request.name, device))
-            taken.add(device)
+            taken[device] = "another request of the same claim"
     return Choice(tuple(chosen))
 
 
@@ -61,7 +64,7 @@ class _No:
     matches: bool  # it is what was asked for, but not to be had
 
 
-def _verdict(request: Request, candidate: Candidate, held: Held, taken: set[DeviceId]) -> _No | None:
+def _verdict(request: Request, candidate: Candidate, held: Held, taken: Mapping[DeviceId, str]) -> _No | None:
     if candidate.device is None:
         return _No(f"cannot be read: {candidate.broken}", matches=False)
     try:
@@ -70,7 +73,7 @@ def _verdict(request: Request, candidate: Candidate, held: Held, taken: set[Devi
     except cel.EvaluationError as error:
         return _No(f"request {request.name} cannot be told of it: {error}", matches=False)
     if candidate.id in taken:
-        return _No("goes to another request of the same claim", matches=True)
+        return _No(f"goes to {taken[candidate.id]}", matches=True)
     if booking := held(candidate.id):
         return _No(f"held by {booking.holder} since {booking.since}", matches=True)
     return None

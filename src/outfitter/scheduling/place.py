@@ -80,6 +80,10 @@ def place(pod: Object, claims: Claims, classes: Classes, inventory: Inventory) -
         claim = claims(pod["metadata"]["namespace"], claim_name) if claim_name else None
         if claim is None:
             return Waiting(_no_claim(pod, name, claim_name))
+        if claim["metadata"].get("deletionTimestamp"):
+            return Waiting(f"claim {claim_name} is being deleted")
+        if any(claim is earlier for earlier, _ in wanted):
+            continue  # two entries of the pod name the same claim
         allocation = (claim.get("status") or {}).get("allocation")
         if allocation:
             hosts = {result["pool"] for result in (allocation.get("devices") or {}).get("results") or ()}
@@ -112,13 +116,12 @@ def _on(
     host: str, wanted: Sequence[tuple[Object, list[Request]]], inventory: Inventory
 ) -> tuple[tuple[Object, Choice], ...] | Refusal:
     chosen: list[tuple[Object, Choice]] = []
-    mine: set[DeviceId] = set()
+    taken: dict[DeviceId, str] = {}
     for claim, requests in wanted:
-        free = [candidate for candidate in inventory.candidates(host) if candidate.id not in mine]
-        choice = pick(requests, free, inventory.held)
+        choice = pick(requests, inventory.candidates(host), inventory.held, taken)
         if isinstance(choice, Refusal):
             return choice
-        mine.update(device for _, device in choice.devices)
+        taken.update((device, f"claim {claim['metadata']['name']} of the same pod") for _, device in choice.devices)
         chosen.append((claim, choice))
     return tuple(chosen)
 

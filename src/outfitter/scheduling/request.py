@@ -53,6 +53,6 @@ def _request(request: Mapping[str, Any], classes: Classes) -> Request:
     device_class = classes(exactly["deviceClassName"])
     if device_class is None:
         raise Unsatisfiable(f"request {name}: there is no DeviceClass {exactly['deviceClassName']}")
-    selectors = [*(device_class["spec"].get("selectors") or ()), *(exactly.get("selectors") or ())]
+    selectors = [*((device_class.get("spec") or {}).get("selectors") or ()), *(exactly.get("selectors") or ())]
     return Request(name, exactly.get("count", 1), exactly["deviceClassName"],
                    tuple(_compiled(selector["cel"]["expression"]) for selector in selectors))

@@ -383,8 +383,8 @@ def _lost(server: str, error: Exception) -> errors.Unavailable:
     first: BaseException = error  # what happened, without aiohttp's words about its own objects
     while first.__cause__ is not None:
         first = first.__cause__
-    known = isinstance(first, OSError) and first.errno is not None and first.errno > 0
-    words = os.strerror(first.errno) if known else str(first) or type(first).__name__
+    number = first.errno if isinstance(first, OSError) else None
+    words = os.strerror(number) if number and number > 0 else str(first) or type(first).__name__
     return errors.Unavailable(f"{server} cannot be reached or broke off: {words}")
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from outfitter.api import machine
+from outfitter.api import machine, quantity
 from outfitter.api.validate import names
-from outfitter.errors import Cause
+from outfitter.errors import Cause, Invalid
 
 SOURCES = ("resourceClaimName", "resourceClaimTemplateName")
 
@@ -17,8 +17,29 @@ def instance(obj: Mapping[str, Any]) -> Iterator[Cause]:
     if not isinstance(spec, Mapping) or not isinstance(spec.get("domain"), Mapping):
         yield Cause("spec.domain", "Required value: what the machine is made of", "FieldValueRequired")
         return
+    yield from _amounts(spec["domain"])
     yield from _claims(spec.get("resourceClaims"))
     yield from _devices(obj)
+
+
+def _amounts(domain: Mapping[str, Any]) -> Iterator[Cause]:
+    """Memory and CPUs, which the domain's XML is made of."""
+    for path in (("memory", "guest"), ("resources", "requests", "memory")):
+        amount: Any = domain
+        for field in path:
+            amount = (amount or {}).get(field)
+        if amount is None:
+            continue
+        try:
+            enough = quantity.to_int(str(amount)) > 0
+        except Invalid:
+            enough = False
+        if not enough:
+            yield Cause(f"spec.domain.{'.'.join(path)}",
+                        f'Invalid value: "{amount}": must be an amount above zero, such as 2Gi')
+    for field, number in (domain.get("cpu") or {}).items():
+        if field in ("cores", "sockets", "threads") and number is not None and number < 1:
+            yield Cause(f"spec.domain.cpu.{field}", f"Invalid value: {number}: must be greater than zero")
 
 
 def _claims(claims: Any) -> Iterator[Cause]:
@@ -44,9 +65,13 @@ def _claims(claims: Any) -> Iterator[Cause]:
 def _devices(obj: Mapping[str, Any]) -> Iterator[Cause]:
     listed = {entry.get("name") for entry in obj["spec"].get("resourceClaims") or ()}
     seen: set[tuple[str, str]] = set()
+    called: set[tuple[str, str]] = set()  # what a device got is found by its name
     for ref in machine.device_refs(obj):
         path = f"spec.domain.devices.{ref.list}"
         yield from names.required(ref.name, f"{ref.path}.name", "a device has a name of its own")
+        if ref.name and (ref.list, ref.name) in called:
+            yield Cause(f"{ref.path}.name", f'Duplicate value: "{ref.name}"', "FieldValueDuplicate")
+        called.add((ref.list, ref.name))
         if ref.device_name is not None and (ref.claim or ref.request):
             yield Cause(path, f"{ref.name} has both deviceName and a claim: say one of them")
         elif ref.device_name is None and not ref.by_claim:

@@ -22,13 +22,21 @@ def pod(obj: Mapping[str, Any]) -> Iterator[Cause]:
     for index, container in enumerate(containers):
         here = f"spec.containers[{index}]"
         yield from names.label(container.get("name"), f"{here}.name")
-        if container.get("name") in seen:
+        if container.get("name") and container["name"] in seen:
             yield Cause(f"{here}.name", f'Duplicate value: "{container["name"]}"', "FieldValueDuplicate")
         seen.add(container.get("name"))
     if spec.get("restartPolicy", "Always") not in POLICIES:
         yield Cause("spec.restartPolicy", f'Unsupported value: "{spec["restartPolicy"]}": supported values: '
                                           + ", ".join(f'"{policy}"' for policy in POLICIES), "FieldValueNotSupported")
-    listed = {entry.get("name") for entry in spec.get("resourceClaims") or ()}
+    listed: set[str] = set()
+    for index, entry in enumerate(spec.get("resourceClaims") or ()):
+        here = f"spec.resourceClaims[{index}]"
+        yield from names.label(entry.get("name"), f"{here}.name")
+        if entry.get("name") and entry["name"] in listed:
+            yield Cause(f"{here}.name", f'Duplicate value: "{entry["name"]}"', "FieldValueDuplicate")
+        listed.add(entry.get("name"))
+        if bool(entry.get("resourceClaimName")) == bool(entry.get("resourceClaimTemplateName")):
+            yield Cause(here, "Invalid value: must specify one of: `resourceClaimName`, `resourceClaimTemplateName`")
     for index, container in enumerate(containers):
         for number, use in enumerate((container.get("resources") or {}).get("claims") or ()):
             if use.get("name") not in listed:
@@ -38,8 +46,9 @@ def pod(obj: Mapping[str, Any]) -> Iterator[Cause]:
 
 def same_place(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[Cause]:
     """A pod that was given a node stays there, and keeps its claims."""
+    spec = new.get("spec") or {}
     was = old["spec"].get("nodeName")
-    if was and new["spec"].get("nodeName") != was:
+    if was and spec.get("nodeName") != was:
         yield Cause("spec.nodeName", f'Invalid value: field is immutable: the pod was given "{was}"')
-    if new["spec"].get("resourceClaims") != old["spec"].get("resourceClaims"):
+    if spec.get("resourceClaims") != old["spec"].get("resourceClaims"):
         yield Cause("spec.resourceClaims", "Invalid value: field is immutable")

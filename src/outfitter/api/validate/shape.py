@@ -8,24 +8,28 @@ from typing import Any
 
 from outfitter.errors import Cause
 
-Shape = Mapping[str, Any]  # field -> str, int, bool, dict, list, a nested Shape, or [Shape] for a list of such
+# field -> str, int, bool, dict, list, a nested Shape, or [Shape] for a list of such; "field!" must be there. Only what no other
+# check asks for is marked: a reader of status or of our own kinds finds it without looking twice.
+Shape = Mapping[str, Any]
 WORDS = {str: "text", int: "a whole number", bool: "true or false", dict: "an object", list: "a list"}
 TEXTS = [str]
 
 METADATA: Shape = {
-    "name": str, "namespace": str, "generateName": str, "uid": str, "resourceVersion": str, "labels": dict, "annotations": dict,
-    "finalizers": TEXTS, "ownerReferences": [{"apiVersion": str, "kind": str, "name": str, "uid": str, "controller": bool}],
+    "name!": str, "namespace": str, "generateName": str, "uid": str, "resourceVersion": str, "labels": dict,
+    "annotations": dict, "finalizers": TEXTS,
+    "ownerReferences": [{"apiVersion": str, "kind": str, "name": str, "uid": str, "controller": bool}],
 }
-CONDITIONS = [{"type": str, "status": str, "reason": str, "message": str}]
+CONDITIONS = [{"type!": str, "status": str, "reason": str, "message": str}]
 RESOURCE_CLAIMS = [{"name": str, "resourceClaimName": str, "resourceClaimTemplateName": str}]
 DEVICE_ENTRY: Shape = {"name": str, "deviceName": str, "claimName": str, "requestName": str, "deviceRequestName": str,
                        "claim": {"name": str, "request": str}, "tag": str}
-DEVICE_STATUSES = [{"name": str, "deviceResourceClaimStatus": {"name": str, "resourceClaimName": str, "attributes": dict}}]
+DEVICE_STATUSES = [{"name": str, "deviceResourceClaimStatus": {"name": str, "resourceClaimName": str, "attributes": {
+    "pciAddress": str, "mdevUUID": str, "mDevUUID": str}}}]
 SELECTORS = [{"cel": {"expression": str}}]
 EXACTLY: Shape = {"deviceClassName": str, "allocationMode": str, "count": int, "selectors": SELECTORS}
 CLAIM_SPEC: Shape = {"devices": {
     "requests": [{"name": str, "exactly": EXACTLY, "firstAvailable": [EXACTLY]}], "constraints": [{}], "config": [{}]}}
-RESULT: Shape = {"request": str, "driver": str, "pool": str, "device": str}
+RESULT: Shape = {"request!": str, "driver!": str, "pool!": str, "device!": str}
 POD: Shape = {
     "spec": {
         "nodeName": str, "schedulerName": str, "restartPolicy": str, "nodeSelector": dict, "terminationGracePeriodSeconds": int,
@@ -33,7 +37,7 @@ POD: Shape = {
             "claims": [{"name": str, "request": str}], "requests": dict, "limits": dict}}],
         "resourceClaims": RESOURCE_CLAIMS,
     },
-    "status": {"phase": str, "conditions": CONDITIONS, "resourceClaimStatuses": [{"name": str, "resourceClaimName": str}]},
+    "status": {"phase": str, "conditions": CONDITIONS, "resourceClaimStatuses": [{"name!": str, "resourceClaimName": str}]},
 }
 SHAPES: Mapping[str, Shape] = {
     "Namespace": {"spec": {"finalizers": TEXTS}, "status": {"phase": str}},
@@ -44,32 +48,37 @@ SHAPES: Mapping[str, Shape] = {
     "Event": {"involvedObject": {"name": str, "uid": str}, "source": dict, "count": int},
     "DeviceClass": {"spec": {"selectors": SELECTORS}},
     "ResourceClaim": {"spec": CLAIM_SPEC, "status": {
-        "allocation": {"devices": {"results": [RESULT]}}, "reservedFor": [{"resource": str, "name": str, "uid": str}]}},
+        "allocation": {"devices": {"results": [RESULT]}}, "reservedFor": [{"resource": str, "name!": str, "uid!": str}]}},
     "ResourceClaimTemplate": {"spec": {"metadata": {"labels": dict, "annotations": dict}, "spec": CLAIM_SPEC}},
-    "ResourceSlice": {"spec": {"driver": str, "nodeName": str, "allNodes": bool,
-                               "pool": {"name": str, "generation": int, "resourceSliceCount": int},
-                               "devices": [{"name": str, "attributes": dict, "capacity": dict}]}},
+    "ResourceSlice": {"spec!": {"driver!": str, "nodeName": str, "allNodes": bool,
+                                "pool!": {"name!": str, "generation": int, "resourceSliceCount": int},
+                                "devices": [{"name!": str, "attributes": dict, "capacity": dict}]}},
     "VirtualMachineInstance": {
         "spec": {"resourceClaims": RESOURCE_CLAIMS, "nodeSelector": dict, "schedulerName": str,
                  "domain": {"memory": {"guest": str}, "cpu": {"cores": int, "sockets": int, "threads": int},
+                            "resources": {"requests": dict}, "machine": {"type": str}, "firmware": {"uuid": str},
                             "devices": {"gpus": [DEVICE_ENTRY], "hostDevices": [DEVICE_ENTRY]}}},
         "status": {"phase": str, "nodeName": str, "conditions": CONDITIONS,
                    "deviceStatus": {"gpuStatuses": DEVICE_STATUSES, "hostDeviceStatuses": DEVICE_STATUSES}},
     },
     "LedgerPage": {"spec": {"host": str, "bookings": [{
-        "device": {"driver": str, "pool": str, "device": str}, "request": str, "state": str, "since": str, "amount": dict,
-        "holder": {"kind": str, "namespace": str, "name": str, "uid": str, "purpose": str}}]}},
+        "device!": {"driver!": str, "pool!": str, "device!": str}, "request": str, "state!": str, "since!": str, "amount": dict,
+        "holder!": {"kind!": str, "namespace": str, "name!": str, "uid!": str, "purpose": str}}]}},
 }
 
 
-def check(obj: Mapping[str, Any]) -> Iterator[Cause]:
-    yield from _object(obj, {"metadata": METADATA, **SHAPES.get(str(obj.get("kind")), {})}, "")
+def check(kind: str, obj: Mapping[str, Any]) -> Iterator[Cause]:
+    yield from _object(obj, {"metadata!": METADATA, **SHAPES.get(kind, {})}, "")
 
 
 def _object(value: Mapping[str, Any], shape: Shape, path: str) -> Iterator[Cause]:
-    for field, wanted in shape.items():
+    for mark, wanted in shape.items():
+        field = mark.removesuffix("!")
+        here = f"{path}.{field}" if path else field
         if value.get(field) is not None:
-            yield from _value(value[field], wanted, f"{path}.{field}" if path else field)
+            yield from _value(value[field], wanted, here)
+        elif field != mark:
+            yield Cause(here, "Required value", "FieldValueRequired")
 
 
 def _value(value: Any, wanted: Any, path: str) -> Iterator[Cause]:

@@ -1,0 +1,428 @@
+"""The door: what is refused, with which field and how many causes at once; and that nothing which is handed in, of whatever
+shape, makes it stumble."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outfitter.api import admit, kinds, machine
+from outfitter.api.device import newest_pools
+from outfitter.api.kinds import Kind, Object
+from outfitter.api.page import Page
+from outfitter.errors import Cause, Forbidden, Invalid, NotFound
+from outfitter.store.base import Change
+from outfitter.store.clock import ManualClock
+from outfitter.store.memory import Memory
+
+NOW = "2026-01-01T00:00:00Z"
+
+
+def meta(name: str = "x", **more: Any) -> Object:
+    return {"name": name, "namespace": "here", **more}
+
+
+def vmi(**spec: Any) -> Object:
+    return {"metadata": meta(), "spec": {"domain": {"memory": {"guest": "1Gi"}}, **spec}}
+
+
+def with_devices(*entries: Object, claims: Any = ({"name": "net", "resourceClaimName": "c"},), **lists: Any) -> Object:
+    return vmi(resourceClaims=list(claims), domain={"devices": {"hostDevices": list(entries), **lists}})
+
+
+def nic(name: str = "nic0", **more: Any) -> Object:
+    return {"name": name, "claimName": "net", "requestName": "nic", **more}
+
+
+def claim(*requests: Any, **devices: Any) -> Object:
+    return {"metadata": meta(), "spec": {"devices": {"requests": list(requests), **devices}}}
+
+
+def ask(name: Any = "nic", **exactly: Any) -> Object:
+    return {"name": name, "exactly": {"deviceClassName": "vf", **exactly}}
+
+
+def pod(**spec: Any) -> Object:
+    return {"metadata": meta(), "spec": {"containers": [{"name": "main"}], **spec}}
+
+
+def device_class(*expressions: Any) -> Object:
+    return {"metadata": {"name": "x"}, "spec": {"selectors": [{"cel": {"expression": each}} for each in expressions]}}
+
+
+# What is written, and for each cause: the field, and how its message begins.
+REFUSED: dict[str, tuple[Kind, Object, list[tuple[str, str]]]] = {
+    "a machine of nothing": (kinds.INSTANCE, {"metadata": meta()}, [("spec.domain", "Required value")]),
+    "a claim entry without a name": (kinds.INSTANCE, vmi(resourceClaims=[{"resourceClaimName": "c"}]), [
+        ("spec.resourceClaims[0].name", "spec.resourceClaims[0].name is a required field")]),
+    "claim entries of one name": (
+        kinds.INSTANCE, vmi(resourceClaims=[{"name": "a", "resourceClaimName": "c"}, {"name": "a", "resourceClaimName": "d"}]),
+        [("spec.resourceClaims[1].name", 'duplicate resourceClaims name "a"')]),
+    "a claim entry of two sources": (
+        kinds.INSTANCE, vmi(resourceClaims=[{"name": "a", "resourceClaimName": "c", "resourceClaimTemplateName": "t"}]),
+        [("spec.resourceClaims[0]", "at most one of resourceClaimName or resourceClaimTemplateName may be specified")]),
+    "a claim entry of no source": (kinds.INSTANCE, vmi(resourceClaims=[{"name": "a"}]), [
+        ("spec.resourceClaims[0]", "must specify one of: resourceClaimName, resourceClaimTemplateName")]),
+    "names that are none": (kinds.INSTANCE, vmi(resourceClaims=[{"name": "Net", "resourceClaimName": "my claim"}]), [
+        ("spec.resourceClaims[0].name", 'Invalid value: "Net": a lowercase RFC 1123 label'),
+        ("spec.resourceClaims[0].resourceClaimName", 'Invalid value: "my claim": a lowercase RFC 1123 subdomain')]),
+    "a device without anything": (kinds.INSTANCE, with_devices({}), [
+        ("spec.domain.devices.hostDevices[0].name", "Required value"),
+        ("spec.domain.devices.hostDevices", " has neither deviceName nor claimName and requestName")]),
+    "a device by name and by claim": (kinds.INSTANCE, with_devices(nic(deviceName="vendor.com/nic")), [
+        ("spec.domain.devices.hostDevices", "nic0 has both deviceName and a claim")]),
+    "half a reference": (kinds.INSTANCE, with_devices(
+        {"name": "a", "claimName": "net"}, {"name": "b", "requestName": "nic"}), [
+        ("spec.domain.devices.hostDevices[0].requestName", "Required value: requestName names a request of that claim"),
+        ("spec.domain.devices.hostDevices[1].claimName", "Required value: claimName names an entry of spec.resourceClaims")]),
+    "a claim that is not listed": (kinds.INSTANCE, with_devices(nic(claimName="other")), [
+        ("spec.resourceClaims", "vmi.spec.resourceClaims must specify all claims used: spec.domain.devices.hostDevices[0]")]),
+    "one request for two devices": (
+        kinds.INSTANCE, with_devices(nic("a"), gpus=[{"name": "b", "claim": {"name": "net", "request": "nic"}}]),
+        [("spec.domain.devices.hostDevices[0]", 'duplicate claimName/requestName pair "net/nic"')]),
+    "two devices of one name": (kinds.INSTANCE, with_devices(nic("a"), nic("a", requestName="other")), [
+        ("spec.domain.devices.hostDevices[1].name", 'Duplicate value: "a"')]),
+    "amounts that are none": (
+        kinds.INSTANCE, vmi(domain={"memory": {"guest": "lots"}, "resources": {"requests": {"memory": "-1"}},
+                                    "cpu": {"cores": 0, "threads": -2}}),
+        [("spec.domain.memory.guest", 'Invalid value: "lots": must be an amount'),
+         ("spec.domain.resources.requests.memory", 'Invalid value: "-1": must be an amount'),
+         ("spec.domain.cpu.cores", "Invalid value: 0: must be greater than zero"),
+         ("spec.domain.cpu.threads", "Invalid value: -2: must be greater than zero")]),
+    "wrong shapes of a machine": (
+        kinds.INSTANCE, vmi(resourceClaims={}, domain={
+            "devices": {"gpus": [3], "hostDevices": [{"name": 4}]}, "cpu": {"cores": True}}),
+        [("spec.resourceClaims", "Invalid value: {}: must be a list"),
+         ("spec.domain.cpu.cores", "Invalid value: True: must be a whole number"),
+         ("spec.domain.devices.gpus[0]", "Invalid value: 3: must be an object"),
+         ("spec.domain.devices.hostDevices[0].name", "Invalid value: 4: must be text")]),
+    "a claim for nothing": (kinds.RESOURCE_CLAIM, {"metadata": meta(), "spec": {}}, [("spec.devices", "Required value")]),
+    "a request without content": (kinds.RESOURCE_CLAIM, claim({"name": "nic"}), [
+        ("spec.devices.requests[0]", "Invalid value: exactly one of `exactly` or `firstAvailable` is required")]),
+    "a request with both": (kinds.RESOURCE_CLAIM, claim({**ask(), "firstAvailable": [{"deviceClassName": "vf"}]}), [
+        ("spec.devices.requests[0]", "Invalid value: exactly one of `exactly` or `firstAvailable` is required")]),
+    "requests in many ways wrong": (
+        kinds.RESOURCE_CLAIM, claim(ask("NIC", count=0), ask("a", allocationMode="Some"), ask("a", deviceClassName=""),
+                                    {"name": "b", "firstAvailable": [{"count": -1}]}),
+        [("spec.devices.requests[0].name", 'Invalid value: "NIC"'),
+         ("spec.devices.requests[0].exactly.count", "Invalid value: 0: must be greater than zero"),
+         ("spec.devices.requests[1].exactly.allocationMode", 'Unsupported value: "Some": supported values: "ExactCount", '),
+         ("spec.devices.requests[2].name", 'Duplicate value: "a"'),
+         ("spec.devices.requests[2].exactly.deviceClassName", "Required value"),
+         ("spec.devices.requests[3].firstAvailable[0].deviceClassName", "Required value"),
+         ("spec.devices.requests[3].firstAvailable[0].count", "Invalid value: -1: must be greater than zero")]),
+    "a selector that does not compile": (
+        kinds.RESOURCE_CLAIM, claim(ask(selectors=[{"cel": {"expression": "device.driver =="}}, {}])),
+        [("spec.devices.requests[0].exactly.selectors[0].cel.expression", "Invalid value: "),
+         ("spec.devices.requests[0].exactly.selectors[1].cel.expression", "Required value")]),
+    "a template says the path inside it": (
+        kinds.RESOURCE_CLAIM_TEMPLATE, {"metadata": meta(), "spec": {"spec": claim(ask(count=0))["spec"]}},
+        [("spec.spec.devices.requests[0].exactly.count", "Invalid value: 0")]),
+    "a class": (kinds.DEVICE_CLASS, device_class("nonsense(", "", "true"), [
+        ("spec.selectors[0].cel.expression", "Invalid value: "), ("spec.selectors[1].cel.expression", "Required value")]),
+    "a pod of nothing": (kinds.POD, {"metadata": meta()}, [("spec.containers", "Required value")]),
+    "a pod in many ways wrong": (
+        kinds.POD, pod(containers=[{"name": "a"}, {"name": "a", "resources": {"claims": [{"name": "gone"}]}}, {}],
+                       restartPolicy="Sometimes", resourceClaims=[{"name": "n"}, {"resourceClaimName": "c"}]),
+        [("spec.containers[1].name", 'Duplicate value: "a"'),
+         ("spec.containers[2].name", 'Invalid value: "None"'),
+         ("spec.restartPolicy", 'Unsupported value: "Sometimes": supported values: "Always", "OnFailure", "Never"'),
+         ("spec.resourceClaims[0]", "Invalid value: must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"),
+         ("spec.resourceClaims[1].name", 'Invalid value: "None"'),
+         ("spec.containers[1].resources.claims[0].name", 'Not found: "gone": it is not in spec.resourceClaims')]),
+    "metadata": (
+        kinds.CONFIG_MAP, {"metadata": meta("Up", labels={"a b": "c", "ok": "not ok", "n": 3}, annotations={"/": "x"},
+                                            ownerReferences=[{"kind": "Pod"}, {"apiVersion": "v1", "kind": "A", "name": "a",
+                                                                               "uid": "u", "controller": True}])},
+        [("metadata.name", 'Invalid value: "Up": a lowercase RFC 1123 subdomain'),
+         ("metadata.labels", 'Invalid value: "a b": a key is'),
+         ("metadata.labels", 'Invalid value: "not ok": a label value is'),
+         ("metadata.labels.n", "Invalid value: 3: must be text; put it in quotes"),
+         ("metadata.annotations", 'Invalid value: "/": a key is'),
+         ("metadata.ownerReferences[0].apiVersion", "Required value"),
+         ("metadata.ownerReferences[0].name", "Required value"),
+         ("metadata.ownerReferences[0].uid", "Required value")]),
+    "two controllers": (
+        kinds.CONFIG_MAP, {"metadata": meta(ownerReferences=[
+            {"apiVersion": "v1", "kind": "A", "name": name, "uid": name, "controller": True} for name in "ab"])},
+        [("metadata.ownerReferences", "Invalid value: only one reference can have controller set to true")]),
+    "too many annotations": (kinds.CONFIG_MAP, {"metadata": meta(annotations={"a": "x" * 262144})}, [
+        ("metadata.annotations", "Too long: may not be more than 262144 bytes")]),
+    "a namespace is a label": (kinds.NAMESPACE, {"metadata": {"name": "a.b"}}, [("metadata.name", 'Invalid value: "a.b"')]),
+    "a page that cannot be read": (
+        kinds.LEDGER_PAGE, {"metadata": {"name": "x"}, "spec": {
+            "bookings": [{"device": {"driver": "d"}, "holder": {"uid": 3}}]}},
+        [("spec.bookings[0].device.pool", "Required value"), ("spec.bookings[0].device.device", "Required value"),
+         ("spec.bookings[0].state", "Required value"), ("spec.bookings[0].since", "Required value"),
+         ("spec.bookings[0].holder.kind", "Required value"), ("spec.bookings[0].holder.name", "Required value"),
+         ("spec.bookings[0].holder.uid", "Invalid value: 3: must be text")]),
+    "a slice that cannot be read": (
+        kinds.RESOURCE_SLICE, {"metadata": {"name": "x"}, "spec": {"devices": [{}]}},
+        [("spec.driver", "Required value"), ("spec.pool", "Required value"), ("spec.devices[0].name", "Required value")]),
+    "a slice without a spec": (kinds.RESOURCE_SLICE, {"metadata": {"name": "x"}}, [("spec", "Required value")]),
+}
+
+
+@pytest.fixture
+async def store() -> Memory:
+    store = Memory(clock=ManualClock(), rules=admit.Rules())
+    await store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
+    return store
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_refused_with_every_cause(store: Memory, name: str) -> None:
+    kind, obj, wanted = REFUSED[name]
+    revision = store.revision
+    with pytest.raises(Invalid) as caught:
+        await store.create(kind, obj)
+    said = [(cause.field, cause.message) for cause in caught.value.causes]
+    assert [field for field, _ in said] == [field for field, _ in wanted]
+    assert all(message.startswith(begin) for (_, message), (_, begin) in zip(said, wanted, strict=True)), said
+    assert all(field in str(caught.value) for field, _ in wanted)
+    assert store.revision == revision, "nothing is half-written"
+
+
+def test_more_than_ten_causes_are_counted() -> None:
+    causes = [Cause(f"spec.f{number}", "bad") for number in range(13)]
+    with pytest.raises(Invalid, match=r"spec\.f9: bad; and 3 more$") as caught:
+        admit.refuse(kinds.INSTANCE, {"metadata": {"name": "x"}}, causes)
+    assert str(caught.value).startswith('VirtualMachineInstance.kubevirt.io "x" is invalid: spec.f0: bad; ')
+    assert len(caught.value.causes) == 13
+
+
+async def test_the_kind_is_that_of_the_place_not_what_the_object_calls_itself(store: Memory) -> None:
+    with pytest.raises(Invalid, match=r"spec.resourceClaims"):
+        await store.create(kinds.INSTANCE, {**vmi(resourceClaims=[3]), "kind": "Unheard"})
+
+
+# -- defaults
+
+
+async def test_defaults(store: Memory) -> None:
+    made = await store.create(kinds.POD, pod(restartPolicy=None, terminationGracePeriodSeconds=None))
+    assert (made["spec"]["restartPolicy"], made["spec"]["schedulerName"]) == ("Always", "default-scheduler")
+    assert made["spec"]["terminationGracePeriodSeconds"] == 30
+    assert made["status"]["phase"] == "Pending"
+    made = await store.create(kinds.RESOURCE_CLAIM, claim(ask(), ask("all", allocationMode="All"), ask("null", count=None)))
+    given = [request["exactly"] for request in made["spec"]["devices"]["requests"]]
+    assert [(one["allocationMode"], one.get("count")) for one in given] == [("ExactCount", 1), ("All", None), ("ExactCount", 1)]
+    made = await store.create(kinds.NAMESPACE, {"metadata": {"name": "team", "labels": None}, "spec": None})
+    assert made["spec"]["finalizers"] == ["kubernetes"]
+    assert made["status"]["phase"] == "Active"
+    assert made["metadata"]["labels"] == {"kubernetes.io/metadata.name": "team"}
+
+
+async def test_the_same_manifest_again_is_no_change(store: Memory) -> None:
+    """Defaults are filled in before anything is compared, so that replacing an object by its own manifest is allowed."""
+    for kind, obj in ((kinds.RESOURCE_CLAIM, claim(ask())), (kinds.POD, pod()),
+                      (kinds.RESOURCE_CLAIM_TEMPLATE, {"metadata": meta(), "spec": {"spec": claim(ask())["spec"]}})):
+        made = await store.create(kind, obj)
+        again = await store.replace(kind, copy.deepcopy(obj))
+        assert again["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
+
+
+# -- what may not change
+
+FIXED: dict[str, tuple[Kind, Object, Object, str]] = {
+    "a claim's spec": (kinds.RESOURCE_CLAIM, claim(ask()), {"spec": {"devices": {"requests": [ask(count=2)]}}}, "spec"),
+    "a template's spec": (kinds.RESOURCE_CLAIM_TEMPLATE, {"metadata": meta(), "spec": {"spec": claim(ask())["spec"]}},
+                          {"spec": {"metadata": {"labels": {"a": "b"}}}}, "spec"),
+    "a machine's claims": (kinds.INSTANCE, with_devices(nic()), {"spec": {"resourceClaims": [
+        {"name": "net", "resourceClaimName": "other"}]}}, "spec.resourceClaims"),
+    "a pod's claims": (kinds.POD, pod(), {"spec": {"resourceClaims": [{"name": "a", "resourceClaimName": "c"}]}},
+                       "spec.resourceClaims"),
+    "a pod's node, once it has one": (kinds.POD, pod(nodeName="a"), {"spec": {"nodeName": "b"}}, "spec.nodeName"),
+    "a pod's node, taken away": (kinds.POD, pod(nodeName="a"), {"spec": {"nodeName": None}}, "spec.nodeName"),
+}
+
+
+@pytest.mark.parametrize("name", FIXED)
+async def test_what_may_not_change(store: Memory, name: str) -> None:
+    kind, obj, change, field = FIXED[name]
+    await store.create(kind, obj)
+    with pytest.raises(Invalid) as caught:
+        await store.patch(kind, "x", change, "here")
+    assert [cause.field for cause in caught.value.causes] == [field]
+    assert "field is immutable" in str(caught.value)
+    await store.patch(kind, "x", {"metadata": {"labels": {"a": "b"}}}, "here")
+
+
+async def test_a_pod_is_given_a_node_once(store: Memory) -> None:
+    await store.create(kinds.POD, pod())
+    assert (await store.patch(kinds.POD, "x", {"spec": {"nodeName": "a"}}, "here"))["spec"]["nodeName"] == "a"
+
+
+async def test_status_has_a_shape_too(store: Memory) -> None:
+    await store.create(kinds.RESOURCE_CLAIM, claim(ask()))
+    with pytest.raises(Invalid) as caught:
+        await store.patch(kinds.RESOURCE_CLAIM, "x", {"status": {"allocation": {"devices": {"results": [{"driver": "d"}]}},
+                                                                 "reservedFor": [{"name": "p"}]}}, "here", subresource="status")
+    assert [cause.field for cause in caught.value.causes] == [
+        *(f"status.allocation.devices.results[0].{field}" for field in ("request", "pool", "device")),
+        "status.reservedFor[0].uid"]
+
+
+# -- places and grace
+
+
+async def test_places(store: Memory) -> None:
+    with pytest.raises(NotFound, match='namespaces "nowhere" not found'):
+        await store.create(kinds.POD, {**pod(), "metadata": meta(namespace="nowhere")})
+    await store.delete(kinds.NAMESPACE, "here")
+    assert (await store.get(kinds.NAMESPACE, "here"))["status"]["phase"] == "Terminating"
+    with pytest.raises(Forbidden, match='pods "x" is forbidden: unable to create new content in namespace here because'):
+        await store.create(kinds.POD, pod())
+    await store.create(kinds.NAMESPACE, {"metadata": {"name": "default"}})
+    with pytest.raises(Forbidden, match="may not be deleted"):
+        await store.delete(kinds.NAMESPACE, "default")
+
+
+GRACES: dict[str, tuple[Object, str, int | None, int]] = {
+    "a pod without a node goes at once": (pod(), "Pending", None, 0),
+    "a pod on a node waits for it": (pod(nodeName="a"), "Running", None, 30),
+    "as long as it says": (pod(nodeName="a", terminationGracePeriodSeconds=5), "Running", None, 5),
+    "or as whoever deletes it says": (pod(nodeName="a"), "Running", 7, 7),
+    "by force": (pod(nodeName="a"), "Running", 0, 0),
+    "less than nothing is a second": (pod(nodeName="a"), "Running", -1, 1),
+    "one that is over goes at once": (pod(nodeName="a"), "Failed", None, 0),
+    "null is the default": (pod(nodeName="a", terminationGracePeriodSeconds=None), "Running", None, 30),
+}
+
+
+@pytest.mark.parametrize("name", GRACES)
+async def test_grace(store: Memory, name: str) -> None:
+    obj, phase, asked, seconds = GRACES[name]
+    await store.create(kinds.POD, obj)
+    await store.patch(kinds.POD, "x", {"status": {"phase": phase}}, "here", subresource="status")
+    gone = await store.delete(kinds.POD, "x", "here", grace=asked)
+    left = (await store.list(kinds.POD, "here")).items
+    assert len(left) == bool(seconds)
+    assert gone["metadata"].get("deletionGracePeriodSeconds", 0) == seconds
+
+
+# -- anything may come
+
+WHOLE: dict[str, tuple[Kind, Object]] = {
+    "machine": (kinds.INSTANCE, {**with_devices(
+        nic(tag="t"), {"name": "b", "claim": {"name": "net", "request": "b"}}, gpus=[{"name": "g", "deviceName": "v.com/g"}]),
+        "status": {"phase": "Running", "nodeName": "a", "conditions": [{"type": "Ready", "status": "True"}], "deviceStatus": {
+            "hostDeviceStatuses": [{"name": "nic0", "deviceResourceClaimStatus": {
+                "name": "d", "attributes": {"pciAddress": "x"}}}]}}}),
+    "claim": (kinds.RESOURCE_CLAIM, {**claim(
+        ask(count=2, selectors=[{"cel": {"expression": "true"}}]), {"name": "b", "firstAvailable": [{"deviceClassName": "vf"}]},
+        constraints=[{"matchAttribute": "a"}]), "status": {
+            "allocation": {"devices": {"results": [{"request": "nic", "driver": "d", "pool": "p", "device": "v"}]}},
+            "reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}]}}),
+    "template": (kinds.RESOURCE_CLAIM_TEMPLATE, {"metadata": meta(), "spec": {
+        "metadata": {"labels": {"a": "b"}}, "spec": claim(ask())["spec"]}}),
+    "class": (kinds.DEVICE_CLASS, device_class("device.driver == 'a'")),
+    "pod": (kinds.POD, {**pod(
+        nodeName="a", nodeSelector={"a": "b"}, restartPolicy="Never", terminationGracePeriodSeconds=3,
+        containers=[{"name": "a", "resources": {"claims": [{"name": "net", "request": "nic"}], "requests": {"cpu": "1"}}}],
+        resourceClaims=[{"name": "net", "resourceClaimTemplateName": "t"}]),
+        "status": {"phase": "Pending", "resourceClaimStatuses": [{"name": "net", "resourceClaimName": "c"}],
+                   "conditions": [{"type": "PodScheduled", "status": "False", "message": "m"}]}}),
+    "namespace": (kinds.NAMESPACE, {
+        "metadata": {"name": "x", "labels": {"a": "b"}, "annotations": {"c": "d"}, "finalizers": ["e.f/g"]},
+        "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}),
+    "page": (kinds.LEDGER_PAGE, {"metadata": {"name": "x"}, "spec": {"host": "x", "bookings": [{
+        "device": {"driver": "d", "pool": "p", "device": "v"}, "holder": {"kind": "ResourceClaim", "name": "c", "uid": "u"},
+        "request": "nic", "state": "booked", "since": NOW, "amount": {"whole": True}}]}}),
+    "slice": (kinds.RESOURCE_SLICE, {"metadata": {"name": "x"}, "spec": {
+        "driver": "d", "nodeName": "a", "pool": {"name": "a", "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "v", "attributes": {"kind": {"string": "VF"}}}]}}),
+}
+
+
+def read_machine(obj: Object) -> None:
+    machine.missing_devices(obj)
+    machine.unsettled_devices(obj, {"metadata": {"namespace": "here"}}, lambda namespace, name: None)
+
+
+READERS: dict[str, Callable[[Object], object]] = {
+    "machine": read_machine,
+    "claim": lambda obj: machine.results(obj, "nic"),
+    "pod": lambda obj: dict(machine.claim_names(obj)),
+    "page": Page,
+    "slice": lambda obj: newest_pools([obj, WHOLE["slice"][1], obj]),
+    **dict.fromkeys(("template", "class", "namespace"), json.dumps),
+}
+
+
+def paths(value: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if here:
+        yield here
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in inside:
+        yield from paths(inner, (*here, key))
+
+
+def put(obj: Object, path: tuple[Any, ...], value: Any) -> Object:
+    out = copy.deepcopy(obj)
+    at: Any = out
+    for key in path[:-1]:
+        at = at[key]
+    at[path[-1]] = value
+    return out
+
+
+WORDS = ["name", "namespace", "uid", "kind", "spec", "devices", "requests", "exactly", "claim", "cel", "expression", ""]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 9) | st.floats(allow_nan=False) | st.text(max_size=6)
+    | st.sampled_from(WORDS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=3),
+    max_leaves=8,
+)
+PLACES = [(name, path) for name, (_, obj) in WHOLE.items() for path in paths(obj)]
+
+
+def hand_in(name: str, obj: Object) -> bool:
+    """Whether it was accepted, in every way of writing it; whatever is accepted can be read."""
+    kind, old = WHOLE[name]
+    accepted = False
+    here = {"metadata": {"name": "here"}}
+    ways: list[tuple[Literal["create", "update"], Object | None, str]] = [
+        ("create", None, ""), ("update", old, ""), ("update", old, "status")]
+    for verb, before, subresource in ways:
+        new = copy.deepcopy({**old, "status": obj.get("status")} if subresource else obj)
+        change = Change(verb, kind, new, copy.deepcopy(before), subresource, lambda *_: here)
+        try:
+            new = admit.Rules().admit(change)
+        except Invalid as error:
+            refused = error.causes
+            assert refused
+        else:
+            accepted = True
+            READERS[name](new)
+    return accepted
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_the_whole_objects_are_accepted(name: str) -> None:
+    assert hand_in(name, WHOLE[name][1])
+
+
+@pytest.mark.parametrize("value", [None, True, 3, 3.5, "text", [], [None], [[]], {}, {"x": None}, {"name": {}}], ids=repr)
+def test_plain_wrong_values_in_every_place(value: Any) -> None:
+    for name, path in PLACES:
+        hand_in(name, put(WHOLE[name][1], path, value))
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.sampled_from(PLACES), JSON)
+def test_any_json_in_any_place(place: tuple[str, tuple[Any, ...]], value: Any) -> None:
+    name, path = place
+    hand_in(name, put(WHOLE[name][1], path, value))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(sorted(WHOLE)), st.dictionaries(st.sampled_from(["metadata", "spec", "status", "kind"]), JSON))
+def test_any_object_at_all(name: str, obj: Object) -> None:
+    hand_in(name, obj)

@@ -1,0 +1,122 @@
+"""A machine's devices: what it asks for, in whichever spelling, and what it got."""
+
+from __future__ import annotations
+
+import pytest
+
+from outfitter.api import conditions, machine
+from outfitter.api.conditions import Condition
+from outfitter.api.kinds import Object
+
+NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:00:09Z"
+
+SPELLINGS: dict[str, tuple[Object, tuple[str | None, str | None, str | None]]] = {
+    "claimName and requestName": ({"claimName": "c", "requestName": "r"}, (None, "c", "r")),
+    "claimName and deviceRequestName": ({"claimName": "c", "deviceRequestName": "r"}, (None, "c", "r")),
+    "claim with name and request": ({"claim": {"name": "c", "request": "r"}}, (None, "c", "r")),
+    "deviceName": ({"deviceName": "vendor.com/gpu"}, ("vendor.com/gpu", None, None)),
+    "an empty deviceName is none": ({"deviceName": "", "claimName": "c", "requestName": "r"}, (None, "c", "r")),
+    "half a claim": ({"claimName": "c"}, (None, "c", None)),
+    "nothing": ({}, (None, None, None)),
+}
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_spellings(name: str) -> None:
+    words, (device, claim, request) = SPELLINGS[name]
+    [ref] = machine.device_refs({"spec": {"domain": {"devices": {"gpus": [{"name": "gpu0", **words}]}}}})
+    assert (ref.name, ref.device_name, ref.claim, ref.request) == ("gpu0", device, claim, request)
+    assert ref.by_claim == (device is None and bool(claim or request))
+    assert ref.path == "spec.domain.devices.gpus[0]"
+
+
+@pytest.mark.parametrize("spec", [{}, {"spec": None}, {"spec": {"domain": None}},
+                                  {"spec": {"domain": {"devices": {"gpus": None}}}}])
+def test_no_devices(spec: Object) -> None:
+    assert machine.device_refs(spec) == []
+    assert machine.missing_devices(spec) == []
+
+
+def test_claims_of_a_pod() -> None:
+    pod = {"spec": {"resourceClaims": [
+        {"name": "a", "resourceClaimName": "mine"}, {"name": "b", "resourceClaimTemplateName": "t"},
+        {"name": "c", "resourceClaimTemplateName": "t"}]},
+           "status": {"resourceClaimStatuses": [{"name": "b", "resourceClaimName": "made"}]}}
+    assert dict(machine.claim_names(pod)) == {"a": "mine", "b": "made", "c": None}
+
+
+ADDRESSES: dict[str, tuple[Object, object]] = {
+    "PCI": ({"pciAddress": "0000:3b:01.0"}, ("pci", "0000:3b:01.0")),
+    "mediated": ({"mdevUUID": "u"}, ("mdev", "u")),
+    "mediated, in the other spelling": ({"mDevUUID": "u"}, ("mdev", "u")),
+    "mediated, with its parent's address": ({"mdevUUID": "u", "pciAddress": "0000:3b:01.0"}, ("mdev", "u")),
+    "nothing yet": ({}, None),
+}
+
+
+@pytest.mark.parametrize("name", ADDRESSES)
+def test_addresses(name: str) -> None:
+    attributes, wanted = ADDRESSES[name]
+    assert machine.address_of({"deviceResourceClaimStatus": {"attributes": attributes}}) == wanted
+
+
+def instance(*told: tuple[str, str]) -> Object:
+    return {
+        "spec": {"domain": {"devices": {"hostDevices": [{"name": "nic0", "claimName": "net", "requestName": "nic"}]}}},
+        "status": {"deviceStatus": {"hostDeviceStatuses": [
+            {"name": "nic0", "deviceResourceClaimStatus": {
+                "name": device, "resourceClaimName": claim, "driver": "d", "pool": "p",
+                "attributes": {"pciAddress": "0000:3b:01.0"}}}
+            for claim, device in told]}},
+    }
+
+
+def claim(*results: tuple[str, str]) -> Object:
+    return {"status": {"allocation": {"devices": {"results": [
+        {"request": request, "driver": "d", "pool": "p", "device": device} for request, device in results]}}}}
+
+
+POD = {"metadata": {"namespace": "here"}, "spec": {"resourceClaims": [{"name": "net", "resourceClaimName": "mine"}]}}
+SETTLED: dict[str, tuple[Object, Object | None, bool]] = {
+    "the status tells what the claim says": (instance(("mine", "vf0")), claim(("nic", "vf0")), True),
+    "an alternative of the request": (instance(("mine", "vf0")), claim(("nic/fast", "vf0")), True),
+    "two for one request": (instance(("mine", "vf0"), ("mine", "vf1")), claim(("nic", "vf0"), ("nic", "vf1")), True),
+    "one of two is not told": (instance(("mine", "vf0")), claim(("nic", "vf0"), ("nic", "vf1")), False),
+    "another request's device does not matter": (instance(("mine", "vf0")), claim(("nic", "vf0"), ("disk", "vf1")), True),
+    "nothing told yet": (instance(), claim(("nic", "vf0")), False),
+    "another device": (instance(("mine", "vf9")), claim(("nic", "vf0")), False),
+    "a claim of an earlier pod": (instance(("theirs", "vf0")), claim(("nic", "vf0")), False),
+    "a claim that is not allocated": (instance(("mine", "vf0")), {}, False),
+    "a claim that is gone": (instance(("mine", "vf0")), None, False),
+}
+
+
+@pytest.mark.parametrize("name", SETTLED)
+def test_the_status_must_tell_what_the_claims_of_the_pod_say(name: str) -> None:
+    obj, allocated, settled = SETTLED[name]
+    assert machine.unsettled_devices(obj, POD, lambda namespace, name: allocated) == ([] if settled else ["nic0"])
+
+
+def test_only_a_controlling_owner_of_the_kind_is_the_owner() -> None:
+    refs = [{"kind": "Pod", "name": "p", "controller": True}, {"kind": "VirtualMachineInstance", "name": "a"}]
+    assert machine.owner({"metadata": {"ownerReferences": refs}}, "VirtualMachineInstance") is None
+    assert machine.owner({"metadata": {"ownerReferences": refs}}, "Pod") == refs[0]
+    assert machine.owner({"metadata": {}}, "Pod") is None
+
+
+def test_a_condition_keeps_its_place_and_the_time_of_its_last_change() -> None:
+    have = conditions.with_condition(None, Condition("A", False, "Why", "because"), NOW)
+    have = conditions.with_condition(have, Condition("B", True), NOW)
+    assert conditions.with_condition(have, Condition("A", False, "Why", "because"), LATER) == have
+    changed = conditions.with_condition(have, Condition("A", None, message="who knows"), LATER)
+    assert changed == [{"type": "A", "status": "Unknown", "lastTransitionTime": LATER, "message": "who knows"}, have[1]]
+    assert conditions.without_condition(changed, "A") == [have[1]]
+    assert have[0]["status"] == "False", "what was handed in stays"
+
+
+def test_conditions_are_found_and_told() -> None:
+    obj: Object = {"status": {"conditions": [{"type": "A", "status": "True"}, {"type": "B", "status": "Unknown"}]}}
+    assert conditions.is_true(obj, "A")
+    assert not conditions.is_true(obj, "B")
+    assert not conditions.is_true(obj, "C")
+    assert conditions.find({}, "A") is None

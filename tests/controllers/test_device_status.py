@@ -1,0 +1,213 @@
+"""The loops of instances and their device status alone: scheduler, claims and node are played by the test, step by step."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from outfitter.api import admit, conditions, kinds
+from outfitter.api.kinds import Object
+from outfitter.app import Product
+from outfitter.controllers.devicestatus import DeviceStatus
+from outfitter.controllers.instances import Instances
+from outfitter.controllers.loop import Context, settle
+from outfitter.controllers.render import pod_name
+from outfitter.store.clock import ManualClock
+from outfitter.store.memory import Memory
+from outfitter.store.names import Names
+from tests.controllers.scene import addresses, device
+
+DRIVER = "gpu.example.com"
+
+
+@dataclass
+class Desk:
+    product: Product
+    store: Memory
+    clock: ManualClock
+
+    async def settle(self) -> None:
+        for _ in range(4):
+            await settle(lambda kind: self.store.shelf(kind).revision, self.product.context, [self.product.runner])
+            self.clock.advance(1)
+
+    async def machine(self) -> Object:
+        await self.settle()
+        return await self.store.get(kinds.INSTANCE, "blue", "default")
+
+    async def create(self) -> Object:
+        return await self.store.create(kinds.INSTANCE, {"metadata": {"name": "blue", "namespace": "default"}, "spec": {
+            "resourceClaims": [{"name": "network", "resourceClaimName": "mine"}],
+            "domain": {"devices": {"hostDevices": [device()]}}}})
+
+    async def claim(self) -> None:
+        await self.store.create(kinds.RESOURCE_CLAIM, {"metadata": {"name": "mine", "namespace": "default"}, "spec": {
+            "devices": {"requests": [{"name": "nic", "exactly": {"deviceClassName": "any"}}]}}})
+
+    async def allocate(self, *devices: str) -> None:
+        await self.store.patch(kinds.RESOURCE_CLAIM, "mine", {"status": {"allocation": {"devices": {"results": [
+            {"request": "nic", "driver": DRIVER, "pool": "far", "device": name} for name in devices]}}}}, "default",
+            subresource="status")
+
+    async def bind(self) -> None:
+        name = pod_name(await self.store.get(kinds.INSTANCE, "blue", "default"))
+        await self.store.patch(kinds.POD, name, {"spec": {"nodeName": "far"}}, "default")
+
+    async def publish(self, generation: int, devices: dict[str, Object], count: int = 1) -> None:
+        await self.store.create(kinds.RESOURCE_SLICE, {"metadata": {"name": f"far-{generation}"}, "spec": {
+            "driver": DRIVER, "nodeName": "far", "pool": {"name": "far", "generation": generation, "resourceSliceCount": count},
+            "devices": [{"name": name, "attributes": attributes} for name, attributes in devices.items()]}})
+
+
+@contextlib.asynccontextmanager
+async def desk() -> AsyncIterator[Desk]:
+    clock = ManualClock()
+    store = Memory(clock=clock, names=Names(random.Random(1)), rules=admit.Rules())
+    await store.create(kinds.NAMESPACE, {"metadata": {"name": "default"}})
+    context = Context(store, clock=clock, names=store.names)
+    product = Product(store, [], [Instances(context), DeviceStatus(context)], context)
+    await product.start()
+    try:
+        yield Desk(product, store, clock)
+    finally:
+        await product.stop()
+
+
+def address(text: str) -> Object:
+    return {"resource.kubernetes.io/pciBusID": {"string": text}}
+
+
+async def test_a_bound_pod_whose_device_is_not_published_waits_in_peace() -> None:
+    async with desk() as here:
+        await here.create()
+        await here.claim()
+        await here.allocate("gpu-0")
+        await here.settle()
+        await here.bind()
+        blue = await here.machine()
+        found = conditions.find(blue, "DevicesReady")
+        assert found is not None
+        assert found["message"] == f"nic0: {DRIVER} has not published device gpu-0 of pool far"
+        assert "deviceStatus" not in blue["status"]
+        revision = here.store.shelf(kinds.INSTANCE).revision
+        await here.settle()
+        assert here.store.shelf(kinds.INSTANCE).revision == revision, "two loops rewrite the same list for ever"
+        await here.publish(1, {"gpu-0": address("0000:65:00.0")})
+        blue = await here.machine()
+        assert addresses(blue) == ["0000:65:00.0"]
+        assert conditions.is_true(blue, "DevicesReady")
+
+
+async def test_an_incomplete_pool_and_a_device_without_address_are_said() -> None:
+    async with desk() as here:
+        await here.create()
+        await here.claim()
+        await here.allocate("gpu-0")
+        await here.settle()
+        await here.bind()
+        await here.publish(1, {"gpu-0": address("0000:65:00.0")}, count=2)
+        assert "has not published" in str(conditions.find(await here.machine(), "DevicesReady"))
+        await here.publish(2, {"gpu-0": {"pcieRoot": {"string": "pci0000:64"}}})
+        assert "has neither a PCI address nor a mediated device's UUID" in str(
+            conditions.find(await here.machine(), "DevicesReady"))
+        await here.publish(3, {"gpu-0": {"mdevUUID": {"string": "5f7fd9a8-6a3f-4f6c-8ee8-1d2b3c4d5e6f"},
+                                         **address("0000:65:00.0")}})
+        [entry] = (await here.machine())["status"]["deviceStatus"]["hostDeviceStatuses"]
+        assert entry["deviceResourceClaimStatus"]["attributes"] == {
+            "pciAddress": "0000:65:00.0", "mdevUUID": "5f7fd9a8-6a3f-4f6c-8ee8-1d2b3c4d5e6f"}
+
+
+async def test_a_pod_that_nobody_schedules_is_explained_after_a_while() -> None:
+    async with desk() as here:
+        await here.create()
+        blue = await here.machine()
+        found = conditions.find(blue, "DevicesReady")
+        assert found is not None
+        assert found["message"] == "nic0: claim mine does not exist"
+        await here.claim()
+        found = conditions.find(await here.machine(), "DevicesReady")
+        assert found is not None
+        assert found["message"] == "nic0: claim mine has no devices yet"
+
+
+async def test_a_pod_that_is_scheduled_at_once_costs_one_patch() -> None:
+    async with desk() as here:
+        await here.claim()
+        await here.publish(1, {"gpu-0": address("0000:65:00.0")})
+        await here.create()
+        await settle(lambda kind: here.store.shelf(kind).revision, here.product.context, [here.product.runner])
+        await here.allocate("gpu-0")
+        await here.bind()
+        await here.settle()
+        states = [step.next.object() for step in here.store.shelf(kinds.INSTANCE).log if step.next]
+        told = [conditions.find(state, "DevicesReady") for state in states]
+        assert [entry for index, entry in enumerate(told) if entry and told[index - 1] != entry] == [told[-1]]
+        assert conditions.is_true(states[-1], "DevicesReady")
+
+
+async def test_what_an_earlier_pod_got_is_not_what_the_next_one_gets() -> None:
+    """A launcher pod that went before the machine ran is made again, and may get another device elsewhere."""
+    async with desk() as here:
+        await here.claim()
+        await here.publish(1, {"gpu-0": address("0000:65:00.0"), "gpu-1": address("0000:66:00.0")})
+        made = await here.create()
+        await here.settle()
+        await here.allocate("gpu-0")
+        await here.bind()
+        assert addresses(await here.machine()) == ["0000:65:00.0"]
+        await here.store.delete(kinds.POD, pod_name(made), "default", grace=0)
+        await here.settle()
+        await here.allocate("gpu-1")
+        await here.bind()
+        assert addresses(await here.machine()) == ["0000:66:00.0"]
+
+
+async def test_what_a_running_machine_has_stays() -> None:
+    async with desk() as here:
+        await here.claim()
+        await here.publish(1, {"gpu-0": address("0000:65:00.0"), "gpu-1": address("0000:66:00.0")})
+        await here.create()
+        await here.settle()
+        await here.allocate("gpu-0")
+        await here.bind()
+        await here.settle()
+        await here.store.patch(kinds.INSTANCE, "blue", {"status": {"phase": "Running"}}, "default", subresource="status")
+        await here.allocate("gpu-1")
+        await here.publish(2, {"gpu-0": address("0000:99:00.0")})
+        assert addresses(await here.machine()) == ["0000:65:00.0"]
+
+
+async def test_a_pod_that_ends_ends_the_machine_with_its_reason() -> None:
+    async with desk() as here:
+        made = await here.create()
+        await here.settle()
+        change = {"status": {"phase": "Failed", "reason": "DomainGone", "message": "the machine no longer runs on far"}}
+        await here.store.patch(kinds.POD, pod_name(made), change, "default", subresource="status")
+        blue = await here.machine()
+        assert blue["status"]["phase"] == "Failed"
+        found = conditions.find(blue, "Ready")
+        assert found is not None
+        assert (found["status"], found["reason"]) == ("False", "DomainGone")
+        assert found["message"] == "the machine no longer runs on far"
+
+
+async def test_a_pod_that_is_refused_is_said_on_the_machine() -> None:
+    async with desk() as here:
+        await here.store.create(kinds.INSTANCE, {"metadata": {"name": "blue", "namespace": "default"}, "spec": {
+            "domain": {}, "terminationGracePeriodSeconds": "soon"}})
+        blue = await here.machine()
+        found = conditions.find(blue, "Synchronized")
+        assert found is not None
+        assert found["reason"] == "FailedCreate"
+        assert "spec.terminationGracePeriodSeconds" in found["message"]
+        assert not (await here.store.list(kinds.POD)).items
+
+
+async def test_long_names_make_good_pods() -> None:
+    async with desk() as here:
+        name = "a" * 42 + "." + "b" * 19 + "-" + "c" * 60
+        await here.store.create(kinds.INSTANCE, {"metadata": {"name": name, "namespace": "default"}, "spec": {"domain": {}}})
+        await here.settle()
+        assert len((await here.store.list(kinds.POD)).items) == 1

@@ -1,0 +1,137 @@
+"""Domains, compared with files byte for byte. Where libvirt's schema is installed, the files are held against it as well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outfitter.api.hypervisor import Domain
+from outfitter.api.kinds import Object
+from outfitter.errors import Refused
+from outfitter.launcher import domain
+from outfitter.launcher.simulated import Simulated
+
+GOLDEN = Path(__file__).parent.parent / "xml"
+SCHEMA = Path("/usr/share/libvirt/schemas/domain.rng")
+UID = "8d1f0a52-3c1e-4f0b-9d35-0f6f5b7f2a11"
+MDEV = "5f7fd9a8-6a3f-4f6c-8ee8-1d2b3c4d5e6f"
+
+
+def wanted(name: str, request: str = "") -> Object:
+    return {"name": name, "claimName": "claim", "requestName": request or name}
+
+
+def got(name: str, **attributes: str) -> Object:
+    return {"name": name, "deviceResourceClaimStatus": {"name": "dev", "resourceClaimName": "claim", "attributes": attributes}}
+
+
+def instance(
+    devices: Mapping[str, Any] | None = None, status: Mapping[str, Any] | None = None, name: str = "blue", **spec: Any
+) -> Object:
+    return {"metadata": {"name": name, "namespace": "here", "uid": UID}, "status": {"deviceStatus": dict(status or {})},
+            "spec": {"domain": {"devices": dict(devices or {}), **spec}}}
+
+
+CASES: dict[str, Object] = {
+    "plain": instance(),
+    "sized": instance(memory={"guest": "1536Mi"}, cpu={"cores": 2, "sockets": 2, "threads": None},
+                      machine={"type": "pc-q35-9.0"}, firmware={"uuid": MDEV}),
+    "memory-from-requests": instance(resources={"requests": {"memory": "1.5Gi"}}),
+    "one-vf": instance({"hostDevices": [wanted("nic0")]},
+                       {"hostDeviceStatuses": [got("nic0", pciAddress="0000:3b:01.2")]}, memory={"guest": "1Gi"}),
+    "pair-of-vfs": instance({"hostDevices": [wanted("nics")]}, {"hostDeviceStatuses": [
+        got("nics", pciAddress="0000:3b:01.2"), got("nics", pciAddress="0000:3b:01.3")]}),
+    "mdev": instance({"gpus": [wanted("vgpu")]}, {"gpuStatuses": [got("vgpu", mdevUUID=MDEV, pciAddress="0000:65:00.0")]}),
+    "gpu-and-nics": instance(
+        {"gpus": [wanted("gpu0")], "hostDevices": [wanted("b"), {"name": "a", "claim": {"name": "claim", "request": "a"}}]},
+        {"gpuStatuses": [got("gpu0", pciAddress="000A:65:1F.7")],
+         "hostDeviceStatuses": [got("a", pciAddress="0000:3b:01.0"), got("b", pciAddress="0000:3b:01.1")]}),
+    "same-name-in-both-lists": instance(
+        {"gpus": [wanted("dev")], "hostDevices": [wanted("dev", "other")]},
+        {"gpuStatuses": [got("dev", pciAddress="0000:65:00.0")],
+         "hostDeviceStatuses": [got("dev", pciAddress="0000:66:00.0")]}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_golden(name: str) -> None:
+    built = domain.build(CASES[name])
+    assert built == Domain(UID, "here_blue", (GOLDEN / f"{name}.xml").read_bytes().decode())
+
+
+def test_every_file_is_used() -> None:
+    assert {path.stem for path in GOLDEN.glob("*.xml")} == set(CASES)
+
+
+@pytest.mark.skipif(not SCHEMA.exists(), reason=f"needs libvirt's schema {SCHEMA}; on Debian it comes with libvirt0")
+@pytest.mark.parametrize("name", CASES)
+def test_libvirt_would_take_it(name: str) -> None:
+    etree = pytest.importorskip("lxml.etree")
+    schema = etree.RelaxNG(etree.parse(str(SCHEMA)))
+    document = etree.parse(str(GOLDEN / f"{name}.xml"))
+    assert schema.validate(document), schema.error_log
+
+
+ONE = {"hostDevices": [wanted("nic0")]}
+REFUSALS: dict[str, tuple[Object, str]] = {
+    "no status": (instance(ONE), "HostDevice nic0 is not in status.deviceStatus: the machine does not start without it"),
+    "a status for another": (instance(ONE, {"hostDeviceStatuses": [got("nic1", pciAddress="0000:3b:01.0")]}),
+                             "HostDevice nic0 is not in status.deviceStatus"),
+    "a status in the wrong list": (instance(ONE, {"gpuStatuses": [got("nic0", pciAddress="0000:3b:01.0")]}),
+                                   "HostDevice nic0 is not in status.deviceStatus"),
+    "a GPU without address": (instance({"gpus": [wanted("gpu0")]}, {"gpuStatuses": [got("gpu0")]}),
+                              "GPU gpu0 has neither pciAddress nor mdevUUID in status.deviceStatus"),
+    "one of two without address": (
+        instance(ONE, {"hostDeviceStatuses": [got("nic0", pciAddress="0000:3b:01.0"), got("nic0")]}),
+        "HostDevice nic0 has neither pciAddress nor mdevUUID"),
+    "no address at all": (instance(ONE, {"hostDeviceStatuses": [got("nic0", pciAddress="3b:01.0")]}),
+                          "failed to create PCI device for nic0: failed to parse pci address 3b:01.0: it is written"),
+    "an address with more behind it": (instance(ONE, {"hostDeviceStatuses": [got("nic0", pciAddress="0000:3b:01.0\n")]}),
+                                       "failed to parse pci address"),
+    "a function beyond seven": (instance(ONE, {"hostDeviceStatuses": [got("nic0", pciAddress="0000:3b:01.8")]}),
+                                "failed to parse pci address 0000:3b:01.8"),
+    "by deviceName": (instance({"hostDevices": [{"name": "nic0", "deviceName": "vendor.com/nic"}]}),
+                      "spec.domain.devices.hostDevices[0]: nic0 is asked for by deviceName, which is not supported yet"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refusals(name: str) -> None:
+    obj, says = REFUSALS[name]
+    with pytest.raises(Refused) as caught:
+        domain.build(obj)
+    assert says in str(caught.value)
+
+
+async def test_a_simulated_host_in_memory() -> None:
+    host, built = Simulated(), domain.build(CASES["plain"])
+    await host.start(built)
+    await host.start(Domain(UID, "here_blue", "<other/>"))
+    assert await host.domains() == {UID: built}, "a machine that runs is not started again"
+    await host.stop(UID)
+    await host.stop(UID)
+    assert await host.domains() == {}
+
+
+async def test_a_simulated_machine_outlives_the_process(tmp_path: Path) -> None:
+    built = domain.build(CASES["one-vf"])
+    await Simulated(tmp_path / "domains").start(built)
+    again = Simulated(tmp_path / "domains")
+    assert await again.domains() == {UID: built}
+    await again.stop(UID)
+    assert await Simulated(tmp_path / "domains").domains() == {}
+    assert list((tmp_path / "domains").iterdir()) == []
+
+
+async def test_a_half_written_machine_does_not_run(tmp_path: Path) -> None:
+    (tmp_path / f"{UID}_here_blue.new").write_text("<doma")
+    assert await Simulated(tmp_path).domains() == {}
+
+
+async def test_long_names_have_room(tmp_path: Path) -> None:
+    built = domain.build(instance(name="x" * 253))
+    await Simulated(tmp_path).start(built)
+    assert await Simulated(tmp_path).domains() == {UID: built}

@@ -1,0 +1,288 @@
+"""The node: what it runs, what it refuses, and that it lets go of what nobody needs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from outfitter import app
+from outfitter.api import conditions, kinds
+from outfitter.api.device import DeviceId
+from outfitter.api.hypervisor import Domain
+from outfitter.api.page import Booking, Holder
+from outfitter.errors import Refused
+from outfitter.launcher.simulated import Simulated
+from outfitter.ledger import book
+from outfitter.node.host import Host
+from outfitter.node.publish import publish
+from outfitter.store.clock import ManualClock
+from outfitter.store.names import Names
+from tests.controllers import scene as scenes
+from tests.controllers.scene import Scene, hosts_of
+
+
+@contextlib.asynccontextmanager
+async def running(hosts: list[Host]) -> AsyncIterator[Scene]:
+    clock = ManualClock()
+    async with app.embedded(hosts=hosts, clock=clock, names=Names(random.Random(1))) as product:
+        await product.store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
+        scene = Scene(product, "here", clock)
+        await scene.classes()
+        await scene.template()
+        yield scene
+
+
+async def plain_pod(scene: Scene, name: str = "web", claim: str = "") -> None:
+    claims = [{"name": "net", "resourceClaimName": claim}] if claim else []
+    await scene.create(kinds.POD, name, {"containers": [{"name": "main"}], "resourceClaims": claims})
+
+
+def pod_is(scene: Scene, name: str, phase: str) -> Callable[[], Awaitable[bool]]:
+    async def check() -> bool:
+        found = await scene.find(kinds.POD, name)
+        return found is not None and found["status"]["phase"] == phase
+
+    return check
+
+
+async def test_a_simulated_host_plays_any_pod() -> None:
+    async with running(hosts_of("node", 1)) as scene:
+        await plain_pod(scene)
+        await scene.reach(pod_is(scene, "web", "Running"), "web runs")
+        assert not await scene.domains()
+        await scene.delete(kinds.POD, "web")
+        await scene.empty()
+
+
+async def test_a_real_host_refuses_what_is_no_machine() -> None:
+    async with running([replace(host, simulated=False) for host in hosts_of("node", 1)]) as scene:
+        await plain_pod(scene)
+        await scene.reach(pod_is(scene, "web", "Failed"), "web failed")
+        found = await scene.find(kinds.POD, "web")
+        assert found is not None
+        assert found["status"]["message"] == "outfitter runs machines only: other pods need a kubelet on node-0"
+        await scene.machine("blue")
+        await scene.running("blue")
+
+
+class Fussy(Simulated):
+    async def start(self, domain: Domain) -> None:
+        raise Refused("the hypervisor has no room")
+
+
+async def test_a_machine_that_the_hypervisor_refuses_fails_with_the_reason() -> None:
+    async with running([replace(host, hypervisor=Fussy()) for host in hosts_of("node", 1)]) as scene:
+        await scene.machine("blue")
+        await scene.phase("blue", "Failed")
+        found = await scene.condition("blue", "Ready")
+        assert found is not None
+        assert (found["reason"], found["message"]) == ("SyncFailed", "the hypervisor has no room")
+        assert "the hypervisor has no room" in await scene.events("SyncFailed")
+
+        async def free() -> bool:
+            return not await scene.bookings()
+
+        await scene.reach(free, "its device is free again")
+
+
+async def test_a_machine_that_ends_by_itself_is_seen_at_the_next_look() -> None:
+    async with running(hosts_of("node", 1)) as scene:
+        made = await scene.machine("blue")
+        await scene.running("blue")
+        await scene.host.hypervisor.stop(made["metadata"]["uid"])
+        await scene.store.patch(kinds.INSTANCE, "blue", {"metadata": {"labels": {"look": "again"}}}, "here")
+        blue = await scene.phase("blue", "Failed")
+        found = conditions.find(blue, "Ready")
+        assert found is not None
+        assert (found["status"], found["message"]) == ("False", "the machine no longer runs on node-0")
+
+
+async def test_the_fence_at_the_node() -> None:
+    """A page on which two stand for one card, one of them prepared: the other does not start, and says who has it."""
+    async with running(hosts_of("node", 1)) as scene:
+        claim = await scene.claim("mine")
+        device = DeviceId(scene.driver, "node-0", "pci-0000-3b-01-0")
+        rival = Holder("Migration", "there", "move", "uid-of-move", "vmi/red")
+        mine = Holder("ResourceClaim", "here", "mine", claim["metadata"]["uid"], "vmi/blue")
+        bookings = [Booking(device, mine, "nic", "booked", "2026-01-01T00:00:00Z"),
+                    Booking(device, rival, "nic", "prepared", "2026-01-01T00:00:00Z")]
+        await scene.store.create(kinds.LEDGER_PAGE, {"metadata": {"name": "node-0"}, "spec": {
+            "host": "node-0", "bookings": [booking.to_object() for booking in bookings]}})
+        await plain_pod(scene, claim="mine")
+        pod = await scene.find(kinds.POD, "web")
+        assert pod is not None
+        await scene.store.patch(kinds.RESOURCE_CLAIM, "mine", {"status": {
+            "allocation": {"devices": {"results": [{"request": "nic", "driver": device.driver, "pool": "node-0",
+                                                    "device": device.device}]}},
+            "reservedFor": [{"resource": "pods", "name": "web", "uid": pod["metadata"]["uid"]}]}}, "here", subresource="status")
+
+        async def told() -> bool:
+            found = await scene.find(kinds.POD, "web")
+            return found is not None and "node-0/pci-0000-3b-01-0 is held by vmi/red" in found["status"].get("message", "")
+
+        await scene.reach(told, "the pod says who has the card")
+        assert [booking.state for booking in await scene.bookings()] == ["booked", "prepared"]
+        before = len(await scene.events("FailedPrepareDevices"))
+        for _ in range(5):
+            await scene.reach(told, "it still does")
+            assert scene.clock is not None
+            scene.clock.advance(1)
+        assert len(await scene.events("FailedPrepareDevices")) == before, "the same again is not said again"
+        await book.release(scene.store, "node-0", "uid-of-move")
+        await scene.reach(pod_is(scene, "web", "Running"), "web runs")
+        found = await scene.find(kinds.POD, "web")
+        assert found is not None
+        assert "message" not in found["status"]
+
+
+async def test_leftovers_are_swept_at_the_start() -> None:
+    """What a host still runs or has prepared for a pod that went while nobody looked."""
+    hosts = hosts_of("node", 2)
+    await hosts[0].hypervisor.start(Domain("uid-of-ghost", "here_ghost", "<domain/>"))
+    clock = ManualClock()
+    async with app.embedded(clock=clock, names=Names(random.Random(1))) as first:
+        ghost = Booking(DeviceId(hosts[0].driver, "node-0", "vf"), Holder("ResourceClaim", "here", "ghost", "uid"), "nic",
+                        "prepared", "2026-01-01T00:00:00Z")
+        kept = Booking(DeviceId(hosts[0].driver, "node-0", "vf2"), Holder("Consumer", "", "c", "uid2"), "nic", "prepared",
+                       "2026-01-01T00:00:00Z")
+        await book.book(first.store, "node-0", [ghost, kept])
+        second = app.Embedded(first.store, hosts, clock=clock)
+        await second.start()
+        await second.settle()
+        assert await hosts[0].hypervisor.domains() == {}
+        assert (await book.read(first.store, "node-0")).bookings == (kept,), "what no claim holds is not ours to release"
+        await second.runner.stop()
+
+
+class Gate(Simulated):
+    """A start that takes its time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.go = asyncio.Event(), asyncio.Event()
+
+    async def start(self, domain: Domain) -> None:
+        self.entered.set()
+        await self.go.wait()
+        await super().start(domain)
+
+
+async def test_a_pod_that_goes_while_its_machine_starts_leaves_nothing() -> None:
+    gate = Gate()
+    async with running([replace(host, hypervisor=gate) for host in hosts_of("node", 1)]) as scene:
+        await scene.machine("blue")
+        await gate.entered.wait()
+        await scene.delete(kinds.POD, (await scene.pod("blue"))["metadata"]["name"], grace=0)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert [booking.state for booking in await scene.bookings()] == ["prepared"], "not free while a machine may still start"
+        gate.go.set()
+
+        async def nothing() -> bool:
+            return not await scene.domains() and not await scene.bookings()
+
+        await scene.reach(nothing, "no domain and no booking")
+
+
+async def test_a_claim_that_pods_share_is_prepared_until_the_last_is_gone() -> None:
+    async with scenes.embedded(1) as scene:
+        await scene.classes()
+        await scene.claim("mine")
+        await plain_pod(scene, "one", claim="mine")
+        await scene.reach(pod_is(scene, "one", "Running"), "one runs")
+        one = await scene.find(kinds.POD, "one")
+        assert one is not None
+        await plain_pod(scene, "two", claim="mine")
+        two = await scene.find(kinds.POD, "two")
+        assert two is not None
+        users = [{"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]} for pod in (one, two)]
+        await scene.store.patch(kinds.RESOURCE_CLAIM, "mine", {"status": {"reservedFor": users}}, "here", subresource="status")
+        await scene.store.patch(kinds.POD, "two", {"spec": {"nodeName": "node-0"}}, "here")
+        await scene.reach(pod_is(scene, "two", "Running"), "two runs")
+        await scene.delete(kinds.POD, "one")
+        await scene.reach(pod_is(scene, "two", "Running"), "two still runs")
+        assert await scene.find(kinds.POD, "one") is None
+        assert [booking.state for booking in await scene.bookings()] == ["prepared"]
+        await scene.delete(kinds.POD, "two")
+        await scene.empty()
+
+
+async def test_a_claim_that_machines_share_serves_the_first_alone() -> None:
+    """A scheduler that lets two pods use one claim: for machines the node does not."""
+    async with running(hosts_of("node", 1)) as scene:
+        await scene.claim("mine")
+        await scene.machine("blue", claim="mine")
+        await scene.running("blue")
+        await scene.machine("green", claim="mine")
+        await scene.waits("green", "PodScheduled", "claim mine is in use by")
+        blue, green = await scene.pod("blue"), await scene.pod("green")
+        users = [{"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]} for pod in (blue, green)]
+        await scene.store.patch(kinds.RESOURCE_CLAIM, "mine", {"status": {"reservedFor": users}}, "here", subresource="status")
+        await scene.store.patch(kinds.POD, green["metadata"]["name"], {"spec": {"nodeName": "node-0"}}, "here")
+        await scene.waits("green", "Ready", f"claim mine is in use by pod/{blue['metadata']['name']}", "devices are its own")
+        assert [domain.name for domain in await scene.domains()] == ["here_blue"]
+        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.running("green")
+        assert [domain.name for domain in await scene.domains()] == ["here_green"]
+
+
+async def test_a_claim_that_lost_its_status_gets_it_again_from_the_page() -> None:
+    async with running(hosts_of("node", 1)) as scene:
+        await scene.claim("mine")
+        await scene.machine("blue", claim="mine")
+        await scene.running("blue")
+        before = await scene.find(kinds.RESOURCE_CLAIM, "mine")
+        assert before is not None
+        await scene.store.patch(kinds.RESOURCE_CLAIM, "mine", {"status": None}, "here", subresource="status")
+
+        async def whole() -> bool:
+            found = await scene.find(kinds.RESOURCE_CLAIM, "mine")
+            return found is not None and found.get("status") == before["status"]
+
+        await scene.reach(whole, "the status is what it was")
+        await scene.running("blue")
+        await scene.check_books()
+
+
+async def test_publishing_writes_only_what_changed() -> None:
+    async with app.embedded(clock=ManualClock(), names=Names(random.Random(1))) as product:
+        [host] = hosts_of("node", 3)
+        assert await publish(product.store, host, "2026-01-01T00:00:00Z") == 3
+        revision = product.store.revision
+        assert await publish(product.store, host, "2026-01-01T00:01:00Z") == 3
+        assert product.store.revision == revision
+        [more] = hosts_of("node", 5)
+        assert await publish(product.store, more, "2026-01-01T00:02:00Z") == 5
+        [part] = (await product.store.list(kinds.RESOURCE_SLICE)).items
+        assert part["spec"]["pool"]["generation"] == 2
+        assert len(part["spec"]["devices"]) == 5
+        node = await product.store.get(kinds.NODE, "node-0")
+        assert conditions.is_true(node, "Ready")
+        assert node["metadata"]["labels"]["outfitter.dev/simulated"] == "true"
+        assert part["metadata"]["ownerReferences"][0]["uid"] == node["metadata"]["uid"]
+
+
+async def test_a_host_that_is_not_served_any_more_takes_nothing_new() -> None:
+    clock = ManualClock()
+    async with app.embedded(hosts=hosts_of("old", 1), clock=clock, names=Names(random.Random(1))) as first:
+        await first.runner.stop()
+        second = app.Embedded(first.store, hosts_of("new", 1), clock=clock)
+        await second.start()
+        old = await first.store.get(kinds.NODE, "old-0")
+        assert not conditions.is_true(old, "Ready")
+        assert conditions.is_true(await first.store.get(kinds.NODE, "new-0"), "Ready")
+        await second.runner.stop()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_one_process_is_the_node_of_every_simulated_host(count: int) -> None:
+    async with running(hosts_of("node", 1, count)) as scene:
+        for number in range(count):
+            await scene.machine(f"vm{number}")
+        where = {(await scene.running(f"vm{number}"))["status"]["nodeName"] for number in range(count)}
+        assert where == {f"node-{number}" for number in range(count)}

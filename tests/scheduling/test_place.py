@@ -1,0 +1,356 @@
+"""Which devices on which host, and what is said when there are none: pick, place and explain as tables of reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from outfitter import cel
+from outfitter.api import machine
+from outfitter.api.device import DeviceId
+from outfitter.api.kinds import Object
+from outfitter.api.page import Booking, Holder, Page, State
+from outfitter.errors import Unsatisfiable
+from outfitter.scheduling import explain
+from outfitter.scheduling.pick import Candidate, Choice, Refusal, pick
+from outfitter.scheduling.place import Inventory, Placement, Waiting, place
+from outfitter.scheduling.request import compile_claim
+
+DRIVER = "pci.example.com"
+SINCE = "2026-01-01T12:04:00Z"
+HELD = f"held by vmi/train (claim train) in here since {SINCE}"
+NONE = "0/1 hosts are available: a: "
+
+
+def dev(name: str, **attributes: Any) -> Object:
+    kinds = {bool: "bool", int: "int", str: "string"}
+    return {"name": name, "attributes": {key: {kinds[type(value)]: value} for key, value in attributes.items()}}
+
+
+def part(node: str, *devices: Object, generation: int = 1, count: int = 1, name: str = "") -> Object:
+    return {"metadata": {"name": name or f"{node}-{generation}"}, "spec": {
+        "driver": DRIVER, "nodeName": node, "devices": list(devices),
+        "pool": {"name": node, "generation": generation, "resourceSliceCount": count}}}
+
+
+def node(name: str, ready: bool | None = True, cordoned: bool = False, **labels: str) -> Object:
+    status: Object = {} if ready is None else {"conditions": [
+        {"type": "Ready", "status": str(ready), "message": "" if ready else "the kubelet stopped posting"}]}
+    return {"metadata": {"name": name, "labels": labels}, "spec": {"unschedulable": cordoned}, "status": status}
+
+
+def page(host: str, *held: tuple[str, str], state: State = "booked") -> Page:
+    bookings = [Booking(DeviceId(DRIVER, host, device), Holder("ResourceClaim", "here", claim, f"uid-{claim}", f"vmi/{claim}"),
+                        "nic", state, SINCE).to_object() for device, claim in held]
+    return Page({"metadata": {"name": host}, "spec": {"host": host, "bookings": bookings}})
+
+
+def claim(name: str, *requests: Object, **status: Any) -> Object:
+    return {"metadata": {"name": name, "namespace": "here", "uid": f"uid-{name}"}, "status": status,
+            "spec": {"devices": {"requests": list(requests) or [ask("nic")]}}}
+
+
+def ask(name: str, expression: str = "", **exactly: Any) -> Object:
+    selectors = [{"cel": {"expression": expression}}] if expression else []
+    return {"name": name, "exactly": {"deviceClassName": "vf", "selectors": selectors, **exactly}}
+
+
+def allocated(host: str, *devices: str, users: Sequence[str] = ()) -> Object:
+    return {"allocation": {"devices": {"results": [
+        {"request": "nic", "driver": DRIVER, "pool": host, "device": device} for device in devices]}},
+        "reservedFor": [{"resource": "pods", "name": user, "uid": f"uid-{user}"} for user in users]}
+
+
+def pod(*claims: str, **spec: Any) -> Object:
+    return {"metadata": {"name": "pod", "namespace": "here", "uid": "uid-pod"}, "spec": {
+        "resourceClaims": [{"name": f"entry-{name}", "resourceClaimName": name} for name in claims], **spec}}
+
+
+CLASSES: dict[str, Object] = {"vf": {"metadata": {"name": "vf"}, "spec": {"selectors": [{"cel": {
+    "expression": f'device.attributes["{DRIVER}"].kind == "VF"'}}]}},
+    "any": {"metadata": {"name": "any"}, "spec": {}}}
+
+
+# -- pick: one host
+
+
+@dataclass(frozen=True)
+class Pick:
+    requests: Sequence[Object]
+    devices: Sequence[Object]
+    gives: Sequence[tuple[str, str]] = ()
+    held: Mapping[str, str] = field(default_factory=dict)
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    says: str = ""
+    details: Sequence[str] = ()
+
+
+VF, PF = {"kind": "VF"}, {"kind": "PF"}
+PICKS = {
+    "the first that fits, in the order of publishing": Pick(
+        [ask("nic")], [dev("c", **PF), dev("b", **VF), dev("a", **VF)], gives=[("nic", "b")]),
+    "what is held is passed over": Pick(
+        [ask("nic")], [dev("a", **VF), dev("b", **VF)], gives=[("nic", "b")], held={"a": "train"}),
+    "as many as asked": Pick([ask("nic", count=2)], [dev(name, **VF) for name in "abc"], gives=[("nic", "a"), ("nic", "b")]),
+    "two requests get different devices": Pick(
+        [ask("x"), ask("y")], [dev("a", **VF), dev("b", **VF)], gives=[("x", "a"), ("y", "b")]),
+    "a request's own selector narrows the class": Pick(
+        [ask("nic", f'device.attributes["{DRIVER}"].speed > 10')],
+        [dev("a", kind="VF", speed=10), dev("b", kind="VF", speed=25)], gives=[("nic", "b")]),
+    "one held": Pick([ask("nic")], [dev("a", **VF)], held={"a": "train"}, says="request nic wants 1: 1 match, 0 free",
+                     details=[f"a: {HELD}"]),
+    "too few": Pick([ask("nic", count=3)], [dev("a", **VF), dev("b", **VF), dev("c", **PF)], held={"b": "train"},
+                    says="request nic wants 3: 2 match, 1 free",
+                    details=[f"b: {HELD}", "c: is not what request nic asks for"]),
+    "none is of the kind": Pick([ask("nic")], [dev("a", **PF), dev("b", **PF)],
+                                says="none of its 2 devices is what request nic (vf) asks for",
+                                details=["a: is not what request nic asks for", "b: is not what request nic asks for"]),
+    "nothing published": Pick([ask("nic")], [], says="it publishes no devices"),
+    "the second request gets nothing": Pick(
+        [ask("x"), ask("y")], [dev("a", **VF)], says="request y wants 1: 1 match, 0 free",
+        details=["a: goes to another request of the same claim"]),
+    "another claim of the same pod has it": Pick(
+        [ask("nic")], [dev("a", **VF)], elsewhere={"a": "claim other of the same pod"},
+        says="request nic wants 1: 1 match, 0 free", details=["a: goes to claim other of the same pod"]),
+    "a selector that cannot be told of a device": Pick(
+        [ask("nic", f'device.attributes["{DRIVER}"].speed > 10')], [dev("a", **VF)],
+        says="none of its 1 devices is what request nic (vf) asks for",
+        details=["a: request nic cannot be told of it: no such key: speed"]),
+    "a selector that fails for one and holds for the next": Pick(
+        [ask("nic", f'device.attributes["{DRIVER}"].speed > 10')], [dev("a", **VF), dev("b", kind="VF", speed=25)],
+        gives=[("nic", "b")]),
+    "a device that cannot be read": Pick(
+        [ask("nic")], [{"name": "a", "attributes": {"kind": {}}}],
+        says="none of its 1 devices is what request nic (vf) asks for",
+        details=["a: cannot be read: attributes[kind]: exactly one of"]),
+    "a device that cannot be read does not harm its neighbour": Pick(
+        [ask("nic")], [{"name": "a", "attributes": {"kind": {}}}, dev("b", **VF)], gives=[("nic", "b")]),
+    "no requests, nothing needed": Pick([], [dev("a", **VF)]),
+}
+
+
+@pytest.mark.parametrize("name", PICKS)
+def test_pick(name: str) -> None:
+    case = PICKS[name]
+    inventory = Inventory([part("n", *case.devices)], [page("n", *case.held.items())], [])
+    requests = compile_claim({"spec": {"devices": {"requests": case.requests}}}, CLASSES.get)
+    elsewhere = {DeviceId(DRIVER, "n", device): why for device, why in case.elsewhere.items()}
+    verdict = pick(requests, inventory.candidates("n"), inventory.held, elsewhere)
+    if not case.says:
+        assert verdict == Choice(tuple((request, DeviceId(DRIVER, "n", device)) for request, device in case.gives))
+        return
+    assert isinstance(verdict, Refusal)
+    assert verdict.summary == case.says
+    assert len(verdict.details) == len(case.details)
+    assert all(detail.startswith(wanted) for detail, wanted in zip(verdict.details, case.details, strict=True)), verdict.details
+
+
+def test_a_class_that_says_nothing_takes_everything() -> None:
+    classes: dict[str, Object] = {"bare": {"metadata": {"name": "bare"}}}
+    [request] = compile_claim(claim("c", ask("nic", deviceClassName="bare")), classes.get)
+    assert request.selectors == ()
+
+
+def test_a_candidate_is_either_read_or_broken() -> None:
+    published = part("n", dev("a", **VF), {"name": "b", "attributes": {"k": {"int": "x"}}})
+    [good, bad] = Inventory([published], [], []).candidates("n")
+    assert isinstance(good, Candidate)
+    assert isinstance(good.device, cel.Device)
+    assert bad.device is None
+    assert "attributes[k].int" in bad.broken
+
+
+REQUESTS = {
+    "no such class": (ask("nic", deviceClassName="gone"), "request nic: there is no DeviceClass gone"),
+    "firstAvailable": ({"name": "nic", "firstAvailable": [{}]}, "request nic: firstAvailable is not supported yet"),
+    "all of them": (ask("nic", allocationMode="All"), "allocationMode All is not supported yet: use ExactCount"),
+    "adminAccess": (ask("nic", adminAccess=True), "request nic: adminAccess is not supported yet"),
+    "tolerations": (ask("nic", tolerations=[{}]), "request nic: tolerations is not supported yet"),
+    "capacity": (ask("nic", capacity={"requests": {}}), "request nic: capacity is not supported yet"),
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_requests_that_are_refused_with_a_reason(name: str) -> None:
+    request, says = REQUESTS[name]
+    with pytest.raises(Unsatisfiable) as caught:
+        compile_claim(claim("c", request), CLASSES.get)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("feature", ["constraints", "config"])
+def test_parts_of_claims_that_are_refused_with_a_reason(feature: str) -> None:
+    wanted = claim("c")
+    wanted["spec"]["devices"][feature] = [{}]
+    with pytest.raises(Unsatisfiable, match=f"spec.devices.{feature} is not supported yet"):
+        compile_claim(wanted, CLASSES.get)
+
+
+# -- place: all hosts
+
+
+@dataclass(frozen=True)
+class Place:
+    pod: Object
+    claims: Sequence[Object] = ()
+    slices: Sequence[Object] = ()
+    nodes: Sequence[Object] = ()
+    pages: Sequence[Page] = ()
+    host: str = ""
+    gives: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    says: str = ""
+
+
+A, B = part("a", dev("a0", **VF)), part("b", dev("b0", **VF), dev("b1", **VF))
+NODES = [node("a"), node("b")]
+PLACES = {
+    "the first host that can": Place(pod("c"), [claim("c")], [A, B], NODES, host="a", gives={"c": ["a0"]}),
+    "a pod without claims": Place(pod(), nodes=NODES, host="a"),
+    "the next host when the first is full": Place(
+        pod("c"), [claim("c")], [A, B], NODES, [page("a", ("a0", "train"))], host="b", gives={"c": ["b0"]}),
+    "what was released but not yet given back is still held": Place(
+        pod("c"), [claim("c")], [A], [node("a")], [page("a", ("a0", "train"), state="released")],
+        says=f"{NONE}request nic wants 1: 1 match, 0 free (a0: {HELD})"),
+    "two claims on one host": Place(
+        pod("c", "d"), [claim("c"), claim("d")], [A, B], NODES, host="b", gives={"c": ["b0"], "d": ["b1"]}),
+    "two claims and no host with two devices": Place(
+        pod("c", "d"), [claim("c"), claim("d")], [A], [node("a")],
+        says=NONE + "request nic wants 1: 1 match, 0 free"),
+    "two entries that name one claim": Place(pod("c", "c"), [claim("c")], [A], [node("a")], host="a", gives={"c": ["a0"]}),
+    "no host at all": Place(pod("c"), [claim("c")], says="0/0 hosts are available: there is no host"),
+    "nodeSelector picks": Place(
+        pod("c", nodeSelector={"zone": "east"}), [claim("c")], [A, B], [node("a"), node("b", zone="east")], host="b",
+        gives={"c": ["b0"]}),
+    "nodeSelector fits nobody": Place(
+        pod("c", nodeSelector={"zone": "east"}), [claim("c")], [A, B], [node("a"), node("b", zone="west")],
+        says="0/2 hosts are available: a: nodeSelector wants zone=east; it has no such label; "
+             "b: nodeSelector wants zone=east; it has west"),
+    "cordoned": Place(pod("c"), [claim("c")], [A], [node("a", cordoned=True)],
+                      says=NONE + "it takes no new pods (cordoned)"),
+    "not ready": Place(pod("c"), [claim("c")], [A], [node("a", ready=False)],
+                       says=NONE + "it is not ready: the kubelet stopped posting"),
+    "a node that says nothing of itself is taken": Place(
+        pod("c"), [claim("c")], [A], [node("a", ready=None)], host="a", gives={"c": ["a0"]}),
+    "many hosts, a short sentence": Place(
+        pod("c"), [claim("c")], [], [node(name) for name in "abcde"],
+        says="0/5 hosts are available: a: it publishes no devices; b: it publishes no devices; c: it publishes no devices; "
+             "and 2 more"),
+    "a claim that does not exist": Place(
+        pod("c"), [], [A], NODES, says='claim "c" (resourceClaims entry entry-c) does not exist'),
+    "a claim that is not made yet": Place(
+        pod(resourceClaims=[{"name": "net", "resourceClaimTemplateName": "one-vf"}]), [], [A], NODES,
+        says='claim net has not been made yet from ResourceClaimTemplate "one-vf"'),
+    "a claim that is being deleted": Place(
+        pod("c"), [{**claim("c"), "metadata": {**claim("c")["metadata"], "deletionTimestamp": SINCE}}], [A], NODES,
+        says="claim c is being deleted"),
+    "a claim that cannot be served": Place(
+        pod("c"), [claim("c", ask("nic", deviceClassName="gone"))], [A], NODES,
+        says="claim c: request nic: there is no DeviceClass gone"),
+    "a claim in use by another pod": Place(
+        pod("c"), [claim("c", **allocated("a", "a0", users=["other"]))], [A], NODES, says="claim c is in use by pod/other"),
+    "a claim that this pod has already": Place(
+        pod("c"), [claim("c", **allocated("b", "b0", users=["pod"]))], [A, B], NODES, [page("b", ("b0", "c"))], host="b"),
+    "claims that were allocated on different hosts": Place(
+        pod("c", "d"), [claim("c", **allocated("a", "a0")), claim("d", **allocated("b", "b0"))], [A, B], [node("a")],
+        says=NONE + "the devices that the pod's claims hold are on no common host"),
+    "an old generation is not looked at": Place(
+        pod("c"), [claim("c")], [part("a", dev("old", **VF)), part("a", dev("new", **VF), generation=2)], [node("a")], host="a",
+        gives={"c": ["new"]}),
+    "a pool of which a part is missing is not used": Place(
+        pod("c"), [claim("c")], [part("a", dev("a0", **VF), count=2)], [node("a")],
+        says=NONE + "it publishes no devices"),
+    "at most two holders are named": Place(
+        pod("c"), [claim("c")], [part("a", *(dev(f"a{n}", **VF) for n in range(4)))], [node("a")],
+        [page("a", *((f"a{n}", f"c{n}") for n in range(4)))],
+        says=f"{NONE}request nic wants 1: 4 match, 0 free (a0: held by vmi/c0 (claim c0) in here since {SINCE}; "
+             f"a1: held by vmi/c1 (claim c1) in here since {SINCE}; ...)"),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_place(name: str) -> None:
+    case = PLACES[name]
+    by_name = {entry["metadata"]["name"]: entry for entry in case.claims}
+    verdict = place(case.pod, lambda namespace, name: by_name.get(name), CLASSES.get,
+                    Inventory(case.slices, case.pages, case.nodes))
+    if case.says:
+        assert isinstance(verdict, Waiting)
+        assert verdict.summary == case.says
+        return
+    assert isinstance(verdict, Placement), verdict
+    assert verdict.host == case.host
+    assert {entry["metadata"]["name"]: [device.device for _, device in choice.devices] for entry, choice in verdict.claims} == {
+        name: list(devices) for name, devices in case.gives.items()}
+
+
+# -- explain: what a person reads
+
+
+def instance(**status: Any) -> Object:
+    return {"metadata": {"name": "blue", "namespace": "here", "uid": "uid-blue"}, "status": status, "spec": {
+        "resourceClaims": [{"name": "entry-c", "resourceClaimName": "c"}],
+        "domain": {"devices": {"hostDevices": [{"name": "nic0", "claimName": "entry-c", "requestName": "nic"}]}}}}
+
+
+def facts(*pods: Object, claims: Sequence[Object] = (), pages: Sequence[Page] = ()) -> explain.Facts:
+    return explain.Facts([], pods, claims, list(CLASSES.values()), [A], [entry.object for entry in pages], [node("a")])
+
+
+def launcher(**more: Any) -> Object:
+    made = pod("c", **more.pop("spec", {}))
+    made["metadata"]["ownerReferences"] = [
+        {"kind": "VirtualMachineInstance", "uid": "uid-blue", "name": "blue", "controller": True}]
+    return {**made, **more}
+
+
+GIVEN = {"hostDeviceStatuses": [{"name": "nic0", "deviceResourceClaimStatus": {
+    "name": "a0", "resourceClaimName": "c", "attributes": {"pciAddress": "0000:3b:01.0"}}}]}
+ANSWERS: dict[str, tuple[list[str], list[str]]] = {
+    "a machine that runs": (
+        explain.instance(facts(), instance(phase="Running", nodeName="a", deviceStatus=GIVEN)),
+        ["vmi/blue runs on a", "  nic0: a0 at 0000:3b:01.0 (claim c)"]),
+    "a machine without a pod": (
+        explain.instance(facts(), instance(conditions=[{"type": "Synchronized", "status": "False", "message": "no room"}])),
+        ["vmi/blue has no pod yet: no room"]),
+    "a machine that failed": (
+        explain.instance(facts(), instance(phase="Failed", conditions=[{"type": "Ready", "message": "gone"}])),
+        ["vmi/blue has failed: gone"]),
+    "a machine that waits for a device": (
+        explain.instance(facts(launcher(), claims=[claim("c")], pages=[page("a", ("a0", "train"))]),
+                         instance(phase="Scheduling")),
+        [f"vmi/blue is Scheduling: pod/pod waits: {NONE}request nic wants 1: 1 match, 0 free (a0: {HELD})",
+         "  a: request nic wants 1: 1 match, 0 free",
+         f"    a0: {HELD}"]),
+    "a machine whose node says why": (
+        explain.instance(facts(launcher(spec={"nodeName": "a"}, status={"phase": "Pending", "message": "a0 is held by x"}),
+                               claims=[claim("c")], pages=[page("a", ("a0", "c"))]), instance(phase="Scheduling")),
+        ["vmi/blue is Scheduling: pod/pod is on a and Pending: a0 is held by x",
+         f"  a0 on a for request nic: booked since {SINCE}, by vmi/c", "  devices not known yet: nic0"]),
+    "a machine that is going": (
+        explain.instance(facts(), {**instance(), "metadata": {**instance()["metadata"], "deletionTimestamp": SINCE,
+                                                              "finalizers": [machine.FINALIZER]}}),
+        [f"vmi/blue is being deleted since {SINCE}; it waits for foregroundDeleteVirtualMachine"]),
+    "a pod that fits": (
+        explain.pod(facts(claims=[claim("c")]), launcher()), ["pod/pod fits on a and is about to be given it"]),
+    "a claim that holds": (
+        explain.claim(facts(pages=[page("a", ("a0", "c"), state="prepared")]), claim("c")),
+        ["claim c holds", f"  a0 on a for request nic: prepared since {SINCE}, by vmi/c"]),
+    "a claim that was promised": (
+        explain.claim(facts(), claim("c", **allocated("a", "a0"))),
+        ["claim c was promised a/a0; the page of the host does not say so yet"]),
+    "a claim that nobody uses": (
+        explain.claim(facts(), claim("c")), ["claim c has no devices: no pod uses it, and devices are given when one does"]),
+    "a claim whose pod waits": (
+        explain.claim(facts(launcher(spec={"nodeSelector": {"zone": "east"}}), claims=[claim("c")]), claim("c")),
+        [f"claim c has no devices: pod/pod waits: {NONE}nodeSelector wants zone=east; it has no such label",
+         "  a: nodeSelector wants zone=east; it has no such label"]),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_explain(name: str) -> None:
+    said, wanted = ANSWERS[name]
+    assert said == wanted
