@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import shlex
+import shutil
 import signal
 import socket
 import sys
@@ -76,6 +77,7 @@ def choose(simulation: str | None, data: Path | None) -> tuple[Sequence[Host], s
 def _greeting(product: app.Embedded, data: Path, why: str, kubeconfig: Path) -> str:
     hosts, server = product.hosts, product.server
     names = ", ".join(host.name for host in hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
+    own = "" if shutil.which("outfit") else f"  export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH\n"
     return f"""outfitter {outfitter.__version__} is up
   API server  {server.url if server else "none"}
   hosts       {names} ({why})
@@ -83,7 +85,7 @@ def _greeting(product: app.Embedded, data: Path, why: str, kubeconfig: Path) -> 
   data        {data}
 
 In another terminal:
-  export KUBECONFIG={shlex.quote(str(kubeconfig))}
+{own}  export KUBECONFIG={shlex.quote(str(kubeconfig))}
   outfit get nodes,resourceslices      or: kubectl get nodes,resourceslices
   outfit apply -f examples/01-one-vf   or: kubectl apply -f examples/01-one-vf
   outfit why vmi/blue

@@ -426,3 +426,12 @@ def test_any_json_in_any_place(place: tuple[str, tuple[Any, ...]], value: Any) -
 @given(st.sampled_from(sorted(WHOLE)), st.dictionaries(st.sampled_from(["metadata", "spec", "status", "kind"]), JSON))
 def test_any_object_at_all(name: str, obj: Object) -> None:
     hand_in(name, obj)
+
+
+async def test_plain_text_in_a_secret_becomes_data(store: Memory) -> None:
+    await store.create(kinds.NAMESPACE, {"metadata": {"name": "default"}})
+    made = await store.create(kinds.SECRET, {"metadata": {"name": "s", "namespace": "default"}, "data": {"a": "eA=="},
+                                             "stringData": {"b": "y"}})
+    assert made["data"] == {"a": "eA==", "b": "eQ=="}
+    assert "stringData" not in made
+    assert made["type"] == "Opaque"

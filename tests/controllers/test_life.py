@@ -148,7 +148,7 @@ async def _(scene: Scene) -> None:
 async def _(scene: Scene) -> None:
     await scene.machine("blue")
     if scene.embedded:
-        await scene.waits("blue", "PodScheduled", 'has not been made yet from ResourceClaimTemplate "one-vf"')
+        await scene.waits("blue", "PodScheduled", 'has not been made yet: is there a ResourceClaimTemplate "one-vf"?')
         assert await scene.events("FailedResourceClaimCreation") == ["ResourceClaimTemplate one-vf does not exist in here"]
     else:
         await scene.waits("blue", "DevicesReady", "nic0: claim network has not been made yet")

@@ -66,6 +66,7 @@ def test_every_file_is_used() -> None:
     assert {path.stem for path in GOLDEN.glob("*.xml")} == set(CASES)
 
 
+@pytest.mark.parts
 @pytest.mark.skipif(not SCHEMA.exists(), reason=f"needs libvirt's schema {SCHEMA}; on Debian it comes with libvirt0")
 @pytest.mark.parametrize("name", CASES)
 def test_libvirt_would_take_it(name: str) -> None:
@@ -135,3 +136,10 @@ async def test_long_names_have_room(tmp_path: Path) -> None:
     built = domain.build(instance(name="x" * 253))
     await Simulated(tmp_path).start(built)
     assert await Simulated(tmp_path).domains() == {UID: built}
+
+
+async def test_a_file_that_is_no_domain_does_not_stop_the_rest(tmp_path: Path) -> None:
+    await Simulated(tmp_path).start(Domain(UID, "here_blue", "<domain><name>here_blue</name></domain>"))
+    (tmp_path / "notes.xml").write_text("not XML at all")
+    assert list(await Simulated(tmp_path).domains()) == [UID]
+    assert (tmp_path / "notes.xml").exists()

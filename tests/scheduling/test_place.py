@@ -242,7 +242,7 @@ PLACES = {
         pod("c"), [], [A], NODES, says='claim "c" (resourceClaims entry entry-c) does not exist'),
     "a claim that is not made yet": Place(
         pod(resourceClaims=[{"name": "net", "resourceClaimTemplateName": "one-vf"}]), [], [A], NODES,
-        says='claim net has not been made yet from ResourceClaimTemplate "one-vf"'),
+        says='claim net has not been made yet: is there a ResourceClaimTemplate "one-vf"?'),
     "a claim that is being deleted": Place(
         pod("c"), [{**claim("c"), "metadata": {**claim("c")["metadata"], "deletionTimestamp": SINCE}}], [A], NODES,
         says="claim c is being deleted"),
@@ -321,7 +321,7 @@ ANSWERS: dict[str, tuple[list[str], list[str]]] = {
     "a machine that waits for a device": (
         explain.instance(facts(launcher(), claims=[claim("c")], pages=[page("a", ("a0", "train"))]),
                          instance(phase="Scheduling")),
-        [f"vmi/blue is Scheduling: pod/pod waits: {NONE}request nic wants 1: 1 match, 0 free (a0: {HELD})",
+        ["vmi/blue is Scheduling: pod/pod waits: 0/1 hosts are available",
          "  a: request nic wants 1: 1 match, 0 free",
          f"    a0: {HELD}"]),
     "a machine whose node says why": (
@@ -345,7 +345,7 @@ ANSWERS: dict[str, tuple[list[str], list[str]]] = {
         explain.claim(facts(), claim("c")), ["claim c has no devices: no pod uses it, and devices are given when one does"]),
     "a claim whose pod waits": (
         explain.claim(facts(launcher(spec={"nodeSelector": {"zone": "east"}}), claims=[claim("c")]), claim("c")),
-        [f"claim c has no devices: pod/pod waits: {NONE}nodeSelector wants zone=east; it has no such label",
+        ["claim c has no devices: pod/pod waits: 0/1 hosts are available",
          "  a: nodeSelector wants zone=east; it has no such label"]),
 }
 

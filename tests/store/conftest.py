@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -54,5 +53,3 @@ async def home(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualCloc
         here = Home(store, clock, namespace)
     yield here
     await store.close()
-    if request.param == "kube":
-        await asyncio.sleep(0.03)  # TLS says goodbye in the background; the loop must still be there to hear the answer

@@ -121,6 +121,7 @@ def traced(folder: Path, synchronous: str) -> list[bool]:
     return [any(SYNC.search(line) for line in lines[begin:end]) for begin, end in zip(asked, said, strict=True)]
 
 
+@pytest.mark.parts
 def test_a_write_is_synced_before_it_is_acknowledged(tmp_path: Path) -> None:
     assert traced(tmp_path / "full", "FULL") == [True, True, True]
     assert traced(tmp_path / "off", "OFF") == [False, False, False]  # so that the test above is seen to be able to fail

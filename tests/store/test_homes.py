@@ -683,6 +683,8 @@ async def test_dry_run_tells_and_does_nothing(home: Home) -> None:
 
 # -- several objects at once
 
+ATOMIC = pytest.mark.parametrize("home", ["memory", "sqlite"], indirect=True)  # the homes that can
+
 
 async def test_commit_writes_all_or_nothing(home: Home) -> None:
     if not home.store.atomic:
@@ -716,9 +718,8 @@ async def test_commit_writes_all_or_nothing(home: Home) -> None:
     assert [event.type for event in await home.events(2, CONFIG_MAP, since=since)] == ["ADDED", "DELETED"]
 
 
+@ATOMIC
 async def test_a_check_holds_what_was_read(home: Home) -> None:
-    if not home.store.atomic:
-        pytest.skip("this home writes one object at a time")
     page = await home.store.create(LEDGER_PAGE, {"metadata": {"name": "n1"}, "spec": {"n": 0}})
     check = Check(LEDGER_PAGE, "n1", "", revision(page))
     await home.store.commit([check, Create(CONFIG_MAP, home.config("a"))])
@@ -730,9 +731,8 @@ async def test_a_check_holds_what_was_read(home: Home) -> None:
     assert names(await home.store.list(CONFIG_MAP, home.namespace)) == ["a"]
 
 
+@ATOMIC
 async def test_writes_of_one_commit_build_on_each_other(home: Home) -> None:
-    if not home.store.atomic:
-        pytest.skip("this home writes one object at a time")
     await home.store.commit([
         Create(CONFIG_MAP, home.config("a", {"n": "0"})),
         Replace(CONFIG_MAP, home.config("a", {"n": "1"})),

@@ -156,6 +156,30 @@ async def test_indexes(store: Flaky, clock: ManualClock) -> None:
         assert (by("value", "1"), by("value", "2"), by("letters", "c")) == ([], ["ab"], [])
 
 
+async def test_one_object_that_cannot_be_read_does_not_take_the_others_with_it(store: Flaky, clock: ManualClock) -> None:
+    heard: list[str | None] = []
+
+    def stumble(old: Object | None, new: Object | None) -> None:
+        heard.append(key(new))
+        raise ValueError("a reader's fault")
+
+    informer: Informer[Object] = Informer(store, CONFIG_MAP, clock=clock, indexes={"v": lambda obj: [obj["data"]["v"]]})
+    informer.on_change(stumble)
+    async with running(informer):
+        await store.create(CONFIG_MAP, {"metadata": {"name": "bad", "namespace": "default"}})
+        await store.create(CONFIG_MAP, config("good", "x"))
+        await settle()
+        assert informer.get("default/good") is not None
+        assert informer.get("default/bad") is None
+        await store.patch(CONFIG_MAP, "bad", {"data": {"v": "x"}}, "default")
+        await settle()
+        assert len(informer.by("v", "x")) == 2
+        await store.patch(CONFIG_MAP, "bad", {"data": None}, "default")
+        await settle()
+        assert len(informer.by("v", "x")) == 1
+    assert heard == ["default/good", "default/bad", None]
+
+
 async def test_a_view_is_made_once_for_each_change(store: Flaky, clock: ManualClock) -> None:
     informer = Informer(store, CONFIG_MAP, clock=clock, view=lambda obj: str(obj["data"]["v"]).upper())
     await store.create(CONFIG_MAP, config("a", "x"))

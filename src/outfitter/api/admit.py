@@ -3,6 +3,7 @@ is said at once. Pure: what must be looked up comes in with the change."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -48,6 +49,15 @@ def _pod(obj: Object) -> None:
     _default(_within(obj, "status"), "phase", "Pending")
 
 
+def _secret(obj: Object) -> None:
+    """Plain text that a person wrote becomes data; it is never shown again."""
+    plain = obj.pop("stringData", None)
+    if isinstance(plain, dict):
+        encoded = {key: base64.b64encode(str(text).encode()).decode() for key, text in plain.items()}
+        obj["data"] = {**(obj.get("data") or {}), **encoded}
+    _default(obj, "type", "Opaque")
+
+
 def _claim(obj: Object) -> None:
     _requests(obj.get("spec"))
 
@@ -85,6 +95,7 @@ def _within(obj: Object, field: str) -> Object:
 DEFAULTS: Mapping[Kind, Callable[[Object], None]] = {
     kinds.NAMESPACE: _namespace,
     kinds.POD: _pod,
+    kinds.SECRET: _secret,
     kinds.RESOURCE_CLAIM: _claim,
     kinds.RESOURCE_CLAIM_TEMPLATE: _claim_template,
 }

@@ -117,8 +117,8 @@ class Claims:
             await self._store.patch(kinds.RESOURCE_CLAIM, known["metadata"]["name"], {
                 "metadata": {"resourceVersion": known["metadata"]["resourceVersion"]}, "status": {"reservedFor": left},
             }, namespace, subresource="status")
-        elif not left:
-            return await self._free(known, page)
+        elif not left and (users or known["metadata"].get("deletionTimestamp") or _over(page, known["metadata"]["uid"])):
+            return await self._free(known, page)  # what nobody ever used stays allocated, as in Kubernetes
         return None
 
     async def _alive(self, namespace: str, user: Object) -> bool:
@@ -192,6 +192,11 @@ def allocation(host: str, bookings: Sequence[Booking]) -> Object:
                 "device": booking.device.device} for booking in bookings]
     return {"devices": {"results": results}, "nodeSelector": {"nodeSelectorTerms": [
         {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [host]}]}]}}
+
+
+def _over(page: Page | None, uid: str) -> bool:
+    """The host has let go of everything that was booked."""
+    return page is not None and all(booking.state == "released" for booking in page.of(uid))
 
 
 def user(pod: Object) -> Object:

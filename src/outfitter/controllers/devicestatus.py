@@ -14,8 +14,7 @@ from outfitter.api import conditions, kinds, machine
 from outfitter.api.conditions import Condition
 from outfitter.api.device import ADDRESS_NAMES, MDEV_NAMES, newest_pools, text_attribute
 from outfitter.api.kinds import Object
-from outfitter.controllers import render
-from outfitter.controllers.instances import instance_of
+from outfitter.controllers.instances import LauncherPods, instance_of
 from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.store.informer import split_key
 from outfitter.store.queue import Queue
@@ -43,6 +42,7 @@ class DeviceStatus:
         self._pods = context.informer(kinds.POD)
         self._claims = context.informer(kinds.RESOURCE_CLAIM)
         self._slices = context.informer(kinds.RESOURCE_SLICE)
+        self._launchers = LauncherPods(self._pods)
         self._pods.add_index("claim", _claim_keys)
         self._slices.add_index("pool", lambda part: [_pool(part["spec"]["driver"], part["spec"]["pool"]["name"])])
         enqueue_on_change(self._instances, self.queue)
@@ -69,7 +69,7 @@ class DeviceStatus:
         phase = status.get("phase")
         if not refs or phase in machine.FINAL or (phase == "Running" and not machine.missing_devices(instance)):
             return None  # what is assigned stays assigned
-        pod = self._pods.get(f"{namespace}/{render.pod_name(instance)}")
+        pod = self._launchers.current(instance)
         if pod is None or not machine.unsettled_devices(instance, pod, self._claim):
             return None
         found = find_devices(instance, pod, self._claim, self._pools)

@@ -13,7 +13,7 @@ from outfitter.api.kinds import Object
 from outfitter.controllers import render
 from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.errors import AlreadyExists, Invalid, NotFound
-from outfitter.store.informer import split_key
+from outfitter.store.informer import Informer
 from outfitter.store.queue import Queue
 
 log = logging.getLogger(__name__)
@@ -25,6 +25,27 @@ def instance_of(pod: Object) -> list[str]:
     return [f"{pod['metadata']['namespace']}/{reference['name']}"] if reference else []
 
 
+def _machine_uid(pod: Object) -> list[str]:
+    reference = machine.owner(pod, kinds.INSTANCE.kind)
+    return [reference["uid"]] if reference else []
+
+
+class LauncherPods:
+    """Which pod a machine is in: the newest that belongs to it, on its host once it has one (elsewhere it may be moving to)."""
+
+    def __init__(self, pods: Informer[Object]) -> None:
+        self._pods = pods
+        pods.add_index("machine", _machine_uid)
+
+    def all(self, instance: Object) -> list[Object]:
+        return self._pods.by("machine", instance["metadata"]["uid"])
+
+    def current(self, instance: Object) -> Object | None:
+        node = (instance.get("status") or {}).get("nodeName")
+        found = [pod for pod in self.all(instance) if not node or pod["spec"].get("nodeName") == node]
+        return max(found, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), default=None)
+
+
 class Instances:
     name = "instances"
 
@@ -32,20 +53,19 @@ class Instances:
         self._context, self._store = context, context.store
         self.queue = Queue(context.clock)
         self._instances = context.informer(kinds.INSTANCE)
-        self._pods = context.informer(kinds.POD)
+        self._pods = LauncherPods(context.informer(kinds.POD))
         enqueue_on_change(self._instances, self.queue)
-        enqueue_on_change(self._pods, self.queue, instance_of)
+        enqueue_on_change(context.informer(kinds.POD), self.queue, instance_of)
 
     async def reconcile(self, key: str) -> float | None:
-        namespace, _ = split_key(key)
         known = self._instances.get(key)
         if known is None:
             return None
         instance = {**known, "metadata": dict(known["metadata"])}
-        pod = self._pods.get(f"{namespace}/{render.pod_name(instance)}")
         if instance["metadata"].get("deletionTimestamp"):
-            await self._end(instance, pod)
+            await self._end(instance, self._pods.all(instance))
             return None
+        pod = self._pods.current(instance)
         phase = (instance.get("status") or {}).get("phase")
         if phase in machine.FINAL:
             return None
@@ -112,13 +132,14 @@ class Instances:
             have = conditions.with_condition(have, _not_ready(pod, "the machine has ended"), self._context.now())
         return have
 
-    async def _end(self, instance: Object, pod: Object | None) -> None:
+    async def _end(self, instance: Object, pods: list[Object]) -> None:
         meta = instance["metadata"]
-        if pod is not None:
+        for pod in pods:
             if not pod["metadata"].get("deletionTimestamp"):
                 await self._store.delete(kinds.POD, pod["metadata"]["name"], meta["namespace"], uid=pod["metadata"]["uid"])
                 await self._context.events.normal(instance, "SuccessfulDelete",
                                                   f"Deleted virtual machine pod {pod['metadata']['name']}")
+        if pods:
             return
         try:  # the informer may be behind: ask the store before letting go
             await self._store.get(kinds.POD, render.pod_name(instance), meta["namespace"])

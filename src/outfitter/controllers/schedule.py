@@ -6,6 +6,7 @@ so that nobody ever sees half of it. What cannot be placed gets its reason and i
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 from outfitter.api import conditions, kinds, machine
 from outfitter.api.conditions import Condition
@@ -36,12 +37,25 @@ class Schedule:
         self._slices = context.informer(kinds.RESOURCE_SLICE)
         self._pages = context.informer(kinds.LEDGER_PAGE)
         self._nodes = context.informer(kinds.NODE)
+        self._templates = context.informer(kinds.RESOURCE_CLAIM_TEMPLATE)
+        self._arrivals: dict[str, int] = {}  # uid of a pod that waits -> its number
+        self._numbers = itertools.count()
+        self._pods.on_change(self._note)
         enqueue_on_change(self._pods, self.queue, lambda pod: [key_of(pod)] if _waits(pod) else [])
         for informer in (self._claims, self._classes, self._slices, self._pages, self._nodes):
             enqueue_on_change(informer, self.queue, self._everybody)
 
+    def _note(self, old: Object | None, new: Object | None) -> None:
+        if new is not None and _waits(new):
+            self._arrivals.setdefault(new["metadata"]["uid"], next(self._numbers))
+        elif pod := new or old:
+            self._arrivals.pop(pod["metadata"]["uid"], None)
+
     def _everybody(self, _: Object) -> list[str]:
-        return [key_of(pod) for pod in self._pods.items() if _waits(pod)]
+        """All who wait, the first to come first."""
+        waiting = [pod for pod in self._pods.items() if _waits(pod)]
+        waiting.sort(key=lambda pod: (pod["metadata"]["creationTimestamp"], self._arrivals.get(pod["metadata"]["uid"], 0)))
+        return [key_of(pod) for pod in waiting]
 
     async def reconcile(self, key: str) -> float | None:
         async with self._one:
@@ -68,9 +82,12 @@ class Schedule:
             return None
 
     async def _behind(self, pod: Object) -> bool:
-        """A claim that the store has and the informer does not is on its way, and wakes us."""
+        """A claim that is about to be made from its template, or that the store has and the informer does not, wakes us."""
         namespace = pod["metadata"]["namespace"]
-        for _, name in machine.claim_names(pod):
+        templates = {entry["name"]: entry.get("resourceClaimTemplateName") for entry in pod["spec"].get("resourceClaims") or ()}
+        for entry, name in machine.claim_names(pod):
+            if not name and self._templates.get(f"{namespace}/{templates[entry]}") is not None:
+                return True
             if name and self._claim(namespace, name) is None:
                 try:
                     await self._store.get(kinds.RESOURCE_CLAIM, name, namespace)

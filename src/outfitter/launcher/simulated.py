@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ from xml.etree import ElementTree as ET
 
 from outfitter.api.hypervisor import Domain
 
+log = logging.getLogger(__name__)
 ROOM = 200  # characters of a domain's name in the name of its file
 
 
@@ -19,10 +21,19 @@ class Simulated:
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
         self._domains: dict[str, Domain] = {}
-        for path in sorted(folder.glob("*.xml")) if folder is not None and folder.is_dir() else ():
-            xml = path.read_text()
-            uid, _, _ = path.stem.partition("_")
+        if folder is not None and folder.is_dir():
+            for draft in folder.glob("*.new"):  # left by a crash: that machine did not start
+                draft.unlink()
+            for path in sorted(folder.glob("*.xml")):
+                self._adopt(path)
+
+    def _adopt(self, path: Path) -> None:
+        xml = path.read_text()
+        uid, _, _ = path.stem.partition("_")
+        try:
             self._domains[uid] = Domain(uid, ET.fromstring(xml).findtext("name", ""), xml)
+        except ET.ParseError as error:
+            log.warning("%s is not a domain (%s); it is left alone", path, error)
 
     async def domains(self) -> Mapping[str, Domain]:
         return dict(self._domains)

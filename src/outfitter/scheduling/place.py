@@ -1,7 +1,6 @@
 """A host for a pod and devices for its claims, or why it waits: the short sentence first, then what stands in the way of each
 host and each device."""
 
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,8 +27,8 @@ class Waiting:
     hosts: tuple[tuple[str, Refusal], ...] = ()
 
     def lines(self) -> list[str]:
-        """The long answer, for people."""
-        out = [self.summary]
+        """The long answer, for people: what each host says stands below, so the first line need not say it too."""
+        out = [f"0/{len(self.hosts)} hosts are available" if self.hosts else self.summary]
         for host, refusal in self.hosts:
             out.append(f"  {host}: {refusal.summary}")
             out += [f"    {detail}" for detail in refusal.details]
@@ -146,7 +145,7 @@ def _no_claim(pod: Object, name: str, claim_name: str | None) -> str:
     if claim_name:
         return f'claim "{claim_name}" (resourceClaims entry {name}) does not exist'
     entry = next(entry for entry in pod["spec"]["resourceClaims"] if entry["name"] == name)
-    return f'claim {name} has not been made yet from ResourceClaimTemplate "{entry.get("resourceClaimTemplateName")}"'
+    return f'claim {name} has not been made yet: is there a ResourceClaimTemplate "{entry.get("resourceClaimTemplateName")}"?'
 
 
 def _summary(refusals: Sequence[tuple[str, Refusal]]) -> str:

@@ -57,6 +57,7 @@ class Informer(Generic[T]):
         self._versions: dict[str, str] = {}
         self._indexes = dict(indexes or {})
         self._indexed: dict[str, dict[str, dict[str, T]]] = {name: defaultdict(dict) for name in self._indexes}
+        self._places: dict[str, dict[str, frozenset[str]]] = {}  # key -> index -> the values it stands under
         self._handlers: list[Handler[T]] = []
         self._synced = asyncio.Event()
         self.revision = ""  # everything up to here has been seen and handled
@@ -139,23 +140,37 @@ class Informer(Generic[T]):
 
     def _put(self, key: str, obj: Object | None) -> None:
         old = self._items.pop(key, None)
-        new = None if obj is None else self._view(obj)
-        for name, index in self._indexes.items():
+        new, places = self._read(key, obj)
+        for name, values in self._places.pop(key, {}).items():
             table = self._indexed[name]
-            for value in index(old) if old is not None else ():
+            for value in values:
                 table[value].pop(key, None)
                 if not table[value]:
                     del table[value]
-            if new is not None:
-                for value in index(new):
-                    table[value][key] = new
-        if new is None:
-            self._versions.pop(key, None)
-        else:
-            assert obj is not None
-            self._items[key] = new
+        self._versions.pop(key, None)
+        if obj is not None:
             self._versions[key] = obj["metadata"].get("resourceVersion", "")
+        if new is not None:
+            self._items[key], self._places[key] = new, places
+            for name, values in places.items():
+                for value in values:
+                    self._indexed[name][value][key] = new
         if old is None and new is None:
             return
         for handler in self._handlers:
-            handler(old, new)
+            try:
+                handler(old, new)
+            except Exception:
+                log.exception("%s %s: a reader stumbled over it", self.kind.resource, key)
+
+    def _read(self, key: str, obj: Object | None) -> tuple[T | None, dict[str, frozenset[str]]]:
+        """The object as its readers see it, and where the indexes have it. One that cannot be read (a cluster may hold anything
+        under our kinds) is as good as not there; it must not take the others with it."""
+        if obj is None:
+            return None, {}
+        try:
+            new = self._view(obj)
+            return new, {name: frozenset(index(new)) for name, index in self._indexes.items()}
+        except Exception:
+            log.exception("%s %s cannot be read and is left out", self.kind.resource, key)
+            return None, {}

@@ -10,6 +10,7 @@ import contextlib
 import io
 import os
 import socket
+import ssl
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, NoReturn
 from urllib.parse import quote, urlencode
@@ -383,7 +384,7 @@ def _lost(server: str, error: Exception) -> errors.Unavailable:
     first: BaseException = error  # what happened, without aiohttp's words about its own objects
     while first.__cause__ is not None:
         first = first.__cause__
-    number = first.errno if isinstance(first, OSError) else None
+    number = first.errno if isinstance(first, OSError) and not isinstance(first, ssl.SSLError) else None
     words = os.strerror(number) if number and number > 0 else str(first) or type(first).__name__
     return errors.Unavailable(f"{server} cannot be reached or broke off: {words}")
 
