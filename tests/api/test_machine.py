@@ -60,12 +60,12 @@ def test_addresses(name: str) -> None:
     assert machine.address_of({"deviceResourceClaimStatus": {"attributes": attributes}}) == wanted
 
 
-def instance(*told: tuple[str, str]) -> Object:
+def instance(*told: tuple[str, str], **whose: str) -> Object:
     return {
         "spec": {"domain": {"devices": {"hostDevices": [{"name": "nic0", "claimName": "net", "requestName": "nic"}]}}},
         "status": {"deviceStatus": {"hostDeviceStatuses": [
             {"name": "nic0", "deviceResourceClaimStatus": {
-                "name": device, "resourceClaimName": claim, "driver": "d", "pool": "p",
+                "name": device, "resourceClaimName": claim, **(whose or {"driver": "d", "pool": "p"}),
                 "attributes": {"pciAddress": "0000:3b:01.0"}}}
             for claim, device in told]}},
     }
@@ -81,6 +81,9 @@ SETTLED: dict[str, tuple[Object, Object | None, bool]] = {
     "the status tells what the claim says": (instance(("mine", "vf0")), claim(("nic", "vf0")), True),
     "an alternative of the request": (instance(("mine", "vf0")), claim(("nic/fast", "vf0")), True),
     "two for one request": (instance(("mine", "vf0"), ("mine", "vf1")), claim(("nic", "vf0"), ("nic", "vf1")), True),
+    "a writer that does not say whose it is": (instance(("mine", "vf0"), pool="p"), claim(("nic", "vf0")), True),
+    "another driver's device": (instance(("mine", "vf0"), driver="x"), claim(("nic", "vf0")), False),
+    "the same one told twice": (instance(("mine", "vf0"), ("mine", "vf0")), claim(("nic", "vf0"), ("nic", "vf1")), False),
     "one of two is not told": (instance(("mine", "vf0")), claim(("nic", "vf0"), ("nic", "vf1")), False),
     "another request's device does not matter": (instance(("mine", "vf0")), claim(("nic", "vf0"), ("disk", "vf1")), True),
     "nothing told yet": (instance(), claim(("nic", "vf0")), False),

@@ -87,13 +87,25 @@ def unsettled_devices(instance: Mapping[str, Any], pod: Mapping[str, Any], claim
     for ref in device_refs(instance):
         claim_name = names.get(ref.claim or "")
         claim = claims(pod["metadata"]["namespace"], claim_name) if ref.by_claim and claim_name else None
-        given = [entry.get("deviceResourceClaimStatus") or {} for entry in statuses(instance, ref.list)
-                 if entry.get("name") == ref.name]
-        told = {(one.get("resourceClaimName"), one.get("driver"), one.get("pool"), one.get("name")) for one in given}
-        true = {(claim_name, one["driver"], one["pool"], one["device"]) for one in results(claim or {}, ref.request)}
-        if ref.by_claim and (told != true or not _complete(instance, ref)):
+        told = [entry.get("deviceResourceClaimStatus") or {} for entry in statuses(instance, ref.list)
+                if entry.get("name") == ref.name]
+        true = [{"resourceClaimName": claim_name, "driver": one["driver"], "pool": one["pool"], "name": one["device"]}
+                for one in results(claim or {}, ref.request)]
+        if ref.by_claim and not (_complete(instance, ref) and _same(told, true)):
             out.append(ref.name)
     return out
+
+
+def _same(told: Sequence[Mapping[str, Any]], true: Sequence[Mapping[str, Any]]) -> bool:
+    """Every entry tells of another one of the results. Driver and pool may be missing: not every writer says them."""
+    left = list(true)
+    for entry in told:
+        found = next((one for one in left if all(entry.get(key, one[key] if key in ("driver", "pool") else None) == one[key]
+                                                 for key in one)), None)
+        if found is None:
+            return False
+        left.remove(found)
+    return not left
 
 
 def results(claim: Mapping[str, Any], request: str | None) -> list[Mapping[str, Any]]:
