@@ -52,10 +52,10 @@ CASES = {
     "a pod going away": Case(kinds.POD, {"metadata": {"deletionTimestamp": BORN}, "status": {"phase": "Running"}},
                              {"Status": "Terminating"}),
     "a node": Case(kinds.NODE, {
-        "metadata": {"labels": {"node-role.kubernetes.io/worker": ""}}, "spec": {"unschedulable": True},
+        "metadata": {"labels": {"node-role.kubernetes.io/compute": ""}}, "spec": {"unschedulable": True},
         "status": {"conditions": [condition("Ready", "True")], "addresses": [{"type": "InternalIP", "address": "10.1.1.1"}],
                    "nodeInfo": {"kubeletVersion": "v1"}}},
-        {"Status": "Ready,SchedulingDisabled", "Roles": "worker", "Version": "v1"},
+        {"Status": "Ready,SchedulingDisabled", "Roles": "compute", "Version": "v1"},
         {"Internal-IP": "10.1.1.1", "External-IP": "<none>"}),
     "a node that says nothing": Case(kinds.NODE, {}, {"Status": "Unknown", "Roles": "<none>"}),
     "a namespace": Case(kinds.NAMESPACE, {"status": {"phase": "Active"}}, {"Status": "Active", "Age": "5m"}),
