@@ -28,6 +28,7 @@ from typing import Self
 from outfitter.api import kinds
 from outfitter.store import kubeconfig as configs
 from outfitter.store import pki
+from outfitter.store.access import Access
 from outfitter.store.clock import Clock, SystemClock
 
 NEEDED = ("etcd", "kube-apiserver", "kubectl")
@@ -88,7 +89,7 @@ class Cluster:
     def kubeconfig_token(self) -> Path:
         return self.folder / "admin-token.kubeconfig"
 
-    def access(self, clock: Clock | None = None) -> configs.Access:
+    def access(self, clock: Clock | None = None) -> Access:
         return configs.load(self.kubeconfig, clock=clock or SystemClock())
 
     def kubectl(self, *args: str, stdin: str = "", timeout: float = 60.0) -> subprocess.CompletedProcess[str]:

@@ -37,7 +37,8 @@ from outfitter.launcher.simulated import Simulated
 from outfitter.node.agent import Agent
 from outfitter.node.host import Host
 from outfitter.node.publish import publish
-from outfitter.store import kubeconfig, pki
+from outfitter.store import pki
+from outfitter.store.access import Access
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, SystemClock
 from outfitter.store.memory import Memory
@@ -175,7 +176,7 @@ async def embedded(
 
 @contextlib.asynccontextmanager
 async def cluster(
-    access: kubeconfig.Access, *, hosts: Sequence[Host] = (), clock: Clock | None = None, names: Names | None = None
+    access: Access, *, hosts: Sequence[Host] = (), clock: Clock | None = None, names: Names | None = None
 ) -> AsyncIterator[Product]:
     """Our controllers and, for `hosts`, the node agent on a real API server, where kube-scheduler and kube-controller-manager
     do their own work."""

@@ -19,6 +19,7 @@ from aiohttp import web
 from outfitter import errors
 from outfitter.api import kinds
 from outfitter.store import base, kube, kubeconfig, pki
+from outfitter.store.access import Access
 from outfitter.store.clock import ManualClock, SystemClock
 from tests import kubernetes
 
@@ -119,7 +120,7 @@ async def played() -> AsyncIterator[Played]:
         yield server
 
 
-def access_to(server: str, tmp_path: Path, user: dict[str, Any] | None = None) -> kubeconfig.Access:
+def access_to(server: str, tmp_path: Path, user: dict[str, Any] | None = None) -> Access:
     content = pki.kubeconfig(server)
     content["users"][0]["user"] = user or {}
     (tmp_path / "config").write_text(json.dumps(content))
@@ -654,7 +655,7 @@ async def test_what_the_server_refuses(real: kube.Kube, space: str) -> None:
 
 @pytest.mark.cluster
 async def test_the_ways_to_log_in(cluster: kubernetes.Cluster, tmp_path: Path) -> None:
-    async def who(access: kubeconfig.Access) -> str:
+    async def who(access: Access) -> str:
         store = kube.Kube(access, clock=SystemClock())
         review = json.dumps({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}).encode()
         path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
@@ -663,7 +664,7 @@ async def test_the_ways_to_log_in(cluster: kubernetes.Cluster, tmp_path: Path) -
         assert code == 201, body
         return str(json.loads(body)["status"]["userInfo"]["username"])
 
-    def changed(**user: Any) -> kubeconfig.Access:
+    def changed(**user: Any) -> Access:
         content = json.loads(cluster.kubeconfig.read_text())
         content["users"][0]["user"] |= user
         (tmp_path / "config").write_text(json.dumps(content))

@@ -19,6 +19,7 @@ import yaml
 
 from outfitter import errors
 from outfitter.store import kubeconfig, pki
+from outfitter.store.access import Access, Credential
 from outfitter.store.clock import ManualClock
 
 BEGIN = datetime.now(UTC) - timedelta(hours=1)
@@ -54,7 +55,7 @@ def write(path: Path, content: object) -> Path:
 
 def load(
     tmp_path: Path, content: object, *, env: dict[str, str] | None = None, clock: ManualClock | None = None, context: str = ""
-) -> kubeconfig.Access:
+) -> Access:
     path = write(tmp_path / "config", content)
     return kubeconfig.load(path, clock=clock or ManualClock(), env={**ENV, **(env or {})}, context=context)
 
@@ -144,7 +145,7 @@ async def test_certificate_files_are_read_again_when_both_have_changed(tmp_path:
 
 def test_a_cluster_without_an_authority_trusts_the_machine(tmp_path: Path) -> None:
     access = load(tmp_path, config())
-    tls = access.tls(kubeconfig.Credential())
+    tls = access.tls(Credential())
     assert tls is not None
     assert tls.verify_mode == ssl.CERT_REQUIRED
     assert (access.server, access.namespace, access.proxy, access.server_name) == ("https://api.test:6443", "default", "", "")
@@ -156,13 +157,13 @@ def test_a_cluster_without_an_authority_trusts_the_machine(tmp_path: Path) -> No
 ], ids=["data", "file"])
 def test_an_authority_is_the_only_one_trusted(tmp_path: Path, cluster: dict[str, Any]) -> None:
     CA.save(tmp_path, "ca")
-    tls = load(tmp_path, config(cluster=cluster)).tls(kubeconfig.Credential())
+    tls = load(tmp_path, config(cluster=cluster)).tls(Credential())
     assert tls is not None
     assert [cert["subject"] for cert in tls.get_ca_certs()] == [((("commonName", "test"),),)]
 
 
 def test_insecure_checks_nothing(tmp_path: Path) -> None:
-    tls = load(tmp_path, config(cluster={"insecure-skip-tls-verify": True})).tls(kubeconfig.Credential())
+    tls = load(tmp_path, config(cluster={"insecure-skip-tls-verify": True})).tls(Credential())
     assert tls is not None
     assert (tls.verify_mode, tls.check_hostname) == (ssl.CERT_NONE, False)
 
@@ -180,7 +181,7 @@ def test_servers(tmp_path: Path, name: str) -> None:
     cluster, server = SERVERS[name]
     access = load(tmp_path, config(cluster=cluster))
     assert access.server == server
-    assert (access.tls(kubeconfig.Credential()) is None) == server.startswith("http:")
+    assert (access.tls(Credential()) is None) == server.startswith("http:")
 
 
 PROXIES: dict[str, tuple[str, str, dict[str, str], str]] = {
@@ -229,7 +230,7 @@ def test_the_first_file_wins_entry_by_entry(tmp_path: Path) -> None:
     access = kubeconfig.load(clock=ManualClock(), env={"KUBECONFIG": listed})
     assert access.namespace == "first"
     assert asyncio.run(access.headers())["Authorization"] == "Bearer first"
-    tls = access.tls(kubeconfig.Credential())
+    tls = access.tls(Credential())
     assert tls is not None
     assert len(tls.get_ca_certs()) == 1, "the authority is relative to the file that names it"
 

@@ -1,0 +1,299 @@
+"""One way into a Kubernetes API server: where it is, whom we believe, and as whom we ask.
+
+A credential may change while we run: token and certificate files are read again when they change, exec plugins are run
+again when what they gave ends, and a certificate that was rotated gives a new TLS context. `kubeconfig.load` makes an
+`Access`; `kube.Kube` asks it before each request."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import shutil
+import ssl
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from multidict import CIMultiDict
+
+from outfitter import errors
+from outfitter.store.clock import Clock
+
+EXEC_GROUP = "client.authentication.k8s.io"
+EXEC_VERSIONS = (f"{EXEC_GROUP}/v1", f"{EXEC_GROUP}/v1beta1")
+
+Read = Callable[[], bytes]  # the present content of something that may change under us
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """By what the server knows us: a token, a name and password, a client certificate, or some of these."""
+
+    token: str = field(default="", repr=False)
+    username: str = ""
+    password: str = field(default="", repr=False)
+    cert: bytes = b""  # PEM
+    key: bytes = field(default=b"", repr=False)  # PEM
+
+
+class Login(Protocol):
+    """Where the credential comes from."""
+
+    async def current(self) -> Credential: ...
+
+    async def renew(self, seen: Credential) -> bool:
+        """The server did not know `seen`: is there, or can there be, another one?"""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One server, one user, one namespace."""
+
+    server: str  # "https://127.0.0.1:6443", perhaps with a path; no slash at the end
+    namespace: str  # for those who name none
+    origin: str  # where all this was read, for people
+    login: Login = field(repr=False)
+    trust: Trust = field(repr=False)
+    impersonate: tuple[tuple[str, str], ...] = ()  # request headers
+    proxy: str = ""
+    server_name: str = ""  # what the server's certificate must be for, when it is not the host of `server`
+
+    async def credential(self) -> Credential:
+        return await self.login.current()
+
+    async def headers(self) -> CIMultiDict[str]:
+        """Who asks, as request headers; a multidict because a group is one header each."""
+        return self.headers_for(await self.credential())
+
+    def headers_for(self, credential: Credential) -> CIMultiDict[str]:
+        headers = CIMultiDict(self.impersonate)
+        if credential.token:
+            headers["Authorization"] = f"Bearer {credential.token}"
+        elif credential.username or credential.password:
+            pair = f"{credential.username}:{credential.password}".encode()
+            headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
+        return headers
+
+    def tls(self, credential: Credential) -> ssl.SSLContext | None:
+        """The same context as last time unless a certificate changed; None when the server speaks plain HTTP."""
+        return self.trust.context(credential) if self.server.startswith("https:") else None
+
+    async def renew(self, seen: Credential) -> bool:
+        """To be asked once after the server answered 401 to this credential: is it worth trying again?"""
+        return await self.login.renew(seen)
+
+
+class Trust:
+    """Which servers we believe, and the TLS context made from that and a client certificate."""
+
+    def __init__(self, ca: Read | None, *, insecure: bool, origin: str) -> None:
+        self.ca = ca  # None: the authorities of this machine
+        self.insecure = insecure
+        self._origin = origin
+        self._made: tuple[tuple[bytes, bytes, bytes], ssl.SSLContext] | None = None
+
+    def context(self, credential: Credential) -> ssl.SSLContext:
+        parts = (self.ca() if self.ca else b"", credential.cert, credential.key)
+        if self._made is None:
+            self._made = (parts, self._make(*parts))
+        elif self._made[0] != parts:
+            try:
+                self._made = (parts, self._make(*parts))
+            except errors.Refused:  # half of a rotation: the certificate is new, its key not yet
+                return self._made[1]
+        return self._made[1]
+
+    def _make(self, ca: bytes, cert: bytes, key: bytes) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(cadata=ca.decode() if ca else None)
+        except (ssl.SSLError, ValueError) as error:
+            raise errors.Refused(f"{self._origin}: certificate-authority holds no PEM certificates: {error}") from error
+        if self.insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if cert:
+            # OpenSSL's binding reads client certificates from files only; this one is gone before we return.
+            with tempfile.NamedTemporaryFile() as file:
+                file.write(cert.rstrip() + b"\n" + key)
+                file.flush()
+                try:
+                    context.load_cert_chain(file.name)
+                except ssl.SSLError as error:
+                    raise errors.Refused(
+                        f"{self._origin}: the client certificate and its key must be PEM and belong together: {error}"
+                    ) from error
+        return context
+
+
+class Given:
+    """A login that stands in the kubeconfig or in files it names."""
+
+    def __init__(
+        self,
+        *,
+        token: Read | None = None,
+        username: str = "",
+        password: str = "",
+        cert: Read | None = None,
+        key: Read | None = None,
+    ) -> None:
+        self._token, self._cert, self._key = token, cert, key
+        self._username, self._password = username, password
+
+    def read(self) -> Credential:
+        return Credential(
+            token=self._token().decode(errors="replace").strip() if self._token else "",
+            username=self._username,
+            password=self._password,
+            cert=self._cert() if self._cert else b"",
+            key=self._key() if self._key else b"",
+        )
+
+    async def current(self) -> Credential:
+        return self.read()
+
+    async def renew(self, seen: Credential) -> bool:
+        return self.read() != seen
+
+
+class Exec:
+    """A login that a program of the user's hands out, by the protocol client.authentication.k8s.io."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        api_version: str,
+        env: Mapping[str, str],
+        cluster: Mapping[str, Any] | None,
+        interactive: str,
+        install_hint: str,
+        origin: str,
+        clock: Clock,
+    ) -> None:
+        self._argv = tuple(argv)
+        self._api_version = api_version
+        self._env = env
+        self._cluster = cluster
+        self._interactive = interactive
+        self._install_hint = install_hint
+        self._origin = origin
+        self._clock = clock
+        self._lock = asyncio.Lock()
+        self._held: Credential | None = None
+        self._until: datetime | None = None
+
+    async def current(self) -> Credential:
+        async with self._lock:
+            if self._held is None or (self._until is not None and self._clock.now() >= self._until):
+                self._held, self._until = await self._run()
+            return self._held
+
+    async def renew(self, seen: Credential) -> bool:
+        async with self._lock:
+            if self._held is seen:  # else somebody else has renewed it already
+                self._held = None
+            return True
+
+    def _speaks(self) -> bool:
+        """May the program talk to the person at the terminal?"""
+        present = sys.stdin is not None and sys.stdin.isatty()
+        if self._interactive == "Always" and not present:
+            raise self._refused("interactiveMode is Always, but there is no terminal to talk to")
+        return present and self._interactive != "Never"
+
+    async def _run(self) -> tuple[Credential, datetime | None]:
+        speaks = self._speaks()
+        spec: dict[str, Any] = {"interactive": speaks}
+        if self._cluster is not None:
+            spec["cluster"] = self._cluster
+        info = {"apiVersion": self._api_version, "kind": "ExecCredential", "spec": spec}
+        env = {**self._env, "KUBERNETES_EXEC_INFO": json.dumps(info)}
+        found = shutil.which(self._argv[0], path=env.get("PATH"))
+        if found is None:
+            hint = f"\n{self._install_hint}" if self._install_hint else ""
+            raise self._refused(f"the command {self._argv[0]} is not there or may not be executed{hint}")
+        try:
+            process = await asyncio.create_subprocess_exec(
+                found,
+                *self._argv[1:],
+                env=env,
+                stdin=None if speaks else asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=None if speaks else asyncio.subprocess.PIPE,
+            )
+        except OSError as error:
+            raise self._refused(f"the command {self._argv[0]} did not start: {error}") from error
+        try:
+            out, err = await process.communicate()
+        except asyncio.CancelledError:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+            raise
+        if process.returncode:
+            said = (err or b"").decode(errors="replace").strip()
+            raise self._refused(
+                f"the command {self._argv[0]} ended with status {process.returncode}" + (f": {said}" if said else "")
+            )
+        return self._understand(out)
+
+    def _understand(self, out: bytes) -> tuple[Credential, datetime | None]:
+        said = f"the command {self._argv[0]} must print an ExecCredential with"
+        try:
+            answer = json.loads(out)
+        except ValueError as error:
+            raise self._refused(f"{said} apiVersion {self._api_version}, but printed no JSON: {error}") from error
+        status = answer.get("status") if isinstance(answer, dict) else None
+        if not isinstance(answer, dict) or answer.get("kind") != "ExecCredential":
+            raise self._refused(f"{said} kind ExecCredential")
+        if answer.get("apiVersion") != self._api_version:
+            raise self._refused(f"{said} apiVersion {self._api_version}, not {answer.get('apiVersion')}")
+        if not isinstance(status, dict):
+            raise self._refused(f"{said} a status")
+        values = [status.get(name) or "" for name in ("token", "clientCertificateData", "clientKeyData")]
+        if not all(isinstance(value, str) for value in values):
+            raise self._refused(f"{said} text in status.token, status.clientCertificateData and status.clientKeyData")
+        token, cert, key = values
+        if bool(cert) != bool(key) or not (token or cert):
+            raise self._refused(f"{said} status.token, or both status.clientCertificateData and status.clientKeyData")
+        until = None
+        if text := status.get("expirationTimestamp"):
+            try:
+                until = datetime.fromisoformat(text)
+            except (TypeError, ValueError):
+                until = None
+            if until is None or until.tzinfo is None:
+                raise self._refused(f'{said} status.expirationTimestamp like "2026-01-01T00:00:00Z", not {text!r}')
+        return Credential(token=token, cert=cert.encode(), key=key.encode()), until
+
+    def _refused(self, why: str) -> errors.Refused:
+        return errors.Refused(f"{self._origin}.exec: {why}")
+
+
+class Watched:
+    """The content of a file, read again when the file changes. A file that cannot be read for a moment, because somebody
+    is replacing it, keeps its last content."""
+
+    def __init__(self, path: Path, origin: str) -> None:
+        self._path, self._origin = path, origin
+        self._stamp: tuple[int, int, int] | None = None
+        self._content = b""
+
+    def __call__(self) -> bytes:
+        try:
+            stat = self._path.stat()
+            stamp = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
+            if stamp != self._stamp:
+                self._content = self._path.read_bytes()
+                self._stamp = stamp
+        except OSError as error:
+            if self._stamp is None:
+                raise errors.Refused(f"{self._origin}: cannot read {self._path}: {error.strerror}") from error
+        return self._content
