@@ -3,7 +3,6 @@ node agent on a real Kubernetes API server."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -47,7 +46,6 @@ from outfitter.store.sqlite import SQLite
 
 log = logging.getLogger(__name__)
 NAMESPACES = ("default", "kube-system")
-AT_ONCE = 64  # hosts that publish at the same time, so that their writes share syncs
 CERTIFICATES_LAST = timedelta(days=365)
 RENEW_BEFORE = timedelta(days=30)
 CLUSTER = "outfitter"  # the name in kubeconfigs that we write
@@ -86,13 +84,7 @@ class Product:
         self.offered = 0  # devices that the hosts publish
 
     async def start(self) -> None:
-        turns = asyncio.Semaphore(AT_ONCE)
-
-        async def say(host: Host) -> int:
-            async with turns:
-                return await publish(self.store, host, self.context.now())
-
-        self.offered = sum(await asyncio.gather(*map(say, self.hosts)))
+        self.offered = await publish(self.store, self.hosts, self.context.now())
         await self.runner.start()
 
     async def stop(self) -> None:

@@ -252,12 +252,12 @@ async def test_a_claim_that_lost_its_status_gets_it_again_from_the_page() -> Non
 async def test_publishing_writes_only_what_changed() -> None:
     async with app.embedded(clock=ManualClock(), names=Names(random.Random(1))) as product:
         [host] = hosts_of("node", 3)
-        assert await publish(product.store, host, "2026-01-01T00:00:00Z") == 3
+        assert await publish(product.store, [host], "2026-01-01T00:00:00Z") == 3
         revision = product.store.revision
-        assert await publish(product.store, host, "2026-01-01T00:01:00Z") == 3
+        assert await publish(product.store, [host], "2026-01-01T00:01:00Z") == 3
         assert product.store.revision == revision
         [more] = hosts_of("node", 5)
-        assert await publish(product.store, more, "2026-01-01T00:02:00Z") == 5
+        assert await publish(product.store, [more], "2026-01-01T00:02:00Z") == 5
         [part] = (await product.store.list(kinds.RESOURCE_SLICE)).items
         assert part["spec"]["pool"]["generation"] == 2
         assert len(part["spec"]["devices"]) == 5
@@ -265,6 +265,20 @@ async def test_publishing_writes_only_what_changed() -> None:
         assert conditions.is_true(node, "Ready")
         assert node["metadata"]["labels"]["outfitter.dev/simulated"] == "true"
         assert part["metadata"]["ownerReferences"][0]["uid"] == node["metadata"]["uid"]
+
+
+async def test_slices_belong_to_the_node_as_it_is_now() -> None:
+    """A node that was deleted and made again has another uid; slices that name the old one would be swept away."""
+    async with app.embedded(clock=ManualClock(), names=Names(random.Random(1))) as product:
+        hosts = hosts_of("node", 2, count=3)
+        assert await publish(product.store, hosts, "2026-01-01T00:00:00Z") == 6
+        await product.runner.stop()  # nobody sweeps meanwhile
+        await product.store.delete(kinds.NODE, "node-1")
+        assert await publish(product.store, hosts, "2026-01-01T00:01:00Z") == 6
+        node = await product.store.get(kinds.NODE, "node-1")
+        parts = (await product.store.list(kinds.RESOURCE_SLICE)).items
+        assert [part["spec"]["pool"]["generation"] for part in parts] == [1, 2, 1]
+        assert parts[1]["metadata"]["ownerReferences"][0]["uid"] == node["metadata"]["uid"]
 
 
 async def test_a_host_that_is_not_served_any_more_takes_nothing_new() -> None:

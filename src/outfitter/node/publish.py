@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections import defaultdict
+from collections.abc import Sequence
 
 from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
@@ -14,21 +17,35 @@ from outfitter.store.base import Store
 
 log = logging.getLogger(__name__)
 NOT_READY = "node.kubernetes.io/not-ready"
+AT_ONCE = 64  # hosts that are published at the same time, so that their writes share syncs
 
 
-async def publish(store: Store, host: Host, now: str) -> int:
-    """Returns how many devices the host offers."""
+async def publish(store: Store, hosts: Sequence[Host], now: str) -> int:
+    """Every host that this process speaks for; how many devices they offer together."""
+    fields = f"spec.nodeName={hosts[0].name}" if len(hosts) == 1 else ""
+    published: dict[tuple[str, str], list[Object]] = defaultdict(list)
+    for obj in (await store.list(kinds.RESOURCE_SLICE, fields=fields)).items:
+        published[obj["spec"].get("nodeName", ""), obj["spec"]["driver"]].append(obj)
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def say(host: Host) -> int:
+        async with turns:
+            return await _publish(store, host, published[host.name, host.driver], now)
+
+    return sum(await asyncio.gather(*map(say, hosts)))
+
+
+async def _publish(store: Store, host: Host, have: list[Object], now: str) -> int:
     node = await _node(store, host, now)
     found = scan.scan(host.tree())
     for oddity in found.warnings:
         log.warning("%s: %s", host.name, oddity)
     offered = offer.offer(found.devices).offered
-    have = [obj for obj in (await store.list(kinds.RESOURCE_SLICE, fields=f"spec.nodeName={host.name}")).items
-            if obj["spec"]["driver"] == host.driver]
     generation = max((obj["spec"]["pool"].get("generation", 0) for obj in have), default=0)
-    if slices.same_pool(have, slices.slices(host.name, host.driver, offered, generation)):
-        return len(offered)
-    await _replace(store, have, slices.slices(host.name, host.driver, offered, generation + 1, node["metadata"]["uid"]))
+    uid = node["metadata"]["uid"]
+    same = slices.same_pool(have, slices.slices(host.name, host.driver, offered, generation))
+    if not same or any(owner["uid"] != uid for obj in have for owner in obj["metadata"].get("ownerReferences") or ()):
+        await _replace(store, have, slices.slices(host.name, host.driver, offered, generation + 1, uid))
     return len(offered)
 
 
@@ -40,7 +57,8 @@ async def _replace(store: Store, have: list[Object], wanted: list[Object]) -> No
         if old is None:
             await store.create(kinds.RESOURCE_SLICE, new)
         else:
-            await store.replace(kinds.RESOURCE_SLICE, {**old, "spec": new["spec"]})
+            meta = {**old["metadata"], "ownerReferences": new["metadata"]["ownerReferences"]}
+            await store.replace(kinds.RESOURCE_SLICE, {**old, "metadata": meta, "spec": new["spec"]})
     for name in known:
         try:
             await store.delete(kinds.RESOURCE_SLICE, name)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import copy
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -20,7 +19,7 @@ from outfitter.errors import AlreadyExists, BadRequest, Cause, Conflict, Expired
 from outfitter.store import base
 from outfitter.store.clock import Clock, SystemClock, rfc3339
 from outfitter.store.names import Names
-from outfitter.store.shelf import Record, Selection, Shelf, Step, Watcher
+from outfitter.store.shelf import Record, Selection, Shelf, Step, Watcher, own_copy
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -288,7 +287,7 @@ class Draft:
                 return None
 
     def create(self, kind: Kind, obj: Object) -> Record:
-        new = copy.deepcopy(obj)
+        new = own_copy(obj)
         meta = new.setdefault("metadata", {})
         new.setdefault("apiVersion", kind.api_version)
         new.setdefault("kind", kind.kind)
@@ -331,7 +330,7 @@ class Draft:
             message = "Invalid value: 0: must be specified for an update"
             raise Invalid(f'{kind.resource} "{meta["name"]}" is invalid: metadata.resourceVersion: {message}',
                           [Cause("metadata.resourceVersion", message)])
-        return self.change(kind, meta["name"], meta.get("namespace", ""), lambda _: copy.deepcopy(obj), subresource)
+        return self.change(kind, meta["name"], meta.get("namespace", ""), lambda _: own_copy(obj), subresource)
 
     def change(
         self, kind: Kind, name: str, namespace: str, make: Callable[[Object], Object], subresource: str = ""

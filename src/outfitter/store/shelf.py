@@ -21,6 +21,12 @@ _decode = msgspec.json.Decoder().decode
 encode = msgspec.json.Encoder().encode
 
 
+def own_copy(obj: Object) -> Object:
+    """Somebody else's object, to change; by way of the wire it takes a tenth of the time that `deepcopy` takes."""
+    copied: Object = _decode(encode(obj))
+    return copied
+
+
 class Record:
     """One object at one revision, kept as the bytes that travel."""
 
