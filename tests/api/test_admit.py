@@ -58,6 +58,11 @@ def device_class(*expressions: Any) -> Object:
 
 # What is written, and for each cause: the field, and how its message begins.
 REFUSED: dict[str, tuple[Kind, Object, list[tuple[str, str]]]] = {
+    "a number where text belongs": (
+        kinds.CONFIG_MAP, {"metadata": meta(), "data": {"a": "1", "b": 2}, "binaryData": {"c": None}},
+        [("data.b", "Invalid value: 2: must be text"), ("binaryData.c", "Invalid value: None: must be text")]),
+    "a list where a map belongs": (
+        kinds.SECRET, {"metadata": meta(), "data": ["a"]}, [("data", "Invalid value: ['a']: must be an object")]),
     "a machine of nothing": (kinds.INSTANCE, {"metadata": meta()}, [("spec.domain", "Required value")]),
     "a claim entry without a name": (kinds.INSTANCE, vmi(resourceClaims=[{"resourceClaimName": "c"}]), [
         ("spec.resourceClaims[0].name", "spec.resourceClaims[0].name is a required field")]),

@@ -100,6 +100,8 @@ DEFAULTS: Mapping[Kind, Callable[[Object], None]] = {
     kinds.RESOURCE_CLAIM_TEMPLATE: _claim_template,
 }
 CHECKS: Mapping[Kind, Check] = {
+    kinds.CONFIG_MAP: names.texts("data", "binaryData"),
+    kinds.SECRET: names.texts("data"),
     kinds.POD: pods.pod,
     kinds.DEVICE_CLASS: resources.device_class,
     kinds.RESOURCE_CLAIM: resources.claim,

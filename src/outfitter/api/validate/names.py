@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from outfitter.errors import Cause
@@ -33,6 +33,18 @@ def subdomain(value: Any, field: str) -> Iterator[Cause]:
 def required(value: Any, field: str, hint: str = "") -> Iterator[Cause]:
     if value in (None, ""):
         yield Cause(field, f"Required value{': ' + hint if hint else ''}", "FieldValueRequired")
+
+
+def texts(*fields: str) -> Callable[[Mapping[str, Any]], Iterator[Cause]]:
+    """These fields map names to text and nothing else."""
+
+    def check(obj: Mapping[str, Any]) -> Iterator[Cause]:
+        for field in fields:
+            for key, value in (obj.get(field) or {}).items():
+                if not isinstance(value, str):
+                    yield Cause(f"{field}.{key}", f"Invalid value: {value!r}: must be text; put it in quotes")
+
+    return check
 
 
 def metadata(obj: Mapping[str, Any], *, namespaced: bool, plain_label: bool) -> Iterator[Cause]:

@@ -44,6 +44,8 @@ SHAPES: Mapping[str, Shape] = {
     "Node": {"spec": {"unschedulable": bool, "taints": [{"key": str}]},
              "status": {"conditions": CONDITIONS, "allocatable": dict}},
     "Pod": POD,
+    "ConfigMap": {"data": dict, "binaryData": dict},
+    "Secret": {"data": dict, "stringData": dict, "type": str},
     "Lease": {"spec": {"holderIdentity": str, "leaseDurationSeconds": int, "leaseTransitions": int}},
     "Event": {"involvedObject": {"name": str, "uid": str}, "source": dict, "count": int},
     "DeviceClass": {"spec": {"selectors": SELECTORS}},
