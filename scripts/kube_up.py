@@ -1,10 +1,8 @@
-#!/usr/bin/env python3
 """Runs a fresh etcd and kube-apiserver on 127.0.0.1, with our kinds registered, until Ctrl-C; for trying things out.
 
-    scripts/kube-up FOLDER [--scheduler] [--controllers] [--durable]
+    .venv/bin/python scripts/kube_up.py FOLDER [--scheduler] [--controllers] [--durable]
 
-FOLDER receives the state, the logs and admin.kubeconfig. Run it with the Python in which outfitter is installed, and
-with KUBEBUILDER_ASSETS set (see scripts/kube-assets)."""
+FOLDER receives the state, the logs and admin.kubeconfig. Wants KUBEBUILDER_ASSETS (see scripts/kube-assets)."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ def main() -> None:
     parser.add_argument("--durable", action="store_true", help="etcd waits for the disk at each write")
     wanted = parser.parse_args()
     if kubernetes.assets() is None:
-        sys.exit(f"kube-up: {kubernetes.MISSING}")
+        sys.exit(f"kube_up: {kubernetes.MISSING}")
     signals = {signal.SIGINT, signal.SIGTERM}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     folder = wanted.folder.resolve()
