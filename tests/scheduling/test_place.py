@@ -253,6 +253,11 @@ PLACES = {
         pod("c"), [claim("c", **allocated("a", "a0", users=["other"]))], [A], NODES, says="claim c is in use by pod/other"),
     "a claim that this pod has already": Place(
         pod("c"), [claim("c", **allocated("b", "b0", users=["pod"]))], [A, B], NODES, [page("b", ("b0", "c"))], host="b"),
+    "a claim whose pool is not named after the host": Place(
+        pod("c"), [claim("c", allocation={
+            "devices": {"results": [{"request": "nic", "driver": DRIVER, "pool": "rack-7", "device": "x"}]},
+            "nodeSelector": {"nodeSelectorTerms": [
+                {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["b"]}]}]}})], [A, B], NODES, host="b"),
     "claims that were allocated on different hosts": Place(
         pod("c", "d"), [claim("c", **allocated("a", "a0")), claim("d", **allocated("b", "b0"))], [A, B], [node("a")],
         says=NONE + "the devices that the pod's claims hold are on no common host"),

@@ -4,10 +4,8 @@ it happens, taken out again when the promise is gone and the host has let go. Th
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
 
-from outfitter.api import kinds
+from outfitter.api import allocation, kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, Page
@@ -81,20 +79,11 @@ def _promised(claim: Object, holder: Holder, now: str) -> dict[str, tuple[Bookin
         if result.get("adminAccess"):
             continue  # looks at a device, does not hold it
         device = DeviceId(result["driver"], result["pool"], result["device"])
-        host = _host(given) or device.pool
+        host = allocation.host_of(given, result)
         out[host] = (*out.get(host, ()), Booking(device, holder, str(result["request"]), "booked", now))
     return out
 
 
 def _hosts(claim: Object) -> set[str]:
     given = (claim.get("status") or {}).get("allocation") or {}
-    return {_host(given) or result["pool"] for result in (given.get("devices") or {}).get("results") or ()}
-
-
-def _host(allocation: Mapping[str, Any]) -> str | None:
-    """The one host that an allocation names, if it names one."""
-    for term in (allocation.get("nodeSelector") or {}).get("nodeSelectorTerms") or ():
-        for field in term.get("matchFields") or ():
-            if field.get("key") == "metadata.name" and len(field.get("values") or ()) == 1:
-                return str(field["values"][0])
-    return None
+    return allocation.hosts(given)

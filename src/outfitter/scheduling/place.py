@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outfitter import cel
-from outfitter.api import machine
+from outfitter.api import allocation, machine
 from outfitter.api.device import DeviceId, newest_pools
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Page
@@ -83,9 +83,9 @@ def place(pod: Object, claims: Claims, classes: Classes, inventory: Inventory) -
             return Waiting(f"claim {claim_name} is being deleted")
         if any(claim is earlier for earlier, _ in wanted):
             continue  # two entries of the pod name the same claim
-        allocation = (claim.get("status") or {}).get("allocation")
-        if allocation:
-            hosts = {result["pool"] for result in (allocation.get("devices") or {}).get("results") or ()}
+        given = (claim.get("status") or {}).get("allocation")
+        if given:
+            hosts = allocation.hosts(given)
             fixed = hosts if fixed is None else fixed & hosts
             if users := _strangers(claim, pod):
                 return Waiting(f"claim {claim_name} is in use by {', '.join(users)}")
