@@ -11,6 +11,10 @@ OutfitterError
 ├─ BadRequest       400  outfitter.bad_request      the request could not be understood
 ├─ TooLarge         413  outfitter.too_large        the request is beyond what is read
 ├─ Unsupported      415  outfitter.unsupported      the content type or patch type is not known
+├─ MethodNotAllowed 405  outfitter.kube.method      the path is known, the verb is not
+├─ NotAcceptable    406  outfitter.kube.accept      nothing that the client accepts can be served
+├─ TooNew           504  outfitter.kube.revision    a read asked for a revision that has not happened yet
+├─ EvaluationError  422  outfitter.cel.evaluation   a selector could not be answered for one device
 ├─ Forbidden        403  outfitter.forbidden        known, but not allowed
 ├─ Unauthorized     401  outfitter.unauthorized     not known
 ├─ Unavailable      503  outfitter.unavailable      try again later; carries after how many seconds
@@ -100,6 +104,28 @@ class TooLarge(OutfitterError):
 class Unsupported(OutfitterError):
     code = "outfitter.unsupported"
     status = 415
+
+
+class MethodNotAllowed(OutfitterError):
+    code = "outfitter.kube.method"
+    status = 405
+
+
+class NotAcceptable(OutfitterError):
+    code = "outfitter.kube.accept"
+    status = 406
+
+
+class TooNew(OutfitterError):
+    code = "outfitter.kube.revision"
+    status = 504
+
+
+class EvaluationError(OutfitterError):
+    """As in "no such key: model"."""
+
+    code = "outfitter.cel.evaluation"
+    status = 422
 
 
 class Forbidden(OutfitterError):

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from typing import cast
 
 from outfitter.api import kinds
+from outfitter.controllers.claims import PodClaims
+from outfitter.errors import Forbidden
+from outfitter.store.base import Store
 from tests.controllers import scene as scenes
 
 
@@ -58,7 +62,41 @@ async def test_a_pod_that_another_made_for_the_machine_is_the_machines_pod() -> 
         pod = await scene.pod("blue")
         meta = {key: pod["metadata"][key] for key in ("labels", "ownerReferences")}
         spec = {"containers": [{"name": "compute", "image": "x"}], "nodeSelector": {"no": "where"}}
-        await scene.create(kinds.POD, "by-hand", spec, **meta)
+        await scene.create(kinds.POD, "by-hand", spec, finalizers=["example.com/wait"], **meta)
         await scene.delete(kinds.INSTANCE, "blue")
+
+        async def waits_for_the_other() -> bool:
+            return [pod["metadata"]["name"] for pod in await scene.all(kinds.POD)] == ["by-hand"]
+
+        await scene.reach(waits_for_the_other, "its own pod is gone")
+        assert await scene.find(kinds.INSTANCE, "blue") is not None
+        await scene.store.patch(kinds.POD, "by-hand", {"metadata": {"finalizers": None}}, scene.namespace)
         await scene.gone("blue")
         await scene.empty()
+
+
+async def test_a_claim_that_cannot_be_made_says_why() -> None:
+    async with scenes.embedded(1) as scene:
+        await scene.classes()
+        await scene.template()
+
+        class Refusing:
+            """The store, but that a claim is one too many."""
+
+            async def create(self, kind: kinds.Kind, obj: kinds.Object, *, dry_run: bool = False) -> kinds.Object:
+                if kind == kinds.RESOURCE_CLAIM:
+                    raise Forbidden("exceeded quota: devices")
+                return await scene.store.create(kind, obj, dry_run=dry_run)
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(scene.store, name)
+
+        [maker] = [each for each in scene.product.runner.controllers if isinstance(each, PodClaims)]
+        maker._store = cast("Store", Refusing())
+        await scene.machine("blue")
+
+        async def said() -> bool:
+            return await scene.events("FailedResourceClaimCreation") == ["exceeded quota: devices"]
+
+        await scene.reach(said, "the pod's event")
+        await scene.waits("blue", "DevicesReady", "claim network has not been made yet")

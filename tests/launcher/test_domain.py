@@ -130,6 +130,7 @@ async def test_a_simulated_machine_outlives_the_process(tmp_path: Path) -> None:
 async def test_a_half_written_machine_does_not_run(tmp_path: Path) -> None:
     (tmp_path / f"{UID}_here_blue.new").write_text("<doma")
     assert await Simulated(tmp_path).domains() == {}
+    assert not (tmp_path / f"{UID}_here_blue.new").exists()
 
 
 async def test_long_names_have_room(tmp_path: Path) -> None:

@@ -63,6 +63,11 @@ def claim_names(pod: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
         yield entry["name"], entry.get("resourceClaimName") or told.get(entry["name"])
 
 
+def claim_keys(pod: Mapping[str, Any]) -> list[str]:
+    """The keys ("namespace/name") of the claim objects that a pod uses, as far as they are known."""
+    return [f"{pod['metadata']['namespace']}/{name}" for _, name in claim_names(pod) if name]
+
+
 def statuses(instance: Mapping[str, Any], list_: List) -> Sequence[Mapping[str, Any]]:
     """What the status says of the devices of one list."""
     given = (instance.get("status") or {}).get("deviceStatus") or {}

@@ -10,6 +10,6 @@ from outfitter.cel.device import Device
 from outfitter.cel.evaluator import Selector, compile_selector
 from outfitter.cel.quantity import Quantity
 from outfitter.cel.semver import Semver
-from outfitter.cel.values import EvaluationError
+from outfitter.errors import EvaluationError
 
 __all__ = ["Device", "EvaluationError", "Quantity", "Selector", "Semver", "compile_selector"]

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from outfitter.cel import library, values
 from outfitter.cel.device import Device
-from outfitter.cel.values import MISSING, NONE, EvaluationError, Optional, OutOfBudget, Value
+from outfitter.cel.values import MISSING, NONE, Optional, OutOfBudget, Value
+from outfitter.errors import EvaluationError
 
 Frame = list[Value]
 Run = Callable[[Frame], Value]

@@ -16,7 +16,8 @@ from outfitter.cel.closures import DEVICE, FIELDS, FIRST_SLOT, LIMIT, TURN, Fram
 from outfitter.cel.device import Device
 from outfitter.cel.lexer import Source
 from outfitter.cel.parser import Node
-from outfitter.cel.values import MISSING, NONE, EvaluationError, Optional, OutOfBudget, Value
+from outfitter.cel.values import MISSING, NONE, Optional, OutOfBudget, Value
+from outfitter.errors import EvaluationError
 
 _UNSET = object()  # a cel.bind variable nobody has looked at yet
 

@@ -19,7 +19,8 @@ from outfitter.cel import semver as semvers
 from outfitter.cel import values
 from outfitter.cel.quantity import INT_MAX, INT_MIN, Quantity
 from outfitter.cel.semver import Semver
-from outfitter.cel.values import EvaluationError, Optional, Value
+from outfitter.cel.values import Optional, Value
+from outfitter.errors import EvaluationError
 
 Function = Callable[..., Value]
 T = TypeVar("T")

@@ -14,18 +14,11 @@ from typing import Any, Final, TypeAlias
 
 from outfitter.cel.quantity import INT_MAX, INT_MIN, Quantity
 from outfitter.cel.semver import Semver
-from outfitter.errors import OutfitterError
+from outfitter.errors import EvaluationError
 
 Value: TypeAlias = Any  # one of those listed above; which one, only the run knows
 
 MAX_LENGTH: Final = 1_000_000  # characters that one call may build
-
-
-class EvaluationError(OutfitterError):
-    """A selector could not be answered for one device: "no such key: model"."""
-
-    code = "outfitter.cel.evaluation"
-    status = 422
 
 
 class OutOfBudget(Exception):

@@ -10,7 +10,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Page
 from outfitter.controllers import render
 from outfitter.controllers.loop import Context, enqueue_on_change
-from outfitter.errors import AlreadyExists, NotFound
+from outfitter.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from outfitter.ledger import book
 from outfitter.store.base import Replace, Write
 from outfitter.store.informer import key_of, split_key
@@ -79,6 +79,9 @@ class PodClaims:
             await self._store.create(kinds.RESOURCE_CLAIM, claim)
         except AlreadyExists:  # made before a crash
             pass
+        except (Invalid, Forbidden) as error:
+            await self._context.events.warning(pod, "FailedResourceClaimCreation", error.message)
+            raise
         return name
 
 
@@ -94,7 +97,7 @@ class Claims:
         self._pods = context.informer(kinds.POD)
         self._pages = context.informer(kinds.LEDGER_PAGE)
         enqueue_on_change(self._claims, self.queue)
-        enqueue_on_change(self._pods, self.queue, _claims_of)
+        enqueue_on_change(self._pods, self.queue, machine.claim_keys)
         self._pages.add_index("holder", _holder_uids)
         self._pages.add_index("claim", holders)
         enqueue_on_change(self._pages, self.queue, holders)
@@ -163,7 +166,7 @@ class Claims:
         if (current.get("status") or {}).get("allocation") or current["metadata"]["uid"] != claim["metadata"]["uid"]:
             return
         users = [user(pod) for pod in self._pods.items() if pod["spec"].get("nodeName") == page.host
-                 and key_of(claim) in _claims_of(pod) and pod["status"].get("phase") not in machine.FINAL]
+                 and key_of(claim) in machine.claim_keys(pod) and pod["status"].get("phase") not in machine.FINAL]
         current["status"] = {**(current.get("status") or {}), "allocation": allocation(page.host, bookings),
                              **({"reservedFor": users} if users else {})}
         await self._store.replace(kinds.RESOURCE_CLAIM, current, subresource="status")
@@ -202,10 +205,6 @@ def _over(page: Page | None, uid: str) -> bool:
 def user(pod: Object) -> Object:
     """A pod as a claim's reservedFor names it."""
     return {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
-
-
-def _claims_of(pod: Object) -> Sequence[str]:
-    return [f"{pod['metadata']['namespace']}/{name}" for _, name in machine.claim_names(pod) if name]
 
 
 def holders(page: Object) -> Sequence[str]:

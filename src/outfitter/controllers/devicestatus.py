@@ -43,7 +43,7 @@ class DeviceStatus:
         self._claims = context.informer(kinds.RESOURCE_CLAIM)
         self._slices = context.informer(kinds.RESOURCE_SLICE)
         self._launchers = LauncherPods(self._pods)
-        self._pods.add_index("claim", _claim_keys)
+        self._pods.add_index("claim", machine.claim_keys)
         self._slices.add_index("pool", lambda part: [_pool(part["spec"]["driver"], part["spec"]["pool"]["name"])])
         enqueue_on_change(self._instances, self.queue)
         enqueue_on_change(self._pods, self.queue, instance_of)
@@ -168,7 +168,3 @@ def _product(device: Mapping[str, Any], driver: str) -> Object:
 
 def _pool(driver: str, pool: str) -> str:
     return f"{driver}\x00{pool}"
-
-
-def _claim_keys(pod: Object) -> list[str]:
-    return [f"{pod['metadata']['namespace']}/{name}" for _, name in machine.claim_names(pod) if name]

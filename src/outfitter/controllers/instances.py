@@ -141,13 +141,11 @@ class Instances:
                                                   f"Deleted virtual machine pod {pod['metadata']['name']}")
         if pods:
             return
-        try:  # the informer may be behind: ask the store before letting go
+        try:  # the informer may be behind: ask the store before letting go; the pod's event brings us back
             await self._store.get(kinds.POD, render.pod_name(instance), meta["namespace"])
         except NotFound:
             left = [name for name in meta.get("finalizers") or () if name != machine.FINALIZER]
             await self._patch(instance, {"metadata": {"finalizers": left or None}}, "")
-        else:
-            self.queue.add_after(f"{meta['namespace']}/{meta['name']}", 0.05)
 
     async def _set(self, instance: Object, condition: Condition) -> None:
         have = (instance.get("status") or {}).get("conditions")

@@ -64,7 +64,8 @@ class Runner:
     """Runs informers and controllers until cancelled."""
 
     def __init__(self, context: Context, controllers: Sequence[Controller], *, workers: int = 4) -> None:
-        self._context, self._controllers, self._workers = context, controllers, workers
+        self.controllers = controllers
+        self._context, self._workers = context, workers
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, before: Callable[[], Awaitable[None]] | None = None) -> None:
@@ -75,7 +76,7 @@ class Runner:
             await informer.synced()
         if before is not None:
             await before()
-        for controller in self._controllers:
+        for controller in self.controllers:
             for number in range(self._workers):
                 self._spawn(self._work(controller), f"{controller.name} {number}")
 
@@ -87,13 +88,13 @@ class Runner:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for controller in self._controllers:
+        for controller in self.controllers:
             controller.queue.close()
         self._tasks.clear()
 
     @property
     def idle(self) -> bool:
-        return all(controller.queue.idle for controller in self._controllers)
+        return all(controller.queue.idle for controller in self.controllers)
 
     async def _work(self, controller: Controller) -> None:
         queue = controller.queue

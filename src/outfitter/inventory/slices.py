@@ -39,11 +39,6 @@ def slices(
     ]
 
 
-def same_content(one: Object, other: Object) -> bool:
-    """Whether two slices say the same of the devices: all but metadata and the pool's generation."""
-    return _content(one) == _content(other)
-
-
 def same_pool(some: Sequence[Object], others: Sequence[Object]) -> bool:
     """Whether two sets of slices have the same names and content, in any order: then there is nothing to write."""
     return _by_name(some) == _by_name(others)

@@ -50,7 +50,7 @@ class Agent:
         self._pods, self._instances, self._claims = pods, instances, claims
         pods.add_index("node", lambda pod: [pod["spec"].get("nodeName") or ""])
         pods.add_index("instance", lambda pod: [_instance_key(pod) or ""])
-        pods.add_index("claim", lambda pod: [f"{pod['metadata']['namespace']}/{name}" for _, name in machine.claim_names(pod)])
+        pods.add_index("claim", machine.claim_keys)
         self._locks = {name: asyncio.Lock() for name in self.hosts}  # a host's leftovers are told from what is just starting
         pods.on_change(self._pod_changed)
         instances.on_change(self._instance_changed)

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, unquote
 
 from outfitter.api import kinds as table
 from outfitter.api.kinds import Kind, Object
-from outfitter.errors import BadRequest, NotFound, OutfitterError, TooLarge, Unavailable
+from outfitter.errors import BadRequest, MethodNotAllowed, NotFound, OutfitterError, TooLarge, Unavailable
 from outfitter.faces.kube import auth, discovery, negotiate, openapi, paths, status, verbs, watch
 from outfitter.faces.kube.paths import Target
 from outfitter.faces.kube.request import Answer, Headers, Request, answer, warning_headers
@@ -73,7 +73,7 @@ class App:
             else:
                 verb = paths.verb(target, scope["method"])
                 if verb is None:
-                    raise status.MethodNotAllowed("the server does not allow this method on the requested resource")
+                    raise MethodNotAllowed("the server does not allow this method on the requested resource")
                 query = _query(scope)
                 request = Request(verb, target, query, headers)
                 if verb == "list" and request.flag("watch"):
@@ -106,7 +106,7 @@ class App:
         """Discovery, OpenAPI, version and health."""
         found = self._page(words, path, headers)
         if method not in ("GET", "HEAD"):
-            raise status.MethodNotAllowed("the server does not allow this method on the requested resource")
+            raise MethodNotAllowed("the server does not allow this method on the requested resource")
         return found
 
     def _page(self, words: list[str], path: str, headers: Mapping[bytes, bytes]) -> Answer:

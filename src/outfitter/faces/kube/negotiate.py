@@ -13,9 +13,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from outfitter.errors import BadRequest, TooLarge, Unsupported
+from outfitter.errors import BadRequest, NotAcceptable, TooLarge, Unsupported
 from outfitter.faces.kube import protobuf
-from outfitter.faces.kube.status import NotAcceptable
 
 MAX_BODY = 3 << 20  # bytes, as kube-apiserver
 MAX_DEPTH = 128  # levels of nesting in a body or in a patched object

@@ -9,27 +9,6 @@ from outfitter.api.kinds import Object
 from outfitter.faces.kube.paths import Target
 
 
-class MethodNotAllowed(errors.OutfitterError):
-    """The path is known, the verb is not."""
-
-    code = "outfitter.kube.method"
-    status = 405
-
-
-class NotAcceptable(errors.OutfitterError):
-    """Nothing in the Accept header can be served."""
-
-    code = "outfitter.kube.accept"
-    status = 406
-
-
-class TooNew(errors.OutfitterError):
-    """A read asked for a revision that has not happened yet."""
-
-    code = "outfitter.kube.revision"
-    status = 504
-
-
 class BadOptions(errors.Invalid):
     """A query value or option that is none of those known."""
 
@@ -51,9 +30,9 @@ REASONS: tuple[tuple[type[errors.OutfitterError], str], ...] = (
     (errors.Forbidden, "Forbidden"),
     (errors.Unauthorized, "Unauthorized"),
     (errors.Unavailable, "ServiceUnavailable"),
-    (MethodNotAllowed, "MethodNotAllowed"),
-    (NotAcceptable, "NotAcceptable"),
-    (TooNew, "Timeout"),
+    (errors.MethodNotAllowed, "MethodNotAllowed"),
+    (errors.NotAcceptable, "NotAcceptable"),
+    (errors.TooNew, "Timeout"),
 )
 # These say of which object they speak; the others are about the request.
 ABOUT_OBJECT = (errors.NotFound, errors.AlreadyExists, errors.Conflict, errors.Forbidden)
@@ -91,7 +70,7 @@ def _details(error: errors.OutfitterError, target: Target | None) -> Object:
         details["causes"] = [
             {"reason": cause.reason, "message": cause.message, "field": cause.field} for cause in error.causes
         ]
-    if isinstance(error, TooNew):
+    if isinstance(error, errors.TooNew):
         details = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
                    "retryAfterSeconds": 1}
     if isinstance(error, errors.Unavailable):

@@ -10,7 +10,7 @@ import msgspec
 
 from outfitter.api import fields, kinds, patch, versions
 from outfitter.api.kinds import Kind, Object
-from outfitter.errors import BadRequest, Cause, Invalid, NotFound, TooLarge, Unsupported
+from outfitter.errors import BadRequest, Cause, Invalid, NotFound, TooLarge, TooNew, Unsupported
 from outfitter.faces.kube import negotiate, status
 from outfitter.faces.kube.paths import Target
 from outfitter.faces.kube.render import Renderer
@@ -92,7 +92,7 @@ def check_reached(store: Memory, request: Request) -> int:
     text = request.text("resourceVersion")
     asked = revision_number(text) if text else 0
     if asked > store.revision:
-        raise status.TooNew(f"Timeout: Too large resource version: {asked}, current: {store.revision}")
+        raise TooNew(f"Timeout: Too large resource version: {asked}, current: {store.revision}")
     return asked
 
 
