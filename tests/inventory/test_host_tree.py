@@ -9,6 +9,7 @@ import pytest
 
 from outfitter import errors
 from outfitter.inventory.tree import Entry, FolderTree, Link, MemoryTree, Tree
+from tests.inventory.trees import materialise
 
 ENTRIES: dict[str, Entry] = {
     "/sys/devices/a/file": "text\n",
@@ -22,21 +23,8 @@ ENTRIES: dict[str, Entry] = {
     "/sys/bus/self": Link("self/x"),
     "/sys/bus/out": Link("../../../../../../etc/passwd"),
     "/etc/passwd": "inside\n",
+    "/sys/devices/a/bytes": b"\x00\xff0123",
 }
-
-
-def materialise(entries: MemoryTree, root: Path) -> FolderTree:
-    """The same tree as a folder."""
-    for path, entry in entries.entries.items():
-        place = root / path.lstrip("/")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(entry, Link):
-            place.symlink_to(entry.target)
-        elif entry is None:
-            place.mkdir(exist_ok=True)
-        else:
-            place.write_text(entry)
-    return FolderTree(root)
 
 
 @pytest.fixture(params=["memory", "folder"])
@@ -57,9 +45,26 @@ def test_what_is_no_file_reads_as_none(tree: Tree, path: str) -> None:
     assert tree.read(path) is None
 
 
+@pytest.mark.parametrize(("length", "offset", "data"), [(100, 0, b"\x00\xff0123"), (2, 0, b"\x00\xff"), (3, 2, b"012"),
+                                                        (9, 5, b"3"), (9, 6, b""), (9, 100, b""), (0, 0, b"")])
+def test_bytes_are_read_in_parts(tree: Tree, length: int, offset: int, data: bytes) -> None:
+    for path in ("/sys/devices/a/bytes", "/sys/bus/a/bytes"):
+        assert tree.read_bytes(path, length, offset) == data
+
+
+@pytest.mark.parametrize("path", ["/sys/none", "/sys/devices/a", "/sys/bus/loop", "/sys/bus/dangling", "/sys/nul\0"])
+def test_what_is_no_file_has_no_bytes(tree: Tree, path: str) -> None:
+    assert tree.read_bytes(path, 10) is None
+
+
+def test_text_and_bytes_are_the_same_file(tree: Tree) -> None:
+    assert tree.read_bytes("/sys/bus/a/file", 10) == b"text\n"
+    assert tree.read("/sys/bus/a/bytes") == "\x00\ufffd0123"
+
+
 def test_names_are_sorted_and_show_broken_links(tree: Tree) -> None:
     assert tree.names("/sys/bus") == ["a", "absolute", "dangling", "loop", "out", "pool", "self", "twice"]
-    assert tree.names("/sys/bus/a") == ["empty", "file"]
+    assert tree.names("/sys/bus/a") == ["bytes", "empty", "file"]
     assert tree.names("/") == ["etc", "sys"]
     for path in ("/sys/devices/a/empty", "/sys/devices/a/file", "/sys/bus/loop", "/none"):
         assert tree.names(path) == []
@@ -108,6 +113,18 @@ def test_bytes_that_are_no_text_are_survived(tmp_path: Path) -> None:
     text = FolderTree(tmp_path).read("/file")
     assert text is not None
     assert text.endswith("ok")
+
+
+def test_a_folder_may_stand_at_a_path_of_its_tree(tmp_path: Path) -> None:
+    (tmp_path / "bus").mkdir()
+    (tmp_path / "bus" / "file").write_text("x")
+    (tmp_path / "inside").symlink_to("/sys/bus/file")
+    (tmp_path / "outside").symlink_to("../bus/file")
+    tree = FolderTree(tmp_path, at="/sys")
+    assert tree.names("/sys") == ["bus", "inside", "outside"]
+    assert [tree.read(path) for path in ("/sys/bus/file", "/sys/inside", "/sys/outside", "/bus/file", "/sysbus/file", "/")] == [
+        "x", "x", None, None, None, None]
+    assert [tree.exists(path) for path in ("/sys/bus", "/bus", "/")] == [True, False, False]
 
 
 def test_this_machine_can_be_the_root() -> None:

@@ -5,11 +5,17 @@ from __future__ import annotations
 import enum
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from outfitter.inventory.mdev import MdevType
 
 # Domain, bus, slot and function; a domain has more than four digits behind some controllers.
 ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([01][0-9a-f])\.([0-7])")
 ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 VFIO = "vfio-pci"  # the driver that hands a function to a VM
+# The kernel's other drivers that do, each for the cards of one vendor: mlx5_vfio_pci, nvgrace-gpu-vfio-pci.
+VENDOR_VFIO = re.compile(r".+[-_]vfio[-_]pci")
 
 
 class Kind(enum.StrEnum):
@@ -18,6 +24,12 @@ class Kind(enum.StrEnum):
     PCI = "PCI"  # an ordinary function
     PF = "PF"  # can split itself into virtual functions, whether it did or not
     VF = "VF"  # one of these
+    VDPA = "VDPA"  # a VF that carries a vdpa device
+    VENDOR_VF = "VENDOR_VF"  # a VF held by a driver of its vendor that hands it to a VM without rebinding
+
+    @property
+    def is_vf(self) -> bool:
+        return self in (Kind.VF, Kind.VDPA, Kind.VENDOR_VF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +48,15 @@ class Device:
     pcie_root: str | None  # "pci0000:80"; None when the path does not show one
     iommu_group: int | None  # functions of one group travel together; None without an IOMMU
     members: tuple[str, ...]  # the other endpoints of its IOMMU group, by address
-    serial: str | None  # of the card: a VF has the one of its PF
+    serial: str | None  # of the function; a VF that has none has the one of its PF
     interfaces: tuple[str, ...]  # network interfaces that the host has on it: "ens1f0"
+    name: str  # ours for life, a DNS label: see `identity`
+    total_vfs: int | None = None  # of a PF: how many it could have
+    num_vfs: int | None = None  # of a PF: how many are switched on
+    vf_index: int | None = None  # of a VF: its number at its PF
+    card_serial: str | None = None  # of the card, from its vital product data, or its PF's; network cards only
+    mdev_types: tuple[MdevType, ...] = ()  # mediated devices that it can make
+    speed: int | None = None  # Mbit/s of its first interface that tells one
 
     @property
     def is_bridge(self) -> bool:
@@ -45,8 +64,10 @@ class Device:
         return self.class_code is not None and self.class_code.startswith("06")
 
     @property
-    def name(self) -> str:
-        return label(self.address)
+    def self_vfio(self) -> bool:
+        """Its driver hands it to a VM as it is: vfio-pci, or one of its vendor's."""
+        return self.driver is not None and (
+            self.driver == VFIO or self.kind is Kind.VENDOR_VF or VENDOR_VFIO.fullmatch(self.driver) is not None)
 
 
 def order(address: str) -> tuple[int, ...]:

@@ -1,36 +1,31 @@
-"""From a host's tree to its PCI functions. What is missing or makes no sense is told as an oddity and leaves the field
-unknown; it never stops the scan, and never makes a device look freer than it is."""
+"""From a host's tree to its PCI functions and mediated devices. What is missing or makes no sense is told as an oddity and
+leaves the field unknown; it never stops the scan, and never makes a device look freer than it is."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from outfitter.inventory import pci
+from outfitter.inventory import identity, mdev, pci, serial
+from outfitter.inventory.look import GROUPS, Looker, Oddity, short
+from outfitter.inventory.mdev import Mdev
 from outfitter.inventory.pci import Device, Kind
 from outfitter.inventory.tree import Tree
 
+__all__ = ["DEVICES", "Oddity", "Scan", "scan"]
+
 DEVICES = "/sys/bus/pci/devices"
-GROUPS = "/sys/kernel/iommu_groups"
-NODES = "/sys/devices/system/node"
+MAX_VFS = 65535  # as many as SR-IOV can count
+NETWORK = "02"  # the class of network cards
 
 _HEX = re.compile(r"0x([0-9a-fA-F]{1,8})")
-_NUMBER = re.compile(r"-?[0-9]{1,9}")
-_SERIAL = re.compile(r"[\x20-\x7e]{1,64}")
-_NODE = re.compile(r"node[0-9]+")
-_VIRTFN = re.compile(r"virtfn[0-9]+")
-
-
-@dataclass(frozen=True, slots=True)
-class Oddity:
-    """Something in the tree that is not as it should be, and what was made of it."""
-
-    path: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.message}"
+_DRIVER = re.compile(r"[\x21-\x7e]{1,64}")
+_INTERFACE = re.compile(r"[^\s/:]{1,15}")
+_VIRTFN = re.compile(r"virtfn([0-9]{1,5})")
+_VDPA = re.compile(r"vdpa[0-9]+")
+_GONE = "ffff"  # what a bus answers for a function that no longer does
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,205 +33,252 @@ class Scan:
     """What a host has."""
 
     devices: tuple[Device, ...]  # by address
+    mdevs: tuple[Mdev, ...]  # by UUID
     warnings: tuple[Oddity, ...]  # in the order they were met
+    parents: tuple[mdev.Parent, ...] = ()  # of mediated devices that are no PCI functions, by name
 
 
 def scan(tree: Tree) -> Scan:
-    """Every PCI function of the host, bridges too."""
+    """Every PCI function of the host, bridges too, and every mediated device."""
     return _Scanner(tree).scan()
 
 
+@dataclass(slots=True)
+class _Links:
+    """What the links of one host's functions say, by address."""
+
+    paths: dict[str, str]  # the folder of each function
+    vfs: dict[str, dict[int, str]]  # of each PF, and of no other function: number -> address
+
+
 class _Scanner:
-    """One pass over a tree; collects oddities on the way."""
+    """One pass over a tree: each function on its own first, then what they say of each other."""
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
-        self.odd: list[Oddity] = []
+        self.look = Looker(tree)
+        self.links = _Links({}, {})
 
     def scan(self) -> Scan:
-        self.has_numa = any(_NODE.fullmatch(name) for name in self.tree.names(NODES))
-        self.listed = self._groups()
         found: dict[str, Device] = {}
-        if not self.tree.exists(DEVICES):
-            self._odd(DEVICES, "is not there, so no PCI function is known; is the root of the tree right?")
-        for name in self.tree.names(DEVICES):
+        entries = self.tree.names(DEVICES)
+        if not entries and (not self.tree.exists(DEVICES) or self.tree.read(DEVICES) is not None):
+            self.look.odd(DEVICES, "is no folder, so no PCI function is known; is the root of the tree right?")
+        for name in entries:
             if not pci.ADDRESS.fullmatch(name):
-                self._odd(f"{DEVICES}/{name}", "is no PCI address; left out")
+                self.look.odd(f"{DEVICES}/{name}", "is no PCI address; left out")
             elif device := self._function(name):
                 found[name] = device
-        devices = [found[address] for address in sorted(found, key=pci.order)]
-        devices = self._with_parents(self._with_members(devices))
-        return Scan(tuple(devices), tuple(self.odd))
-
-    def _odd(self, path: str, message: str) -> None:
-        self.odd.append(Oddity(path, message))
-
-    def _groups(self) -> dict[str, int]:
-        """Address -> IOMMU group, as the groups list it."""
-        listed: dict[str, int] = {}
-        for name in self.tree.names(GROUPS):
-            if not _is_group(name):
-                self._odd(f"{GROUPS}/{name}", "is no IOMMU group number; left out")
-                continue
-            for member in self.tree.names(f"{GROUPS}/{name}/devices"):
-                if member in listed:
-                    self._odd(f"{GROUPS}/{name}/devices/{member}", f"is in group {listed[member]} too")
-                listed[member] = int(name)
-        return listed
+        for name in sorted(self.look.listed.keys() - entries):
+            if pci.ADDRESS.fullmatch(name):
+                self.look.odd(f"{GROUPS}/{self.look.listed[name]}/devices/{name}", f"is not in {DEVICES}")
+        functions = self._together({address: found[address] for address in sorted(found, key=pci.order)})
+        parents = mdev.parents(self.look, functions)
+        mdevs = mdev.instances(self.look, functions, parents)
+        return Scan(tuple(functions.values()), mdevs, tuple(self.look.oddities), parents)
 
     def _function(self, address: str) -> Device | None:
         entry = f"{DEVICES}/{address}"
         base = self.tree.link(entry) or entry
         there = frozenset(self.tree.names(base))
         if not there:
-            self._odd(entry, "leads nowhere; the function is left out")
+            self.look.odd(entry, "leads nowhere; the function is left out")
             return None
+        self.links.paths[address] = base
+        class_code = self._hex(base, "class", 6)
+        driver = self._driver(base, there)
+        total, enabled = self._virtual(address, base, there)
+        interfaces, speed = self._interfaces(base, there)
         return Device(
             address=address,
-            kind=self._kind(base, there),
-            vendor=self._hex(base, "vendor", 4),
+            kind=self._kind(address, base, there, driver),
+            vendor=self._vendor(base),
             product=self._hex(base, "device", 4),
-            class_code=self._hex(base, "class", 6),
+            class_code=class_code,
             revision=self._hex(base, "revision", 2),
-            driver=self._last(base, "driver", there),
+            driver=driver,
             parent=self._parent(base, there),
-            numa=self._numa(base, there),
+            numa=self.look.numa(base, there),
             pcie_root=self._root(base),
-            iommu_group=self._group(address, base, there),
+            iommu_group=self.look.group(address, base, there),
             members=(),
-            serial=self._serial(base, there),
-            interfaces=self._interfaces(base, there),
+            serial=serial.of_function(self.look, base, there),
+            interfaces=interfaces,
+            name="",  # needs the others
+            total_vfs=total,
+            num_vfs=enabled,
+            card_serial=serial.of_card(self.look, base) if "vpd" in there and (class_code or "").startswith(NETWORK) else None,
+            mdev_types=mdev.types(self.look, base) if mdev.TYPES in there else (),
+            speed=speed,
         )
 
     def _hex(self, base: str, name: str, digits: int) -> str | None:
         path = f"{base}/{name}"
         text = self.tree.read(path)
         if text is None:
-            self._odd(path, "cannot be read")
+            self.look.odd(path, "cannot be read")
             return None
         value = _HEX.fullmatch(text.strip())
         if value is None or len(value[1]) > digits:
-            self._odd(path, f"says {_short(text)}, which is no 0x and {digits} hex digits")
+            self.look.odd(path, f"says {short(text)}, which is no 0x and {digits} hex digits")
             return None
         return value[1].lower().zfill(digits)
 
-    def _number(self, path: str) -> int | None:
-        text = self.tree.read(path)
-        if text is not None and _NUMBER.fullmatch(text.strip()):
-            return int(text)
-        self._odd(path, "cannot be read" if text is None else f"says {_short(text)}, which is no number")
-        return None
-
-    def _last(self, base: str, name: str, there: frozenset[str]) -> str | None:
-        """The last part of where a link leads: the name of a driver, the number of a group, the address of a PF."""
-        if name not in there:
+    def _vendor(self, base: str) -> str | None:
+        vendor = self._hex(base, "vendor", 4)
+        if vendor == _GONE:
+            self.look.odd(f"{base}/vendor", f"says 0x{_GONE}: the function has fallen off the bus")
             return None
-        target = self.tree.link(f"{base}/{name}")
-        if target is None or target == "/":
-            self._odd(f"{base}/{name}", "is no link that leads anywhere")
-            return None
-        return target.rpartition("/")[2]
+        return vendor
 
-    def _kind(self, base: str, there: frozenset[str]) -> Kind:
+    def _driver(self, base: str, there: frozenset[str]) -> str | None:
+        driver = self.look.last(base, "driver", there)
+        if driver is not None and not _DRIVER.fullmatch(driver):
+            self.look.odd(f"{base}/driver", f"leads to {short(driver)}, which is no name of a driver")
+            return None
+        return driver
+
+    def _kind(self, address: str, base: str, there: frozenset[str], driver: str | None) -> Kind:
+        if "physfn" not in there:
+            return Kind.PF if address in self.links.vfs else Kind.PCI
+        if any(_VDPA.fullmatch(name) for name in there):
+            return Kind.VDPA
+        if driver is not None and driver != pci.VFIO and (
+                "vfio-dev" in there or pci.VENDOR_VFIO.fullmatch(driver) or self._has_vgpu(base, there)):
+            return Kind.VENDOR_VF
+        return Kind.VF
+
+    def _has_vgpu(self, base: str, there: frozenset[str]) -> bool:
+        """Whether NVIDIA's driver made the VF a vGPU; without a type it is none that could be given away."""
+        folder = f"{base}/nvidia"
+        if "nvidia" not in there or "current_vgpu_type" not in self.tree.names(folder):
+            return False
+        return bool(self.look.number(f"{folder}/current_vgpu_type"))
+
+    def _virtual(self, address: str, base: str, there: frozenset[str]) -> tuple[int | None, int | None]:
+        """How many VFs the function could have and has; (None, None) if it is no PF or does not tell. Notes its links."""
         if "physfn" in there:
-            return Kind.VF
-        children = [name for name in there if _VIRTFN.fullmatch(name)]
-        total = self._number(f"{base}/sriov_totalvfs") if "sriov_totalvfs" in there else None
-        if not total and not children:
-            return Kind.PCI
-        enabled = self._number(f"{base}/sriov_numvfs")
-        if enabled is not None and enabled != len(children):
-            self._odd(f"{base}/sriov_numvfs", f"says {enabled}, but {len(children)} virtual functions are linked")
-        return Kind.PF
+            return None, None
+        linked = {int(link[1]): f"{base}/{name}" for name in there if (link := _VIRTFN.fullmatch(name))}
+        if not linked and "sriov_totalvfs" not in there and "sriov_numvfs" not in there:
+            return None, None
+        total = self.look.number(f"{base}/sriov_totalvfs", MAX_VFS)
+        if total == 0 and not linked:
+            return None, None
+        vfs: dict[int, str] = {}
+        for number, path in sorted(linked.items()):
+            target = self.tree.link(path)
+            last = target.rpartition("/")[2] if target else ""
+            if pci.ADDRESS.fullmatch(last):
+                vfs[number] = last
+            else:
+                self.look.odd(path, "leads to no PCI address")
+        self.links.vfs[address] = vfs
+        enabled = self.look.number(f"{base}/sriov_numvfs", MAX_VFS)
+        if enabled is not None and enabled != len(linked):
+            self.look.odd(f"{base}/sriov_numvfs", f"says {enabled}, but {len(linked)} virtual functions are linked")
+        return total, enabled
 
     def _parent(self, base: str, there: frozenset[str]) -> str | None:
-        parent = self._last(base, "physfn", there)
+        parent = self.look.last(base, "physfn", there)
         if parent is not None and not pci.ADDRESS.fullmatch(parent):
-            self._odd(f"{base}/physfn", f"leads to {_short(parent)}, which is no PCI address")
+            self.look.odd(f"{base}/physfn", f"leads to {short(parent)}, which is no PCI address")
             return None
         return parent
-
-    def _numa(self, base: str, there: frozenset[str]) -> int | None:
-        # A kernel without NUMA has neither the file nor nodes; only the file's absence beside nodes is strange.
-        if "numa_node" not in there and not self.has_numa:
-            return None
-        number = self._number(f"{base}/numa_node")
-        return None if number is None or number < 0 else number
 
     def _root(self, base: str) -> str | None:
         for part in base.split("/"):
             if pci.ROOT.fullmatch(part):
                 return part
-        self._odd(base, "shows no PCIe root in its path")
+        self.look.odd(base, "shows no PCIe root in its path")
         return None
 
-    def _group(self, address: str, base: str, there: frozenset[str]) -> int | None:
-        path, listed = f"{base}/iommu_group", self.listed.get(address)
-        text = self._last(base, "iommu_group", there)
-        if text is not None and not _is_group(text):
-            self._odd(path, f"leads to {_short(text)}, which is no IOMMU group number")
-            text = None
-        linked = None if text is None else int(text)
-        if linked != listed:
-            self._odd(path, f"says {_group_text(linked)}, but {GROUPS} says {_group_text(listed)}")
-        return listed if linked is None else linked
-
-    def _serial(self, base: str, there: frozenset[str]) -> str | None:
-        paths = [f"{base}/serial_number"] if "serial_number" in there else []
-        if "nvme" in there:
-            paths += [f"{base}/nvme/{name}/serial" for name in self.tree.names(f"{base}/nvme")]
-        for path in paths:
-            text = (self.tree.read(path) or "").strip()
-            if _SERIAL.fullmatch(text):
-                return text
-            self._odd(path, f"says {_short(text)}, which is no serial number")
-        return None
-
-    def _interfaces(self, base: str, there: frozenset[str]) -> tuple[str, ...]:
-        folders = [f"{base}/{name}/net" for name in sorted(there) if name.startswith("virtio")]
+    def _interfaces(self, base: str, there: frozenset[str]) -> tuple[tuple[str, ...], int | None]:
+        folders = [f"{base}/{name}/net" for name in sorted(there)
+                   if name.startswith("virtio") and "net" in self.tree.names(f"{base}/{name}")]
         if "net" in there:
             folders.append(f"{base}/net")
-        return tuple(sorted(name for folder in folders for name in self.tree.names(folder)))
+        found, speed = [], None
+        for folder in folders:
+            for name in self.look.names(folder):
+                if not _INTERFACE.fullmatch(name) or not name.isprintable():
+                    self.look.odd(f"{folder}/{name}", "is no name of a network interface; left out")
+                    continue
+                found.append(name)
+                if speed is None:
+                    speed = self._speed(f"{folder}/{name}/speed")
+        return tuple(sorted(found)), speed
 
-    def _with_members(self, devices: list[Device]) -> list[Device]:
-        """Tell each device the other endpoints of its group. What a group lists but nobody could read counts as an
-        endpoint: it may well be one that the host is using."""
-        bridges = {device.address for device in devices if device.is_bridge}
-        groups: dict[int, set[str]] = defaultdict(set)
-        for address, group in self.listed.items():
-            groups[group].add(address)
-        for device in devices:
-            if device.iommu_group is not None:
-                groups[device.iommu_group].add(device.address)
-        ends = {group: sorted(members - bridges, key=lambda a: (pci.order(a), a)) for group, members in groups.items()}
-        return [
-            device if device.iommu_group is None
-            else replace(device, members=tuple(a for a in ends[device.iommu_group] if a != device.address))
-            for device in devices
-        ]
+    def _speed(self, path: str) -> int | None:
+        # An interface that is down refuses to tell, or says -1.
+        if self.tree.read(path) is None:
+            return None
+        speed = self.look.number(path)
+        return speed if speed is not None and speed > 0 else None
 
-    def _with_parents(self, devices: list[Device]) -> list[Device]:
-        """Give virtual functions the serial number of their card."""
-        by_address = {device.address: device for device in devices}
-        whole = []
-        for device in devices:
-            parent = by_address.get(device.parent) if device.parent is not None else None
-            if device.parent is not None and parent is None:
-                self._odd(f"{DEVICES}/{device.address}", f"is a VF of {device.parent}, which is not there")
-            serial = parent.serial if parent is not None else device.serial
-            whole.append(replace(device, serial=serial) if serial != device.serial else device)
+    def _together(self, devices: Mapping[str, Device]) -> dict[str, Device]:
+        """What a function gets from others: its neighbours in the IOMMU group, its PF, its name."""
+        numbers = self._numbers(devices)
+        parents = {address: self._parent_of(device, devices) for address, device in devices.items()}
+        members = self._members(devices)
+        names, fallen = identity.names(
+            identity.Place(address, self.links.paths[address], parents[address], numbers.get(address)) for address in devices)
+        for address in fallen:
+            if devices[address].pcie_root is not None:  # else it was told
+                self.look.odd(f"{DEVICES}/{address}", "has the way from the root of another function; named by its address")
+        whole = {}
+        for address, device in devices.items():
+            parent = devices.get(parents[address] or "")
+            whole[address] = replace(
+                device,
+                name=names[address],
+                parent=parents[address],
+                vf_index=numbers.get(address),
+                members=() if device.iommu_group is None
+                else tuple(other for other in members[device.iommu_group] if other != address),
+                serial=device.serial or (parent.serial if parent else None),
+                card_serial=device.card_serial or (parent.card_serial if parent else None),
+            )
         return whole
 
+    def _members(self, devices: Mapping[str, Device]) -> dict[int, list[str]]:
+        """The endpoints of each group. What a group lists but nobody could read counts as one: the host may be using it."""
+        groups: dict[int, set[str]] = defaultdict(set)
+        for address, group in self.look.listed.items():
+            groups[group].add(address)
+        for device in devices.values():
+            if device.iommu_group is not None:
+                groups[device.iommu_group].add(device.address)
+        bridges = {device.address for device in devices.values() if device.is_bridge}
+        return {group: sorted(members - bridges, key=lambda a: (pci.order(a), a)) for group, members in groups.items()}
 
-def _is_group(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 10
+    def _parent_of(self, device: Device, devices: Mapping[str, Device]) -> str | None:
+        if device.parent is None:
+            return None
+        parent, path = devices.get(device.parent), f"{self.links.paths[device.address]}/physfn"
+        if parent is None:
+            self.look.odd(path, f"leads to {device.parent}, which is not there")
+        elif parent.kind.is_vf:
+            self.look.odd(path, f"leads to {device.parent}, which is a VF itself")
+            return None
+        elif parent.kind is not Kind.PF:
+            self.look.odd(path, f"leads to {device.parent}, which knows of no VFs")
+        return device.parent
 
-
-def _group_text(group: int | None) -> str:
-    return "no group" if group is None else f"group {group}"
-
-
-def _short(text: str) -> str:
-    """Foreign text, made harmless and short enough for a line."""
-    shown = ascii(text.strip())
-    return shown if len(shown) <= 40 else f"{shown[:36]}...'"
+    def _numbers(self, devices: Mapping[str, Device]) -> dict[str, int]:
+        """Address of a VF -> its number, where PF and VF agree."""
+        numbers: dict[str, int] = {}
+        for pf, vfs in self.links.vfs.items():
+            for number, address in vfs.items():
+                path = f"{self.links.paths[pf]}/virtfn{number}"
+                vf = devices.get(address)
+                if vf is None or vf.parent != pf:
+                    self.look.odd(path, f"leads to {address}, which is {'not there' if vf is None else 'no VF of it'}")
+                elif address in numbers:
+                    self.look.odd(path, f"leads to {address}, as virtfn{numbers[address]} does")
+                else:
+                    numbers[address] = number
+        for address, device in devices.items():
+            if device.kind.is_vf and device.parent in devices and address not in numbers:
+                self.look.odd(f"{DEVICES}/{address}", f"is a VF of {device.parent}, which has no number for it")
+        return numbers

@@ -26,6 +26,10 @@ class Tree(Protocol):
         """The text of a file; None if it is not there, is no file or cannot be read."""
         ...
 
+    def read_bytes(self, path: str, length: int, offset: int = 0) -> bytes | None:
+        """At most so many bytes of a file that is no text, fewer at its end; None as for `read`."""
+        ...
+
     def names(self, path: str) -> list[str]:
         """What stands in a folder, sorted; broken links too. Empty if there is no such folder."""
         ...
@@ -76,12 +80,18 @@ def follow(path: str, target_of: Callable[[str], str | None]) -> str | None:
 
 
 class FolderTree:
-    """A tree below a folder: "/" for this machine, or a captured copy."""
+    """A tree below a folder: "/" for this machine, or a captured copy. With `at` the folder is no root, but stands at that
+    path of the tree, which has nothing else."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, at: str = "") -> None:
         self._root = os.path.realpath(root).rstrip("/")
+        self._at = at
 
     def read(self, path: str) -> str | None:
+        data = self.read_bytes(path, MAX_BYTES)
+        return None if data is None else data.decode("utf-8", "replace")
+
+    def read_bytes(self, path: str, length: int, offset: int = 0) -> bytes | None:
         place = self._place(path)
         if place is None:
             return None
@@ -93,7 +103,7 @@ class FolderTree:
         try:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
                 return None
-            return os.read(handle, MAX_BYTES).decode("utf-8", "replace")
+            return os.pread(handle, min(length, MAX_BYTES), offset)
         except OSError:
             return None
         finally:
@@ -117,11 +127,17 @@ class FolderTree:
 
     def _place(self, path: str) -> str | None:
         inside = resolve(path, self._target)
-        return None if inside is None else self._root + inside
+        return None if inside is None else self._outside(inside)
+
+    def _outside(self, inside: str) -> str | None:
+        if self._at and inside != self._at and not inside.startswith(f"{self._at}/"):
+            return None
+        return self._root + inside[len(self._at):]
 
     def _target(self, inside: str) -> str | None:
+        place = self._outside(inside)
         try:
-            return os.readlink(self._root + inside)
+            return None if place is None else os.readlink(place)
         except (OSError, ValueError):
             return None
 
@@ -133,8 +149,8 @@ class Link:
     target: str  # relative to the folder of the link, or absolute in the tree
 
 
-# What may stand at a path: a file's text, a link, or None for a folder that may be empty.
-Entry = str | Link | None
+# What may stand at a path: a file's text or bytes, a link, or None for a folder that may be empty.
+Entry = str | bytes | Link | None
 
 
 class MemoryTree:
@@ -159,20 +175,46 @@ class MemoryTree:
         return self._entries
 
     def read(self, path: str) -> str | None:
-        inside = resolve(path, self._target)
-        entry = None if inside is None else self._entries.get(inside)
-        return entry if isinstance(entry, str) else None
+        entry = self._file(path)
+        return entry.decode("utf-8", "replace") if isinstance(entry, bytes) else entry
+
+    def read_bytes(self, path: str, length: int, offset: int = 0) -> bytes | None:
+        entry = self._file(path)
+        data = entry.encode("utf-8", "surrogateescape") if isinstance(entry, str) else entry
+        return None if data is None else data[offset:offset + length]
 
     def names(self, path: str) -> list[str]:
-        inside = resolve(path, self._target)
+        inside = self._resolve(path)
         return [] if inside is None else sorted(self._folders.get(inside, ()))
 
     def link(self, path: str) -> str | None:
-        return follow(path, self._target)
+        entry = self._entries.get(path)
+        if not isinstance(entry, Link):
+            return follow(path, self._target) if entry is None and path not in self._folders else None
+        # The folders above an entry are no links, so that ".." may be taken word by word.
+        folder, target = path.rpartition("/")[0], entry.target
+        while target.startswith("../") and folder:
+            folder, target = folder.rpartition("/")[0], target[3:]
+        end = f"{folder}/{target}"
+        return end if self._is_end(end) else follow(path, self._target)
 
     def exists(self, path: str) -> bool:
-        inside = resolve(path, self._target)
-        return inside is not None and (inside in self._folders or isinstance(self._entries.get(inside), str))
+        inside = self._resolve(path)
+        return inside is not None and (inside in self._folders or isinstance(self._entries.get(inside), str | bytes))
+
+    def _file(self, path: str) -> str | bytes | None:
+        entry = self._entries.get(path)
+        if entry is None or isinstance(entry, Link):
+            inside = self._resolve(path)
+            entry = None if inside is None else self._entries.get(inside)
+        return entry if isinstance(entry, str | bytes) else None
+
+    def _resolve(self, path: str) -> str | None:
+        return path if self._is_end(path) else resolve(path, self._target)
+
+    def _is_end(self, path: str) -> bool:
+        """Whether the path needs no resolving: it stands here and is no link, so that nothing above it is one either."""
+        return path in self._folders or isinstance(self._entries.get(path), str | bytes)
 
     def _target(self, inside: str) -> str | None:
         entry = self._entries.get(inside)

@@ -1,0 +1,106 @@
+"""`outfit scan`: what a host has, for people and for programs. Asks no server."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from outfitter.errors import Invalid
+
+if TYPE_CHECKING:
+    from outfitter.inventory.mdev import Mdev, MdevType
+    from outfitter.inventory.names import Names
+    from outfitter.inventory.pci import Device
+    from outfitter.inventory.scan import Scan
+    from outfitter.inventory.tree import Tree
+
+
+@click.command("scan")
+@click.option("--sysfs", "source", type=click.Path(path_type=Path), default=Path("/"), metavar="DIR|FILE",
+              help="The root of a tree with sys/ in it, or a file made with --save (default: this machine).")
+@click.option("-o", "--output", "how", type=click.Choice(["tree", "json"]), default="tree",
+              help="How to show it (default: tree).")
+@click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Save what was read to a file, to be sent.")
+@click.option("--no-serials", is_flag=True, help="Leave out serial numbers.")
+def scan(source: Path, how: str, save: Path | None, no_serials: bool) -> None:
+    """Show the PCI functions and mediated devices of a host."""
+    # Late, as in other commands: whoever asks for help waits for none of it.
+    from outfitter.faces.cli import scantree  # noqa: PLC0415
+    from outfitter.inventory import capture, names  # noqa: PLC0415
+
+    found, captured = capture.record(tree_at(source), serials=not no_serials)
+    if save is not None:
+        capture.save(captured, save)
+    database = names.database()
+    if how == "json":
+        click.echo(json.dumps(as_json(found, database), indent=2))
+    else:
+        for line in scantree.lines(found, database, plain=not _takes_lines()):
+            click.echo(line)
+    if save is not None:
+        click.echo(f"saved to {save}", err=True)
+
+
+def tree_at(source: Path) -> Tree:
+    """The tree in a folder or file."""
+    from outfitter.inventory import capture  # noqa: PLC0415
+    from outfitter.inventory.tree import FolderTree  # noqa: PLC0415
+
+    if source.is_file():
+        return capture.load(source)
+    if not source.is_dir():
+        raise Invalid(f"--sysfs {source}: there is no such folder or file")
+    if (source / "sys").is_dir():
+        return FolderTree(source)
+    if (source / "bus").is_dir():
+        return FolderTree(source, at="/sys")
+    raise Invalid(f"--sysfs {source}: has no folder sys in it, and is no such folder itself; give the root of a tree")
+
+
+def _takes_lines() -> bool:
+    """Whether the terminal can show what trees are drawn with."""
+    try:
+        return bool("├─└│…–".encode(sys.stdout.encoding or "ascii"))
+    except (UnicodeEncodeError, LookupError):
+        return False
+
+
+def as_json(found: Scan, names: Names) -> dict[str, Any]:
+    """docs/scan.md lists the keys; each is always there, null when the host does not tell."""
+    return {
+        "devices": [_device(device, names) for device in found.devices],
+        "mdevs": [_mdev(mdev) for mdev in found.mdevs],
+        "mdevParents": [{"name": parent.name, "mdevTypes": [_type(each) for each in parent.types]} for parent in found.parents],
+        "warnings": [{"path": warning.path, "message": warning.message} for warning in found.warnings],
+    }
+
+
+def _device(device: Device, names: Names) -> dict[str, Any]:
+    vendor, product = names.of(device.vendor, device.product)
+    return {
+        "name": device.name, "address": device.address, "kind": device.kind.value,
+        "vendor": device.vendor, "vendorName": vendor, "product": device.product, "productName": product,
+        "class": device.class_code, "className": names.class_name(device.class_code), "revision": device.revision,
+        "driver": device.driver, "selfVfio": device.self_vfio, "numa": device.numa, "pcieRoot": device.pcie_root,
+        "iommuGroup": device.iommu_group, "members": list(device.members),
+        "parent": device.parent, "vfIndex": device.vf_index, "totalVfs": device.total_vfs, "numVfs": device.num_vfs,
+        "serial": device.serial, "cardSerial": device.card_serial,
+        "interfaces": list(device.interfaces), "speed": device.speed,
+        "mdevTypes": [_type(each) for each in device.mdev_types],
+    }
+
+
+def _type(mdev_type: MdevType) -> dict[str, Any]:
+    return {"id": mdev_type.id, "name": mdev_type.name, "description": mdev_type.description,
+            "deviceApi": mdev_type.device_api or None, "available": mdev_type.available,
+            "instances": list(mdev_type.instances)}
+
+
+def _mdev(mdev: Mdev) -> dict[str, Any]:
+    return {"name": mdev.name, "uuid": mdev.uuid, "type": mdev.type_id or None, "typeName": mdev.type_name or None,
+            "deviceApi": mdev.device_api or None, "parent": mdev.parent, "numa": mdev.numa, "pcieRoot": mdev.pcie_root,
+            "iommuGroup": mdev.iommu_group, "memory": mdev.memory}
