@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import yaml
 
@@ -35,13 +35,13 @@ class Reader:
     def wrong(self, path: str, message: str, reason: str = "FieldValueInvalid") -> None:
         self.causes.append(Cause(path, message, reason))
 
-    def finish(self) -> None:
-        """Raise all that was found."""
+    def finish(self, shown: int = MAX_SHOWN) -> None:
+        """Raise all that was found; so many stand in the message."""
         if self.causes:
             lines = "\n".join(f"  {cause.field}: {cause.message}" if cause.field else f"  {cause.message}"
-                              for cause in self.causes[:MAX_SHOWN])
-            if len(self.causes) > MAX_SHOWN:
-                lines += f"\n  and {len(self.causes) - MAX_SHOWN} more"
+                              for cause in self.causes[:shown])
+            if len(self.causes) > shown:
+                lines += f"\n  and {len(self.causes) - shown} more"
             many = "a mistake" if len(self.causes) == 1 else f"{len(self.causes)} mistakes"
             raise errors.Invalid(f"{self.source} has {many}:\n{lines}", self.causes)
 
@@ -65,10 +65,14 @@ class Reader:
         if self._sections > MAX_SECTIONS:
             raise errors.Invalid(f"{self.source} describes more than {MAX_SECTIONS} things")
         fields = value or {}
+        self.known(path, fields, keys)
+        return Section(self, path, fields)
+
+    def known(self, path: str, fields: Iterable[object], keys: Sequence[str]) -> None:
+        """Tell every key that is none of these."""
         for key in fields:
             if key not in keys:
-                self.wrong(f"{path}.{key}" if path else key, _unknown(key, keys), "FieldValueNotSupported")
-        return Section(self, path, fields)
+                self.wrong(f"{path}.{key}" if path else str(key), _unknown(str(key), keys), "FieldValueNotSupported")
 
 
 class _Builder:

@@ -1,0 +1,288 @@
+"""`outfit config`: what a configuration file does, and how to get one from Nova's."""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from outfitter import errors
+
+if TYPE_CHECKING:
+    from outfitter.inventory.config import Config, Settings
+    from outfitter.inventory.device_spec import Comparison, DeviceSpec, Entry
+    from outfitter.inventory.pci import Device
+    from outfitter.inventory.scan import Scan
+    from outfitter.inventory.survey import Survey
+    from outfitter.inventory.tree import Tree
+
+MAX_SHOWN = 5  # devices or entries named in one sentence
+FOLDED = 3  # so many like devices in a row are told as one
+
+
+@click.group("config")
+def config() -> None:
+    """Check a configuration file, or make one from nova.conf."""
+
+
+@config.command("import-nova")
+@click.argument("files", nargs=-1, required=True, metavar="NOVA_CONF...", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("-o", "--output", "output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+              help="Write there, to a new file (default: standard output).")
+def import_nova(files: tuple[Path, ...], output: Path | None) -> None:
+    """Make a configuration file from Nova's."""
+    from outfitter.inventory import nova  # noqa: PLC0415
+
+    made = nova.load(files)
+    for warning in made.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    if output is None:
+        click.echo(made.text, nl=False)
+        return
+    try:
+        with output.open("x", encoding="utf-8") as file:
+            file.write(made.text)
+    except FileExistsError as error:
+        raise errors.Invalid(f"{output} is there already; remove it, or choose another name") from error
+    except OSError as error:
+        raise errors.Invalid(f"{output} cannot be written: {error}") from error
+
+
+@config.command("check")
+@click.argument("file", required=False, metavar="[FILE]", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--sysfs", "root", metavar="DIR|FILE", type=click.Path(path_type=Path),
+              help="Look at the root of a tree with sys/ in it, or at a file of outfit scan --save (default: this machine).")
+@click.option("--simulate", "simulation", metavar="FILE|NxM", help="Look at simulated hosts.")
+@click.option("--host", "host", metavar="NAME", help="Only this host; of a tree: how the host is called.")
+def check(file: Path | None, root: Path | None, simulation: str | None, host: str | None) -> None:
+    """Say what a configuration offers, and why not the rest."""
+    from outfitter.inventory import config as configuration  # noqa: PLC0415
+
+    if root is not None and simulation is not None:
+        raise click.UsageError("say either --sysfs or --simulate")
+    settings = configuration.DEFAULT if file is None else configuration.load(file)
+    click.echo(f"{file} has no mistakes" if file is not None else "no configuration file is given")
+    found = list(_hosts(root, simulation, host))
+    reports = [(name, *_report(name, settings.of(name), tree)) for name, tree in found]
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name, lines, _ in reports:
+        alike.setdefault(lines, []).append(name)
+    for lines, names in alike.items():
+        click.echo("\n".join(["", _named(names), *lines]))
+    for name in _unknown(settings, [name for name, _ in found]) if simulation is not None and host is None else ():
+        click.echo(f"\nhosts.{name} is none of these hosts")
+    if refused := [name for name, _, refused in reports if refused]:
+        raise errors.Refused(f"with this configuration would refuse to start: {_few(refused)}")
+
+
+def _hosts(root: Path | None, simulation: str | None, host: str | None) -> Iterator[tuple[str, Tree]]:
+    """The hosts to look at, by name."""
+    from outfitter.faces.cli import scan  # noqa: PLC0415
+    from outfitter.inventory import simulate  # noqa: PLC0415
+
+    if simulation is None:
+        yield host or socket.gethostname(), scan.tree_at(root or Path("/"))
+        return
+    hosts = {each.name: each for each in simulate.named(simulation).hosts}
+    if host is not None and host not in hosts:
+        raise errors.NotFound(f"{simulation} has no host {host!r}; it has {_few(list(hosts))}")
+    for name in hosts if host is None else (host,):
+        yield name, hosts[name].tree()
+
+
+def _unknown(settings: Config, hosts: Sequence[str]) -> list[str]:
+    return [name for name in settings.hosts if name not in hosts]
+
+
+def _named(hosts: Sequence[str]) -> str:
+    return f"host {hosts[0]}" if len(hosts) == 1 else f"{len(hosts)} hosts alike: {_few(hosts)}"
+
+
+def _few(words: Sequence[str]) -> str:
+    rest = len(words) - MAX_SHOWN
+    return ", ".join(words[:MAX_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _report(host: str, settings: Settings, tree: Tree) -> tuple[tuple[str, ...], bool]:
+    """What the configuration makes of a host, as lines, and whether the host would refuse to start with it."""
+    from outfitter.inventory import scan, survey  # noqa: PLC0415
+
+    found = scan.scan(tree)
+    try:
+        seen = survey.survey(host, settings, found)
+    except errors.Invalid as error:
+        return ("  would refuse to start:", *(f"  - {cause.field}: {cause.message}" for cause in error.causes)), True
+    told = _Told(settings, found, seen)
+    placement, refused = told.placement(host)
+    return (*told.lines(), *placement), refused
+
+
+@dataclass(slots=True)
+class _Row:
+    """One device as it is told."""
+
+    device: Device
+    place: int  # among those of the host
+    cells: tuple[str, ...]  # all but the address
+
+
+class _Told:
+    """What is told of one host."""
+
+    def __init__(self, settings: Settings, found: Scan, seen: Survey) -> None:
+        from outfitter.inventory.mdev import Mdev  # noqa: PLC0415
+
+        self.settings, self.found, self.seen = settings, found, seen
+        self.devices = [device for device in found.devices if not device.is_bridge]
+        self.places = {device.address: place for place, device in enumerate(self.devices)}
+        self.along = {member.address: one.device.address for one in seen.offered if not isinstance(one.device, Mdev)
+                      for member in one.members}
+        self.stays = {each.device.address: each.reason for each in seen.withheld if not isinstance(each.device, Mdev)}
+
+    def lines(self) -> Iterator[str]:
+        bridges = len(self.found.devices) - len(self.devices)
+        beside = f" and {_count(bridges, 'bridge')}, which cannot be given away" if bridges else ""
+        yield f"  has {_count(len(self.devices), 'device')}{beside}"
+        if not self.found.devices and self.found.warnings:
+            yield f"  {self.found.warnings[0]}"
+        spec = self.settings.device_spec
+        if spec is None:
+            yield from self.without()
+        else:
+            yield from self.entries(spec)
+        yield from self.mediated()
+
+    def mediated(self) -> Iterator[str]:
+        from outfitter.inventory.mdev import Mdev  # noqa: PLC0415
+
+        given = Counter((one.device.parent, one.device.type_id) for one in self.seen.offered if isinstance(one.device, Mdev))
+        if given:
+            yield ""
+        for (parent, type_id), count in given.items():
+            yield f"  offered beside: {_count(count, 'mediated device')} {type_id} of {parent}"
+
+    def without(self) -> Iterator[str]:
+        """When no device_spec is written."""
+        given = [device for device in self.devices if device.address not in self.stays]
+        yield ""
+        yield f"  no device_spec is written, so what is bound to vfio-pci is offered: {_count(len(given), 'device')}"
+        yield from self.table(given, None)
+        yield from self.kept([device for device in self.devices if device.address in self.stays],
+                             self.stays)
+
+    def entries(self, spec: DeviceSpec) -> Iterator[str]:
+        taken = spec.match(self.found.devices)
+        compared = spec.compare(self.devices)
+        for entry in spec.entries:
+            mine = [device for device in self.devices if taken.get(device.address) is entry]
+            yield ""
+            yield f"  device_spec[{entry.index}] {entry.text}"
+            if mine:
+                yield f"    takes {_count(len(mine), 'device')}"
+                yield from self.table(mine, entry)
+            else:
+                fits = {address: found[entry.index] for address, found in compared.items()}
+                yield f"    takes nothing: {_nothing(taken, fits)}"
+        if not spec.entries:
+            yield ""
+            yield "  device_spec is empty, so nothing is offered"
+        rest = [device for device in self.devices if device.address not in taken]
+        yield from self.kept(rest, {device.address: self.unlisted(device, compared[device.address]) for device in rest})
+
+    def unlisted(self, device: Device, compared: Sequence[Comparison]) -> str:
+        """Why no entry took a device, and whether it leaves the host nevertheless."""
+        if device.address in self.along:
+            return f"in no entry, but goes along with {self.along[device.address]}, whose IOMMU group it shares"
+        near = max(range(len(compared)), default=None,
+                   key=lambda index: (len(compared[index].met), -len(compared[index].unmet)))
+        if near is None or not compared[near].met:
+            return "no entry is about it"
+        return f"device_spec[{near}] wants {' and '.join(compared[near].unmet)}"
+
+    def table(self, devices: Sequence[Device], entry: Entry | None) -> Iterator[str]:
+        from outfitter.inventory import providers  # noqa: PLC0415
+
+        rows = []
+        for device in devices:
+            traits = ", ".join(sorted(providers.traits(device, entry)))
+            reason = self.stays.get(device.address)
+            rows.append(_Row(device, self.places[device.address], (
+                f"{device.vendor}:{device.product}", providers.resource_class(device, entry), traits,
+                f"but stays with the host: {_without(device, reason)}" if reason else "")))
+        yield from _columns(rows)
+
+    def kept(self, devices: Sequence[Device], reasons: Mapping[str, str]) -> Iterator[str]:
+        if not devices:
+            return
+        yield ""
+        yield f"  not taken: {_count(len(devices), 'device')}"
+        yield from _columns([_Row(device, self.places[device.address], (
+            f"{device.vendor}:{device.product}", device.driver or "no driver",
+            _without(device, reasons[device.address]))) for device in devices])
+
+    def placement(self, host: str) -> tuple[tuple[str, ...], bool]:
+        """What Placement would be told, and whether it must not be."""
+        from outfitter.inventory import providers  # noqa: PLC0415
+
+        asked = "ask for" if self.settings.pci_in_placement else "do not ask for"
+        try:
+            plan = providers.plan(host, self.settings, self.seen.offered, orphans=self.seen.orphans)
+        except errors.Refused as error:
+            _, _, reasons = str(error).partition(":")
+            return ("", "  would refuse to start:", *(f"  - {line.strip()}" for line in reasons.strip().splitlines())), True
+        if not self.settings.report_in_placement:
+            told = "Placement is told nothing of it (report_in_placement is off)"
+        else:
+            told = f"Placement is told {_count(len(plan.providers), 'provider')} (report_in_placement is on)"
+        return ("", f"  {told}; aliases {asked} devices there (pci_in_placement is "
+                    f"{'on' if self.settings.pci_in_placement else 'off'})",
+                *(f"  warning: {warning}" for warning in plan.warnings)), False
+
+
+def _nothing(taken: Mapping[str, Entry], compared: Mapping[str, Comparison]) -> str:
+    """Why an entry took no device; `compared` is how each device compares with it."""
+    earlier: dict[int, list[str]] = {}
+    for address, comparison in compared.items():
+        if not comparison.unmet and address in taken:
+            earlier.setdefault(taken[address].index, []).append(address)
+    if earlier:
+        return "what it fits is taken before, " + " and ".join(
+            f"by device_spec[{index}]: {_few(addresses)}" for index, addresses in earlier.items())
+    near = max(compared, key=lambda address: len(compared[address].met), default=None)
+    if near is None or not compared[near].met:
+        return "no device fits"
+    return f"no device fits; the nearest is {near}, which has {' and '.join(compared[near].met)}, but not " \
+           f"{' and '.join(compared[near].unmet)}"
+
+
+def _without(device: Device, reason: str) -> str:
+    """A sentence about a device without the address that stands before it already."""
+    return reason.removeprefix(f"{device.address} ")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
+
+
+def _columns(rows: Sequence[_Row]) -> list[str]:
+    """A table in which like devices that follow each other on the host are one line."""
+    lines: list[tuple[str, ...]] = []
+    numbered = enumerate(rows)
+    for _, run in groupby(numbered, key=lambda each: (each[1].cells, each[1].device.kind, each[1].device.parent,
+                                                      each[1].place - each[0])):
+        alike = [row for _, row in run]
+        first, last = alike[0].device, alike[-1].device
+        of = f" of {first.parent}" if first.parent else ""
+        if len(alike) < FOLDED:
+            lines += [(row.device.address, f"{row.device.kind}{of}", *row.cells) for row in alike]
+        else:
+            lines.append((f"{first.address} to {last.address}", f"{len(alike)} {first.kind}s{of}", *alike[0].cells))
+    widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))] if lines else []
+    return ["      " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True) if width).rstrip()
+            for line in lines]

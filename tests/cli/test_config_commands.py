@@ -1,0 +1,226 @@
+"""outfit config: what a person sees of a configuration, right or wrong."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from outfitter import errors
+from outfitter.faces.cli import config as commands
+from outfitter.inventory import capture, config, simulate
+
+ROOT = Path(__file__).parents[2]
+HOSTS = str(ROOT / "examples" / "hosts" / "two-sockets.yaml")
+EXAMPLES = ROOT / "examples" / "config"
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def typed(*arguments: object) -> Result:
+    return CliRunner().invoke(commands.config, [str(argument) for argument in arguments])
+
+
+def shown(text: str, *arguments: object) -> str:
+    """What check says of a configuration that is right."""
+    Path("file.yaml").write_text(text)
+    result = typed("check", "file.yaml", *arguments)
+    assert result.exception is None, result.output
+    return result.stdout
+
+
+def table(text: str, title: str) -> list[str]:
+    """The lines below one that begins so, without their blanks at the edge."""
+    block = text.partition(title)[2].partition("\n\n")[0]
+    return [re.sub(" +", " ", line.strip()) for line in block.splitlines()[1:]]
+
+
+SPEC = """
+report_in_placement: true
+device_spec:
+- {vendor_id: 8086, product_id: 1889, resource_class: nic, traits: [fast], live_migratable: yes}
+- {address: "0000:3b:01.*"}
+- {vendor_id: 15b3, product_id: beef}
+- {vendor_id: 10de, product_id: 2204}
+- {address: "ff:*"}
+hosts: {nowhere: {report_networks: true}}
+"""
+
+
+def test_each_entry_and_each_device_is_explained() -> None:
+    text = shown(SPEC, "--simulate", HOSTS, "--host", "net-a")
+    assert text.startswith("file.yaml has no mistakes\n\nhost net-a\n  has 15 devices\n")
+    assert table(text, "device_spec[0]") == [
+        "takes 8 devices",
+        "0000:3b:01.0 to 0000:3b:01.7 8 VFs of 0000:3b:00.0 8086:1889 CUSTOM_NIC CUSTOM_FAST, HW_PCI_LIVE_MIGRATABLE"]
+    assert table(text, "device_spec[1]") == [
+        "takes nothing: what it fits is taken before, by device_spec[0]: 0000:3b:01.0, 0000:3b:01.1, 0000:3b:01.2, "
+        "0000:3b:01.3, 0000:3b:01.4 and 3 more"]
+    assert table(text, "device_spec[2]") == [
+        "takes nothing: no device fits; the nearest is 0000:d8:00.0, which has vendor_id 15b3, but not product_id beef"]
+    assert table(text, "device_spec[4]") == ["takes nothing: no device fits"]
+    left = table(text, "not taken: 7 devices")
+    assert left[0] == "0000:3b:00.0 PF 8086:1592 ice device_spec[0] wants product_id 1889"
+    assert left[1] == "0000:5e:00.0 PCI 144d:a80a nvme no entry is about it"
+    assert left[2] == "0000:d8:00.0 PF 15b3:101d mlx5_core device_spec[2] wants product_id beef"
+    assert "Placement is told 1 provider (report_in_placement is on)" in text
+
+
+def test_what_a_group_makes_of_an_entry() -> None:
+    text = shown(SPEC, "--simulate", HOSTS, "--host", "gpu-a")
+    assert table(text, "device_spec[3]")[1] == "0000:65:00.0 PCI 10de:2204 CUSTOM_PCI_10DE_2204"
+    assert re.match(r"0000:b1:00\.0 PCI 10de:2204 .*but stays with the host: shares IOMMU group 41 with 0000:b1:00\.1",
+                    table(text, "device_spec[3]")[2])
+    assert "goes along with 0000:65:00.0" in table(text, "not taken")[0]
+
+
+def test_a_line_tells_no_device_that_lies_between() -> None:
+    text = shown("device_spec: [{product_id: 1889, address: {function: '[^3]'}}]", "--simulate", "1x8")
+    assert [line.split(" VFs")[0] for line in table(text, "device_spec[0]")[1:]] == [
+        "0000:3b:01.0 to 0000:3b:01.2 3", "0000:3b:01.4 to 0000:3b:01.7 4"]
+
+
+def test_hosts_alike_are_told_once() -> None:
+    text = shown("device_spec: [{product_id: 1889}]\nhosts: {node-3: {device_spec: []}}", "--simulate", "9x2")
+    assert "8 hosts alike: node-0, node-1, node-2, node-4, node-5 and 3 more\n" in text
+    assert "host node-3\n" in text
+    assert "device_spec is empty, so nothing is offered" in text
+
+
+def test_a_host_that_is_configured_but_not_there() -> None:
+    assert "hosts.nowhere is none of these hosts" in shown(SPEC, "--simulate", HOSTS)
+    assert "nowhere" not in shown(SPEC, "--simulate", HOSTS, "--host", "net-a")
+
+
+def test_the_examples_can_be_used_on_the_example_hosts() -> None:
+    for path in EXAMPLES.glob("*.yaml"):
+        result = typed("check", path, "--simulate", HOSTS)
+        assert result.exit_code == 0, result.output
+
+
+def test_without_a_file_what_is_bound_to_vfio_is_told() -> None:
+    result = typed("check", "--simulate", HOSTS)
+    assert result.exit_code == 0
+    assert result.stdout.startswith("no configuration file is given\n")
+    assert "no device_spec is written, so what is bound to vfio-pci is offered: 10 devices" in result.stdout
+    assert re.search(r"0000:3b:00\.0 +PF +8086:1592 +ice +is used by the host through ice", result.stdout)
+    assert re.search(r"offered beside: \d mediated devices? ", result.stdout)
+
+
+def test_a_captured_tree(tmp_path: Path) -> None:
+    folder = tmp_path / "sys" / "bus" / "pci" / "devices" / "0000:01:00.0"
+    folder.mkdir(parents=True)
+    for name, value in (("vendor", "0x10de"), ("device", "0x2235"), ("class", "0x030000"), ("revision", "0x01")):
+        (folder / name).write_text(value + "\n")
+    for root in (tmp_path, tmp_path / "sys"):
+        text = shown("device_spec: [{vendor_id: 10de}]", "--sysfs", root, "--host", "alder")
+        assert "host alder\n  has 1 device\n" in text
+        assert re.search(r"0000:01:00\.0 +PCI +10de:2235 +CUSTOM_PCI_10DE_2235 +but stays with the host: has no IOMMU", text)
+
+
+def test_this_machine_can_be_looked_at() -> None:
+    assert typed("check").exit_code == 0
+
+
+def test_a_saved_scan(tmp_path: Path) -> None:
+    tree = simulate.parse_shorthand("1x4").hosts[0].tree()
+    capture.save(capture.record(tree)[1], tmp_path / "alder.json")
+    text = shown("device_spec: [{product_id: 1889}]", "--sysfs", tmp_path / "alder.json", "--host", "alder")
+    assert "host alder\n  has 5 devices\n" in text
+    assert table(text, "device_spec[0]")[0] == "takes 4 devices"
+
+
+def test_a_tree_without_devices(tmp_path: Path) -> None:
+    (tmp_path / "sys").mkdir()
+    text = shown("device_spec: [{vendor_id: 10de}]", "--sysfs", tmp_path)
+    assert "has no devices" in text
+    assert "  /sys/bus/pci/devices: " in text
+    assert "takes nothing: no device fits" in text
+
+
+# what is wrong -> the configuration, what is typed behind it, the error, and words of it
+WRONG: dict[str, tuple[str, list[str], type[errors.OutfitterError], str]] = {
+    "a mistake in the file": ("device_spec: [{adress: 1}]\nalias: [{}]", [], errors.Invalid,
+                              "2 mistakes(.|\n)*adress(.|\n)*name:"),
+    "no such host": ("{}", ["--simulate", "1x1", "--host", "a"], errors.NotFound, "1x1 has no host 'a'; it has node-0"),
+    "a mistake in the hosts": ("{}", ["--simulate", "0x0"], errors.Invalid, "how many hosts"),
+    "a folder that is no tree": ("{}", ["--sysfs", "."], errors.Invalid, "has no folder sys in it"),
+    "a PF and its VFs in Placement": ("report_in_placement: true\ndevice_spec: [{vendor_id: 8086}]", ["--simulate", "1x2"],
+                                      errors.Refused, "would refuse to start: node-0"),
+    "a PF that manages itself": ("device_spec: [{address: 0000:3b:00.0, remote_managed: true}]", ["--simulate", "1x2"],
+                                 errors.Refused, "would refuse to start: node-0"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_told(name: str) -> None:
+    text, arguments, error, says = WRONG[name]
+    Path("file.yaml").write_text(text)
+    result = typed("check", "file.yaml", *arguments)
+    assert isinstance(result.exception, error)
+    assert re.search(says, str(result.exception))
+
+
+def test_the_reasons_of_a_refusal_stand_with_the_host() -> None:
+    Path("file.yaml").write_text("report_in_placement: true\ndevice_spec: [{vendor_id: 8086}, {devname: ens1f0}]")
+    text = typed("check", "file.yaml", "--simulate", "1x2").stdout
+    devname, both = table(text, "would refuse to start")
+    assert re.match("- .*devname", devname)
+    assert re.match(r"- .*0000:3b:00\.0.*0000:3b:01\.0", both)
+
+
+def test_two_places_to_look_at() -> None:
+    assert typed("check", "--simulate", "1x1", "--sysfs", ".").exit_code == 2
+
+
+# -- import-nova
+
+CONF = """
+[pci]
+device_spec = {"vendor_id": "10de", "traits": "a, b"}
+[filter_scheduler]
+pci_in_placement = true
+"""
+
+
+def test_nova_conf_becomes_ours() -> None:
+    Path("nova.conf").write_text(CONF)
+    Path("more.conf").write_text('[pci]\ndevice_spec = {"vendor_id": "8086"}\n')
+    result = typed("import-nova", "nova.conf", "more.conf")
+    assert result.exit_code == 0
+    assert "warning: nova.conf:3: [pci]device_spec: " in result.stderr
+    settings = config.parse(result.stdout).default
+    assert settings.pci_in_placement
+    assert settings.device_spec is not None
+    assert [entry.vendor for entry in settings.device_spec.entries] == ["10de", "8086"]
+    assert settings.device_spec.entries[0].traits == {"CUSTOM_A", "CUSTOM_B"}
+
+
+def test_it_is_written_to_a_new_file_alone() -> None:
+    Path("nova.conf").write_text(CONF)
+    assert typed("import-nova", "nova.conf", "-o", "ours.yaml").stdout == ""
+    text = Path("ours.yaml").read_text()
+    assert text == typed("import-nova", "nova.conf").stdout
+    result = typed("import-nova", "nova.conf", "-o", "ours.yaml")
+    assert isinstance(result.exception, errors.Invalid)
+    assert "ours.yaml is there already" in str(result.exception)
+    assert Path("ours.yaml").read_text() == text
+
+
+def test_a_mistake_writes_nothing() -> None:
+    Path("nova.conf").write_text("[pci]\ndevice_spec = {\n")
+    result = typed("import-nova", "nova.conf", "-o", "ours.yaml")
+    assert isinstance(result.exception, errors.Invalid)
+    assert "nova.conf:2: [pci]device_spec: invalid entry" in str(result.exception)
+    assert not Path("ours.yaml").exists()
+
+
+def test_a_place_that_cannot_be_written() -> None:
+    Path("nova.conf").write_text(CONF)
+    result = typed("import-nova", "nova.conf", "-o", "nowhere/ours.yaml")
+    assert "nowhere/ours.yaml cannot be written" in str(result.exception)
