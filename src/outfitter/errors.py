@@ -4,7 +4,8 @@ OutfitterError
 ├─ NotFound         404  outfitter.not_found        the noun is not in the store
 ├─ AlreadyExists    409  outfitter.already_exists   the name is taken
 ├─ Conflict         409  outfitter.conflict         somebody moved first: read again and retry
-│  └─ AlreadyHeld   409  outfitter.device.held      names the holder, the claim and since when
+│  ├─ AlreadyHeld   409  outfitter.device.held      names the holder, the claim and since when
+│  └─ OutOfService  409  outfitter.device.out_of_service  who took the device away, since when, why, how it comes back
 ├─ Expired          410  outfitter.expired          the revision is no longer kept: list again
 ├─ Invalid          422  outfitter.invalid          carries one cause per field
 │  └─ Unsatisfiable 422  outfitter.claim.unfit      carries one reason per candidate
@@ -69,6 +70,23 @@ class AlreadyHeld(Conflict):
     def __init__(self, device: str, *, by: str, since: str) -> None:
         super().__init__(f"{device} is held by {by} since {since}")
         self.device, self.by, self.since = device, by, since
+
+
+class OutOfService(Conflict):
+    """A device that nobody new gets: reserved, quarantined, or not yet cleaned after its last use."""
+
+    code = "outfitter.device.out_of_service"
+
+    def __init__(self, device: str, state: str, *, by: str, since: str, reason: str) -> None:
+        who, why = f" by {by}" if by else "", f": {reason}" if reason else ""
+        if state == "unclean":
+            said = f"{device} must be cleaned first{f' ({reason}, since {since})' if reason else f' (since {since})'}; " \
+                   f"outfit device clear {device} gives it back once it is clean"
+        else:
+            verb = {"reserved": "unreserve", "quarantined": "restore"}[state]
+            said = f"{device} is {state}{who} since {since}{why}; outfit device {verb} {device} gives it back"
+        super().__init__(said)
+        self.device, self.state, self.by, self.since, self.reason = device, state, by, since, reason
 
 
 class Expired(OutfitterError):

@@ -180,7 +180,7 @@ class Restless(Memory):
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> Object:
         found = await super().get(kind, name, namespace)
-        await self.patch(kinds.LEDGER_PAGE, HOST, {"spec": {"reserved": [found["metadata"]["resourceVersion"]]}})
+        await self.patch(kinds.LEDGER_PAGE, HOST, {"spec": {"seen": found["metadata"]["resourceVersion"]}})
         return found
 
 

@@ -80,10 +80,17 @@ INSTANCE = Kind("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachinein
                 categories=("all",), older=("v1alpha3",), builtin=False)
 LEDGER_PAGE = Kind("outfitter.dev", "v1alpha1", "LedgerPage", "ledgerpages", namespaced=False, short=("page", "pages"),
                    has_status=False, builtin=False)
+PAST_BOOKING = Kind("outfitter.dev", "v1alpha1", "PastBooking", "pastbookings", namespaced=False, short=("past",),
+                    has_status=False, builtin=False)
+PROVIDER_TREE = Kind("outfitter.dev", "v1alpha1", "ProviderTree", "providertrees", namespaced=False, has_status=False,
+                     builtin=False)
+HOST_INVENTORY = Kind("outfitter.dev", "v1alpha1", "HostInventory", "hostinventories", namespaced=False, short=("inventory",),
+                      has_status=False, builtin=False)
 
 ALL: tuple[Kind, ...] = (
     NAMESPACE, NODE, POD, EVENT, CONFIG_MAP, SECRET, SERVICE_ACCOUNT, LEASE,
     DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, RESOURCE_SLICE, INSTANCE, LEDGER_PAGE,
+    PROVIDER_TREE, HOST_INVENTORY, PAST_BOOKING,
 )
 
 

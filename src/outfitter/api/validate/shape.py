@@ -8,8 +8,8 @@ from typing import Any
 
 from outfitter.errors import Cause
 
-# field -> str, int, bool, dict, list, a nested Shape, or [Shape] for a list of such; "field!" must be there. Only what no other
-# check asks for is marked: a reader of status or of our own kinds finds it without looking twice.
+# field -> str, int, bool, dict, list, a nested Shape, or [Shape] for a list of such; "field!" must be there, "*" is every field
+# of a map. Only what no other check asks for is marked: a reader of status or of our own kinds finds it without looking twice.
 Shape = Mapping[str, Any]
 WORDS = {str: "text", int: "a whole number", bool: "true or false", dict: "an object", list: "a list"}
 TEXTS = [str]
@@ -30,6 +30,10 @@ EXACTLY: Shape = {"deviceClassName": str, "allocationMode": str, "count": int, "
 CLAIM_SPEC: Shape = {"devices": {
     "requests": [{"name": str, "exactly": EXACTLY, "firstAvailable": [EXACTLY]}], "constraints": [{}], "config": [{}]}}
 RESULT: Shape = {"request!": str, "driver!": str, "pool!": str, "device!": str}
+DEVICE: Shape = {"driver!": str, "pool!": str, "device!": str}
+HOLDER: Shape = {"kind!": str, "namespace": str, "name!": str, "uid!": str, "purpose": str}
+AMOUNT: Shape = {"whole": bool, "shareID": str, "capacity": {"*": str}, "counters": {"*": {"*": str}}, "resources": {"*": int}}
+MARKS = [{"device!": DEVICE, "reason": str, "by": str, "since": str, "origin": str}]
 POD: Shape = {
     "spec": {
         "nodeName": str, "schedulerName": str, "restartPolicy": str, "nodeSelector": dict, "terminationGracePeriodSeconds": int,
@@ -54,7 +58,10 @@ SHAPES: Mapping[str, Shape] = {
     "ResourceClaimTemplate": {"spec": {"metadata": {"labels": dict, "annotations": dict}, "spec": CLAIM_SPEC}},
     "ResourceSlice": {"spec!": {"driver!": str, "nodeName": str, "allNodes": bool,
                                 "pool!": {"name!": str, "generation": int, "resourceSliceCount": int},
-                                "devices": [{"name!": str, "attributes": dict, "capacity": dict}]}},
+                                "sharedCounters": [{"name!": str, "counters!": {"*": {}}}],
+                                "devices": [{"name!": str, "attributes": dict, "capacity": dict,
+                                             "taints": [{"key!": str, "effect": str}],
+                                             "consumesCounters": [{"counterSet!": str, "counters!": {"*": {}}}]}]}},
     "VirtualMachineInstance": {
         "spec": {"resourceClaims": RESOURCE_CLAIMS, "nodeSelector": dict, "schedulerName": str,
                  "domain": {"memory": {"guest": str}, "cpu": {"cores": int, "sockets": int, "threads": int},
@@ -63,9 +70,18 @@ SHAPES: Mapping[str, Shape] = {
         "status": {"phase": str, "nodeName": str, "conditions": CONDITIONS,
                    "deviceStatus": {"gpuStatuses": DEVICE_STATUSES, "hostDeviceStatuses": DEVICE_STATUSES}},
     },
-    "LedgerPage": {"spec": {"host": str, "bookings": [{
-        "device!": {"driver!": str, "pool!": str, "device!": str}, "request": str, "state!": str, "since!": str, "amount": dict,
-        "holder!": {"kind!": str, "namespace": str, "name!": str, "uid!": str, "purpose": str}}]}},
+    "LedgerPage": {"spec": {
+        "host": str, "reserved": MARKS, "quarantined": MARKS, "unclean": MARKS,
+        "bookings": [{"device!": DEVICE, "request": str, "state!": str, "since!": str, "prepared": str, "amount": AMOUNT,
+                      "holder!": HOLDER}]}},
+    "PastBooking": {"spec!": {
+        "host!": str, "device!": DEVICE, "holder!": HOLDER, "request": str, "amount": AMOUNT, "booked!": str, "prepared": str,
+        "ended": str, "how": str}},
+    "ProviderTree": {"spec!": {"providers": [{
+        "name!": str, "uuid": str, "parent": str, "generation": int, "traits": TEXTS, "configured": TEXTS, "devices": TEXTS,
+        "inventories": {"*": {"total!": int, "reserved": int, "min_unit": int, "max_unit": int, "step_size": int}}}]}},
+    "HostInventory": {"spec!": {
+        "withheld": [{"name!": str, "reason!": str}], "left": [{"device!": str, "what!": str}], "warnings": TEXTS}},
 }
 
 
@@ -75,6 +91,10 @@ def check(kind: str, obj: Mapping[str, Any]) -> Iterator[Cause]:
 
 def _object(value: Mapping[str, Any], shape: Shape, path: str) -> Iterator[Cause]:
     for mark, wanted in shape.items():
+        if mark == "*":
+            for field, inner in value.items():
+                yield from _value(inner, wanted, f"{path}.{field}")
+            continue
         field = mark.removesuffix("!")
         here = f"{path}.{field}" if path else field
         if value.get(field) is not None:

@@ -1,0 +1,118 @@
+"""What Placement's words make of the ledger: for each provider what it has, what is kept out and what is used; for each
+consumer what it has where. A view: provider trees and pages go in, nothing is kept."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from outfitter.api import kinds, providers
+from outfitter.api.device import DeviceId
+from outfitter.api.kinds import Object
+from outfitter.api.page import Page
+from outfitter.api.providers import Inventory, Provider
+from outfitter.errors import Conflict, Invalid, NotFound
+from outfitter.ledger import book, marks
+from outfitter.store.base import Store
+
+DRIVER = "placement.outfitter.dev"  # in whose name a host's own resources are booked
+TRIES = 16
+Allocations = dict[str, dict[str, dict[str, int]]]  # consumer's uid -> provider -> resource class -> amount
+
+
+def host_resources(host: str) -> DeviceId:
+    """The host itself as something that is booked: its VCPU, MEMORY_MB and DISK_GB."""
+    return DeviceId(DRIVER, host, "host")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One provider with what is used of it."""
+
+    provider: Provider
+    inventories: Mapping[str, Inventory]  # with everything that is kept out counted as reserved
+    used: Mapping[str, int]
+    holders: Mapping[str, Sequence[str]]  # device -> who has it, for a person
+
+
+def rows(tree: Sequence[Provider], page: Page) -> list[Row]:
+    """The providers of one host. A device that a machine was found to have, and that Placement has no consumer for, is kept out
+    like a reserved one."""
+    out = []
+    for provider in tree:
+        members = set(provider.devices)
+        held: dict[str, list[str]] = defaultdict(list)
+        used = 0
+        kept_out = {mark.device.device for mark in (*page.reserved, *page.unclean, *page.quarantined)} & members
+        for booking in page.bookings:
+            if booking.counted and booking.device.device in members:
+                held[booking.device.device].append(str(booking.holder))
+                if booking.holder.kind == "Domain":
+                    kept_out.add(booking.device.device)
+                else:
+                    used += 1
+        inventories = {name: replace(each, reserved=min(each.total, max(each.reserved, len(kept_out))))
+                       for name, each in provider.inventories.items()}
+        out.append(Row(provider, inventories, dict.fromkeys(provider.inventories, used) if members else {}, held))
+    return out
+
+
+def allocations(trees: Iterable[Sequence[Provider]], pages: Iterable[Page]) -> Allocations:
+    """What every consumer has; a host's own resources stand under the host's name."""
+    homes = {(provider.parent, device): provider for tree in trees for provider in tree for device in provider.devices}
+    out: Allocations = defaultdict(lambda: defaultdict(lambda: defaultdict(int)))
+    for page in pages:
+        for booking in page.bookings:
+            mine = out[booking.holder.uid]
+            for name, amount in (booking.amount.get("resources") or {}).items():
+                mine[page.host][name] += amount
+            provider = homes.get((page.host, booking.device.device)) if booking.counted else None
+            if provider is not None and booking.holder.kind != "Domain":
+                for name in provider.inventories:
+                    mine[provider.name][name] += 1
+    return {uid: {name: dict(amounts) for name, amounts in mine.items()} for uid, mine in out.items()}
+
+
+async def trees(store: Store) -> dict[str, tuple[Provider, ...]]:
+    """Host -> its providers."""
+    listing = await store.list(kinds.PROVIDER_TREE)
+    return {obj["metadata"]["name"]: providers.read(obj) for obj in listing.items}
+
+
+async def set_reserved(store: Store, name: str, resource_class: str, count: int, *, driver: str, now: str, by: str) -> None:
+    """An operator keeps so many of a provider's devices out. Written to the tree, which remembers it, then to the page, which
+    the devices are taken from; whoever audits the host next finds the second missing after a crash."""
+    for _ in range(TRIES):
+        obj, provider = await _find(store, name)
+        inventory = provider.inventories.get(resource_class)
+        if inventory is None:
+            raise Invalid(f"provider {name} has no {resource_class}; it has {', '.join(provider.inventories) or 'nothing'}")
+        if not 0 <= count <= inventory.total:
+            raise Invalid(f"reserved: {count} of {inventory.total} {resource_class} on {name}; write a number from 0 to "
+                          f"{inventory.total}")
+        changed = replace(provider, generation=provider.generation + 1,
+                          inventories={**provider.inventories, resource_class: replace(inventory, reserved=count)})
+        try:
+            await store.replace(kinds.PROVIDER_TREE, providers.with_providers(
+                obj, [changed if each.name == name else each for each in providers.read(obj)]))
+        except Conflict:
+            continue
+        host = obj["metadata"]["name"]
+        devices = [DeviceId(driver, host, device) for device in provider.devices]
+        await marks.set_reserved(store, host, devices, count, now=now, by=by)
+        return
+    raise Conflict(f"provider {name} is being changed by others all the time; try again")
+
+
+async def _find(store: Store, name: str) -> tuple[Object, Provider]:
+    for obj in (await store.list(kinds.PROVIDER_TREE)).items:
+        for provider in providers.read(obj):
+            if provider.name == name:
+                return obj, provider
+    raise NotFound(f"there is no provider {name!r}; outfit providers lists them")
+
+
+async def release(store: Store, host: str, uid: str, *, now: str) -> None:
+    """A consumer has nothing left on a host."""
+    await book.release(store, host, uid, now=now)

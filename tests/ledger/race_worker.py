@@ -1,0 +1,86 @@
+"""One of several processes that want the same device: `race_worker.py KUBECONFIG NAME fenced|careless`.
+
+For each line "HOST DEVICE" on standard input it reads the page, says "read", waits for a line, books, and says how that ended:
+"won", or "lost" and the name of who has it. So whoever starts several of them can let all read before any writes. A careless
+one writes whatever revision the page has by then: what would happen if that were not checked."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+from outfitter.api import kinds
+from outfitter.api.device import DeviceId
+from outfitter.api.kinds import Kind, Object
+from outfitter.api.page import Booking, Holder
+from outfitter.errors import AlreadyExists, AlreadyHeld, Conflict
+from outfitter.ledger import book
+from outfitter.store import kubeconfig
+from outfitter.store.clock import SystemClock
+from outfitter.store.kube import Kube
+
+
+async def hear() -> str:
+    line: str = await asyncio.to_thread(sys.stdin.readline)
+    return line.strip()
+
+
+def say(line: str) -> None:
+    os.write(1, f"{line}\n".encode())
+
+
+class Held(Kube):
+    """The first reading of a page in each round waits for the others."""
+
+    wait = False
+    careless = False
+
+    async def get(self, kind: Kind, name: str, namespace: str = "") -> Object:
+        try:
+            return await super().get(kind, name, namespace)
+        finally:
+            if self.wait:
+                self.wait = False
+                say("read")
+                await hear()
+
+    async def replace(self, kind: Kind, obj: Object, *, subresource: str = "", dry_run: bool = False) -> Object:
+        while self.careless:
+            present = await Kube.get(self, kind, obj["metadata"]["name"])
+            meta = {**obj["metadata"], "resourceVersion": present["metadata"]["resourceVersion"]}
+            try:
+                return await super().replace(kind, {**obj, "metadata": meta})
+            except Conflict:
+                continue  # it cares for nothing
+        return await super().replace(kind, obj, subresource=subresource, dry_run=dry_run)
+
+
+async def attempt(store: Held, host: str, device: str, name: str) -> str:
+    holder = Holder("Consumer", "", name, f"uid-{name}")  # a claim that is not there would be let go of
+    wanted = [Booking(DeviceId("pci.example.com", host, device), holder, "nic", "booked", "2026-01-01T00:00:00Z")]
+    while True:
+        try:
+            await book.book(store, host, wanted)
+        except AlreadyHeld as error:
+            return f"lost {error.by.split()[1]}"
+        except (Conflict, AlreadyExists):
+            continue  # somebody was faster: now the page says who
+        return "won"
+
+
+async def main(config: str, name: str, manner: str) -> None:
+    clock = SystemClock()
+    store = Held(kubeconfig.load(config, clock=clock), clock=clock)
+    store.careless = manner == "careless"
+    await store.list(kinds.LEDGER_PAGE, limit=1)  # the connection is there before the race begins
+    say("ready")
+    while line := await hear():
+        host, device = line.split()
+        store.wait = True
+        say(await attempt(store, host, device, name))
+    await store.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
