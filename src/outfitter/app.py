@@ -29,13 +29,14 @@ from outfitter.faces.kube import auth
 from outfitter.faces.kube.app import App as ApiServer
 from outfitter.faces.kube.server import Server
 from outfitter.inventory import offer, scan
+from outfitter.inventory.config import DEFAULT, Config
 from outfitter.inventory.host import SimulatedHost
 from outfitter.inventory.tree import FolderTree
 from outfitter.launcher import domain
 from outfitter.launcher.simulated import Simulated
 from outfitter.node.agent import Agent
 from outfitter.node.host import Host
-from outfitter.node.publish import publish
+from outfitter.node.keep import Keeper
 from outfitter.store import pki
 from outfitter.store.access import Access
 from outfitter.store.base import Store
@@ -51,24 +52,26 @@ RENEW_BEFORE = timedelta(days=30)
 CLUSTER = "outfitter"  # the name in kubeconfigs that we write
 
 
-def simulated_hosts(hosts: Sequence[SimulatedHost], data: Path | None = None) -> list[Host]:
+def simulated_hosts(hosts: Sequence[SimulatedHost], data: Path | None = None, config: Config = DEFAULT) -> list[Host]:
     """Hosts of a hosts file, as the node agent takes them; their machines are kept below `data`."""
     return [Host(host.name, host.publisher, host.tree, Simulated(data / "domains" / host.name if data else None),
-                 host.capacity(), host.labels, simulated=True) for host in hosts]
+                 host.capacity(), host.labels, simulated=True, settings=config.of(host.name)) for host in hosts]
 
 
-def this_host(name: str, data: Path | None = None, root: Path = Path("/")) -> Host | None:
-    """This machine, if it has anything to offer: a function that is bound to vfio-pci."""
-    tree = FolderTree(root)
-    if not offer.offer(scan.scan(tree).devices).offered:
+def this_host(name: str, data: Path | None = None, root: Path = Path("/"), config: Config = DEFAULT) -> Host | None:
+    """This machine, if it has anything to offer: what device_spec lists, or else a function that is bound to vfio-pci."""
+    tree, settings = FolderTree(root), config.of(name)
+    found = scan.scan(tree)
+    if settings.device_spec is None and not offer.offer(found.devices, found.mdevs).offered:
         return None
     capacity = {"cpu": str(os.cpu_count() or 1), "memory": str(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))}
-    return Host(name, DRIVER, lambda: tree, Simulated(data / "domains" / name if data else None), capacity, {}, simulated=False)
+    return Host(name, DRIVER, lambda: tree, Simulated(data / "domains" / name if data else None), capacity, {},
+                simulated=False, settings=settings)
 
 
-def _agent(context: Context, hosts: Sequence[Host]) -> Agent:
+def _agent(context: Context, hosts: Sequence[Host], keeper: Keeper) -> Agent:
     return Agent(
-        context.store, hosts, build=domain.build, clock=context.clock, events=context.events,
+        context.store, hosts, build=domain.build, keeper=keeper, clock=context.clock, events=context.events,
         pods=context.informer(kinds.POD), instances=context.informer(kinds.INSTANCE),
         claims=context.informer(kinds.RESOURCE_CLAIM), pages=context.informer(kinds.LEDGER_PAGE),
     )
@@ -79,12 +82,13 @@ class Product:
 
     def __init__(self, store: Store, hosts: Sequence[Host], controllers: Sequence[Controller], context: Context) -> None:
         self.store, self.hosts, self.context = store, hosts, context
-        self.agent = _agent(context, hosts)
-        self.runner = Runner(context, [*controllers, self.agent])
+        self.keeper = Keeper(store, hosts, clock=context.clock, pages=context.informer(kinds.LEDGER_PAGE))
+        self.agent = _agent(context, hosts, self.keeper)
+        self.runner = Runner(context, [*controllers, self.keeper, self.agent])
         self.offered = 0  # devices that the hosts publish
 
     async def start(self) -> None:
-        self.offered = await publish(self.store, self.hosts, self.context.now())
+        self.offered = await self.keeper.start()
         await self.runner.start()
 
     async def stop(self) -> None:
@@ -179,7 +183,7 @@ async def cluster(
     context = Context(store, clock=clock, names=names)
     product = Product(store, hosts, [Instances(context), DeviceStatus(context), Pages(context)], context)
     try:
-        for kind in (kinds.INSTANCE, kinds.LEDGER_PAGE):
+        for kind in (kinds.INSTANCE, kinds.LEDGER_PAGE, kinds.PROVIDER_TREE, kinds.HOST_INVENTORY, kinds.PAST_BOOKING):
             await store.list(kind, limit=1)  # a cluster that lacks our definitions says so now
         await product.start()
         yield product

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from tests.cases import run_admission, run_cel, run_domainxml, run_render, run_status
+from tests.cases import run_admission, run_cel, run_domainxml, run_nova, run_render, run_status
 from tests.cases.case import Case
 
 Runner = Callable[[Case], Awaitable[list[str]]]  # what differs from the expectation; empty: the case passes
@@ -15,15 +15,11 @@ NOT_BUILT: Mapping[str, str] = {
     "allocator": "the picker knows whole devices only",
     "cel": "no type checker and no feature switches yet",
     "claim": "no flavors and no Placement yet",
-    "device_spec": "no device_spec yet",
     "domainxml": "the launcher's entry takes neither environment nor metadata files yet",
-    "healing": "no Placement yet",
     "hotplug": "no VirtualMachine, no networks and no migrations yet",
-    "modelling": "no provider tree yet",
     "move": "no moves yet",
     "numa": "no NUMA policies yet",
     "prefilter": "no request groups yet",
-    "refusal": "no device_spec and no provider tree yet",
     "render": "no permitted devices, networks and migration targets yet",
     "scheduling": "no flavors and no Placement yet",
     "status": "a given pod is not found, an unreserved claim is freed, and nothing is shown while something is missing",
@@ -35,7 +31,11 @@ NOT_COMPARED: Mapping[str, Mapping[str, str]] = {
 RUNNERS: Mapping[str, Runner] = {
     "admission": run_admission.run,
     "cel": run_cel.run,
+    "device_spec": run_nova.run,
     "domainxml": run_domainxml.run,
+    "healing": run_nova.run,
+    "modelling": run_nova.run,
+    "refusal": run_nova.run,
     "render": run_render.run,
     "status": run_status.run,
 }

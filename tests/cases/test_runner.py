@@ -71,6 +71,24 @@ def kubevirt(area: str, given: Any, expect: Any, **config: Any) -> dict[str, Any
             "given": given if isinstance(given, list) else [given], "expect": expect}
 
 
+CARD = {"address": "0000:17:00.0", "vendor_id": "10de", "product_id": "2235", "type": "PCI"}
+TWIN = {**CARD, "address": "0000:18:00.0"}
+CLASS, HOME = "CUSTOM_PCI_10DE_2235", "oak_0000:17:00.0"
+
+
+def nova(area: str, steps: list[dict[str, Any]], expect: Any, **given: Any) -> dict[str, Any]:
+    return {"area": area, "basis": "nova", "when": steps, "expect": expect, "given": {
+        "hosts": [{"name": "oak", "pci_devices": [CARD, TWIN]}], "device_spec": [{"address": CARD["address"], "traits": "a"}],
+        **given}}
+
+
+START = {"op": "start_host", "host": "oak"}
+AUDIT = {"op": "periodic", "host": "oak"}
+SERVER = {"name": "s1", "host": "oak", "devices": [CARD["address"]], "placement": "root_only"}
+EXTRA = {"name": "theirs", "parent": "oak", "inventories": {"VGPU": 4}, "traits": ["CUSTOM_T"]}
+PROVIDER = {"name": HOME, "parent": "oak", "inventories": {CLASS: 1}, "traits": ["CUSTOM_A"]}
+
+
 # Cases that hold, and what makes each of them wrong: new values of its expectation.
 HOLDS: Mapping[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     "a selector matches": (
@@ -117,6 +135,46 @@ HOLDS: Mapping[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
          {"absent": ["spec.resourceClaims"]}, {"absentAnnotations": ["kubevirt.io/domain"]},
          {"annotationJSON": {"a.test/b": {}}}, {"onlyContainerWithClaims": "sidecar"}, {"delta": {}},
          {"error": {"messageContains": "acc"}}]),
+    "entries match": (
+        nova("device_spec", [{"op": "match_devices"}], {"matched": {CARD["address"]: 0, TWIN["address"]: None}}),
+        [{"matched": {CARD["address"]: None}}, {"matched": {TWIN["address"]: 0}}, {"matched": {"0000:99:00.0": None}},
+         {"error": {"kind": "invalid_config"}}]),
+    "an entry is wrong": (
+        nova("device_spec", [{"op": "match_devices"}], {"error": {"kind": "invalid_config", "contains": ["vendor_id"]}},
+             device_spec=[{"vendor_id": "zz"}]),
+        [{"error": {"kind": "refuse_start"}}, {"error": {"kind": "invalid_config", "contains": ["horse"]}}]),
+    "a host starts": (
+        nova("modelling", [START, AUDIT], {
+            "providers": [{**PROVIDER, "same_uuid_as_after_step": 0}], "provider_generations_unchanged_since_step": 0,
+            "extra_providers_untouched": True, "devices": {"oak": {CARD["address"]: {"status": "available"}}}},
+            extra_providers=[EXTRA]),
+        [{"providers": []}, {"providers": [PROVIDER], "on_host": "elm"}, {"providers": [{**PROVIDER, "name": "other"}]},
+         {"providers": [{**PROVIDER, "parent": "elm"}]}, {"providers": [{**PROVIDER, "traits": []}]},
+         {"providers": [{**PROVIDER, "inventories": {CLASS: 2}}]}, {"providers": [{**PROVIDER, "inventories": {}}]},
+         {"providers": [{**PROVIDER, "inventories": {CLASS: {"total": 1, "reserved": 1}}}]},
+         {"devices": {"oak": {CARD["address"]: {"status": "allocated"}}}}, {"usages": {HOME: {CLASS: 1}}},
+         {"devices": {"oak": {TWIN["address"]: {"status": "available"}}}}, {"log": ["horse"]},
+         {"allocations": {"s1": {HOME: {CLASS: 1}}}}, {"servers": {"s1": {"status": "ACTIVE"}}},
+         {"error": {"kind": "refuse_start"}}, {"request_groups": []}]),
+    "a provider changes": (
+        nova("modelling", [START, {"op": "restart_host", "host": "oak", "device_spec": [{"address": CARD["address"]}]}],
+             {"providers": [{**PROVIDER, "traits": []}]}),
+        [{"provider_generations_unchanged_since_step": 0}]),
+    "a host refuses": (
+        nova("refusal", [START], {"error": {"kind": ["refuse_start", "invalid_config"], "contains": ["devname"]},
+                                  "providers": []}, device_spec=[{"devname": "ens1"}]),
+        [{"error": {"kind": "invalid_config"}}, {"error": {"kind": "refuse_start", "contains": ["horse"]}},
+         {"providers": [PROVIDER]}]),
+    "a server is adopted": (
+        nova("healing", [START], {
+            "usages": {HOME: {CLASS: 1}}, "allocations": {"s1": {HOME: {CLASS: 1}}}, "allocation_totals": {"s1": 1},
+            "root_allocations_unchanged": ["s1"], "servers": {"s1": {"status": "ACTIVE", "host": "oak"}},
+            "devices": {"oak": {CARD["address"]: {"status": "allocated", "owner": "s1"}}}}, servers=[SERVER]),
+        [{"usages": {HOME: {CLASS: 0}}}, {"usages": {"other": {CLASS: 1}}}, {"allocations": {"s1": {}}},
+         {"allocations": {"s1": {HOME: {CLASS: 2}}}}, {"allocation_totals": {"s1": 2}},
+         {"root_allocations_unchanged": ["s1", "s2"]}, {"servers": {"s1": {"host": "elm"}}},
+         {"devices": {"oak": {CARD["address"]: {"status": "allocated", "owner": "s2"}}}},
+         {"devices": {"oak": {CARD["address"]: {"status": "available"}}}}]),
 }
 
 

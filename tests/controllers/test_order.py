@@ -40,7 +40,7 @@ async def test_a_claim_that_somebody_allocated_and_nobody_uses_stays_allocated()
     async with scenes.embedded(1) as scene:
         await scene.classes()
         claim = await scene.claim("mine")
-        result = {"request": "nic", "driver": scene.driver, "pool": scene.host.name, "device": "pci-0000-3b-01-0"}
+        result = {"request": "nic", "driver": scene.driver, "pool": scene.host.name, "device": "pci-0000-3b-00-0-vf0"}
         claim["status"] = {"allocation": {"devices": {"results": [result]}}}
         await scene.store.replace(kinds.RESOURCE_CLAIM, claim, subresource="status")
         await scene.create(kinds.CONFIG_MAP, "settled", {})

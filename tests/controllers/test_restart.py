@@ -6,9 +6,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Literal, TypeVar
-from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -16,6 +15,7 @@ from outfitter import app
 from outfitter.api import admit, kinds
 from outfitter.api.page import Page
 from outfitter.errors import NotFound
+from outfitter.inventory import scan
 from outfitter.node.host import Host
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Draft, Memory
@@ -38,6 +38,7 @@ class Mortal(Memory):
         self.dead = asyncio.Event()
         self.ours = False  # the test writes, not the product
         self.broken: list[str] = []  # promises that were not kept, as they were found
+        self.called = {host.name: {device.address: device.name for device in scan.scan(host.tree()).devices} for host in hosts}
 
     async def write(self, work: Callable[[Draft], T], *, dry_run: bool = False) -> T:
         if self.ours:
@@ -65,8 +66,8 @@ class Mortal(Memory):
         for record in self.shelf(kinds.LEDGER_PAGE).records.values():
             self._once([str(booking.device) for booking in Page(record.object()).bookings], "booked twice")
         for host in self.hosts:
-            used = [_device(address.attrib) for domain in (await host.hypervisor.domains()).values()
-                    for address in ET.fromstring(domain.xml).findall("./devices/hostdev/source/address")]
+            used = [self.called[host.name][address] for domain in (await host.hypervisor.domains()).values()
+                    for address in domain.devices]
             self._once(used, "in two domains")
             page = self.peek(kinds.LEDGER_PAGE, host.name)
             bookings = Page(page.object()).bookings if page is not None else ()
@@ -76,11 +77,6 @@ class Mortal(Memory):
     def _once(self, devices: Sequence[str], what: str) -> None:
         """Noted, not raised: the controllers would take an error for their own and try again."""
         self.broken += [f"write {self.writes}: {device} is {what}" for device in devices if devices.count(device) > 1]
-
-
-def _device(address: Mapping[str, str]) -> str:
-    """The published name of what stands at an address."""
-    return "pci-" + "-".join(address[part].removeprefix("0x") for part in ("domain", "bus", "slot", "function"))
 
 
 class World(Scene):

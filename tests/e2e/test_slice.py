@@ -42,9 +42,9 @@ def test_the_story_with_outfit(up: Up) -> None:
 
     why = ok("why", "vmi/green")
     assert "1 match, 0 free" in why
-    assert "pci-0000-3b-01-0: held by vmi/blue (claim virt-launcher-blue-" in why
+    assert "pci-0000-3b-00-0-vf0: held by vmi/blue (claim virt-launcher-blue-" in why
     assert "vmi/blue runs on node-0" in ok("why", "blue")
-    assert "nic0: pci-0000-3b-01-0 at 0000:3b:01.0" in ok("why", "blue")
+    assert "nic0: pci-0000-3b-00-0-vf0 at 0000:3b:01.0" in ok("why", "blue")
     described = ok("describe", "vmi", "blue", "green")
     assert "Started" in described
     assert "held by vmi/blue" in described.partition("Name:         green")[2]
@@ -58,7 +58,7 @@ def test_the_story_with_outfit(up: Up) -> None:
 
     assert ok("delete", "vmi", "blue") == "virtualmachineinstance.kubevirt.io/blue deleted\n"
     until(lambda: up.phase("green") == "Running", "green runs")
-    assert "nic0: pci-0000-3b-01-0 at 0000:3b:01.0" in ok("why", "vmi", "green")
+    assert "nic0: pci-0000-3b-00-0-vf0 at 0000:3b:01.0" in ok("why", "vmi", "green")
     gone = up.outfit("delete", "-f", EXAMPLES)
     assert gone.returncode == 1, "blue was not there any more"
     assert gone.stderr == 'error: virtualmachineinstances.kubevirt.io "blue" not found\n'

@@ -17,6 +17,7 @@ import yaml
 from outfitter.api import kinds
 from outfitter.inventory import offer, scan
 from outfitter.inventory.tree import FolderTree
+from outfitter.launcher.domain import NAMESPACE
 from tests.e2e.process import EXAMPLE, Up, outfit, typed, until
 
 NOTHING_HERE = not offer.offer(scan.scan(FolderTree(Path("/"))).devices).offered
@@ -193,6 +194,11 @@ def _facts(up: Up) -> dict[str, Any]:
     return asyncio.run(read())
 
 
+GHOST = f"""<domain><name>default_ghost</name><metadata><x:machine xmlns:x="{NAMESPACE}" instance="0b7e1a5c"/></metadata>
+</domain>
+"""
+
+
 def _waits(up: Up, name: str) -> bool:
     return "reason: Unschedulable" in up.ok("get", "vmi", name, "-o", "yaml")
 
@@ -213,8 +219,11 @@ def test_a_restart_keeps_everything_as_it_was(data: Path, end: signal.Signals) -
         assert len(files) == 2
         up.send(end)
         assert up.end() == (0 if end == signal.SIGTERM else -signal.SIGKILL)
-        ghost = up.data / "domains" / "node-0" / "0b7e1a5c-0000-4000-8000-000000000000_default_ghost.xml"
-        ghost.write_text("<domain><name>default_ghost</name></domain>\n")  # runs for nobody
+        folder = up.data / "domains" / "node-0"
+        ghost = folder / "0b7e1a5c-0000-4000-8000-000000000000_default_ghost.xml"
+        ghost.write_text(GHOST)  # one of ours, and runs for nobody
+        guest = folder / "1c8f2b6d-0000-4000-8000-000000000000_guest.xml"
+        guest.write_text("<domain><name>guest</name></domain>\n")  # somebody else's
         up.start()
         # A machine that comes and goes shows that the controllers have worked since.
         up.ok("apply", "-f", "-", stdin=ANOTHER.format(name="late"))
@@ -223,6 +232,8 @@ def test_a_restart_keeps_everything_as_it_was(data: Path, end: signal.Signals) -
         until(lambda: _facts(up).keys() == facts.keys(), "late is gone with all it had")
         assert _facts(up) == facts
         until(lambda: not ghost.exists(), "what ran for nobody was stopped")
+        assert guest.exists()
+        guest.unlink()
         assert _files(up) == files
         up.ok("delete", "vmi", "blue")
         until(lambda: up.phase("red") == "Running", "red runs on what blue had")

@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from outfitter.inventory import offer
+from outfitter.inventory import device_spec, offer, pci
+from outfitter.inventory.mdev import Mdev
 from outfitter.inventory.pci import Device, Kind
 
 
 def gpu(address: str, **fields: object) -> Device:
     plain = Device(address=address, kind=Kind.PCI, vendor="10de", product="2204", class_code="030000", revision="a1",
                    driver="vfio-pci", parent=None, numa=0, pcie_root="pci0000:64", iommu_group=20, members=(), serial=None,
-                   interfaces=())
+                   interfaces=(), name=pci.label(address))
     return replace(plain, **fields)  # type: ignore[arg-type]
 
 
@@ -29,9 +30,10 @@ CASES: dict[str, tuple[list[Device], list[tuple[str, ...]], dict[str, str]]] = {
     "a function bound to vfio-pci": ([gpu(A)], [(A,)], {}),
     "a function that the host uses": (
         [gpu(A, driver="mlx5_core")], [],
-        {A: f"{A} is used by the host through mlx5_core; bind it to vfio-pci to offer it"}),
+        {A: f"{A} is used by the host through mlx5_core; bind it to vfio-pci, or list it in device_spec, to offer it"}),
     "a function without a driver": (
-        [gpu(A, driver=None)], [], {A: f"{A} is bound to no driver; bind it to vfio-pci to offer it"}),
+        [gpu(A, driver=None)], [], {A: f"{A} is bound to no driver; bind it to vfio-pci, or list it in "
+                    "device_spec, to offer it"}),
     "a bridge, even bound to vfio-pci": (
         [gpu(A, class_code="060400")], [], {A: f"{A} is a bridge (class 060400); bridges stay with the host"}),
     "no IOMMU": ([gpu(A, iommu_group=None)], [], {A: "no IOMMU group; switch the IOMMU on"}),
@@ -41,9 +43,9 @@ CASES: dict[str, tuple[list[Device], list[tuple[str, ...]], dict[str, str]]] = {
         group(gpu(A), gpu(B, class_code="060400", driver="pcieport")), [(A,)], {B: "is a bridge"}),
     "an audio function that the host uses keeps the GPU": (
         group(gpu(A), gpu(B, driver="snd_hda_intel")), [],
-        {A: f"{A} shares IOMMU group 20 with {B}, which is used by the host through snd_hda_intel; bind it to vfio-pci to "
-            f"offer both",
-         B: f"{B} is used by the host through snd_hda_intel; bind it to vfio-pci to offer it"}),
+        {A: f"{A} shares IOMMU group 20 with {B}, which is used by the host through snd_hda_intel; bind it to vfio-pci, "
+            f"or list it in device_spec, to offer both",
+         B: f"{B} is used by the host through snd_hda_intel; bind it to vfio-pci, or list it in device_spec, to offer it"}),
     "a member without a driver keeps the others": (
         group(gpu(A), gpu(B, driver=None), gpu(C)), [], {A: B, B: "no driver", C: B}),
     "a member whose class is unknown keeps the others": (group(gpu(A), gpu(B, class_code=None)), [], {A: B, B: "tell"}),
@@ -56,7 +58,7 @@ CASES: dict[str, tuple[list[Device], list[tuple[str, ...]], dict[str, str]]] = {
     "a VF": ([gpu(A, kind=Kind.VF, parent="0000:64:00.0")], [(A,)], {}),
     "too many to list": (
         group(*(gpu(f"0000:65:{slot:02x}.{function}") for slot in range(9) for function in range(8))), [],
-        {f"0000:65:{slot:02x}.{function}": "at most 64" for slot in range(9) for function in range(8)}),
+        {f"0000:65:{slot:02x}.{function}": "at most 24" for slot in range(9) for function in range(8)}),
 }
 
 
@@ -65,12 +67,64 @@ def test_offer(devices: list[Device], offered: list[tuple[str, ...]], reasons: d
     answer = offer.offer(devices)
     assert [tuple(member.address for member in entry.members) for entry in answer.offered] == offered
     assert all(entry.device == entry.members[0] for entry in answer.offered)
-    assert {entry.device.address for entry in answer.withheld} == set(reasons)
-    for entry in answer.withheld:
-        assert reasons[entry.device.address] in entry.reason
-        assert entry.reason.startswith(entry.device.address)
+    said = {entry.device.address: entry.reason for entry in answer.withheld if isinstance(entry.device, Device)}
+    assert set(said) == set(reasons)
+    for address, reason in said.items():
+        assert reasons[address] in reason
+        assert reason.startswith(address)
 
 
 def test_a_group_bears_the_name_of_its_lowest_address() -> None:
     (entry,) = offer.offer(group(gpu("0000:e5:00.0"), gpu("0000:0a:00.0"))).offered
     assert entry.name == "pci-0000-0a-00-0"
+
+
+def listed(
+    devices: list[Device], spec: list[dict[str, str]], mdevs: list[Mdev] | None = None
+) -> tuple[list[str], dict[str, str]]:
+    answer = offer.offer(devices, mdevs or [], device_spec.parse_entries(spec, report=False))
+    return [entry.name for entry in answer.offered], {entry.device.name: entry.reason for entry in answer.withheld}
+
+
+def test_what_is_listed_is_offered_whatever_driver_it_has() -> None:
+    names, reasons = listed([gpu(A, driver="nvidia"), gpu(B, driver="vfio-pci", iommu_group=21)], [{"address": A}])
+    assert names == [pci.label(A)]
+    assert reasons == {pci.label(B): f"no entry of device_spec lists {B}"}
+
+
+@pytest.mark.parametrize(("driver", "together"), {"vfio-pci": True, "snd_hda_intel": False, None: False}.items())
+def test_the_unlisted_neighbour_of_a_listed_function(driver: str | None, together: bool) -> None:
+    names, reasons = listed(group(gpu(A, driver="nvidia"), gpu(B, driver=driver)), [{"address": A}])
+    assert names == ([pci.label(A)] if together else [])
+    assert together or reasons[pci.label(A)] == (
+        f"{A} shares IOMMU group 20 with {B}, which no entry of device_spec lists; list it too, or bind it to vfio-pci, to "
+        "offer both")
+
+
+def test_a_group_bears_the_name_and_the_words_of_the_function_that_is_listed() -> None:
+    answer = offer.offer(group(gpu(A), gpu(B)), spec=device_spec.parse_entries([{"address": B, "traits": "x"}], report=False))
+    (entry,) = answer.offered
+    assert (entry.name, [member.address for member in entry.members]) == (pci.label(B), [A, B])
+    assert entry.entry is not None
+    assert entry.entry.traits == {"CUSTOM_X"}
+
+
+def mdev(uuid: str, parent: str) -> Mdev:
+    return Mdev(uuid=uuid, type_id="nvidia-63", type_name="GRID P4", device_api="vfio-pci", parent=parent, numa=0,
+                pcie_root="pci0000:64", iommu_group=99, memory=None)
+
+
+def test_a_function_that_is_sliced_is_not_given_whole() -> None:
+    one, two = mdev("4b20d080-1b54-4048-85b3-a6a62d165c01", A), mdev("4b20d080-1b54-4048-85b3-a6a62d165c02", B)
+    answer = offer.offer([gpu(A)], [one])
+    assert [entry.name for entry in answer.offered] == [one.name]
+    assert "carries 1 mediated device, which are given away instead" in answer.withheld[0].reason
+    names, reasons = listed([gpu(A, driver="nvidia"), gpu(B, driver="nvidia", iommu_group=21)], [{"address": A}], [two, one])
+    assert names == [one.name]
+    assert reasons[two.name] == f"no entry of device_spec lists {B}, which carries it"
+
+
+def test_a_virtual_function_without_a_parent_stays() -> None:
+    names, reasons = listed([gpu(A, kind=Kind.VF, parent=None)], [{"address": A}])
+    assert names == []
+    assert "virtual function whose parent is not known" in reasons[pci.label(A)]

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
 from outfitter.api.kinds import Object
-from outfitter.inventory import offer, scan, simulate, slices
+from outfitter.inventory import device_spec, offer, scan, simulate, slices
 from outfitter.inventory.offer import Offered
+from outfitter.inventory.pci import Device
 
 DRIVER = "pci.outfitter.dev"
 DNS = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
-def offered(pci: str) -> tuple[Offered, ...]:
+def offered(pci: str, spec: list[dict[str, str]] | None = None) -> tuple[Offered, ...]:
     host = simulate.parse(f"hosts: [{{name: a, numa: [{{id: 3, cpus: 0-3, memory: 1Gi}}], pci: [{pci}]}}]").hosts[0]
-    return offer.offer(scan.scan(host.tree()).devices).offered
+    found = scan.scan(host.tree())
+    listed = None if spec is None else device_spec.parse_entries(spec, report=True)
+    return offer.offer(found.devices, found.mdevs, listed).offered
+
+
+def pool(node: str, entries: Sequence[Offered], generation: int = 1, uid: str | None = None) -> list[Object]:
+    counters = slices.shared_counters(entries)
+    return slices.pool(node, DRIVER, slices.describe(entries), counters, generation=generation, node_uid=uid)
 
 
 NIC = ("{address: 0000:3b:00.0, vendor: 8086, product: 1592, class: 020000, driver: ice, serial: S-1, numa: 3, "
@@ -27,7 +35,7 @@ NIC = ("{address: 0000:3b:00.0, vendor: 8086, product: 1592, class: 020000, driv
 
 
 def test_the_whole_shape() -> None:
-    assert slices.slices("node-a", DRIVER, offered(NIC % 1), generation=7, node_uid="u-1") == [{
+    assert pool("node-a", offered(NIC % 1), 7, "u-1") == [{
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
         "metadata": {
@@ -39,7 +47,7 @@ def test_the_whole_shape() -> None:
             "nodeName": "node-a",
             "pool": {"name": "node-a", "generation": 7, "resourceSliceCount": 1},
             "devices": [{
-                "name": "pci-0000-3b-01-0",
+                "name": "pci-0000-3a-3b-00-0-vf0",
                 "attributes": {
                     "resource.kubernetes.io/pciBusID": {"string": "0000:3b:01.0"},
                     "resource.kubernetes.io/pcieRoot": {"string": "pci0000:3a"},
@@ -52,6 +60,8 @@ def test_the_whole_shape() -> None:
                     "parent": {"string": "0000:3b:00.0"},
                     "iommuGroup": {"int": 2},
                     "serial": {"string": "S-1"},
+                    "revision": {"string": "00"},
+                    "resourceClass": {"string": "CUSTOM_PCI_8086_1889"},
                 },
             }],
         },
@@ -60,24 +70,26 @@ def test_the_whole_shape() -> None:
 
 def test_what_is_not_known_is_not_said() -> None:
     (entry,) = offered("{address: 0000:65:00.0, vendor: 10de, product: 2204}")
+    assert isinstance(entry.device, Device)
     entry = Offered(replace(entry.device, pcie_root=None), entry.members)
-    (slice_,) = slices.slices("a", DRIVER, [entry], 1)
+    (slice_,) = pool("a", [entry], 1)
     assert "ownerReferences" not in slice_["metadata"]
     assert set(slice_["spec"]["devices"][0]["attributes"]) == {
-        "resource.kubernetes.io/pciBusID", "vendor", "product", "class", "driver", "kind", "iommuGroup"}
+        "resource.kubernetes.io/pciBusID", "vendor", "product", "class", "driver", "kind", "iommuGroup",
+        "revision", "resourceClass"}
 
 
 def test_nothing_offered_is_no_slice() -> None:
-    assert slices.slices("a", DRIVER, [], 1) == []
+    assert pool("a", [], 1) == []
 
 
 @pytest.mark.parametrize(("count", "sizes"), [(1, [1]), (128, [128]), (129, [128, 1]), (300, [128, 128, 44])])
 def test_at_most_128_devices_in_a_slice(count: int, sizes: list[int]) -> None:
-    pool = slices.slices("a", DRIVER, offered(NIC % count), 1)
-    assert [len(entry["spec"]["devices"]) for entry in pool] == sizes
-    assert {entry["spec"]["pool"]["resourceSliceCount"] for entry in pool} == {len(sizes)}
-    assert [entry["metadata"]["name"] for entry in pool] == [f"a-{DRIVER}-{index}" for index in range(len(sizes))]
-    names = [device["name"] for entry in pool for device in entry["spec"]["devices"]]
+    parts = pool("a", offered(NIC % count), 1)
+    assert [len(entry["spec"]["devices"]) for entry in parts] == sizes
+    assert {entry["spec"]["pool"]["resourceSliceCount"] for entry in parts} == {len(sizes)}
+    assert [entry["metadata"]["name"] for entry in parts] == [f"a-{DRIVER}-{index}" for index in range(len(sizes))]
+    names = [device["name"] for entry in parts for device in entry["spec"]["devices"]]
     assert len(set(names)) == count
     assert all(DNS.fullmatch(name) and len(name) <= 63 for name in names)
 
@@ -86,7 +98,7 @@ def test_members_are_listed_within_the_length_of_an_attribute() -> None:
     functions = ", ".join(f"{{address: 0000:65:00.{number}, vendor: 10de, product: 2204, iommuGroup: 9}}"
                           for number in range(7))
     (entry,) = offered(functions)
-    attributes = slices.slices("a", DRIVER, [entry], 1)[0]["spec"]["devices"][0]["attributes"]
+    attributes = pool("a", [entry], 1)[0]["spec"]["devices"][0]["attributes"]
     assert attributes["members"] == {"string": ",".join(f"0000:65:00.{number}" for number in range(5))}
     assert attributes["members2"] == {"string": "0000:65:00.5,0000:65:00.6"}
     assert "members3" not in attributes
@@ -95,9 +107,9 @@ def test_members_are_listed_within_the_length_of_an_attribute() -> None:
 def test_the_largest_group_stays_within_32_attributes_of_64_characters() -> None:
     functions = ", ".join(
         f"{{address: 0000:65:{slot:02x}.{number}, vendor: 10de, product: 2204, iommuGroup: 9, numa: 3, serial: {'s' * 56}}}"
-        for slot in range(8) for number in range(8))
+        for slot in range(3) for number in range(8))
     (entry,) = offered(functions)
-    attributes = slices.slices("a", DRIVER, [entry], 1)[0]["spec"]["devices"][0]["attributes"]
+    attributes = pool("a", [entry], 1)[0]["spec"]["devices"][0]["attributes"]
     assert len(attributes) <= 32
     assert all(len(value["string"]) <= 64 for value in attributes.values() if "string" in value)
     names = sorted((name for name in attributes if "members" in name), key=lambda name: (len(name), name))
@@ -107,22 +119,22 @@ def test_the_largest_group_stays_within_32_attributes_of_64_characters() -> None
 
 @pytest.mark.parametrize("node", ["n" * 253, "n" * 221 + "-" * 10 + "n" * 22, "n" * 221 + ".x" * 16, "a.b-c"])
 def test_names_are_legal_however_long_the_node(node: str) -> None:
-    (entry,) = slices.slices(node, DRIVER, offered(NIC % 1), 1)
+    (entry,) = pool(node, offered(NIC % 1), 1)
     name = entry["metadata"]["name"]
     assert len(name) <= 253
     assert DNS.fullmatch(name)
     assert name.endswith(f"-{DRIVER}-0")
-    assert name == slices.slices(node, DRIVER, offered(NIC % 1), 2)[0]["metadata"]["name"]
+    assert name == pool(node, offered(NIC % 1), 2)[0]["metadata"]["name"]
 
 
 def test_long_names_that_begin_alike_differ() -> None:
-    names = {slices.slices("n" * 250 + end, DRIVER, offered(NIC % 1), 1)[0]["metadata"]["name"] for end in ("a", "b", "c")}
+    names = {pool("n" * 250 + end, offered(NIC % 1), 1)[0]["metadata"]["name"] for end in ("a", "b", "c")}
     assert len(names) == 3
 
 
 def test_a_pool_is_compared_past_generation_and_metadata_only() -> None:
-    (one,) = slices.slices("a", DRIVER, offered(NIC % 2), 1)
-    (two,) = slices.slices("a", DRIVER, offered(NIC % 2), 2, "u-1")
+    (one,) = pool("a", offered(NIC % 2), 1)
+    (two,) = pool("a", offered(NIC % 2), 2, "u-1")
     before = copy.deepcopy(two)
     two["metadata"] |= {"resourceVersion": "5", "uid": "x"}
     assert slices.same_pool([one], [two])
@@ -142,8 +154,70 @@ def test_a_pool_is_compared_past_generation_and_metadata_only() -> None:
 
 
 def test_a_pool_is_the_same_in_any_order_but_not_with_a_slice_more() -> None:
-    pool = slices.slices("a", DRIVER, offered(NIC % 300), 1)
-    assert slices.same_pool(pool, pool[::-1])
-    assert not slices.same_pool(pool, pool[:2])
-    assert not slices.same_pool(pool, [])
+    parts = pool("a", offered(NIC % 300), 1)
+    assert slices.same_pool(parts, parts[::-1])
+    assert not slices.same_pool(parts, parts[:2])
+    assert not slices.same_pool(parts, [])
     assert slices.same_pool([], [])
+
+
+def test_what_device_spec_says_is_published() -> None:
+    vf, _ = offered(NIC % 2, [{"product_id": "1889", "traits": "gold, HW_NIC_OFFLOAD_RDMA", "live_migratable": "yes"}])
+    attributes = slices.describe([vf])[0]["attributes"]
+    assert attributes["traits"] == {"string": "CUSTOM_GOLD,HW_NIC_OFFLOAD_RDMA,HW_PCI_LIVE_MIGRATABLE"}
+    assert attributes["liveMigratable"] == {"bool": True}
+    (net,) = offered(NIC % 1, [{"product_id": "1889", "physical_network": "blue"}])
+    attributes = slices.describe([net])[0]["attributes"]
+    assert attributes["physicalNetwork"] == {"string": "blue"}
+    assert attributes["resourceClass"] == {"string": "SRIOV_NET_VF"}
+    assert attributes["traits"] == {"string": "CUSTOM_PHYSNET_BLUE"}
+
+
+def test_a_physical_function_and_its_virtual_ones_share_a_counter() -> None:
+    entries = offered(NIC % 3, [{"vendor_id": "8086"}])
+    devices, counters = pool("a", entries)
+    assert counters["spec"]["sharedCounters"] == [{"name": "pci-0000-3a-3b-00-0", "counters": {"functions": {"value": "3"}}}]
+    assert "devices" not in counters["spec"]
+    taken = [device["consumesCounters"] for device in devices["spec"]["devices"]]
+    assert [each[0]["counters"]["functions"]["value"] for each in taken] == ["3", "1", "1", "1"]
+    assert {each[0]["counterSet"] for each in taken} == {"pci-0000-3a-3b-00-0"}
+
+
+@pytest.mark.parametrize("spec", [[{"product_id": "1889"}], [{"product_id": "1592"}]])
+def test_without_the_other_there_is_no_counter(spec: list[dict[str, str]]) -> None:
+    (part,) = pool("a", offered(NIC % 3, spec))
+    assert all("consumesCounters" not in device for device in part["spec"]["devices"])
+
+
+@pytest.mark.parametrize("what", ["taints", "consumesCounters"])
+def test_at_most_64_devices_in_a_slice_when_one_is_counted_or_tainted(what: str) -> None:
+    devices = slices.describe(offered(NIC % 130))
+    devices[7][what] = [{}]
+    parts = slices.pool("a", DRIVER, devices, {}, generation=1)
+    assert [len(part["spec"]["devices"]) for part in parts] == [64, 64, 2]
+
+
+def test_when_a_taint_was_added_is_no_news() -> None:
+    devices = slices.describe(offered(NIC % 1))
+    devices[0]["taints"] = [{"key": "a/b", "effect": "NoSchedule"}]
+    timed = copy.deepcopy(devices)
+    timed[0]["taints"][0]["timeAdded"] = "2026-01-01T00:00:00Z"
+    assert slices.same_pool(slices.pool("a", DRIVER, devices, {}, generation=1),
+                            slices.pool("a", DRIVER, timed, {}, generation=2))
+
+
+def test_a_function_is_remembered_as_it_was_published() -> None:
+    (entry,) = offered(NIC % 1)
+    assert isinstance(entry.device, Device)
+    again = slices.remembered(slices.describe([entry])[0])
+    assert again == replace(entry.device, vf_index=None, interfaces=())
+    assert slices.remembered({"name": "other"}) is None
+
+
+def test_a_trait_list_that_is_too_long_is_cut_at_a_word() -> None:
+    names = [f"T{number:02}_{'x' * 40}" for number in range(12)]
+    (entry,) = offered(NIC % 1, [{"product_id": "1889", "traits": ",".join(names)}])
+    attributes = slices.describe([entry])[0]["attributes"]
+    words = [word for key, value in attributes.items() if key.startswith("traits") for word in value["string"].split(",")]
+    assert len(attributes) <= 32
+    assert words == [f"CUSTOM_T{number:02}_{'X' * 40}" for number in range(5)]

@@ -59,7 +59,29 @@ CASES: dict[str, Object] = {
 @pytest.mark.parametrize("name", CASES)
 def test_golden(name: str) -> None:
     built = domain.build(CASES[name])
-    assert built == Domain(UID, "here_blue", (GOLDEN / f"{name}.xml").read_bytes().decode())
+    assert (built.uid, built.name, built.xml) == (UID, "here_blue", (GOLDEN / f"{name}.xml").read_bytes().decode())
+
+
+@pytest.mark.parametrize(("name", "devices"), {
+    "plain": (), "one-vf": ("0000:3b:01.2",), "mdev": (MDEV,), "gpu-and-nics": ("0000:3b:01.1", "0000:3b:01.0", "000a:65:1f.7"),
+}.items())
+def test_a_domain_that_is_found_is_known_again(name: str, devices: tuple[str, ...]) -> None:
+    built = domain.build(CASES[name])
+    assert domain.read(built.xml) == built
+    assert (built.devices, built.foreign) == (devices, False)
+
+
+def test_a_domain_of_somebody_else() -> None:
+    xml = """<domain type='kvm'><name>nova-1</name><uuid>4b20d080-1b54-4048-85b3-a6a62d165c01</uuid><devices>
+      <disk type='file'><source file='/x'/></disk>
+      <hostdev mode='subsystem' type='pci' managed='yes'><source>
+      <address domain='0x0000' bus='0x65' slot='0x00' function='0x0'/></source>
+      <address type='pci' domain='0x0000' bus='0x05' slot='0x00' function='0x0'/></hostdev>
+      <interface type='hostdev'><source><address type='pci' domain='0' bus='59' slot='1' function='2'/></source></interface>
+      </devices></domain>"""
+    found = domain.read(xml)
+    assert (found.uid, found.name, found.foreign) == ("4b20d080-1b54-4048-85b3-a6a62d165c01", "nova-1", True)
+    assert found.devices == ("0000:65:00.0", "0000:3b:01.2")
 
 
 def test_every_file_is_used() -> None:

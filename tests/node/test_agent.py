@@ -19,7 +19,6 @@ from outfitter.errors import Refused
 from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book
 from outfitter.node.host import Host
-from outfitter.node.publish import publish
 from outfitter.store.clock import ManualClock
 from outfitter.store.names import Names
 from tests.controllers import scene as scenes
@@ -106,7 +105,7 @@ async def test_the_fence_at_the_node() -> None:
     """A page on which two stand for one card, one of them prepared: the other does not start, and says who has it."""
     async with running(hosts_of("node", 1)) as scene:
         claim = await scene.claim("mine")
-        device = DeviceId(scene.driver, "node-0", "pci-0000-3b-01-0")
+        device = DeviceId(scene.driver, "node-0", "pci-0000-3b-00-0-vf0")
         rival = Holder("Migration", "there", "move", "uid-of-move", "vmi/red")
         mine = Holder("ResourceClaim", "here", "mine", claim["metadata"]["uid"], "vmi/blue")
         bookings = [Booking(device, mine, "nic", "booked", "2026-01-01T00:00:00Z"),
@@ -123,7 +122,7 @@ async def test_the_fence_at_the_node() -> None:
 
         async def told() -> bool:
             found = await scene.find(kinds.POD, "web")
-            return found is not None and "node-0/pci-0000-3b-01-0 is held by vmi/red" in found["status"].get("message", "")
+            return found is not None and "node-0/pci-0000-3b-00-0-vf0 is held by vmi/red" in found["status"].get("message", "")
 
         await scene.reach(told, "the pod says who has the card")
         assert [booking.state for booking in await scene.bookings()] == ["booked", "prepared"]
@@ -247,38 +246,6 @@ async def test_a_claim_that_lost_its_status_gets_it_again_from_the_page() -> Non
         await scene.reach(whole, "the status is what it was")
         await scene.running("blue")
         await scene.check_books()
-
-
-async def test_publishing_writes_only_what_changed() -> None:
-    async with app.embedded(clock=ManualClock(), names=Names(random.Random(1))) as product:
-        [host] = hosts_of("node", 3)
-        assert await publish(product.store, [host], "2026-01-01T00:00:00Z") == 3
-        revision = product.store.revision
-        assert await publish(product.store, [host], "2026-01-01T00:01:00Z") == 3
-        assert product.store.revision == revision
-        [more] = hosts_of("node", 5)
-        assert await publish(product.store, [more], "2026-01-01T00:02:00Z") == 5
-        [part] = (await product.store.list(kinds.RESOURCE_SLICE)).items
-        assert part["spec"]["pool"]["generation"] == 2
-        assert len(part["spec"]["devices"]) == 5
-        node = await product.store.get(kinds.NODE, "node-0")
-        assert conditions.is_true(node, "Ready")
-        assert node["metadata"]["labels"]["outfitter.dev/simulated"] == "true"
-        assert part["metadata"]["ownerReferences"][0]["uid"] == node["metadata"]["uid"]
-
-
-async def test_slices_belong_to_the_node_as_it_is_now() -> None:
-    """A node that was deleted and made again has another uid; slices that name the old one would be swept away."""
-    async with app.embedded(clock=ManualClock(), names=Names(random.Random(1))) as product:
-        hosts = hosts_of("node", 2, count=3)
-        assert await publish(product.store, hosts, "2026-01-01T00:00:00Z") == 6
-        await product.runner.stop()  # nobody sweeps meanwhile
-        await product.store.delete(kinds.NODE, "node-1")
-        assert await publish(product.store, hosts, "2026-01-01T00:01:00Z") == 6
-        node = await product.store.get(kinds.NODE, "node-1")
-        parts = (await product.store.list(kinds.RESOURCE_SLICE)).items
-        assert [part["spec"]["pool"]["generation"] for part in parts] == [1, 2, 1]
-        assert parts[1]["metadata"]["ownerReferences"][0]["uid"] == node["metadata"]["uid"]
 
 
 async def test_a_host_that_is_not_served_any_more_takes_nothing_new() -> None:

@@ -12,7 +12,7 @@ from outfitter import cel
 from outfitter.api import machine
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder, Page, State
+from outfitter.api.page import Booking, Holder, Mark, Marks, Page, State
 from outfitter.errors import Unsatisfiable
 from outfitter.scheduling import explain
 from outfitter.scheduling.pick import Candidate, Choice, Refusal, pick
@@ -83,12 +83,26 @@ class Pick:
     devices: Sequence[Object]
     gives: Sequence[tuple[str, str]] = ()
     held: Mapping[str, str] = field(default_factory=dict)
+    marks: Mapping[str, Marks] = field(default_factory=dict)
+    counters: Mapping[str, int] = field(default_factory=dict)
     elsewhere: Mapping[str, str] = field(default_factory=dict)
     says: str = ""
     details: Sequence[str] = ()
 
 
 VF, PF = {"kind": "VF"}, {"kind": "PF"}
+
+
+def tainted(device: Object, *effects: str) -> Object:
+    return {**device, "taints": [{"key": f"a.test/{effect.lower()}", "effect": effect} for effect in effects]}
+
+
+def taking(device: Object, amount: int) -> Object:
+    return {**device, "consumesCounters": [{"counterSet": "card", "counters": {"functions": {"value": str(amount)}}}]}
+
+
+CARD = [taking(dev("pf", **PF), 2), taking(dev("vf0", **VF), 1), taking(dev("vf1", **VF), 1)]
+WHOLE = ask("card", deviceClassName="any", expression=f'device.attributes["{DRIVER}"].kind == "PF"')
 PICKS = {
     "the first that fits, in the order of publishing": Pick(
         [ask("nic")], [dev("c", **PF), dev("b", **VF), dev("a", **VF)], gives=[("nic", "b")]),
@@ -129,16 +143,56 @@ PICKS = {
     "a device that cannot be read does not harm its neighbour": Pick(
         [ask("nic")], [{"name": "a", "attributes": {"kind": {}}}, dev("b", **VF)], gives=[("nic", "b")]),
     "no requests, nothing needed": Pick([], [dev("a", **VF)]),
+    "what is tainted is passed over": Pick(
+        [ask("nic")], [tainted(dev("a", **VF), "NoSchedule"), tainted(dev("b", **VF), "NoExecute"),
+                       tainted(dev("c", **VF), "None")], gives=[("nic", "c")]),
+    "a taint is named": Pick([ask("nic")], [tainted(dev("a", **VF), "NoSchedule", "NoExecute")],
+                             says="request nic wants 1: 1 match, 0 free",
+                             details=["a: tainted a.test/noschedule, a.test/noexecute"]),
+    "what is out of service is passed over": Pick(
+        [ask("nic")], [dev(name, **VF) for name in "abcd"], gives=[("nic", "d")],
+        marks={"a": "reserved", "b": "quarantined", "c": "unclean"}),
+    "what was done to a device is told": Pick(
+        [ask("nic")], [dev("a", **VF)], marks={"a": "quarantined"}, says="request nic wants 1: 1 match, 0 free",
+        details=[f"a: quarantined since {SINCE}: it smells"]),
+    "a card is whole while none of its functions is held": Pick(
+        [WHOLE], CARD, gives=[("card", "pf")], counters={"functions": 2}),
+    "a held function keeps the card from being given whole": Pick(
+        [WHOLE], CARD, counters={"functions": 2}, held={"vf1": "train"}, says="request card wants 1: 1 match, 0 free",
+        details=["pf: excluded by vf1 by vmi/train (claim train) in here, with which it shares card", "vf0: is not",
+                 "vf1: is not"]),
+    "the whole card keeps its functions from being given": Pick(
+        [ask("nic")], CARD, counters={"functions": 2}, held={"pf": "train"}, says="request nic wants 1: 2 match, 0 free",
+        details=["pf: is not", "vf0: excluded by pf by vmi/train", "vf1: excluded by pf by vmi/train"]),
+    "one function beside another": Pick([ask("nic")], CARD, gives=[("nic", "vf1")], counters={"functions": 2},
+                                        held={"vf0": "train"}),
+    "the card and its functions exclude each other in one claim": Pick(
+        [ask("nic"), WHOLE], CARD, counters={"functions": 2}, says="request card wants 1: 1 match, 0 free",
+        details=["pf: excluded by vf0, with which it shares card", "vf0: is not", "vf1: is not"]),
+    "a counter that is no number": Pick(
+        [ask("nic")], [taking(dev("vf0", **VF), "many")], counters={"functions": 2},  # type: ignore[arg-type]
+        says="request nic wants 1: 1 match, 0 free", details=["vf0: functions of card cannot be counted: "]),
+    "a counter that nobody published": Pick([ask("nic")], CARD, says="request nic wants 1: 2 match, 0 free",
+                                            details=["pf: is not", "vf0: takes functions of card, which is not published",
+                                                     "vf1: takes functions of card"]),
 }
 
 
 @pytest.mark.parametrize("name", PICKS)
 def test_pick(name: str) -> None:
     case = PICKS[name]
-    inventory = Inventory([part("n", *case.devices)], [page("n", *case.held.items())], [])
+    held = page("n", *case.held.items())
+    for device, which in case.marks.items():
+        held = Page(held.with_marks(which, [Mark(DeviceId(DRIVER, "n", device), "it smells", "admin", SINCE)]))
+    parts = [part("n", *case.devices, count=2 if case.counters else 1)]
+    if case.counters:
+        parts.append(part("n", count=2, name="counters"))
+        parts[1]["spec"]["sharedCounters"] = [{"name": "card", "counters": {
+            name: {"value": str(amount)} for name, amount in case.counters.items()}}]
+    inventory = Inventory(parts, [held], [])
     requests = compile_claim({"spec": {"devices": {"requests": case.requests}}}, CLASSES.get)
     elsewhere = {DeviceId(DRIVER, "n", device): why for device, why in case.elsewhere.items()}
-    verdict = pick(requests, inventory.candidates("n"), inventory.held, elsewhere)
+    verdict = pick(requests, inventory.candidates("n"), inventory.blocked, elsewhere)
     if not case.says:
         assert verdict == Choice(tuple((request, DeviceId(DRIVER, "n", device)) for request, device in case.gives))
         return

@@ -13,9 +13,11 @@ from outfitter.api.kinds import Object
 class Domain:
     """A running machine."""
 
-    uid: str  # of the instance it belongs to
+    uid: str  # of the instance it belongs to; of a foreign one its own
     name: str  # "namespace_name", as the hypervisor's own tools show it
     xml: str
+    devices: tuple[str, ...] = ()  # what it has of the host: PCI addresses and UUIDs of mediated devices
+    foreign: bool = False  # somebody else started it: we leave it alone, and its devices to it
 
 
 class Hypervisor(Protocol):

@@ -16,6 +16,7 @@ from outfitter.store.queue import Queue
 
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
 EVENTS_KEPT = timedelta(hours=1)
+OWNED = tuple(kind for kind in kinds.ALL if kind != kinds.PAST_BOOKING)  # history belongs to nobody, and there is much of it
 
 
 class Garbage:
@@ -23,7 +24,7 @@ class Garbage:
 
     name = "garbage"
 
-    def __init__(self, context: Context, served: Iterable[Kind] = kinds.ALL) -> None:
+    def __init__(self, context: Context, served: Iterable[Kind] = OWNED) -> None:
         self._context, self._store = context, context.store
         self.queue = Queue(context.clock)
         self._kinds = {kind.resource: kind for kind in served}

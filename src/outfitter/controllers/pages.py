@@ -12,7 +12,7 @@ from outfitter.api.page import Booking, Holder, Page
 from outfitter.controllers.claims import holders
 from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.controllers.schedule import purpose
-from outfitter.errors import AlreadyHeld
+from outfitter.errors import AlreadyHeld, OutOfService
 from outfitter.ledger import book
 from outfitter.store.informer import key_of
 from outfitter.store.queue import Queue
@@ -48,9 +48,9 @@ class Pages:
         for host, bookings in promised.items():
             try:
                 await book.book(self._store, host, bookings)
-            except AlreadyHeld as error:
+            except (AlreadyHeld, OutOfService) as error:
                 assert claim is not None
-                await self._context.events.warning(claim, "DeviceAlreadyHeld", f"{error}: the machine cannot start with it")
+                await self._context.events.warning(claim, "DeviceNotAvailable", f"{error}: the machine cannot start with it")
                 raise
         return None
 

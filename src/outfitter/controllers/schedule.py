@@ -14,7 +14,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, Page
 from outfitter.controllers import claims
 from outfitter.controllers.loop import Context, enqueue_on_change
-from outfitter.errors import AlreadyHeld, Conflict, NotFound
+from outfitter.errors import AlreadyHeld, Conflict, NotFound, OutOfService
 from outfitter.ledger import book
 from outfitter.scheduling.place import Inventory, Placement, Waiting, place
 from outfitter.store.base import Check, Replace, Write
@@ -73,7 +73,7 @@ class Schedule:
                 return None
             try:
                 await self._bind(pod, verdict)
-            except AlreadyHeld as error:
+            except (AlreadyHeld, OutOfService) as error:
                 await self._refuse(pod, Waiting(f"0/{len(list(self._nodes.items()))} hosts are available: {error}"))
                 raise
             name = pod["metadata"]["name"]
@@ -110,7 +110,8 @@ class Schedule:
         for claim, choice in placement.claims:
             meta = claim["metadata"]
             holder = Holder(kinds.RESOURCE_CLAIM.kind, meta["namespace"], meta["name"], meta["uid"], purpose(pod))
-            mine = [Booking(device, holder, request, "booked", now) for request, device in choice.devices]
+            mine = [Booking(device, holder, request, "booked", now, placement.amounts[device])
+                    for request, device in choice.devices]
             bookings += mine
             writes += _allocate(claim, claims.allocation(placement.host, mine), user)
         for name, claim_name in machine.claim_names(pod):
@@ -127,7 +128,7 @@ class Schedule:
         told = {**bound, "metadata": _no_revision(pod["metadata"]), "status": {**pod["status"], "conditions": placed}}
         writes += [Replace(kinds.POD, bound), Replace(kinds.POD, told, "status")]
         if bookings:
-            await book.book(self._store, placement.host, bookings, also=writes)
+            await book.book(self._store, placement.host, bookings, limits=placement.limits, also=writes)
         else:
             await self._store.commit(writes)
 

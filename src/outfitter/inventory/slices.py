@@ -1,28 +1,79 @@
-"""How a host's devices are published: ResourceSlices of resource.k8s.io/v1, one pool per host."""
+"""How a host's devices are published: ResourceSlices of resource.k8s.io/v1, one pool per host.
+
+A physical function and its virtual ones exclude each other: where both are offered, each virtual function takes one of a
+shared counter and the physical one takes all of it, so that whoever allocates, Kubernetes included, gives one or the others."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 
 from outfitter.api import kinds
+from outfitter.api.device import PCI_BUS_ID
 from outfitter.api.kinds import Object
+from outfitter.inventory import providers
+from outfitter.inventory.mdev import Mdev
+from outfitter.inventory.names import Names
 from outfitter.inventory.offer import Offered
+from outfitter.inventory.pci import Device, Kind
 
 PER_SLICE = 128  # devices that Kubernetes takes in one slice
+PER_SLICE_COUNTED = 64  # and when one of them has taints or takes of counters
+MAX_COUNTER_SETS = 8  # in one slice
 MAX_NAME = 253  # characters of an object's name
 MAX_TEXT = 64  # characters of an attribute's text
+MAX_PIECES = 5  # attributes over which a list of traits may be spread: there are at most 32 for a device
 STANDARD = "resource.kubernetes.io"
+COUNTER = "functions"  # of a physical function: how many virtual ones it can be
+# What a device has only while the host's own driver is bound to it; not news while a machine has it.
+VOLATILE = ("driver", "interface", "serial")
+
+Nobody = Names(None)
 
 
-def slices(
-    node: str, driver: str, offered: Iterable[Offered], generation: int, node_uid: str | None = None
+def describe(offered: Sequence[Offered], names: Names = Nobody) -> list[Object]:
+    """The devices as a slice lists them."""
+    shared = shared_counters(offered)
+    owners = {one.device.address: one.name for one in offered if isinstance(one.device, Device) and one.name in shared}
+    out = []
+    for one in offered:
+        device = _mdev(one, one.device) if isinstance(one.device, Mdev) else _function(one, one.device, names)
+        if one.name in shared:
+            device["consumesCounters"] = [_takes(one.name, shared[one.name])]
+        elif isinstance(one.device, Device) and one.device.parent in owners:
+            device["consumesCounters"] = [_takes(owners[one.device.parent], 1)]
+        out.append(device)
+    return out
+
+
+def shared_counters(offered: Iterable[Offered]) -> dict[str, int]:
+    """The physical functions that are offered beside virtual functions of theirs: name -> how many of these."""
+    parents: dict[str, str] = {}
+    children: dict[str, int] = defaultdict(int)
+    for one in offered:
+        if isinstance(one.device, Device):
+            if one.device.kind is Kind.PF:
+                parents[one.device.address] = one.name
+            elif one.device.parent is not None:
+                children[one.device.parent] += 1
+    return {name: children[address] for address, name in parents.items() if children.get(address)}
+
+
+def _takes(counter_set: str, amount: int) -> Object:
+    return {"counterSet": counter_set, "counters": {COUNTER: {"value": str(amount)}}}
+
+
+def pool(
+    node: str, driver: str, devices: Sequence[Object], counters: Mapping[str, int], *, generation: int,
+    node_uid: str | None = None,
 ) -> list[Object]:
-    """The whole pool of a host at one generation; no slices if it offers nothing. With the uid of its Node object the
-    slices go when the node goes."""
-    devices = [_device(entry) for entry in offered]
-    parts = [devices[start:start + PER_SLICE] for start in range(0, len(devices), PER_SLICE)]
+    """The whole pool of a host at one generation; no slices if it offers nothing. With the uid of its Node object the slices go
+    when the node goes."""
+    each = PER_SLICE_COUNTED if any("taints" in one or "consumesCounters" in one for one in devices) else PER_SLICE
+    parts: list[Object] = [{"devices": list(devices[start:start + each])} for start in range(0, len(devices), each)]
+    sets = [{"name": name, "counters": {COUNTER: {"value": str(count)}}} for name, count in counters.items()]
+    parts += [{"sharedCounters": sets[start:start + MAX_COUNTER_SETS]} for start in range(0, len(sets), MAX_COUNTER_SETS)]
     return [
         {
             "apiVersion": kinds.RESOURCE_SLICE.api_version,
@@ -32,7 +83,7 @@ def slices(
                 "driver": driver,
                 "nodeName": node,
                 "pool": {"name": node, "generation": generation, "resourceSliceCount": len(parts)},
-                "devices": part,
+                **part,
             },
         }
         for index, part in enumerate(parts)
@@ -49,9 +100,19 @@ def _by_name(objects: Sequence[Object]) -> list[tuple[str, Object]]:
 
 
 def _content(obj: Object) -> Object:
+    """What a slice says: without its generation, and without when a taint was added."""
     spec = obj["spec"]
-    pool = {key: value for key, value in spec["pool"].items() if key != "generation"}
-    return {**{key: value for key, value in obj.items() if key != "metadata"}, "spec": {**spec, "pool": pool}}
+    out = {**spec, "pool": {key: value for key, value in spec["pool"].items() if key != "generation"}}
+    if "devices" in spec:
+        out["devices"] = [_untimed(device) for device in spec["devices"]]
+    return out
+
+
+def _untimed(device: Object) -> Object:
+    if not device.get("taints"):
+        return device
+    taints = [{key: value for key, value in taint.items() if key != "timeAdded"} for taint in device["taints"]]
+    return {**device, "taints": taints}
 
 
 def _metadata(name: str, node: str, node_uid: str | None) -> Object:
@@ -72,34 +133,93 @@ def _name(node: str, driver: str, index: int) -> str:
     return node + tail
 
 
-def _device(entry: Offered) -> Object:
-    device = entry.device
+def _function(one: Offered, device: Device, names: Names) -> Object:
+    vendor, product = names.of(device.vendor, device.product)
+    entry = one.entry
     texts = {
-        f"{STANDARD}/pciBusID": device.address,
+        PCI_BUS_ID: device.address,
         f"{STANDARD}/pcieRoot": device.pcie_root,
         "vendor": device.vendor,
         "product": device.product,
         "class": device.class_code,
+        "vendorName": vendor,
+        "productName": product,
+        "className": names.class_name(device.class_code),
+        "revision": device.revision,
         "driver": device.driver,
         "kind": device.kind.value,
         "parent": device.parent,
         "serial": device.serial,
-        **dict(_members(entry)),
+        "interface": device.interfaces[0] if device.interfaces else None,
+        "resourceClass": providers.resource_class(device, entry),
+        "physicalNetwork": entry.physical_network if entry else None,
+        **_pieces("members", [member.address for member in one.members] if len(one.members) > 1 else ()),
+        **_pieces("traits", sorted(providers.traits(device, entry)), MAX_PIECES),
     }
-    numbers = {f"{STANDARD}/numaNode": device.numa, "iommuGroup": device.iommu_group}
-    attributes: Object = {name: {"string": text} for name, text in texts.items() if text is not None}
-    attributes |= {name: {"int": number} for name, number in numbers.items() if number is not None}
-    return {"name": entry.name, "attributes": attributes}
+    flags = {"liveMigratable": entry.live_migratable, "oneTimeUse": entry.one_time_use or None} if entry else {}
+    capacity = {"bandwidth": f"{device.speed}M"} if device.speed else {}
+    return _device(one.name, texts, {f"{STANDARD}/numaNode": device.numa, "iommuGroup": device.iommu_group}, flags, capacity)
 
 
-def _members(entry: Offered) -> Iterator[tuple[str, str]]:
-    """All functions of the device if there are several: in "members", and as a text has few characters, what does not
-    fit in "members2", "members3" and so on."""
-    if len(entry.members) < 2:
-        return
-    addresses = [member.address for member in entry.members]
-    each = (MAX_TEXT + 1) // (max(map(len, addresses)) + 1)
-    rest, number = iter(addresses), 1
-    while part := list(islice(rest, each)):
-        yield f"members{number if number > 1 else ''}", ",".join(part)
-        number += 1
+def _mdev(one: Offered, mdev: Mdev) -> Object:
+    entry = one.entry
+    texts = {
+        f"{STANDARD}/pcieRoot": mdev.pcie_root,
+        "mdevUUID": mdev.uuid,
+        "mdevType": mdev.type_id,
+        "mdevTypeName": mdev.type_name,
+        "deviceApi": mdev.device_api,
+        "kind": "MDEV",
+        "parent": mdev.parent,
+        **_pieces("traits", sorted(entry.traits) if entry else (), MAX_PIECES),
+    }
+    capacity = {"memory": f"{mdev.memory // (1 << 20)}Mi"} if mdev.memory else {}
+    return _device(one.name, texts, {f"{STANDARD}/numaNode": mdev.numa, "iommuGroup": mdev.iommu_group}, {}, capacity)
+
+
+def _device(
+    name: str, texts: Mapping[str, str | None], numbers: Mapping[str, int | None], flags: Mapping[str, bool | None],
+    capacity: Mapping[str, str],
+) -> Object:
+    attributes: Object = {key: {"string": text[:MAX_TEXT]} for key, text in texts.items() if text}
+    attributes |= {key: {"int": number} for key, number in numbers.items() if number is not None}
+    attributes |= {key: {"bool": flag} for key, flag in flags.items() if flag is not None}
+    out: Object = {"name": name, "attributes": attributes}
+    if capacity:
+        out["capacity"] = {key: {"value": amount} for key, amount in capacity.items()}
+    return out
+
+
+def _pieces(key: str, words: Iterable[str], most: int | None = None) -> dict[str, str]:
+    """A list as texts: in `key`, and as a text has few characters, what does not fit in "key2", "key3" and so on. A word that
+    is longer than a text cannot be published, nor what is beyond `most` texts."""
+    lines: list[str] = []
+    for word in words:
+        if len(word) > MAX_TEXT:
+            continue
+        if lines and len(lines[-1]) + 1 + len(word) <= MAX_TEXT:
+            lines[-1] += f",{word}"
+        else:
+            lines.append(word)
+    return {f"{key}{number if number > 1 else ''}": line for number, line in enumerate(lines[:most], start=1)}
+
+
+def is_virtual(published: Mapping[str, object]) -> bool:
+    """Whether a published device is a virtual function."""
+    function = remembered(published)
+    return function is not None and function.kind.is_vf
+
+
+def remembered(published: Mapping[str, object]) -> Device | None:
+    """A PCI function as it was published, for one that is no longer on the bus; None if it was none."""
+    attributes = published.get("attributes")
+    said = {key: next(iter(value.values()), None) for key, value in attributes.items()} if isinstance(attributes, dict) else {}
+    kind, address = said.get("kind"), said.get(PCI_BUS_ID)
+    if kind not in set(Kind) or not isinstance(address, str):
+        return None
+    return Device(
+        address=address, kind=Kind(kind), vendor=said.get("vendor"), product=said.get("product"),
+        class_code=said.get("class"), revision=said.get("revision"), driver=said.get("driver"), parent=said.get("parent"),
+        numa=said.get(f"{STANDARD}/numaNode"), pcie_root=said.get(f"{STANDARD}/pcieRoot"),
+        iommu_group=said.get("iommuGroup"), members=(), serial=said.get("serial"), interfaces=(), name=str(published["name"]),
+    )

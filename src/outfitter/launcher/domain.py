@@ -11,8 +11,11 @@ from outfitter.api.kinds import Object
 from outfitter.api.quantity import to_int
 from outfitter.launcher import hostdev
 
+NAMESPACE = "https://outfitter.dev/xmlns/domain/1.0"
+OURS = f"{{{NAMESPACE}}}machine"  # the mark by which a domain is known again as one of ours
 DEFAULT_MEMORY = "1Gi"
 MACHINE = "q35"
+ET.register_namespace("outfitter", NAMESPACE)
 
 
 def build(instance: Object) -> Domain:
@@ -21,6 +24,7 @@ def build(instance: Object) -> Domain:
     root = ET.Element("domain", type="qemu")
     _text(root, "name", name)
     _text(root, "uuid", (spec.get("firmware") or {}).get("uuid") or meta["uid"])
+    ET.SubElement(ET.SubElement(root, "metadata"), OURS, instance=meta["uid"])
     ET.SubElement(root, "memory", unit="b").text = str(to_int(_memory(spec)))
     _text(root, "vcpu", str(_vcpus(spec)), placement="static")
     system = ET.SubElement(root, "os")
@@ -30,7 +34,18 @@ def build(instance: Object) -> Domain:
     devices = ET.SubElement(root, "devices")
     devices.extend(list(hostdev.hostdevs(instance)))  # a list: extend would hide why a generator refused
     ET.indent(root)
-    return Domain(meta["uid"], name, ET.tostring(root, encoding="unicode") + "\n")
+    return Domain(meta["uid"], name, ET.tostring(root, encoding="unicode") + "\n", hostdev.sources(root))
+
+
+def read(xml: str, uid: str = "") -> Domain:
+    """A domain that was found running; `uid` by which it is known, else what it says of itself. ValueError: it is none."""
+    try:
+        root = ET.fromstring(xml)
+    except ET.ParseError as error:
+        raise ValueError(str(error)) from error
+    mark = root.find(f"metadata/{OURS}")
+    own = root.findtext("uuid", "") if mark is None else mark.get("instance", "")
+    return Domain(uid or own, root.findtext("name", ""), xml, hostdev.sources(root), foreign=mark is None)
 
 
 def _text(parent: ET.Element, tag: str, text: str, **attributes: str) -> None:

@@ -27,6 +27,18 @@ def hostdevs(instance: Mapping[str, Any]) -> Iterator[ET.Element]:
             yield from _claimed(instance, ref)
 
 
+def sources(domain: ET.Element) -> tuple[str, ...]:
+    """What a domain has of its host: addresses of PCI functions and UUIDs of mediated devices, in its order."""
+    found = []
+    for source in domain.iterfind("devices/*/source/address"):
+        if uuid := source.get("uuid"):
+            found.append(uuid)
+        elif source.get("bus") is not None and source.get("type", "pci") == "pci":
+            domain_, bus, slot, function = (int(source.get(part) or "0", 0) for part in ("domain", "bus", "slot", "function"))
+            found.append(f"{domain_:04x}:{bus:02x}:{slot:02x}.{function:x}")
+    return tuple(found)
+
+
 def _claimed(instance: Mapping[str, Any], ref: machine.DeviceRef) -> Iterator[ET.Element]:
     entries = [entry for entry in machine.statuses(instance, ref.list) if entry.get("name") == ref.name]
     if not entries:

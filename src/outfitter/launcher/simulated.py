@@ -6,9 +6,9 @@ import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 from outfitter.api.hypervisor import Domain
+from outfitter.launcher import domain as domains
 
 log = logging.getLogger(__name__)
 ROOM = 200  # characters of a domain's name in the name of its file
@@ -28,11 +28,10 @@ class Simulated:
                 self._adopt(path)
 
     def _adopt(self, path: Path) -> None:
-        xml = path.read_text()
         uid, _, _ = path.stem.partition("_")
         try:
-            self._domains[uid] = Domain(uid, ET.fromstring(xml).findtext("name", ""), xml)
-        except ET.ParseError as error:
+            self._domains[uid] = domains.read(path.read_text(), uid)
+        except ValueError as error:
             log.warning("%s is not a domain (%s); it is left alone", path, error)
 
     async def domains(self) -> Mapping[str, Domain]:

@@ -6,7 +6,6 @@ Every step may be repeated; a step that was done before a crash is found done.""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable
 
@@ -17,6 +16,7 @@ from outfitter.api.kinds import Object
 from outfitter.errors import AlreadyHeld, NotFound, Refused
 from outfitter.ledger import book
 from outfitter.node.host import Host
+from outfitter.node.keep import Keeper
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
 from outfitter.store.events import Recorder
@@ -37,6 +37,7 @@ class Agent:
         hosts: Iterable[Host],
         *,
         build: Builder,
+        keeper: Keeper,
         pods: Informer[Object],
         instances: Informer[Object],
         claims: Informer[Object],
@@ -44,14 +45,14 @@ class Agent:
         clock: Clock,
         events: Recorder,
     ) -> None:
-        self._store, self._clock, self._events, self._build = store, clock, events, build
+        self._store, self._clock, self._events, self._build, self._keeper = store, clock, events, build, keeper
         self.hosts = {host.name: host for host in hosts}
         self.queue = Queue(clock)
         self._pods, self._instances, self._claims = pods, instances, claims
         pods.add_index("node", lambda pod: [pod["spec"].get("nodeName") or ""])
         pods.add_index("instance", lambda pod: [_instance_key(pod) or ""])
         pods.add_index("claim", machine.claim_keys)
-        self._locks = {name: asyncio.Lock() for name in self.hosts}  # a host's leftovers are told from what is just starting
+        self._locks = keeper.locks  # a host's leftovers are told from what is just starting
         pods.on_change(self._pod_changed)
         instances.on_change(self._instance_changed)
         claims.on_change(self._claim_changed)
@@ -166,7 +167,9 @@ class Agent:
             if (device.driver, device.pool) == (host.driver, host.name) and device.device in wanted - names:
                 raise AlreadyHeld(device.short, by=str(booking.holder), since=booking.since)
         if wanted <= names and any(booking.state != "prepared" for booking in bookings):
-            names = {booking.device.device for booking in await book.mark(self._store, host.name, uid, "prepared")}
+            used = [host.device(name) for name in sorted(wanted & self._keeper.once[host.name])]
+            held = await book.mark(self._store, host.name, uid, "prepared", now=rfc3339(self._clock.now()), unclean=used)
+            names = {booking.device.device for booking in held}
         return names
 
     async def _say_waiting(self, pod: Object, why: str) -> None:
@@ -242,7 +245,7 @@ class Agent:
         owners = [machine.owner(pod, kinds.INSTANCE.kind) for pod in pods]
         alive = {owner["uid"] for owner in owners if owner is not None}
         for uid, domain in (await host.hypervisor.domains()).items():
-            if uid not in alive:
+            if uid not in alive and not domain.foreign:
                 log.warning("%s: %s runs without a pod; stopping it", host.name, domain.name)
                 await host.hypervisor.stop(uid)
         used = self._claims_in_use(pods)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from outfitter.api.device import DeviceId
 from outfitter.api.hypervisor import Hypervisor
+from outfitter.inventory.config import Settings
 from outfitter.inventory.tree import Tree
 
 
@@ -18,3 +20,7 @@ class Host:
     capacity: Mapping[str, str]  # cpu, memory
     labels: Mapping[str, str]
     simulated: bool  # runs any pod by pretending; a real host runs machines only
+    settings: Settings = field(default_factory=Settings)  # what it offers, and how it is counted
+
+    def device(self, name: str) -> DeviceId:
+        return DeviceId(self.driver, self.name, name)

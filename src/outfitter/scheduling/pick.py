@@ -4,12 +4,11 @@ First fit in the order in which the devices were published, as Kubernetes does."
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from outfitter import cel
 from outfitter.api.device import DeviceId
-from outfitter.api.page import Booking
 from outfitter.scheduling.request import Request
 
 
@@ -20,6 +19,8 @@ class Candidate:
     id: DeviceId
     device: cel.Device | None  # None: what was published of it cannot be read
     broken: str = ""  # and why
+    taints: tuple[str, ...] = ()  # keys of those that keep everybody new away
+    takes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # counter set -> counter -> how much
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,24 +38,30 @@ class Refusal:
     details: tuple[str, ...] = ()
 
 
-Held = Callable[[DeviceId], Booking | None]
+# Why a device is not to be had, or None; given those that go away in the same decision.
+Blocked = Callable[[Candidate, Collection[DeviceId]], str | None]
 
 
 def pick(
-    requests: Sequence[Request], candidates: Sequence[Candidate], held: Held, elsewhere: Mapping[DeviceId, str] | None = None
+    requests: Sequence[Request], candidates: Sequence[Candidate], blocked: Blocked,
+    elsewhere: Mapping[DeviceId, str] | None = None,
 ) -> Choice | Refusal:
     """Everything that the requests ask for, or the reason why not. `elsewhere`: devices that are already given away in the same
     decision, and to whom."""
     chosen: list[tuple[str, DeviceId]] = []
     taken = dict(elsewhere or {})
     for request in requests:
-        verdicts = {candidate.id: _verdict(request, candidate, held, taken) for candidate in candidates}
-        fits = [device for device, verdict in verdicts.items() if verdict is None]
-        if len(fits) < request.count:
-            return _refusal(request, verdicts, len(fits))
-        for device in fits[: request.count]:
-            chosen.append((request.name, device))
-            taken[device] = "another request of the same claim"
+        verdicts: dict[DeviceId, _No | None] = {}
+        free = 0
+        for candidate in candidates:
+            verdicts[candidate.id] = verdict = _verdict(request, candidate, blocked, taken)
+            if verdict is None:
+                free += 1
+                if free <= request.count:
+                    chosen.append((request.name, candidate.id))
+                    taken[candidate.id] = "another request of the same claim"
+        if free < request.count:
+            return _refusal(request, verdicts, free)
     return Choice(tuple(chosen))
 
 
@@ -64,7 +71,7 @@ class _No:
     matches: bool  # it is what was asked for, but not to be had
 
 
-def _verdict(request: Request, candidate: Candidate, held: Held, taken: Mapping[DeviceId, str]) -> _No | None:
+def _verdict(request: Request, candidate: Candidate, blocked: Blocked, taken: Mapping[DeviceId, str]) -> _No | None:
     if candidate.device is None:
         return _No(f"cannot be read: {candidate.broken}", matches=False)
     try:
@@ -74,8 +81,8 @@ def _verdict(request: Request, candidate: Candidate, held: Held, taken: Mapping[
         return _No(f"request {request.name} cannot be told of it: {error}", matches=False)
     if candidate.id in taken:
         return _No(f"goes to {taken[candidate.id]}", matches=True)
-    if booking := held(candidate.id):
-        return _No(f"held by {booking.holder} since {booking.since}", matches=True)
+    if why := blocked(candidate, taken):
+        return _No(why, matches=True)
     return None
 
 

@@ -3,20 +3,23 @@ host and each device."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from outfitter import cel
 from outfitter.api import allocation, machine
 from outfitter.api.device import DeviceId, newest_pools
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Page
+from outfitter.api.page import MARKS, Booking, Limits, Page
+from outfitter.cel import quantity
 from outfitter.errors import Invalid
 from outfitter.scheduling.pick import Candidate, Choice, Refusal, pick
 from outfitter.scheduling.request import Classes, Request, compile_claim
 
 Claims = Callable[[str, str], Object | None]  # namespace, name -> ResourceClaim
+CounterSet = tuple[str, str, str]  # driver, pool, name
+KEEPS_AWAY = ("NoSchedule", "NoExecute")  # effects of a taint
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,8 @@ class Placement:
 
     host: str
     claims: tuple[tuple[Object, Choice], ...]
+    amounts: Mapping[DeviceId, dict[str, Any]] = field(default_factory=dict)  # how much of each device that is
+    limits: Limits = field(default_factory=Limits)  # what was published to be counted against
 
 
 class Inventory:
@@ -48,16 +53,67 @@ class Inventory:
 
     def __init__(self, slices: Iterable[Mapping[str, Any]], pages: Iterable[Page], nodes: Sequence[Object]) -> None:
         self.nodes = nodes
-        self._held: dict[DeviceId, Booking] = {booking.device: booking for page in pages for booking in page.bookings}
+        self._held: dict[DeviceId, Booking] = {}
+        self._marks: dict[DeviceId, str] = {}
+        for page in pages:
+            self._held |= {booking.device: booking for booking in page.bookings if booking.counted}
+            self._marks |= {mark.device: f"{which} since {mark.since}{f': {mark.reason}' if mark.reason else ''}"
+                            for which in MARKS for mark in page.marks(which)}
         self._candidates: dict[str, list[Candidate]] = {}
+        self._counters: dict[CounterSet, Mapping[str, str]] = {}
+        self._takers: dict[CounterSet, list[Candidate]] = {}
         for (driver, pool), parts in sorted(newest_pools(slices).items()):
             for part in parts:
                 spec = part["spec"]
+                for entry in spec.get("sharedCounters") or ():
+                    self._counters[driver, pool, entry["name"]] = _amounts(entry["counters"])
                 for device in spec.get("devices") or ():
-                    self._candidates.setdefault(spec.get("nodeName", ""), []).append(_candidate(driver, pool, device))
+                    candidate = _candidate(driver, pool, device)
+                    self._candidates.setdefault(spec.get("nodeName", ""), []).append(candidate)
+                    for name in candidate.takes:
+                        self._takers.setdefault((driver, pool, name), []).append(candidate)
 
-    def held(self, device: DeviceId) -> Booking | None:
-        return self._held.get(device)
+    def blocked(self, candidate: Candidate, taken: Collection[DeviceId] = ()) -> str | None:
+        """Why a device is not to be had, beside those that are taken in the same decision; None if it is."""
+        if booking := self._held.get(candidate.id):
+            return f"held by {booking.holder} since {booking.since}"
+        if mark := self._marks.get(candidate.id):
+            return mark
+        if candidate.taints:
+            return f"tainted {', '.join(candidate.taints)}"
+        for name, amounts in candidate.takes.items():
+            if why := self._short(candidate, name, amounts, taken):
+                return why
+        return None
+
+    def _short(self, candidate: Candidate, name: str, amounts: Mapping[str, str], taken: Collection[DeviceId]) -> str | None:
+        """Which counter has too little left, and who has the rest of it."""
+        place = (candidate.id.driver, candidate.id.pool, name)
+        others = [other for other in self._takers[place] if other.id in self._held or other.id in taken]
+        for counter, wanted in amounts.items():
+            limit = self._counters.get(place, {}).get(counter)
+            if limit is None:
+                return f"takes {counter} of {name}, which is not published"
+            try:
+                used = sum((quantity.parse(other.takes[name].get(counter, "0")) for other in others), quantity.parse(wanted))
+                enough = used <= quantity.parse(limit)
+            except ValueError as error:
+                return f"{counter} of {name} cannot be counted: {error}"
+            if not enough:
+                who = [f"{other.id.device}{f' by {self._held[other.id].holder}' if other.id in self._held else ''}"
+                       for other in others]
+                return f"excluded by {', '.join(who[:3])}{' and more' if len(who) > 3 else ''}, with which it shares {name}"
+        return None
+
+    def amount(self, device: DeviceId, node: str) -> dict[str, Any]:
+        """How much of a device a booking of the whole of it takes."""
+        takes = next((candidate.takes for candidate in self.candidates(node) if candidate.id == device), {})
+        counters = {name: dict(amounts) for name, amounts in takes.items()}
+        return {"whole": True, "counters": counters} if counters else {"whole": True}
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(counters=self._counters)
 
     def candidates(self, node: str) -> Sequence[Candidate]:
         return self._candidates.get(node, ())
@@ -65,10 +121,16 @@ class Inventory:
 
 def _candidate(driver: str, pool: str, device: Mapping[str, Any]) -> Candidate:
     name = DeviceId(driver, pool, device["name"])
+    taints = tuple(taint["key"] for taint in device.get("taints") or () if taint.get("effect") in KEEPS_AWAY)
+    takes = {entry["counterSet"]: _amounts(entry["counters"]) for entry in device.get("consumesCounters") or ()}
     try:
-        return Candidate(name, cel.Device.from_slice(driver, device))
+        return Candidate(name, cel.Device.from_slice(driver, device), "", taints, takes)
     except Invalid as error:
-        return Candidate(name, None, error.message)
+        return Candidate(name, None, error.message, taints, takes)
+
+
+def _amounts(counters: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(each.get("value", "")) for name, each in counters.items()}
 
 
 def place(pod: Object, claims: Claims, classes: Classes, inventory: Inventory) -> Placement | Waiting:
@@ -101,7 +163,8 @@ def place(pod: Object, claims: Claims, classes: Classes, inventory: Inventory) -
         if isinstance(verdict, Refusal):
             refusals.append((host, verdict))
         else:
-            return Placement(host, verdict)
+            amounts = {device: inventory.amount(device, host) for _, choice in verdict for _, device in choice.devices}
+            return Placement(host, verdict, amounts, inventory.limits)
     return Waiting(_summary(refusals), tuple(refusals))
 
 
@@ -117,7 +180,7 @@ def _on(
     chosen: list[tuple[Object, Choice]] = []
     taken: dict[DeviceId, str] = {}
     for claim, requests in wanted:
-        choice = pick(requests, inventory.candidates(host), inventory.held, taken)
+        choice = pick(requests, inventory.candidates(host), inventory.blocked, taken)
         if isinstance(choice, Refusal):
             return choice
         taken.update((device, f"claim {claim['metadata']['name']} of the same pod") for _, device in choice.devices)

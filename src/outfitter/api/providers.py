@@ -1,0 +1,84 @@
+"""A host's provider tree as it is stored: one object a host, named after it. Providers that others made stand beside ours and
+are left as they are."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from outfitter.api.kinds import PROVIDER_TREE, Object
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """How much of one resource class a provider has, in Placement's words."""
+
+    total: int
+    reserved: int = 0  # what an operator keeps out; devices that must be cleaned are counted from the page
+    min_unit: int = 1
+    max_unit: int | None = None  # None: the total
+    step_size: int = 1
+    allocation_ratio: float = 1.0
+
+    def to_object(self) -> Object:
+        return {"total": self.total, "reserved": self.reserved, "min_unit": self.min_unit,
+                "max_unit": self.total if self.max_unit is None else self.max_unit, "step_size": self.step_size,
+                "allocation_ratio": self.allocation_ratio}
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    name: str
+    uuid: str
+    parent: str  # the name of the provider above it; "" for the host itself
+    generation: int
+    inventories: Mapping[str, Inventory]
+    traits: frozenset[str]
+    configured: frozenset[str] = frozenset()  # those of the traits that device_spec asked for
+    devices: tuple[str, ...] = ()  # names of the devices that are counted here
+    extra: Mapping[str, Any] = field(default_factory=dict)  # fields of the stored entry that we do not know
+
+    def to_object(self) -> Object:
+        return {
+            **copy.deepcopy(dict(self.extra)), "name": self.name, "uuid": self.uuid, "parent": self.parent,
+            "generation": self.generation, "inventories": {name: each.to_object() for name, each in self.inventories.items()},
+            "traits": sorted(self.traits), "configured": sorted(self.configured), "devices": list(self.devices),
+        }
+
+
+_KNOWN = {"name", "uuid", "parent", "generation", "inventories", "traits", "configured", "devices"}
+
+
+def _inventory(raw: Mapping[str, Any]) -> Inventory:
+    total, max_unit = int(raw["total"]), raw.get("max_unit")
+    return Inventory(total, int(raw.get("reserved") or 0), int(raw.get("min_unit") or 1),
+                     None if max_unit in (None, total) else int(max_unit), int(raw.get("step_size") or 1),
+                     float(raw.get("allocation_ratio") or 1.0))
+
+
+def _provider(raw: Mapping[str, Any]) -> Provider:
+    return Provider(
+        raw["name"], raw.get("uuid") or "", raw.get("parent") or "", int(raw.get("generation") or 0),
+        {name: _inventory(each) for name, each in (raw.get("inventories") or {}).items()},
+        frozenset(raw.get("traits") or ()), frozenset(raw.get("configured") or ()), tuple(raw.get("devices") or ()),
+        {key: value for key, value in raw.items() if key not in _KNOWN},
+    )
+
+
+def read(obj: Mapping[str, Any] | None) -> tuple[Provider, ...]:
+    """The providers of a stored tree; none if there is none."""
+    return () if obj is None else tuple(_provider(raw) for raw in (obj.get("spec") or {}).get("providers") or ())
+
+
+def blank(host: str) -> Object:
+    return {"apiVersion": PROVIDER_TREE.api_version, "kind": PROVIDER_TREE.kind, "metadata": {"name": host},
+            "spec": {"providers": []}}
+
+
+def with_providers(obj: Mapping[str, Any], providers: Iterable[Provider]) -> Object:
+    """The tree with these providers; the rest of the object stays."""
+    out = copy.deepcopy(dict(obj))
+    out["spec"] = {**(out.get("spec") or {}), "providers": [provider.to_object() for provider in providers]}
+    return out

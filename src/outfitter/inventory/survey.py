@@ -1,0 +1,118 @@
+"""A host at one moment: what it offers, what it withholds and why, and what it no longer offers though somebody has it.
+
+A device that somebody has stays where people can see it: when it is no longer listed or no longer on the bus it is published
+as it was, and nobody new gets it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from outfitter.api.kinds import Object
+from outfitter.inventory import providers, slices
+from outfitter.inventory.config import Settings
+from outfitter.inventory.names import Names
+from outfitter.inventory.offer import Offered, Withheld, offer
+from outfitter.inventory.pci import Device
+from outfitter.inventory.scan import Scan
+
+Left = Literal["unlisted", "vanished"]
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    offered: tuple[Offered, ...]
+    withheld: tuple[Withheld, ...]
+    left: Mapping[str, Left]  # devices that somebody has and that are not as they were: name -> what became of them
+    kept: tuple[Object, ...]  # those of them that are no longer offered, as they were published
+    names: Mapping[str, str]  # PCI address or UUID -> name of the device that it belongs to
+    groups: Mapping[str, str]  # device -> the provider on which it is counted
+    once: frozenset[str]  # devices that are given away once, and then must be cleaned
+    orphans: tuple[Device, ...]  # listed virtual functions without a parent
+
+    def address(self, device: str) -> str:
+        """Where a device stands or stood, for a person."""
+        return next((where for where, name in self.names.items() if name == device), device)
+
+
+def survey(
+    host: str, settings: Settings, found: Scan, published: Sequence[Object] = (), *, held: Collection[str] = (),
+    running: Collection[str] = (),
+) -> Survey:
+    """`published`: devices of the host's slices as they stand; `held`: names of those that are booked; `running`: addresses and
+    UUIDs that machines on the host really have. Invalid: device_spec asks of this host what cannot be."""
+    before = {device["name"]: device for device in published}
+    there = {device.name for device in found.devices} | {mdev.name for mdev in found.mdevs}
+    ghosts = _ghosts(before, there, set(held), set(running))
+    answer = offer((*found.devices, *ghosts.values()), found.mdevs, settings.device_spec)
+    offered = {one.name: one for one in answer.offered}
+    left: dict[str, Left] = dict.fromkeys(ghosts, "vanished")
+    for name in before:
+        if name in held and name not in offered and name not in left:
+            left[name] = "unlisted" if name in there else "vanished"
+    entries = settings.device_spec.match(found.devices) if settings.device_spec is not None else {}
+    return Survey(
+        answer.offered, tuple(one for one in answer.withheld if one.device.name not in ghosts), left,
+        tuple(before[name] for name in left if name not in offered), _names(found, answer.offered, published),
+        {one.name: providers.provider_name(host, one.device) for one in answer.offered if isinstance(one.device, Device)},
+        frozenset(one.name for one in answer.offered if one.entry is not None and one.entry.one_time_use),
+        tuple(device for device in found.devices if device.kind.is_vf and device.parent is None
+              and device.address in entries and not entries[device.address].physical_network),
+    )
+
+
+def _ghosts(before: Mapping[str, Object], there: set[str], held: set[str], running: set[str]) -> dict[str, Device]:
+    """Functions that somebody has and that are no longer on the bus, as they were published. Each is in a group of its own: the
+    number of the one it was in may be another's by now."""
+    out: dict[str, Device] = {}
+    for name, device in before.items():
+        ghost = slices.remembered(device) if name not in there else None
+        if ghost is not None and (name in held or ghost.address in running):
+            out[name] = replace(ghost, iommu_group=-1 - len(out))
+    return out
+
+
+def _names(found: Scan, offered: Sequence[Offered], published: Sequence[Object]) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for device in published:
+        ghost = slices.remembered(device)
+        if ghost is not None:
+            names[ghost.address] = ghost.name
+    names |= {device.address: device.name for device in found.devices}
+    names |= {mdev.uuid: mdev.name for mdev in found.mdevs}
+    names |= {member.address: one.name for one in offered for member in one.members}
+    return names
+
+
+def devices(
+    seen: Survey, published: Sequence[Object], held: Collection[str], taints: Mapping[str, Sequence[Object]], names: Names
+) -> list[Object]:
+    """What the slices say: what is offered, then what is only kept, each with its taints. While somebody has a device it says
+    what it said before of what only its own driver tells."""
+    before = {device["name"]: device for device in published}
+    out = []
+    for device in (*slices.describe(seen.offered, names), *seen.kept):
+        name, old = device["name"], before.get(device["name"])
+        said = device
+        if old is not None and name in seen.left:
+            said = old
+        elif old is not None and name in held:
+            said = _steady(device, old)
+        out.append(_tainted(said, old, taints.get(name, ())))
+    return out
+
+
+def _steady(device: Object, old: Object) -> Object:
+    attributes = {key: value for key, value in device["attributes"].items() if key not in slices.VOLATILE}
+    attributes |= {key: old["attributes"][key] for key in slices.VOLATILE if key in old["attributes"]}
+    return {**device, "attributes": attributes} | ({"capacity": old["capacity"]} if "capacity" in old else {})
+
+
+def _tainted(device: Object, old: Object | None, taints: Sequence[Object]) -> Object:
+    """With these taints; one that was there already keeps its time."""
+    out = {key: value for key, value in device.items() if key != "taints"}
+    times = {taint["key"]: taint["timeAdded"] for taint in (old or {}).get("taints") or () if "timeAdded" in taint}
+    if taints:
+        out["taints"] = [{**taint, **({"timeAdded": times[taint["key"]]} if taint["key"] in times else {})} for taint in taints]
+    return out
