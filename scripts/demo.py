@@ -104,7 +104,7 @@ def story(demo: Demo) -> None:
 
     tell("What the hosts have. Each host publishes its devices in a slice, and says what it knows of them.")
     demo.run("outfit get nodes", "node-0", "Ready")
-    demo.run("outfit describe resourceslice node-0-pci.outfitter.dev-0", "pci-0000-3b-01-0", "0000:3b:01.0")
+    demo.run("outfit describe resourceslice node-0-pci.outfitter.dev-0", "pci-0000-3b-00-0-vf0", "0000:3b:01.0")
 
     tell("A class says which devices are meant: any VF. A template is a claim for one of them, to be copied for each machine.")
     demo.run(f"outfit apply -f {EXAMPLE}/1-class.yaml", "virtual-function created", "one-vf created")

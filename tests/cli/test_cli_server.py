@@ -251,7 +251,7 @@ def test_why_of_pods_and_claims(say: Say) -> None:
     assert "is on node-0" in say("why", pod).out
     assert "is on node-0" in say("why", pod.partition("/")[2]).out
     for words in ([f"claim/{claim}"], ["claim", claim], [f"resourceclaim/{claim}"], [claim]):
-        assert say("why", *words).out.startswith(f"claim {claim} holds\n  pci-0000-3b-01-0 on node-0")
+        assert say("why", *words).out.startswith(f"claim {claim} holds\n  pci-0000-3b-00-0-vf0 on node-0")
     both = say("why", "vmi", "blue", "green").out
     assert both == say("why", "vmi/blue", "vmi/green").out == say("why", "blue").out + say("why", "green").out
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +13,8 @@ import click
 
 import outfitter
 from outfitter.errors import Invalid, OutfitterError
+from outfitter.faces.cli.config import config
+from outfitter.faces.cli.scan import scan
 
 Up = Callable[..., None]
 DEFAULT_PORT = 7443
@@ -58,16 +61,22 @@ def commands(up: Up) -> click.Group:
                   help="The port on 127.0.0.1; 0 takes a free one.")
     @click.option("--simulate", "simulation", metavar="FILE|NxM",
                   help="Play the hosts of a file, or N hosts with M virtual functions each.")
+    @click.option("--config", "settings", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+                  help="What the hosts offer and how it is counted (default: what is bound to vfio-pci).")
     @click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
                   help="Write the kubeconfig there too (default: only to DIR/kubeconfig).")
     @click.option("-v", "--verbose", is_flag=True, help="Say more about what happens.")
-    def up_command(data: Path | None, port: int, simulation: str | None, kubeconfig: Path | None, verbose: bool) -> None:
+    def up_command(
+        *, data: Path | None, port: int, simulation: str | None, settings: Path | None, kubeconfig: Path | None, verbose: bool
+    ) -> None:
         """Run the whole product here, in one process."""
         from outfitter.faces.cli.client import default_data  # noqa: PLC0415
 
-        up(data=data or default_data(), port=port, simulation=simulation, kubeconfig=kubeconfig, verbose=verbose)
+        up(data=data or default_data(), port=port, simulation=simulation, settings=settings, kubeconfig=kubeconfig,
+           verbose=verbose)
 
-    for command in (_get, _apply, _delete, _describe, _why, _domxml, _version):
+    for command in (_get, _apply, _delete, _describe, _why, _domxml, _devices, _device, _history, _providers, scan, config,
+                    _version):
         outfit.add_command(command)
     return outfit
 
@@ -86,10 +95,12 @@ def _place(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _work(context: click.Context, name: str, *arguments: Any, **options: Any) -> None:
-    """Run one of `verbs`; imported late, because a client costs a quarter of a second."""
-    from outfitter.faces.cli import client, verbs  # noqa: PLC0415
+    """Run one of `verbs`, or "module.verb"; imported late, because a client costs a quarter of a second."""
+    from outfitter.faces.cli import client  # noqa: PLC0415
 
-    client.run(context, lambda connected: getattr(verbs, name)(connected, *arguments, **options))
+    module, _, verb = name.rpartition(".")
+    verbs = importlib.import_module(f"outfitter.faces.cli.{module or 'verbs'}")
+    client.run(context, lambda connected: getattr(verbs, verb)(connected, *arguments, **options))
 
 
 @click.command("get")
@@ -161,6 +172,81 @@ def _domxml(context: click.Context, name: str | None, file: str | None) -> None:
         asyncio.run(verbs.domxml_of_file(file, context.obj["namespace"] or "default"))
         return
     _work(context, "domxml", name)
+
+
+STATES = ("free", "held", "reserved", "quarantined", "unclean", "unlisted", "vanished", "blocked", "withheld")
+
+
+@click.command("devices")
+@click.option("--node", metavar="NAME", help="Only those of this node.")
+@click.option("--state", "states", multiple=True, type=click.Choice(STATES), metavar="STATE",
+              help=f"Only those in this state: {', '.join(STATES)}. May be given several times.")
+@click.option("-o", "--output", "how", type=click.Choice(["table", "wide", "tree", "json"]), default="table",
+              help="How to show them (default: table).")
+@click.option("--all", "everything", is_flag=True, help="Those that are not offered too, with the reason.")
+@_place
+@click.pass_context
+def _devices(context: click.Context, /, **options: Any) -> None:
+    """Show every device, where it is and who has it."""
+    _work(context, "devices.devices", **options)
+
+
+@click.group("device")
+def _device() -> None:
+    """Take devices out of service, or give them back."""
+
+
+def _device_verb(name: str, text: str, *, reason: bool) -> None:
+    def run(context: click.Context, /, words: tuple[str, ...], **options: Any) -> None:
+        _work(context, f"device.{name}", words, **options)
+
+    run.__doc__ = text
+    command = _place(click.pass_context(run))
+    if reason:
+        command = click.option("--reason", default="", metavar="TEXT", help="Why, for those who ask.")(command)
+    command = click.argument("words", nargs=-1, required=True, metavar="[NODE/]DEVICE...")(command)
+    _device.command(name)(command)
+
+
+_device_verb("reserve", "Keep devices back: nobody new gets them.", reason=True)
+_device_verb("unreserve", "Give reserved devices back.", reason=False)
+_device_verb("quarantine", "Take devices out of service that are not to be trusted.", reason=True)
+_device_verb("restore", "Give quarantined devices back.", reason=False)
+_device_verb("clear", "Say that devices were cleaned after their use.", reason=False)
+
+
+@click.command("history")
+@click.argument("word", metavar="[NODE/]DEVICE")
+@click.option("-o", "--output", "how", type=click.Choice(["table", "json"]), default="table",
+              help="How to show it (default: table).")
+@_place
+@click.pass_context
+def _history(context: click.Context, word: str, how: str) -> None:
+    """Show who has and had a device, and how it ended."""
+    _work(context, "history.history", word, how=how)
+
+
+@click.group("providers", invoke_without_command=True)
+@click.option("--node", metavar="NAME", help="Only those of this node.")
+@click.option("-o", "--output", "how", type=click.Choice(["table", "tree", "json"]), default="table",
+              help="How to show them (default: table).")
+@_place
+@click.pass_context
+def _providers(context: click.Context, node: str | None, how: str) -> None:
+    """Show hosts and devices as Placement counts them."""
+    if context.invoked_subcommand is None:
+        _work(context, "providers.providers", node=node, how=how)
+
+
+@_providers.command("reserve")
+@click.argument("provider")
+@click.argument("count", type=click.IntRange(min=0), metavar="N")
+@click.option("--class", "resource_class", metavar="CLASS", help="Which of its resource classes, if it has several.")
+@_place
+@click.pass_context
+def _providers_reserve(context: click.Context, provider: str, count: int, resource_class: str | None) -> None:
+    """Keep N devices of a provider out."""
+    _work(context, "providers.reserve", provider, count, resource_class=resource_class)
 
 
 @click.command("version")

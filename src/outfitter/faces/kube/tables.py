@@ -181,6 +181,12 @@ def bookings(state: str) -> Reader:
     return read
 
 
+def past_holder(obj: Object, now: datetime) -> Cell:
+    """Who held it, as people say it: "vmi/blue", else "here/claim"."""
+    words = filter(None, (dig(obj, "spec.holder.namespace"), dig(obj, "spec.holder.name")))
+    return str(dig(obj, "spec.holder.purpose") or "/".join(map(str, words)))
+
+
 NAME = Column("Name", text("metadata.name"), "Name must be unique within a namespace.")
 AGE = Column("Age", when("metadata.creationTimestamp"), "How long ago the object was created.")
 
@@ -215,6 +221,7 @@ COLUMNS: Mapping[Kind, Sequence[Column]] = {
     kinds.RESOURCE_SLICE: (
         NAME, Column("Node", text("spec.nodeName", NONE)), Column("Driver", text("spec.driver")),
         Column("Pool", text("spec.pool.name")), AGE,
+        Column("Devices", size("spec.devices"), "Devices that it lists.", wide=True, type="integer"),
     ),
     kinds.INSTANCE: (
         NAME, AGE, Column("Phase", text("status.phase")), Column("IP", instance_ip),
@@ -227,6 +234,23 @@ COLUMNS: Mapping[Kind, Sequence[Column]] = {
     kinds.LEDGER_PAGE: (
         NAME, Column("Booked", bookings("booked"), "Devices promised.", type="integer"),
         Column("Prepared", bookings("prepared"), "Devices handed over.", type="integer"), AGE,
+        Column("Reserved", size("spec.reserved"), "Devices kept back.", wide=True, type="integer"),
+        Column("Quarantined", size("spec.quarantined"), "Devices taken out of service.", wide=True, type="integer"),
+        Column("Unclean", size("spec.unclean"), "Devices to be cleaned before anybody gets them.", wide=True, type="integer"),
+    ),
+    kinds.PROVIDER_TREE: (NAME, Column("Providers", size("spec.providers"), "Providers of this host.", type="integer"), AGE),
+    kinds.HOST_INVENTORY: (
+        NAME, Column("Withheld", size("spec.withheld"), "Devices that are not offered.", type="integer"),
+        Column("Left", size("spec.left"), "Devices that only stay until they are free.", type="integer"),
+        Column("Warnings", size("spec.warnings"), "What is odd on the host.", type="integer"), AGE,
+    ),
+    kinds.PAST_BOOKING: (
+        NAME, Column("Host", text("spec.host")), Column("Device", text("spec.device.device")), Column("Holder", past_holder),
+        Column("Booked", when("spec.booked"), "How long ago it was booked."),
+        Column("Ended", when("spec.ended", "metadata.creationTimestamp"), "How long ago it ended."),
+        Column("How", text("spec.how"), "How it ended."),
+        Column("Request", text("spec.request"), wide=True),
+        Column("Prepared", when("spec.prepared"), "How long ago the host handed it over.", wide=True),
     ),
 }
 PLAIN = (NAME, AGE)  # for a kind that has no columns of its own

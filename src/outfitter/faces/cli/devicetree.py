@@ -1,0 +1,134 @@
+"""Devices as a tree that a person reads: hosts, NUMA nodes, functions with what they carry, and the state of each."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import groupby
+
+from outfitter.faces.cli import sentences
+from outfitter.faces.cli.known import Known
+
+MANY = 4  # so many like devices in a row are told as one, if they are free or not offered
+BRIDGE = "06"  # how the class of a bridge begins
+LINES = {"├─ ": "|- ", "└─ ": "`- ", "│  ": "|  "}  # and what stands for them on a plain terminal
+
+_INDEX = re.compile(r"-vf([0-9]+)$")
+
+
+@dataclass(slots=True)
+class Branch:
+    title: str
+    below: list[Branch] = field(default_factory=list)
+
+
+def lines(
+    chosen: Sequence[Known], warnings: Mapping[str, Sequence[str]], now: datetime, *, plain: bool
+) -> Iterator[str]:
+    for branch in hosts(chosen, warnings, now):
+        yield from drawn(branch, plain=plain)
+        yield ""
+
+
+def drawn(branch: Branch, *, plain: bool) -> Iterator[str]:
+    """A branch with all below it; `plain` for a terminal that knows letters alone."""
+    for line in _draw(branch):
+        for piece, typed in LINES.items() if plain else ():
+            line = line.replace(piece, typed)  # noqa: PLW2901
+        yield line
+
+
+def is_plain() -> bool:
+    """Whether the terminal cannot show what trees are drawn with."""
+    try:
+        return not "├─└│".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return True
+
+
+def _draw(branch: Branch, first: str = "", rest: str = "") -> Iterator[str]:
+    yield first + branch.title
+    for child in branch.below:
+        last = child is branch.below[-1]
+        yield from _draw(child, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "))
+
+
+def hosts(chosen: Sequence[Known], warnings: Mapping[str, Sequence[str]], now: datetime) -> Iterator[Branch]:
+    for host, run in groupby(chosen, key=lambda device: device.node):
+        here = list(run)
+        at = {device.address: device.numa for device in here if device.address}
+        by_numa: dict[int | None, list[Known]] = defaultdict(list)
+        for device in here:
+            by_numa[at.get(device.text("parent"), device.numa)].append(device)  # what is carried stands with what carries it
+        below = [Branch("no NUMA node" if numa is None else f"NUMA node {numa}", list(_functions(by_numa[numa], now)))
+                 for numa in sorted(by_numa, key=lambda numa: (numa is None, numa or 0))]
+        below += [Branch(f"warning: {text}") for text in warnings.get(host, ())]
+        hidden = sum(not device.offered for device in here)
+        title = sentences.counts(here) + (f"; {hidden} not offered" if hidden else "")
+        yield Branch(f"{host or 'on no node'}  {title}", below)
+
+
+def _functions(here: Sequence[Known], now: datetime) -> Iterator[Branch]:
+    """What stands for itself, each with its virtual functions and mediated devices below it."""
+    known = {device.address for device in here if device.address}
+    carried: dict[str, list[Known]] = defaultdict(list)
+    for device in here:
+        if parent := device.text("parent"):
+            carried[parent].append(device)
+    bridges = [device for device in here if _is_bridge(device)]
+    for device in here:
+        parent = device.text("parent")
+        if parent and parent not in known:  # not shown itself, because it was not asked for
+            if carried[parent][0] is device:
+                yield Branch(parent, list(_folded(carried[parent], now)))
+        elif not parent and not _is_bridge(device):
+            yield Branch(_line([device], now), list(_folded(carried[device.address], now)) if device.address else [])
+    if bridges:
+        yield Branch(f"{len(bridges)} bridge{'s' if len(bridges) > 1 else ''}, which stay with the host")
+
+
+def _is_bridge(device: Known) -> bool:
+    return not device.offered and device.text("class").startswith(BRIDGE)
+
+
+def _folded(below: Sequence[Known], now: datetime) -> Iterator[Branch]:
+    """Those that follow each other and are alike as one line, if they are many and nobody has or had anything to do with
+    them."""
+    for _, run in groupby(below, key=lambda device: (_state(device, now), device.kind, device.product, bool(_index(device)))):
+        alike = list(run)
+        if len(alike) >= MANY and (alike[0].states in (("free",), ("withheld",))):
+            yield Branch(_line(alike, now))
+        else:
+            yield from (Branch(_line([device], now)) for device in alike)
+
+
+def _index(device: Known) -> str:
+    found = _INDEX.search(device.id.device)
+    return f"vf{found[1]}" if found else ""
+
+
+def _state(device: Known, now: datetime) -> str:
+    """The state without the name of the device, so that the same reason is the same text."""
+    state = sentences.sentence(device, now)
+    return state.replace(device.address, "it") if device.address and not device.offered else state
+
+
+def _line(alike: Sequence[Known], now: datetime) -> str:
+    first, last = alike[0], alike[-1]
+    where = [device.address or device.uuid for device in (first, last)]
+    if len(alike) > 1:
+        called, at = f"{_index(first)}..{_index(last)}" if _index(first) else "", f"{where[0]}..{where[1]}"
+        state = f"{len(alike)} {_state(first, now)}"
+    else:
+        called, at, state = _index(first), where[0], _state(first, now)
+    others = [member for member in first.words("members") if member != first.address]
+    at = f"{at} with {' '.join(others)}" if others else at
+    return "  ".join(_some([called, at or first.id.device, first.kind, first.product, state]))
+
+
+def _some(parts: Iterable[str]) -> list[str]:
+    return [part for part in parts if part]

@@ -1,0 +1,39 @@
+"""Times as people say them: in local time, and no longer than needed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def now() -> datetime:
+    """What the clock of whoever types says."""
+    return datetime.now(UTC)
+
+
+def when(text: str, at: datetime) -> str:
+    """A stored time, seen at another: "12:04" of the same day, else with the day. What is no time stays as it is."""
+    moment = _read(text)
+    if moment is None:
+        return text or "an unknown time"
+    local, today = moment.astimezone(), at.astimezone()
+    return f"{local:%H:%M}" if local.date() == today.date() else f"{local:%Y-%m-%d %H:%M}"
+
+
+def lasted(begin: str, end: str, at: datetime) -> str:
+    """How long something lasted, or has lasted until now if it has no end: "3d4h", "12m", "8s"."""
+    first, last = _read(begin), _read(end) if end else at
+    if first is None or last is None:
+        return "-"
+    seconds = max(0, int((last - first).total_seconds()))
+    units = [(seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
+    while len(units) > 1 and not units[0][0]:
+        units.pop(0)
+    return "".join(f"{count}{unit}" for count, unit in units[:2] if count) or "0s"
+
+
+def _read(text: str) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
