@@ -306,6 +306,14 @@ async def _left(store: Store, host: str = HOST) -> list[str]:
     return [spec["device"]["device"] for spec in specs if spec["host"] == host]
 
 
+async def test_each_host_can_see_to_its_own() -> None:
+    store = memory()
+    await _fill(store, 3)
+    await _fill(store, 3, "other")
+    assert await history.expire(store, "2027-01-01T00:00:00Z", timedelta(days=3), host="other") == 3
+    assert (len(await _left(store)), await _left(store, "other")) == (3, [])
+
+
 async def test_what_ended_long_ago_goes() -> None:
     store = memory()
     await _fill(store, 10)

@@ -22,6 +22,7 @@ from outfitter.inventory.pci import Device, Kind
 MANAGED = "COMPUTE_MANAGED_PCI_DEVICE"  # on every provider that we keep: others have no business here, and we none elsewhere
 MIGRATABLE, ONCE, SRIOV = "HW_PCI_LIVE_MIGRATABLE", "HW_PCI_ONE_TIME_USE", "HW_NIC_SRIOV"
 PHYSNET = "CUSTOM_PHYSNET_"
+MAX_NAMED = 8  # devices in one sentence
 _NAMESPACE = uuid.UUID("7f0d6a0e-2d3c-5b7e-9a56-0f9d8f6a4c11")
 
 # What a device of a physical network is counted as, by its kind, and with which of the vnic types of a port it is asked for.
@@ -308,8 +309,9 @@ def _refused(host: str, reasons: Sequence[str]) -> Refused:
     return Refused(f"host {host} does not start, for {len(reasons)} reasons:{lines}")
 
 
-def _names(devices: Iterable[_Counted]) -> str:
-    return ", ".join(str(each) for each in devices)
+def _names(devices: Sequence[_Counted]) -> str:
+    more = len(devices) - MAX_NAMED
+    return ", ".join(str(each) for each in devices[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _entries(devices: Iterable[_Counted]) -> str:

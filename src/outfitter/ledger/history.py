@@ -127,14 +127,14 @@ async def entries(store: Store, device: DeviceId, *, host: str = "") -> list[Ent
     return sorted(out, key=lambda entry: (entry.booked, not entry.ended, entry.ended), reverse=True)
 
 
-async def expire(store: Store, now: str, keep: timedelta, *, most: int = MOST) -> int:
-    """Delete what ended longer ago than `keep`, and of each host what goes beyond the newest `most`; how many went. Reads and
-    deletes in small steps, and does not mind others that do the same."""
+async def expire(store: Store, now: str, keep: timedelta, *, host: str = "", most: int = MOST) -> int:
+    """Delete what ended longer ago than `keep`, and of each host what goes beyond the newest `most`; how many went. With a host
+    only what is of it. Reads and deletes in small steps, and does not mind others that do the same."""
     before = rfc3339(datetime.fromisoformat(now) - keep)
     doomed: list[Object] = []
     young: dict[str, list[tuple[str, Object]]] = {}
     try:
-        async for past in _records(store):
+        async for past in _records(store, f"{HOST}={_label(host)}" if host else ""):
             stub = {"name": past["metadata"]["name"], "uid": past["metadata"]["uid"]}
             ended = _ended(past)
             if ended < before:

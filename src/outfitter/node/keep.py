@@ -133,7 +133,8 @@ class Keeper:
         if key == EXPIRE:
             keep = max((host.settings.history_keep for host in self.hosts.values()), default=None)
             if keep is not None:
-                await history.expire(self._store, self._now(), keep)
+                alone = next(iter(self.hosts)) if len(self.hosts) == 1 else ""  # in a cluster each host sees to its own
+                await history.expire(self._store, self._now(), keep, host=alone)
             return EXPIRE_EVERY
         await self.audit(key)
         host = self.hosts[key]

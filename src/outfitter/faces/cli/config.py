@@ -212,9 +212,12 @@ class _Told:
         for device in devices:
             traits = ", ".join(sorted(providers.traits(device, entry)))
             reason = self.stays.get(device.address)
-            rows.append(_Row(device, self.places[device.address], (
-                f"{device.vendor}:{device.product}", providers.resource_class(device, entry), traits,
-                f"but stays with the host: {_without(device, reason)}" if reason else "")))
+            note = f"but stays with the host: {_without(device, reason)}" if reason else ""
+            head = self.along.get(device.address, device.address)
+            if head != device.address:  # it is counted with the one that gives the group its name
+                traits, note = "", f"goes along with {head}, whose IOMMU group it shares"
+            class_ = providers.resource_class(device, entry) if head == device.address else "-"
+            rows.append(_Row(device, self.places[device.address], (f"{device.vendor}:{device.product}", class_, traits, note)))
         yield from _columns(rows)
 
     def kept(self, devices: Sequence[Device], reasons: Mapping[str, str]) -> Iterator[str]:
