@@ -214,3 +214,10 @@ def test_the_tree_in_the_documentation_is_what_is_shown() -> None:
     (example,) = re.findall(r"```\n(NUMA node.*?)```", DOC, re.DOTALL)
     net, _ = simulate.load(ROOT / "examples" / "hosts" / "two-sockets.yaml").hosts
     assert example.splitlines() == shown(net.tree())[:6]
+
+
+def test_a_virtual_function_without_its_physical_one_is_shown_nevertheless() -> None:
+    net, _ = simulate.load(ROOT / "examples" / "hosts" / "two-sockets.yaml").hosts
+    entries = {path: entry for path, entry in net.tree().entries.items() if path != "/sys/bus/pci/devices/0000:d8:00.0"}
+    text = "\n".join(shown(MemoryTree(entries)))
+    assert all(f"0000:d8:00.{number}" in text for number in (2, 3, 4, 5))

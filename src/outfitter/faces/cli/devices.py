@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from outfitter.api.page import Booking
-from outfitter.faces.cli import devicetree, moments, show
+from outfitter.faces.cli import devicetree, draw, moments, show
 from outfitter.faces.cli.client import Client
 from outfitter.faces.cli.known import Everything, Known, read
 from outfitter.faces.cli.sentences import NONE, counts, say, sentence, since
@@ -30,7 +30,7 @@ async def devices(client: Client, *, node: str | None, states: Sequence[str], ho
     if not chosen:
         say([_nothing(there, node, states), *there.unfinished])
     elif how == "tree":
-        drawn = devicetree.lines(chosen, there.warnings if not states else {}, now, plain=devicetree.is_plain())
+        drawn = devicetree.lines(chosen, there.warnings if not states else {}, now, plain=draw.is_plain())
         say([*drawn, *_foot(there, chosen, states, told=True)])
     else:
         say([*table(chosen, now, wide=how == "wide"), "", *_foot(there, chosen, states, told=everything)])

@@ -3,58 +3,27 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
 
-from outfitter.faces.cli import sentences
+from outfitter.faces.cli import draw, sentences
+from outfitter.faces.cli.draw import Branch
 from outfitter.faces.cli.known import Known
 
 MANY = 4  # so many like devices in a row are told as one, if they are free or not offered
 BRIDGE = "06"  # how the class of a bridge begins
-LINES = {"├─ ": "|- ", "└─ ": "`- ", "│  ": "|  "}  # and what stands for them on a plain terminal
 
 _INDEX = re.compile(r"-vf([0-9]+)$")
-
-
-@dataclass(slots=True)
-class Branch:
-    title: str
-    below: list[Branch] = field(default_factory=list)
 
 
 def lines(
     chosen: Sequence[Known], warnings: Mapping[str, Sequence[str]], now: datetime, *, plain: bool
 ) -> Iterator[str]:
     for branch in hosts(chosen, warnings, now):
-        yield from drawn(branch, plain=plain)
+        yield from draw.spelled(draw.drawn(branch), plain=plain)
         yield ""
-
-
-def drawn(branch: Branch, *, plain: bool) -> Iterator[str]:
-    """A branch with all below it; `plain` for a terminal that knows letters alone."""
-    for line in _draw(branch):
-        for piece, typed in LINES.items() if plain else ():
-            line = line.replace(piece, typed)  # noqa: PLW2901
-        yield line
-
-
-def is_plain() -> bool:
-    """Whether the terminal cannot show what trees are drawn with."""
-    try:
-        return not "├─└│".encode(sys.stdout.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return True
-
-
-def _draw(branch: Branch, first: str = "", rest: str = "") -> Iterator[str]:
-    yield first + branch.title
-    for child in branch.below:
-        last = child is branch.below[-1]
-        yield from _draw(child, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "))
 
 
 def hosts(chosen: Sequence[Known], warnings: Mapping[str, Sequence[str]], now: datetime) -> Iterator[Branch]:

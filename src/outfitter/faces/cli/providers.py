@@ -17,10 +17,10 @@ from outfitter.api.device import DRIVER
 from outfitter.api.page import Page
 from outfitter.api.providers import Inventory
 from outfitter.errors import NotFound
-from outfitter.faces.cli import devicetree, known, moments, show
+from outfitter.faces.cli import draw, known, moments, show
 from outfitter.faces.cli.client import Client
 from outfitter.faces.cli.device import who
-from outfitter.faces.cli.devicetree import Branch
+from outfitter.faces.cli.draw import Branch
 from outfitter.faces.cli.sentences import NONE, say
 from outfitter.ledger import placement
 from outfitter.store.clock import rfc3339
@@ -59,7 +59,7 @@ async def providers(client: Client, *, node: str | None, how: str) -> None:
     elif not found:
         say([f"No provider of {node} is reported{OFF.removeprefix('No provider is reported')}" if node else OFF])
     elif how == "tree":
-        say(line for branch in tree(found) for line in devicetree.drawn(branch, plain=devicetree.is_plain()))
+        say(draw.spelled((line for branch in tree(found) for line in draw.drawn(branch)), plain=draw.is_plain()))
     else:
         say(table(found))
 

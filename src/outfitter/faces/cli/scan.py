@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 def scan(source: Path, how: str, save: Path | None, no_serials: bool) -> None:
     """Show the PCI functions and mediated devices of a host."""
     # Late, as in other commands: whoever asks for help waits for none of it.
-    from outfitter.faces.cli import scantree  # noqa: PLC0415
+    from outfitter.faces.cli import draw, scantree  # noqa: PLC0415
     from outfitter.inventory import capture, names  # noqa: PLC0415
 
     found, captured = capture.record(tree_at(source), serials=not no_serials)
@@ -39,7 +38,7 @@ def scan(source: Path, how: str, save: Path | None, no_serials: bool) -> None:
     if how == "json":
         click.echo(json.dumps(as_json(found, database), indent=2))
     else:
-        for line in scantree.lines(found, database, plain=not _takes_lines()):
+        for line in scantree.lines(found, database, plain=draw.is_plain()):
             click.echo(line)
     if save is not None:
         click.echo(f"saved to {save}", err=True)
@@ -59,14 +58,6 @@ def tree_at(source: Path) -> Tree:
     if (source / "bus").is_dir():
         return FolderTree(source, at="/sys")
     raise Invalid(f"--sysfs {source}: has no folder sys in it, and is no such folder itself; give the root of a tree")
-
-
-def _takes_lines() -> bool:
-    """Whether the terminal can show what trees are drawn with."""
-    try:
-        return bool("├─└│…–".encode(sys.stdout.encoding or "ascii"))
-    except (UnicodeEncodeError, LookupError):
-        return False
 
 
 def as_json(found: Scan, names: Names) -> dict[str, Any]:

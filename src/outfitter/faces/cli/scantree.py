@@ -5,9 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 
+from outfitter.faces.cli import draw
+from outfitter.faces.cli.draw import Branch
 from outfitter.inventory import names as people
 from outfitter.inventory import pci
 from outfitter.inventory.host import quantity
@@ -21,30 +22,14 @@ WIDTH = 100
 FEW = 2  # like VFs that still get a line each
 SHOWN_WARNINGS = 30
 
-_LINES = {"└─ ": "`- ", "├─ ": "|- ", "│  ": "|  ", "…": "...", "–": "-"}  # and what stands for them on a plain terminal
-
-
-@dataclass(slots=True)
-class _Node:
-    """One thing of the tree: a title, some facts below it, and what hangs on it."""
-
-    title: str
-    facts: Sequence[str] = ()
-    below: list[_Node] = field(default_factory=list)
-
 
 def lines(found: Scan, names: Names, *, plain: bool = False) -> Iterator[str]:
-    for line in _lines(found, names):
-        if plain:
-            for drawn, typed in _LINES.items():
-                line = line.replace(drawn, typed)  # noqa: PLW2901
-            line = line.encode("ascii", "replace").decode()  # noqa: PLW2901
-        yield line
+    return draw.spelled(_lines(found, names), plain=plain)
 
 
 def _lines(found: Scan, names: Names) -> Iterator[str]:
     for node in _Tree(found, names).nodes():
-        yield from _draw(node)
+        yield from draw.drawn(node, WIDTH)
         yield ""
     yield from textwrap.wrap(_counts(found), WIDTH, subsequent_indent="  ")
     if not names and found.devices:
@@ -55,32 +40,6 @@ def _lines(found: Scan, names: Names) -> Iterator[str]:
         yield from textwrap.wrap(str(warning), WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
     if len(found.warnings) > SHOWN_WARNINGS:
         yield f"  and {len(found.warnings) - SHOWN_WARNINGS} more; -o json shows all"
-
-
-def _draw(node: _Node, first: str = "", rest: str = "") -> Iterator[str]:
-    yield _cut(first + node.title)
-    inner = rest + ("│  " if node.below else "   ")
-    if node.facts:
-        yield from _wrap(node.facts, inner)
-    for child in node.below:
-        last = child is node.below[-1]
-        yield from _draw(child, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "))
-
-
-def _wrap(facts: Sequence[str], indent: str) -> Iterator[str]:
-    """As many facts in a line as fit; a fact is not broken."""
-    line = ""
-    for fact in facts:
-        longer = f"{line}, {fact}" if line else fact
-        if line and len(indent) + len(longer) >= WIDTH:
-            yield f"{indent}{line},"
-            longer = fact
-        line = longer
-    yield _cut(f"{indent}{line}")
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= WIDTH else f"{line[:WIDTH - 1]}…"
 
 
 class _Tree:
@@ -94,28 +53,29 @@ class _Tree:
         self.below: dict[str, list[Device]] = defaultdict(list)  # by the name of the bridge
         self.top: dict[tuple[int | None, str | None], list[Device]] = defaultdict(list)  # by NUMA node and root
         by_name = {device.name: device for device in found.devices}
+        addresses = {device.address for device in found.devices}
         for device in found.devices:
             # A name is the way from the root, two words for each hop, so that of the bridge is its beginning.
             above = by_name.get(device.name.rsplit("-", 2)[0])
-            if device.parent is not None:
+            if device.parent is not None and device.parent in addresses:
                 self.vfs[device.parent].append(device)
             elif above is not None and above.pcie_root == device.pcie_root:
                 self.below[above.name].append(device)
             else:
                 self.top[device.numa, device.pcie_root].append(device)
 
-    def nodes(self) -> Iterator[_Node]:
+    def nodes(self) -> Iterator[Branch]:
         numbers = sorted({numa for numa, _ in self.top}, key=lambda numa: (numa is None, numa or 0))
         for numa in numbers:
             title = "No NUMA node" if numa is None else f"NUMA node {numa}"
             roots = [(root, devices) for (node, root), devices in self.top.items() if node == numa]
-            yield _Node(title, (), [_Node(root or "no PCIe root known", (), [self._function(each, numa) for each in devices])
+            yield Branch(title, [Branch(root or "no PCIe root known", [self._function(each, numa) for each in devices])
                                     for root, devices in roots])
         if self.found.parents:
-            yield _Node("Mediated devices that are not on PCI", (), [
-                _Node(parent.name, (), list(self._types(parent.name, parent.types))) for parent in self.found.parents])
+            yield Branch("Mediated devices that are not on PCI", [
+                Branch(parent.name, list(self._types(parent.name, parent.types))) for parent in self.found.parents])
 
-    def _function(self, device: Device, numa: int | None) -> _Node:
+    def _function(self, device: Device, numa: int | None) -> Branch:
         vendor, product = self.names.of(device.vendor, device.product)
         if device.is_bridge and product is None:  # it has no facts that would say so
             product = self.names.class_name(device.class_code) or "bridge"
@@ -126,7 +86,7 @@ class _Tree:
         below = [*self._virtual(device), *self._types(device.address, device.mdev_types)]
         below += [self._function(each, device.numa) for each in self.below[device.name]]
         facts = () if device.is_bridge else tuple(self._facts(device, numa))
-        return _Node("  ".join(filter(None, (device.address, called, ids))), facts, below)
+        return Branch("  ".join(filter(None, (device.address, called, ids))), below, facts)
 
     def _facts(self, device: Device, numa: int | None) -> Iterator[str]:
         yield self.names.class_name(device.class_code) or f"class {device.class_code or 'unknown'}"
@@ -154,7 +114,7 @@ class _Tree:
             others = device.members if len(device.members) <= FEW else (*device.members[:FEW], "…")
             yield f"IOMMU group {device.iommu_group} with {' '.join(map(harmless, others))}"
 
-    def _virtual(self, pf: Device) -> Iterator[_Node]:
+    def _virtual(self, pf: Device) -> Iterator[Branch]:
         """The VFs of a PF; those that follow each other and are alike are folded into one line."""
         vfs = sorted(self.vfs[pf.address], key=lambda vf: (vf.vf_index is None, vf.vf_index or 0, pci.order(vf.address)))
         for _, run in groupby(vfs, key=lambda vf: (vf.kind, vf.vendor, vf.product, vf.driver, vf.numa, bool(vf.interfaces),
@@ -170,7 +130,7 @@ class _Tree:
         """Whether it has a serial number of its own, which must be shown."""
         return vf.serial != pf.serial or vf.card_serial != pf.card_serial
 
-    def _vfs(self, vfs: Sequence[Device], pf: Device) -> _Node:
+    def _vfs(self, vfs: Sequence[Device], pf: Device) -> Branch:
         first, last = vfs[0], vfs[-1]
         number = "VF" if first.vf_index is None else f"vf{first.vf_index}"
         address = first.address
@@ -189,22 +149,22 @@ class _Tree:
         if self._own(first, pf):
             facts += [f"{what} {text}" for what, text in (("serial", first.serial), ("card", first.card_serial)) if text]
         title = f"{number:<8}{address}  {', '.join(filter(None, facts))}"
-        return _Node(title, (), list(self._types(first.address, first.mdev_types)))
+        return Branch(title, list(self._types(first.address, first.mdev_types)))
 
-    def _types(self, parent: str, types: Sequence[MdevType]) -> Iterator[_Node]:
+    def _types(self, parent: str, types: Sequence[MdevType]) -> Iterator[Branch]:
         called = {each.id: each.id if each.name == each.id else f"{each.id}  {harmless(each.name)}" for each in types}
         wide = min(max(map(len, called.values()), default=0), WIDTH - 60)
         for each in types:
-            yield _Node(f"{called[each.id]:<{wide}}  {len(each.instances)} made, {_known(each.available)} more can be", (),
+            yield Branch(f"{called[each.id]:<{wide}}  {len(each.instances)} made, {_known(each.available)} more can be",
                         [_mdev(mdev) for mdev in self.mdevs[parent, each.id]])
         for mdev in self.mdevs[parent, ""]:
             yield _mdev(mdev)
 
 
-def _mdev(mdev: Mdev) -> _Node:
+def _mdev(mdev: Mdev) -> Branch:
     facts = [f"{quantity(mdev.memory)} of memory"] if mdev.memory is not None else []
     facts.append("no IOMMU group" if mdev.iommu_group is None else f"IOMMU group {mdev.iommu_group}")
-    return _Node(f"{mdev.uuid}  {', '.join(facts)}")
+    return Branch(f"{mdev.uuid}  {', '.join(facts)}")
 
 
 def _interfaces(device: Device) -> Iterator[str]:
