@@ -88,7 +88,7 @@ class Demo:
         while True:
             done = self._ask(words[1:])
             missing = [part for part in shows if part not in done.stdout]
-            if not missing or words[1] not in ("get", "why") or time.monotonic() > deadline:
+            if not missing or words[1] not in ("get", "why", "devices") or time.monotonic() > deadline:
                 break
         show_command(words)
         print(done.stdout, end="", flush=True)
@@ -104,7 +104,7 @@ def story(demo: Demo) -> None:
 
     tell("What the hosts have. Each host publishes its devices in a slice, and says what it knows of them.")
     demo.run("outfit get nodes", "node-0", "Ready")
-    demo.run("outfit describe resourceslice node-0-pci.outfitter.dev-0", "pci-0000-3b-00-0-vf0", "0000:3b:01.0")
+    demo.run("outfit devices -o tree --all", "0000:3b:01.0", "free", "not offered")
 
     tell("A class says which devices are meant: any VF. A template is a claim for one of them, to be copied for each machine.")
     demo.run(f"outfit apply -f {EXAMPLE}/1-class.yaml", "virtual-function created", "one-vf created")
@@ -122,6 +122,7 @@ def story(demo: Demo) -> None:
     tell("The machine green asks for the same, but there is no second VF. It waits, and anybody can ask why.")
     demo.run(f"outfit apply -f {EXAMPLE}/3-green.yaml", "green created")
     demo.run("outfit why vmi/green", "1 match, 0 free", "held by vmi/blue")
+    demo.run("outfit devices", "pci-0000-3b-00-0-vf0", "held by vmi/blue")
 
     tell("Now the server is killed outright and started again. Machines outlive it: blue keeps its device, and green waits.")
     before = demo.run("outfit why vmi/blue", "vmi/blue runs on node-0", "0000:3b:01.0")
@@ -138,6 +139,7 @@ def story(demo: Demo) -> None:
     demo.run("outfit delete vmi blue", "blue deleted")
     demo.run("outfit get vmi", "green", "Running")
     demo.run("outfit why vmi/green", "vmi/green runs on node-0", "0000:3b:01.0")
+    demo.run("outfit history node-0/pci-0000-3b-00-0-vf0", "vmi/green", "vmi/blue", "released")
 
     tell("The end: everything is deleted, and the host has its device back.")
     demo.run(f"outfit delete -f {EXAMPLE}/3-green.yaml -f {EXAMPLE}/1-class.yaml", "green deleted", "one-vf deleted")
