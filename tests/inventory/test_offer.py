@@ -128,3 +128,50 @@ def test_a_virtual_function_without_a_parent_stays() -> None:
     names, reasons = listed([gpu(A, kind=Kind.VF, parent=None)], [{"address": A}])
     assert names == []
     assert "virtual function whose parent is not known" in reasons[pci.label(A)]
+
+
+def test_all_mediated_devices_of_a_function_are_counted() -> None:
+    three = [mdev(f"4b20d080-1b54-4048-85b3-a6a62d165c0{number}", A) for number in (3, 1, 2)]
+    answer = offer.offer([gpu(A)], three)
+    assert [entry.name[-1] for entry in answer.offered] == ["1", "2", "3"]
+    assert "carries 3 mediated devices, which" in answer.withheld[0].reason
+
+
+@pytest.mark.parametrize("unknown", ["vendor", "product", "class_code"])
+def test_what_does_not_tell_what_it_is_stays(unknown: str) -> None:
+    answer = offer.offer([gpu(A, **{unknown: None})])
+    assert answer.offered == ()
+    assert answer.withheld[0].reason == (
+        f"{A} does not tell its vendor, product and class; they must be known to offer it")
+
+
+@pytest.mark.parametrize("device", [gpu(A, driver="mlx5_vfio_pci"), gpu(A, driver="nvidia", kind=Kind.VENDOR_VF, parent=B)])
+def test_what_a_driver_of_its_vendor_hands_over_is_offered(device: Device) -> None:
+    assert [entry.device for entry in offer.offer([device]).offered] == [device]
+
+
+def test_a_neighbour_that_is_listed_and_says_it_is_elsewhere_is_told() -> None:
+    names, reasons = listed([gpu(A, members=(B,)), gpu(B, iommu_group=21)], [{"address": B}])
+    assert names == [pci.label(B)]
+    assert "says that it is in another group (21)" in reasons[pci.label(A)]
+
+
+def test_a_mediated_device_has_the_words_of_the_entry_that_lists_its_parent() -> None:
+    spec = device_spec.parse_entries([{"address": A, "traits": "x"}], report=False)
+    (entry,) = offer.offer([gpu(A)], [mdev("4b20d080-1b54-4048-85b3-a6a62d165c01", A)], spec).offered
+    assert entry.entry == spec.entries[0]
+
+
+def test_what_stays_is_told_in_the_order_of_addresses() -> None:
+    functions = [gpu(C, class_code="060400"), gpu(B, iommu_group=21), gpu(A, iommu_group=22)]
+    _, reasons = listed(functions, [], [mdev("4b20d080-1b54-4048-85b3-a6a62d165c01", B)])
+    assert list(reasons) == [*map(pci.label, (A, B, C)), "mdev-4b20d080-1b54-4048-85b3-a6a62d165c01"]
+
+
+@pytest.mark.parametrize(("others", "named"), {
+    "by address": ((C, B), B), "by number, not by letter": (("10000:01:00.0", "2000:01:00.0"), "2000:01:00.0")}.values(),
+    ids=["by address", "by number, not by letter"])
+def test_the_first_neighbour_that_stands_in_the_way_is_named(others: tuple[str, str], named: str) -> None:
+    answer = offer.offer(group(gpu(A), *(gpu(address, driver=None) for address in others)))
+    assert answer.offered == ()
+    assert f"{A} shares IOMMU group 20 with {named}, which is bound to no driver" in answer.withheld[0].reason

@@ -11,6 +11,8 @@ import pytest
 
 from outfitter.api.kinds import Object
 from outfitter.inventory import device_spec, offer, scan, simulate, slices
+from outfitter.inventory.mdev import Mdev
+from outfitter.inventory.names import Names
 from outfitter.inventory.offer import Offered
 from outfitter.inventory.pci import Device
 
@@ -26,8 +28,9 @@ def offered(pci: str, spec: list[dict[str, str]] | None = None) -> tuple[Offered
 
 
 def pool(node: str, entries: Sequence[Offered], generation: int = 1, uid: str | None = None) -> list[Object]:
-    counters = slices.shared_counters(entries)
-    return slices.pool(node, DRIVER, slices.describe(entries), counters, generation=generation, node_uid=uid)
+    counters = slices.counters(entries)
+    devices = [counters.on(device) for device in slices.describe(entries)]
+    return slices.pool(node, DRIVER, devices, counters.sets, generation=generation, node_uid=uid)
 
 
 NIC = ("{address: 0000:3b:00.0, vendor: 8086, product: 1592, class: 020000, driver: ice, serial: S-1, numa: 3, "
@@ -88,7 +91,8 @@ def test_at_most_128_devices_in_a_slice(count: int, sizes: list[int]) -> None:
     parts = pool("a", offered(NIC % count), 1)
     assert [len(entry["spec"]["devices"]) for entry in parts] == sizes
     assert {entry["spec"]["pool"]["resourceSliceCount"] for entry in parts} == {len(sizes)}
-    assert [entry["metadata"]["name"] for entry in parts] == [f"a-{DRIVER}-{index}" for index in range(len(sizes))]
+    names = [f"a-{DRIVER}-g1-{index}" for index in range(len(sizes))] if len(sizes) > 1 else [f"a-{DRIVER}-0"]
+    assert [entry["metadata"]["name"] for entry in parts] == names
     names = [device["name"] for entry in parts for device in entry["spec"]["devices"]]
     assert len(set(names)) == count
     assert all(DNS.fullmatch(name) and len(name) <= 63 for name in names)
@@ -221,3 +225,116 @@ def test_a_trait_list_that_is_too_long_is_cut_at_a_word() -> None:
     words = [word for key, value in attributes.items() if key.startswith("traits") for word in value["string"].split(",")]
     assert len(attributes) <= 32
     assert words == [f"CUSTOM_T{number:02}_{'X' * 40}" for number in range(5)]
+
+
+def attributes(entry: Offered, names: Names = slices.Nobody) -> Object:
+    found: Object = slices.describe([entry], names)[0]["attributes"]
+    return found
+
+
+MARKS: dict[str, tuple[dict[str, str], Object]] = {
+    "nothing is said": ({}, {}),
+    "it can move": ({"live_migratable": "yes"}, {"liveMigratable": {"bool": True}}),
+    "it cannot": ({"live_migratable": "no"}, {"liveMigratable": {"bool": False}}),
+    "for one use": ({"one_time_use": "yes"}, {"oneTimeUse": {"bool": True}}),
+    "for many": ({"one_time_use": "no"}, {}),
+}
+
+
+@pytest.mark.parametrize(("says", "published"), MARKS.values(), ids=MARKS)
+def test_yes_and_no(says: dict[str, str], published: Object) -> None:
+    (entry,) = offered(NIC % 0, [{"product_id": "1592", **says}])
+    found = attributes(entry)
+    assert {key: found[key] for key in ("liveMigratable", "oneTimeUse") if key in found} == published
+
+
+def test_numbers_that_are_zero_are_said() -> None:
+    (entry,) = offered("{address: 0000:65:00.0, vendor: 10de, product: 2204}")
+    assert isinstance(entry.device, Device)
+    found = attributes(Offered(replace(entry.device, numa=0, iommu_group=0), entry.members))
+    assert found["resource.kubernetes.io/numaNode"] == found["iommuGroup"] == {"int": 0}
+
+
+def test_names_for_people() -> None:
+    (entry,) = offered(NIC % 0, [{"product_id": "1592"}])
+    long = "Ethernet Controller E810-C for QSFP, which is sold under many other names as well"
+    found = attributes(entry, Names(f"8086  Intel\n\t1592  {long}\nC 02  Network\n\t00  Ethernet\n".encode()))
+    assert [found[key]["string"] for key in ("vendorName", "productName", "className")] == ["Intel", long[:64], "Ethernet"]
+
+
+def test_a_mediated_device() -> None:
+    (entry,) = device_spec.parse_entries([{"traits": "silver,gold"}], report=False).entries
+    made = Mdev(uuid="4b20d080-1b54-4048-85b3-a6a62d165c01", type_id="nvidia-63", type_name="GRID P4-1Q", device_api="vfio-pci",
+                parent="0000:65:00.0", numa=1, pcie_root="pci0000:64", iommu_group=9, memory=3 << 30)
+    assert slices.describe([Offered(made, (), entry)]) == [{
+        "name": "mdev-4b20d080-1b54-4048-85b3-a6a62d165c01",
+        "attributes": {
+            "resource.kubernetes.io/pcieRoot": {"string": "pci0000:64"},
+            "resource.kubernetes.io/numaNode": {"int": 1},
+            "mdevUUID": {"string": "4b20d080-1b54-4048-85b3-a6a62d165c01"},
+            "mdevType": {"string": "nvidia-63"},
+            "mdevTypeName": {"string": "GRID P4-1Q"},
+            "deviceApi": {"string": "vfio-pci"},
+            "kind": {"string": "MDEV"},
+            "parent": {"string": "0000:65:00.0"},
+            "iommuGroup": {"int": 9},
+            "traits": {"string": "CUSTOM_GOLD,CUSTOM_SILVER"},
+        },
+        "capacity": {"memory": {"value": "3072Mi"}},
+    }]
+    bare = slices.describe([Offered(replace(made, memory=None))])[0]
+    assert "capacity" not in bare
+    assert "traits" not in bare["attributes"]
+    assert slices.remembered(bare) is None, "it is no PCI function"
+    assert not slices.is_virtual(bare)
+
+
+def test_a_trait_that_is_longer_than_a_text_is_left_out() -> None:
+    words = ["A" * 57, "B" * 58, "C"]
+    (entry,) = offered(NIC % 0, [{"product_id": "1592", "traits": ",".join(words)}])
+    found = attributes(entry)
+    assert [found[key]["string"] for key in found if key.startswith("traits")] == [f"CUSTOM_{'A' * 57}", "CUSTOM_C"]
+
+
+@pytest.mark.parametrize(("length", "lines"), {55: ["CUSTOM_A,CUSTOM_B"], 56: ["CUSTOM_A", "CUSTOM_B"]}.items())
+def test_the_comma_counts_too(length: int, lines: list[str]) -> None:
+    """Two words of 8 and `length` characters, of which a text takes 64 with the comma."""
+    second = f"B{'x' * (length - 8)}"
+    (entry,) = offered(NIC % 0, [{"product_id": "1592", "traits": f"A,{second}"}])
+    found = [value["string"] for key, value in attributes(entry).items() if key.startswith("traits")]
+    assert [line.replace("X", "") for line in found] == lines
+    assert all(len(line) <= 64 for line in found)
+
+
+def test_at_most_8_counter_sets_in_a_slice() -> None:
+    cards = ", ".join(f"{{address: 0000:{bus:x}:00.0, vendor: 8086, product: 1592, class: 020000, driver: ice, "
+                      "vfs: {count: 1, product: 1889}}" for bus in range(0x30, 0x39))
+    parts = pool("a", offered(cards, [{"vendor_id": "8086"}]))
+    assert [len(part["spec"].get("sharedCounters", ())) for part in parts] == [0, 8, 1]
+    assert {part["spec"]["pool"]["resourceSliceCount"] for part in parts} == {3}
+    names = [each["name"] for part in parts for each in part["spec"].get("sharedCounters", ())]
+    assert len(set(names)) == 9
+    taken = [device["consumesCounters"][0]["counterSet"] for device in parts[0]["spec"]["devices"]]
+    assert sorted(taken) == sorted(names * 2), "each card and its function take of their own"
+
+
+ODD: dict[str, Object] = {
+    "no attributes": {"name": "x", "attributes": None},
+    "no address": {"name": "x", "attributes": {"kind": {"string": "VF"}}},
+    "an address that is no text": {"name": "x", "attributes": {
+        "kind": {"string": "VF"}, "resource.kubernetes.io/pciBusID": {"int": 7}}},
+    "no kind": {"name": "x", "attributes": {"resource.kubernetes.io/pciBusID": {"string": "0000:65:00.0"}}},
+    "an empty kind": {"name": "x", "attributes": {
+        "kind": {}, "resource.kubernetes.io/pciBusID": {"string": "0000:65:00.0"}}},
+}
+
+
+@pytest.mark.parametrize("published", ODD.values(), ids=ODD)
+def test_what_was_published_by_others_is_no_function_of_ours(published: Object) -> None:
+    assert slices.remembered(published) is None
+    assert not slices.is_virtual(published)
+
+
+def test_virtual_functions_are_told_from_others() -> None:
+    parent, child = slices.describe(offered(NIC % 1, [{"vendor_id": "8086"}]))
+    assert (slices.is_virtual(parent), slices.is_virtual(child)) == (False, True)

@@ -119,6 +119,11 @@ PICKS = {
     "too few": Pick([ask("nic", count=3)], [dev("a", **VF), dev("b", **VF), dev("c", **PF)], held={"b": "train"},
                     says="request nic wants 3: 2 match, 1 free",
                     details=[f"b: {HELD}", "c: is not what request nic asks for"]),
+    "too few, and all are free": Pick([ask("nic", count=2)], [dev("a", **VF), dev("b", **PF)],
+                                      says="request nic wants 2: 1 match, 1 free", details=["b: is not what"]),
+    "what is held is told first, the rest as it was published": Pick(
+        [ask("nic")], [dev("c", **PF), dev("a", **PF), dev("z", **VF), dev("b", **VF)], held={"z": "train", "b": "train"},
+        says="request nic wants 1: 2 match, 0 free", details=[f"z: {HELD}", f"b: {HELD}", "c: is not what", "a: is not what"]),
     "none is of the kind": Pick([ask("nic")], [dev("a", **PF), dev("b", **PF)],
                                 says="none of its 2 devices is what request nic (vf) asks for",
                                 details=["a: is not what request nic asks for", "b: is not what request nic asks for"]),
@@ -200,6 +205,68 @@ def test_pick(name: str) -> None:
     assert verdict.summary == case.says
     assert len(verdict.details) == len(case.details)
     assert all(detail.startswith(wanted) for detail, wanted in zip(verdict.details, case.details, strict=True)), verdict.details
+
+
+def counted(node: str, amount: int, *devices: Object, limit: str = "", name: str = "card") -> list[Object]:
+    """Slices of a host whose devices share a counter."""
+    sets = part(node, count=2, name=f"{node}-counters")
+    sets["spec"]["sharedCounters"] = [{"name": name, "counters": {"functions": {"value": limit or str(amount)}}}]
+    return [part(node, *devices, count=2), sets]
+
+
+def blocked(inventory: Inventory, device: str, node: str = "n") -> str | None:
+    return inventory.blocked(next(one for one in inventory.candidates(node) if one.id.device == device))
+
+
+@pytest.mark.parametrize(("held", "who"), {
+    1: "vf0 by vmi/c0 (claim c0) in here",
+    3: ", ".join(f"vf{n} by vmi/c{n} (claim c{n}) in here" for n in range(3)),
+    4: ", ".join(f"vf{n} by vmi/c{n} (claim c{n}) in here" for n in range(3)) + " and more",
+}.items())
+def test_at_most_three_that_exclude_a_device_are_named(held: int, who: str) -> None:
+    devices = [taking(dev("pf", **PF), 5), *(taking(dev(f"vf{n}", **VF), 1) for n in range(5))]
+    inventory = Inventory(counted("n", 5, *devices), [page("n", *((f"vf{n}", f"c{n}") for n in range(held)))], [])
+    assert blocked(inventory, "pf") == f"excluded by {who}, with which it shares card"
+    assert blocked(inventory, "vf4") is None
+
+
+def test_cards_of_the_same_name_on_two_hosts_are_two() -> None:
+    slices = [*counted("a", 2, *CARD), *counted("b", 2, *CARD)]
+    inventory = Inventory(slices, [page("a", ("vf0", "train"))], [])
+    assert blocked(inventory, "pf", "a") is not None
+    assert blocked(inventory, "pf", "b") is None
+
+
+def test_a_device_that_takes_of_another_counter_is_not_in_the_way() -> None:
+    light: Object = {**dev("light", **VF), "consumesCounters": [
+        {"counterSet": "card", "counters": {"lamps": {"value": "9"}}}]}
+    slices = counted("n", 2, *CARD, light)
+    slices[1]["spec"]["sharedCounters"][0]["counters"]["lamps"] = {"value": "9"}
+    inventory = Inventory(slices, [page("n", ("light", "train"))], [])
+    assert blocked(inventory, "pf") is None
+
+
+def test_all_pages_count_and_a_mark_says_what_is_known() -> None:
+    marked = Page(page("b").with_marks("reserved", [Mark(DeviceId(DRIVER, "b", "b0"), "", "admin", SINCE)]))
+    other = Page(page("c").with_marks("unclean", [Mark(DeviceId(DRIVER, "c", "c0"), "used", "admin", SINCE)]))
+    slices = [part(host, dev(f"{host}0", **VF)) for host in "abcd"]
+    inventory = Inventory(slices, [page("a", ("a0", "train")), marked, other, page("d", ("d0", "train"))], [])
+    assert {host: blocked(inventory, f"{host}0", host) for host in "abcd"} == {
+        "a": HELD, "b": f"reserved since {SINCE}", "c": f"unclean since {SINCE}: used", "d": HELD}
+
+
+def test_a_hosts_own_resources_hold_no_device() -> None:
+    resources = Booking(DeviceId(DRIVER, "n", "a"), Holder("Consumer", "", "s", "uid-s"), "", "booked", SINCE,
+                        {"resources": {"VCPU": 1}})
+    inventory = Inventory([part("n", dev("a", **VF))], [Page(page("n").adding(resources))], [])
+    assert blocked(inventory, "a") is None
+
+
+def test_a_choice_takes_nothing_from_what_it_was_given() -> None:
+    elsewhere: dict[DeviceId, str] = {}
+    inventory = Inventory([part("n", dev("a", **VF))], [], [])
+    pick(compile_claim(claim("c"), CLASSES.get), inventory.candidates("n"), inventory.blocked, elsewhere)
+    assert elsewhere == {}
 
 
 def test_a_class_that_says_nothing_takes_everything() -> None:
@@ -312,6 +379,9 @@ PLACES = {
             "devices": {"results": [{"request": "nic", "driver": DRIVER, "pool": "rack-7", "device": "x"}]},
             "nodeSelector": {"nodeSelectorTerms": [
                 {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["b"]}]}]}})], [A, B], NODES, host="b"),
+    "a claim that was allocated on a host that is not asked": Place(
+        pod("c", "d"), [claim("c", **allocated("b", "b0")), claim("d")], [A, B], [node("a")], [page("b", ("b0", "c"))],
+        says=NONE + "the devices that the pod's claims hold are on b"),
     "claims that were allocated on different hosts": Place(
         pod("c", "d"), [claim("c", **allocated("a", "a0")), claim("d", **allocated("b", "b0"))], [A, B], [node("a")],
         says=NONE + "the devices that the pod's claims hold are on no common host"),
@@ -343,6 +413,58 @@ def test_place(name: str) -> None:
     assert verdict.host == case.host
     assert {entry["metadata"]["name"]: [device.device for _, device in choice.devices] for entry, choice in verdict.claims} == {
         name: list(devices) for name, devices in case.gives.items()}
+
+
+def placed(wanted: Object, claims: Sequence[Object], inventory: Inventory) -> Placement | Waiting:
+    by_name = {entry["metadata"]["name"]: entry for entry in claims}
+    return place(wanted, lambda namespace, name: by_name.get(name), CLASSES.get, inventory)
+
+
+def test_a_placement_says_how_much_it_takes_and_of_how_much() -> None:
+    inventory = Inventory(counted("a", 2, *CARD, dev("plain", **VF)), [], [node("a")])
+    found = placed(pod("c", "d"), [claim("c", ask("nic", count=2)), claim("d")], inventory)
+    assert isinstance(found, Placement)
+    takes = {"whole": True, "counters": {"card": {"functions": "1"}}}
+    assert {device.device: amount for device, amount in found.amounts.items()} == {
+        "vf0": takes, "vf1": takes, "plain": {"whole": True}}
+    assert found.limits.counters == {(DRIVER, "a", "card"): {"functions": "2"}}
+    assert inventory.amount(DeviceId(DRIVER, "a", "nobody"), "a") == {"whole": True}
+
+
+def test_claims_of_one_pod_do_not_share_a_card() -> None:
+    whole = claim("d", WHOLE)
+    found = placed(pod("c", "d"), [claim("c"), whole], Inventory(counted("a", 2, *CARD), [], [node("a")]))
+    assert isinstance(found, Waiting)
+    [(_, refusal)] = found.hosts
+    assert refusal.details[0] == "pf: excluded by vf0, with which it shares card"
+
+
+def test_the_long_answer() -> None:
+    found = placed(pod("c"), [claim("c")], Inventory([A], [page("a", ("a0", "train"))], [node("a"), node("b")]))
+    assert isinstance(found, Waiting)
+    assert found.lines() == ["0/2 hosts are available", "  a: request nic wants 1: 1 match, 0 free", f"    a0: {HELD}",
+                             "  b: it publishes no devices"]
+    assert Waiting("claim c is being deleted").lines() == ["claim c is being deleted"]
+
+
+@pytest.mark.parametrize(("condition", "says"), {
+    "a message": ({"message": "gone", "reason": "Gone"}, "gone"), "a reason": ({"reason": "Gone"}, "Gone"),
+    "nothing": ({}, "no reason given")}.values(), ids=["a message", "a reason", "nothing"])
+def test_why_a_host_is_not_ready(condition: Object, says: str) -> None:
+    sick = node("a")
+    sick["status"]["conditions"] = [{"type": "DiskPressure", "status": "True"},
+                                    {"type": "Ready", "status": "Unknown", **condition}]
+    found = placed(pod("c"), [claim("c")], Inventory([A], [], [sick]))
+    assert isinstance(found, Waiting)
+    assert found.summary == f"{NONE}it is not ready: {says}"
+
+
+def test_pools_are_looked_at_in_the_order_of_their_drivers() -> None:
+    """Whatever the order in which slices arrive, so that two looks choose alike."""
+    first, second = part("a", dev("x", **VF)), part("a", dev("y", **VF), name="second")
+    first["spec"]["driver"], second["spec"]["driver"] = "b.example.com", "a.example.com"
+    inventory = Inventory([first, second], [], [node("a")])
+    assert [one.id.device for one in inventory.candidates("a")] == ["y", "x"]
 
 
 # -- explain: what a person reads

@@ -21,9 +21,10 @@ class Inventory:
     max_unit: int | None = None  # None: the total
     step_size: int = 1
     allocation_ratio: float = 1.0
+    extra: Mapping[str, Any] = field(default_factory=dict)  # fields that we do not know
 
     def to_object(self) -> Object:
-        return {"total": self.total, "reserved": self.reserved, "min_unit": self.min_unit,
+        return {**copy.deepcopy(dict(self.extra)), "total": self.total, "reserved": self.reserved, "min_unit": self.min_unit,
                 "max_unit": self.total if self.max_unit is None else self.max_unit, "step_size": self.step_size,
                 "allocation_ratio": self.allocation_ratio}
 
@@ -36,7 +37,7 @@ class Provider:
     generation: int
     inventories: Mapping[str, Inventory]
     traits: frozenset[str]
-    configured: frozenset[str] = frozenset()  # those of the traits that device_spec asked for
+    configured: frozenset[str] = frozenset()  # those of the traits that device_spec names, which stay while a device is held
     devices: tuple[str, ...] = ()  # names of the devices that are counted here
     extra: Mapping[str, Any] = field(default_factory=dict)  # fields of the stored entry that we do not know
 
@@ -48,6 +49,7 @@ class Provider:
         }
 
 
+_FIELDS = {"total", "reserved", "min_unit", "max_unit", "step_size", "allocation_ratio"}
 _KNOWN = {"name", "uuid", "parent", "generation", "inventories", "traits", "configured", "devices"}
 
 
@@ -55,7 +57,8 @@ def _inventory(raw: Mapping[str, Any]) -> Inventory:
     total, max_unit = int(raw["total"]), raw.get("max_unit")
     return Inventory(total, int(raw.get("reserved") or 0), int(raw.get("min_unit") or 1),
                      None if max_unit in (None, total) else int(max_unit), int(raw.get("step_size") or 1),
-                     float(raw.get("allocation_ratio") or 1.0))
+                     float(raw.get("allocation_ratio") or 1.0),
+                     {key: value for key, value in raw.items() if key not in _FIELDS})
 
 
 def _provider(raw: Mapping[str, Any]) -> Provider:

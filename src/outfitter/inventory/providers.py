@@ -21,6 +21,7 @@ from outfitter.inventory.pci import Device, Kind
 
 MANAGED = "COMPUTE_MANAGED_PCI_DEVICE"  # on every provider that we keep: others have no business here, and we none elsewhere
 MIGRATABLE, ONCE, SRIOV = "HW_PCI_LIVE_MIGRATABLE", "HW_PCI_ONE_TIME_USE", "HW_NIC_SRIOV"
+MARKS = {MIGRATABLE, ONCE, SRIOV}  # traits that follow from something else than a name in device_spec
 PHYSNET = "CUSTOM_PHYSNET_"
 MAX_NAMED = 8  # devices in one sentence
 _NAMESPACE = uuid.UUID("7f0d6a0e-2d3c-5b7e-9a56-0f9d8f6a4c11")
@@ -145,9 +146,14 @@ class _Planner:
         self.virtual = {each.device for each in held if each.virtual}
         self.addresses = {each.device: each.address or each.device for each in held}
         self.counted: dict[str, list[_Counted]] = defaultdict(list)  # provider -> devices
+        self.homes: dict[str, str] = {}  # device -> its provider
+        self.whole: dict[str, _Counted] = {}  # address of a function that is no virtual one -> the device that it is part of
         for one in offered:
             if isinstance(one.device, Device) and one.entry is not None and self._reported(one.entry):
-                self.counted[provider_name(host, one.device)].append(_Counted(one.name, one.device, one.entry))
+                mine, home = _Counted(one.name, one.device, one.entry), provider_name(host, one.device)
+                self.counted[home].append(mine)
+                self.homes[one.name] = home
+                self.whole |= {function.address: mine for function in one.members if not function.kind.is_vf}
         self.refusals: list[str] = []
         self.warnings: list[str] = []
 
@@ -183,10 +189,9 @@ class _Planner:
     def _consistent(self, name: str, devices: Sequence[_Counted]) -> bool:
         """Whether the devices of one provider can be counted together; else why not is told."""
         before = len(self.refusals)
-        whole = [each for each in devices if not each.device.kind.is_vf]
         virtual = [each for each in devices if each.device.kind.is_vf]
-        if whole and virtual:
-            self._both(whole[0], virtual)
+        if virtual and (parent := self.whole.get(virtual[0].device.parent or "")):
+            self._both(parent, virtual)
         else:
             self._siblings("resource_class", virtual, {each.name: each.counted_as for each in virtual})
             self._siblings("traits", virtual, {each.name: ", ".join(sorted(each.traits)) or "none" for each in virtual})
@@ -227,7 +232,7 @@ class _Planner:
         wanted = Provider(
             name=name, uuid=old.uuid if old else provider_uuid(name), parent=self.host, generation=old.generation if old else 0,
             inventories={first.counted_as: Inventory(total=len(devices))}, traits=first.traits | {MANAGED},
-            configured=first.entry.traits, devices=tuple(each.name for each in devices),
+            configured=first.traits - MARKS, devices=tuple(each.name for each in devices),
         )
         if old is None:
             return wanted
@@ -283,8 +288,9 @@ class _Planner:
                              "in the placement view until it is free")
 
     def _held_of(self, provider: Provider) -> dict[str, list[str]]:
-        """The devices of a stored provider that somebody has."""
-        return {device: self.holders[device] for device in provider.devices if self.holders.get(device)}
+        """The devices of a stored provider that somebody has, but for those that are counted elsewhere by now."""
+        return {device: self.holders[device] for device in provider.devices
+                if self.holders.get(device) and self.homes.get(device, provider.name) == provider.name}
 
     def _who(self, device: str) -> str:
         return ", ".join(self.holders[device])

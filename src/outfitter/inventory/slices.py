@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from outfitter.api import kinds
 from outfitter.api.device import PCI_BUS_ID
@@ -33,35 +34,42 @@ Nobody = Names(None)
 
 
 def describe(offered: Sequence[Offered], names: Names = Nobody) -> list[Object]:
-    """The devices as a slice lists them."""
-    shared = shared_counters(offered)
-    owners = {one.device.address: one.name for one in offered if isinstance(one.device, Device) and one.name in shared}
-    out = []
-    for one in offered:
-        device = _mdev(one, one.device) if isinstance(one.device, Mdev) else _function(one, one.device, names)
-        if one.name in shared:
-            device["consumesCounters"] = [_takes(one.name, shared[one.name])]
-        elif isinstance(one.device, Device) and one.device.parent in owners:
-            device["consumesCounters"] = [_takes(owners[one.device.parent], 1)]
-        out.append(device)
-    return out
+    """The devices as a slice lists them, without what they take of counters."""
+    return [_mdev(one, one.device) if isinstance(one.device, Mdev) else _function(one, one.device, names) for one in offered]
 
 
-def shared_counters(offered: Iterable[Offered]) -> dict[str, int]:
-    """The physical functions that are offered beside virtual functions of theirs: name -> how many of these."""
-    parents: dict[str, str] = {}
-    children: dict[str, int] = defaultdict(int)
-    for one in offered:
-        if isinstance(one.device, Device):
-            if one.device.kind is Kind.PF:
-                parents[one.device.address] = one.name
-            elif one.device.parent is not None:
-                children[one.device.parent] += 1
-    return {name: children[address] for address, name in parents.items() if children.get(address)}
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Which devices exclude each other, because one is or has the physical function of the other."""
+
+    sets: Mapping[str, int]  # device with a physical function -> how many virtual ones of it are published
+    takes: Mapping[str, Mapping[str, int]]  # device -> counter set -> how much of it
+
+    def on(self, device: Object) -> Object:
+        """A device with what it takes."""
+        out = {key: value for key, value in device.items() if key != "consumesCounters"}
+        if taken := self.takes.get(device["name"]):
+            out["consumesCounters"] = [{"counterSet": name, "counters": {COUNTER: {"value": str(amount)}}}
+                                       for name, amount in taken.items()]
+        return out
 
 
-def _takes(counter_set: str, amount: int) -> Object:
-    return {"counterSet": counter_set, "counters": {COUNTER: {"value": str(amount)}}}
+def counters(offered: Iterable[Offered], kept: Iterable[Mapping[str, object]] = ()) -> Counters:
+    """Of all that is published: what is offered, and what is only kept until it is free."""
+    units = [(one.name, one.members) for one in offered if isinstance(one.device, Device)]
+    units += [(function.name, (function,)) for function in map(remembered, kept) if function is not None]
+    owners = {function.address: name for name, functions in units for function in functions if function.kind is Kind.PF}
+    sets: dict[str, int] = defaultdict(int)
+    takes: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for name, functions in units:
+        for function in functions:
+            owner = owners.get(function.parent) if function.parent is not None else None
+            if owner is not None and owner != name:
+                sets[owner] += 1
+                takes[name][owner] += 1
+    for owner, count in sets.items():
+        takes[owner][owner] = count
+    return Counters(dict(sets), {name: dict(taken) for name, taken in takes.items()})
 
 
 def pool(
@@ -69,7 +77,10 @@ def pool(
     node_uid: str | None = None,
 ) -> list[Object]:
     """The whole pool of a host at one generation; no slices if it offers nothing. With the uid of its Node object the slices go
-    when the node goes."""
+    when the node goes.
+
+    A pool that is one slice keeps its name, and is replaced. Several have names of their own in each generation: the old ones
+    stand until all the new ones do, so that no device is ever in none of them."""
     each = PER_SLICE_COUNTED if any("taints" in one or "consumesCounters" in one for one in devices) else PER_SLICE
     parts: list[Object] = [{"devices": list(devices[start:start + each])} for start in range(0, len(devices), each)]
     sets = [{"name": name, "counters": {COUNTER: {"value": str(count)}}} for name, count in counters.items()]
@@ -78,7 +89,7 @@ def pool(
         {
             "apiVersion": kinds.RESOURCE_SLICE.api_version,
             "kind": kinds.RESOURCE_SLICE.kind,
-            "metadata": _metadata(_name(node, driver, index), node, node_uid),
+            "metadata": _metadata(_name(node, driver, f"g{generation}-{index}" if len(parts) > 1 else "0"), node, node_uid),
             "spec": {
                 "driver": driver,
                 "nodeName": node,
@@ -123,9 +134,9 @@ def _metadata(name: str, node: str, node_uid: str | None) -> Object:
     return {"name": name, "ownerReferences": [owner]}
 
 
-def _name(node: str, driver: str, index: int) -> str:
-    """Stable, and a DNS subdomain as node and driver are; a node's name too long for it is cut and told apart by a hash."""
-    tail = f"-{driver}-{index}"
+def _name(node: str, driver: str, part: str) -> str:
+    """A DNS subdomain as node and driver are; a node's name too long for it is cut and told apart by a hash."""
+    tail = f"-{driver}-{part}"
     if len(node) + len(tail) > MAX_NAME:
         mark = hashlib.sha256(node.encode()).hexdigest()[:10]
         room = MAX_NAME - len(tail) - len(mark) - 1
@@ -208,6 +219,14 @@ def is_virtual(published: Mapping[str, object]) -> bool:
     """Whether a published device is a virtual function."""
     function = remembered(published)
     return function is not None and function.kind.is_vf
+
+
+def members(published: Mapping[str, object]) -> list[str]:
+    """The addresses of all functions that a published device has."""
+    attributes = published.get("attributes")
+    texts = [value.get("string", "") for key, value in attributes.items()
+             if key.startswith("members")] if isinstance(attributes, dict) else []
+    return [address for text in texts for address in text.split(",") if address]
 
 
 def remembered(published: Mapping[str, object]) -> Device | None:

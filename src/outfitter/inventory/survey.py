@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from outfitter.api.device import PCI_BUS_ID
 from outfitter.api.kinds import Object
 from outfitter.inventory import providers, slices
 from outfitter.inventory.config import Settings
@@ -48,13 +49,13 @@ def survey(
     answer = offer((*found.devices, *ghosts.values()), found.mdevs, settings.device_spec)
     offered = {one.name: one for one in answer.offered}
     left: dict[str, Left] = dict.fromkeys(ghosts, "vanished")
-    for name in before:
-        if name in held and name not in offered and name not in left:
+    for name, device in before.items():
+        if name not in offered and (name in held or not set(running).isdisjoint(_places(device))):
             left[name] = "unlisted" if name in there else "vanished"
     entries = settings.device_spec.match(found.devices) if settings.device_spec is not None else {}
     return Survey(
         answer.offered, tuple(one for one in answer.withheld if one.device.name not in ghosts), left,
-        tuple(before[name] for name in left if name not in offered), _names(found, answer.offered, published),
+        tuple(before[name] for name in left if name not in offered), _names(found, answer.offered, before, left),
         {one.name: providers.provider_name(host, one.device) for one in answer.offered if isinstance(one.device, Device)},
         frozenset(one.name for one in answer.offered if one.entry is not None and one.entry.one_time_use),
         tuple(device for device in found.devices if device.kind.is_vf and device.parent is None
@@ -68,19 +69,24 @@ def _ghosts(before: Mapping[str, Object], there: set[str], held: set[str], runni
     out: dict[str, Device] = {}
     for name, device in before.items():
         ghost = slices.remembered(device) if name not in there else None
-        if ghost is not None and (name in held or ghost.address in running):
+        if ghost is not None and (name in held or not running.isdisjoint(_places(device))):
             out[name] = replace(ghost, iommu_group=-1 - len(out))
     return out
 
 
-def _names(found: Scan, offered: Sequence[Offered], published: Sequence[Object]) -> dict[str, str]:
-    names: dict[str, str] = {}
-    for device in published:
-        ghost = slices.remembered(device)
-        if ghost is not None:
-            names[ghost.address] = ghost.name
+def _places(published: Object) -> list[str]:
+    """Where a published device is found: its addresses, or its UUID."""
+    attributes = published.get("attributes") or {}
+    texts = [(attributes.get(key) or {}).get("string") for key in (PCI_BUS_ID, "mdevUUID")]
+    return [*(text for text in texts if text), *slices.members(published)]
+
+
+def _names(found: Scan, offered: Sequence[Offered], before: Mapping[str, Object], left: Collection[str]) -> dict[str, str]:
+    """What is there goes before what was published; but what is only kept is still the whole group that it was."""
+    names = {where: name for name, device in before.items() for where in _places(device)}
     names |= {device.address: device.name for device in found.devices}
     names |= {mdev.uuid: mdev.name for mdev in found.mdevs}
+    names |= {where: name for name in left for where in _places(before[name])}
     names |= {member.address: one.name for one in offered for member in one.members}
     return names
 
@@ -91,6 +97,7 @@ def devices(
     """What the slices say: what is offered, then what is only kept, each with its taints. While somebody has a device it says
     what it said before of what only its own driver tells."""
     before = {device["name"]: device for device in published}
+    counters = slices.counters(seen.offered, seen.kept)
     out = []
     for device in (*slices.describe(seen.offered, names), *seen.kept):
         name, old = device["name"], before.get(device["name"])
@@ -99,7 +106,7 @@ def devices(
             said = old
         elif old is not None and name in held:
             said = _steady(device, old)
-        out.append(_tainted(said, old, taints.get(name, ())))
+        out.append(_tainted(counters.on(said), old, taints.get(name, ())))
     return out
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from outfitter.api import kinds, providers
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Page
+from outfitter.api.page import DOMAIN, Page
 from outfitter.api.providers import Inventory, Provider
 from outfitter.errors import Conflict, Invalid, NotFound
-from outfitter.ledger import book, marks
+from outfitter.ledger import marks
 from outfitter.store.base import Store
 
 DRIVER = "placement.outfitter.dev"  # in whose name a host's own resources are booked
@@ -48,7 +48,7 @@ def rows(tree: Sequence[Provider], page: Page) -> list[Row]:
         for booking in page.bookings:
             if booking.counted and booking.device.device in members:
                 held[booking.device.device].append(str(booking.holder))
-                if booking.holder.kind == "Domain":
+                if booking.holder.kind == DOMAIN:
                     kept_out.add(booking.device.device)
                 else:
                     used += 1
@@ -64,13 +64,14 @@ def allocations(trees: Iterable[Sequence[Provider]], pages: Iterable[Page]) -> A
     out: Allocations = defaultdict(lambda: defaultdict(lambda: defaultdict(int)))
     for page in pages:
         for booking in page.bookings:
-            mine = out[booking.holder.uid]
+            if booking.holder.kind == DOMAIN:
+                continue
             for name, amount in (booking.amount.get("resources") or {}).items():
-                mine[page.host][name] += amount
+                out[booking.holder.uid][page.host][name] += amount
             provider = homes.get((page.host, booking.device.device)) if booking.counted else None
-            if provider is not None and booking.holder.kind != "Domain":
+            if provider is not None:
                 for name in provider.inventories:
-                    mine[provider.name][name] += 1
+                    out[booking.holder.uid][provider.name][name] += 1
     return {uid: {name: dict(amounts) for name, amounts in mine.items()} for uid, mine in out.items()}
 
 
@@ -111,8 +112,3 @@ async def _find(store: Store, name: str) -> tuple[Object, Provider]:
             if provider.name == name:
                 return obj, provider
     raise NotFound(f"there is no provider {name!r}; outfit providers lists them")
-
-
-async def release(store: Store, host: str, uid: str, *, now: str) -> None:
-    """A consumer has nothing left on a host."""
-    await book.release(store, host, uid, now=now)

@@ -52,10 +52,14 @@ class Stored:
 
     @property
     def devices(self) -> list[Object]:
-        """What is published, of the newest generation."""
-        newest = max((each["spec"]["pool"].get("generation", 0) for each in self.slices), default=0)
-        return [device for each in self.slices if each["spec"]["pool"].get("generation", 0) == newest
-                for device in each["spec"].get("devices") or ()]
+        """What is published: of the newest generation, and while not all of it is there of older ones too."""
+        by_age: dict[int, list[Object]] = defaultdict(list)
+        for each in self.slices:
+            by_age[each["spec"]["pool"].get("generation", 0)].append(each)
+        newest = by_age.get(max(by_age, default=0), [])
+        whole = newest and newest[0]["spec"]["pool"].get("resourceSliceCount") == len(newest)
+        chosen = newest if whole else [each for age in sorted(by_age) for each in by_age[age]]
+        return list({device["name"]: device for each in chosen for device in each["spec"].get("devices") or ()}.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,7 @@ class Keeper:
         self.locks = {host.name: asyncio.Lock() for host in hosts}  # whoever starts, ends or counts machines of a host has it
         self.once: dict[str, frozenset[str]] = defaultdict(frozenset)  # host -> devices that must be cleaned after their use
         self._said: dict[str, set[str]] = defaultdict(set)  # host -> warnings that were logged
-        self._untainted: set[str] = set()  # hosts whose API server drops taints: there such devices are left out
+        self._taints_kept: bool | None = None  # by the API server; None: not known yet
         self._left: dict[str, frozenset[str]] = {}  # host -> devices that only stay until they are free
         pages.on_change(self._page_changed)
 
@@ -96,8 +100,10 @@ class Keeper:
                 continue  # nothing was said that could be wrong
             try:
                 ready[host.name] = await self._look(host, stored[host.name])
-            except (Refused, Invalid) as error:
+            except Refused as error:
                 refusals.append(error)
+            except Invalid as error:
+                refusals.append(Invalid(f"host {host.name} does not start: {error.message}", error.causes))
             await asyncio.sleep(0)
         if refusals:
             raise refusals[0] if len(refusals) == 1 else Refused("\n".join(error.message for error in refusals))
@@ -183,6 +189,7 @@ class Keeper:
         once = {host.device(name) for name in seen.once}
         healed = heal.heal(have.page, really, group=group, once=once, now=self._now())
         virtual = {device["name"] for device in published if slices.is_virtual(device)}
+        virtual |= {device.name for device in found.devices if device.kind.is_vf}
         plan = model.plan(
             host.name, host.settings, seen.offered, stored=providers.read(have.tree), orphans=seen.orphans,
             held=[model.Held(name, str(booking.holder), name in virtual, seen.address(name))
@@ -210,7 +217,6 @@ class Keeper:
                     if not page.on(device) and (claim := await self._claim_of(device)) is not None:
                         meta = claim["metadata"]
                         holder = Holder(kinds.RESOURCE_CLAIM.kind, meta["namespace"], meta["name"], meta["uid"])
-                        uids.add(meta["uid"])
                 out[device.device, domain.uid] = Found(device, holder, frozenset(uids))
         return list(out.values()), strange
 
@@ -271,39 +277,47 @@ class Keeper:
     async def _publish(self, host: Host, have: Stored, seen: Survey, page: Page, uid: str) -> None:
         held = {booking.device.device for booking in page.bookings if booking.device.driver == host.driver}
         devices = survey.devices(seen, have.devices, held, _taints(host, seen, page), names.database())
-        counters = slices.shared_counters(seen.offered)
-        if host.name in self._untainted:
-            devices = [device for device in devices if "taints" not in device]
         generation = max((obj["spec"]["pool"].get("generation", 0) for obj in have.slices), default=0)
-        same = slices.same_pool(have.slices, slices.pool(host.name, host.driver, devices, counters, generation=generation))
-        if same and all(owner["uid"] == uid for obj in have.slices for owner in obj["metadata"].get("ownerReferences") or ()):
-            return
-        wanted = slices.pool(host.name, host.driver, devices, counters, generation=generation + 1, node_uid=uid)
-        written = await self._replace(have.slices, wanted)
-        if any("taints" in device for device in devices) and not any(
-                "taints" in device for obj in written for device in obj["spec"].get("devices") or ()):
-            self._untainted.add(host.name)
-            log.warning("%s: the API server drops taints of devices: those that nobody may get are left out of the slices",
-                        host.name)
-            await self._publish(host, Stored(page, have.tree, have.inventory, tuple(written)), seen, page, uid)
+        uids = {owner["uid"] for obj in have.slices for owner in obj["metadata"].get("ownerReferences") or ()}
+        counters = slices.counters(seen.offered, seen.kept).sets
 
-    async def _replace(self, have: Sequence[Object], wanted: Sequence[Object]) -> list[Object]:
+        def pool(devices: Sequence[Object], generation: int) -> list[Object]:
+            return slices.pool(host.name, host.driver, devices, counters, generation=generation, node_uid=uid)
+
+        if uids <= {uid} and slices.same_pool(have.slices, pool(devices, generation)):
+            return
+        if any("taints" in device for device in devices) and await self._drops_taints(pool(devices, generation + 1)):
+            devices = [device for device in devices if "taints" not in device]
+            if uids <= {uid} and slices.same_pool(have.slices, pool(devices, generation)):
+                return
+        await self._replace(have.slices, pool(devices, generation + 1))
+
+    async def _drops_taints(self, wanted: Sequence[Object]) -> bool:
+        """Whether the API server does not know taints of devices, and would make these look like any other."""
+        if self._taints_kept is None:
+            part = next(each for each in wanted if any("taints" in device for device in each["spec"].get("devices") or ()))
+            trial = {**part, "metadata": {"name": f"{part['metadata']['name'][:240]}-trial"}}
+            answer = await self._store.create(kinds.RESOURCE_SLICE, trial, dry_run=True)
+            self._taints_kept = any("taints" in device for device in answer["spec"]["devices"])
+            if not self._taints_kept:
+                log.warning("the API server drops taints of devices: those that nobody may get are left out of the slices")
+        return not self._taints_kept
+
+    async def _replace(self, have: Sequence[Object], wanted: Sequence[Object]) -> None:
         """New slices first, old ones last: a pool that is incomplete in between is not used by anybody."""
         known = {obj["metadata"]["name"]: obj for obj in have}
-        written = []
         for new in wanted:
             old = known.pop(new["metadata"]["name"], None)
             if old is None:
-                written.append(await self._store.create(kinds.RESOURCE_SLICE, new))
+                await self._store.create(kinds.RESOURCE_SLICE, new)
             else:
                 meta = {**old["metadata"], "ownerReferences": new["metadata"]["ownerReferences"]}
-                written.append(await self._store.replace(kinds.RESOURCE_SLICE, {**old, "metadata": meta, "spec": new["spec"]}))
+                await self._store.replace(kinds.RESOURCE_SLICE, {**old, "metadata": meta, "spec": new["spec"]})
         for name in known:
             try:
                 await self._store.delete(kinds.RESOURCE_SLICE, name)
             except NotFound:
                 pass
-        return written
 
     def _say(self, host: Host, sentences: Sequence[str]) -> None:
         """Each warning once, until it was over in between."""
