@@ -5,6 +5,7 @@ What a step needs and the product does not have raises `NotDriven`."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import copy
 import json
@@ -19,9 +20,9 @@ import yaml
 from outfitter import app
 from outfitter.api import kinds, providers
 from outfitter.api.device import DRIVER, DeviceId
-from outfitter.api.page import Booking, Holder
+from outfitter.api.page import Booking, Holder, Page
 from outfitter.api.providers import Inventory, Provider
-from outfitter.errors import NotFound
+from outfitter.errors import AlreadyHeld, NotFound, Unavailable
 from outfitter.inventory import config, scan
 from outfitter.inventory.config import Config
 from outfitter.inventory.tree import Entry, Link, MemoryTree
@@ -30,6 +31,10 @@ from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book, placement
 from outfitter.node.host import Host
 from outfitter.node.keep import Keeper
+from outfitter.scheduling import hosts
+from outfitter.scheduling.boot import PageChange, Placed
+from outfitter.scheduling.hosts import Published
+from outfitter.scheduling.numa import Cell
 from outfitter.store.clock import ManualClock
 from outfitter.store.names import Names
 from tests.cases.world import NotDriven
@@ -50,6 +55,7 @@ class Box:
     switches: Mapping[str, Any]
     hypervisor: Simulated = field(default_factory=Simulated)
     keeper: Keeper | None = None
+    cells: Sequence[Cell] = ()
 
     def tree(self) -> MemoryTree:
         return tree(self.pci)
@@ -61,7 +67,9 @@ class Cloud:
         self.switches = {**SWITCHES, **(given.get("config") or {})}
         self.boxes = {host["name"]: Box(host["name"], host.get("pci_devices") or (),
                                         host.get("device_spec", given.get("device_spec", [])),
-                                        {**self.switches, **(host.get("config") or {})}) for host in given.get("hosts") or ()}
+                                        {**self.switches, **(host.get("config") or {})},
+                                        cells=[Cell(cell["id"], cell["pcpus"], cell.get("socket"))
+                                               for cell in host.get("numa_cells") or ()]) for host in given.get("hosts") or ()}
         self.servers = {server["name"]: server for server in given.get("servers") or ()}
         self.names = {uid_of(name): name for name in self.servers}  # consumer's uid -> server
 
@@ -89,10 +97,14 @@ class Cloud:
 
     async def _server(self, server: Mapping[str, Any]) -> None:
         """A machine that runs already, started by somebody else."""
-        hostdevs = "".join(_hostdev(address) for address in server.get("devices") or ())
-        xml = (f"<domain type='qemu'><name>{server['name']}</name><uuid>{uid_of(server['name'])}</uuid>"
+        await self.run(server["host"], server["name"], server.get("devices") or ())
+
+    async def run(self, host: str, name: str, addresses: Sequence[str]) -> None:
+        """A machine runs on a host with these functions."""
+        hostdevs = "".join(_hostdev(address) for address in addresses)
+        xml = (f"<domain type='qemu'><name>{name}</name><uuid>{uid_of(name)}</uuid>"
                f"<devices>{hostdevs}</devices></domain>")
-        await self.boxes[server["host"]].hypervisor.start(domain.read(xml))
+        await self.boxes[host].hypervisor.start(domain.read(xml))
 
     async def _allocations(self, server: Mapping[str, Any]) -> None:
         wanted, host = server.get("placement", "exact"), server["host"]
@@ -189,6 +201,66 @@ class Cloud:
             taken = spec.match(devices) if spec is not None else {}
             matched |= {device.address: taken[device.address].index if device.address in taken else None for device in devices}
         return matched
+
+
+@dataclass
+class Fault:
+    """Something that goes wrong on a host, so many times."""
+
+    kind: str  # "spawn_failure", or "tracker_device_taken"
+    host: str  # "first_selected": the one that is tried first from now on
+    times: int
+    address: str = ""
+
+    def strikes(self, host: str, addresses: Sequence[str] = ()) -> bool:
+        if not self.times or self.host not in ("first_selected", host) or (self.address and self.address not in addresses):
+            return False
+        self.host, self.times = host, self.times - 1
+        return True
+
+
+class House:
+    """What a machine's way onto a host needs, with the hosts of the case."""
+
+    def __init__(self, made: Cloud, faults: Sequence[Fault], line: asyncio.Barrier | None = None) -> None:
+        self.cloud, self.faults = made, faults
+        self.line = line  # of several that boot at the same time: each has looked before any books
+
+    async def look(self) -> list[tuple[Published, Page]]:
+        store, up = self.cloud.store, {name: box for name, box in self.cloud.boxes.items() if box.keeper is not None}
+        nodes = [node for node in (await store.list(kinds.NODE)).items if node["metadata"]["name"] in up]
+        found = hosts.published(nodes, await placement.trees(store), (await store.list(kinds.RESOURCE_SLICE)).items,
+                                {name: box.cells for name, box in up.items()})
+        seen = [(each, await book.read(store, each.name)) for each in found]
+        if self.line is not None:
+            line, self.line = self.line, None
+            await line.wait()
+        return seen
+
+    async def change(self, host: str, change: PageChange) -> None:
+        await book.change_page(self.cloud.store, host, change, now=NOW)
+
+    async def prepare(self, placed: Placed) -> None:
+        keeper = self.cloud.boxes[placed.host].keeper
+        assert keeper is not None
+        for fault in self.faults:
+            if fault.kind == "tracker_device_taken" and fault.strikes(placed.host, addresses_of(placed)):
+                raise AlreadyHeld(f"{placed.host}/{fault.address}", by="somebody that nobody booked for", since=NOW)
+        once = {given.device.id for given in placed.choice.given if given.device.id.device in keeper.once[placed.host]}
+        await book.mark(self.cloud.store, placed.host, placed.order.uid, "prepared", now=NOW, unclean=once)
+
+    async def start(self, placed: Placed) -> None:
+        for fault in self.faults:
+            if fault.kind == "spawn_failure" and fault.strikes(placed.host):
+                raise Unavailable(f"{placed.host} could not start {placed.order.name}")
+        await self.cloud.run(placed.host, placed.order.name, addresses_of(placed))
+
+    async def release(self, host: str, uid: str) -> None:
+        await book.release(self.cloud.store, host, uid, now=NOW)
+
+
+def addresses_of(placed: Placed) -> list[str]:
+    return [address for given in placed.choice.given for address in given.device.functions]
 
 
 @contextlib.asynccontextmanager

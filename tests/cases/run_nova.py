@@ -1,5 +1,5 @@
-"""Areas device_spec, modelling, refusal and healing: hosts start, restart and are audited, and providers, usages, allocations,
-devices and warnings are compared after each step that says so."""
+"""A placement case while it is played: hosts start, restart and are audited, and providers, usages, allocations, devices and
+warnings are compared after each step that says so. What is booted comes with `run_nova_schedule`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from outfitter.inventory import scan
 from outfitter.inventory.providers import MANAGED
 from outfitter.ledger import placement
 from tests.cases.case import Case
-from tests.cases.cloud import Cloud, cloud, shown, uid_of
+from tests.cases.cloud import Cloud, shown, uid_of
 from tests.cases.world import NotDriven
 
 OWNERSHIP = {MANAGED, "OWNER_NOVA"}  # of every provider that is ours; not listed in a case
@@ -46,16 +46,11 @@ class Log(logging.Handler):
         logging.getLogger("outfitter").removeHandler(self)
 
 
-async def run(case: Case) -> list[str]:
-    with Log() as log:
-        try:
-            async with cloud(case.data["given"]) as made:
-                return [wrong async for wrong in _Play(made, log).play(case)]
-        except NotDriven as error:
-            return [str(error)]
+class Play:
+    """A case while it is played. What only some areas need is added by those who run them."""
 
+    failures: tuple[type[OutfitterError], ...] = (Invalid, Refused)  # what a step may fail with
 
-class _Play:
     def __init__(self, made: Cloud, log: Log) -> None:
         self.cloud, self.log = made, log
         self.error: OutfitterError | None = None
@@ -72,7 +67,7 @@ class _Play:
             self.error = None
             try:
                 await self._do(step)
-            except (Invalid, Refused) as error:
+            except self.failures as error:
                 self.error = error
             self.snapshots.append(await self._trees())
             expected = [step.get("expect") or {}, *([case.expect] if number == len(steps) - 1 else [])]
@@ -149,7 +144,8 @@ class _Play:
                 continue
             if check is None:
                 raise NotDriven(f"{key} cannot be compared yet")
-            wrong += [text async for text in check(wanted, expect)] if key in ASYNC else list(check(wanted, expect))
+            found: Any = check(wanted, expect)
+            wrong += [text async for text in found] if hasattr(found, "__aiter__") else list(found)
         return wrong
 
     def _check_error(self, wanted: Mapping[str, Any], _: Any) -> Iterator[str]:
@@ -157,11 +153,14 @@ class _Play:
         if self.error is None:
             yield f"an error {allowed} was expected"
             return
-        kind = next(word for class_, word in KINDS.items() if isinstance(self.error, class_))
+        kind = self._kind(self.error)
         if kind not in allowed:
             yield f"the error is {kind}, not {allowed}: {self.error}"
         yield from (f"the message lacks {part!r}: {self.error}" for part in wanted.get("contains") or ()
                     if str(part).lower() not in str(self.error).lower())
+
+    def _kind(self, error: OutfitterError) -> str:
+        return next(word for class_, word in KINDS.items() if isinstance(error, class_))
 
     def _check_matched(self, wanted: Mapping[str, int | None], _: Any) -> Iterator[str]:
         for address, entry in wanted.items():
@@ -271,17 +270,21 @@ class _Play:
 
     async def _check_servers(self, wanted: Mapping[str, Mapping[str, Any]], _: Any) -> Any:
         for name, expected in wanted.items():
-            have: dict[str, Any] = {"status": "DELETED", "host": None, "devices": []}
-            for box in self.cloud.boxes.values():
-                if found := (await box.hypervisor.domains()).get(uid_of(name)):
-                    have = {"status": "ACTIVE", "host": box.name, "devices": sorted(found.devices),
-                            "device_count": len(found.devices), "devices_on_host": sorted(found.devices)}
-            for key, value in expected.items():
-                if key not in have:
-                    raise NotDriven(f"servers.{key} cannot be compared yet")
-                if have[key] != (sorted(value) if isinstance(value, list) else value):
-                    yield f"{name}.{key} is {have[key]}, not {value}"
+            for wrong in await self._server(name, expected):
+                yield wrong
 
+    async def _server(self, name: str, expected: Mapping[str, Any]) -> list[str]:
+        """What differs of one server."""
+        have = await self._state(name)
+        if unknown := [key for key in expected if key not in have]:
+            raise NotDriven(f"servers.{unknown[0]} cannot be compared yet")
+        return [f"{name}.{key} is {have[key]}, not {value}" for key, value in expected.items()
+                if have[key] != (sorted(value) if isinstance(value, list) else value)]
 
-ASYNC = {"providers", "usages", "allocations", "allocation_totals", "extra_providers_untouched",
-         "root_allocations_unchanged", "devices", "servers"}
+    async def _state(self, name: str) -> dict[str, Any]:
+        """A server as its host has it."""
+        for box in self.cloud.boxes.values():
+            if found := (await box.hypervisor.domains()).get(uid_of(name)):
+                return {"status": "ACTIVE", "host": box.name, "devices": sorted(found.devices),
+                        "device_count": len(found.devices), "devices_on_host": sorted(found.devices)}
+        return {"status": "DELETED", "host": None, "devices": []}

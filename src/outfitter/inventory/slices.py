@@ -167,7 +167,8 @@ def _function(one: Offered, device: Device, names: Names) -> Object:
         **_pieces("members", [member.address for member in one.members] if len(one.members) > 1 else ()),
         **_pieces("traits", sorted(providers.traits(device, entry)), MAX_PIECES),
     }
-    flags = {"liveMigratable": entry.live_migratable, "oneTimeUse": entry.one_time_use or None} if entry else {}
+    flags = {"liveMigratable": entry.live_migratable, "oneTimeUse": entry.one_time_use or None,
+             "remoteManaged": entry.remote_managed or None} if entry else {}
     capacity = {"bandwidth": f"{device.speed}M"} if device.speed else {}
     return _device(one.name, texts, {f"{STANDARD}/numaNode": device.numa, "iommuGroup": device.iommu_group}, flags, capacity)
 
