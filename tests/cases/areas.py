@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from tests.cases import run_admission, run_cel, run_domainxml, run_nova, run_render, run_status
+from tests.cases import run_admission, run_allocator, run_cel, run_domainxml, run_nova_schedule, run_render, run_status
 from tests.cases.case import Case
 
 Runner = Callable[[Case], Awaitable[list[str]]]  # what differs from the expectation; empty: the case passes
 
 NOT_BUILT: Mapping[str, str] = {
     "admission": "feature gates, networks, interfaces and display options are not checked yet",
-    "alias": "no aliases yet",
-    "allocator": "the picker knows whole devices only",
     "cel": "no type checker and no feature switches yet",
-    "claim": "no flavors and no Placement yet",
     "domainxml": "the launcher's entry takes neither environment nor metadata files yet",
     "hotplug": "no VirtualMachine, no networks and no migrations yet",
     "move": "no moves yet",
-    "numa": "no NUMA policies yet",
-    "prefilter": "no request groups yet",
     "render": "no permitted devices, networks and migration targets yet",
-    "scheduling": "no flavors and no Placement yet",
     "status": "a given pod is not found, an unreserved claim is freed, and nothing is shown while something is missing",
 }
 # Parts of an expectation that a runner leaves out, until the product can answer them.
@@ -30,12 +24,18 @@ NOT_COMPARED: Mapping[str, Mapping[str, str]] = {
 }
 RUNNERS: Mapping[str, Runner] = {
     "admission": run_admission.run,
+    "alias": run_nova_schedule.run,
+    "allocator": run_allocator.run,
     "cel": run_cel.run,
-    "device_spec": run_nova.run,
+    "claim": run_nova_schedule.run,
+    "device_spec": run_nova_schedule.run_hosts,
     "domainxml": run_domainxml.run,
-    "healing": run_nova.run,
-    "modelling": run_nova.run,
-    "refusal": run_nova.run,
+    "healing": run_nova_schedule.run_hosts,
+    "modelling": run_nova_schedule.run_hosts,
+    "numa": run_nova_schedule.run,
+    "prefilter": run_nova_schedule.run,
+    "refusal": run_nova_schedule.run_hosts,
     "render": run_render.run,
+    "scheduling": run_nova_schedule.run,
     "status": run_status.run,
 }

@@ -86,7 +86,34 @@ START = {"op": "start_host", "host": "oak"}
 AUDIT = {"op": "periodic", "host": "oak"}
 SERVER = {"name": "s1", "host": "oak", "devices": [CARD["address"]], "placement": "root_only"}
 EXTRA = {"name": "theirs", "parent": "oak", "inventories": {"VGPU": 4}, "traits": ["CUSTOM_T"]}
+IDS = {"vendor_id": CARD["vendor_id"], "product_id": CARD["product_id"]}
+GPU = {"name": "gpu", **IDS}
+GROUP = {"request": "r", "index": 0, "resources": {CLASS: 1}, "required": ["CUSTOM_A"], "forbidden": ["CUSTOM_B"]}
+BOOT = {"op": "boot", "server": "s1", "flavor": {"alias": "gpu:1"}}
+FAULT = {"op": "inject", "fault": "spawn_failure", "host": "first_selected", "times": 1}
 PROVIDER = {"name": HOME, "parent": "oak", "inventories": {CLASS: 1}, "traits": ["CUSTOM_A"]}
+
+
+def claim(count: int = 1, class_name: str = "any") -> dict[str, Any]:
+    return {"metadata": {"name": "c"}, "spec": {"devices": {"requests": [
+        {"name": "r", "exactly": {"deviceClassName": class_name, "count": count}}]}}}
+
+
+def allocation(*devices: str) -> dict[str, Any]:
+    return {"devices": {"results": [{"request": "r", "driver": "a.test", "pool": "p", "device": name} for name in devices]},
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [
+                {"key": "metadata.name", "operator": "In", "values": ["n"]}]}]}}
+
+
+POOL = {
+    "node": {"metadata": {"name": "n"}}, "deviceClasses": [{"metadata": {"name": "any"}, "spec": {}}],
+    "resourceSlices": [{"metadata": {"name": "s"}, "spec": {
+        "driver": "a.test", "nodeName": "n", "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "d1"}, {"name": "d2"}]}}]}
+
+
+def expected(*devices: str, order: str = "exact") -> dict[str, Any]:
+    return {"results": [{"allocation": allocation(*devices), "deviceOrder": order}], "errorContains": None}
 
 
 # Cases that hold, and what makes each of them wrong: new values of its expectation.
@@ -135,6 +162,18 @@ HOLDS: Mapping[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
          {"absent": ["spec.resourceClaims"]}, {"absentAnnotations": ["kubevirt.io/domain"]},
          {"annotationJSON": {"a.test/b": {}}}, {"onlyContainerWithClaims": "sidecar"}, {"delta": {}},
          {"error": {"messageContains": "acc"}}]),
+    "devices are allocated": (
+        {**POOL, "claims": [claim(2)], "expect": expected("d1", "d2")},
+        [expected("d2", "d1"), expected("d1"), expected("d1", "d3"), {"results": []}, {"errorContains": "class"}]),
+    "in any order": (
+        {**POOL, "claims": [claim(2)], "expect": expected("d2", "d1", order="any")},
+        [expected("d2", "d2", order="any")]),
+    "nothing fits": (
+        {**POOL, "claims": [claim(3)], "expect": {"results": [], "errorContains": None}},
+        [expected("d1", "d2"), {"errorContains": "count"}]),
+    "a claim is wrong": (
+        {**POOL, "claims": [claim(1, "none")], "expect": {"results": [], "errorContains": "class none"}},
+        [{"errorContains": None}, {"results": [expected("d1")["results"][0]], "errorContains": None}]),
     "entries match": (
         nova("device_spec", [{"op": "match_devices"}], {"matched": {CARD["address"]: 0, TWIN["address"]: None}}),
         [{"matched": {CARD["address"]: None}}, {"matched": {TWIN["address"]: 0}}, {"matched": {"0000:99:00.0": None}},
@@ -175,7 +214,67 @@ HOLDS: Mapping[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
          {"root_allocations_unchanged": ["s1", "s2"]}, {"servers": {"s1": {"host": "elm"}}},
          {"devices": {"oak": {CARD["address"]: {"status": "allocated", "owner": "s2"}}}},
          {"devices": {"oak": {CARD["address"]: {"status": "available"}}}}]),
+    "aliases are read": (
+        nova("alias", [{"op": "load_alias"}], {"aliases": {"gpu": {"numa_policy": "legacy", "specs": [IDS]}}}, alias=[GPU]),
+        [{"aliases": {}}, {"aliases": {"gpu": {"numa_policy": "socket"}}}, {"aliases": {"gpu": {"specs": []}}},
+         {"error": {"kind": "invalid_alias"}}, {"requests": []}]),
+    "an alias is wrong": (
+        nova("alias", [{"op": "load_alias"}], {"error": {"kind": "invalid_alias", "contains": ["gpu", "id"]}},
+             alias=[{**GPU, "id": "1"}]),
+        [{"error": {"kind": "bad_request"}}, {"error": {"kind": "invalid_alias", "contains": ["horse"]}}]),
+    "a flavor is wrong": (
+        nova("alias", [{"op": "build_request", "flavor": {"alias": "fpga:1"}}], {"error": {"kind": "bad_request"}},
+             alias=[GPU]),
+        [{"error": {"kind": "invalid_alias"}}, {"error": {"kind": "bad_request", "contains": ["horse"]}}]),
+    "a flavor asks": (
+        nova("prefilter", [{"op": "build_request", "flavor": {"alias": "gpu:1"}}], {
+            "requests": [{"alias": "gpu", "count": 1, "numa_policy": "legacy"}], "request_groups": [GROUP],
+            "query": {"group_policy": None, "limit": 1000}}, alias=[{**GPU, "traits": "a,!b"}]),
+        [{"requests": []}, {"requests": [{"alias": "gpu", "count": 2}]}, {"requests": [{"numa_policy": "socket"}]},
+         {"request_groups": []}, {"request_groups": [GROUP, GROUP]}, {"request_groups": [{**GROUP, "index": 1}]},
+         {"request_groups": [{**GROUP, "resources": {"PGPU": 1}}]}, {"request_groups": [{**GROUP, "required": []}]},
+         {"request_groups": [{**GROUP, "forbidden": []}]}, {"request_groups": [{**GROUP, "suffix_pattern": "horse"}]},
+         {"query": {"group_policy": "none"}}, {"query": {"limit": 10}}]),
+    "a server boots": (
+        nova("scheduling", [START, BOOT], {
+            "servers": {"s1": {"status": "ACTIVE", "host": "oak", "devices_one_of": [CARD["address"]], "device_count": 1}},
+            "usages": {HOME: {CLASS: 1}}}, alias=[GPU]),
+        [{"servers": {"s1": {"status": "ERROR"}}}, {"servers": {"s1": {"devices_one_of": [TWIN["address"]]}}},
+         {"servers": {"s1": {"device_count": 2}}}, {"servers": {"s1": {"devices_parent_count": {TWIN["address"]: 1}}}},
+         {"error": {"kind": "no_valid_host"}}, {"usages": {HOME: {CLASS: 0}}}]),
+    "servers race": (
+        nova("scheduling", [START, {"op": "boot_concurrently", "servers": ["s1", "s2"], "flavor": {"alias": "gpu:1"}}], {
+            "exactly_one_of": {"servers": ["s1", "s2"], "is": {"status": "ACTIVE"}, "others": {"status": "ERROR"}}},
+            alias=[GPU]),
+        [{"exactly_one_of": {"servers": ["s1", "s2"], "is": {"status": "DELETED"}, "others": {}}},
+         {"exactly_one_of": {"servers": ["s1", "s2"], "is": {"status": "ACTIVE"}, "others": {"status": "ACTIVE"}}}]),
+    "several servers do not fit": (
+        nova("scheduling", [START, {**BOOT, "count": 2}], {
+            "all_servers_of": {"server": "s1", "status": "ERROR"}, "error": {"kind": "no_valid_host", "contains": ["held"]}},
+            alias=[GPU], servers=[{**SERVER, "placement": "exact"}]),
+        [{"all_servers_of": {"server": "s1", "status": "ACTIVE"}}, {"all_servers_of": {"server": "s2", "status": "ERROR"}},
+         {"all_servers_of": {"s1": {"distinct_devices": True}}}, {"error": {"kind": "bad_request"}},
+         {"error": {"kind": "no_valid_host", "contains": ["horse"]}}]),
+    "a guest gets a cell": (
+        nova("numa", [START, {**BOOT, "flavor": {"alias": "gpu:1", "pinned": True}}], {
+            "servers": {"s1": {"cell": 1, "device_cell_equals_guest_cell": True}}}, alias=[GPU], hosts=[
+                {"name": "oak", "numa_cells": [{"id": 0, "pcpus": 4}, {"id": 1, "pcpus": 4}],
+                 "pci_devices": [{**CARD, "numa_node": 1}]}]),
+        [{"servers": {"s1": {"cell": 0}}}, {"servers": {"s1": {"device_cell_equals_guest_cell": False}}}]),
+    "a claim goes to another host": (
+        nova("claim", [START, {**START, "host": "yew"}, FAULT, BOOT], {
+            "only_host_of_server_has_claimed_devices": "s1",
+            "servers": {"s1": {"devices_by_alias": {"gpu": [CARD["address"]]}}},
+            "exactly_one_of": {"providers": [HOME, "yew_0000:17:00.0"], "used": {CLASS: 1}, "others_used": {CLASS: 0}}},
+            alias=[GPU], hosts=[{"name": name, "pci_devices": [CARD]} for name in ("oak", "yew")]),
+        [{"only_host_of_server_has_claimed_devices": "s2"}, {"servers": {"s1": {"devices_by_alias": {"gpu": []}}}},
+         {"servers": {"s1": {"host": "oak"}}},
+         {"exactly_one_of": {"providers": [HOME], "used": {CLASS: 1}, "others_used": {CLASS: 0}}}]),
 }
+
+
+def area(case: dict[str, Any]) -> str:
+    return str(case.get("area") or ("allocator" if "claims" in case else "cel"))
 
 
 def flipped(case: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
@@ -189,7 +288,7 @@ def test_what_holds_passes_and_its_flips_fail(pytester: pytest.Pytester, tmp_pat
     want: dict[str, str] = {}
     for name, (case, changes) in HOLDS.items():
         cases.append({**case, "name": name})
-        id_ = f"made-{case.get('area', 'cel')}-{name}"
+        id_ = f"made-{area(case)}-{name}"
         want[id_] = "passed"
         for number, change in enumerate(changes):
             cases.append({**flipped(case, change), "name": f"{name}, but {number}"})
@@ -201,7 +300,7 @@ def test_what_holds_passes_and_its_flips_fail(pytester: pytest.Pytester, tmp_pat
 
 
 def test_every_runner_has_cases_here() -> None:
-    assert {case.get("area", "cel") for case, _ in HOLDS.values()} == set(areas.RUNNERS)
+    assert {area(case) for case, _ in HOLDS.values()} == set(areas.RUNNERS)
 
 
 def test_a_fault_of_the_product_fails_the_case(
@@ -244,7 +343,6 @@ def test_writes_for_devices_are_counted_over_all_runs(
 
 STEP = {"at": 0, "do": {"apply": []}, "then": {"conditions": []}}
 SERVERS = {"servers": {"s1": {"status": "ACTIVE"}}}
-BOOT = {"op": "boot", "server": "s1", "flavor": {"alias": "a:1"}}
 NOVA: dict[str, Any] = {"area": "numa", "basis": "nova", "given": {"hosts": [{"name": "h", "pci_devices": []}]},
                         "when": [{"op": "start_host", "host": "h"}, BOOT], "expect": SERVERS}
 ALLOCATOR: dict[str, Any] = {"claims": [], "features": {"AdminAccess": True}, "allocated": {"devices": []},
