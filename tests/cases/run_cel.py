@@ -1,4 +1,5 @@
-"""Area cel: expressions, straight through `outfitter.cel`. There is one setting, with everything switched on."""
+"""Area cel: expressions, straight through `outfitter.cel`. Stored expressions are read with the newest declarations, new
+ones with those of the features that are on."""
 
 from __future__ import annotations
 
@@ -10,15 +11,24 @@ async def run(case: Case) -> list[str]:
     data, wrong = case.data, []
     wanted = data.get("expectCompileErrorContains")
     try:
-        selector = cel.compile_selector(data["expression"])
+        selector = cel.compile_selector(data["expression"], features=_features(case), limit=None)
     except errors.Invalid as error:
         return [] if wanted else [f"does not compile: {error}"]
     if wanted:
         wrong.append(f"compiles, but an error was expected: {wanted}")
     wrong += _match(case, selector)
-    if "expectMaxCost" in data:
-        wrong.append(f"expectMaxCost: {data['expectMaxCost']} was expected, but there is no static estimate")
+    if data.get("expectMaxCost", selector.max_cost) != selector.max_cost:
+        wrong.append(f"expectMaxCost: {data['expectMaxCost']} was expected, the estimate is {selector.max_cost}")
     return wrong
+
+
+def _features(case: Case) -> cel.Features:
+    on = case.data.get("onlyWithFeatures")
+    if on is None or case.data.get("envType") != "NewExpressions":
+        return cel.NEWEST
+    return cel.Features(
+        consumable_capacity=on.get("EnableConsumableCapacity", False), list_attributes=on.get("EnableListTypeAttributes", False)
+    )
 
 
 def _match(case: Case, selector: cel.Selector) -> list[str]:

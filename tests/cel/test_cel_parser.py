@@ -45,6 +45,8 @@ def shape(node: parser.Node) -> str:
             return f"{node.macro}<{names} of {shape(node.range)}{condition}: {shape(node.body)}>"
         case parser.Bind():
             return f"bind<{node.name} = {shape(node.value)}: {shape(node.body)}>"
+        case parser.SortBy():
+            return f"sort<{node.name} of {shape(node.target)}: {shape(node.body)}>"
         case parser.OptMap():
             return f"{'flat' if node.flat else 'opt'}<{node.name} of {shape(node.target)}: {shape(node.body)}>"
 
@@ -72,7 +74,8 @@ SHAPES = {
     "lists with a trailing comma": ("[1, 2.5, 'x', null,]", "[1, 2.5, 'x', None]"),
     "optional items": ("[?a, b]", "[?a, b]"),
     "maps": ("{'a': 1, ?'b': c}", "{'a': 1, ?'b': c}"),
-    "numbers": ("[0x1F, 1e3, .5, 1.5e-1]", "[31, 1000.0, 0.5, 0.15]"),
+    "numbers": ("[0x1F, 1e3, .5, 1.5e-1, 7u, 0xFFu]", "[31, 1000.0, 0.5, 0.15, 7, 255]"),
+    "bytes": (r"[b'a\xff\101', br'\x', B'é']", r"[b'a\xffA', b'\\x', b'\xc3\xa9']"),
     "strings and escapes": (
         r"""["a\tb", 'é\x41\101', r'\d', '''x'y''', "it's"]""",
         r"""['a\tb', 'éAA', '\\d', "x'y", "it's"]""",
@@ -83,9 +86,12 @@ SHAPES = {
     "one variable": ("a.all(x, x > 0)", "all<x of a: (x > 0)>"),
     "two variables": ("a.exists(k, v, k == v)", "exists<k, v of a: (k == v)>"),
     "both spellings of exists_one": (
-        "[a.exists_one(x, x), a.existsOne(x, x)]",
-        "[exists_one<x of a: x>, exists_one<x of a: x>]",
+        "[a.exists_one(i, x, x), a.existsOne(i, x, x)]",
+        "[exists_one<i, x of a: x>, exists_one<i, x of a: x>]",
     ),
+    "existsOne with one variable is a call": ("a.existsOne(x, x)", "a.existsOne(x, x)"),
+    "sortBy": ("a.sortBy(x, -x)", "sort<x of a: (-x)>"),
+    "transformMapEntry": ("a.transformMapEntry(k, v, {v: k})", "transformMapEntry<k, v of a: {v: k}>"),
     "map with a filter": ("a.map(x, x > 0, x + 1)", "map<x of a if (x > 0): (x + 1)>"),
     "transformList": ("a.transformList(i, v, v)", "transformList<i, v of a: v>"),
     "bind": ("cel.bind(x, a.b, x.c)", "bind<x = a.b: x.c>"),
@@ -122,8 +128,8 @@ REFUSED = {
     "bad escape": (r"'\d' == ''", "raw string"),
     "surrogate escape": (r"'\ud800' == ''", "is no escape"),
     "unknown character": ("device.driver == `x`", "unexpected character '`'"),
-    "bytes": ("b'x' == b'x'", "bytes literals are not supported"),
-    "uint": ("1u == 1u", "uint literals are not supported: write 1 instead of 1u"),
+    "bad escape in bytes": (r"b'\u0041' == b''", "is no escape in bytes"),
+    "uint too big": ("18446744073709551616u > 0u", "does not fit 64 bits (at most 18446744073709551615)"),
     "message literal": ("Foo{a: 1}", "message literals"),
     "reserved word": ("for == 1", "'for' is a reserved word"),
     "keyword as field": ("device.in", "a field or function name"),

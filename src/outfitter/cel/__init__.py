@@ -2,14 +2,28 @@
 
 It must not know a noun of ours, read a clock or touch the host, and it never guesses: what is not supported is refused
 by name when the selector is compiled. Called by `api`, which refuses bad selectors, and by `scheduling`, which asks
-`Selector.matches`. Text goes lexer -> parser -> evaluator; to add a function, begin at `library.py`."""
+`Selector.matches`. Text goes lexer -> parser -> checker -> cost -> evaluator; to add a function, begin at
+`declarations.py`."""
 
 from __future__ import annotations
 
+from outfitter.cel.closures import LIMIT
+from outfitter.cel.declarations import NEWEST, Features
 from outfitter.cel.device import Device
-from outfitter.cel.evaluator import Selector, compile_selector
+from outfitter.cel.evaluator import Selector, compile_selector, cost_on
 from outfitter.cel.quantity import Quantity
 from outfitter.cel.semver import Semver
 from outfitter.errors import EvaluationError
 
-__all__ = ["Device", "EvaluationError", "Quantity", "Selector", "Semver", "compile_selector"]
+__all__ = [
+    "LIMIT",
+    "NEWEST",
+    "Device",
+    "EvaluationError",
+    "Features",
+    "Quantity",
+    "Selector",
+    "Semver",
+    "compile_selector",
+    "cost_on",
+]

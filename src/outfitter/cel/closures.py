@@ -1,13 +1,15 @@
 """The closures an expression is made of: operators, lookups, calls and loops, each built from closures below it.
 
-A closure takes the frame, a list: the device, what is left of the budget, then one slot per variable of a macro."""
+A closure takes the frame, a list: the device, what is left of the budget (where costs are counted), then one slot per
+variable of a macro."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from outfitter.cel import library, values
+from outfitter.cel import values
 from outfitter.cel.device import Device
+from outfitter.cel.objects import Function
 from outfitter.cel.values import MISSING, NONE, Optional, OutOfBudget, Value
 from outfitter.errors import EvaluationError
 
@@ -16,13 +18,7 @@ Run = Callable[[Frame], Value]
 
 DEVICE, BUDGET, FIRST_SLOT = 0, 1, 2  # what is where in a frame
 
-# A guard, not yet Kubernetes' exact cost: loop turns and calls count as the least that Kubernetes charges for them, and
-# walking a value counts only when the expression has made a long one. So what Kubernetes' limit of the same number lets
-# through is answered here too, unless it builds very long lists, which it joins without copying and we do not.
-LIMIT = 1_000_000
-TURN = {"all": 3, "exists": 3, "exists_one": 1, "filter": 1, "map": 12, "transformList": 12, "transformMap": 1}
-CALL = 1
-LONG = 100  # characters or items from which walking a value is counted
+LIMIT = 1_000_000  # what one selector may cost, both as estimated and on one device
 
 FIELDS: dict[str, str] = {
     "driver": "driver",
@@ -30,19 +26,12 @@ FIELDS: dict[str, str] = {
     "capacity": "capacity",
     "allowMultipleAllocations": "allow_multiple",
 }
-_SIZED = (str, list, dict)
 
 
-def _spend(frame: Frame, cost: int) -> None:
+def spend(frame: Frame, cost: int) -> None:
     frame[BUDGET] -= cost
     if frame[BUDGET] < 0:
         raise OutOfBudget
-
-
-def _walk(frame: Frame, value: Value) -> None:
-    """Count what walking a long string, list or map takes."""
-    if isinstance(value, _SIZED) and len(value) > LONG:
-        _spend(frame, len(value) // 10 if isinstance(value, str) else len(value))
 
 
 def select(value: Value, name: str) -> Value:
@@ -71,15 +60,6 @@ def want_bool(operation: str, value: Value) -> bool:
     raise values.no_such_overload(operation, value)
 
 
-def insert(mapping: dict[Value, Value], name: Value, item: Value) -> None:
-    if type(name) is float:
-        raise EvaluationError("unsupported key type: double")
-    key = values.to_key(name)
-    if key in mapping:
-        raise EvaluationError(f"Failed with repeated key: {values.text_of(name)}")
-    mapping[key] = item
-
-
 # -- operators
 
 
@@ -95,9 +75,8 @@ def binary(op: str, left: Run, right: Run) -> Run:
     match op:
         case "==":
             return _equality(left, right)
-        case "!=":
-            same = _equality(left, right)
-            return lambda frame: not same(frame)
+        case "!=":  # what cannot be compared is different; only == insists
+            return lambda frame: not values.surely_equal(left(frame), right(frame))
         case "<":
             return lambda frame: values.compare(left(frame), right(frame), "<") < 0
         case "<=":
@@ -107,9 +86,7 @@ def binary(op: str, left: Run, right: Run) -> Run:
         case ">=":
             return lambda frame: values.compare(left(frame), right(frame), ">=") >= 0
         case "in":
-            return _membership(left, right)
-        case "+":
-            return _addition(left, right)
+            return lambda frame: values.contains(left(frame), right(frame))
     calculate = values.ARITHMETIC[op]
     return lambda frame: calculate(left(frame), right(frame))
 
@@ -119,27 +96,7 @@ def _equality(left: Run, right: Run) -> Run:
         a, b = left(frame), right(frame)
         if type(a) is str and type(b) is str:
             return a == b
-        _walk(frame, a)
         return values.equal(a, b)
-
-    return run
-
-
-def _membership(left: Run, right: Run) -> Run:
-    def run(frame: Frame) -> Value:
-        item, container = left(frame), right(frame)
-        if type(container) is list:
-            _walk(frame, container)
-        return values.contains(item, container)
-
-    return run
-
-
-def _addition(left: Run, right: Run) -> Run:
-    def run(frame: Frame) -> Value:
-        total = values.add(left(frame), right(frame))
-        _walk(frame, total)
-        return total
 
     return run
 
@@ -203,37 +160,29 @@ def optional_select(operand: Run, name: str) -> Run:
 # -- calls
 
 
-def plain_call(function: library.Function, args: Sequence[Run]) -> Run:
-    def run(frame: Frame) -> Value:
-        _spend(frame, CALL)
-        given = [arg(frame) for arg in args]
-        for value in given:
-            _walk(frame, value)
-        return function(*given)
+def call(function: Function, operands: Sequence[Run]) -> Run:
+    """A function of its operands; the target of a method is the first."""
+    match len(operands):
+        case 1:
+            (only,) = operands
+            return lambda frame: function(only(frame))
+        case 2:
+            first, second = operands
+            return lambda frame: function(first(frame), second(frame))
+    return lambda frame: function(*[operand(frame) for operand in operands])
 
-    return run
 
-
-def member_call(function: library.Function, target: Run, args: Sequence[Run]) -> Run:
-    if len(args) == 1:
-        only = args[0]
-
-        def with_one(frame: Frame) -> Value:
-            _spend(frame, CALL)
-            value = target(frame)
-            _walk(frame, value)
-            result = function(value, only(frame))
-            _walk(frame, result)
-            return result
-
-        return with_one
+def counted_call(function: Function, operands: Sequence[Run], charge: Callable[..., int]) -> Run:
+    """The same, paid for by what the operands and the result really are."""
 
     def run(frame: Frame) -> Value:
-        _spend(frame, CALL)
-        value = target(frame)
-        _walk(frame, value)
-        result = function(value, *[arg(frame) for arg in args])
-        _walk(frame, result)
+        args = [operand(frame) for operand in operands]
+        try:
+            result = function(*args)
+        except EvaluationError:
+            spend(frame, charge(args, None))
+            raise
+        spend(frame, charge(args, result))
         return result
 
     return run
@@ -259,10 +208,10 @@ def or_else(name: str, target: Run, other: Run) -> Run:
 # -- loops
 
 
-def turns(items: Run, first: int, second: int | None, cost: int) -> Callable[[Frame], Iterable[None]]:
-    """One turn per item, with the variables set in the frame; every turn is paid for."""
+def turns(items: Run, first: int, second: int | None) -> Callable[[Frame], Iterator[None]]:
+    """One turn per item, with the variables set in the frame."""
 
-    def run(frame: Frame) -> Iterable[None]:
+    def run(frame: Frame) -> Iterator[None]:
         value = items(frame)
         if type(value) is list:
             pairs: Iterable[tuple[Value, Value]] = enumerate(value)
@@ -272,7 +221,6 @@ def turns(items: Run, first: int, second: int | None, cost: int) -> Callable[[Fr
             raise EvaluationError(f"got '{values.type_name(value)}', expected iterable type: a list or a map")
         key_first = second is not None or type(value) is not list
         for key, item in pairs:
-            _spend(frame, cost)
             frame[first] = key if key_first else item
             if second is not None:
                 frame[second] = item
@@ -281,23 +229,46 @@ def turns(items: Run, first: int, second: int | None, cost: int) -> Callable[[Fr
     return run
 
 
-def quantified(each: Callable[[Frame], Iterable[None]], body: Run, *, stop: bool, name: str) -> Run:
-    """`exists` (stop is true) or `all` (stop is false), which swallow errors as `||` and `&&` do."""
+def quantified(each: Callable[[Frame], Iterator[None]], body: Run, *, stop: bool, name: str, again: int) -> Run:
+    """`exists` (stop is true) or `all` (stop is false), which swallow errors as `||` and `&&` do. `again` is what
+    stopping before the end costs, where that is counted."""
 
     def run(frame: Frame) -> Value:
         wrong: EvaluationError | None = None
-        for _ in each(frame):
+        turns = each(frame)
+        for _ in turns:
             try:
                 value = body(frame)
             except EvaluationError as error:
                 wrong = wrong or error
                 continue
             if value is stop:
+                if again and next(turns, MISSING) is not MISSING:
+                    spend(frame, again)
                 return stop
             if value is not (not stop) and wrong is None:
                 wrong = values.no_such_overload(name, value)
         if wrong is not None:
             raise wrong
         return not stop
+
+    return run
+
+
+def merged(each: Callable[[Frame], Iterator[None]], condition: Callable[[Frame], bool], body: Run) -> Run:
+    """One map of the maps that the body makes."""
+
+    def run(frame: Frame) -> Value:
+        made = dict[Value, Value]()
+        for _ in each(frame):
+            if condition(frame):
+                entries = body(frame)
+                if not isinstance(entries, dict):
+                    raise values.no_such_overload("transformMapEntry", entries)
+                for key, item in entries.items():
+                    if key in made:
+                        raise EvaluationError(f"insert failed: key {values.text_of(values.keys({key: 0})[0])} already exists")
+                    made[key] = item
+        return made
 
     return run

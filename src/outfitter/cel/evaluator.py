@@ -1,22 +1,24 @@
 """A tree to Python closures: compiled once, run for every device.
 
-Names, functions and fields are resolved while compiling, so that what is unknown is refused before any device is
-asked. What the closures do is in `closures`."""
+The text is parsed, checked and priced first, so that what is wrong or too dear is refused before any device is asked.
+What the closures do is in `closures`."""
 
 from __future__ import annotations
 
-import difflib
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from outfitter import errors
-from outfitter.cel import closures, lexer, library, parser, values
-from outfitter.cel.closures import DEVICE, FIELDS, FIRST_SLOT, LIMIT, TURN, Frame, Run
+from outfitter.cel import charges, checker, closures, core, cost, declarations, lexer, library, parser, values
+from outfitter.cel.closures import DEVICE, FIELDS, FIRST_SLOT, LIMIT, Frame, Run
+from outfitter.cel.declarations import NEWEST, Features
 from outfitter.cel.device import Device
 from outfitter.cel.lexer import Source
+from outfitter.cel.objects import Function
 from outfitter.cel.parser import Node
-from outfitter.cel.values import MISSING, NONE, Optional, OutOfBudget, Value
+from outfitter.cel.values import MISSING, NONE, Optional, OutOfBudget, TypeValue, Value
 from outfitter.errors import EvaluationError
 
 _UNSET = object()  # a cel.bind variable nobody has looked at yet
@@ -30,6 +32,7 @@ class Selector:
     tree: Node = field(repr=False, compare=False)
     run: Run = field(repr=False, compare=False)
     slots: int = field(repr=False, compare=False)
+    max_cost: int = field(compare=False)  # the most it can cost on any device, in Kubernetes' units
 
     def matches(self, device: Device) -> bool:
         """Ask it of one device; EvaluationError when the device gives it no answer."""
@@ -38,7 +41,7 @@ class Selector:
             result = self.run(frame)
         except OutOfBudget:
             raise EvaluationError(
-                f"actual cost limit exceeded: the expression takes more than {LIMIT} steps on this device; "
+                f"actual cost limit exceeded: the expression costs more than {LIMIT} on this device; "
                 "loop over fewer items or nest fewer loops"
             ) from None
         except RecursionError:
@@ -51,29 +54,87 @@ class Selector:
         )
 
 
-def compile_selector(text: str) -> Selector:
-    """Compile a selector, or raise Invalid saying where it is wrong and what would be right."""
+def compile_selector(text: str, *, features: Features = NEWEST, limit: int | None = LIMIT) -> Selector:
+    """Compile a selector, or raise Invalid saying where it is wrong and what would be right.
+
+    `features` are those switched on; what was stored before is read with the newest. `limit` is what it may cost by
+    estimate; None lets any through, and then `matches` stops at what it really costs on a device."""
+    return _compiled(text, features, limit)
+
+
+@lru_cache(maxsize=256)
+def _compiled(text: str, features: Features, limit: int | None) -> Selector:
+    """The same few selectors are compiled again and again: by whoever checks them, and for every claim."""
     size = len(text.encode(errors="surrogatepass"))
     if size > lexer.MAX_BYTES:
         message = f"the expression has {size} bytes; at most {lexer.MAX_BYTES} are allowed: split it into several selectors"
         raise errors.Invalid(message, [errors.Cause("expression", message, "FieldValueTooLong")])
     source = Source(text)
     tree = parser.parse(source)
-    compiler = _Compiler(source)
     try:
+        expanded = core.expand(tree)
+        checker.check(source, expanded, features)
+        most = cost.estimate(expanded)
+        if limit is not None and most > limit:
+            raise _too_dear(source, most, limit)
+        # What cannot exceed the limit need not be counted: the estimate is the most it can cost.
+        compiler = _Compiler(charges.by_place(expanded) if most > LIMIT else None)
         run = compiler.compile(tree)
     except RecursionError:
         raise source.invalid(0, "the expression nests too deeply: take brackets away or split it") from None
-    return Selector(text, tree, run, compiler.slots)
+    return Selector(text, tree, run, compiler.slots, most)
+
+
+def cost_on(selector: Selector, device: Device) -> int:
+    """What the selector really costs on a device, in Kubernetes' units, whatever it answers."""
+    expanded = core.expand(selector.tree)
+    checker.check(Source(selector.text), expanded, NEWEST)
+    compiler = _Compiler(charges.by_place(expanded))
+    run = compiler.compile(selector.tree)
+    frame: Frame = [device, LIMIT, *(None,) * compiler.slots]
+    try:
+        run(frame)
+    except (EvaluationError, OutOfBudget):
+        pass
+    return LIMIT - int(frame[closures.BUDGET])
+
+
+def _too_dear(source: Source, most: int, limit: int) -> errors.Invalid:
+    shown = str(most) if most < cost.MAX // 100 else "more than can be counted"
+    message = (
+        f"too complex, exceeds cost limit: the estimate is {shown}, the limit is {limit}. Loops cost the most: look a name up "
+        'with device.attributes["domain"].name instead of looping over it, nest fewer loops, compare attributes with literals '
+        "instead of with each other, and test with has(...) or in instead of type(...)"
+    )
+    return source.invalid(0, message)
 
 
 class _Compiler:
-    """Turns nodes into closures. `scope` maps each visible variable to the closure that reads it."""
+    """Turns nodes into closures. `scope` maps each visible variable to the closure that reads it.
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
+    With `places` (see `charges.by_place`) the closures also count what they cost, as Kubernetes does."""
+
+    def __init__(self, places: charges.Places | None = None) -> None:
         self.slots = 0
         self.scope: dict[str, Run] = {}
+        self.places = places
+
+    def priced(self, run: Run, price: int) -> Run:
+        """The same, and it costs that much where costs are counted."""
+        if self.places is None or price == 0:
+            return run
+
+        def counted(frame: Frame) -> Value:
+            closures.spend(frame, price)
+            return run(frame)
+
+        return counted
+
+    def operation(self, node: Node, name: str, function: Function, operands: Sequence[Node]) -> Run:
+        runs = [self.compile(one) for one in operands]
+        if self.places is None:
+            return closures.call(function, runs)
+        return closures.counted_call(function, runs, charges.charge(name, self.places.get((node.pos, name), ())))
 
     def compile(self, node: Node) -> Run:
         match node:
@@ -92,17 +153,13 @@ class _Compiler:
             case parser.MapLiteral():
                 return self.map_literal(node)
             case parser.Unary():
-                return (
-                    closures.negated_bool(self.compile(node.operand))
-                    if node.op == "!"
-                    else closures.negated(self.compile(node.operand))
-                )
+                return self.unary(node)
             case parser.Binary():
-                return closures.binary(node.op, self.compile(node.left), self.compile(node.right))
+                return self.binary(node)
             case parser.Logical():
                 return closures.logical([self.compile(term) for term in node.terms], stop=node.op == "||", name=node.op)
             case parser.Conditional():
-                return closures.conditional(self.compile(node.condition), self.compile(node.yes), self.compile(node.no))
+                return closures.conditional(self.compile(node.condition), self.inner(node.yes), self.inner(node.no))
             case parser.Has():
                 return self.has(node)
             case parser.Comprehension():
@@ -111,37 +168,69 @@ class _Compiler:
                 return self.bind(node)
             case parser.OptMap():
                 return self.opt_map(node)
+            case parser.SortBy():
+                return self.sort_by(node)
+
+    # -- operators
+
+    def unary(self, node: parser.Unary) -> Run:
+        run = self.compile(node.operand)
+        return self.priced(closures.negated_bool(run) if node.op == "!" else closures.negated(run), 1)
+
+    def binary(self, node: parser.Binary) -> Run:
+        if self.places is None:
+            return closures.binary(node.op, self.compile(node.left), self.compile(node.right))
+        if node.op == "in" and _is_constant(node.right) and isinstance(node.right, parser.ListLiteral):
+            return closures.binary(node.op, self.compile(node.left), self.compile(node.right))  # looked up in a set
+        operate = closures.binary(node.op, operator.itemgetter(0), operator.itemgetter(1))
+        name = "@in" if node.op == "in" else f"_{node.op}_"
+        return self.operation(node, name, lambda left, right: operate([left, right]), (node.left, node.right))
 
     # -- names and fields
 
     def ident(self, node: parser.Ident) -> Run:
         if run := self.scope.get(node.name):
-            return run
+            return self.priced(run, 1)
         if node.name == "device":
-            return operator.itemgetter(DEVICE)
-        near = _meant(node.name, ["device", *self.scope])
-        raise self.source.invalid(
-            node.pos, f"undeclared reference to '{node.name}': a selector knows the variable device{near}"
-        )
+            return self.priced(operator.itemgetter(DEVICE), 1)
+        return closures.constant(_type_value(node.name))
 
     def is_device(self, node: Node) -> bool:
         return isinstance(node, parser.Ident) and node.name == "device" and "device" not in self.scope
 
-    def check_field(self, node: parser.Select | parser.Has) -> None:
-        if self.is_device(node.operand) and node.field not in FIELDS:
-            raise self.source.invalid(
-                node.pos, f"undefined field '{node.field}': device has {', '.join(FIELDS)}{_meant(node.field, FIELDS)}"
-            )
+    def step(self, run: Run, operand: Node, *, optional: bool = False) -> Run:
+        """A lookup in the operand. It costs 1, and 1 more when the operand is no lookup itself; an optional one that
+        finds nothing is free."""
+        if self.places is None:
+            return run
+        root = 0 if _is_lookup(operand) else 1
+
+        def counted(frame: Frame) -> Value:
+            closures.spend(frame, root if optional else root + 1)
+            found = run(frame)
+            if optional:
+                closures.spend(frame, found.present)
+            elif type(found) is Optional and not found.present:
+                closures.spend(frame, -1)
+            return found
+
+        return counted
+
+    def inner(self, node: Node) -> Run:
+        """A lookup inside of another one, or chosen by a condition: its first name is free."""
+        return self.priced(self.compile(node), -1 if _is_lookup(node) else 0)
 
     def select(self, node: parser.Select) -> Run:
-        self.check_field(node)
         name = node.field
         if self.is_device(node.operand) and not node.optional:
             of_device = operator.attrgetter(FIELDS[name])
-            return lambda frame: of_device(frame[DEVICE])
+            return self.priced(lambda frame: of_device(frame[DEVICE]), 2)
+        whole = _dotted(node)
+        if whole in declarations.TYPE_NAMES and whole.partition(".")[0] not in self.scope:
+            return closures.constant(_type_value(whole))
         operand = self.compile(node.operand)
         if node.optional:
-            return closures.optional_select(operand, name)
+            return self.step(closures.optional_select(operand, name), node.operand, optional=True)
 
         def run(frame: Frame) -> Value:
             value = operand(frame)
@@ -157,28 +246,24 @@ class _Compiler:
                 raise EvaluationError(f"no such key: {name}")
             return found
 
-        return run
+        return self.step(run, node.operand)
 
     def has(self, node: parser.Has) -> Run:
-        self.check_field(node)
         operand, name = self.compile(node.operand), node.field
 
         def run(frame: Frame) -> Value:
             value = operand(frame)
             if type(value) is Optional:
-                return value.present and closures.select(value.value, name) is not MISSING
-            return closures.select(value, name) is not MISSING
+                value = value.value
+            # What has no fields has not this one; only a list insists on an index.
+            return isinstance(value, dict | Device | list) and closures.select(value, name) is not MISSING
 
         return run
 
     def index(self, node: parser.Index) -> Run:
-        if self.is_device(node.operand):
-            raise self.source.invalid(
-                node.pos, "device is not a map: write device.attributes, device.capacity or device.driver"
-            )
-        operand, key = self.compile(node.operand), self.compile(node.key)
+        operand, key = self.compile(node.operand), self.inner(node.key)
         if isinstance(node.key, parser.Literal) and isinstance(node.key.value, str) and not node.optional:
-            return closures.index_by_name(operand, node.key.value)
+            return self.step(closures.index_by_name(operand, node.key.value), node.operand)
 
         def run(frame: Frame) -> Value:
             value, at = operand(frame), key(frame)
@@ -194,70 +279,34 @@ class _Compiler:
                 value = value.value
             return closures.optional(values.find(value, at))
 
-        return optional if node.optional else run
+        return self.step(optional if node.optional else run, node.operand, optional=node.optional)
 
     # -- calls
 
     def call(self, node: parser.Call) -> Run:
-        target = node.target
-        if isinstance(target, parser.Ident) and target.name in library.NAMESPACES and target.name not in self.scope:
-            return self.plain_call(node, f"{target.name}.{node.function}")
-        if target is None:
-            return self.plain_call(node, node.function)
-        if node.function in ("or", "orValue") and len(node.args) == 1:
-            return closures.or_else(node.function, self.compile(target), self.compile(node.args[0]))
-        function = self.function(node, node.function, library.MEMBER)
-        self.check_pattern(node, node.args[:1])
-        return closures.member_call(function, self.compile(target), [self.compile(arg) for arg in node.args])
+        count, target = len(node.args), node.target
+        if target is not None:
+            prefix = _dotted(target)
+            if prefix and (function := library.GLOBAL.get(f"{prefix}.{node.function}", {}).get(count)):
+                return self.plain_call(node, f"{prefix}.{node.function}", function)
+            if node.function in ("or", "orValue"):
+                return closures.or_else(node.function, self.compile(target), self.compile(node.args[0]))
+            return self.operation(node, node.function, library.MEMBER[node.function][count], (target, *node.args))
+        return self.plain_call(node, node.function, library.GLOBAL[node.function][count])
 
-    def plain_call(self, node: parser.Call, name: str) -> Run:
-        function = self.function(node, name, library.GLOBAL)
-        if name == "matches":
-            self.check_pattern(node, node.args[1:])
-        args = [self.compile(arg) for arg in node.args]
-        literals = [arg.value for arg in node.args if isinstance(arg, parser.Literal)]
-        if len(literals) == len(args):
+    def plain_call(self, node: parser.Call, name: str, function: Function) -> Run:
+        if all(map(_is_constant, node.args)) and (self.places is None or name in charges.FOLDED):
             try:
-                return closures.constant(function(*literals))
+                return closures.constant(function(*[self.compile(arg)([]) for arg in node.args]))
             except EvaluationError:
                 pass  # it is an error for each device that gets this far, not for the selector
-        return closures.plain_call(function, args)
-
-    def function(self, node: parser.Call, name: str, table: dict[str, dict[int, library.Function]]) -> library.Function:
-        """The function of that name, or an error that tells near misses apart."""
-        overloads = table.get(name, {})
-        if function := overloads.get(len(node.args)):
-            return function
-        method = table is library.MEMBER
-        if overloads:
-            counts = " or ".join(map(str, overloads))
-            message = f"found no matching overload for '{name}': it takes {counts} argument(s), not {len(node.args)}"
-        elif usage := _MACROS.get(name):
-            message = f"undeclared reference to '{name}' with {len(node.args)} arguments: write {usage}"
-        elif part := library.unsupported(name):
-            message = f"the function '{name}' ({part}) is not supported in device selectors yet"
-        elif name in (library.GLOBAL if method else library.MEMBER):
-            usage = f"{name}(x)" if method else f"x.{name}(...)"
-            message = f"undeclared reference to '{name}': write {usage}"
-        else:
-            message = f"undeclared reference to '{name}': there is no such function{_meant(name, table)}"
-        raise self.source.invalid(node.pos, message)
-
-    def check_pattern(self, node: parser.Call, args: Sequence[Node]) -> None:
-        """A pattern written out is compiled now, so that a bad one is refused with its place."""
-        if node.function in ("matches", "find", "findAll") and args and isinstance(args[0], parser.Literal):
-            pattern = args[0].value
-            if isinstance(pattern, str):
-                try:
-                    library.regex(pattern)
-                except EvaluationError as error:
-                    raise self.source.invalid(args[0].pos, error.message) from error
+        return self.operation(node, name, function, node.args)
 
     # -- literals
 
     def list_literal(self, node: parser.ListLiteral) -> Run:
         items = [(self.compile(item), at in node.optional) for at, item in enumerate(node.items)]
-        if all(isinstance(item, parser.Literal) for item in node.items) and not node.optional:
+        if _is_constant(node):
             return closures.constant([run([]) for run, _ in items])
 
         def run(frame: Frame) -> Value:
@@ -272,7 +321,7 @@ class _Compiler:
                     made.append(value.value)
             return made
 
-        return run
+        return self.priced(run, charges.LIST)
 
     def map_literal(self, node: parser.MapLiteral) -> Run:
         entries = [(self.compile(entry.key), self.compile(entry.value), entry.optional) for entry in node.entries]
@@ -287,10 +336,10 @@ class _Compiler:
                     if not item.present:
                         continue
                     item = item.value
-                closures.insert(made, name, item)
+                made[values.to_key(name)] = item  # of a key that is there twice, the last one counts
             return made
 
-        return run
+        return run if _is_constant(node) else self.priced(run, charges.MAP)
 
     # -- macros
 
@@ -307,29 +356,47 @@ class _Compiler:
         return FIRST_SLOT + self.slots - 1
 
     def comprehension(self, node: parser.Comprehension) -> Run:
-        if node.first == node.second:
-            raise self.source.invalid(node.pos, f"{node.macro} needs two different variable names, not '{node.first}' twice")
         items = self.compile(node.range)
         first = self.slot()
         second = self.slot() if node.second is not None else None
         variables: dict[str, Run] = {node.first: operator.itemgetter(first)}
         if node.second is not None and second is not None:
             variables[node.second] = operator.itemgetter(second)
-        body = self.within(node.body, variables)
-        turns = closures.turns(items, first, second, TURN[node.macro])
-        match node.macro:
+        turns, name = closures.turns(items, first, second), node.macro
+        body = self.priced(self.within(node.body, variables), charges.TURN[name])
+        match name:
             case "all" | "exists":
-                return closures.quantified(turns, body, stop=node.macro == "exists", name=node.macro)
+                again = charges.AGAIN[name] if self.places is not None else 0
+                run = closures.quantified(turns, body, stop=name == "exists", name=name, again=again)
+                return self.priced(run, charges.END[name])
             case "exists_one":
-                return lambda frame: sum(closures.want_bool("exists_one", body(frame)) for _ in turns(frame)) == 1
+                one = self.chosen("exists_one", body, 2)
+                return self.priced(lambda frame: sum(one(frame) for _ in turns(frame)) == 1, charges.END[name])
             case "filter":
-                return lambda frame: [frame[first] for _ in turns(frame) if closures.want_bool("filter", body(frame))]
-        name, condition = node.macro, self.within(node.condition, variables)
-        if node.macro == "transformMap":
-            return lambda frame: {
-                values.to_key(frame[first]): body(frame) for _ in turns(frame) if closures.want_bool(name, condition(frame))
-            }
-        return lambda frame: [body(frame) for _ in turns(frame) if closures.want_bool(name, condition(frame))]
+                keep = self.chosen("filter", body, charges.LIST + 3)
+                return self.priced(lambda frame: [frame[first] for _ in turns(frame) if keep(frame)], charges.END[name])
+        condition = self.chosen(name, self.within(node.condition, variables), 0)
+        if name == "transformMap":
+            return self.priced(
+                lambda frame: {values.to_key(frame[first]): body(frame) for _ in turns(frame) if condition(frame)},
+                charges.END[name],
+            )
+        if name == "transformMapEntry":
+            return self.priced(closures.merged(turns, condition, body), charges.END[name])
+        return self.priced(lambda frame: [body(frame) for _ in turns(frame) if condition(frame)], charges.END[name])
+
+    def chosen(self, name: str, condition: Run, price: int) -> Callable[[Frame], bool]:
+        """A condition that must be a bool; yes has a price."""
+
+        def run(frame: Frame) -> bool:
+            return closures.want_bool(name, condition(frame))
+
+        def counted(frame: Frame) -> bool:
+            answer = run(frame)
+            closures.spend(frame, price if answer else 0)
+            return answer
+
+        return run if self.places is None else counted
 
     def bind(self, node: parser.Bind) -> Run:
         value, slot = self.compile(node.value), self.slot()
@@ -351,15 +418,20 @@ class _Compiler:
     def opt_map(self, node: parser.OptMap) -> Run:
         target, slot, flat = self.compile(node.target), self.slot(), node.flat
         body = self.within(node.body, {node.name: operator.itemgetter(slot)})
-        name = "optFlatMap" if flat else "optMap"
+        name, counting = "optFlatMap" if flat else "optMap", self.places is not None
 
         def run(frame: Frame) -> Value:
+            before = frame[closures.BUDGET]
             value = target(frame)
             if type(value) is not Optional:
                 raise values.no_such_overload(name, value)
             if not value.present:
+                if counting:
+                    closures.spend(frame, 1)
                 return NONE
             frame[slot] = value.value
+            if counting:  # the target is worked out once more, for its value
+                closures.spend(frame, before - frame[closures.BUDGET] + (1 if flat else 2))
             result = body(frame)
             if not flat:
                 return Optional(True, result)
@@ -367,27 +439,52 @@ class _Compiler:
                 raise values.no_such_overload(name, result)
             return result
 
-        return run
+        return self.priced(run, 1)
+
+    def sort_by(self, node: parser.SortBy) -> Run:
+        target, slot = self.compile(node.target), self.slot()
+        body = self.within(node.body, {node.name: operator.itemgetter(slot)})
+        key = self.priced(body, charges.TURN["map"])
+        counting = self.places is not None
+
+        def run(frame: Frame) -> Value:
+            items, keys = target(frame), list[Value]()
+            for frame[slot] in items if type(items) is list else ():
+                keys.append(key(frame))
+            result = library.sort_by(items, keys)
+            if counting:
+                closures.spend(frame, charges.charge("@sortByAssociatedKeys", ())([items, keys], result))
+            return result
+
+        return self.priced(run, 3)
 
 
-_MACROS = {
-    "has": "has(a.b)",
-    "all": "x.all(item, condition)",
-    "exists": "x.exists(item, condition)",
-    "exists_one": "x.exists_one(item, condition)",
-    "existsOne": "x.existsOne(item, condition)",
-    "map": "x.map(item, value)",
-    "filter": "x.filter(item, condition)",
-    "transformList": "x.transformList(index, item, value)",
-    "transformMap": "x.transformMap(key, item, value)",
-    "optMap": "x.optMap(item, value)",
-    "optFlatMap": "x.optFlatMap(item, value)",
-    "or": "x.or(other)",
-    "orValue": "x.orValue(default)",
-    "cel.bind": "cel.bind(name, value, expression)",
-}
+def _dotted(node: Node) -> str:
+    """`a.b.c` as text, when the node is nothing but names; empty otherwise."""
+    if isinstance(node, parser.Ident):
+        return node.name
+    if isinstance(node, parser.Select) and not node.optional and (prefix := _dotted(node.operand)):
+        return f"{prefix}.{node.field}"
+    return ""
 
 
-def _meant(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), 1)
-    return f"; did you mean '{near[0]}'?" if near else ""
+def _is_lookup(node: Node) -> bool:
+    return isinstance(node, parser.Ident | parser.Select | parser.Index)
+
+
+def _type_value(name: str) -> TypeValue:
+    return TypeValue({"duration": "google.protobuf.Duration", "timestamp": "google.protobuf.Timestamp"}.get(name, name))
+
+
+def _is_constant(node: Node) -> bool:
+    """Is it written out whole? Then it is made once, and costs nothing."""
+    match node:
+        case parser.Literal():
+            return True
+        case parser.ListLiteral():
+            return not node.optional and all(map(_is_constant, node.items))
+        case parser.MapLiteral():
+            return all(not one.optional and _is_constant(one.key) and _is_constant(one.value) for one in node.entries)
+        case parser.Call():
+            return node.target is None and node.function in charges.FOLDED and all(map(_is_constant, node.args))
+    return False

@@ -15,8 +15,10 @@ SNIPPET = 100  # columns of the user's line shown in an error
 class Kind(enum.Enum):
     IDENT = "a name"
     INT = "a whole number"
+    UINT = "an unsigned number"
     FLOAT = "a number"
     STRING = "a string"
+    BYTES = "a bytes literal"
     OP = "an operator"
     END = "the end of the expression"
 
@@ -26,7 +28,7 @@ class Token:
     kind: Kind
     text: str  # as written; for STRING and numbers see `value`
     pos: int  # offset into the source, in characters
-    value: str | int | float | None = None
+    value: str | bytes | int | float | None = None
 
     def __str__(self) -> str:
         return self.kind.value if self.kind is Kind.END else f"'{self.text}'"
@@ -53,7 +55,9 @@ _TOKEN = re.compile(
     r"""
     (?P<blank>(?:[ \t\r\n\f]+|//[^\n]*)+)
   | (?P<raw>[rR](?:'''.*?'''|\"\"\".*?\"\"\"|'[^'\r\n]*'|"[^"\r\n]*"))
-  | (?P<bytes>(?:[bB][rR]?|[rR][bB])['"])
+  | (?P<rawbytes>(?:[bB][rR]|[rR][bB])(?:'''.*?'''|\"\"\".*?\"\"\"|'[^'\r\n]*'|"[^"\r\n]*"))
+  | (?P<bytes>[bB](?:'''(?:[^\\]|\\.)*?'''|\"\"\"(?:[^\\]|\\.)*?\"\"\"
+              |'(?:[^\\'\r\n]|\\.)*'|"(?:[^\\"\r\n]|\\.)*"))
   | (?P<string>'''(?:[^\\]|\\.)*?'''|\"\"\"(?:[^\\]|\\.)*?\"\"\"
               |'(?:[^\\'\r\n]|\\.)*'|"(?:[^\\"\r\n]|\\.)*")
   | (?P<float>[0-9]+\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+|\.[0-9]+(?:[eE][+-]?[0-9]+)?)
@@ -87,12 +91,14 @@ def tokens(source: Source) -> list[Token]:
                 found.append(Token(Kind.STRING, written, pos, _body(written[1:])))
             case "string":
                 found.append(Token(Kind.STRING, written, pos, _unescape(source, pos, _body(written))))
+            case "rawbytes":
+                found.append(Token(Kind.BYTES, written, pos, _body(written[2:]).encode(errors="surrogatepass")))
             case "bytes":
-                raise source.invalid(pos, 'bytes literals are not supported: write a plain string, "..."')
+                found.append(Token(Kind.BYTES, written, pos, _unescape_bytes(source, pos, _body(written[1:]))))
             case "float":
                 found.append(Token(Kind.FLOAT, written, pos, float(written)))
             case "uint":
-                raise source.invalid(pos, f"uint literals are not supported: write {written[:-1]} instead of {written}")
+                found.append(Token(Kind.UINT, written, pos, _whole(source, pos, written[:-1], 1 << 64)))
             case "int":
                 found.append(Token(Kind.INT, written, pos, _whole(source, pos, written)))
             case "ident":
@@ -104,10 +110,12 @@ def tokens(source: Source) -> list[Token]:
     return found
 
 
-def _whole(source: Source, pos: int, written: str) -> int:
+def _whole(source: Source, pos: int, written: str, beyond: int = (1 << 63) + 1) -> int:
+    """The number, if it is below `beyond`. 2^63 itself is right after a minus; the parser looks."""
     value = int(written, 16) if written.startswith("0x") else int(written) if len(written) < 100 else 1 << 64
-    if value > 1 << 63:  # 2^63 itself is right after a minus; the parser looks
-        raise source.invalid(pos, f"Syntax error: {written[:30]} does not fit 64 bits (at most 9223372036854775807)")
+    if value >= beyond:
+        most = (1 << 64) - 1 if beyond == 1 << 64 else (1 << 63) - 1
+        raise source.invalid(pos, f"Syntax error: {written[:30]} does not fit 64 bits (at most {most})")
     return value
 
 
@@ -131,6 +139,23 @@ def _unescape(source: Source, pos: int, body: str) -> str:
         return chr(code)
 
     return _ESCAPE.sub(one, body) if "\\" in body else body
+
+
+def _unescape_bytes(source: Source, pos: int, body: str) -> bytes:
+    r"""Here \xHH and \OOO are single bytes, and \u is no escape."""
+
+    def one(match: re.Match[str]) -> str:
+        if plain := match["plain"]:
+            return _PLAIN.get(plain, plain)
+        if not (match["x"] or match["octal"]):
+            raise source.invalid(
+                pos, f"Syntax error: {match.group()!r} is no escape in bytes: use \\n \\t \\\\ \\xHH, or br'...'"
+            )
+        return chr(0xDC00 + (int(match["x"], 16) if match["x"] else int(match["octal"], 8)))
+
+    made = _ESCAPE.sub(one, body) if "\\" in body else body
+    parts = (bytes([ord(c) - 0xDC00]) if 0xDC00 <= ord(c) <= 0xDCFF else c.encode(errors="surrogatepass") for c in made)
+    return b"".join(parts)
 
 
 def _unreadable(source: Source, pos: int) -> errors.Invalid:

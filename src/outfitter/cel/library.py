@@ -1,38 +1,31 @@
 """The functions an expression can call, by name and number of arguments. All are pure.
 
-To add one: write it (target first), put it in `MEMBER` or `GLOBAL`, and take its name out of `UNSUPPORTED`."""
+To add one: write it (target first), put it in `MEMBER` or `GLOBAL`, and declare its types in `declarations`."""
 
 from __future__ import annotations
 
-import decimal
+import functools
 import itertools
 import math
 import re
-from collections.abc import Callable
 from functools import lru_cache, reduce
-from typing import Any, TypeVar
+from typing import Any
 
 import re2
 
+from outfitter.cel import formatting, objects, values
 from outfitter.cel import quantity as quantities
 from outfitter.cel import semver as semvers
-from outfitter.cel import values
+from outfitter.cel.network import Cidr, Ip
+from outfitter.cel.objects import Function
+from outfitter.cel.objects import want as _want
 from outfitter.cel.quantity import INT_MAX, INT_MIN, Quantity
-from outfitter.cel.semver import Semver
-from outfitter.cel.values import Optional, Value
+from outfitter.cel.semver import UINT_MAX, Semver
+from outfitter.cel.times import SECOND, Duration, Timestamp
+from outfitter.cel.values import NONE, Optional, TypeValue, UInt, Value
 from outfitter.errors import EvaluationError
 
-Function = Callable[..., Value]
-T = TypeVar("T")
-
 WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
-
-
-def _want(kind: type[T], function: str, value: Value) -> T:
-    """The value, if it is exactly of that type (bool is not int)."""
-    if type(value) is not kind:
-        raise values.no_such_overload(function, value)
-    return value
 
 
 # -- strings
@@ -137,7 +130,7 @@ def _index_of(target: Value, item: Value, offset: Value = None) -> int:
         return next((at for at, one in enumerate(target) if values.surely_equal(one, item)), -1)
     _texts("indexOf", target, item)
     start = 0 if offset is None else _offset("indexOf", offset)
-    return int(target.find(item, start)) if item else start
+    return int(target.find(item, start)) if item else min(start, len(target))
 
 
 def _last_index_of(target: Value, item: Value, offset: Value = None) -> int:
@@ -147,7 +140,7 @@ def _last_index_of(target: Value, item: Value, offset: Value = None) -> int:
     _texts("lastIndexOf", target, item)
     start = len(target) if offset is None else _offset("lastIndexOf", offset)
     if not item:
-        return start
+        return min(start, len(target))
     return int(target.rfind(item, 0, start + len(item))) if offset is None or start < len(target) else -1
 
 
@@ -187,67 +180,97 @@ def _find_all(text: Value, pattern: Value, count: Value = -1) -> list[Value]:
 
 
 def _size(value: Value) -> int:
-    if isinstance(value, str | list | dict):
+    if isinstance(value, str | list | dict | bytes):
         return len(value)
     raise values.no_such_overload("size", value)
+
+
+_QUOTED = {"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v"} | {
+    "\\": "\\\\",
+    '"': '\\"',
+}
+
+
+def _quote(text: Value) -> str:
+    _texts("strings.quote", text)
+    return f'"{text.translate(str.maketrans(_QUOTED))}"'
+
+
+def _format(text: Value, args: Value) -> str:
+    _texts("format", text)
+    return formatting.fill(text, _want(list, "format", args))
 
 
 # -- conversions
 
 _INT = re.compile(r"[+-]?[0-9]{1,30}")
-_DOUBLE = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|inf|infinity|nan)", re.I)
+_UINT = re.compile(r"[0-9]{1,30}")
+_DIGITS = r"[0-9](?:_?[0-9])*"
+_DOUBLE = re.compile(rf"[+-]?(?:(?:{_DIGITS}\.?(?:{_DIGITS})?|\.{_DIGITS})(?:e[+-]?{_DIGITS})?|inf|infinity|nan)", re.I)
 _TRUE = ("1", "t", "T", "TRUE", "true", "True")
 _FALSE = ("0", "f", "F", "FALSE", "false", "False")
 
 
 def _to_int(value: Value) -> int:
-    kind = type(value)
-    if kind is int:
-        return int(value)
-    if kind is float:
-        if not math.isfinite(value) or not float(INT_MIN) < value < float(INT_MAX):
-            raise EvaluationError("integer overflow")
-        return int(value)
-    if kind is str and _INT.fullmatch(value):
-        return values.whole(int(value))
-    if kind is str:
-        raise EvaluationError(f"type conversion error: {value[:60]!r} is not a whole number")
+    match value:
+        case bool():
+            raise values.no_such_overload("int", value)
+        case int():
+            return values.whole(int(value))
+        case float():
+            if not math.isfinite(value) or not float(INT_MIN) < value < float(INT_MAX):
+                raise EvaluationError("integer overflow")
+            return int(value)
+        case str():
+            if not _INT.fullmatch(value):
+                raise EvaluationError(f"type conversion error: {value[:60]!r} is not a whole number")
+            return values.whole(int(value))
+        case Duration():
+            return value.nano
+        case Timestamp():
+            return value.nano // SECOND
     raise values.no_such_overload("int", value)
 
 
+def _to_uint(value: Value) -> UInt:
+    match value:
+        case bool():
+            raise values.no_such_overload("uint", value)
+        case int():
+            return values.unsigned(int(value))
+        case float():
+            if not math.isfinite(value) or not 0 <= value < float(UINT_MAX):
+                raise EvaluationError("unsigned integer overflow")
+            return UInt(int(value))
+        case str():
+            if not _UINT.fullmatch(value):
+                raise EvaluationError(f"type conversion error: {value[:60]!r} is not a whole number without sign")
+            return values.unsigned(int(value))
+    raise values.no_such_overload("uint", value)
+
+
 def _to_double(value: Value) -> float:
-    kind = type(value)
-    if kind in (int, float):
+    if type(value) in (int, UInt, float):
         return float(value)
-    if kind is str and _DOUBLE.fullmatch(value):
-        return float(value)
-    if kind is str:
-        raise EvaluationError(f"type conversion error: {value[:60]!r} is not a number")
-    raise values.no_such_overload("double", value)
+    if type(value) is not str:
+        raise values.no_such_overload("double", value)
+    if not _DOUBLE.fullmatch(value) or (math.isinf(float(value)) and "n" not in value.lower()):
+        raise EvaluationError(f"type conversion error: {value[:60]!r} is not a number that fits a double")
+    return float(value)
 
 
 def _to_string(value: Value) -> str:
-    kind = type(value)
-    if kind in (str, int):
+    if type(value) in (str, int, UInt, bool, float, bytes, Duration, Timestamp):
+        return formatting.plain(value)
+    if type(value) in (Ip, Cidr):
         return str(value)
-    if kind is bool:
-        return "true" if value else "false"
-    if kind is float:
-        return _double_text(value)
     raise values.no_such_overload("string", value)
 
 
-def _double_text(value: float) -> str:
-    """The shortest text that reads back as the same double, with an exponent below 1e-4 and from 1e6 on."""
-    if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
-    exact = decimal.Decimal(repr(value)).normalize()
-    sign, digits = "-" if exact.is_signed() else "", "".join(map(str, exact.as_tuple().digits))
-    power = exact.adjusted()
-    if value and not -4 <= power < 6:
-        fraction = f".{digits[1:]}" if len(digits) > 1 else ""
-        return f"{sign}{digits[0]}{fraction}e{'-' if power < 0 else '+'}{abs(power):02d}"
-    return f"{exact:f}"
+def _to_bytes(value: Value) -> bytes:
+    if type(value) is bytes:
+        return value
+    return _want(str, "bytes", value).encode(errors="surrogatepass")
 
 
 def _to_bool(value: Value) -> bool:
@@ -264,13 +287,17 @@ def _same(value: Value) -> Value:
     return value
 
 
+def _type(value: Value) -> TypeValue:
+    return TypeValue(values.type_name(value))
+
+
 # -- lists and sets
 
 
 def _sum(items: Value) -> Value:
     _want(list, "sum", items)
     for item in items:
-        if type(item) not in (int, float):
+        if type(item) not in (int, UInt, float, Duration):
             raise values.no_such_overload("sum", item)
     return reduce(values.add, items) if items else 0
 
@@ -289,6 +316,78 @@ def _extreme(function: str, sign: int) -> Function:
 def _is_sorted(items: Value) -> bool:
     _want(list, "isSorted", items)
     return all(values.compare(a, b, "isSorted") <= 0 for a, b in itertools.pairwise(items))
+
+
+def _slice(items: Value, start: Value, end: Value) -> list[Value]:
+    _want(list, "slice", items)
+    first, last = _want(int, "slice", start), _want(int, "slice", end)
+    if not 0 <= first <= last <= len(items):
+        raise EvaluationError(f"cannot slice({first}, {last}) of a list of {len(items)}: 0 <= start <= end <= length")
+    return list(items[first:last])
+
+
+def _flatten(items: Value, depth: Value = 1) -> list[Value]:
+    levels = _want(int, "flatten", depth)
+    if levels < 0:
+        raise EvaluationError("level must be non-negative")
+    found = list[Value]()
+    for item in _want(list, "flatten", items):
+        if type(item) is list and levels > 0:
+            found.extend(_flatten(item, levels - 1))
+            values.limit(len(found))
+        else:
+            found.append(item)
+    return found
+
+
+def _range(count: Value) -> list[Value]:
+    length = _want(int, "lists.range", count)
+    if length < 0:
+        raise EvaluationError(f"lists.range: size must be non-negative, got {length}")
+    values.limit(length)
+    return list(range(length))
+
+
+def _reverse(items: Value) -> list[Value]:
+    return _want(list, "reverse", items)[::-1]
+
+
+def _distinct(items: Value) -> list[Value]:
+    found = list[Value]()
+    for item in _want(list, "distinct", items):
+        if not any(values.surely_equal(item, one) for one in found):
+            found.append(item)
+    return found
+
+
+def sort_by(items: Value, sort_keys: list[Value], function: str = "sortBy") -> list[Value]:
+    """The items in the order of their keys, which are of one type that has an order."""
+    _want(list, function, items)
+    if len({type(key) for key in sort_keys}) > 1:
+        raise EvaluationError("list elements must have the same type")
+    if sort_keys:
+        values.compare(sort_keys[0], sort_keys[0], function)
+
+    def order(one: int, other: int) -> int:
+        return values.compare(sort_keys[one], sort_keys[other], function)
+
+    return [items[at] for at in sorted(range(len(items)), key=functools.cmp_to_key(order))]
+
+
+def _sort(items: Value) -> list[Value]:
+    return sort_by(items, _want(list, "sort", items), "sort")
+
+
+def _first(items: Value) -> Optional:
+    return Optional(True, items[0]) if _want(list, "first", items) else NONE
+
+
+def _last(items: Value) -> Optional:
+    return Optional(True, items[-1]) if _want(list, "last", items) else NONE
+
+
+def _unwrap(items: Value) -> list[Value]:
+    return [item.value for item in _want(list, "optional.unwrap", items) if _want(Optional, "optional.unwrap", item).present]
 
 
 def _includes(target: Value, item: Value) -> bool:
@@ -392,7 +491,8 @@ def _value(target: Value) -> Value:
 
 
 def _of_non_zero(value: Value) -> Optional:
-    zero = value is None or (isinstance(value, bool | int | float | str | list | dict) and not value)
+    zero = value is None or (isinstance(value, bool | int | float | str | bytes | list | dict) and not value)
+    zero = zero or (type(value) is Duration and value.nano == 0)
     return values.NONE if zero else Optional(True, value)
 
 
@@ -425,7 +525,6 @@ MEMBER: dict[str, dict[int, Function]] = {
     "isInteger": {0: lambda target: _want(Quantity, "isInteger", target).whole is not None},
     "asInteger": {0: _as_integer},
     "asApproximateFloat": {0: lambda target: _want(Quantity, "asApproximateFloat", target).approximate()},
-    "sign": {0: lambda target: _want(Quantity, "sign", target).sign},
     "add": {1: _add},
     "sub": {1: _sub},
     "major": {0: lambda target: values.whole(_want(Semver, "major", target).major)},
@@ -433,6 +532,16 @@ MEMBER: dict[str, dict[int, Function]] = {
     "patch": {0: lambda target: values.whole(_want(Semver, "patch", target).patch)},
     "hasValue": {0: _has_value},
     "value": {0: _value},
+    "format": {1: _format},
+    "slice": {2: _slice},
+    "flatten": {0: _flatten, 1: _flatten},
+    "reverse": {0: _reverse},
+    "distinct": {0: _distinct},
+    "sort": {0: _sort},
+    "first": {0: _first},
+    "last": {0: _last},
+    "unwrapOpt": {0: _unwrap},
+    **objects.MEMBER,
 }
 
 GLOBAL: dict[str, dict[int, Function]] = {
@@ -442,7 +551,14 @@ GLOBAL: dict[str, dict[int, Function]] = {
     "double": {1: _to_double},
     "string": {1: _to_string},
     "bool": {1: _to_bool},
+    "uint": {1: _to_uint},
+    "bytes": {1: _to_bytes},
     "dyn": {1: _same},
+    "type": {1: _type},
+    "sign": {1: lambda value: _want(Quantity, "sign", value).sign},
+    "strings.quote": {1: _quote},
+    "lists.range": {1: _range},
+    "optional.unwrap": {1: _unwrap},
     "quantity": {1: _quantity},
     "isQuantity": {1: _is_quantity},
     "semver": {1: _semver, 2: _semver},
@@ -453,33 +569,5 @@ GLOBAL: dict[str, dict[int, Function]] = {
     "optional.of": {1: lambda value: Optional(True, value)},
     "optional.none": {0: lambda: values.NONE},
     "optional.ofNonZeroValue": {1: _of_non_zero},
+    **objects.GLOBAL,
 }
-
-# Parts of Kubernetes' environment that are not here: their error names them instead of calling them unknown.
-UNSUPPORTED: dict[str, tuple[str, ...]] = {
-    "string formatting": ("format", "strings.quote"),
-    "format checks": ("format.named", "validate"),
-    "list helpers": ("distinct", "first", "flatten", "last", "lists.range", "reverse", "slice", "sort", "sortBy"),
-    "map helpers": ("transformMapEntry",),
-    "quantity arithmetic": ("mul", "div", "divInt"),
-    "optional helpers": ("optional.unwrap", "unwrapOpt"),
-    "IP addresses": ("ip", "isIP", "ip.isCanonical", "family"),
-    "kinds of IP addresses": (
-        *("isUnspecified", "isLoopback", "isGlobalUnicast", "isLinkLocalMulticast", "isLinkLocalUnicast"),
-    ),
-    "CIDR ranges": ("cidr", "isCIDR", "containsIP", "containsCIDR", "masked", "prefixLength"),
-    "URLs": ("url", "isURL", "getScheme", "getHost", "getHostname", "getPort", "getEscapedPath", "getQuery"),
-    "types as values": ("type",),
-    "unsigned numbers": ("uint",),
-    "bytes": ("bytes",),
-    "times": ("duration", "timestamp", "getHours", "getMinutes", "getSeconds", "getMilliseconds"),
-    "dates": ("getFullYear", "getMonth", "getDate", "getDayOfMonth", "getDayOfWeek", "getDayOfYear"),
-}
-
-# Names before a dot that belong to a function, not to a value.
-NAMESPACES = frozenset(("cel", "format", "ip", "lists", "optional", "sets", "strings"))
-
-
-def unsupported(name: str) -> str | None:
-    """What part of Kubernetes' environment a missing function belongs to."""
-    return next((part for part, names in UNSUPPORTED.items() if name in names), None)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from outfitter import errors
 from outfitter.cel import lexer
 from outfitter.cel.lexer import Kind, Source, Token
+from outfitter.cel.values import UInt
 
 # Kubernetes stops at 250 of each. These are what fits Python's stack with room for a caller, and far beyond what people
 # write; a chain of && or || counts once, however long.
@@ -23,7 +24,7 @@ INT_MAX = (1 << 63) - 1
 @dataclass(frozen=True, slots=True)
 class Literal:
     pos: int
-    value: bool | int | float | str | None
+    value: bool | int | float | str | bytes | None  # an unsigned number is a UInt
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ class Comprehension:
     and value."""
 
     pos: int
-    macro: str  # all, exists, exists_one, map, filter, transformList, transformMap
+    macro: str  # all, exists, exists_one, map, filter, transformList, transformMap, transformMapEntry
     range: Node
     first: str
     second: str | None
@@ -162,6 +163,16 @@ class OptMap:
     flat: bool
 
 
+@dataclass(frozen=True, slots=True)
+class SortBy:
+    """`target.sortBy(name, body)`: the items in the order of what the body makes of each."""
+
+    pos: int
+    target: Node
+    name: str
+    body: Node
+
+
 Node: typing.TypeAlias = (
     Literal
     | Ident
@@ -178,6 +189,7 @@ Node: typing.TypeAlias = (
     | Comprehension
     | Bind
     | OptMap
+    | SortBy
 )
 
 
@@ -212,7 +224,7 @@ def children(node: Node) -> Iterator[Node]:
             yield node.body
         case Bind():
             yield from (node.value, node.body)
-        case OptMap():
+        case OptMap() | SortBy():
             yield from (node.target, node.body)
 
 
@@ -332,7 +344,7 @@ class _Parser:
         token = self.peek()
         signs = 0
         while self.peek().text == token.text and token.text in ("!", "-") and self.peek().kind is Kind.OP:
-            if token.text == "-" and self.tokens[self.at + 1].kind in (Kind.INT, Kind.FLOAT):
+            if token.text == "-" and signs == 0 and self.tokens[self.at + 1].kind in (Kind.INT, Kind.FLOAT):
                 break  # a negative number is a literal: -9223372036854775808 has no positive twin
             self.at += 1
             signs += 1
@@ -368,8 +380,10 @@ class _Parser:
         match token.kind:
             case Kind.INT:
                 return self.whole_number(token, 1)
-            case Kind.FLOAT | Kind.STRING:
+            case Kind.FLOAT | Kind.STRING | Kind.BYTES:
                 return Literal(token.pos, token.value)
+            case Kind.UINT:
+                return Literal(token.pos, UInt(typing.cast(int, token.value)))
             case Kind.IDENT if token.text in CONSTANTS:
                 return Literal(token.pos, CONSTANTS[token.text])
             case Kind.IDENT if token.text != "in":
@@ -447,20 +461,22 @@ class _Parser:
         if target is None:
             return self.has(name, args[0]) if text == "has" and count == 1 else Call(name.pos, text, None, args)
         match text, count:
-            case "all" | "exists" | "exists_one" | "existsOne", 2 | 3:
-                second = self.variable(args[1]) if count == 3 else None
-                return Comprehension(name.pos, QUANTIFIERS[text], target, self.variable(args[0]), second, None, args[-1])
+            case ("all" | "exists" | "exists_one", 2 | 3) | ("existsOne", 3):
+                first, second = self.variables(args[: count - 1])
+                return Comprehension(name.pos, QUANTIFIERS[text], target, first, second, None, args[-1])
             case "filter", 2:
                 return Comprehension(name.pos, text, target, self.variable(args[0]), None, None, args[1])
             case "map", 2 | 3:
                 condition = args[1] if count == 3 else None
                 return Comprehension(name.pos, text, target, self.variable(args[0]), None, condition, args[-1])
-            case "transformList" | "transformMap", 3 | 4:
-                first, second = self.variable(args[0]), self.variable(args[1])
+            case "transformList" | "transformMap" | "transformMapEntry", 3 | 4:
+                first, second = self.variables(args[:2])
                 condition = args[2] if count == 4 else None
                 return Comprehension(name.pos, text, target, first, second, condition, args[-1])
             case "optMap" | "optFlatMap", 2:
                 return OptMap(name.pos, target, self.variable(args[0]), args[1], text == "optFlatMap")
+            case "sortBy", 2:
+                return SortBy(name.pos, target, self.variable(args[0]), args[1])
             case "bind", 3 if isinstance(target, Ident) and target.name == "cel":
                 return Bind(name.pos, self.variable(args[0]), args[1], args[2])
         return Call(name.pos, text, target, args)
@@ -471,6 +487,14 @@ class _Parser:
                 name.pos, 'invalid argument to has() macro: it wants a field, has(a.b); for a key write "b" in a'
             )
         return Has(name.pos, arg.operand, arg.field)
+
+    def variables(self, nodes: tuple[Node, ...]) -> tuple[str, str | None]:
+        """The one or two variables of a macro."""
+        first = self.variable(nodes[0])
+        second = self.variable(nodes[1]) if len(nodes) > 1 else None
+        if first == second:
+            raise self.source.invalid(nodes[1].pos, f"duplicate variable name: {first}; use two different variable names")
+        return first, second
 
     def variable(self, node: Node) -> str:
         if not isinstance(node, Ident):

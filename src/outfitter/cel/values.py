@@ -1,24 +1,30 @@
 """What CEL values are in Python, and what the operators do to them.
 
-bool, int (64 bits), double, string, null, list and map are bool, int, float, str, None, list and dict; the rest are the
-classes `Optional`, `Quantity`, `Semver` and the device itself. No value is ever changed once made. An error is an
+bool, int (64 bits), double, string, bytes, null, list and map are bool, int, float, str, bytes, None, list and dict; the
+rest are the classes `UInt`, `Optional`, `TypeValue`, those of `quantity`, `semver`, `times`, `network` and `formats`, and
+the device itself. No value is ever changed once made. An error is an
 exception; only `&&`, `||`, `all` and `exists` may swallow one."""
 
 from __future__ import annotations
 
+import decimal
 import enum
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from outfitter.cel import times
+from outfitter.cel.formats import Format
+from outfitter.cel.network import Cidr, Ip, Url
 from outfitter.cel.quantity import INT_MAX, INT_MIN, Quantity
-from outfitter.cel.semver import Semver
+from outfitter.cel.semver import UINT_MAX, Semver
+from outfitter.cel.times import Duration, Timestamp
 from outfitter.errors import EvaluationError
 
 Value: TypeAlias = Any  # one of those listed above; which one, only the run knows
 
-MAX_LENGTH: Final = 1_000_000  # characters that one call may build
+MAX_LENGTH: Final = 1_000_000  # characters or items that one call may build or compare
 
 
 class OutOfBudget(Exception):
@@ -52,14 +58,32 @@ class Optional:
     value: Value = None
 
 
+class UInt(int):
+    """A whole number without sign, 64 bits: 5u."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TypeValue:
+    """A type as a value: what type(x) gives."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
 NONE: Final = Optional(False)
 MISSING: Final = object()  # what `find` gives when there is nothing
 
 _NAMES: dict[type, str] = {
     bool: "bool",
     int: "int",
+    UInt: "uint",
     float: "double",
     str: "string",
+    bytes: "bytes",
     type(None): "null_type",
     list: "list",
     dict: "map",
@@ -67,10 +91,18 @@ _NAMES: dict[type, str] = {
     Optional: "optional_type",
     Quantity: "kubernetes.Quantity",
     Semver: "kubernetes.Semver",
+    TypeValue: "type",
+    Duration: "google.protobuf.Duration",
+    Timestamp: "google.protobuf.Timestamp",
+    Ip: "net.IP",
+    Cidr: "net.CIDR",
+    Url: "kubernetes.URL",
+    Format: "kubernetes.NamedFormat",
 }
-_SCALARS = frozenset((bool, int, float, str))
-_NUMBERS = frozenset((int, float))
-_OPAQUE = (Quantity, Semver)
+_SCALARS = frozenset((bool, int, UInt, float, str, bytes, Duration, Timestamp, TypeValue))
+_NUMBERS = frozenset((int, UInt, float))
+_ORDERED = frozenset((str, bytes, bool, Duration, Timestamp))
+_OPAQUE = (Quantity, Semver, Ip, Cidr, Url, Format)
 
 
 def type_name(value: Value) -> str:
@@ -83,7 +115,7 @@ def no_such_overload(operation: str, *operands: Value) -> EvaluationError:
 
 
 def limit(length: int) -> None:
-    """Called before a string of that length is built by a function that can multiply lengths."""
+    """Called before a text or list of that length is built by what can multiply lengths at a low price."""
     if length > MAX_LENGTH:
         raise OutOfBudget
 
@@ -91,22 +123,18 @@ def limit(length: int) -> None:
 # -- equality and order
 
 
-def equal(a: Value, b: Value) -> bool:
+def equal(a: Value, b: Value, work: list[int] | None = None) -> bool:
     """`==`. Different types are unequal, numbers compare by value, and a quantity or version on the left insists on
-    its own kind."""
+    its own kind. `work` is how many items may still be compared: a short expression can nest lists without end."""
     kind, other = type(a), type(b)
     if kind is other and kind in _SCALARS:
         return bool(a == b)
     if a is None or b is None:
         return a is b
     if kind in _NUMBERS and other in _NUMBERS:
-        return bool(a == b)
-    if kind is list:
-        return other is list and len(a) == len(b) and all(equal(x, y) for x, y in zip(a, b, strict=True))
-    if isinstance(a, dict):
-        if not isinstance(b, dict) or len(a) != len(b):
-            return False
-        return all(key in b and equal(value, b[key]) for key, value in a.items())
+        return bool(float(a) == float(b) if float in (kind, other) else a == b)
+    if kind is list or isinstance(a, dict):
+        return _equal_items(a, b, work or [MAX_LENGTH])
     if kind is Optional and other is Optional:
         return a.present == b.present and (not a.present or equal(a.value, b.value))
     if kind in _OPAQUE:
@@ -114,6 +142,17 @@ def equal(a: Value, b: Value) -> bool:
             raise no_such_overload("==", a, b)
         return bool(a == b)
     return False
+
+
+def _equal_items(a: Value, b: Value, work: list[int]) -> bool:
+    if not isinstance(b, list if type(a) is list else dict) or len(a) != len(b):
+        return False
+    work[0] -= len(a)
+    if work[0] < 0:
+        raise OutOfBudget
+    if type(a) is list:
+        return all(equal(x, y, work) for x, y in zip(a, b, strict=True))
+    return all(key in b and equal(value, b[key], work) for key, value in a.items())
 
 
 def surely_equal(a: Value, b: Value) -> bool:
@@ -125,12 +164,14 @@ def surely_equal(a: Value, b: Value) -> bool:
 
 
 def compare(a: Value, b: Value, operation: str = "compare") -> int:
-    """-1, 0 or 1; only numbers, strings and bools have an order."""
+    """-1, 0 or 1; only numbers, strings, bytes, bools and times have an order."""
     kind, other = type(a), type(b)
-    if not (kind in _NUMBERS and other in _NUMBERS) and not (kind is other and kind in (str, bool)):
+    if not (kind in _NUMBERS and other in _NUMBERS) and not (kind is other and kind in _ORDERED):
         raise no_such_overload(operation, a, b)
     if (kind is float and math.isnan(a)) or (other is float and math.isnan(b)):
         raise EvaluationError("NaN values cannot be ordered")
+    if kind is not other and float in (kind, other):
+        a, b = float(a), float(b)  # as Kubernetes compares them: beyond 2**53 that is not exact
     return int(a > b) - int(a < b)
 
 
@@ -147,7 +188,7 @@ def contains(item: Value, container: Value) -> bool:
 
 # -- lookups
 
-_KEYS = frozenset((bool, int, float, str))
+_KEYS = frozenset((bool, int, UInt, float, str))
 
 
 def to_key(value: Value) -> Value:
@@ -173,7 +214,7 @@ def find(container: Value, key: Value) -> Value:
         except KeyError:
             return MISSING
     if type(container) is list:
-        place = int(key) if type(key) is float and key.is_integer() else key
+        place = int(key) if type(key) is UInt or (type(key) is float and key.is_integer()) else key
         if type(place) is not int:
             raise EvaluationError(f"unsupported index {text_of(key)} in a list: it takes a whole number")
         return container[place] if 0 <= place < len(container) else MISSING
@@ -200,29 +241,60 @@ def whole(value: int) -> int:
     raise EvaluationError("integer overflow")
 
 
+def unsigned(value: int) -> UInt:
+    """A uint64, or an error."""
+    if 0 <= value <= UINT_MAX:
+        return UInt(value)
+    raise EvaluationError("unsigned integer overflow")
+
+
+def _exactly(kind: type, value: int | float) -> Value:
+    """The result of arithmetic in that type."""
+    return whole(int(value)) if kind is int else unsigned(int(value)) if kind is UInt else value
+
+
 def add(a: Value, b: Value) -> Value:
     kind = type(a)
     if kind is type(b):
         if kind is int:
             return whole(a + b)
-        if kind is float:
+        if kind in (float, str, bytes):
             return a + b
-        if kind is str or kind is list:
+        if kind is list:
+            limit(len(a) + len(b))
             return a + b
+        if kind is UInt:
+            return unsigned(int(a) + int(b))
+        if kind is Duration:
+            return _timed(times.duration, a.nano + b.nano)
+    elif {kind, type(b)} == {Timestamp, Duration}:
+        return _timed(times.timestamp, a.nano + b.nano)
     raise no_such_overload("+", a, b)
 
 
 def subtract(a: Value, b: Value) -> Value:
     kind = type(a)
-    if kind is type(b) and kind in _NUMBERS:
-        return whole(a - b) if kind is int else a - b
+    if kind is type(b):
+        if kind in _NUMBERS:
+            return whole(a - b) if kind is int else _exactly(kind, float(a) - b if kind is float else int(a) - int(b))
+        if kind in (Duration, Timestamp):
+            return _timed(times.duration, a.nano - b.nano)
+    elif kind is Timestamp and type(b) is Duration:
+        return _timed(times.timestamp, a.nano - b.nano)
     raise no_such_overload("-", a, b)
+
+
+def _timed(make: Callable[[int], Value], nano: int) -> Value:
+    try:
+        return make(nano)
+    except ValueError as error:
+        raise EvaluationError(str(error)) from error
 
 
 def multiply(a: Value, b: Value) -> Value:
     kind = type(a)
     if kind is type(b) and kind in _NUMBERS:
-        return whole(a * b) if kind is int else a * b
+        return a * b if kind is float else _exactly(kind, int(a) * int(b))
     raise no_such_overload("*", a, b)
 
 
@@ -231,11 +303,11 @@ def divide(a: Value, b: Value) -> Value:
     kind = type(a)
     if kind is not type(b) or kind not in _NUMBERS:
         raise no_such_overload("/", a, b)
-    if kind is int:
+    if kind is not float:
         if b == 0:
             raise EvaluationError("division by zero")
-        quotient = abs(a) // abs(b)
-        return whole(quotient if (a < 0) == (b < 0) else -quotient)
+        quotient = abs(int(a)) // abs(int(b))
+        return _exactly(kind, quotient if (a < 0) == (b < 0) else -quotient)
     if b == 0:
         return math.nan if a == 0 or math.isnan(a) else math.copysign(math.inf, a) * math.copysign(1, b)
     return a / b
@@ -243,12 +315,15 @@ def divide(a: Value, b: Value) -> Value:
 
 def modulo(a: Value, b: Value) -> Value:
     """The rest of the cut division: it has the sign of the left side."""
-    if type(a) is not int or type(b) is not int:
+    kind = type(a)
+    if kind is not type(b) or kind not in (int, UInt):
         raise no_such_overload("%", a, b)
     if b == 0:
         raise EvaluationError("modulus by zero")
-    rest = abs(a) % abs(b)
-    return -rest if a < 0 else rest
+    if kind is int and a == INT_MIN and b == -1:
+        raise EvaluationError("integer overflow")
+    rest = abs(int(a)) % abs(int(b))
+    return _exactly(kind, -rest if a < 0 else rest)
 
 
 def negate(a: Value) -> Value:
@@ -272,4 +347,17 @@ def text_of(value: Value) -> str:
     """A value in an error message."""
     if isinstance(value, bool):
         return str(value).lower()
-    return str(value) if type(value) in (str, int, float) else type_name(value)
+    return str(value) if type(value) in (str, int, UInt, float) else type_name(value)
+
+
+def double_text(value: float) -> str:
+    """The shortest text that reads back as the same double, with an exponent below 1e-4 and from 1e6 on."""
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
+    exact = decimal.Decimal(repr(value)).normalize()
+    sign, digits = "-" if exact.is_signed() else "", "".join(map(str, exact.as_tuple().digits))
+    power = exact.adjusted()
+    if value and not -4 <= power < 6:
+        fraction = f".{digits[1:]}" if len(digits) > 1 else ""
+        return f"{sign}{digits[0]}{fraction}e{'-' if power < 0 else '+'}{abs(power):02d}"
+    return f"{exact:f}"

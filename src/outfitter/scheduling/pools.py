@@ -52,7 +52,7 @@ class Uses(NamedTuple):
 @functools.lru_cache(maxsize=4096)
 def compiled(text: str) -> cel.Selector | Wrong:
     try:
-        return cel.compile_selector(text)
+        return cel.compile_selector(text, limit=None)  # what was let in is not judged again
     except Invalid as error:
         return Wrong(f"CEL compile error: {error.message}")
 

@@ -29,7 +29,7 @@ class Request:
 
 @lru_cache(maxsize=4096)
 def _compiled(text: str) -> cel.Selector:
-    return cel.compile_selector(text)
+    return cel.compile_selector(text, limit=None)  # what was let in is not judged again
 
 
 def compile_claim(claim: Mapping[str, Any], classes: Classes) -> list[Request]:

@@ -1,0 +1,457 @@
+"""The type checker: what cannot work for any device is refused before the first one is asked.
+
+It walks the expanded tree, gives every node its type and every call the overloads that fit; `cost` reads both."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+from outfitter import errors
+from outfitter.cel import core, declarations, formatting, kinds, library
+from outfitter.cel.declarations import Features, Overload
+from outfitter.cel.kinds import Bindings, Type
+from outfitter.cel.lexer import Source
+from outfitter.errors import EvaluationError
+
+_LITERALS: dict[str, Type] = {
+    "bool": kinds.BOOL, "int": kinds.INT, "UInt": kinds.UINT, "float": kinds.DOUBLE, "str": kinds.STRING,
+    "bytes": kinds.BYTES, "NoneType": kinds.NULL,
+}  # fmt: skip
+_ORDERS = frozenset(("_<_", "_<=_", "_>_", "_>=_"))
+_SIGNS = {"@in": "in", "_?_:_": "?:", "_[_]": "[]", "_[?_]": "[?]", "!_": "!", "-_": "-"}
+# Macros, and how each is written: their names are no functions.
+MACROS = {
+    "has": "has(a.b)",
+    "all": "x.all(item, condition)",
+    "exists": "x.exists(item, condition)",
+    "exists_one": "x.exists_one(item, condition)",
+    "existsOne": "x.exists_one(item, condition)",
+    "map": "x.map(item, value)",
+    "filter": "x.filter(item, condition)",
+    "sortBy": "x.sortBy(item, key)",
+    "transformList": "x.transformList(index, item, value)",
+    "transformMap": "x.transformMap(key, item, value)",
+    "transformMapEntry": "x.transformMapEntry(key, item, {key: value})",
+    "optMap": "x.optMap(item, value)",
+    "optFlatMap": "x.optFlatMap(item, value)",
+    "cel.bind": "cel.bind(name, value, expression)",
+}
+
+
+def check(source: Source, root: core.Expr, features: Features) -> Type:
+    """Check the tree and give the type of its result; raise Invalid at the first thing that is wrong."""
+    checker = _Checker(source, features)
+    checker.check(root)
+    checker.settle(root)
+    checker.validate(root, mixed=False)
+    result = root.type
+    attribute = kinds.DYN if features.list_attributes else kinds.ANY
+    if result not in (kinds.BOOL, attribute):
+        raise source.invalid(
+            root.pos,
+            f"must evaluate to bool or the unknown type, not {result}: a selector answers yes or no, "
+            "so end it with a comparison, such as == 1",
+        )
+    return result
+
+
+class _Checker:
+    def __init__(self, source: Source, features: Features) -> None:
+        self.source = source
+        self.functions = declarations.functions(features)
+        self.fields = declarations.device_fields(features)
+        self.features = features
+        self.scope: dict[str, Type] = {"device": kinds.DEVICE}
+        self.bindings: Bindings = {}
+        self.free = 0  # how many type variables were made
+
+    def check(self, node: core.Expr) -> None:
+        match node:
+            case core.Const():
+                node.type = _LITERALS[type(node.value).__name__]
+            case core.Name():
+                node.type = self.name(node)
+            case core.Select():
+                self.select(node)
+            case core.Call():
+                self.call(node)
+            case core.MakeList():
+                self.make_list(node)
+            case core.MakeMap():
+                self.make_map(node)
+            case core.Fold():
+                self.fold(node)
+
+    def settle(self, node: core.Expr) -> None:
+        """Replace type variables by what they turned out to be; what nothing fixed is dyn."""
+        waiting = [node]
+        while waiting:
+            one = waiting.pop()
+            if one.type.open:
+                one.type = kinds.substitute(self.bindings, one.type, free=kinds.DYN)
+            waiting.extend(core.children(one))
+
+    # -- names and fields
+
+    def name(self, node: core.Name) -> Type:
+        if known := self.scope.get(node.name):
+            return known
+        if named := declarations.TYPE_NAMES.get(node.name):
+            return kinds.type_of(named)
+        near = meant(node.name, self.scope)
+        variables = " and ".join(name for name in self.scope if name.isidentifier())
+        raise self.source.invalid(node.pos, f"undeclared reference to '{node.name}': known here is {variables}{near}")
+
+    def select(self, node: core.Select) -> None:
+        if not node.test and (named := declarations.TYPE_NAMES.get(dotted(node) or "")):
+            node.type = kinds.type_of(named)
+            node.qualified = True
+            return
+        result = self.field(node, node.operand, node.name, optional=False)
+        node.type = kinds.BOOL if node.test else result
+
+    def field(self, node: core.Expr, operand: core.Expr, name: str, *, optional: bool) -> Type:
+        self.check(operand)
+        held = kinds.substitute(self.bindings, operand.type)
+        target = kinds.unwrapped(held)
+        match target.kind:
+            case "map":
+                result = target.of[1]
+            case "struct" if target == kinds.DEVICE:
+                result = self.device_field(node.pos, name)
+            case "param":
+                self.fit(kinds.DYN, target)
+                result = kinds.DYN
+            case "dyn" | "any":
+                result = kinds.DYN
+            case "struct":
+                raise self.source.invalid(node.pos, f"undefined field '{name}': a {target} has functions only{_usage(target)}")
+            case _:
+                raise self.source.invalid(node.pos, self.no_fields(target, name))
+        return kinds.optional_of(result) if optional or held.is_optional else result
+
+    def device_field(self, pos: int, name: str) -> Type:
+        if found := self.fields.get(name):
+            return found
+        if name in declarations.device_fields(declarations.NEWEST):
+            raise self.source.invalid(pos, f"undefined field '{name}': the feature that brings it is switched off here")
+        raise self.source.invalid(
+            pos, f"undefined field '{name}': device has {', '.join(self.fields)}{meant(name, self.fields)}"
+        )
+
+    def no_fields(self, target: Type, name: str) -> str:
+        says = f"type '{target}' does not support field selection"
+        if any(one.member and self.fit_trial([target], one.args[:1]) for one in self.functions.get(name, ())):
+            return f"{says}: '{name}' is a function, write .{name}(...)"
+        return f"{says}: only device and maps have fields"
+
+    # -- calls
+
+    def call(self, node: core.Call) -> None:
+        if node.function == "_?._":
+            operand, name = node.args
+            assert isinstance(name, core.Const)
+            name.type = kinds.STRING
+            node.type = kinds.substitute(self.bindings, self.field(node, operand, name.value, optional=True))
+            node.overloads = ("select_optional_field",)
+            return
+        prefix = dotted(node.target) if node.target is not None else None
+        for written in (node.function, f"{prefix}.{node.function}"):
+            if written in MACROS and written not in self.functions:
+                raise self.unknown(node, written)
+        for arg in node.args:
+            self.check(arg)
+        if node.target is not None:
+            if prefix is not None and f"{prefix}.{node.function}" in self.functions:
+                node.function, node.target = f"{prefix}.{node.function}", None
+            elif prefix is not None and prefix not in self.scope and _is_namespace(prefix, self.functions):
+                raise self.unknown(node, f"{prefix}.{node.function}")
+            else:
+                self.check(node.target)
+        overloads = self.functions.get(node.function)
+        if overloads is None:
+            raise self.unknown(node, node.function)
+        self.resolve(node, overloads)
+
+    def resolve(self, node: core.Call, overloads: Sequence[Overload]) -> None:
+        args: tuple[core.Expr, ...] = node.args if node.target is None else (node.target, *node.args)
+        if node.function in ("_&&_", "_||_"):
+            for arg in args:
+                self.expect(arg, kinds.BOOL)
+            node.type, node.overloads = kinds.BOOL, (overloads[0].id,)
+            return
+        given = [arg.type for arg in args]
+        member, fitting, result = node.target is not None, list[str](), None
+        for overload in overloads:
+            if overload.member is not member or len(overload.args) != len(given) or kinds.hopeless(given, overload.args):
+                continue
+            wanted, gives = overload.args, overload.result
+            if overload.params:
+                fresh = {name: self.variable() for name in overload.params}
+                wanted = tuple(kinds.substitute(fresh, one) for one in wanted)
+                gives = kinds.substitute(fresh, gives)
+            trial = dict(self.bindings)
+            if not kinds.all_fit(trial, given, wanted):
+                continue
+            self.bindings = trial
+            fitting.append(overload.id)
+            gives = kinds.substitute(trial, gives)
+            if result is None:
+                result = gives
+            elif not result.is_dyn and gives != result:
+                result = kinds.DYN
+        if result is None:
+            raise self.no_overload(node, overloads, [kinds.substitute(self.bindings, one, free=kinds.DYN) for one in given])
+        node.type, node.overloads = result, tuple(fitting)
+
+    def expect(self, node: core.Expr, wanted: Type) -> None:
+        if not self.fit(node.type, wanted):
+            found = kinds.substitute(self.bindings, node.type, free=kinds.DYN)
+            raise self.source.invalid(node.pos, f"expected type '{wanted}' but found '{found}'{_remedy(wanted, found)}")
+
+    def fit(self, given: Type, wanted: Type) -> bool:
+        trial = dict(self.bindings)
+        if not kinds.fits(trial, given, wanted):
+            return False
+        self.bindings = trial
+        return True
+
+    def fit_trial(self, given: Sequence[Type], wanted: Sequence[Type]) -> bool:
+        return kinds.all_fit(dict(self.bindings), given, wanted)
+
+    def variable(self) -> Type:
+        self.free += 1
+        return kinds.param(f"_{self.free}")
+
+    # -- literals and loops
+
+    def make_list(self, node: core.MakeList) -> None:
+        item: Type | None = None
+        for at, one in enumerate(node.items):
+            self.check(one)
+            item = self.joined(item, self.held(one) if at in node.optional else one.type)
+        node.type = kinds.list_of(item or self.variable())
+
+    def make_map(self, node: core.MakeMap) -> None:
+        key: Type | None = None
+        value: Type | None = None
+        for name, item, optional in node.entries:
+            self.check(name)
+            key = self.joined(key, name.type)
+            self.check(item)
+            value = self.joined(value, self.held(item) if optional else item.type)
+        node.type = kinds.map_of(key or self.variable(), value or self.variable())
+
+    def held(self, node: core.Expr) -> Type:
+        """What an item written `?item` puts in: that must be an optional."""
+        found = kinds.substitute(self.bindings, node.type)
+        if not found.is_optional and not found.is_dyn:
+            raise self.source.invalid(
+                node.pos, f"expected type 'optional_type({found})' but found '{found}': take the ? away or write a.?b"
+            )
+        return kinds.unwrapped(found)
+
+    def joined(self, one: Type | None, other: Type) -> Type:
+        """The type of items of both; mixed ones are dyn, and `validate` decides whether that is allowed here."""
+        if one is None:
+            return other
+        return kinds.most_general(one, other) if self.fit(one, other) else kinds.DYN
+
+    def fold(self, node: core.Fold) -> None:
+        self.check(node.range)
+        self.check(node.init)
+        over = kinds.substitute(self.bindings, node.range.type)
+        match over.kind:
+            case "list":
+                first = over.of[0] if node.second is None else kinds.INT
+                second = over.of[0]
+            case "map":
+                first, second = over.of
+            case "dyn" | "param":
+                self.fit(kinds.DYN, over)
+                first = second = kinds.DYN
+            case _:
+                hint = ": switch on list attributes, or compare it as one value" if over == kinds.ANY else ""
+                raise self.source.invalid(
+                    node.range.pos,
+                    f"expression of type '{over}' cannot be range of a comprehension (must be list, map, or dynamic){hint}",
+                )
+        outer, self.scope = self.scope, {**self.scope, node.accumulator: node.init.type}
+        within = self.scope
+        self.scope = {**within, node.first: first}
+        if node.second is not None:
+            self.scope[node.second] = second
+        self.check(node.condition)
+        self.expect(node.condition, kinds.BOOL)
+        self.check(node.step)
+        self.expect(node.step, node.init.type)
+        self.scope = within
+        self.check(node.result)
+        self.scope = outer
+        node.type = kinds.substitute(self.bindings, node.result.type)
+
+    # -- what the types alone do not tell
+
+    def validate(self, node: core.Expr, *, mixed: bool) -> None:
+        """Literals hold one type of item, and what is written out (patterns, times, formats) can be read. `mixed`: below
+        a call of format(), whose list may mix."""
+        match node:
+            case core.MakeList() if not mixed:
+                self.same([(one, at in node.optional) for at, one in enumerate(node.items)])
+            case core.MakeMap() if not mixed:
+                self.same([(key, False) for key, _, _ in node.entries])
+                self.same([(value, optional) for _, value, optional in node.entries])
+            case core.Call():
+                self.literal_arguments(node)
+        for child in core.children(node):
+            self.validate(child, mixed=mixed or (isinstance(node, core.Call) and node.function == "format"))
+
+    def same(self, items: Iterable[tuple[core.Expr, bool]]) -> None:
+        first: Type | None = None
+        for item, optional in items:
+            kind = kinds.unwrapped(item.type) if optional else item.type
+            if first is not None and first != kind:
+                raise self.source.invalid(
+                    item.pos,
+                    f"expected type '{first}' but found '{kind}': items of a list or map have one type{_remedy(first, kind)}",
+                )
+            first = first or kind
+
+    def literal_arguments(self, node: core.Call) -> None:
+        if node.function == "format" and isinstance(node.target, core.Const) and isinstance(node.args[0], core.MakeList):
+            self.format(node, node.target.value, node.args[0])
+            return
+        place = _PATTERNS.get((node.function, node.target is not None))
+        if place is None and not (node.function in _CONVERSIONS and node.target is None and len(node.args) == 1):
+            return
+        arg = node.args[place or 0]
+        if not isinstance(arg, core.Const):
+            return
+        try:
+            if place is None:
+                library.GLOBAL[node.function][1](arg.value)
+            else:
+                library.regex(arg.value)
+        except EvaluationError as error:
+            raise self.source.invalid(arg.pos, error.message) from error
+
+    def format(self, node: core.Call, text: str, args: core.MakeList) -> None:
+        try:
+            clauses = formatting.parse(text)
+        except EvaluationError as error:
+            raise self.source.invalid(node.pos, error.message) from error
+        wanted = [one for one in clauses if isinstance(one, formatting.Clause)]
+        if len(wanted) != len(args.items):
+            raise self.source.invalid(
+                node.pos, f"the format has {len(wanted)} placeholder(s), but {len(args.items)} argument(s) follow"
+            )
+        for clause, arg in zip(wanted, args.items, strict=True):
+            if arg.type != kinds.DYN and arg.type.kind not in formatting.TAKES[clause.verb]:
+                raise self.source.invalid(
+                    arg.pos, f"%{clause.verb} formats {formatting.WANTS[clause.verb]}, not a {arg.type}: use %s for any value"
+                )
+
+    # -- messages
+
+    def unknown(self, node: core.Call, name: str) -> errors.Invalid:
+        if usage := MACROS.get(name):
+            said = f"undeclared reference to '{name}' with {len(node.args)} arguments: write {usage}"
+        elif name in declarations.functions(declarations.NEWEST):
+            said = f"undeclared reference to '{name}': the feature that brings it is switched off here"
+        else:
+            known = [one for one in (*self.functions, *MACROS) if one[0].isalpha() and "@" not in one]
+            said = f"undeclared reference to '{name}': there is no such function{meant(name, known)}"
+        return self.source.invalid(node.pos, said)
+
+    def no_overload(self, node: core.Call, overloads: Sequence[Overload], given: Sequence[Type]) -> errors.Invalid:
+        name, member = node.function, node.target is not None
+        texts = [str(one) for one in given]
+        applied = f"{texts[0]}.({', '.join(texts[1:])})" if member else f"({', '.join(texts)})"
+        said = f"found no matching overload for '{name}' applied to '{applied}'"
+        if name[0].isalpha():
+            return self.source.invalid(node.pos, f"{said}: {_function_hint(name, member, overloads, given)}")
+        return self.source.invalid(node.pos, f"{said}: {_operator_hint(name, given)}")
+
+
+# Calls whose argument is read while compiling when it is written out: the place of a pattern, and conversions.
+_PATTERNS = {("matches", True): 0, ("matches", False): 1, ("find", True): 0, ("findAll", True): 0}
+_CONVERSIONS = frozenset(("bool", "bytes", "double", "duration", "int", "string", "timestamp", "uint"))
+
+
+def dotted(node: core.Expr) -> str | None:
+    """`a.b.c` as text, when the node is nothing but names."""
+    if isinstance(node, core.Name):
+        return node.name
+    if isinstance(node, core.Select) and not node.test:
+        prefix = dotted(node.operand)
+        return f"{prefix}.{node.name}" if prefix is not None else None
+    return None
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def _is_namespace(prefix: str, functions: Iterable[str]) -> bool:
+    return prefix == "cel" or any(name.startswith(f"{prefix}.") for name in functions)
+
+
+def _usage(target: Type) -> str:
+    if target == kinds.QUANTITY:
+        return ", such as .isGreaterThan(quantity('1Gi'))"
+    return ", such as .major()" if target == kinds.SEMVER else ""
+
+
+def _remedy(wanted: Type, found: Type) -> str:
+    if kinds.DYN in (wanted, found):
+        return "; wrap the others in dyn(...)"
+    if wanted == kinds.BOOL:
+        return ": compare it with something, such as == 1"
+    return ""
+
+
+def _function_hint(name: str, member: bool, overloads: Sequence[Overload], given: Sequence[Type]) -> str:
+    fitting = [one for one in overloads if one.member is member]
+    if not fitting:
+        return f"write {name}(x)" if member else f"write x.{name}(...)"
+    counts = sorted({len(one.args) - member for one in fitting})
+    count = len(given) - member
+    if count not in counts:
+        return f"it takes {' or '.join(map(str, counts))} argument(s), not {count}"
+    if given[0] in (kinds.QUANTITY, kinds.SEMVER) and name in ("isGreaterThan", "isLessThan", "compareTo"):
+        make = "quantity('1Gi')" if given[0] == kinds.QUANTITY else "semver('1.2.3')"
+        return f"it compares with another one, write .{name}({make})"
+    ways = list(dict.fromkeys(_signature(name, one) for one in fitting if len(one.args) == len(given)))
+    return f"it is declared as {' or '.join(ways[:3])}{' or ...' if len(ways) > 3 else ''}"
+
+
+def _signature(name: str, overload: Overload) -> str:
+    texts = [str(one) for one in overload.args]
+    return f"{texts[0]}.{name}({', '.join(texts[1:])})" if overload.member else f"{name}({', '.join(texts)})"
+
+
+def _operator_hint(name: str, given: Sequence[Type]) -> str:
+    sign = _SIGNS.get(name, name.strip("_"))
+    for kind, make in ((kinds.QUANTITY, "quantity('1Gi')"), (kinds.SEMVER, "semver('1.2.3')")):
+        if kind in given and name in _ORDERS:
+            verb = "isGreaterThan" if ">" in name else "isLessThan"
+            return f"{kind} has no {sign}, write .{verb}({make}) or .compareTo({make}) {sign} 0"
+        if kind in given and name in ("_==_", "_!=_"):
+            return f"compare it with {make}"
+        if kind in given and name in ("_+_", "_-_"):
+            return f"write .{'add' if name == '_+_' else 'sub'}(...)"
+    if name in ("_+_", "_-_", "_*_", "_/_", "_%_") and len(set(given)) > 1:
+        return "both sides must have one type; convert one with int(), double() or string()"
+    if name in ("_==_", "_!=_", *_ORDERS):
+        return "these two never compare; convert one side, or wrap it in dyn(...)"
+    if name in ("_[_]", "_[?_]") and given[0] == kinds.DEVICE:
+        return "device is not a map: write device.attributes, device.capacity or device.driver"
+    if name in ("_[_]", "_[?_]"):
+        return "a list takes a whole number, a map a key of its type"
+    if name == "@in":
+        return "the right side is a list or a map; for text in text write .contains(...)"
+    if name == "_?_:_":
+        return "the condition is a bool and both choices have one type"
+    return f"{sign} does not take that"

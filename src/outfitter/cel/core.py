@@ -1,0 +1,206 @@
+"""The tree with every macro written out, as the checker and the cost estimate walk it.
+
+Kubernetes checks and prices what macros stand for: `a.exists(x, p)` is a fold over `a`, `cel.bind` a fold over nothing.
+The evaluator does not need this and works from the parser's tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from outfitter.cel import kinds, parser
+from outfitter.cel.kinds import Type
+from outfitter.cel.values import Value
+
+ACCUMULATOR = "@result"
+UNUSED = "#unused"
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    pos: int  # where in the text it, or the macro it comes from, is
+    type: Type = field(init=False, default=kinds.ERROR)  # set by the checker
+
+
+@dataclass(slots=True, eq=False)
+class Const(Node):
+    value: Value
+
+
+@dataclass(slots=True, eq=False)
+class Name(Node):
+    name: str
+
+
+@dataclass(slots=True, eq=False)
+class Select(Node):
+    operand: Expr
+    name: str
+    test: bool = False  # has(operand.name)
+    qualified: bool = field(init=False, default=False)  # set by the checker: the whole is one name, such as net.IP
+
+
+@dataclass(slots=True, eq=False)
+class Call(Node):
+    function: str  # operators have names such as _+_
+    target: Expr | None
+    args: tuple[Expr, ...]
+    overloads: tuple[str, ...] = field(init=False, default=())  # set by the checker: those that fit
+
+
+@dataclass(slots=True, eq=False)
+class MakeList(Node):
+    items: tuple[Expr, ...]
+    optional: frozenset[int] = frozenset()
+
+
+@dataclass(slots=True, eq=False)
+class MakeMap(Node):
+    entries: tuple[tuple[Expr, Expr, bool], ...]  # key, value, optional
+
+
+@dataclass(slots=True, eq=False)
+class Fold(Node):
+    """Walk `range` with one or two variables, making `accumulator` from `init` by `step` while `condition` holds."""
+
+    range: Expr
+    first: str
+    second: str | None
+    accumulator: str
+    init: Expr
+    condition: Expr
+    step: Expr
+    result: Expr
+    bind: bool = False  # cel.bind and its kin: no loop, the accumulator is the bound variable
+
+
+Expr: TypeAlias = Const | Name | Select | Call | MakeList | MakeMap | Fold
+
+
+def children(node: Expr) -> Sequence[Expr]:
+    match node:
+        case Select():
+            return (node.operand,)
+        case Call():
+            return node.args if node.target is None else (node.target, *node.args)
+        case MakeList():
+            return node.items
+        case MakeMap():
+            return [one for key, value, _ in node.entries for one in (key, value)]
+        case Fold():
+            return (node.range, node.init, node.condition, node.step, node.result)
+    return ()
+
+
+def expand(node: parser.Node) -> Expr:
+    """The tree of the parser with its macros written out."""
+    match node:
+        case parser.Literal():
+            return Const(node.pos, node.value)
+        case parser.Ident():
+            return Name(node.pos, node.name)
+        case parser.Select():
+            operand = expand(node.operand)
+            if node.optional:
+                return Call(node.pos, "_?._", None, (operand, Const(node.pos, node.field)))
+            return Select(node.pos, operand, node.field)
+        case parser.Has():
+            return Select(node.pos, expand(node.operand), node.field, test=True)
+        case parser.Index():
+            return Call(node.pos, "_[?_]" if node.optional else "_[_]", None, (expand(node.operand), expand(node.key)))
+        case parser.Call():
+            target = expand(node.target) if node.target is not None else None
+            return Call(node.pos, node.function, target, tuple(map(expand, node.args)))
+        case parser.ListLiteral():
+            return MakeList(node.pos, tuple(map(expand, node.items)), node.optional)
+        case parser.MapLiteral():
+            return MakeMap(node.pos, tuple((expand(one.key), expand(one.value), one.optional) for one in node.entries))
+        case parser.Unary():
+            return Call(node.pos, f"{node.op}_", None, (expand(node.operand),))
+        case parser.Binary():
+            name = "@in" if node.op == "in" else f"_{node.op}_"
+            return Call(node.pos, name, None, (expand(node.left), expand(node.right)))
+        case parser.Logical():
+            return Call(node.pos, f"_{node.op}_", None, tuple(map(expand, node.terms)))
+        case parser.Conditional():
+            return Call(node.pos, "_?_:_", None, (expand(node.condition), expand(node.yes), expand(node.no)))
+        case parser.Bind():
+            return _bind(node.pos, node.name, expand(node.value), expand(node.body))
+        case parser.OptMap():
+            return _optional_map(node)
+        case parser.SortBy():
+            return _sort_by(node)
+        case parser.Comprehension():
+            return _fold(node)
+
+
+def _bind(pos: int, name: str, value: Expr, body: Expr) -> Fold:
+    nothing = MakeList(pos, ())
+    return Fold(pos, nothing, UNUSED, None, name, value, Const(pos, False), Name(pos, name), body, bind=True)
+
+
+def _optional_map(node: parser.OptMap) -> Expr:
+    pos = node.pos
+    has = Call(pos, "hasValue", expand(node.target), ())
+    made: Expr = _bind(pos, node.name, Call(pos, "value", expand(node.target), ()), expand(node.body))
+    if not node.flat:
+        made = Call(pos, "optional.of", None, (made,))
+    return Call(pos, "_?_:_", None, (has, made, Call(pos, "optional.none", None, ())))
+
+
+def _sort_by(node: parser.SortBy) -> Expr:
+    pos, name = node.pos, "@sortBy"
+    keys = _appending(_Loop(pos, Name(pos, name), node.name), expand(node.body))
+    return _bind(pos, name, expand(node.target), Call(pos, "@sortByAssociatedKeys", Name(pos, name), (keys,)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Loop:
+    """What every loop has."""
+
+    pos: int
+    over: Expr
+    first: str
+    second: str | None = None
+    condition: Expr | None = None  # of those that may leave items out
+
+    @property
+    def made(self) -> Name:
+        return Name(self.pos, ACCUMULATOR)
+
+    def fold(self, init: Expr, step: Expr, *, goes_on: Expr | None = None, result: Expr | None = None) -> Fold:
+        if self.condition is not None:
+            step = Call(self.pos, "_?_:_", None, (self.condition, step, self.made))
+        goes_on = goes_on or Const(self.pos, True)
+        return Fold(self.pos, self.over, self.first, self.second, ACCUMULATOR, init, goes_on, step, result or self.made)
+
+
+def _appending(loop: _Loop, item: Expr) -> Fold:
+    step = Call(loop.pos, "_+_", None, (loop.made, MakeList(item.pos, (item,))))
+    return loop.fold(MakeList(loop.pos, ()), step)
+
+
+def _fold(node: parser.Comprehension) -> Fold:
+    pos, body = node.pos, expand(node.body)
+    condition = expand(node.condition) if node.condition is not None else None
+    loop = _Loop(pos, expand(node.range), node.first, node.second, condition)
+    match node.macro:
+        case "all" | "exists":
+            every = node.macro == "all"
+            going: Expr = loop.made if every else Call(pos, "!_", None, (loop.made,))
+            goes_on = Call(pos, "@not_strictly_false", None, (going,))
+            step = Call(pos, "_&&_" if every else "_||_", None, (loop.made, body))
+            return loop.fold(Const(pos, every), step, goes_on=goes_on)
+        case "exists_one":
+            more = Call(pos, "_+_", None, (loop.made, Const(pos, 1)))
+            step = Call(pos, "_?_:_", None, (body, more, loop.made))
+            return loop.fold(Const(pos, 0), step, result=Call(pos, "_==_", None, (loop.made, Const(pos, 1))))
+        case "filter":
+            return _appending(_Loop(pos, loop.over, node.first, condition=body), Name(pos, node.first))
+        case "transformMap":
+            insert = Call(pos, "cel.@mapInsert", None, (loop.made, Name(pos, node.first), body))
+            return loop.fold(MakeMap(pos, ()), insert)
+        case "transformMapEntry":
+            return loop.fold(MakeMap(pos, ()), Call(pos, "cel.@mapInsert", None, (loop.made, body)))
+    return _appending(loop, body)
