@@ -119,8 +119,8 @@ def expected(*devices: str, order: str = "exact") -> dict[str, Any]:
 # Cases that hold, and what makes each of them wrong: new values of its expectation.
 HOLDS: Mapping[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     "a selector matches": (
-        {**EXPRESSION, "expectMatch": True},
-        [{"expectMatch": False}, {"expectMatchErrorContains": "no"}, {"expectCompileErrorContains": "no"}]),
+        {**EXPRESSION, "expectMatch": True, "expectMaxCost": 5},
+        [{"expectMatch": False}, {"expectMaxCost": 4}, {"expectMaxCost": 6}, {"expectMatchErrorContains": "no"}, {"expectCompileErrorContains": "no"}]),
     "a selector does not compile": (
         {**EXPRESSION, "expression": "?!", "expectCompileErrorContains": "syntax"},
         [{"expectCompileErrorContains": None, "expectMatch": True}]),
