@@ -120,7 +120,8 @@ def expected(*devices: str, order: str = "exact") -> dict[str, Any]:
 HOLDS: Mapping[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     "a selector matches": (
         {**EXPRESSION, "expectMatch": True, "expectMaxCost": 5},
-        [{"expectMatch": False}, {"expectMaxCost": 4}, {"expectMaxCost": 6}, {"expectMatchErrorContains": "no"}, {"expectCompileErrorContains": "no"}]),
+        [{"expectMatch": False}, {"expectMaxCost": 4}, {"expectMaxCost": 6}, {"expectMatchErrorContains": "no"},
+         {"expectCompileErrorContains": "no"}]),
     "a selector does not compile": (
         {**EXPRESSION, "expression": "?!", "expectCompileErrorContains": "syntax"},
         [{"expectCompileErrorContains": None, "expectMatch": True}]),
