@@ -47,6 +47,7 @@ kube-assets: ## build Kubernetes and etcd for the tests into a cache folder (nee
 bench: venv ## side-by-side measurements (KUBEBUILDER_ASSETS adds kube-apiserver)
 	@$(BIN)/python -m bench.store
 	@$(BIN)/python -m bench.inventory
+	@$(BIN)/python -m bench.allocate
 	@$(BIN)/python -m bench.servers
 
 lock: venv ## compute requirements.lock anew from pyproject.toml

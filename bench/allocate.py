@@ -1,6 +1,6 @@
 """The allocator on one given node after the other: `pools` is built once, what is held is kept by its owner.
 
-    python -m bench.allocate        what is hard for a search that tries everything
+    python -m bench.allocate        what is hard for a search that tries everything, and all hosts at once
 
 `factory` is for a driver that makes the objects and compares the results with another allocator's:
 factory(nodes, slices, classes) -> allocate_on(node_index, claim), which gives device names, or None where nothing fits. With
@@ -14,9 +14,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from outfitter.api.device import DeviceId
+from outfitter.api.page import Booking, Holder, Page
 from outfitter.scheduling.allocate import Allocated, allocate
+from outfitter.scheduling.asks import demand
 from outfitter.scheduling.features import Features
 from outfitter.scheduling.held import Held
+from outfitter.scheduling.index import Index
 from outfitter.scheduling.pools import Pools
 
 Object = Mapping[str, Any]
@@ -75,6 +79,33 @@ def _hard() -> dict[str, tuple[list[Object], list[Object]]]:
     }
 
 
+def _everywhere(hosts: int) -> None:
+    """Which hosts can take a claim, for all at once: eight GPUs each on two NUMA nodes, every second one held."""
+    nodes = [{"metadata": {"name": f"node-{at:05}"}} for at in range(hosts)]
+    slices = [{"metadata": {"name": f"slice-{at:05}"}, "spec": {
+        "driver": DRIVER, "nodeName": f"node-{at:05}", "devices": _devices(8, numa=2, model=4 if at % 2 else 1),
+        "pool": {"name": f"node-{at:05}", "generation": 1, "resourceSliceCount": 1}}} for at in range(hosts)]
+    start = time.process_time()
+    index = Index.of(slices, [], nodes)
+    index.pools.prepare([MINE])
+    for at in range(hosts):
+        held = Page(Page.blank(f"node-{at:05}"))
+        for place in range(at % 2, 8, 2):
+            device = DeviceId(DRIVER, f"node-{at:05}", f"d{place}")
+            held = Page(held.adding(Booking(device, Holder("ResourceClaim", "b", f"c{place}", f"u{place}"), "r", "booked", "")))
+        index.put_page(held.host, held)
+    index.candidates([])
+    print(f"{hosts} hosts x 8 devices: ready after {time.process_time() - start:.2f} s")
+    for name, claim in {"one": _claim(1), "two on a NUMA node": _claim(2, constraints=[("matchAttribute", "numa", "")]),
+                        "four": _claim(4)}.items():
+        took = []
+        for _ in range(7):
+            start = time.process_time()
+            rows = index.candidates([demand(claim, CLASSES.get, index.features)])
+            took.append(time.process_time() - start)
+        print(f"  {name}: {len(rows)} hosts, first {took[0] * 1e3:.1f} ms, then {min(took) * 1e3:.2f} ms")
+
+
 def main() -> None:
     start = time.process_time()
     sum(at & 7 for at in range(3_000_000))
@@ -89,6 +120,8 @@ def main() -> None:
             found = allocate(claims, node=NODE, pools=pools, classes=CLASSES.get, held=Held(), features=Features())
             took.append(time.process_time() - start)
         print(f"{name}: {min(took) * 1e3:.2f} ms, {'fits' if isinstance(found, Allocated) else found.summary}")
+    for hosts in (100, 1000, 5000):
+        _everywhere(hosts)
 
 
 if __name__ == "__main__":

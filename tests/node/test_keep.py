@@ -27,6 +27,8 @@ from outfitter.ledger import book, history, marks, placement
 from outfitter.node.host import Host
 from outfitter.node.keep import EXPIRE, EXPIRE_EVERY, Keeper
 from outfitter.scheduling import place
+from outfitter.scheduling.fit import Used
+from outfitter.scheduling.index import Index
 from outfitter.store.clock import ManualClock, SystemClock
 from outfitter.store.informer import Informer
 from outfitter.store.kube import Kube
@@ -991,8 +993,20 @@ async def test_looking_at_a_host_cleans_nothing(bench: Bench) -> None:
 async def blocked(bench: Bench, name: str = "a") -> dict[str, bool]:
     """What a scheduler may not give away, by device."""
     parts = (await bench.store.list(kinds.RESOURCE_SLICE)).items
-    inventory = place.Inventory(parts, [await book.read(bench.store, name)], [])
-    return {candidate.id.device: inventory.blocked(candidate) is not None for candidate in inventory.candidates(name)}
+    nodes = (await bench.store.list(kinds.NODE)).items
+    index = Index.of(parts, [await book.read(bench.store, name)], nodes)
+    out = {}
+    for device, raw in (await bench.devices(name)).items():
+        address = raw["attributes"]["resource.kubernetes.io/pciBusID"]["string"]
+        where = {"cel": {"expression": f'device.attributes["resource.kubernetes.io"].pciBusID == "{address}"'}}
+        claim = {"metadata": {"name": "c", "namespace": "here"}, "spec": {"devices": {"requests": [
+            {"name": "r", "exactly": {"deviceClassName": "any", "selectors": [where]}}]}}}
+        pod = {"metadata": {"name": "p", "namespace": "here"},
+               "spec": {"resourceClaims": [{"name": "c", "resourceClaimName": "c"}]}}
+        found = place.place(pod, lambda namespace, name, claim=claim: claim,  # type: ignore[misc]
+                            {"any": {"metadata": {"name": "any"}}}.get, index, Used())
+        out[device] = isinstance(found, place.Waiting)
+    return out
 
 
 async def test_a_card_is_not_given_whole_while_an_unlisted_function_of_it_is_held(bench: Bench) -> None:

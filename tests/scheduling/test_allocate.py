@@ -174,7 +174,7 @@ def test_a_device_that_somebody_has_is_not_asked() -> None:
 
 def test_a_claim_that_cannot_be_understood_says_what_is_wrong() -> None:
     slices = published(device("a"))
-    for wrong, words in ((ask(deviceClassName="no"), "request r0: could not retrieve device class no"),
+    for wrong, words in ((ask(deviceClassName="no"), "request r0: there is no DeviceClass no"),
                          (ask(allocationMode="Some"), "unsupported count mode Some: use ExactCount or All"),
                          (ask(33), "number of requested devices 33 exceeds the claim limit of 32"),
                          (ask(where="nothing"), "CEL compile error"),
@@ -188,7 +188,8 @@ def test_a_claim_that_cannot_be_understood_says_what_is_wrong() -> None:
 
 def test_a_refusal_says_of_each_device_what_is_wrong_with_it() -> None:
     held = Held()
-    held.add({"devices": {"results": [{"driver": DRIVER, "pool": "here", "device": "a"}]}}, by="vmi/blue (claim train)")
+    held.add({"devices": {"results": [{"driver": DRIVER, "pool": "here", "device": "a"}]}},
+             why="held by vmi/blue (claim train)")
     tainted = device("b", model="x") | {"taints": [{"key": "broken", "value": "fan", "effect": "NoSchedule"}]}
     slices = published(device("a", model="x"), tainted, device("c", model="y"), device("d", model="x"))
     found = answer(slices, claim(ask(2, f'device.attributes["{DRIVER}"].model == "x"')), held=held)

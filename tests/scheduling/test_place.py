@@ -8,16 +8,14 @@ from typing import Any
 
 import pytest
 
-from outfitter import cel
 from outfitter.api import machine
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, Mark, Marks, Page, State
-from outfitter.errors import Unsatisfiable
 from outfitter.scheduling import explain
-from outfitter.scheduling.pick import Candidate, Choice, Refusal, pick
-from outfitter.scheduling.place import Inventory, Placement, Waiting, place
-from outfitter.scheduling.request import compile_claim
+from outfitter.scheduling.fit import Used
+from outfitter.scheduling.index import Index
+from outfitter.scheduling.place import Placement, Refusal, Waiting, place, results
 
 DRIVER = "pci.example.com"
 SINCE = "2026-01-01T12:04:00Z"
@@ -39,6 +37,7 @@ def part(node: str, *devices: Object, generation: int = 1, count: int = 1, name:
 def node(name: str, ready: bool | None = True, cordoned: bool = False, **labels: str) -> Object:
     status: Object = {} if ready is None else {"conditions": [
         {"type": "Ready", "status": str(ready), "message": "" if ready else "the kubelet stopped posting"}]}
+    status["allocatable"] = {"pods": "110", "cpu": "16", "memory": "64Gi"}
     return {"metadata": {"name": name, "labels": labels}, "spec": {"unschedulable": cordoned}, "status": status}
 
 
@@ -85,7 +84,6 @@ class Pick:
     held: Mapping[str, str] = field(default_factory=dict)
     marks: Mapping[str, Marks] = field(default_factory=dict)
     counters: Mapping[str, int] = field(default_factory=dict)
-    elsewhere: Mapping[str, str] = field(default_factory=dict)
     says: str = ""
     details: Sequence[str] = ()
 
@@ -102,6 +100,7 @@ def taking(device: Object, amount: int) -> Object:
 
 
 CARD = [taking(dev("pf", **PF), 2), taking(dev("vf0", **VF), 1), taking(dev("vf1", **VF), 1)]
+SHORT = f"the devices share functions of card ({DRIVER}/n), of which too little is left"
 WHOLE = ask("card", deviceClassName="any", expression=f'device.attributes["{DRIVER}"].kind == "PF"')
 PICKS = {
     "the first that fits, in the order of publishing": Pick(
@@ -129,31 +128,23 @@ PICKS = {
                                 details=["a: is not what request nic asks for", "b: is not what request nic asks for"]),
     "nothing published": Pick([ask("nic")], [], says="it publishes no devices"),
     "the second request gets nothing": Pick(
-        [ask("x"), ask("y")], [dev("a", **VF)], says="request y wants 1: 1 match, 0 free",
-        details=["a: goes to another request of the same claim"]),
-    "another claim of the same pod has it": Pick(
-        [ask("nic")], [dev("a", **VF)], elsewhere={"a": "claim other of the same pod"},
-        says="request nic wants 1: 1 match, 0 free", details=["a: goes to claim other of the same pod"]),
+        [ask("x"), ask("y")], [dev("a", **VF)], says="the requests want 2 devices together, and 1 free ones match"),
     "a selector that cannot be told of a device": Pick(
         [ask("nic", f'device.attributes["{DRIVER}"].speed > 10')], [dev("a", **VF)],
-        says="none of its 1 devices is what request nic (vf) asks for",
-        details=["a: request nic cannot be told of it: no such key: speed"]),
-    "a selector that fails for one and holds for the next": Pick(
+        says=f"claim here/c, request nic: selector #0: CEL runtime error on device {DRIVER}/n/a: no such key: speed"),
+    "a selector that has no answer for one is an error, as in Kubernetes": Pick(
         [ask("nic", f'device.attributes["{DRIVER}"].speed > 10')], [dev("a", **VF), dev("b", kind="VF", speed=25)],
+        says=f"claim here/c, request nic: selector #0: CEL runtime error on device {DRIVER}/n/a: no such key: speed"),
+    "a device that is not reached does no harm": Pick(
+        [ask("nic", f'device.attributes["{DRIVER}"].speed > 10')], [dev("b", kind="VF", speed=25), dev("a", **VF)],
         gives=[("nic", "b")]),
-    "a device that cannot be read": Pick(
-        [ask("nic")], [{"name": "a", "attributes": {"kind": {}}}],
-        says="none of its 1 devices is what request nic (vf) asks for",
-        details=["a: cannot be read: attributes[kind]: exactly one of"]),
-    "a device that cannot be read does not harm its neighbour": Pick(
-        [ask("nic")], [{"name": "a", "attributes": {"kind": {}}}, dev("b", **VF)], gives=[("nic", "b")]),
     "no requests, nothing needed": Pick([], [dev("a", **VF)]),
     "what is tainted is passed over": Pick(
         [ask("nic")], [tainted(dev("a", **VF), "NoSchedule"), tainted(dev("b", **VF), "NoExecute"),
                        tainted(dev("c", **VF), "None")], gives=[("nic", "c")]),
     "a taint is named": Pick([ask("nic")], [tainted(dev("a", **VF), "NoSchedule", "NoExecute")],
                              says="request nic wants 1: 1 match, 0 free",
-                             details=["a: tainted a.test/noschedule, a.test/noexecute"]),
+                             details=["a: tainted a.test/noschedule=:NoSchedule, which request nic does not tolerate"]),
     "what is out of service is passed over": Pick(
         [ask("nic")], [dev(name, **VF) for name in "abcd"], gives=[("nic", "d")],
         marks={"a": "reserved", "b": "quarantined", "c": "unclean"}),
@@ -163,23 +154,22 @@ PICKS = {
     "a card is whole while none of its functions is held": Pick(
         [WHOLE], CARD, gives=[("card", "pf")], counters={"functions": 2}),
     "a held function keeps the card from being given whole": Pick(
-        [WHOLE], CARD, counters={"functions": 2}, held={"vf1": "train"}, says="request card wants 1: 1 match, 0 free",
-        details=["pf: excluded by vf1 by vmi/train (claim train) in here, with which it shares card", "vf0: is not",
-                 "vf1: is not"]),
+        [WHOLE], CARD, counters={"functions": 2}, held={"vf1": "train"}, says=SHORT,
+        details=[f"pf: excluded by vf1 ({HELD}), with which it shares card", "vf0: is not", "vf1: is not"]),
     "the whole card keeps its functions from being given": Pick(
-        [ask("nic")], CARD, counters={"functions": 2}, held={"pf": "train"}, says="request nic wants 1: 2 match, 0 free",
-        details=["pf: is not", "vf0: excluded by pf by vmi/train", "vf1: excluded by pf by vmi/train"]),
+        [ask("nic")], CARD, counters={"functions": 2}, held={"pf": "train"}, says=SHORT,
+        details=[f"vf0: excluded by pf ({HELD})", f"vf1: excluded by pf ({HELD})", "pf: is not"]),
     "one function beside another": Pick([ask("nic")], CARD, gives=[("nic", "vf1")], counters={"functions": 2},
                                         held={"vf0": "train"}),
     "the card and its functions exclude each other in one claim": Pick(
-        [ask("nic"), WHOLE], CARD, counters={"functions": 2}, says="request card wants 1: 1 match, 0 free",
-        details=["pf: excluded by vf0, with which it shares card", "vf0: is not", "vf1: is not"]),
+        [ask("nic"), WHOLE], CARD, counters={"functions": 2}, says=SHORT, details=["pf: is not", "vf0: is not", "vf1: is not"]),
     "a counter that is no number": Pick(
         [ask("nic")], [taking(dev("vf0", **VF), "many")], counters={"functions": 2},  # type: ignore[arg-type]
-        says="request nic wants 1: 1 match, 0 free", details=["vf0: functions of card cannot be counted: "]),
-    "a counter that nobody published": Pick([ask("nic")], CARD, says="request nic wants 1: 2 match, 0 free",
-                                            details=["pf: is not", "vf0: takes functions of card, which is not published",
-                                                     "vf1: takes functions of card"]),
+        says=f"pool {DRIVER}/n is being updated",
+        details=[f"pool {DRIVER}/n is being updated: not all of its slices are there"]),
+    "a counter that nobody published": Pick(
+        [ask("nic")], CARD, says=f"invalid resource pools were encountered: {DRIVER}/n: device pf uses counter set card, "
+                                 "which is not there"),
 }
 
 
@@ -194,17 +184,25 @@ def test_pick(name: str) -> None:
         parts.append(part("n", count=2, name="counters"))
         parts[1]["spec"]["sharedCounters"] = [{"name": "card", "counters": {
             name: {"value": str(amount)} for name, amount in case.counters.items()}}]
-    inventory = Inventory(parts, [held], [])
-    requests = compile_claim({"spec": {"devices": {"requests": case.requests}}}, CLASSES.get)
-    elsewhere = {DeviceId(DRIVER, "n", device): why for device, why in case.elsewhere.items()}
-    verdict = pick(requests, inventory.candidates("n"), inventory.blocked, elsewhere)
+    verdict = served(case.requests, parts, held)
     if not case.says:
-        assert verdict == Choice(tuple((request, DeviceId(DRIVER, "n", device)) for request, device in case.gives))
+        assert verdict == list(case.gives)
         return
-    assert isinstance(verdict, Refusal)
+    assert isinstance(verdict, Refusal), verdict
     assert verdict.summary == case.says
-    assert len(verdict.details) == len(case.details)
+    assert len(verdict.details) == len(case.details), verdict.details
     assert all(detail.startswith(wanted) for detail, wanted in zip(verdict.details, case.details, strict=True)), verdict.details
+
+
+def served(requests: Sequence[Object], parts: Sequence[Object], held: Page) -> list[tuple[str, str]] | Refusal:
+    """Request and device, for a pod with one claim of these requests; or why not."""
+    wanted = claim("c")
+    wanted["spec"]["devices"]["requests"] = list(requests)
+    verdict = place(pod("c"), lambda namespace, name: wanted, CLASSES.get, Index.of(parts, [held], [node("n")]), Used())
+    if isinstance(verdict, Waiting):
+        return verdict.hosts[0][1] if verdict.hosts else Refusal(verdict.summary)
+    [(_, given)] = verdict.claims
+    return [(result["request"], device.device) for device, result in results(given)]
 
 
 def counted(node: str, amount: int, *devices: Object, limit: str = "", name: str = "card") -> list[Object]:
@@ -214,27 +212,24 @@ def counted(node: str, amount: int, *devices: Object, limit: str = "", name: str
     return [part(node, *devices, count=2), sets]
 
 
-def blocked(inventory: Inventory, device: str, node: str = "n") -> str | None:
-    return inventory.blocked(next(one for one in inventory.candidates(node) if one.id.device == device))
-
-
 @pytest.mark.parametrize(("held", "who"), {
-    1: "vf0 by vmi/c0 (claim c0) in here",
-    3: ", ".join(f"vf{n} by vmi/c{n} (claim c{n}) in here" for n in range(3)),
-    4: ", ".join(f"vf{n} by vmi/c{n} (claim c{n}) in here" for n in range(3)) + " and more",
+    1: f"vf0 (held by vmi/c0 (claim c0) in here since {SINCE})",
+    4: ", ".join(f"vf{n} (held by vmi/c{n} (claim c{n}) in here since {SINCE})" for n in range(3)) + " and more",
 }.items())
 def test_at_most_three_that_exclude_a_device_are_named(held: int, who: str) -> None:
     devices = [taking(dev("pf", **PF), 5), *(taking(dev(f"vf{n}", **VF), 1) for n in range(5))]
-    inventory = Inventory(counted("n", 5, *devices), [page("n", *((f"vf{n}", f"c{n}") for n in range(held)))], [])
-    assert blocked(inventory, "pf") == f"excluded by {who}, with which it shares card"
-    assert blocked(inventory, "vf4") is None
+    parts, taken = counted("n", 5, *devices), page("n", *((f"vf{n}", f"c{n}") for n in range(held)))
+    refusal = served([WHOLE], parts, taken)
+    assert isinstance(refusal, Refusal)
+    assert f"pf: excluded by {who}, with which it shares card" in refusal.details
+    assert served([ask("nic")], parts, taken) == [("nic", f"vf{held}")]
 
 
 def test_cards_of_the_same_name_on_two_hosts_are_two() -> None:
     slices = [*counted("a", 2, *CARD), *counted("b", 2, *CARD)]
-    inventory = Inventory(slices, [page("a", ("vf0", "train"))], [])
-    assert blocked(inventory, "pf", "a") is not None
-    assert blocked(inventory, "pf", "b") is None
+    found = placed(pod("c"), [claim("c", WHOLE)], Index.of(slices, [page("a", ("vf0", "train"))], NODES))
+    assert isinstance(found, Placement)
+    assert found.host == "b"
 
 
 def test_a_device_that_takes_of_another_counter_is_not_in_the_way() -> None:
@@ -242,72 +237,25 @@ def test_a_device_that_takes_of_another_counter_is_not_in_the_way() -> None:
         {"counterSet": "card", "counters": {"lamps": {"value": "9"}}}]}
     slices = counted("n", 2, *CARD, light)
     slices[1]["spec"]["sharedCounters"][0]["counters"]["lamps"] = {"value": "9"}
-    inventory = Inventory(slices, [page("n", ("light", "train"))], [])
-    assert blocked(inventory, "pf") is None
+    assert served([WHOLE], slices, page("n", ("light", "train"))) == [("card", "pf")]
 
 
 def test_all_pages_count_and_a_mark_says_what_is_known() -> None:
     marked = Page(page("b").with_marks("reserved", [Mark(DeviceId(DRIVER, "b", "b0"), "", "admin", SINCE)]))
     other = Page(page("c").with_marks("unclean", [Mark(DeviceId(DRIVER, "c", "c0"), "used", "admin", SINCE)]))
     slices = [part(host, dev(f"{host}0", **VF)) for host in "abcd"]
-    inventory = Inventory(slices, [page("a", ("a0", "train")), marked, other, page("d", ("d0", "train"))], [])
-    assert {host: blocked(inventory, f"{host}0", host) for host in "abcd"} == {
-        "a": HELD, "b": f"reserved since {SINCE}", "c": f"unclean since {SINCE}: used", "d": HELD}
+    pages = [page("a", ("a0", "train")), marked, other, page("d", ("d0", "train"))]
+    found = placed(pod("x"), [claim("x")], Index.of(slices, pages, [node(host) for host in "abcd"]), everybody=True)
+    assert isinstance(found, Waiting)
+    assert {host: refusal.details for host, refusal in found.hosts} == {
+        "a": (f"a0: {HELD}",), "b": (f"b0: reserved since {SINCE}",), "c": (f"c0: unclean since {SINCE}: used",),
+        "d": (f"d0: {HELD}",)}
 
 
-def test_a_hosts_own_resources_hold_no_device() -> None:
-    resources = Booking(DeviceId(DRIVER, "n", "a"), Holder("Consumer", "", "s", "uid-s"), "", "booked", SINCE,
-                        {"resources": {"VCPU": 1}})
-    inventory = Inventory([part("n", dev("a", **VF))], [Page(page("n").adding(resources))], [])
-    assert blocked(inventory, "a") is None
-
-
-def test_a_choice_takes_nothing_from_what_it_was_given() -> None:
-    elsewhere: dict[DeviceId, str] = {}
-    inventory = Inventory([part("n", dev("a", **VF))], [], [])
-    pick(compile_claim(claim("c"), CLASSES.get), inventory.candidates("n"), inventory.blocked, elsewhere)
-    assert elsewhere == {}
-
-
-def test_a_class_that_says_nothing_takes_everything() -> None:
-    classes: dict[str, Object] = {"bare": {"metadata": {"name": "bare"}}}
-    [request] = compile_claim(claim("c", ask("nic", deviceClassName="bare")), classes.get)
-    assert request.selectors == ()
-
-
-def test_a_candidate_is_either_read_or_broken() -> None:
-    published = part("n", dev("a", **VF), {"name": "b", "attributes": {"k": {"int": "x"}}})
-    [good, bad] = Inventory([published], [], []).candidates("n")
-    assert isinstance(good, Candidate)
-    assert isinstance(good.device, cel.Device)
-    assert bad.device is None
-    assert "attributes[k].int" in bad.broken
-
-
-REQUESTS = {
-    "no such class": (ask("nic", deviceClassName="gone"), "request nic: there is no DeviceClass gone"),
-    "firstAvailable": ({"name": "nic", "firstAvailable": [{}]}, "request nic: firstAvailable is not supported yet"),
-    "all of them": (ask("nic", allocationMode="All"), "allocationMode All is not supported yet: use ExactCount"),
-    "adminAccess": (ask("nic", adminAccess=True), "request nic: adminAccess is not supported yet"),
-    "tolerations": (ask("nic", tolerations=[{}]), "request nic: tolerations is not supported yet"),
-    "capacity": (ask("nic", capacity={"requests": {}}), "request nic: capacity is not supported yet"),
-}
-
-
-@pytest.mark.parametrize("name", REQUESTS)
-def test_requests_that_are_refused_with_a_reason(name: str) -> None:
-    request, says = REQUESTS[name]
-    with pytest.raises(Unsatisfiable) as caught:
-        compile_claim(claim("c", request), CLASSES.get)
-    assert says in str(caught.value)
-
-
-@pytest.mark.parametrize("feature", ["constraints", "config"])
-def test_parts_of_claims_that_are_refused_with_a_reason(feature: str) -> None:
-    wanted = claim("c")
-    wanted["spec"]["devices"][feature] = [{}]
-    with pytest.raises(Unsatisfiable, match=f"spec.devices.{feature} is not supported yet"):
-        compile_claim(wanted, CLASSES.get)
+@pytest.mark.parametrize("amount", [{"resources": {"VCPU": 1}}, {"adminAccess": True}], ids=["a host's own", "looking on"])
+def test_what_holds_no_device(amount: Object) -> None:
+    resources = Booking(DeviceId(DRIVER, "n", "a"), Holder("Consumer", "", "s", "uid-s"), "", "booked", SINCE, amount)
+    assert served([ask("nic")], [part("n", dev("a", **VF))], Page(page("n").adding(resources))) == [("nic", "a")]
 
 
 # -- place: all hosts
@@ -339,7 +287,7 @@ PLACES = {
         pod("c", "d"), [claim("c"), claim("d")], [A, B], NODES, host="b", gives={"c": ["b0"], "d": ["b1"]}),
     "two claims and no host with two devices": Place(
         pod("c", "d"), [claim("c"), claim("d")], [A], [node("a")],
-        says=NONE + "request nic wants 1: 1 match, 0 free"),
+        says=NONE + "the requests want 2 devices together, and 1 free ones match"),
     "two entries that name one claim": Place(pod("c", "c"), [claim("c")], [A], [node("a")], host="a", gives={"c": ["a0"]}),
     "no host at all": Place(pod("c"), [claim("c")], says="0/0 hosts are available: there is no host"),
     "nodeSelector picks": Place(
@@ -369,7 +317,7 @@ PLACES = {
         says="claim c is being deleted"),
     "a claim that cannot be served": Place(
         pod("c"), [claim("c", ask("nic", deviceClassName="gone"))], [A], NODES,
-        says="claim c: request nic: there is no DeviceClass gone"),
+        says="claim here/c, request nic: there is no DeviceClass gone"),
     "a claim in use by another pod": Place(
         pod("c"), [claim("c", **allocated("a", "a0", users=["other"]))], [A], NODES, says="claim c is in use by pod/other"),
     "a claim that this pod has already": Place(
@@ -390,7 +338,7 @@ PLACES = {
         gives={"c": ["new"]}),
     "a pool of which a part is missing is not used": Place(
         pod("c"), [claim("c")], [part("a", dev("a0", **VF), count=2)], [node("a")],
-        says=NONE + "it publishes no devices"),
+        says=f"{NONE}pool {DRIVER}/a is being updated"),
     "at most two holders are named": Place(
         pod("c"), [claim("c")], [part("a", *(dev(f"a{n}", **VF) for n in range(4)))], [node("a")],
         [page("a", *((f"a{n}", f"c{n}") for n in range(4)))],
@@ -404,43 +352,38 @@ def test_place(name: str) -> None:
     case = PLACES[name]
     by_name = {entry["metadata"]["name"]: entry for entry in case.claims}
     verdict = place(case.pod, lambda namespace, name: by_name.get(name), CLASSES.get,
-                    Inventory(case.slices, case.pages, case.nodes))
+                    Index.of(case.slices, case.pages, case.nodes), Used())
     if case.says:
         assert isinstance(verdict, Waiting)
         assert verdict.summary == case.says
         return
     assert isinstance(verdict, Placement), verdict
     assert verdict.host == case.host
-    assert {entry["metadata"]["name"]: [device.device for _, device in choice.devices] for entry, choice in verdict.claims} == {
+    assert {entry["metadata"]["name"]: [device.device for device, _ in results(given)] for entry, given in verdict.claims} == {
         name: list(devices) for name, devices in case.gives.items()}
 
 
-def placed(wanted: Object, claims: Sequence[Object], inventory: Inventory) -> Placement | Waiting:
+def placed(wanted: Object, claims: Sequence[Object], index: Index, *, everybody: bool = False) -> Placement | Waiting:
     by_name = {entry["metadata"]["name"]: entry for entry in claims}
-    return place(wanted, lambda namespace, name: by_name.get(name), CLASSES.get, inventory)
+    return place(wanted, lambda namespace, name: by_name.get(name), CLASSES.get, index, Used(), everybody=everybody)
 
 
-def test_a_placement_says_how_much_it_takes_and_of_how_much() -> None:
-    inventory = Inventory(counted("a", 2, *CARD, dev("plain", **VF)), [], [node("a")])
-    found = placed(pod("c", "d"), [claim("c", ask("nic", count=2)), claim("d")], inventory)
-    assert isinstance(found, Placement)
-    takes = {"whole": True, "counters": {"card": {"functions": "1"}}}
-    assert {device.device: amount for device, amount in found.amounts.items()} == {
-        "vf0": takes, "vf1": takes, "plain": {"whole": True}}
-    assert found.limits.counters == {(DRIVER, "a", "card"): {"functions": "2"}}
-    assert inventory.amount(DeviceId(DRIVER, "a", "nobody"), "a") == {"whole": True}
+def test_how_much_a_device_takes_and_of_how_much() -> None:
+    index = Index.of(counted("a", 2, *CARD, dev("plain", **VF)), [], [node("a")])
+    index.candidates([])
+    assert index.uses(DeviceId(DRIVER, "a", "vf0"), "a") == {"card": {"functions": "1"}}
+    assert index.uses(DeviceId(DRIVER, "a", "plain"), "a") == {}
+    assert index.uses(DeviceId(DRIVER, "a", "nobody"), "a") == {}
+    assert index.limits("a").counters == {(DRIVER, "a", "card"): {"functions": "2"}}
 
 
 def test_claims_of_one_pod_do_not_share_a_card() -> None:
-    whole = claim("d", WHOLE)
-    found = placed(pod("c", "d"), [claim("c"), whole], Inventory(counted("a", 2, *CARD), [], [node("a")]))
+    found = placed(pod("c", "d"), [claim("c"), claim("d", WHOLE)], Index.of(counted("a", 2, *CARD), [], [node("a")]))
     assert isinstance(found, Waiting)
-    [(_, refusal)] = found.hosts
-    assert refusal.details[0] == "pf: excluded by vf0, with which it shares card"
 
 
 def test_the_long_answer() -> None:
-    found = placed(pod("c"), [claim("c")], Inventory([A], [page("a", ("a0", "train"))], [node("a"), node("b")]))
+    found = placed(pod("c"), [claim("c")], Index.of([A], [page("a", ("a0", "train"))], [node("a"), node("b")]))
     assert isinstance(found, Waiting)
     assert found.lines() == ["0/2 hosts are available", "  a: request nic wants 1: 1 match, 0 free", f"    a0: {HELD}",
                              "  b: it publishes no devices"]
@@ -452,9 +395,9 @@ def test_the_long_answer() -> None:
     "nothing": ({}, "no reason given")}.values(), ids=["a message", "a reason", "nothing"])
 def test_why_a_host_is_not_ready(condition: Object, says: str) -> None:
     sick = node("a")
-    sick["status"]["conditions"] = [{"type": "DiskPressure", "status": "True"},
+    sick["status"]["conditions"] = [{"type": "Sunny", "status": "True"},
                                     {"type": "Ready", "status": "Unknown", **condition}]
-    found = placed(pod("c"), [claim("c")], Inventory([A], [], [sick]))
+    found = placed(pod("c"), [claim("c")], Index.of([A], [], [sick]))
     assert isinstance(found, Waiting)
     assert found.summary == f"{NONE}it is not ready: {says}"
 
@@ -463,8 +406,9 @@ def test_pools_are_looked_at_in_the_order_of_their_drivers() -> None:
     """Whatever the order in which slices arrive, so that two looks choose alike."""
     first, second = part("a", dev("x", **VF)), part("a", dev("y", **VF), name="second")
     first["spec"]["driver"], second["spec"]["driver"] = "b.example.com", "a.example.com"
-    inventory = Inventory([first, second], [], [node("a")])
-    assert [one.id.device for one in inventory.candidates("a")] == ["y", "x"]
+    found = placed(pod("c"), [claim("c", ask("nic", deviceClassName="any"))], Index.of([first, second], [], [node("a")]))
+    assert isinstance(found, Placement)
+    assert [device.device for device, _ in results(found.claims[0][1])] == ["y"]
 
 
 # -- explain: what a person reads

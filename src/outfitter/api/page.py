@@ -59,6 +59,7 @@ class Booking:
     {"whole": true}                                        alone on the device
     {"shareID": "...", "capacity": {"memory": "4Gi"}}      beside others, while the capacity lasts
     {"resources": {"VCPU": 2}}                             a host's own resources of a Placement consumer: never in the way
+    {"adminAccess": true}                                  looks on while others have it: never in the way
 
     and the first two may say which of the pool's counters they use: "counters": {"<counter set>": {"<counter>": "1"}}."""
 
@@ -76,8 +77,8 @@ class Booking:
 
     @property
     def counted(self) -> bool:
-        """It holds a device: only a host's own resources do not."""
-        return bool(self.amount.get("whole")) or "resources" not in self.amount
+        """It holds a device: a host's own resources do not, nor does whoever only looks on."""
+        return bool(self.amount.get("whole")) or not ("resources" in self.amount or self.amount.get("adminAccess"))
 
     @property
     def shared(self) -> bool:

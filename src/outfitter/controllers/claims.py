@@ -3,7 +3,8 @@ over, and written again from the page when a status was lost."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from outfitter.api import kinds, machine
 from outfitter.api.kinds import Object
@@ -189,12 +190,29 @@ class Claims:
                     await book.release(self._store, page.host, holder.uid)
 
 
+def amount(result: Mapping[str, Any], counters: Mapping[str, Mapping[str, str]]) -> Object:
+    """How much of its device a result of an allocation takes."""
+    if result.get("adminAccess"):
+        return {"adminAccess": True}  # looks on while others have it
+    taken: Object = {"whole": True} if not result.get("shareID") else {
+        "shareID": result["shareID"], "capacity": dict(result.get("consumedCapacity") or {})}
+    return {**taken, **({"counters": {name: dict(each) for name, each in counters.items()}} if counters else {})}
+
+
 def allocation(host: str, bookings: Sequence[Booking]) -> Object:
     """A claim's status as the page tells it."""
     results = [{"request": booking.request, "driver": booking.device.driver, "pool": booking.device.pool,
-                "device": booking.device.device} for booking in bookings]
+                "device": booking.device.device, **_share(booking.amount)} for booking in bookings]
     return {"devices": {"results": results}, "nodeSelector": {"nodeSelectorTerms": [
         {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [host]}]}]}}
+
+
+def _share(amount: Mapping[str, Any]) -> Object:
+    if amount.get("adminAccess"):
+        return {"adminAccess": True}
+    if not amount.get("shareID"):
+        return {}
+    return {"shareID": amount["shareID"], **({"consumedCapacity": amount["capacity"]} if amount.get("capacity") else {})}
 
 
 def _over(page: Page | None, uid: str) -> bool:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
+from collections.abc import Mapping
+from typing import Any
 
 from outfitter.api import conditions, kinds, machine
 from outfitter.api.conditions import Condition
@@ -14,14 +17,18 @@ from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, Page
 from outfitter.controllers import claims
 from outfitter.controllers.loop import Context, enqueue_on_change
-from outfitter.errors import AlreadyHeld, Conflict, NotFound, OutOfService
+from outfitter.errors import AlreadyHeld, Conflict, Invalid, NotFound, OutOfService
 from outfitter.ledger import book
-from outfitter.scheduling.place import Inventory, Placement, Waiting, place
+from outfitter.scheduling.fit import Rooms, Used
+from outfitter.scheduling.index import Index
+from outfitter.scheduling.place import Placement, Waiting, place, results
 from outfitter.store.base import Check, Replace, Write
 from outfitter.store.informer import key_of
 from outfitter.store.queue import Queue
 
+log = logging.getLogger(__name__)
 SCHEDULER = "default-scheduler"
+TRIES = 8  # choices that others may spoil before the pod has to queue again
 
 
 class Schedule:
@@ -38,6 +45,12 @@ class Schedule:
         self._pages = context.informer(kinds.LEDGER_PAGE)
         self._nodes = context.informer(kinds.NODE)
         self._templates = context.informer(kinds.RESOURCE_CLAIM_TEMPLATE)
+        self._index = Index()
+        self._used, self._rooms = Used(), Rooms()
+        self._seen: dict[str, int] = {}  # host -> revision of its page in the index
+        self._slices.on_change(self._slice_changed)
+        self._pages.on_change(self._page_changed)
+        self._nodes.on_change(self._node_changed)
         self._arrivals: dict[str, int] = {}  # uid of a pod that waits -> its number
         self._numbers = itertools.count()
         self._pods.on_change(self._note)
@@ -45,7 +58,31 @@ class Schedule:
         for informer in (self._claims, self._classes, self._slices, self._pages, self._nodes):
             enqueue_on_change(informer, self.queue, self._everybody)
 
+    def _slice_changed(self, old: Object | None, new: Object | None) -> None:
+        name = (new or old or {})["metadata"]["name"]
+        self._index.put_slice(name, new if new is not None and new["spec"].get("nodeName") else None)
+
+    def _page_changed(self, old: Object | None, new: Object | None) -> None:
+        name = (new or old or {})["metadata"]["name"]
+        self._see(name, Page(new) if new is not None else None)
+
+    def _see(self, host: str, page: Page | None) -> None:
+        """A page as an event or the store itself tells it, whichever is newer: what we booked ourselves is known at once."""
+        if page is None or int(page.revision or 0) >= self._seen.get(host, 0):
+            self._seen[host] = int(page.revision or 0) if page is not None else 0
+            self._index.put_page(host, page)
+
+    def _node_changed(self, old: Object | None, new: Object | None) -> None:
+        self._index.put_node((new or old or {})["metadata"]["name"], new)
+
     def _note(self, old: Object | None, new: Object | None) -> None:
+        try:
+            if new is not None:
+                self._used.add(new)
+            elif old is not None:
+                self._used.remove(old)
+        except Invalid as error:
+            log.warning("%s takes nothing of its host: %s", key_of(new or old or {}), error)
         if new is not None and _waits(new):
             self._arrivals.setdefault(new["metadata"]["uid"], next(self._numbers))
         elif pod := new or old:
@@ -67,19 +104,31 @@ class Schedule:
                 return None
             if await self._behind(pod):
                 return None
-            verdict = place(pod, self._claim, self._classes.get, self._inventory())
+            verdict = await self._settle(pod)
             if isinstance(verdict, Waiting):
                 await self._refuse(pod, verdict)
                 return None
-            try:
-                await self._bind(pod, verdict)
-            except (AlreadyHeld, OutOfService) as error:
-                await self._refuse(pod, Waiting(f"0/{len(list(self._nodes.items()))} hosts are available: {error}"))
-                raise
             name = pod["metadata"]["name"]
             await self._context.events.normal(
                 pod, "Scheduled", f"Successfully assigned {pod['metadata']['namespace']}/{name} to {verdict.host}")
             return None
+
+    async def _settle(self, pod: Object) -> Placement | Waiting:
+        """Choose and book, again for as long as somebody else was faster on the host that was chosen."""
+        for _ in range(TRIES):
+            verdict = place(pod, self._claim, self._classes.get, self._index, self._used, rooms=self._rooms)
+            if isinstance(verdict, Waiting):
+                return verdict
+            try:
+                await self._bind(pod, verdict)
+                if self._pods.get(key_of(pod)) is not None:  # else it went meanwhile, and nobody would take it off again
+                    self._used.add({**pod, "spec": {**pod["spec"], "nodeName": verdict.host}})
+                return verdict
+            except (AlreadyHeld, OutOfService) as error:
+                lost = error
+            finally:
+                self._see(verdict.host, await book.read(self._store, verdict.host))
+        raise lost
 
     async def _behind(self, pod: Object) -> bool:
         """A claim that is about to be made from its template, or that the store has and the informer does not, wakes us."""
@@ -99,21 +148,17 @@ class Schedule:
     def _claim(self, namespace: str, name: str) -> Object | None:
         return self._claims.get(f"{namespace}/{name}")
 
-    def _inventory(self) -> Inventory:
-        nodes = sorted(self._nodes.items(), key=lambda node: str(node["metadata"]["name"]))
-        return Inventory(self._slices.items(), map(Page, self._pages.items()), nodes)
-
     async def _bind(self, pod: Object, placement: Placement) -> None:
         bookings: list[Booking] = []
         writes: list[Write] = []
         now, user = self._context.now(), claims.user(pod)
-        for claim, choice in placement.claims:
+        for claim, given in placement.claims:
             meta = claim["metadata"]
             holder = Holder(kinds.RESOURCE_CLAIM.kind, meta["namespace"], meta["name"], meta["uid"], purpose(pod))
-            mine = [Booking(device, holder, request, "booked", now, placement.amounts[device])
-                    for request, device in choice.devices]
-            bookings += mine
-            writes += _allocate(claim, claims.allocation(placement.host, mine), user)
+            bookings += [Booking(device, holder, result["request"], "booked", now,
+                                 claims.amount(result, self._index.uses(device, placement.host)))
+                         for device, result in results(given)]
+            writes += _allocate(claim, given, user)
         for name, claim_name in machine.claim_names(pod):
             earlier = self._claim(pod["metadata"]["namespace"], claim_name or "")
             if earlier is None:
@@ -128,7 +173,7 @@ class Schedule:
         told = {**bound, "metadata": _no_revision(pod["metadata"]), "status": {**pod["status"], "conditions": placed}}
         writes += [Replace(kinds.POD, bound), Replace(kinds.POD, told, "status")]
         if bookings:
-            await book.book(self._store, placement.host, bookings, limits=placement.limits, also=writes)
+            await book.book(self._store, placement.host, bookings, limits=self._index.limits(placement.host), also=writes)
         else:
             await self._store.commit(writes)
 
@@ -146,7 +191,7 @@ class Schedule:
         await self._context.events.warning(pod, "FailedScheduling", waiting.summary)
 
 
-def _allocate(claim: Object, given: Object, user: Object) -> list[Write]:
+def _allocate(claim: Object, given: Mapping[str, Any], user: Object) -> list[Write]:
     """The finalizer that protects an allocated claim, and its status; both at the revision the choice was made on."""
     writes: list[Write] = []
     meta = claim["metadata"]

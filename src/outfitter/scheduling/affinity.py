@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -9,6 +10,8 @@ from outfitter.errors import Cause, Invalid
 
 Selector = Mapping[str, Any]  # a v1 NodeSelector
 Where = tuple[str | None, Selector | None]  # the one node, or those that match; both None: every node
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")  # as Kubernetes reads one: Python would take 1_00 too
 
 
 def matches(selector: Selector, name: str, labels: Mapping[str, str]) -> bool:
@@ -37,10 +40,9 @@ def _holds(requirement: Mapping[str, Any], have: Mapping[str, str]) -> bool:
         case "DoesNotExist":
             return value is None
         case "Gt" | "Lt":
-            try:
-                mine, bound = int(value or ""), int(values[0])
-            except (ValueError, IndexError):
+            if not values or not _INTEGER.fullmatch(value or "") or not _INTEGER.fullmatch(values[0]):
                 return False
+            mine, bound = int(value or "0"), int(values[0])
             return mine > bound if operator == "Gt" else mine < bound
     message = f"{operator!r} is not an operator: use In, NotIn, Exists, DoesNotExist, Gt or Lt"
     raise Invalid(f"nodeSelector, {key}: {message}", [Cause("operator", message)])

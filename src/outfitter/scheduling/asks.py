@@ -88,7 +88,7 @@ def _ask(full: str, exactly: Object, where: str, classes: Classes, features: Fea
         raise Unsatisfiable(f"{where}: missing device class name (a type of request that is not known?)")
     class_ = classes(name)
     if class_ is None:
-        raise Unsatisfiable(f"{where}: could not retrieve device class {name}: there is none of that name")
+        raise Unsatisfiable(f"{where}: there is no DeviceClass {name}")
     mode = exactly.get("allocationMode") or "ExactCount"
     if mode not in ("ExactCount", "All"):
         raise Unsatisfiable(f"{where}: unsupported count mode {mode}: use ExactCount or All")

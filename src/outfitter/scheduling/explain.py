@@ -9,7 +9,9 @@ from typing import Any
 from outfitter.api import conditions, kinds, machine
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Page
-from outfitter.scheduling.place import Inventory, Placement, place
+from outfitter.scheduling.fit import Used
+from outfitter.scheduling.index import Index
+from outfitter.scheduling.place import Placement, place
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,8 @@ def pod(facts: Facts, obj: Mapping[str, Any]) -> list[str]:
     if node := obj["spec"].get("nodeName"):
         more = f": {status['message']}" if status.get("message") else ""
         return [f"{title} is on {node} and {status.get('phase', 'Pending')}{more}", *_held(facts, obj)]
-    inventory = Inventory(facts.slices, map(Page, facts.pages), facts.nodes)
-    verdict = place(dict(obj), facts.claim, facts.class_, inventory)
+    index = Index.of(facts.slices, map(Page, facts.pages), facts.nodes)
+    verdict = place(dict(obj), facts.claim, facts.class_, index, Used(facts.pods), everybody=True)
     if isinstance(verdict, Placement):
         return [f"{title} fits on {verdict.host} and is about to be given it"]
     lines = verdict.lines()

@@ -17,20 +17,20 @@ class Held:
     Admin access holds nothing, so its results are passed over."""
 
     def __init__(self, allocations: Iterable[Allocation] = ()) -> None:
-        self.whole: dict[DeviceId, str] = {}  # a device -> for whom, for people; "" when that is not known
+        self.whole: dict[DeviceId, str] = {}  # a device -> why it is not to be had, for people; "" when that is not known
         self.shares: dict[DeviceId, int] = {}  # a device that is shared -> how many have a part of it
         self.consumed: dict[DeviceId, dict[str, int]] = {}  # how much of it, in nano-units
         for one in allocations:
             self.add(one)
 
-    def add(self, allocation: Allocation, by: str = "") -> None:
+    def add(self, allocation: Allocation, why: str = "") -> None:
         for result in _results(allocation):
             device = DeviceId(result["driver"], result["pool"], result["device"])
             if result.get("shareID"):
                 self.shares[device] = self.shares.get(device, 0) + 1
                 self.consume(device, result.get("consumedCapacity") or {})
             else:
-                self.whole[device] = by
+                self.whole[device] = why
 
     def remove(self, allocation: Allocation) -> None:
         for result in _results(allocation):

@@ -20,7 +20,7 @@ def why_not(search: Search, point: Point) -> str | None:
         having = [(want, want.ready if want.ask.admin else want.ready & ~point.used) for want in step.wants]
         possible = [(want, mask) for want, mask in having if _enough(want, mask)]
         if not possible:
-            return _short(having)
+            return _short(having, len(search.site.devices))
         options.append((step, possible, min(want.need for want, _ in possible)))
     if len(options) > 1 and (reason := _crowded(search, options)):
         return reason
@@ -45,8 +45,11 @@ def _enough(want: Want, mask: int) -> bool:
     return mask.bit_count() >= want.need
 
 
-def _short(having: Sequence[tuple[Want, int]]) -> str:
+def _short(having: Sequence[tuple[Want, int]], count: int) -> str:
     parts = []
+    if not any(want.fit for want, _ in having):
+        names = " nor ".join(f"request {want.ask.name} ({want.ask.class_['metadata']['name']})" for want, _ in having)
+        return f"none of its {count} devices is what {names} asks for"
     for want, mask in having:
         wanted = "all" if want.ask.everything else str(want.need)
         parts.append(f"request {want.ask.name} wants {wanted}: {want.fit.bit_count()} match, {mask.bit_count()} free")

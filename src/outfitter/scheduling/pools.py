@@ -4,6 +4,7 @@ selector says of a device is remembered with the device."""
 from __future__ import annotations
 
 import functools
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from outfitter.errors import EvaluationError, Invalid
 from outfitter.scheduling import affinity, capacity, tolerations
 from outfitter.scheduling.features import Features
 
+log = logging.getLogger(__name__)
 Object = Mapping[str, Any]
 SKIPS = "DRAOptionalNodeOperations"  # what a node declares whose kubelet can leave out steps for a device
 REMEMBERED = 64  # answers kept for each node; claims are of few kinds
@@ -285,7 +287,11 @@ class Pools:
             if key in self._slices:  # two of one name: only in a broken cluster, and each counts
                 key = (*key[:3], position)
             have = known.get(key)
-            part = have if have is not None and (have.raw is raw or have.raw == raw) else Slice(raw, self.rules)
+            try:
+                part = have if have is not None and (have.raw is raw or have.raw == raw) else Slice(raw, self.rules)
+            except Invalid as error:  # its pool is then incomplete, and nobody uses it
+                log.warning("slice %s cannot be read: %s", raw["metadata"]["name"], error)
+                continue
             self._slices[key] = part
             self._of[part.pool].append(part)
             if part.node:

@@ -39,6 +39,17 @@ def details(search: Search) -> tuple[str, ...]:
     return tuple(dict.fromkeys(out))
 
 
+def _excluded(search: Search, index: int) -> str:
+    """Who has what a device shares with others."""
+    mine = search.site.devices[index]
+    sets = {use.set for use in mine.uses}
+    others = [device for device in search.site.devices if device is not mine and device.id.pool == mine.id.pool
+              and search.held.touches(device.id) and sets & {use.set for use in device.uses}]
+    who = [f"{device.id.device}{f' ({why})' if (why := search.held.whole.get(device.id)) else ''}" for device in others]
+    words = ", ".join(who[:3]) + (" and more" if len(who) > 3 else "")
+    return f"excluded by {words or 'others'}, with which it shares {', '.join(sorted(sets))}"
+
+
 def _why(search: Search, want: Want, index: int) -> str | None:
     """Why a request cannot have a device, or None if it can by itself."""
     device, bit = search.site.devices[index], 1 << index
@@ -54,8 +65,7 @@ def _why(search: Search, want: Want, index: int) -> str | None:
             return "leaves out operations that the node cannot leave out"
         return f"has too little capacity for request {want.ask.name}"
     if search.blocked & bit and not want.ask.admin:
-        by = search.held.whole.get(device.id)
-        return f"held by {by}" if by else "is held already"
+        return search.held.whole.get(device.id) or "is held already"
     taint = unbearable(device.taints, want.ask.tolerations) if search.features.device_taints else None
     if taint is not None:
         words = f"{taint.get('key')}={taint.get('value', '')}:{taint.get('effect')}"
@@ -64,7 +74,7 @@ def _why(search: Search, want: Want, index: int) -> str | None:
         return "shares counters, which is switched off"
     if search.counters is not None and search.counters.take(*search.counters.nothing, index) is None and not (
             device.shared and search.held.parted(device.id)):
-        return "shares counters of which others left too little"
+        return _excluded(search, index)
     for which, table, _ in want.tables:
         if not table.has & bit:
             return f"has no {search.demands[want.claim].constraints[which].attribute}"

@@ -32,7 +32,8 @@ CLAIM_SPEC: Shape = {"devices": {
 RESULT: Shape = {"request!": str, "driver!": str, "pool!": str, "device!": str}
 DEVICE: Shape = {"driver!": str, "pool!": str, "device!": str}
 HOLDER: Shape = {"kind!": str, "namespace": str, "name!": str, "uid!": str, "purpose": str}
-AMOUNT: Shape = {"whole": bool, "shareID": str, "capacity": {"*": str}, "counters": {"*": {"*": str}}, "resources": {"*": int}}
+AMOUNT: Shape = {"whole": bool, "adminAccess": bool, "shareID": str, "capacity": {"*": str}, "counters": {"*": {"*": str}},
+                 "resources": {"*": int}}
 MARKS = [{"device!": DEVICE, "reason": str, "by": str, "since": str, "origin": str}]
 POD: Shape = {
     "spec": {

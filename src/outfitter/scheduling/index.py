@@ -1,0 +1,283 @@
+"""What is published and what is held, kept up to date by events, and asked for every pod: which hosts can take these claims?
+
+A host is a row of bit masks with a bit for each of its devices: what a selector matches, what is free, which devices share a
+value of an attribute. So the question is answered for all hosts at once by counting, and the exact search (`allocate`) runs
+only where it can succeed. Counting never rules out a host that could serve; it may let one through that cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from outfitter.api.device import DeviceId
+from outfitter.api.kinds import Object
+from outfitter.api.page import MARKS, Booking, Limits, Page
+from outfitter.scheduling import constraints
+from outfitter.scheduling.asks import Ask, Demand
+from outfitter.scheduling.constraints import Constraint
+from outfitter.scheduling.features import Features
+from outfitter.scheduling.held import Held
+from outfitter.scheduling.pools import Pools, Site
+from outfitter.scheduling.tolerations import unbearable
+
+FEATURES = Features(device_binding_and_status=False, list_type_attributes=True)  # nobody waits for binding conditions here
+REMEMBERED = 256  # columns that are kept
+Groups = tuple[int, ...]  # a mask of devices for each value of an attribute
+
+
+class Index:
+    """Fed with objects by name; None takes one out. What follows from a change is computed when somebody asks."""
+
+    def __init__(self, features: Features = FEATURES) -> None:
+        self.features = features
+        self.held = Held()
+        self._slices: dict[str, Object] = {}
+        self._pages: dict[str, Page] = {}
+        self._nodes: dict[str, Object] = {}
+        self._pools = Pools(())
+        self._stale = False  # slices changed since the pools were put together
+        self._moved = True  # hosts came or went
+        self._touched: set[str] | None = None  # pages that changed since; None: look at all hosts
+        self.names: list[str] = []  # of the hosts, in order: the rows
+        self._sites: list[Site] = []
+        self._free: list[int] = []  # what nobody has and no taint keeps away
+        self._bare: list[int] = []  # what nobody has, tainted or not
+        self._masks: dict[tuple[str, ...], list[int]] = {}  # selectors -> what they match
+        self._groups: dict[str, list[Groups]] = {}  # attribute -> devices by value
+        self._coarse: bool | None = None  # some device has what counting does not see; None: not known
+
+    @classmethod
+    def of(cls, slices: Iterable[Object], pages: Iterable[Page], nodes: Iterable[Object],
+           features: Features = FEATURES) -> Index:
+        """All at once."""
+        index = cls(features)
+        for number, obj in enumerate(slices):
+            index._slices[f"{obj['metadata']['name']}|{number}"] = obj
+        index._stale = True
+        for page in pages:
+            index.put_page(page.host, page)
+        for node in nodes:
+            index.put_node(node["metadata"]["name"], node)
+        return index
+
+    # -- feeding
+
+    def put_slice(self, name: str, obj: Object | None) -> None:
+        _put(self._slices, name, obj)
+        self._stale = True
+
+    def put_node(self, name: str, node: Object | None) -> None:
+        old = self._nodes.get(name)
+        _put(self._nodes, name, node)
+        if old is None or node is None or _labels(old) != _labels(node):
+            self._moved = True
+
+    def put_page(self, name: str, page: Page | None) -> None:
+        if (old := self._pages.pop(name, None)) is not None:
+            for booking in old.bookings:
+                self._drop(booking)
+            for mark in (mark for which in MARKS for mark in old.marks(which)):
+                self.held.whole.pop(mark.device, None)
+        if page is not None:
+            self._pages[name] = page
+            for which in MARKS:
+                for mark in page.marks(which):
+                    self.held.whole[mark.device] = f"{which} since {mark.since}{f': {mark.reason}' if mark.reason else ''}"
+            for booking in page.bookings:
+                self._add(booking)
+        if self._touched is not None:
+            self._touched.add(name)
+
+    def _add(self, booking: Booking) -> None:
+        if not booking.counted:
+            return
+        if booking.shared:
+            self.held.shares[booking.device] = self.held.shares.get(booking.device, 0) + 1
+            self.held.consume(booking.device, booking.amount.get("capacity") or {})
+        else:
+            self.held.whole[booking.device] = f"held by {booking.holder} since {booking.since}"
+
+    def _drop(self, booking: Booking) -> None:
+        if not booking.counted:
+            return
+        if not booking.shared:
+            self.held.whole.pop(booking.device, None)
+        elif self.held.shares.get(booking.device, 0) > 1:
+            self.held.shares[booking.device] -= 1
+            self.held.consume(booking.device, booking.amount.get("capacity") or {}, sign=-1)
+        else:
+            self.held.shares.pop(booking.device, None)
+            self.held.consumed.pop(booking.device, None)
+
+    # -- asking
+
+    @property
+    def pools(self) -> Pools:
+        self._refresh()
+        return self._pools
+
+    def node(self, name: str) -> Object:
+        return self._nodes[name]
+
+    def candidates(self, demands: Sequence[Demand]) -> list[int]:
+        """The rows that counting does not rule out, in the order of the hosts' names."""
+        self._refresh()
+        rows: Sequence[int] = range(len(self.names))
+        for demand in demands:
+            for request in demand.requests:
+                if len(request) == 1:
+                    rows = self._passing(request[0], demand.constraints, rows)
+                else:
+                    fits = set[int]().union(*(self._passing(ask, demand.constraints, rows) for ask in request))
+                    rows = [row for row in rows if row in fits]
+        return list(rows)
+
+    def counted(self, demands: Sequence[Demand]) -> bool:
+        """Whether counting alone is the answer: one request of like kind, and nothing that only a search can tell."""
+        if len(demands) != 1 or len(demands[0].requests) != 1 or len(demands[0].requests[0]) != 1:
+            return False
+        self._refresh()
+        if self._coarse is None:
+            self._coarse = any(site.counted or site.shared or site.invalid or site.incomplete for site in self._sites)
+        ask = demands[0].requests[0][0]
+        return not (self._coarse or ask.everything or ask.admin or ask.tolerations or ask.capacity or ask.derived
+                    or len(ask.constraints) > 1 or any(site.fits(ask.selectors).wrong for site in self._sites))
+
+    def _passing(self, ask: Ask, under: Sequence[Constraint], rows: Sequence[int]) -> list[int]:
+        masks, wanted = self._column(ask.selectors), ask.count
+        if ask.everything:
+            return [row for row in rows if masks[row] or self._sites[row].fits(ask.selectors).wrong]
+        free = self._bare if ask.tolerations else self._free
+        if ask.admin:
+            passing = [row for row in rows if masks[row].bit_count() >= wanted]
+        else:
+            passing = [row for row in rows if (masks[row] & free[row]).bit_count() >= wanted]
+            for which in ask.constraints if not ask.derived else ():
+                groups = self._values(under[which].attribute)
+                if under[which].distinct:
+                    passing = [row for row in passing if _distinct(groups[row], masks[row] & free[row]) >= wanted]
+                else:
+                    passing = [row for row in passing if _largest(groups[row], masks[row] & free[row]) >= wanted]
+        if len(passing) < len(rows):
+            passing = self._with_unclear(ask, passing, rows)
+        return passing
+
+    def _with_unclear(self, ask: Ask, passing: list[int], rows: Sequence[int]) -> list[int]:
+        """Hosts of which counting cannot tell: a selector has no answer for a device, or devices can be shared."""
+        unclear = [row for row in rows if self._sites[row].shared or self._sites[row].fits(ask.selectors).wrong]
+        return sorted({*passing, *unclear}) if unclear else passing
+
+    # -- columns
+
+    def _column(self, selectors: tuple[str, ...]) -> list[int]:
+        known = self._masks.get(selectors)
+        if known is None:
+            if len(self._masks) >= REMEMBERED:
+                self._masks.clear()
+            known = self._masks[selectors] = [site.fits(selectors).mask for site in self._sites]
+        return known
+
+    def _values(self, attribute: str) -> list[Groups]:
+        known = self._groups.get(attribute)
+        if known is None:
+            if len(self._groups) >= REMEMBERED:
+                self._groups.clear()
+            known = self._groups[attribute] = [self._by_value(site, attribute) for site in self._sites]
+        return known
+
+    def _by_value(self, site: Site, attribute: str) -> Groups:
+        return tuple(constraints.published(site, attribute, self.features.list_type_attributes).by.values())
+
+    def _refresh(self) -> None:
+        if self._stale:
+            self._pools = Pools(self._slices.values(), old=self._pools)
+            self._stale, self._touched = False, None
+        if self._moved:
+            self.names = sorted(self._nodes)
+            self._masks.clear()
+            self._groups.clear()
+            self._sites = [self._pools.at(self._nodes[name], self.features) for name in self.names]
+            self._free, self._bare = [0] * len(self.names), [0] * len(self.names)
+            self._moved, self._touched, self._coarse = False, set(), None
+            for row in range(len(self.names)):
+                self._count(row)
+        elif self._touched is None:
+            for row, name in enumerate(self.names):
+                self._look(row, self._pools.at(self._nodes[name], self.features))
+                self._count(row)
+        elif self._touched:
+            rows = {name: row for row, name in enumerate(self.names)} if len(self._touched) > 1 else {}
+            for name in self._touched:
+                if name in self._nodes:
+                    self._count(rows[name] if rows else self.names.index(name))
+                else:  # of a pool that hosts share
+                    for row in range(len(self.names)):
+                        self._count(row)
+        self._touched = set()
+
+    def _look(self, row: int, site: Site) -> None:
+        """A host's devices may be others now."""
+        if site is self._sites[row]:
+            return
+        self._sites[row], self._coarse = site, None
+        for selectors, column in self._masks.items():
+            column[row] = site.fits(selectors).mask
+        for attribute, groups in self._groups.items():
+            groups[row] = self._by_value(site, attribute)
+
+    def _count(self, row: int) -> None:
+        site, whole = self._sites[row], self.held.whole
+        bare = site.everything
+        for place, device in enumerate(site.devices):
+            if device.id in whole:
+                bare &= ~(1 << place)
+        free = bare
+        for place in site.tainted:
+            if unbearable(site.devices[place].taints, ()) is not None:
+                free &= ~(1 << place)
+        self._bare[row], self._free[row] = bare, free
+
+    # -- what a booking needs to know
+
+    def limits(self, host: str) -> Limits:
+        """What was published of a host's devices, to be counted against."""
+        site = self._pools.at(self._nodes[host], self.features)
+        capacity = {device.id: {name: str(each.get("value")) for name, each in (device.raw.get("capacity") or {}).items()}
+                    for device in site.devices if device.shared}
+        counters = {(*pool.id, name): {counter: _text(amount) for counter, amount in counters.items()}
+                    for pool in site.pools for name, counters in pool.counters.items()}
+        return Limits(capacity, counters)
+
+    def uses(self, device: DeviceId, host: str) -> dict[str, dict[str, str]]:
+        """What a device takes of counters that it shares with others."""
+        site = self._pools.at(self._nodes[host], self.features)
+        found = next((each for each in site.devices if each.id == device), None)
+        return {use.set: {name: _text(amount) for name, amount in use.counters.items()}
+                for use in (found.uses if found is not None else ())}
+
+
+NANO = 1_000_000_000
+
+
+def _text(nano: int) -> str:
+    """Nano-units as a quantity."""
+    return str(nano // NANO) if nano % NANO == 0 else f"{nano}n"
+
+
+def _put(table: dict[str, Any], name: str, obj: Any | None) -> None:
+    if obj is None:
+        table.pop(name, None)
+    else:
+        table[name] = obj
+
+
+def _labels(node: Object) -> Any:
+    return node["metadata"].get("labels"), (node.get("status") or {}).get("declaredFeatures")
+
+
+def _largest(groups: Groups, mask: int) -> int:
+    return max(((mask & group).bit_count() for group in groups), default=0)
+
+
+def _distinct(groups: Groups, mask: int) -> int:
+    return sum(1 for group in groups if mask & group)

@@ -1,0 +1,175 @@
+"""The index: counting rules out no host that could serve, and it is the same however the news arrived."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outfitter.api.device import DeviceId
+from outfitter.api.kinds import Object
+from outfitter.api.page import Booking, Holder, Mark, Page
+from outfitter.errors import Invalid
+from outfitter.scheduling.allocate import Allocated, allocate
+from outfitter.scheduling.asks import demand
+from outfitter.scheduling.index import Index
+
+DRIVER, SINCE = "d.example", "2026-01-01T12:04:00Z"
+HOSTS = ("a", "b", "c")
+CLASSES: dict[str, Object] = {"any": {"metadata": {"name": "any"}, "spec": {}}}
+
+
+def node(name: str) -> Object:
+    return {"metadata": {"name": name, "labels": {}}}
+
+
+def device(place: int, kind: str, numa: int, *, taint: bool = False, card: str = "", whole: int = 0) -> Object:
+    out: Object = {"name": f"d{place}", "attributes": {"kind": {"string": kind}, "numa": {"int": numa}}}
+    if taint:
+        out["taints"] = [{"key": "a.test/sick", "effect": "NoSchedule"}]
+    if card:
+        out["consumesCounters"] = [{"counterSet": card, "counters": {"f": {"value": str(whole or 1)}}}]
+    return out
+
+
+def slices(host: str, devices: list[Object], counters: int = 0) -> list[Object]:
+    def part(name: str, **more: Any) -> Object:
+        return {"metadata": {"name": f"{host}-{name}"}, "spec": {
+            "driver": DRIVER, "nodeName": host, "pool": {
+                "name": host, "generation": 1, "resourceSliceCount": 2 if counters else 1}, **more}}
+
+    sets = {"sharedCounters": [{"name": "card", "counters": {"f": {"value": str(counters)}}}]}
+    return [part("0", devices=devices), *([part("1", **sets)] if counters else [])]
+
+
+def page(host: str, held: list[int], marked: list[int]) -> Page:
+    found = Page(Page.blank(host))
+    for place in held:
+        holder = Holder("ResourceClaim", "here", f"c{place}", f"uid-{place}")
+        found = Page(found.adding(Booking(DeviceId(DRIVER, host, f"d{place}"), holder, "r", "booked", SINCE)))
+    marks = [Mark(DeviceId(DRIVER, host, f"d{place}"), "", "admin", SINCE) for place in marked]
+    return Page(found.with_marks("reserved", marks))
+
+
+def claim(*requests: Object, **more: Any) -> Object:
+    return {"metadata": {"name": "c", "namespace": "here"}, "spec": {"devices": {"requests": list(requests), **more}}}
+
+
+def ask(name: str, kind: str = "", **exactly: Any) -> Object:
+    where = [{"cel": {"expression": f'device.attributes["{DRIVER}"].kind == "{kind}"'}}] if kind else []
+    return {"name": name, "exactly": {"deviceClassName": "any", "selectors": where, **exactly}}
+
+
+DEVICES = st.lists(st.tuples(st.sampled_from("xy"), st.integers(0, 1), st.booleans(), st.booleans()), max_size=5)
+WORLD = st.fixed_dictionaries({host: st.tuples(DEVICES, st.sets(st.integers(0, 4)), st.sets(st.integers(0, 4)),
+                                               st.integers(0, 3)) for host in HOSTS})
+EXACTLY = st.fixed_dictionaries({"count": st.integers(1, 3)}, optional={
+    "tolerations": st.just([{"operator": "Exists"}]), "allocationMode": st.just("All")})
+ASKS = st.lists(st.tuples(st.sampled_from(["", "x", "y"]), EXACTLY), min_size=1, max_size=2)
+UNDER = st.lists(st.sampled_from([{"matchAttribute": f"{DRIVER}/numa"}, {"distinctAttribute": f"{DRIVER}/numa"},
+                                  {"matchAttribute": f"{DRIVER}/none"}]), max_size=1)
+
+
+def built(world: Any) -> tuple[list[Object], list[Page]]:
+    parts: list[Object] = []
+    pages = []
+    for host, (raw, held, marked, counters) in world.items():
+        devices = [device(place, kind, numa, taint=taint, card="card" if counted and counters else "")
+                   for place, (kind, numa, taint, counted) in enumerate(raw)]
+        parts += slices(host, devices, counters)
+        places = range(len(devices))
+        pages.append(page(host, [each for each in held if each in places], [each for each in marked if each in places]))
+    return parts, pages
+
+
+def serves(index: Index, wanted: Object, host: str) -> bool:
+    try:
+        return isinstance(allocate([wanted], node=index.node(host), pools=index.pools, classes=CLASSES.get, held=index.held,
+                                   features=index.features), Allocated)
+    except Invalid:
+        return False
+
+
+def wanted_of(asks: Any, under: Any) -> Object:
+    requests = [ask(f"r{place}", kind, **{key: value for key, value in exactly.items()
+                                          if key != "count" or "allocationMode" not in exactly})
+                for place, (kind, exactly) in enumerate(asks)]
+    return claim(*requests, constraints=under)
+
+
+@settings(max_examples=150, deadline=None)
+@given(WORLD, ASKS, UNDER)
+def test_counting_rules_out_nobody_who_could_serve(world: Any, asks: Any, under: Any) -> None:
+    parts, pages = built(world)
+    index = Index.of(parts, pages, [node(host) for host in HOSTS])
+    wanted = wanted_of(asks, under)
+    demands = [demand(wanted, CLASSES.get, index.features)]
+    passing = {index.names[row] for row in index.candidates(demands)}
+    able = {host for host in HOSTS if serves(index, wanted, host)}
+    assert able <= passing
+    if index.counted(demands):
+        assert able == passing, "where counting is said to be the answer it is"
+
+
+@settings(max_examples=60, deadline=None)
+@given(WORLD, WORLD, st.sets(st.sampled_from(HOSTS)), ASKS, UNDER)
+def test_the_same_however_the_news_arrived(first: Any, then: Any, gone: set[str], asks: Any, under: Any) -> None:
+    """An index that lived through one world answers in the next as one that was made for it."""
+    old_parts, old_pages = built(first)
+    index = Index.of([], [], [])
+    for part in old_parts:
+        index.put_slice(part["metadata"]["name"], part)
+    for each in old_pages:
+        index.put_page(each.host, each)
+    for host in HOSTS:
+        index.put_node(host, node(host))
+    wanted = wanted_of(asks, under)
+    index.candidates([demand(wanted, CLASSES.get, index.features)])
+    parts, pages = built(then)
+    for part in [*old_parts]:
+        index.put_slice(part["metadata"]["name"], None)
+    for part in parts:
+        index.put_slice(part["metadata"]["name"], part)
+    index.candidates([])
+    for each in pages:
+        index.put_page(each.host, each)
+    index.candidates([])
+    for host in gone:
+        index.put_node(host, None)
+        index.put_page(host, None)
+    left = [host for host in HOSTS if host not in gone]
+    made = Index.of(parts, [each for each in pages if each.host in left], [node(host) for host in left])
+    demands = [demand(wanted, CLASSES.get, index.features)]
+    assert [index.names[row] for row in index.candidates(demands)] == [made.names[row] for row in made.candidates(demands)]
+    assert (index.held.whole, index.held.shares, index.held.consumed) == (
+        made.held.whole, made.held.shares, made.held.consumed)
+
+
+def test_shares_come_and_go() -> None:
+    shared = {**device(0, "x", 0), "allowMultipleAllocations": True, "capacity": {"memory": {"value": "8Gi"}}}
+    index = Index.of(slices("a", [shared]), [], [node("a")])
+
+    def booked(*shares: str) -> Page:
+        out = Page(Page.blank("a"))
+        for place, amount in enumerate(shares):
+            out = Page(out.adding(Booking(DeviceId(DRIVER, "a", "d0"), Holder("ResourceClaim", "h", f"c{place}", f"u{place}"),
+                                          "r", "booked", SINCE, {"shareID": f"s{place}", "capacity": {"memory": amount}})))
+        return out
+
+    wanted = claim(ask("r", capacity={"requests": {"memory": "4Gi"}}))
+    for shares, fits in ((("4Gi",), True), (("4Gi", "2Gi"), False), (("2Gi",), True), ((), True), (("6Gi",), False)):
+        index.put_page("a", booked(*shares))
+        index.candidates([])
+        assert serves(index, wanted, "a") == fits, shares
+    assert index.limits("a").capacity == {DeviceId(DRIVER, "a", "d0"): {"memory": "8Gi"}}
+
+
+@pytest.mark.parametrize(("value", "text"), {"3": "3", "500m": "500000000n", "1.5Gi": "1610612736"}.items())
+def test_counters_are_told_exactly(value: str, text: str) -> None:
+    parts = slices("a", [device(0, "x", 0, card="card")], 4)
+    parts[0]["spec"]["devices"][0]["consumesCounters"][0]["counters"]["f"]["value"] = value
+    index = Index.of(parts, [], [node("a")])
+    index.candidates([])
+    assert index.uses(DeviceId(DRIVER, "a", "d0"), "a") == {"card": {"f": text}}
