@@ -16,6 +16,7 @@ from outfitter.scheduling import explain
 from outfitter.scheduling.fit import Used
 from outfitter.scheduling.index import Index
 from outfitter.scheduling.place import Placement, Refusal, Waiting, place, results
+from outfitter.scheduling.plugins import GivenDevice, Plugins
 
 DRIVER = "pci.example.com"
 SINCE = "2026-01-01T12:04:00Z"
@@ -409,6 +410,60 @@ def test_pools_are_looked_at_in_the_order_of_their_drivers() -> None:
     found = placed(pod("c"), [claim("c", ask("nic", deviceClassName="any"))], Index.of([first, second], [], [node("a")]))
     assert isinstance(found, Placement)
     assert [device.device for device, _ in results(found.claims[0][1])] == ["y"]
+
+
+class Picky:
+    name = "picky"
+
+    def filter(self, pod: Mapping[str, Any], node: Mapping[str, Any], devices: Sequence[GivenDevice]) -> str | None:
+        return f"{devices[0].name} is not for everybody" if node["metadata"]["name"] == "a" else None
+
+
+class Fan:
+    name = "fan"
+
+    def score(self, pod: Mapping[str, Any], node: Mapping[str, Any], devices: Sequence[GivenDevice]) -> float:
+        return 100.0 if node["metadata"]["name"] == "b" else 0.0
+
+
+def with_plugins(plugins: Plugins, **more: Any) -> Placement | Waiting:
+    return place(pod("c"), lambda namespace, name: claim("c"), CLASSES.get, Index.of([A, B], [], NODES), Used(),
+                 plugins=plugins, **more)
+
+
+def test_the_tighter_host_is_taken_and_said_why() -> None:
+    slices = [part("a", dev("a0", **VF), dev("a1", **VF)), part("b", dev("b0", **VF))]
+    found = placed(pod("c"), [claim("c")], Index.of(slices, [], NODES))
+    assert isinstance(found, Placement)
+    assert (found.host, found.why[:50]) == ("b", "pack: 1 device on 1 NUMA node and 1 PCIe root; the")
+
+
+def test_filters_of_others_are_asked_and_their_reason_is_told() -> None:
+    found = with_plugins(Plugins(filters=(Picky(),)))
+    assert isinstance(found, Placement)
+    assert found.host == "b"
+    alone = place(pod("c"), lambda namespace, name: claim("c"), CLASSES.get, Index.of([A], [], [node("a")]), Used(),
+                  plugins=Plugins(filters=(Picky(),)))
+    assert isinstance(alone, Waiting)
+    assert alone.summary == NONE + "plug-in picky: a0 is not for everybody"
+
+
+def test_scorers_of_others_count() -> None:
+    found = with_plugins(Plugins(scorers=(Fan(),)))
+    assert isinstance(found, Placement)
+    assert (found.host, found.why.rpartition("; ")[2]) == ("b", "plug-in fan: 100")
+
+
+def test_a_host_without_room_is_passed_over() -> None:
+    small = node("a")
+    small["status"]["allocatable"]["cpu"] = "1"
+    wanted = pod("c", containers=[{"name": "main", "resources": {"requests": {"cpu": "2"}}}])
+    found = placed(wanted, [claim("c")], Index.of([A, B], [], [small, node("b")]))
+    assert isinstance(found, Placement)
+    assert found.host == "b"
+    alone = placed(wanted, [claim("c")], Index.of([A], [], [small]))
+    assert isinstance(alone, Waiting)
+    assert alone.summary == NONE + "1 of 1 cpu free, 2 wanted"
 
 
 # -- explain: what a person reads

@@ -22,6 +22,7 @@ from outfitter.ledger import book
 from outfitter.scheduling.fit import Rooms, Used
 from outfitter.scheduling.index import Index
 from outfitter.scheduling.place import Placement, Waiting, place, results
+from outfitter.scheduling.plugins import Plugins
 from outfitter.store.base import Check, Replace, Write
 from outfitter.store.informer import key_of
 from outfitter.store.queue import Queue
@@ -34,8 +35,8 @@ TRIES = 8  # choices that others may spoil before the pod has to queue again
 class Schedule:
     name = "schedule"
 
-    def __init__(self, context: Context) -> None:
-        self._context, self._store = context, context.store
+    def __init__(self, context: Context, plugins: Plugins) -> None:
+        self._context, self._store, self._plugins = context, context.store, plugins
         self.queue = Queue(context.clock)
         self._one = asyncio.Lock()  # one choice at a time: two at once would only race each other for the same page
         self._pods = context.informer(kinds.POD)
@@ -116,7 +117,8 @@ class Schedule:
     async def _settle(self, pod: Object) -> Placement | Waiting:
         """Choose and book, again for as long as somebody else was faster on the host that was chosen."""
         for _ in range(TRIES):
-            verdict = place(pod, self._claim, self._classes.get, self._index, self._used, rooms=self._rooms)
+            verdict = place(pod, self._claim, self._classes.get, self._index, self._used, rooms=self._rooms,
+                            plugins=self._plugins)
             if isinstance(verdict, Waiting):
                 return verdict
             try:

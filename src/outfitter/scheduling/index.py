@@ -6,7 +6,7 @@ only where it can succeed. Counting never rules out a host that could serve; it 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from outfitter.api.device import DeviceId
@@ -17,7 +17,7 @@ from outfitter.scheduling.asks import Ask, Demand
 from outfitter.scheduling.constraints import Constraint
 from outfitter.scheduling.features import Features
 from outfitter.scheduling.held import Held
-from outfitter.scheduling.pools import Pools, Site
+from outfitter.scheduling.pools import Device, Pools, Site
 from outfitter.scheduling.tolerations import unbearable
 
 FEATURES = Features(device_binding_and_status=False, list_type_attributes=True)  # nobody waits for binding conditions here
@@ -166,6 +166,20 @@ class Index:
         """Hosts of which counting cannot tell: a selector has no answer for a device, or devices can be shared."""
         unclear = [row for row in rows if self._sites[row].shared or self._sites[row].fits(ask.selectors).wrong]
         return sorted({*passing, *unclear}) if unclear else passing
+
+    def open(self, row: int, demands: Sequence[Demand]) -> Iterator[Device]:
+        """The devices of a host that nobody has and that could serve one of the requests; all if nothing is asked for."""
+        asks = [ask for demand in demands for request in demand.requests for ask in request]
+        mask = self._free[row]
+        if asks:
+            wanted = 0
+            for ask in asks:
+                wanted |= self._column(ask.selectors)[row]
+            mask &= wanted
+        return (device for place, device in enumerate(self._sites[row].devices) if mask >> place & 1)
+
+    def device(self, row: int, name: DeviceId) -> Device | None:
+        return next((device for device in self._sites[row].devices if device.id == name), None)
 
     # -- columns
 

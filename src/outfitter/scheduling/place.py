@@ -3,7 +3,8 @@ host and each device."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +16,13 @@ from outfitter.scheduling import allocate as allocator
 from outfitter.scheduling.asks import Classes, Demand, demand
 from outfitter.scheduling.fit import Need, Rooms, Used
 from outfitter.scheduling.index import Index
+from outfitter.scheduling.plugins import GivenDevice, Plugins
+from outfitter.scheduling.score import Offer, Policy, Spot, rank, spot
 
 Claims = Callable[[str, str], Object | None]  # namespace, name -> ResourceClaim
 TOLD = 3  # hosts whose reasons stand in the one sentence
+LOOKED_AT = 8  # hosts that can take a pod and are compared
+NOBODY = Plugins()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,7 @@ class Placement:
 
     host: str
     claims: tuple[tuple[Object, Mapping[str, Any]], ...]  # claim -> its v1 AllocationResult
+    why: str = ""  # it was this host, for people
 
 
 def results(given: Mapping[str, Any]) -> list[tuple[DeviceId, Mapping[str, Any]]]:
@@ -60,7 +66,7 @@ def results(given: Mapping[str, Any]) -> list[tuple[DeviceId, Mapping[str, Any]]
 
 def place(
     pod: Object, claims: Claims, classes: Classes, index: Index, used: Used, *, rooms: Rooms | None = None,
-    everybody: bool = False,
+    plugins: Plugins = NOBODY, policy: Policy = "pack", everybody: bool = False,
 ) -> Placement | Waiting:
     """A host for a pod and devices for its claims that have none, or the reason why it waits; with `everybody` the reason of
     each host, which takes its time. `used`: what other pods take of the hosts; `rooms` keeps what was read of hosts."""
@@ -87,36 +93,60 @@ def place(
         need = Need.of(pod)
     except Invalid as error:
         return Waiting(error.message)
-    placer = _Placer(wanted, classes, index)
-
-    def unfit(host: str) -> Refusal | None:
-        if fixed is not None and host not in fixed:
-            return Refusal(f"the devices that the pod's claims hold are on {', '.join(sorted(fixed)) or 'no common host'}")
-        reasons = need.unfit((rooms or fresh).at(index.node(host)), used)
-        return Refusal("; ".join(reasons)) if reasons else None
-
-    fresh = Rooms()
-    return placer.place(demands, unfit, everybody)
-
-
-Unfit = Callable[[str], Refusal | None]  # why a host cannot take the pod whatever devices it has
+    placer = _Placer(pod, wanted, demands, classes, index)
+    placer.fixed, placer.need, placer.used, placer.rooms = fixed, need, used, rooms or Rooms()
+    placer.plugins, placer.policy = plugins, policy
+    return placer.place() or placer.waiting(everybody)
 
 
 class _Placer:
-    def __init__(self, wanted: Sequence[Object], classes: Classes, index: Index) -> None:
-        self.wanted, self.classes, self.index = wanted, classes, index
+    fixed: set[str] | None
+    need: Need
+    used: Used
+    rooms: Rooms
+    plugins: Plugins
+    policy: Policy
 
-    def place(self, demands: Sequence[Demand], unfit: Unfit, everybody: bool) -> Placement | Waiting:
-        for row in self.index.candidates(demands):
+    def __init__(self, pod: Object, wanted: Sequence[Object], demands: Sequence[Demand], classes: Classes,
+                 index: Index) -> None:
+        self.pod, self.wanted, self.demands, self.classes, self.index = pod, wanted, demands, classes, index
+
+    def place(self) -> Placement | None:
+        """The best of the first hosts that can take the pod."""
+        found: dict[str, tuple[Offer, allocator.Allocated]] = {}
+        extra: dict[str, tuple[float, Sequence[str]]] = {}
+        for row in self.index.candidates(self.demands):
             host = self.index.names[row]
-            if unfit(host) is None:
-                found = self._allocate(host)
-                if isinstance(found, allocator.Allocated):
-                    return Placement(host, tuple(zip(self.wanted, found.allocations, strict=True)))
+            if self._unfit(host) is not None:
+                continue
+            given = self._allocate(host)
+            if not isinstance(given, allocator.Allocated):
+                continue
+            devices, node = list(self._given(row, given)), self.index.node(host)
+            if self.plugins.refusals(self.pod, node, devices):
+                continue
+            if self.plugins.scorers:
+                points = self.plugins.points(self.pod, node, devices)
+                extra[host] = points.value, points.said
+            found[host] = self._offer(row, devices), given
+            if len(found) == LOOKED_AT:
+                break
+        if not found:
+            return None
+        best = rank((offer for offer, _ in found.values()), self.policy, extra=extra)[0]
+        return Placement(best.host, tuple(zip(self.wanted, found[best.host][1].allocations, strict=True)), best.why)
+
+    def waiting(self, everybody: bool) -> Waiting:
         names = self.index.names
-        told = names if everybody else names[:TOLD]
-        refusals = [(host, unfit(host) or self._refusal(host)) for host in told]
+        refusals = [(host, self._refusal(row, host)) for row, host in enumerate(names if everybody else names[:TOLD])]
         return Waiting(_summary(refusals, len(names)), tuple(refusals))
+
+    def _unfit(self, host: str) -> Refusal | None:
+        """Why a host cannot take the pod whatever devices it has."""
+        if self.fixed is not None and host not in self.fixed:
+            return Refusal(f"the devices that the pod's claims hold are on {', '.join(sorted(self.fixed)) or 'no common host'}")
+        reasons = self.need.unfit(self.rooms.at(self.index.node(host)), self.used)
+        return Refusal("; ".join(reasons)) if reasons else None
 
     def _allocate(self, host: str) -> allocator.Allocated | allocator.Refusal | Refusal:
         try:
@@ -125,10 +155,29 @@ class _Placer:
         except Unsatisfiable as error:  # a selector that has no answer for a device of this host
             return Refusal(error.message)
 
-    def _refusal(self, host: str) -> Refusal:
+    def _given(self, row: int, given: allocator.Allocated) -> Iterator[GivenDevice]:
+        for one in given.allocations:
+            for name, result in results(one):
+                device = self.index.device(row, name)
+                raw = device.raw if device is not None else {}
+                numa, root = spot(raw)
+                said = {key: next(iter(value.values()), None) for key, value in (raw.get("attributes") or {}).items()}
+                yield GivenDevice(name.driver, name.pool, name.device, result["request"], numa, root, said)
+
+    def _offer(self, row: int, devices: Sequence[GivenDevice]) -> Offer:
+        host = self.index.names[row]
+        room = self.rooms.at(self.index.node(host))
+        return Offer(host, tuple(Spot(one.numa, one.pcie_root) for one in devices),
+                     Counter(spot(device.raw) for device in self.index.open(row, self.demands)),
+                     room.share(self.used, "cpu"), room.share(self.used, "memory"))
+
+    def _refusal(self, row: int, host: str) -> Refusal:
+        if unfit := self._unfit(host):
+            return unfit
         found = self._allocate(host)
-        if isinstance(found, allocator.Allocated):  # let go of since it was asked
-            return Refusal("it could take the pod by now")
+        if isinstance(found, allocator.Allocated):
+            minds = self.plugins.refusals(self.pod, self.index.node(host), list(self._given(row, found)))
+            return Refusal("; ".join(minds) or "it could take the pod by now")
         ordered = sorted(found.details, key=lambda text: "held by" not in text)
         return Refusal(found.summary, tuple(ordered))
 

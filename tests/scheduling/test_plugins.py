@@ -1,0 +1,237 @@
+"""Plug-ins: an installed package is found, a broken one keeps the program from starting, one that fails is named."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outfitter.errors import Refused
+from outfitter.scheduling import plugins, score
+from outfitter.scheduling.plugins import GROUP, Filter, GivenDevice, Plugins, Points, Scorer
+
+EXAMPLE = Path(__file__).parent.parent / "plugins" / "team_rules"
+NOTHING: Sequence[GivenDevice] = ()
+
+
+def thing(name: str, team: str = "") -> dict[str, Any]:
+    return {"metadata": {"name": name, "labels": {"team": team} if team else {}}}
+
+
+# -- an installed package
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example, built and installed as a user would, without a network."""
+    source, target = tmp_path_factory.mktemp("source") / "team_rules", tmp_path_factory.mktemp("site")
+    shutil.copytree(EXAMPLE, source)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation",
+         "--no-index", "--target", str(target), str(source)], check=True, capture_output=True, text=True, timeout=120)
+    return target
+
+
+@pytest.fixture
+def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plugins]:
+    monkeypatch.syspath_prepend(site)
+    yield plugins.load()
+    sys.modules.pop("team_rules", None)
+
+
+def test_an_installed_package_is_found(installed: Plugins) -> None:
+    assert [one.name for one in installed.filters] == ["keep-apart"]
+    assert [one.name for one in installed.scorers] == ["own-hosts"]
+
+
+FILTERED = {
+    "team a off the hosts of team b": (
+        thing("p", "a"), thing("h", "b"), ("plug-in keep-apart: the host is for team b, the pod is of team a",)),
+    "team a on its own": (thing("p", "a"), thing("h", "a"), ()),
+    "team a on a host of nobody": (thing("p", "a"), thing("h"), ()),
+    "a pod of nobody": (thing("p"), thing("h", "b"), ()),
+}
+
+
+@pytest.mark.parametrize("name", FILTERED)
+def test_the_filter_of_the_example(name: str, installed: Plugins) -> None:
+    pod, node, says = FILTERED[name]
+    assert installed.refusals(pod, node) == says
+
+
+def test_the_scorer_of_the_example_moves_a_pod_to_its_own_hosts(installed: Plugins) -> None:
+    pod, nodes = thing("p", "a"), [thing("h1"), thing("h2", "a")]
+    extra = {node["metadata"]["name"]: installed.points(pod, node) for node in nodes}
+    ranked = score.rank([score.Offer("h1"), score.Offer("h2")],
+                        extra={host: (points.value, points.said) for host, points in extra.items()})
+    assert [one.host for one in ranked] == ["h2", "h1"]
+    assert ranked[0].why.endswith("; plug-in own-hosts: 100")
+
+
+@pytest.mark.usefixtures("installed")
+def test_one_may_be_left_out() -> None:
+    rest = plugins.load(leave_out=["keep-apart"])
+    assert (len(rest.filters), len(rest.scorers)) == (0, 1)
+
+
+def test_without_packages_there_are_none() -> None:
+    none = plugins.load(found=[])
+    assert none == Plugins()
+    assert none.refusals(thing("p"), thing("h")) == ()
+    assert none.points(thing("p"), thing("h")) == Points(0.0)
+
+
+# -- what is wrong at the start
+
+
+class Good:
+    name = "good"
+
+    def filter(self, pod: Any, node: Any, devices: Any) -> str | None:
+        return None
+
+    def score(self, pod: Any, node: Any, devices: Any) -> float:
+        return 1.0
+
+
+class Misnamed(Good):
+    name = "other"
+
+
+class Idle:
+    name = "idle"
+
+
+class Deaf:
+    name = "deaf"
+    filter = "yes"
+
+
+def failing() -> Good:
+    raise RuntimeError("no licence")
+
+
+made = Good()
+HERE = __name__
+
+
+def entry(name: str, value: str) -> metadata.EntryPoint:
+    return metadata.EntryPoint(name, f"{HERE}:{value}" if ":" not in value else value, GROUP)
+
+
+BROKEN = {
+    "no such module": ([entry("lost", "nowhere_at_all:X")], r"lost \(nowhere_at_all:X\) cannot be loaded: ModuleNotFoundError"),
+    "no such object": ([entry("lost", "Nobody")], r"lost .* cannot be loaded: AttributeError"),
+    "it fails while it is made": ([entry("good", "failing")], r"good .* cannot be loaded: RuntimeError: no licence"),
+    "neither filter nor scorer": ([entry("idle", "Idle")], r"idle .* has neither filter\(pod, node, devices\) nor score"),
+    "what should be a method is none": ([entry("deaf", "Deaf")], r"deaf .* has a filter that cannot be called"),
+    "another name": ([entry("good", "Misnamed")], r"good .* calls itself 'other': its name must be that of its entry point"),
+    "the same name twice": ([entry("good", "Good"), entry("good", "made")], r"good .* has the name of another one"),
+    "all of them are named": ([entry("lost", "Nobody"), entry("idle", "Idle")], r"idle .*; lost .*\. Repair or uninstall it"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_plugin_keeps_the_program_from_starting(name: str) -> None:
+    entries, message = BROKEN[name]
+    with pytest.raises(Refused, match=message):
+        plugins.load(found=entries)
+
+
+def test_what_is_left_out_may_be_broken_but_must_be_there() -> None:
+    assert plugins.load(leave_out=["lost"], found=[entry("lost", "Nobody"), entry("good", "Good")]).filters[0].name == "good"
+    with pytest.raises(Refused, match="lots is to be left out, but there is no such plug-in"):
+        plugins.load(leave_out=["lots"], found=[entry("lost", "Good")])
+
+
+def test_a_class_a_function_or_an_object() -> None:
+    assert plugins.load(found=[entry("good", "made")]).filters == (made,)
+    loaded = plugins.load(found=[entry("good", "Good")])
+    assert list[object](loaded.filters) == list[object](loaded.scorers)
+    assert isinstance(loaded.filters[0], Filter)
+    assert isinstance(loaded.scorers[0], Scorer)
+
+
+# -- what is wrong while they are asked
+
+
+class Answers:
+    def __init__(self, name: str, answer: Any) -> None:
+        self.name, self.answer = name, answer
+
+    def filter(self, pod: Any, node: Any, devices: Sequence[GivenDevice]) -> Any:
+        return self._say(devices)
+
+    def score(self, pod: Any, node: Any, devices: Sequence[GivenDevice]) -> Any:
+        return self._say(devices)
+
+    def _say(self, devices: Sequence[GivenDevice]) -> Any:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer(devices) if callable(self.answer) else self.answer
+
+
+def no_number(answer: str) -> Points:
+    return Points(0.0, (f"plug-in x failed (TypeError: it answered {answer}, which is no number), so it adds nothing",))
+
+
+FAILED = "plug-in x failed (KeyError: 'zone')"
+ASKED: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "it does not mind": (None, ()),
+    "a reason": ("too hot", ("plug-in x: too hot",)),
+    "no reason": ("", ("plug-in x: no, without a reason",)),
+    "an exception says no": (KeyError("zone"), (f"{FAILED}, so nobody knows whether the pod may run here",)),
+    "an answer of another kind says no": (True, (
+        "plug-in x failed (TypeError: it answered True, which is neither a reason nor None), "
+        "so nobody knows whether the pod may run here",)),
+    "it sees the devices": (lambda devices: devices[0].name, ("plug-in x: gpu-0",)),
+}
+SCORED: dict[str, tuple[Any, Points]] = {
+    "a number": (12.5, Points(12.5, ("plug-in x: 12.5",))),
+    "a whole number": (7, Points(7.0, ("plug-in x: 7",))),
+    "below nothing": (-5, Points(0.0, ("plug-in x: 0",))),
+    "beyond the most": (1e9, Points(100.0, ("plug-in x: 100",))),
+    "beyond all": (float("inf"), Points(100.0, ("plug-in x: 100",))),
+    "beyond what a float can hold": (10**400, Points(100.0, ("plug-in x: 100",))),
+    "no number": (float("nan"), no_number("nan")),
+    "a text": ("9", no_number("'9'")),
+    "nothing": (None, no_number("None")),
+    "yes": (True, no_number("True")),
+    "an exception": (KeyError("zone"), Points(0.0, (f"{FAILED}, so it adds nothing",))),
+    "it sees the devices": (len, Points(1.0, ("plug-in x: 1",))),
+}
+GPU = GivenDevice("gpu.example.com", "h", "gpu-0", "gpu", 0, "pci0000:00", {"gpu.example.com/model": "a"})
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_filters(name: str) -> None:
+    answer, says = ASKED[name]
+    both = Plugins((Answers("x", answer), Good()))
+    assert both.refusals(thing("p"), thing("h"), [GPU]) == says
+
+
+@pytest.mark.parametrize("name", SCORED)
+def test_scorers(name: str) -> None:
+    answer, points = SCORED[name]
+    assert Plugins(scorers=(Answers("x", answer),)).points(thing("p"), thing("h"), [GPU]) == points
+
+
+def test_every_filter_is_asked_and_every_score_is_added() -> None:
+    two = Plugins((Answers("x", "one"), Answers("y", "two")), (Answers("x", KeyError("zone")), Answers("y", 3), Good()))
+    assert two.refusals(thing("p"), thing("h"), NOTHING) == ("plug-in x: one", "plug-in y: two")
+    assert two.points(thing("p"), thing("h"), NOTHING) == Points(
+        4.0, (f"{FAILED}, so it adds nothing", "plug-in y: 3", "plug-in good: 1"))
+
+
+def test_an_interrupt_is_not_a_reason() -> None:
+    def stop(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Plugins((Answers("x", stop),)).refusals(thing("p"), thing("h"), NOTHING)
