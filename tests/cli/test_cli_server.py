@@ -256,6 +256,50 @@ def test_why_of_pods_and_claims(say: Say) -> None:
     assert both == say("why", "vmi/blue", "vmi/green").out == say("why", "blue").out + say("why", "green").out
 
 
+NOBODY = """
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstance
+metadata: {name: plain}
+spec: {domain: {devices: {}}}
+"""
+
+
+def test_a_plan_says_where_and_what_and_writes_nothing(say: Say) -> None:
+    before = say("get", "vmi,pods,resourceclaims,pages", "-o", "name").out
+    plain = say("plan", "-f", "-", stdin=NOBODY).out
+    assert plain.startswith("vmi/plain would go to node-0 (pack: ")
+    again = say("plan", "-f", str(EXAMPLE)).out
+    assert "vmi/blue would wait: 0/1 hosts are available" in again
+    assert "pci-0000-3b-00-0-vf0: held by vmi/blue" in again
+    assert say("get", "vmi,pods,resourceclaims,pages", "-o", "name").out == before
+    nothing = say("plan", "-f", str(EXAMPLE / "1-class.yaml"), code=1).err
+    assert "neither a VirtualMachineInstance nor a Pod" in nothing
+
+
+def test_a_plan_takes_what_the_file_brings_along(say: Say) -> None:
+    wanted = """
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: card}
+spec: {selectors: [{cel: {expression: 'device.attributes["pci.outfitter.dev"].kind == "PF"'}}]}
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: whole}
+spec: {devices: {requests: [{name: card, exactly: {deviceClassName: card}}]}}
+---
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstance
+metadata: {name: big}
+spec:
+  domain: {devices: {hostDevices: [{name: card, claimName: it, requestName: card}]}}
+  resourceClaims: [{name: it, resourceClaimName: whole}]
+"""
+    out = say("plan", "-f", "-", stdin=wanted).out
+    assert "vmi/big would wait: 0/1 hosts are available" in out
+    assert "none of its 1 devices is what request card (card) asks for" in out
+
+
 def test_the_domain_of_a_machine(say: Say) -> None:
     assert "<name>default_blue</name>" in say("domxml", "blue").out
     assert say("domxml", "vmi/blue").out == say("domxml", "blue").out

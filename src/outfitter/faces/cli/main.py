@@ -75,8 +75,8 @@ def commands(up: Up) -> click.Group:
         up(data=data or default_data(), port=port, simulation=simulation, settings=settings, kubeconfig=kubeconfig,
            verbose=verbose)
 
-    for command in (_get, _apply, _delete, _describe, _why, _domxml, _devices, _device, _history, _providers, scan, config,
-                    _version):
+    for command in (_get, _apply, _delete, _describe, _why, _plan, _domxml, _devices,
+                    _device, _history, _providers, scan, config, _version):
         outfit.add_command(command)
     return outfit
 
@@ -155,6 +155,15 @@ def _describe(context: click.Context, words: tuple[str, ...]) -> None:
 def _why(context: click.Context, words: tuple[str, ...]) -> None:
     """Say why a machine, pod or claim waits, or what it holds."""
     _work(context, "why", words)
+
+
+@click.command("plan")
+@click.option("-f", "--filename", "files", multiple=True, required=True, metavar="FILE|DIR|-", help="What to plan for.")
+@_place
+@click.pass_context
+def _plan(context: click.Context, files: tuple[str, ...]) -> None:
+    """Say where machines would go and what they would get, without doing it."""
+    _work(context, "plan.plan", files)
 
 
 @click.command("domxml")

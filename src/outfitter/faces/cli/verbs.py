@@ -143,7 +143,7 @@ async def describe(client: Client, words: Sequence[str]) -> None:
         obj = await client.store.get(kind, name, client.place(kind))
         lines = await show.description(client, kind, obj)
         if kind in EXPLAINED:
-            lines += ["Why:", *(f"  {line}" for line in EXPLAINED[kind](await _facts(client), obj))]
+            lines += ["Why:", *(f"  {line}" for line in EXPLAINED[kind](await facts(client), obj))]
         show.say([*([""] if number else []), *lines])
 
 
@@ -154,7 +154,7 @@ WORDS = {"vm": kinds.INSTANCE, "claim": kinds.RESOURCE_CLAIM}
 async def why(client: Client, words: Sequence[str]) -> None:
     for kind, name in _questions(words):
         found, obj = await _find(client, kind, name)
-        show.say(EXPLAINED[found](await _facts(client), obj))
+        show.say(EXPLAINED[found](await facts(client), obj))
 
 
 def _questions(words: Sequence[str]) -> list[tuple[Kind | None, str]]:
@@ -188,7 +188,7 @@ async def _find(client: Client, kind: Kind | None, name: str) -> tuple[Kind, Obj
     raise NotFound(f"there is no machine, pod or claim {name!r} in namespace {client.namespace}")
 
 
-async def _facts(client: Client) -> explain.Facts:
+async def facts(client: Client) -> explain.Facts:
     async def everything(kind: Kind) -> list[Object]:
         return (await client.store.list(kind)).items
 
