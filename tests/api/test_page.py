@@ -411,3 +411,23 @@ def test_only_the_newest_complete_pools_count() -> None:
                           part("c", "torn", 3, 2), part("old", "torn", 2, 1)])
     names = {pool: [entry["metadata"]["name"] for entry in parts] for (_, pool), parts in found.items()}
     assert names == {"whole": ["a2", "b2"]}
+
+
+@pytest.mark.parametrize(("first", "second", "together"), [
+    ({"whole": True, "counters": {"pf": {"f": "1"}}}, {"whole": True}, False),
+    ({"whole": True, "counters": {"other": {"f": "1"}}}, {"whole": True}, True),
+    ({"whole": True}, {"whole": True}, True),
+], ids=["a part, and the card that no longer says so", "of another card", "nothing in common"])
+def test_a_card_and_a_part_of_it_exclude_each_other_even_when_one_does_not_say_so(
+    first: dict[str, Any], second: dict[str, Any], together: bool
+) -> None:
+    part = Booking(DeviceId("d", "n", "pf-vf0"), Holder("ResourceClaim", "h", "a", "uid-a"), "r", "booked", "t", first)
+    card = Booking(DeviceId("d", "n", "pf"), Holder("ResourceClaim", "h", "b", "uid-b"), "r", "booked", "t", second)
+    limits = Limits(counters={("d", "n", "pf"): {"f": "1"}, ("d", "n", "other"): {"f": "1"}})
+    for one, other in ((part, card), (card, part)):
+        page = Page(Page(Page.blank("n")).holding([one], limits))
+        if together:
+            page.holding([other], limits)
+        else:
+            with pytest.raises(AlreadyHeld, match="cannot be together"):
+                page.holding([other], limits)

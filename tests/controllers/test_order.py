@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from typing import cast
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
 
 from outfitter.api import kinds
+from outfitter.api.page import Page
 from outfitter.controllers.claims import PodClaims
 from outfitter.errors import Forbidden
-from outfitter.store.base import Store
+from outfitter.ledger import book
+from outfitter.store.base import Event, Store
+from outfitter.store.memory import Memory
 from tests.controllers import scene as scenes
 
 
@@ -100,3 +107,37 @@ async def test_a_claim_that_cannot_be_made_says_why() -> None:
 
         await scene.reach(said, "the pod's event")
         await scene.waits("blue", "DevicesReady", "claim network has not been made yet")
+
+
+async def test_a_claim_that_is_booked_again_while_it_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """News of pages come later than those of claims, and a claim is booked for its next pod when the old one lets go."""
+    change, watch = book.change_page, Memory.watch
+
+    async def slow(store: Store, host: str, *arguments: Any, **more: Any) -> Page:
+        if not more.get("also"):
+            for _ in range(300):
+                await asyncio.sleep(0)
+        return await change(store, host, *arguments, **more)
+
+    async def late(self: Memory, kind: kinds.Kind, *arguments: Any, **more: Any) -> AsyncIterator[Event]:
+        async for event in watch(self, kind, *arguments, **more):
+            if kind == kinds.LEDGER_PAGE:
+                for _ in range(40):
+                    await asyncio.sleep(0)
+            yield event
+
+    monkeypatch.setattr(book, "change_page", slow)
+    monkeypatch.setattr(Memory, "watch", late)
+    async with scenes.embedded(1) as scene:
+        await scene.classes()
+        await scene.claim("shared")
+        for name in ("one", "two"):
+            await scene.create(kinds.POD, name, {"containers": [{"name": "main"}], "resourceClaims": [
+                {"name": "network", "resourceClaimName": "shared"}]})
+            await scene.product.settle()  # type: ignore[attr-defined]
+        await scene.delete(kinds.POD, "one")
+        for _ in range(5):
+            await scene.product.settle()  # type: ignore[attr-defined]
+            assert scene.clock is not None
+            scene.clock.advance(1)
+        await scene.check_books()

@@ -89,6 +89,15 @@ class Booking:
         return (self.device == other.device and self.key != other.key and self.counted and other.counted
                 and not (self.shared and other.shared))
 
+    def excludes(self, other: Booking) -> bool:
+        """One is the card that the other is a part of, and was published without saying so: the parts were switched off, or on,
+        while somebody had one. Where both say it their amounts are counted."""
+        one, two = self.device, other.device
+        if (one.driver, one.pool) != (two.driver, two.pool) or not (self.counted and other.counted):
+            return False
+        mine, theirs = self.amount.get("counters") or {}, other.amount.get("counters") or {}
+        return (two.device in mine and two.device not in theirs) or (one.device in theirs and one.device not in mine)
+
     def to_object(self) -> Object:
         out = {"device": device_object(self.device), "holder": self.holder.to_object(),
                "request": self.request, "state": self.state, "since": self.since, "amount": self.amount}
@@ -322,6 +331,10 @@ class Page:
             for taken in there[booking.device]:
                 if taken.clashes(booking):
                     raise AlreadyHeld(booking.device.short, by=str(taken.holder), since=taken.since)
+            for taken in self.bookings:
+                if taken.excludes(booking):
+                    raise AlreadyHeld(f"{taken.device.short}, with which {booking.device.device} cannot be together,",
+                                      by=str(taken.holder), since=taken.since)
             there[booking.device].append(booking)
         shares = [booking for booking in fresh if booking.shared]
         for device in dict.fromkeys(booking.device for booking in shares):

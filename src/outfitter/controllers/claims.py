@@ -3,6 +3,7 @@ over, and written again from the page when a status was lost."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -159,10 +160,11 @@ class Claims:
         """The page is the truth: a claim that lost its status gets it again, or is let go of when it is over."""
         current = await self._store.get(kinds.RESOURCE_CLAIM, claim["metadata"]["name"], claim["metadata"]["namespace"])
         page = await book.read(self._store, page.host)  # an informer that is behind would bring back what was let go
-        bookings = page.of(claim["metadata"]["uid"])
-        if claim["metadata"].get("deletionTimestamp") or all(booking.state == "released" for booking in bookings):
-            if all(booking.state != "prepared" for booking in bookings):
-                await book.release(self._store, page.host, claim["metadata"]["uid"])
+        uid, going = claim["metadata"]["uid"], bool(claim["metadata"].get("deletionTimestamp"))
+        bookings = page.of(uid)
+        if going or all(booking.state == "released" for booking in bookings):
+            # Decided on the page as it is when it is replaced: by then the claim may have been booked for its next pod.
+            await book.change_page(self._store, page.host, lambda now: _given_back(now, uid, going))
             return
         if (current.get("status") or {}).get("allocation") or current["metadata"]["uid"] != claim["metadata"]["uid"]:
             return
@@ -186,8 +188,15 @@ class Claims:
                     claim = await self._store.get(kinds.RESOURCE_CLAIM, name, namespace)
                 except NotFound:
                     claim = None
-                if (claim is None or claim["metadata"]["uid"] != holder.uid) and booking.state != "prepared":
-                    await book.release(self._store, page.host, holder.uid)
+                if claim is None or claim["metadata"]["uid"] != holder.uid:
+                    await book.change_page(self._store, page.host, functools.partial(_given_back, uid=holder.uid, going=True))
+
+
+def _given_back(page: Page, uid: str, going: bool) -> Object:
+    """The page without a claim that is over: the host has let go of all of it, or it is going and the host never had it."""
+    mine = page.of(uid)
+    over = all(booking.state != "prepared" if going else booking.state == "released" for booking in mine)
+    return page.without(uid) if mine and over else page.object
 
 
 def amount(result: Mapping[str, Any], counters: Mapping[str, Mapping[str, str]]) -> Object:

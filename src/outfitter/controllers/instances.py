@@ -103,11 +103,21 @@ class Instances:
             new["activePods"] = {pod["metadata"]["uid"]: node or ""}
             new["conditions"] = self._conditions(new, pod)
         elif phase in ("Scheduled", "Running"):
+            if await self._has_pod(instance):
+                return  # the news of it is on its way
             new["phase"] = "Failed"
             new["conditions"] = conditions.with_condition(
                 status.get("conditions"), Condition("Ready", False, "PodTerminating", "its pod is gone"), self._context.now())
         if new != status:
             await self._patch(instance, {"status": _changes(status, new)}, "status")
+
+    async def _has_pod(self, instance: Object) -> bool:
+        """Asks the store: a pod that the informer has not seen yet is not a pod that is gone."""
+        try:
+            pod = await self._store.get(kinds.POD, render.pod_name(instance), instance["metadata"]["namespace"])
+        except NotFound:
+            return False
+        return not pod["metadata"].get("deletionTimestamp")
 
     def _phase(self, phase: str, pod: Object) -> str:
         state = (pod.get("status") or {}).get("phase")

@@ -121,16 +121,17 @@ class Schedule:
                             plugins=self._plugins)
             if isinstance(verdict, Waiting):
                 return verdict
+            lost: Conflict | None = None
             try:
                 await self._bind(pod, verdict)
+            except (AlreadyHeld, OutOfService) as error:
+                lost = error
+            self._see(verdict.host, await book.read(self._store, verdict.host))
+            if lost is None:
                 if self._pods.get(key_of(pod)) is not None:  # else it went meanwhile, and nobody would take it off again
                     self._used.add({**pod, "spec": {**pod["spec"], "nodeName": verdict.host}})
                 return verdict
-            except (AlreadyHeld, OutOfService) as error:
-                lost = error
-            finally:
-                self._see(verdict.host, await book.read(self._store, verdict.host))
-        raise lost
+        return Waiting(f"0/{len(self._index.names)} hosts are available: {lost}")
 
     async def _behind(self, pod: Object) -> bool:
         """A claim that is about to be made from its template, or that the store has and the informer does not, wakes us."""

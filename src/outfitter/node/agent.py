@@ -190,10 +190,12 @@ class Agent:
         containers = [{"name": container["name"], "ready": True, "started": True, "restartCount": 0, "imageID": "",
                        "image": container.get("image", ""), "state": {"running": {"startedAt": now}}}
                       for container in pod["spec"]["containers"]]
-        return await self._store.patch(kinds.POD, pod["metadata"]["name"], {"status": {
-            "phase": "Running", "startTime": now, "conditions": have, "containerStatuses": containers,
-            "reason": None, "message": None,
-        }}, pod["metadata"]["namespace"], subresource="status")
+        status = {"phase": "Running", "startTime": now, "conditions": have, "containerStatuses": containers,
+                  "reason": None, "message": None}
+        # At the revision that was read: whoever wrote conditions since does not lose them.
+        return await self._store.patch(kinds.POD, pod["metadata"]["name"], {
+            "metadata": {"resourceVersion": pod["metadata"]["resourceVersion"]}, "status": status,
+        }, pod["metadata"]["namespace"], subresource="status")
 
     async def _start(self, host: Host, pod: Object, instance: Object) -> None:
         if machine.unsettled_devices(instance, pod, lambda namespace, name: self._claims.get(f"{namespace}/{name}")):

@@ -1,0 +1,232 @@
+"""What must be true of pages, claims, pods and domains: at every moment, of every change of a page, and at rest. Each function
+gives sentences, one for each thing that is wrong. They know the objects that users see and nothing of how they came about."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from outfitter.api import conditions, kinds, machine
+from outfitter.api.device import DeviceId
+from outfitter.api.hypervisor import Domain
+from outfitter.api.kinds import Kind, Object
+from outfitter.api.page import MARKS, Booking, Page
+from outfitter.cel import quantity
+
+Key = tuple[str, str]  # namespace and name
+
+
+@dataclass
+class Books:
+    """Everything there is at one moment."""
+
+    objects: dict[Kind, dict[Key, Object]] = field(default_factory=lambda: defaultdict(dict))
+    domains: Mapping[str, Collection[Domain]] = field(default_factory=dict)  # host -> what runs there
+    names: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (host, address) -> device, of all that ever was there
+    parents: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (host, VF) -> the function that it is a part of
+    served: Collection[str] = ()  # hosts whose node agent runs
+    counters: dict[tuple[str, str, str], str] = field(default_factory=dict)  # (pool, set, counter) -> the most ever published
+
+    def all(self, kind: Kind) -> list[Object]:
+        return list(self.objects[kind].values())
+
+    @property
+    def pages(self) -> list[Page]:
+        return [Page(obj) for obj in self.all(kinds.LEDGER_PAGE)]
+
+    @property
+    def bookings(self) -> list[Booking]:
+        return [booking for page in self.pages for booking in page.bookings]
+
+    def parent(self, device: DeviceId) -> DeviceId | None:
+        name = self.parents.get((device.pool, device.device))
+        return DeviceId(device.driver, device.pool, name) if name else None
+
+
+def results(claim: Object) -> list[DeviceId]:
+    given = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
+    return [DeviceId(one["driver"], one["pool"], one["device"]) for one in given.get("results") or ()]
+
+
+# -- at every moment
+
+
+def moment(books: Books) -> Iterator[str]:
+    holders: dict[DeviceId, list[Booking]] = defaultdict(list)
+    for booking in books.bookings:
+        holders[booking.device].append(booking)
+    for device, those in holders.items():
+        if len(those) > 1 and not all(booking.shared for booking in those):
+            yield f"{device.short} is held by {' and by '.join(str(booking.holder) for booking in those)}"
+        if (parent := books.parent(device)) in holders:
+            yield f"{device.short} is held, and so is {parent.short}, of which it is a part"
+    yield from _counters(books)
+    yield from _domains(books, holders)
+    held = {(booking.holder.uid, booking.device) for booking in books.bookings}
+    for claim in books.all(kinds.RESOURCE_CLAIM):
+        for device in results(claim):
+            if (claim["metadata"]["uid"], device) not in held:
+                yield f"claim {claim['metadata']['name']} has {device.short}, and no page says so"
+
+
+def _counters(books: Books) -> Iterator[str]:
+    used: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for booking in books.bookings:
+        for name, counters in (booking.amount.get("counters") or {}).items():
+            for counter, amount in counters.items():
+                used[booking.device.pool, name, counter].append(str(amount))
+    for place, amounts in used.items():
+        total = sum(map(quantity.parse, amounts), quantity.of(0))
+        if total > quantity.parse(books.counters.get(place, "0")):
+            yield f"{total} of {place} are booked and {books.counters.get(place, 'none')} were published"
+
+
+def _domains(books: Books, holders: Mapping[DeviceId, list[Booking]]) -> Iterator[str]:
+    prepared = {(device.pool, device.device) for device, those in holders.items()
+                if any(booking.state == "prepared" for booking in those)}
+    for host, domains in books.domains.items():
+        seen: dict[str, str] = {}
+        for domain in domains:
+            for address in domain.devices:
+                name = books.names[host, address]
+                if (host, name) not in prepared:
+                    yield f"{name} is used by {domain.name} on {host} and not prepared"
+                if name in seen:
+                    yield f"{name} is used by {seen[name]} and by {domain.name} on {host}"
+                seen[name] = domain.name
+
+
+def change(old: Page, new: Page) -> Iterator[str]:
+    """Of one write of a page: what was out of service is not given to anybody new."""
+    had = {booking.key for booking in old.bookings}
+    marked = {mark.device: which for which in MARKS for mark in old.marks(which)}
+    for booking in new.bookings:
+        if booking.key not in had and booking.device in marked:
+            yield f"{booking.device.short} is {marked[booking.device]} and was booked for {booking.holder}"
+
+
+# -- at rest
+
+
+def rest(books: Books) -> Iterator[str]:
+    """When nobody has anything left to do. What is on a host that nobody serves cannot move, and is left out."""
+    yield from _agree(books)
+    yield from _leaks(books)
+    yield from _machines(books)
+    yield from _waiting(books)
+
+
+def _agree(books: Books) -> Iterator[str]:
+    claims = books.all(kinds.RESOURCE_CLAIM)
+    promised = sorted((claim["metadata"]["uid"], device) for claim in claims for device in results(claim))
+    booked = sorted((booking.holder.uid, booking.device) for booking in books.bookings)
+    if promised != booked:
+        yield f"claims say {promised}, pages say {booked}"
+
+
+def _leaks(books: Books) -> Iterator[str]:
+    uids = {claim["metadata"]["uid"] for claim in books.all(kinds.RESOURCE_CLAIM)}
+    for booking in books.bookings:
+        if booking.device.pool in books.served and (booking.holder.uid not in uids or booking.state == "released"):
+            yield f"{booking.device.short} is {booking.state} for {booking.holder}, which no longer has a use for it"
+    for claim in books.all(kinds.RESOURCE_CLAIM):
+        meta, status = claim["metadata"], claim.get("status") or {}
+        here = {device.pool for device in results(claim)} <= set(books.served)
+        users = [user for user in status.get("reservedFor") or () if _alive(books, meta["namespace"], user)]
+        if here and status.get("allocation") and not users:
+            yield f"claim {meta['name']} has devices and no user: {status}"
+        if here and meta.get("deletionTimestamp") and not users:
+            yield f"claim {meta['name']} was deleted, nobody uses it, and it is still there: {claim}"
+        for owner in meta.get("ownerReferences") or ():
+            if here and (meta["namespace"], owner["name"]) not in books.objects[kinds.POD]:
+                yield f"claim {meta['name']} outlived its pod"
+
+
+def _alive(books: Books, namespace: str, user: Mapping[str, Any]) -> bool:
+    pod = books.objects[kinds.POD].get((namespace, user["name"]))
+    return (pod is not None and pod["metadata"]["uid"] == user["uid"]
+            and (pod.get("status") or {}).get("phase") not in machine.FINAL)
+
+
+def _machines(books: Books) -> Iterator[str]:
+    instances = {obj["metadata"]["uid"]: obj for obj in books.all(kinds.INSTANCE)}
+    running = {uid for uid, obj in instances.items() if (obj.get("status") or {}).get("phase") == "Running"
+               and obj["status"].get("nodeName") in books.served}
+    there = {domain.uid for host in books.served for domain in books.domains.get(host, ())}
+    if running != there:
+        yield f"machines that run: {sorted(running)}; domains: {sorted(there)}"
+    for host in books.served:
+        for domain in books.domains.get(host, ()):
+            if domain.uid in instances:
+                wanted = sorted(_given(books, instances[domain.uid]))
+                have = sorted(books.names[host, address] for address in domain.devices)
+                if wanted != have:
+                    yield f"{domain.name} has {have}, and its claims {wanted}"
+    for pod in books.all(kinds.POD):
+        status, name = pod.get("status") or {}, pod["metadata"]["name"]
+        if pod["spec"].get("nodeName") not in books.served:
+            continue
+        if pod["metadata"].get("deletionTimestamp"):
+            yield f"pod {name} was deleted and is still there"
+        elif status.get("phase") == "Pending":
+            yield f"pod {name} has a host and does not run: {status}"
+        elif status.get("reason") in ("SyncFailed", "DomainGone"):
+            yield f"pod {name} failed: {status}"
+        if not conditions.is_true(pod, "PodScheduled"):
+            yield f"pod {name} has a host and says that it has none: {status}"
+
+
+def _given(books: Books, instance: Object) -> Iterator[str]:
+    for pod in books.all(kinds.POD):
+        reference = machine.owner(pod, kinds.INSTANCE.kind)
+        if reference is not None and reference["uid"] == instance["metadata"]["uid"]:
+            for name in {name for _, name in machine.claim_names(pod) if name}:
+                claim = books.objects[kinds.RESOURCE_CLAIM].get((pod["metadata"]["namespace"], name))
+                yield from (device.device for device in results(claim or {}))
+
+
+def _waiting(books: Books) -> Iterator[str]:
+    for pod in books.all(kinds.POD):
+        meta, status = pod["metadata"], pod.get("status") or {}
+        if pod["spec"].get("nodeName") or meta.get("deletionTimestamp") or status.get("phase") != "Pending":
+            continue
+        said = conditions.find(pod, "PodScheduled") or {}
+        if said.get("status") != "False" or not said.get("message"):
+            yield f"pod {meta['name']} waits and does not say why: {status}"
+        names = [name for _, name in machine.claim_names(pod)]
+        claim = books.objects[kinds.RESOURCE_CLAIM].get((meta["namespace"], names[0] or "")) if len(names) == 1 else None
+        if claim is None or claim["metadata"].get("deletionTimestamp"):
+            continue
+        given = claim.get("status") or {}
+        if given.get("allocation"):
+            if not any(user["uid"] != meta["uid"] for user in given.get("reservedFor") or ()):
+                yield f"pod {meta['name']} waits for its own claim: {given}"
+            continue
+        [request] = claim["spec"]["devices"]["requests"]
+        wanted, count = request["exactly"]["deviceClassName"], request["exactly"].get("count", 1)
+        for host in books.served:
+            free = sorted(_free(books, host, wanted.upper())) if _takes_pods(books, host) else []
+            if len(free) >= count:
+                yield f"pod {meta['name']} waits for {count} {wanted}, and on {host} {free} are free: {said.get('message')}"
+
+
+def _takes_pods(books: Books, host: str) -> bool:
+    node = books.objects[kinds.NODE][("", host)]
+    return conditions.is_true(node, "Ready") and not (node.get("spec") or {}).get("unschedulable")
+
+
+def _free(books: Books, host: str, kind: str) -> Iterator[str]:
+    """Devices of a host that anybody could have. Whether one may be had while a part of it, or what it is a part of, is marked
+    is for the scheduler to say: nothing is asked of it then."""
+    page = Page(books.objects[kinds.LEDGER_PAGE].get(("", host)) or Page.blank(host))
+    out = {booking.device for booking in page.bookings} | {mark.device for which in MARKS for mark in page.marks(which)}
+    wholes = {books.parent(device) for device in out}
+    for piece in books.all(kinds.RESOURCE_SLICE):
+        spec = piece["spec"]
+        for device in spec.get("devices") or () if spec["nodeName"] == host else ():
+            name = DeviceId(spec["driver"], host, device["name"])
+            if device["attributes"]["kind"]["string"] == kind and not device.get("taints") and name not in out | wholes and (
+                    books.parent(name) not in out):
+                yield device["name"]

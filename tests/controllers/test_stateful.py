@@ -1,0 +1,278 @@
+"""Users, operators and hosts do what they like, several products run on one store and die between any two writes, and the
+promises hold: after every single write, and when all have come to rest. Then the same with a mistake in the product, which
+must be found."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Literal, TypeVar
+
+import hypothesis
+import pytest
+from hypothesis import stateful
+from hypothesis import strategies as st
+
+from outfitter.api import kinds
+from outfitter.api.device import DeviceId
+from outfitter.api.kinds import Kind, Object
+from outfitter.controllers.claims import Claims
+from outfitter.ledger import marks
+from outfitter.node.agent import Agent
+from outfitter.store.informer import Informer
+from outfitter.store.memory import Draft
+from outfitter.store.shelf import Record
+from tests.controllers import many
+from tests.controllers.many import DRIVER, HOSTS, MOST, PF, World
+
+T = TypeVar("T")
+ALIVE = 3  # products at the same time
+KINDS = {"machines": kinds.INSTANCE, "pods": kinds.POD}
+NAMES = {"machines": ["blue", "green", "red", "grey", "white"], "pods": ["one", "two", "three", "four", "five"]}
+SPECS = {"machines": many.machine_spec, "pods": many.pod_spec}
+KIND, HOST, WHICH = st.sampled_from(sorted(NAMES)), st.sampled_from(sorted(HOSTS)), st.integers(0, ALIVE - 1)
+CLAIMS = ["claim-a", "claim-b"]
+CLASS, COUNT = st.sampled_from(["vf", "vf", "vf", "pf"]), st.sampled_from([1, 1, 1, 2, 3])
+SOURCE = st.sampled_from(["vf-1", "vf-1", "vf-1", "vf-2", "vf-3", "pf-1", *CLAIMS, *CLAIMS])
+SOME = st.lists(st.integers(0, 4), min_size=1, max_size=5, unique=True)
+DEVICE = st.sampled_from([f"{PF}-vf0", f"{PF}-vf1", *(f"{PF}-vf{number}" for number in range(MOST)), PF])
+MARK = {"reserve": marks.reserve, "quarantine": marks.quarantine}
+UNMARK = {"unreserve": marks.unreserve, "restore": marks.restore}
+TURNS = st.sampled_from([0, 0, 3, 10, 30, 60, 100, 300])  # that the products get after what happened
+
+
+class Machine(stateful.RuleBasedStateMachine):
+    """What may happen. Nothing moves but while a rule runs, so that every rule falls between any two steps of the products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.failed = False
+
+    def do(self, work: Coroutine[Any, Any, object], turns: int = 0) -> None:
+        async def both() -> None:
+            await work
+            await self.world.work(turns)
+
+        try:
+            self.runner.run(both())
+        except BaseException:
+            self.failed = True
+            raise
+
+    @stateful.initialize(seed=st.integers(0, 2**32 - 1), products=st.integers(1, ALIVE), early=st.booleans(),
+                         machines=SOURCE, pods=SOURCE)
+    def begin(self, seed: int, products: int, early: bool, machines: str, pods: str) -> None:
+        """Some products, and more that asks for devices than there are."""
+        async def begin() -> None:
+            self.world = World(seed)
+            await self.world.begin()
+            for name, kind in zip(CLAIMS, ("vf", "pf"), strict=True):
+                await self.world.create(kinds.RESOURCE_CLAIM, name, many.claim_spec(kind, 1))
+            for _ in range(products - 1):
+                self.world.start()
+            for kind, source in (("machines", machines), ("pods", pods)):
+                for name in NAMES[kind][:3]:
+                    await self.world.create(KINDS[kind], name, SPECS[kind](source))
+            if not early:
+                await self.world.rest()
+
+        self.do(begin())
+
+    # -- users
+
+    @stateful.rule(kind=KIND, some=SOME, source=SOURCE, turns=TURNS)
+    def make(self, kind: str, some: list[int], source: str, turns: int) -> None:
+        """Machines or pods, as many at once as there are devices or more."""
+        async def make() -> None:
+            for number in some:
+                await self.world.create(KINDS[kind], NAMES[kind][number], SPECS[kind](source))
+
+        self.do(make(), turns)
+
+    @stateful.rule(kind=KIND, some=SOME, grace=st.sampled_from([None, 0]), turns=TURNS)
+    def end(self, kind: str, some: list[int], grace: int | None, turns: int) -> None:
+        """Machines or pods are deleted; without grace the pods of machines are, behind their back."""
+        async def end() -> None:
+            for name in [NAMES[kind][number] for number in some]:
+                if kind == "pods" or grace is None:
+                    await self.world.delete(KINDS[kind], name, grace)
+                else:
+                    for pod in self.world.pods_of(name):
+                        await self.world.delete(kinds.POD, pod, grace)
+
+        self.do(end(), turns)
+
+    @stateful.rule(name=st.sampled_from(CLAIMS), kind=CLASS, count=COUNT, turns=TURNS)
+    def claim(self, name: str, kind: str, count: int, turns: int) -> None:
+        """A claim is made, or deleted when it is there."""
+        there = ("here", name) in self.world.books.objects[kinds.RESOURCE_CLAIM]
+        self.do(self.world.delete(kinds.RESOURCE_CLAIM, name) if there
+                else self.world.create(kinds.RESOURCE_CLAIM, name, many.claim_spec(kind, count)), turns)
+
+    # -- operators and hosts
+
+    @stateful.rule(host=HOST, device=DEVICE, how=st.sampled_from([*MARK, *UNMARK, *UNMARK]), turns=TURNS)
+    def mark(self, host: str, device: str, how: str, turns: int) -> None:
+        name = DeviceId(DRIVER, host, device)
+        self.do(MARK[how](self.world.home, host, name, by="admin") if how in MARK
+                else UNMARK[how](self.world.home, host, name), turns)
+
+    @stateful.rule(which=WHICH, reads=st.integers(1, 12), host=HOST, device=DEVICE, turns=TURNS)
+    def snatch(self, which: int, reads: int, host: str, device: str, turns: int) -> None:
+        """A device is reserved right after one of the next things that a product reads, while it makes up its mind."""
+        for life in self.world.lives[which:which + 1]:
+            life.door.trap = (reads, lambda: marks.reserve(self.world.home, host, DeviceId(DRIVER, host, device), by="admin"))
+        self.do(_now(lambda: None), turns)
+
+    @stateful.rule(host=HOST, yes=st.sampled_from([True, False, False]), turns=TURNS)
+    def cordon(self, host: str, yes: bool, turns: int) -> None:
+        self.do(self.world.cordon(host, yes), turns)
+
+    @stateful.rule(host=HOST, vfs=st.integers(0, MOST), turns=TURNS)
+    def plug(self, host: str, vfs: int, turns: int) -> None:
+        self.do(_now(lambda: self.world.plug(host, vfs)), turns)
+
+    @stateful.rule(hosts=st.lists(HOST, min_size=1, unique=True), turns=TURNS)
+    def serve(self, hosts: list[str], turns: int) -> None:
+        """Other hosts from the next start on, which is now."""
+        self.do(self.world.serve(hosts), turns)
+
+    # -- products
+
+    @stateful.rule(turns=TURNS)
+    def start(self, turns: int) -> None:
+        if len(self.world.lives) < ALIVE:
+            self.do(_now(self.world.start), turns)
+
+    @stateful.rule(which=WHICH, writes=st.integers(1, 25), when=st.sampled_from(["before", "after"]), turns=TURNS)
+    def doom(self, which: int, writes: int, when: Literal["before", "after"], turns: int) -> None:
+        """It dies at one of its next writes."""
+        for life in self.world.lives[which:which + 1]:
+            life.door.fatal = (life.door.writes + writes, when)
+        self.do(_now(lambda: None), turns)
+
+    @stateful.rule(which=WHICH, turns=TURNS)
+    def kill(self, which: int, turns: int) -> None:
+        for life in self.world.lives[which:which + 1]:
+            self.do(self.world.kill(life), turns)
+
+    @stateful.rule(which=WHICH, still=st.booleans(), turns=TURNS)
+    def hold(self, which: int, still: bool, turns: int) -> None:
+        """It stands still, believing what it knew, until it goes on."""
+        for life in self.world.lives[which:which + 1]:
+            self.do(_now(life.door.open.clear if still else life.door.open.set), turns)
+
+    # -- time
+
+    @stateful.rule(seconds=st.sampled_from([0.01, 1.0, 40.0]), turns=TURNS)
+    def wait(self, seconds: float, turns: int) -> None:
+        self.do(_now(lambda: self.world.clock.advance(seconds)), turns)
+
+    @stateful.rule()
+    def rest(self) -> None:
+        self.do(self.world.rest())
+
+    @stateful.rule()
+    def relieve(self) -> None:
+        self.do(self.world.relieve())
+
+    @stateful.invariant()
+    def promises_hold(self) -> None:
+        if self.world.home.broken:
+            self.failed = True
+        assert not self.world.home.broken, self._tell()
+
+    def teardown(self) -> None:
+        try:
+            if not self.failed and hasattr(self, "world"):
+                self.rest()
+                self.relieve()
+                self.promises_hold()
+                self.do(self.world.clear())
+                self.promises_hold()
+        finally:
+            if hasattr(self, "world"):
+                self.runner.run(self.world.end())
+            self.runner.close()
+
+    def _tell(self) -> str:
+        return "\n".join([*self.world.home.broken[:5], "", self.world.picture()])
+
+
+async def _now(work: Callable[[], Any]) -> None:
+    work()
+
+
+def run(examples: int, steps: int, seed: int = 0) -> None:
+    """The same examples for the same seed, wherever it runs."""
+    settings = hypothesis.settings(
+        max_examples=examples, stateful_step_count=steps, deadline=None, database=None, report_multiple_bugs=False,
+        print_blob=False, phases=[hypothesis.Phase.generate],
+        suppress_health_check=list(hypothesis.HealthCheck))
+    chosen = type(f"Machine{seed}", (Machine,), {})
+    stateful.run_state_machine_as_test(hypothesis.seed(seed)(chosen), settings=settings)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_promises(seed: int) -> None:
+    run(6, 25, seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(108, 116))
+def test_promises_for_long(seed: int) -> None:
+    run(50, 60, seed)
+
+
+# -- so that the tests above can fail
+
+
+def careless(patch: pytest.MonkeyPatch) -> None:
+    """A page is replaced whatever its revision is by now."""
+    replace = Draft.replace
+
+    def whatever(self: Draft, kind: Kind, obj: Object, subresource: str = "") -> Record:
+        if kind == kinds.LEDGER_PAGE:
+            present = str(self.need(kind, obj["metadata"]["name"], "").revision)
+            obj = {**obj, "metadata": {**obj["metadata"], "resourceVersion": present}}
+        return replace(self, kind, obj, subresource)
+
+    patch.setattr(Draft, "replace", whatever)
+
+
+def behind(patch: pytest.MonkeyPatch) -> None:
+    """Informers of pages know the first that they saw of each, and nothing after that."""
+    put = Informer._put
+
+    def first(self: Informer[Object], key: str, obj: Object | None) -> None:
+        if self.kind != kinds.LEDGER_PAGE or key not in self.keys():
+            put(self, key, obj)
+
+    patch.setattr(Informer, "_put", first)
+
+
+def never(where: type, method: str) -> Callable[[pytest.MonkeyPatch], None]:
+    """A step that is not done."""
+
+    async def nothing(*_: object) -> None:
+        pass
+
+    return lambda patch: patch.setattr(where, method, nothing)
+
+
+MISTAKES = {
+    "the revision of a page is not checked": (careless, "is held by|no page says so|pages say|not prepared"),
+    "a claim that is over is never let go of": (never(Claims, "_free"), "no user|no longer has a use|pages say"),
+    "a host never lets go of devices": (never(Agent, "_release"), "no user|pages say|no longer has a use"),
+    "what a crash left is never looked for": (never(Agent, "_sweep"), "no user|domains:|not prepared|no longer has a use"),
+    "the scheduler does not hear of pages": (behind, "are free|no user|no longer has a use|pages say"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    inject, says = MISTAKES[name]
+    inject(monkeypatch)
+    with pytest.raises(AssertionError, match=says):
+        run(200, 30)

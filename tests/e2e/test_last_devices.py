@@ -1,0 +1,221 @@
+"""Many clients in several processes want the last devices of one host at the same moment, over HTTPS: by booking on the page
+themselves, and through the front door with pods and claims. As many get one as there are; the others are told who has it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+import uuid
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outfitter.api import conditions, kinds
+from outfitter.api.kinds import Object
+from outfitter.ledger import book
+from outfitter.store import kubeconfig
+from outfitter.store.clock import SystemClock
+from outfitter.store.kube import Kube
+from tests import kubernetes
+from tests.e2e.process import EXAMPLE, POLL, ROOT, Up
+
+WORKER = Path(__file__).with_name("claimer.py")
+PROCESSES, CLIENTS, DEVICES = 4, 8, 8  # clients of each process
+EVERYBODY = PROCESSES * CLIENTS
+ROUNDS, MANY = 2, 100
+PATIENCE = 60.0  # seconds until a process that says nothing has failed
+HOST, DRIVER, CLASS, TEMPLATE = "node-0", "pci.outfitter.dev", "virtual-function", "one-vf"
+
+
+class Claimers:
+    """The processes."""
+
+    def __init__(self, those: Sequence[Process]) -> None:
+        self._those = those
+
+    async def hear(self) -> list[Any]:
+        """An answer of each."""
+
+        async def line(each: Process) -> Any:
+            assert each.stdout is not None
+            said = await asyncio.wait_for(each.stdout.readline(), PATIENCE)
+            assert said, f"a client failed, exit code {await each.wait()}"
+            return json.loads(said)
+
+        return list(await asyncio.gather(*map(line, self._those)))
+
+    async def order(self, *orders: Object) -> list[Any]:
+        """One order for each process, or one for all."""
+        for each, what in zip(self._those, orders * PROCESSES if len(orders) == 1 else orders, strict=True):
+            assert each.stdin is not None
+            each.stdin.write(json.dumps(what).encode() + b"\n")
+        return [answer for answers in await self.hear() for answer in answers]
+
+
+@contextlib.asynccontextmanager
+async def claimers(config: Path) -> AsyncIterator[Claimers]:
+    started: list[Process] = []
+    try:
+        for number in range(PROCESSES):
+            started.append(await asyncio.create_subprocess_exec(
+                sys.executable, str(WORKER), str(config), f"p{number}", str(CLIENTS), stdin=PIPE, stdout=PIPE, limit=1 << 20,
+                cwd=ROOT))
+        those = Claimers(started)
+        assert await those.hear() == ["ready"] * PROCESSES
+        yield those
+    finally:
+        for each in started:
+            assert each.stdin is not None
+            each.stdin.close()
+            try:
+                await asyncio.wait_for(each.wait(), PATIENCE)
+            except TimeoutError:
+                each.kill()
+                await each.wait()
+
+
+@contextlib.asynccontextmanager
+async def reader(config: Path) -> AsyncIterator[Kube]:
+    clock = SystemClock()
+    store = Kube(kubeconfig.load(config, clock=clock), clock=clock)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+# -- on the page
+
+
+async def published(store: Kube) -> list[str]:
+    return sorted(device["name"] for piece in (await store.list(kinds.RESOURCE_SLICE)).items
+                  for device in piece["spec"].get("devices") or ())
+
+
+async def rounds(config: Path, host: str, devices: Sequence[str], number: int) -> None:
+    async with reader(config) as store, claimers(config) as those:
+        for each in range(number):
+            ends = await those.order({"book": [host, DRIVER, devices]})
+            check_ends(ends, devices, f"round {each}")
+            bookings = (await book.read(store, host)).bookings
+            held = {one.device.device: one.holder.name for one in bookings}
+            assert held == {end["won"]: end["client"] for end in ends if "won" in end}, f"round {each}"
+            assert len(bookings) == DEVICES
+            for name in held.values():
+                await book.release(store, host, f"uid-{name}")
+        assert not (await book.read(store, host)).bookings
+
+
+def check_ends(ends: Sequence[Object], devices: Sequence[str], when: str) -> None:
+    assert len(ends) == EVERYBODY
+    winners = {end["won"]: f"Consumer {end['client']}" for end in ends if "won" in end}
+    assert len([end for end in ends if "won" in end]) == DEVICES, f"{when}: {ends}"
+    assert sorted(winners) == sorted(devices), when
+    assert any(end["tries"] > 1 + len(end.get("lost", ())) for end in ends), f"{when}: nobody was ever in anybody's way"
+    for end in ends:
+        if "lost" in end:
+            assert end["lost"] == winners, f"{when}: {end['client']} is told who has each device"
+
+
+async def test_on_the_page(tmp_path: Path) -> None:
+    await embedded(tmp_path, ROUNDS)
+
+
+@pytest.mark.long
+async def test_on_the_page_many_times(tmp_path: Path) -> None:
+    await embedded(tmp_path, MANY)
+
+
+async def embedded(tmp_path: Path, number: int) -> None:
+    with Up(tmp_path / "data", simulate=f"1x{DEVICES}") as up:
+        async with reader(up.kubeconfig) as store:
+            devices = await published(store)
+        assert len(devices) == DEVICES
+        await rounds(up.kubeconfig, HOST, devices, number)
+        assert up.stop() == 0
+
+
+@pytest.mark.cluster
+async def test_on_the_page_in_a_cluster(cluster: kubernetes.Cluster) -> None:
+    await rounds(cluster.kubeconfig, *_elsewhere(), ROUNDS)
+
+
+@pytest.mark.cluster
+@pytest.mark.long
+async def test_on_the_page_in_a_cluster_many_times(cluster: kubernetes.Cluster) -> None:
+    await rounds(cluster.kubeconfig, *_elsewhere(), MANY)
+
+
+def _elsewhere() -> tuple[str, list[str]]:
+    """A host that nobody serves: there is its page alone, made in the first round."""
+    return f"last-{uuid.uuid4().hex[:8]}", [f"vf{number}" for number in range(DEVICES)]
+
+
+# -- through the front door
+
+
+async def pods(store: Kube) -> dict[str, Object]:
+    return {pod["metadata"]["name"]: pod for pod in (await store.list(kinds.POD, "default")).items}
+
+
+async def wave(store: Kube, left: set[str]) -> set[str]:
+    """Until as many run as there are devices and all others say why they wait; who runs. At no moment are there more."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + PATIENCE
+    while True:
+        seen = await pods(store)
+        running = {name for name, pod in seen.items() if (pod.get("status") or {}).get("phase") == "Running"}
+        assert len(running) <= DEVICES, running
+        waiting = {name: (conditions.find(seen[name], "PodScheduled") or {}) for name in seen.keys() - running}
+        if (seen.keys() == left and len(running) == min(DEVICES, len(left))
+                and all(said.get("status") == "False" and said.get("message") for said in waiting.values())):
+            for name, said in waiting.items():
+                assert said["reason"] == "Unschedulable", (name, said)
+                assert "held by" in said["message"] or "free" in said["message"], (name, said)
+            return running
+        assert loop.time() < end, {name: pod.get("status") for name, pod in seen.items()}
+        await asyncio.sleep(POLL)
+
+
+async def check_books(store: Kube, running: set[str]) -> None:
+    """Each of those who run has a device that nobody else has, and page and claims tell the same."""
+    claims = (await store.list(kinds.RESOURCE_CLAIM, "default")).items
+    given = {claim["metadata"]["uid"]: claim for claim in claims if (claim.get("status") or {}).get("allocation")}
+    users = [user["name"] for claim in given.values() for user in claim["status"]["reservedFor"]]
+    assert sorted(users) == sorted(running)
+    bookings = (await book.read(store, HOST)).bookings
+    assert len({one.device for one in bookings}) == len(bookings) == len(running)
+    assert {(one.holder.uid, one.device.device, one.state) for one in bookings} == {
+        (uid, result["device"], "prepared") for uid, claim in given.items()
+        for result in claim["status"]["allocation"]["devices"]["results"]}
+
+
+def parts(names: Iterable[str]) -> list[Object]:
+    """An order to delete for each process."""
+    some = sorted(names)
+    return [{"delete": some[number::PROCESSES]} for number in range(PROCESSES)]
+
+
+async def test_through_the_front_door(tmp_path: Path) -> None:
+    with Up(tmp_path / "data", simulate=f"1x{DEVICES}") as up:
+        await asyncio.to_thread(up.ok, "apply", "-f", str(EXAMPLE / "1-class.yaml"))
+        async with reader(up.kubeconfig) as store, claimers(up.kubeconfig) as those:
+            made = await those.order(*({"create": [TEMPLATE if number % 2 else "", CLASS]} for number in range(PROCESSES)))
+            left, ran = {each["client"] for each in made}, set[str]()
+            assert len(left) == EVERYBODY
+            while left:
+                running = await wave(store, left)
+                await check_books(store, running)
+                assert not running & ran
+                ran |= running
+                left -= running
+                await those.order(*parts(running))
+            assert len(ran) == EVERYBODY
+            await wave(store, set())
+            await check_books(store, set())
+        assert up.stop() == 0
