@@ -162,7 +162,7 @@ def _why(context: click.Context, words: tuple[str, ...]) -> None:
 @_place
 @click.pass_context
 def _plan(context: click.Context, files: tuple[str, ...]) -> None:
-    """Say where machines would go and what they would get, without doing it."""
+    """Say where machines would go and what they would get."""
     _work(context, "plan.plan", files)
 
 
