@@ -48,6 +48,7 @@ bench: venv ## side-by-side measurements (KUBEBUILDER_ASSETS adds kube-apiserver
 	@$(BIN)/python -m bench.store
 	@$(BIN)/python -m bench.inventory
 	@$(BIN)/python -m bench.allocate
+	@$(BIN)/python -m bench.machines
 	@$(BIN)/python -m bench.servers
 
 lock: venv ## compute requirements.lock anew from pyproject.toml

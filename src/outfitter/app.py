@@ -50,7 +50,6 @@ log = logging.getLogger(__name__)
 NAMESPACES = ("default", "kube-system")
 CERTIFICATES_LAST = timedelta(days=365)
 RENEW_BEFORE = timedelta(days=30)
-LEAVE_OUT = "OUTFITTER_LEAVE_OUT"  # names of scheduling plug-ins, by comma
 CLUSTER = "outfitter"  # the name in kubeconfigs that we write
 
 
@@ -79,11 +78,6 @@ def _agent(context: Context, hosts: Sequence[Host], keeper: Keeper) -> Agent:
     )
 
 
-def _left_out() -> list[str]:
-    """Plug-ins that an operator wants to do without."""
-    return [name for name in os.environ.get(LEAVE_OUT, "").split(",") if name]
-
-
 class Product:
     """Controllers and node agent on a store, running."""
 
@@ -110,8 +104,9 @@ class Embedded(Product):
 
     def __init__(self, store: Memory, hosts: Sequence[Host], *, clock: Clock) -> None:
         context = Context(store, clock=clock, names=store.names)
-        controllers: list[Controller] = [Instances(context), PodClaims(context), Claims(context),
-                                         Schedule(context, plugins.load(_left_out())), DeviceStatus(context), Garbage(context)]
+        schedule = Schedule(context, plugins.load(plugins.left_out()))
+        controllers: list[Controller] = [Instances(context), PodClaims(context), Claims(context), schedule,
+                                         DeviceStatus(context), Garbage(context)]
         super().__init__(store, hosts, controllers, context)
         self.store = store
         self.api = ApiServer(store)

@@ -79,6 +79,12 @@ def choose(simulation: str | None, data: Path | None, settings: Config = config.
     return played, "simulated, because this machine has no device bound to vfio-pci to offer"
 
 
+def _why_none(product: app.Embedded) -> str:
+    """What to type when a configuration offers nothing at all."""
+    listed = any(host.settings.device_spec is not None for host in product.hosts)
+    return " (outfit devices --all, and outfit config check FILE, say why)" if listed and not product.offered else ""
+
+
 def _greeting(product: app.Embedded, data: Path, why: str, kubeconfig: Path) -> str:
     hosts, server = product.hosts, product.server
     names = ", ".join(host.name for host in hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
@@ -86,7 +92,7 @@ def _greeting(product: app.Embedded, data: Path, why: str, kubeconfig: Path) -> 
     return f"""outfitter {outfitter.__version__} is up
   API server  {server.url if server else "none"}
   hosts       {names} ({why})
-  devices     {product.offered} offered
+  devices     {product.offered} offered{_why_none(product)}
   data        {data}
 
 In another terminal:

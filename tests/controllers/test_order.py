@@ -12,7 +12,7 @@ import pytest
 from outfitter.api import kinds
 from outfitter.api.page import Page
 from outfitter.controllers.claims import PodClaims
-from outfitter.errors import Forbidden
+from outfitter.errors import AlreadyHeld, Forbidden
 from outfitter.ledger import book
 from outfitter.store.base import Event, Store
 from outfitter.store.memory import Memory
@@ -141,3 +141,26 @@ async def test_a_claim_that_is_booked_again_while_it_is_mended(monkeypatch: pyte
             assert scene.clock is not None
             scene.clock.advance(1)
         await scene.check_books()
+
+
+async def test_a_host_whose_page_says_no_again_is_left_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a page minds need not be in what its host publishes; then the next host is as good."""
+    real, asked = book.book, []
+
+    async def stubborn(store: Store, host: str, bookings: Any, **more: Any) -> None:
+        asked.append(host)
+        if host == "node-0":
+            raise AlreadyHeld("node-0/x", by="somebody", since="then")
+        await real(store, host, bookings, **more)
+
+    monkeypatch.setattr(book, "book", stubborn)
+    async with scenes.embedded(1, 2) as scene:
+        await scene.classes()
+        await scene.template()
+        await scene.machine("blue")
+        await scene.running("blue")
+        assert asked == ["node-0", "node-0", "node-1"]
+        await scene.machine("green")
+        await scene.phase("green", "Scheduling")
+        told = await scene.condition("green", "PodScheduled") or {}
+        assert "node-0: node-0/x is held by somebody since then" in told["message"]

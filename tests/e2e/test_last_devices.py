@@ -6,9 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import sys
 import uuid
-from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,75 +16,30 @@ import pytest
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
 from outfitter.ledger import book
-from outfitter.store import kubeconfig
-from outfitter.store.clock import SystemClock
 from outfitter.store.kube import Kube
-from tests import kubernetes
-from tests.e2e.process import EXAMPLE, POLL, ROOT, Up
+from tests import kubernetes, workers
+from tests.e2e.process import EXAMPLE, POLL, Up
+from tests.workers import PATIENCE, Crew
 
 WORKER = Path(__file__).with_name("claimer.py")
 PROCESSES, CLIENTS, DEVICES = 4, 8, 8  # clients of each process
 EVERYBODY = PROCESSES * CLIENTS
 ROUNDS, MANY = 2, 100
-PATIENCE = 60.0  # seconds until a process that says nothing has failed
 HOST, DRIVER, CLASS, TEMPLATE = "node-0", "pci.outfitter.dev", "virtual-function", "one-vf"
 
 
-class Claimers:
-    """The processes."""
-
-    def __init__(self, those: Sequence[Process]) -> None:
-        self._those = those
-
-    async def hear(self) -> list[Any]:
-        """An answer of each."""
-
-        async def line(each: Process) -> Any:
-            assert each.stdout is not None
-            said = await asyncio.wait_for(each.stdout.readline(), PATIENCE)
-            assert said, f"a client failed, exit code {await each.wait()}"
-            return json.loads(said)
-
-        return list(await asyncio.gather(*map(line, self._those)))
-
-    async def order(self, *orders: Object) -> list[Any]:
-        """One order for each process, or one for all."""
-        for each, what in zip(self._those, orders * PROCESSES if len(orders) == 1 else orders, strict=True):
-            assert each.stdin is not None
-            each.stdin.write(json.dumps(what).encode() + b"\n")
-        return [answer for answers in await self.hear() for answer in answers]
+async def order(those: Crew, *orders: Object) -> list[Any]:
+    """One order for each process, or one for all; what all their clients answer."""
+    those.tell(*map(json.dumps, orders))
+    return [answer for line in await those.hear() for answer in json.loads(line)]
 
 
 @contextlib.asynccontextmanager
-async def claimers(config: Path) -> AsyncIterator[Claimers]:
-    started: list[Process] = []
-    try:
-        for number in range(PROCESSES):
-            started.append(await asyncio.create_subprocess_exec(
-                sys.executable, str(WORKER), str(config), f"p{number}", str(CLIENTS), stdin=PIPE, stdout=PIPE, limit=1 << 20,
-                cwd=ROOT))
-        those = Claimers(started)
-        assert await those.hear() == ["ready"] * PROCESSES
+async def claimers(config: Path) -> AsyncIterator[Crew]:
+    arguments = [[str(config), f"p{number}", str(CLIENTS)] for number in range(PROCESSES)]
+    async with workers.crew(WORKER, arguments) as those:
+        assert [json.loads(line) for line in await those.hear()] == ["ready"] * PROCESSES
         yield those
-    finally:
-        for each in started:
-            assert each.stdin is not None
-            each.stdin.close()
-            try:
-                await asyncio.wait_for(each.wait(), PATIENCE)
-            except TimeoutError:
-                each.kill()
-                await each.wait()
-
-
-@contextlib.asynccontextmanager
-async def reader(config: Path) -> AsyncIterator[Kube]:
-    clock = SystemClock()
-    store = Kube(kubeconfig.load(config, clock=clock), clock=clock)
-    try:
-        yield store
-    finally:
-        await store.close()
 
 
 # -- on the page
@@ -98,9 +51,9 @@ async def published(store: Kube) -> list[str]:
 
 
 async def rounds(config: Path, host: str, devices: Sequence[str], number: int) -> None:
-    async with reader(config) as store, claimers(config) as those:
+    async with workers.reader(config) as store, claimers(config) as those:
         for each in range(number):
-            ends = await those.order({"book": [host, DRIVER, devices]})
+            ends = await order(those, {"book": [host, DRIVER, devices]})
             check_ends(ends, devices, f"round {each}")
             bookings = (await book.read(store, host)).bookings
             held = {one.device.device: one.holder.name for one in bookings}
@@ -133,7 +86,7 @@ async def test_on_the_page_many_times(tmp_path: Path) -> None:
 
 async def embedded(tmp_path: Path, number: int) -> None:
     with Up(tmp_path / "data", simulate=f"1x{DEVICES}") as up:
-        async with reader(up.kubeconfig) as store:
+        async with workers.reader(up.kubeconfig) as store:
             devices = await published(store)
         assert len(devices) == DEVICES
         await rounds(up.kubeconfig, HOST, devices, number)
@@ -204,8 +157,8 @@ def parts(names: Iterable[str]) -> list[Object]:
 async def test_through_the_front_door(tmp_path: Path) -> None:
     with Up(tmp_path / "data", simulate=f"1x{DEVICES}") as up:
         await asyncio.to_thread(up.ok, "apply", "-f", str(EXAMPLE / "1-class.yaml"))
-        async with reader(up.kubeconfig) as store, claimers(up.kubeconfig) as those:
-            made = await those.order(*({"create": [TEMPLATE if number % 2 else "", CLASS]} for number in range(PROCESSES)))
+        async with workers.reader(up.kubeconfig) as store, claimers(up.kubeconfig) as those:
+            made = await order(those, *({"create": [TEMPLATE if number % 2 else "", CLASS]} for number in range(PROCESSES)))
             left, ran = {each["client"] for each in made}, set[str]()
             assert len(left) == EVERYBODY
             while left:
@@ -214,7 +167,7 @@ async def test_through_the_front_door(tmp_path: Path) -> None:
                 assert not running & ran
                 ran |= running
                 left -= running
-                await those.order(*parts(running))
+                await order(those, *parts(running))
             assert len(ran) == EVERYBODY
             await wave(store, set())
             await check_books(store, set())

@@ -338,3 +338,40 @@ def test_what_was_published_by_others_is_no_function_of_ours(published: Object) 
 def test_virtual_functions_are_told_from_others() -> None:
     parent, child = slices.describe(offered(NIC % 1, [{"vendor_id": "8086"}]))
     assert (slices.is_virtual(parent), slices.is_virtual(child)) == (False, True)
+
+
+class Wordy(Names):
+    """Knows everything, at length."""
+
+    def of(self, vendor: str | None, product: str | None) -> tuple[str | None, str | None]:
+        return "v" * 200, "p" * 200
+
+    def class_name(self, class_code: str | None) -> str | None:
+        return "c" * 200
+
+
+def test_the_most_that_can_be_said_of_a_device_is_32_attributes() -> None:
+    """Every field, names, the largest group, all traits that fit, every flag and a capacity."""
+    functions = ", ".join(
+        f"{{address: 0000:65:{slot:02x}.{number}, vendor: 10de, product: 2204, iommuGroup: 9, numa: 3, serial: s-1}}"
+        for slot in range(3) for number in range(8))
+    traits = ",".join(f"t{number:02}{'x' * 40}" for number in range(9))
+    (entry,) = offered(functions, [{"vendor_id": "10de", "traits": traits, "live_migratable": "no", "one_time_use": "yes",
+                                    "remote_managed": "yes", "physical_network": "blue"}])
+    assert isinstance(entry.device, Device)
+    whole = replace(entry.device, parent="0000:64:00.0", interfaces=("ens1",), speed=100_000)
+    (said,) = slices.describe([Offered(whole, entry.members, entry.entry)], Wordy(None))
+    assert len(said["attributes"]) + len(said["capacity"]) == 32
+    assert all(len(value["string"]) <= 64 for value in said["attributes"].values() if "string" in value)
+
+
+def test_what_does_not_fit_is_left_out_whole_and_told() -> None:
+    long = "a" * 80
+    (entry,) = offered(NIC % 1, [{"product_id": "1889", "resource_class": long, "traits": long}])
+    (said,) = slices.describe([entry], Wordy(None))
+    assert "resourceClass" not in said["attributes"], "a part of a class is another class"
+    assert "traits" not in said["attributes"]
+    assert said["attributes"]["vendorName"] == {"string": "v" * 64}
+    [sentence] = slices.unsaid([entry, entry])
+    assert f"CUSTOM_{'A' * 80}" in sentence
+    assert slices.unsaid(offered(NIC % 2, [{"product_id": "1889", "traits": "gold"}])) == []

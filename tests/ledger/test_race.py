@@ -4,14 +4,12 @@ given to everybody."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
 import subprocess
 import sys
 import uuid
-from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -21,15 +19,11 @@ from outfitter.api import kinds
 from outfitter.api.page import Page
 from outfitter.errors import NotFound
 from outfitter.ledger import book
-from outfitter.store import kubeconfig
-from outfitter.store.clock import SystemClock
-from outfitter.store.kube import Kube
-from tests import kubernetes
+from tests import kubernetes, workers
 from tests.ledger.words import booking, consumer
+from tests.workers import ROOT, Crew
 
-ROOT = Path(__file__).parent.parent.parent
 WORKER, SERVED = Path(__file__).with_name("race_worker.py"), ROOT / "tests" / "e2e" / "served.py"
-PATIENCE = 60.0  # seconds until a process that says nothing has failed
 RACERS, ROUNDS, MANY = 4, 5, 250
 
 
@@ -51,61 +45,22 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 @contextlib.asynccontextmanager
-async def racers(config: Path, manner: str) -> AsyncIterator[list[Process]]:
-    started: list[Process] = []
-    try:
-        for number in range(RACERS):
-            started.append(await asyncio.create_subprocess_exec(
-                sys.executable, str(WORKER), str(config), f"racer-{number}", manner, stdin=PIPE, stdout=PIPE, cwd=ROOT))
-        assert await gather(started) == ["ready"] * RACERS
-        yield started
-    finally:
-        for each in started:
-            assert each.stdin is not None
-            each.stdin.close()
-            try:
-                await asyncio.wait_for(each.wait(), PATIENCE)
-            except TimeoutError:
-                each.kill()
-                await each.wait()
+async def racers(config: Path, manner: str) -> AsyncIterator[Crew]:
+    async with workers.crew(WORKER, [[str(config), f"racer-{number}", manner] for number in range(RACERS)]) as those:
+        assert await those.hear() == ["ready"] * RACERS
+        yield those
 
 
-async def gather(those: list[Process]) -> list[str]:
-    """A line of each."""
-
-    async def line(each: Process) -> str:
-        assert each.stdout is not None
-        return (await asyncio.wait_for(each.stdout.readline(), PATIENCE)).decode().strip()
-
-    return list(await asyncio.gather(*map(line, those)))
-
-
-def tell(those: list[Process], line: str) -> None:
-    for each in those:
-        assert each.stdin is not None
-        each.stdin.write(f"{line}\n".encode())
-
-
-async def race(those: list[Process], host: str, device: str) -> list[str]:
+async def race(those: Crew, host: str, device: str) -> list[str]:
     """How it ended for each, when all read before any wrote."""
-    tell(those, f"{host} {device}")
-    assert await gather(those) == ["read"] * len(those)
-    tell(those, "go")
-    return await gather(those)
-
-
-@contextlib.asynccontextmanager
-async def reader(config: Path) -> AsyncIterator[Kube]:
-    clock = SystemClock()
-    store = Kube(kubeconfig.load(config, clock=clock), clock=clock)
-    try:
-        yield store
-    finally:
-        await store.close()
+    those.tell(f"{host} {device}")
+    assert await those.hear() == ["read"] * RACERS
+    those.tell("go")
+    return await those.hear()
 
 
 async def page(config: Path, host: str) -> Page:
-    async with reader(config) as store:
+    async with workers.reader(config) as store:
         return Page(await store.get(kinds.LEDGER_PAGE, host))
 
 
@@ -134,7 +89,7 @@ async def test_of_several_processes_one_gets_the_device_many_times(config: Path)
 async def test_without_the_revision_everybody_would_get_it(config: Path) -> None:
     """So that the tests above can fail."""
     host = f"race-{uuid.uuid4().hex[:8]}"
-    async with reader(config) as store:
+    async with workers.reader(config) as store:
         with pytest.raises(NotFound):
             await store.get(kinds.LEDGER_PAGE, host)
         await book.book(store, host, [booking("other", consumer("somebody"), host=host)])

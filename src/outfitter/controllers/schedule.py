@@ -29,7 +29,6 @@ from outfitter.store.queue import Queue
 
 log = logging.getLogger(__name__)
 SCHEDULER = "default-scheduler"
-TRIES = 8  # choices that others may spoil before the pod has to queue again
 
 
 class Schedule:
@@ -60,8 +59,7 @@ class Schedule:
             enqueue_on_change(informer, self.queue, self._everybody)
 
     def _slice_changed(self, old: Object | None, new: Object | None) -> None:
-        name = (new or old or {})["metadata"]["name"]
-        self._index.put_slice(name, new if new is not None and new["spec"].get("nodeName") else None)
+        self._index.put_slice((new or old or {})["metadata"]["name"], new)
 
     def _page_changed(self, old: Object | None, new: Object | None) -> None:
         name = (new or old or {})["metadata"]["name"]
@@ -115,23 +113,28 @@ class Schedule:
             return None
 
     async def _settle(self, pod: Object) -> Placement | Waiting:
-        """Choose and book, again for as long as somebody else was faster on the host that was chosen."""
-        for _ in range(TRIES):
+        """Choose and book, again for as long as somebody else was faster. A host that was chosen in vain twice is left out:
+        what its page minds is not in what it publishes."""
+        lost_on: dict[str, str] = {}
+        avoid: dict[str, str] = {}
+        while True:
             verdict = place(pod, self._claim, self._classes.get, self._index, self._used, rooms=self._rooms,
-                            plugins=self._plugins)
+                            plugins=self._plugins, avoid=avoid)
             if isinstance(verdict, Waiting):
                 return verdict
-            lost: Conflict | None = None
+            lost = ""
             try:
                 await self._bind(pod, verdict)
             except (AlreadyHeld, OutOfService) as error:
-                lost = error
+                lost = error.message
             self._see(verdict.host, await book.read(self._store, verdict.host))
-            if lost is None:
+            if not lost:
                 if self._pods.get(key_of(pod)) is not None:  # else it went meanwhile, and nobody would take it off again
                     self._used.add({**pod, "spec": {**pod["spec"], "nodeName": verdict.host}})
                 return verdict
-        return Waiting(f"0/{len(self._index.names)} hosts are available: {lost}")
+            if verdict.host in lost_on:
+                avoid[verdict.host] = lost
+            lost_on[verdict.host] = lost
 
     async def _behind(self, pod: Object) -> bool:
         """A claim that is about to be made from its template, or that the store has and the informer does not, wakes us."""

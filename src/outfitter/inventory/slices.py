@@ -28,6 +28,7 @@ MAX_PIECES = 5  # attributes over which a list of traits may be spread: there ar
 STANDARD = "resource.kubernetes.io"
 COUNTER = "functions"  # of a physical function: how many virtual ones it can be
 # What a device has only while the host's own driver is bound to it; not news while a machine has it.
+FOR_PEOPLE = ("vendorName", "productName", "className", "mdevTypeName")  # may be cut; a part of anything else would be a lie
 VOLATILE = ("driver", "interface", "serial")
 
 Nobody = Names(None)
@@ -193,7 +194,8 @@ def _device(
     name: str, texts: Mapping[str, str | None], numbers: Mapping[str, int | None], flags: Mapping[str, bool | None],
     capacity: Mapping[str, str],
 ) -> Object:
-    attributes: Object = {key: {"string": text[:MAX_TEXT]} for key, text in texts.items() if text}
+    attributes: Object = {key: {"string": text[:MAX_TEXT] if key in FOR_PEOPLE else text} for key, text in texts.items()
+                          if text and (key in FOR_PEOPLE or len(text) <= MAX_TEXT)}
     attributes |= {key: {"int": number} for key, number in numbers.items() if number is not None}
     attributes |= {key: {"bool": flag} for key, flag in flags.items() if flag is not None}
     out: Object = {"name": name, "attributes": attributes}
@@ -214,6 +216,23 @@ def _pieces(key: str, words: Iterable[str], most: int | None = None) -> dict[str
         else:
             lines.append(word)
     return {f"{key}{number if number > 1 else ''}": line for number, line in enumerate(lines[:most], start=1)}
+
+
+def unsaid(offered: Iterable[Offered]) -> list[str]:
+    """What device_spec says of devices and slices have no room for, a sentence for each entry: selectors cannot ask for it."""
+    out = []
+    for one in offered:
+        if one.entry is None or isinstance(one.device, Mdev):
+            continue
+        traits = sorted(providers.traits(one.device, one.entry))
+        said = {word for line in _pieces("traits", traits, MAX_PIECES).values() for word in line.split(",")}
+        missing = [name for name in traits if name not in said]
+        missing += [text for text in (providers.resource_class(one.device, one.entry), one.entry.physical_network or "")
+                    if len(text) > MAX_TEXT]
+        if missing:
+            out.append(f"entry {one.entry.index} of device_spec says more than a published device has room for: selectors "
+                       f"cannot ask for {', '.join(missing)}")
+    return list(dict.fromkeys(out))
 
 
 def is_virtual(published: Mapping[str, object]) -> bool:

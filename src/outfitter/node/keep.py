@@ -195,7 +195,8 @@ class Keeper:
             held=[model.Held(name, str(booking.holder), name in virtual, seen.address(name))
                   for booking in Page(healed.object).bookings if booking.counted and booking.device.driver == host.driver
                   for name in (booking.device.device,)])
-        return Outlook(seen, healed, tuple(really), group, plan, (*map(str, found.warnings), *strange))
+        return Outlook(seen, healed, tuple(really), group, plan,
+                       (*map(str, found.warnings), *strange, *slices.unsaid(seen.offered)))
 
     async def _found(
         self, host: Host, page: Page, domains: Collection[Domain], known: Mapping[str, str]

@@ -12,6 +12,7 @@ from outfitter.api.page import Booking, Page
 from outfitter.scheduling.fit import Used
 from outfitter.scheduling.index import Index
 from outfitter.scheduling.place import Placement, place
+from outfitter.scheduling.plugins import NOBODY, Plugins
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Facts:
     slices: Sequence[Object]
     pages: Sequence[Object]
     nodes: Sequence[Object]
+    plugins: Plugins = NOBODY
 
     def claim(self, namespace: str, name: str) -> Object | None:
         return _named(self.claims, namespace, name)
@@ -67,7 +69,7 @@ def pod(facts: Facts, obj: Mapping[str, Any]) -> list[str]:
         more = f": {status['message']}" if status.get("message") else ""
         return [f"{title} is on {node} and {status.get('phase', 'Pending')}{more}", *_held(facts, obj)]
     index = Index.of(facts.slices, map(Page, facts.pages), facts.nodes)
-    verdict = place(dict(obj), facts.claim, facts.class_, index, Used(facts.pods), everybody=True)
+    verdict = place(dict(obj), facts.claim, facts.class_, index, Used(facts.pods), plugins=facts.plugins, everybody=True)
     if isinstance(verdict, Placement):
         return [f"{title} fits on {verdict.host} and is about to be given it"]
     lines = verdict.lines()

@@ -1,4 +1,5 @@
 """What is published and what is held, kept up to date by events, and asked for every pod: which hosts can take these claims?
+Devices that are not tied to one host are passed over: their bookings would need a page of their own.
 
 A host is a row of bit masks with a bit for each of its devices: what a selector matches, what is free, which devices share a
 value of an attribute. So the question is answered for all hosts at once by counting, and the exact search (`allocate`) runs
@@ -52,8 +53,7 @@ class Index:
         """All at once."""
         index = cls(features)
         for number, obj in enumerate(slices):
-            index._slices[f"{obj['metadata']['name']}|{number}"] = obj
-        index._stale = True
+            index.put_slice(f"{obj['metadata']['name']}|{number}", obj)
         for page in pages:
             index.put_page(page.host, page)
         for node in nodes:
@@ -63,7 +63,7 @@ class Index:
     # -- feeding
 
     def put_slice(self, name: str, obj: Object | None) -> None:
-        _put(self._slices, name, obj)
+        _put(self._slices, name, obj if obj is not None and obj["spec"].get("nodeName") else None)
         self._stale = True
 
     def put_node(self, name: str, node: Object | None) -> None:

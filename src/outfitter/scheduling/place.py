@@ -16,13 +16,13 @@ from outfitter.scheduling import allocate as allocator
 from outfitter.scheduling.asks import Classes, Demand, demand
 from outfitter.scheduling.fit import Need, Rooms, Used
 from outfitter.scheduling.index import Index
-from outfitter.scheduling.plugins import GivenDevice, Plugins
-from outfitter.scheduling.score import Offer, Policy, Spot, rank, spot
+from outfitter.scheduling.plugins import NOBODY, GivenDevice, Plugins
+from outfitter.scheduling.score import Offer, Spot, rank, spot
 
 Claims = Callable[[str, str], Object | None]  # namespace, name -> ResourceClaim
 TOLD = 3  # hosts whose reasons stand in the one sentence
 LOOKED_AT = 8  # hosts that can take a pod and are compared
-NOBODY = Plugins()
+NOWHERE: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,11 @@ def results(given: Mapping[str, Any]) -> list[tuple[DeviceId, Mapping[str, Any]]
 
 def place(
     pod: Object, claims: Claims, classes: Classes, index: Index, used: Used, *, rooms: Rooms | None = None,
-    plugins: Plugins = NOBODY, policy: Policy = "pack", everybody: bool = False,
+    plugins: Plugins = NOBODY, avoid: Mapping[str, str] = NOWHERE, everybody: bool = False,
 ) -> Placement | Waiting:
     """A host for a pod and devices for its claims that have none, or the reason why it waits; with `everybody` the reason of
-    each host, which takes its time. `used`: what other pods take of the hosts; `rooms` keeps what was read of hosts."""
+    each host, which takes its time. `used`: what other pods take of the hosts; `rooms` keeps what was read of hosts;
+    `avoid`: hosts that are not to be tried again, and why."""
     wanted: list[Object] = []
     fixed: set[str] | None = None  # the hosts that claims allocated earlier leave
     for name, claim_name in machine.claim_names(pod):
@@ -93,23 +94,24 @@ def place(
         need = Need.of(pod)
     except Invalid as error:
         return Waiting(error.message)
-    placer = _Placer(pod, wanted, demands, classes, index)
-    placer.fixed, placer.need, placer.used, placer.rooms = fixed, need, used, rooms or Rooms()
-    placer.plugins, placer.policy = plugins, policy
+    placer = _Placer(pod=pod, wanted=wanted, demands=demands, fixed=fixed, need=need, classes=classes, index=index, used=used,
+                     rooms=rooms or Rooms(), plugins=plugins, avoid=avoid)
     return placer.place() or placer.waiting(everybody)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Placer:
+    pod: Object
+    wanted: Sequence[Object]  # claims that have no devices yet
+    demands: Sequence[Demand]  # the same, compiled
     fixed: set[str] | None
     need: Need
+    classes: Classes
+    index: Index
     used: Used
     rooms: Rooms
     plugins: Plugins
-    policy: Policy
-
-    def __init__(self, pod: Object, wanted: Sequence[Object], demands: Sequence[Demand], classes: Classes,
-                 index: Index) -> None:
-        self.pod, self.wanted, self.demands, self.classes, self.index = pod, wanted, demands, classes, index
+    avoid: Mapping[str, str]
 
     def place(self) -> Placement | None:
         """The best of the first hosts that can take the pod."""
@@ -133,7 +135,7 @@ class _Placer:
                 break
         if not found:
             return None
-        best = rank((offer for offer, _ in found.values()), self.policy, extra=extra)[0]
+        best = rank((offer for offer, _ in found.values()), extra=extra)[0]
         return Placement(best.host, tuple(zip(self.wanted, found[best.host][1].allocations, strict=True)), best.why)
 
     def waiting(self, everybody: bool) -> Waiting:
@@ -143,6 +145,8 @@ class _Placer:
 
     def _unfit(self, host: str) -> Refusal | None:
         """Why a host cannot take the pod whatever devices it has."""
+        if host in self.avoid:
+            return Refusal(self.avoid[host])
         if self.fixed is not None and host not in self.fixed:
             return Refusal(f"the devices that the pod's claims hold are on {', '.join(sorted(self.fixed)) or 'no common host'}")
         reasons = self.need.unfit(self.rooms.at(self.index.node(host)), self.used)

@@ -7,6 +7,7 @@ silence; and why a filter that fails while it is asked says no. A scorer that fa
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -15,6 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 from outfitter.errors import Refused
 
 GROUP = "outfitter.scheduling"
+LEAVE_OUT = "OUTFITTER_LEAVE_OUT"  # names the variable with the names of plug-ins, by comma
 MOST = 100.0  # points that a scorer can give
 Object = Mapping[str, Any]
 
@@ -86,6 +88,9 @@ class Plugins:
         return Points(value, tuple(said))
 
 
+NOBODY = Plugins()
+
+
 def _number(given: object) -> float:
     if isinstance(given, bool) or not isinstance(given, int | float) or math.isnan(min(given, MOST)):
         raise TypeError(f"it answered {given!r:.60}, which is no number")
@@ -108,6 +113,11 @@ def _reason(given: object) -> str | None:
 
 def _failed(one: Filter | Scorer, error: Exception) -> str:
     return f"plug-in {one.name} failed ({type(error).__name__}: {str(error)[:200]})"
+
+
+def left_out(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Plug-ins that an operator wants to do without."""
+    return [name for name in environment.get(LEAVE_OUT, "").split(",") if name]
 
 
 def load(leave_out: Collection[str] = (), found: Iterable[metadata.EntryPoint] | None = None) -> Plugins:
@@ -136,7 +146,7 @@ def load(leave_out: Collection[str] = (), found: Iterable[metadata.EntryPoint] |
             loaded[entry.name] = plugin
     if wrong:
         raise Refused(f"scheduling plug-ins: {'; '.join(wrong)}. Repair or uninstall it, or start with "
-                      "OUTFITTER_LEAVE_OUT=name")
+                      f"{LEAVE_OUT}=name")
     return Plugins(tuple(one for one in loaded.values() if isinstance(one, Filter)),
                    tuple(one for one in loaded.values() if isinstance(one, Scorer)))
 

@@ -21,7 +21,7 @@ from outfitter.scheduling.index import Index
 from outfitter.scheduling.place import Placement, place, results
 
 PLANNED = (kinds.INSTANCE, kinds.POD)
-LISTS = {kinds.RESOURCE_CLAIM: "claims", kinds.DEVICE_CLASS: "classes"}
+BROUGHT = (kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS, kinds.RESOURCE_CLAIM_TEMPLATE)
 
 
 async def plan(client: Client, files: Sequence[str]) -> None:
@@ -29,12 +29,11 @@ async def plan(client: Client, files: Sequence[str]) -> None:
     wanted = [(kind, obj) for kind, obj in found if kind in PLANNED]
     if not wanted:
         raise BadRequest(f"{', '.join(files)}: there is neither a VirtualMachineInstance nor a Pod to plan for")
-    everything = await facts(client)
-    for kind, field in LISTS.items():  # what the file brings along counts as if it were there
-        more = [obj for each, obj in found if each == kind]
-        everything = replace(everything, **{field: [*more, *getattr(everything, field)]})
-    templates = [obj for kind, obj in found if kind == kinds.RESOURCE_CLAIM_TEMPLATE]
-    templates += (await client.store.list(kinds.RESOURCE_CLAIM_TEMPLATE)).items
+    brought = {kind: [obj for each, obj in found if each == kind] for kind in BROUGHT}  # counts as if it were there
+    there = await facts(client)
+    everything = replace(there, claims=[*brought[kinds.RESOURCE_CLAIM], *there.claims],
+                         classes=[*brought[kinds.DEVICE_CLASS], *there.classes])
+    templates = [*brought[kinds.RESOURCE_CLAIM_TEMPLATE], *(await client.store.list(kinds.RESOURCE_CLAIM_TEMPLATE)).items]
     for kind, obj in wanted:
         show.say(_lines(kind, obj, everything, templates))
 
@@ -60,7 +59,7 @@ def _lines(kind: Kind, obj: Object, everything: explain.Facts, templates: Sequen
     by_name = {claim["metadata"]["name"]: claim for claim in made.values()}
     verdict = place(pod, lambda namespace, name: by_name.get(name) or everything.claim(namespace, name), everything.class_,
                     Index.of(everything.slices, map(Page, everything.pages), everything.nodes), Used(everything.pods),
-                    everybody=True)
+                    plugins=everything.plugins, everybody=True)
     if not isinstance(verdict, Placement):
         first, *rest = verdict.lines()
         yield f"{title} would wait: {first}"

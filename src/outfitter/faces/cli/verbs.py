@@ -15,7 +15,7 @@ from outfitter.errors import BadRequest, Expired, NotFound, Refused, Unavailable
 from outfitter.faces.cli import show
 from outfitter.faces.cli.client import Client, documents, kind_named, targets
 from outfitter.launcher import domain
-from outfitter.scheduling import explain
+from outfitter.scheduling import explain, plugins
 
 NIL = "00000000-0000-0000-0000-000000000000"
 
@@ -195,7 +195,7 @@ async def facts(client: Client) -> explain.Facts:
     instances, pods, claims, classes, slices, pages, nodes = await asyncio.gather(*map(everything, (
         kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS, kinds.RESOURCE_SLICE, kinds.LEDGER_PAGE,
         kinds.NODE)))
-    return explain.Facts(instances, pods, claims, classes, slices, pages, nodes)
+    return explain.Facts(instances, pods, claims, classes, slices, pages, nodes, plugins.load(plugins.left_out()))
 
 
 async def domxml(client: Client, word: str) -> None:

@@ -1,0 +1,21 @@
+"""A store, with nobody at work on it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+
+from outfitter import app
+from outfitter.store.clock import ManualClock
+from outfitter.store.names import Names
+from tests.node.keeping import Bench
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    clock = ManualClock()
+    async with app.embedded(clock=clock, names=Names(random.Random(1))) as product:
+        await product.runner.stop()
+        yield Bench(product, clock)
