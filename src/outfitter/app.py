@@ -21,6 +21,7 @@ from outfitter.controllers.claims import Claims, PodClaims
 from outfitter.controllers.devicestatus import DeviceStatus
 from outfitter.controllers.garbage import Garbage
 from outfitter.controllers.instances import Instances
+from outfitter.controllers.kubevirt import KubeVirts
 from outfitter.controllers.loop import Context, Controller, Runner, settle
 from outfitter.controllers.pages import Pages
 from outfitter.controllers.schedule import Schedule
@@ -106,7 +107,7 @@ class Embedded(Product):
         context = Context(store, clock=clock, names=store.names)
         schedule = Schedule(context, plugins.load(plugins.left_out()))
         controllers: list[Controller] = [Instances(context), PodClaims(context), Claims(context), schedule,
-                                         DeviceStatus(context), Garbage(context)]
+                                         DeviceStatus(context), Garbage(context), KubeVirts(context)]
         super().__init__(store, hosts, controllers, context)
         self.store = store
         self.api = ApiServer(store)

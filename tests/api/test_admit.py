@@ -79,15 +79,15 @@ REFUSED: dict[str, tuple[Kind, Object, list[tuple[str, str]]]] = {
         ("spec.resourceClaims[0].resourceClaimName", 'Invalid value: "my claim": a lowercase RFC 1123 subdomain')]),
     "a device without anything": (kinds.INSTANCE, with_devices({}), [
         ("spec.domain.devices.hostDevices[0].name", "Required value"),
-        ("spec.domain.devices.hostDevices", " has neither deviceName nor claimName and requestName")]),
+        ("spec.domain.devices.hostDevices", "vmi.spec.domain.devices.hostDevices contains HostDevices without deviceName or")]),
     "a device by name and by claim": (kinds.INSTANCE, with_devices(nic(deviceName="vendor.com/nic")), [
-        ("spec.domain.devices.hostDevices", "nic0 has both deviceName and a claim")]),
+        ("spec.domain.devices.hostDevices", "vmi.spec.domain.devices.hostDevices contains HostDevices with both deviceName and ")]),
     "half a reference": (kinds.INSTANCE, with_devices(
         {"name": "a", "claimName": "net"}, {"name": "b", "requestName": "nic"}), [
-        ("spec.domain.devices.hostDevices[0].requestName", "Required value: requestName names a request of that claim"),
-        ("spec.domain.devices.hostDevices[1].claimName", "Required value: claimName names an entry of spec.resourceClaims")]),
+        ("spec.domain.devices.hostDevices[0].requestName", "requestName is required for DRA HostDevice: requestName names"),
+        ("spec.domain.devices.hostDevices[1].claimName", "claimName is required for DRA HostDevice: claimName names")]),
     "a claim that is not listed": (kinds.INSTANCE, with_devices(nic(claimName="other")), [
-        ("spec.resourceClaims", "vmi.spec.resourceClaims must specify all claims used: spec.domain.devices.hostDevices[0]")]),
+        ("spec.resourceClaims", "vmi.spec.resourceClaims must specify all claims used in ")]),
     "one request for two devices": (
         kinds.INSTANCE, with_devices(nic("a"), gpus=[{"name": "b", "claim": {"name": "net", "request": "nic"}}]),
         [("spec.domain.devices.hostDevices[0]", 'duplicate claimName/requestName pair "net/nic"')]),

@@ -28,8 +28,10 @@ from outfitter.store.names import Names
 ADMIN = auth.User("cases", (auth.MASTERS,))
 OWNERS = ("VirtualMachine", "VirtualMachineInstance")  # made first: others carry their uid
 HOLD = "outfitter.dev/cases"  # keeps an object that is being deleted from going
-GATES = ("HostDevices", "GPUsWithDRA", "HostDevicesWithDRA", "NetworkDevicesWithDRA", "ExternalNetResourceInjection",
-         "PodSecondaryInterfaceNamingUpgrade")  # known to the cases: one that a case does not name is off
+# Gates known to the cases, with whether KubeVirt 1.9 has them on: one that a case does not name is off, but for `gateDefaults`.
+GATES = {"HostDevices": False, "GPUsWithDRA": True, "HostDevicesWithDRA": True, "NetworkDevicesWithDRA": False,
+         "ExternalNetResourceInjection": True, "PodSecondaryInterfaceNamingUpgrade": True}
+DEFAULTS = (None, "v1.9")
 
 
 class NotDriven(Exception):
@@ -168,8 +170,10 @@ class World:
         """The case's settings, as the cluster's KubeVirt object says them."""
         on = list(config.get("featureGates") or ())
         off = list(config.get("disabledFeatureGates") or ())
-        if config.get("gateDefaults") is None:
-            off += [gate for gate in GATES if gate not in on and gate not in off]
+        if config.get("gateDefaults") not in DEFAULTS:
+            raise NotDriven(f"config.gateDefaults: {config['gateDefaults']} is not known; v1.9 is")
+        by_default = GATES if config.get("gateDefaults") else {}
+        off += [gate for gate in GATES if gate not in on and gate not in off and not by_default.get(gate)]
         settings: Object = {"developerConfiguration": {"featureGates": on, "disabledFeatureGates": off}}
         for key in ("permittedHostDevices", "vmRolloutStrategy"):
             if key in config:

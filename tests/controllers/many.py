@@ -172,14 +172,14 @@ class Door(Memory):
             await self._turn()
             yield event
 
-    async def write(self, work: Callable[[Draft], T], *, dry_run: bool = False) -> T:
+    async def write(self, work: Callable[[Draft], T], *, dry_run: bool = False, by: base.By = base.OURSELVES) -> T:
         await self._turn()
         self.writes += 1
         mine, (number, when) = self.writes, self.fatal or (0, "before")
         if mine == number and when == "before":
             await self.die()
         try:
-            answer = await self.home.write(work, dry_run=dry_run)
+            answer = await self.home.write(work, dry_run=dry_run, by=by)
         finally:  # one that was refused counts as well
             if mine == number and when == "after":
                 await self.die()

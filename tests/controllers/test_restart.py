@@ -17,6 +17,7 @@ from outfitter.api.page import Page
 from outfitter.errors import NotFound
 from outfitter.inventory import scan
 from outfitter.node.host import Host
+from outfitter.store import base
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Draft, Memory
 from outfitter.store.names import Names
@@ -40,9 +41,9 @@ class Mortal(Memory):
         self.broken: list[str] = []  # promises that were not kept, as they were found
         self.called = {host.name: {device.address: device.name for device in scan.scan(host.tree()).devices} for host in hosts}
 
-    async def write(self, work: Callable[[Draft], T], *, dry_run: bool = False) -> T:
+    async def write(self, work: Callable[[Draft], T], *, dry_run: bool = False, by: base.By = base.OURSELVES) -> T:
         if self.ours:
-            return await super().write(work, dry_run=dry_run)
+            return await super().write(work, dry_run=dry_run, by=by)
         if self.dead.is_set():
             await asyncio.Event().wait()
         self.writes += 1
@@ -51,7 +52,7 @@ class Mortal(Memory):
             await self._die()
         mine = self.writes
         try:
-            return await super().write(work, dry_run=dry_run)
+            return await super().write(work, dry_run=dry_run, by=by)
         finally:  # one that was refused counts as well
             await self.check()
             if mine == number and when == "after":

@@ -16,6 +16,7 @@ from outfitter.launcher import domain
 from outfitter.ledger import book, placement
 from outfitter.node.host import Host
 from outfitter.node.keep import Keeper
+from outfitter.store import base
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Memory
 
@@ -109,11 +110,11 @@ class Fragile(Memory):
 
     fatal, after = 0, False
 
-    async def write(self, work: Any, *, dry_run: bool = False) -> Any:
+    async def write(self, work: Any, *, dry_run: bool = False, by: base.By = base.OURSELVES) -> Any:
         self.fatal -= 1
         if self.fatal == 0 and not self.after:
             raise Killed
-        answer = await super().write(work, dry_run=dry_run)
+        answer = await super().write(work, dry_run=dry_run, by=by)
         if self.fatal == 0:
             raise Killed
         return answer

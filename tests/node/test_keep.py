@@ -21,6 +21,7 @@ from outfitter.inventory import config, simulate
 from outfitter.inventory.config import Settings
 from outfitter.ledger import book, marks, placement
 from outfitter.node.keep import EXPIRE, EXPIRE_EVERY, Keeper
+from outfitter.store import base
 from outfitter.store.clock import ManualClock, SystemClock
 from outfitter.store.informer import Informer
 from outfitter.store.kube import Kube
@@ -332,8 +333,8 @@ async def test_new_slices_stand_before_old_ones_go() -> None:
     seen: list[list[tuple[str, int]]] = []
 
     class Watched(Memory):
-        async def write(self, work: Any, *, dry_run: bool = False) -> Any:
-            answer = await super().write(work, dry_run=dry_run)
+        async def write(self, work: Any, *, dry_run: bool = False, by: base.By = base.OURSELVES) -> Any:
+            answer = await super().write(work, dry_run=dry_run, by=by)
             seen.append([(part["metadata"]["name"][-1], part["spec"]["pool"]["generation"])
                          for part in (await self.list(kinds.RESOURCE_SLICE)).items])
             return answer

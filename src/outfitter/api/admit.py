@@ -4,17 +4,28 @@ is said at once. Pure: what must be looked up comes in with the change."""
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from outfitter.api import kinds, machine
+from outfitter.api import kinds, machine, settings
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.validate import machines, names, pods, resources, shape
+from outfitter.api.settings import Settings
+from outfitter.api.validate import kubevirt, machines, names, outlook, pods, resources, shape
 from outfitter.errors import Cause, Forbidden, Invalid, NotFound
 
 Check = Callable[[Mapping[str, Any]], Iterator[Cause]]
 Compare = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[Cause]]
+Foresee = Callable[[Mapping[str, Any], Settings, outlook.Look], Iterator[str]]
 POD_GRACE = 30
+
+
+class By(Protocol):
+    """Who writes (see `store.base.By`)."""
+
+    @property
+    def user(self) -> str: ...
+    @property
+    def warn(self) -> Callable[[str], None] | None: ...
 
 
 class Change(Protocol):
@@ -32,6 +43,10 @@ class Change(Protocol):
     def subresource(self) -> str: ...
     @property
     def look(self) -> Callable[[Kind, str, str], Object | None]: ...
+    @property
+    def every(self) -> Callable[[Kind], Iterable[Object]]: ...
+    @property
+    def by(self) -> By: ...
 
 
 def _namespace(obj: Object) -> None:
@@ -106,13 +121,24 @@ CHECKS: Mapping[Kind, Check] = {
     kinds.DEVICE_CLASS: resources.device_class,
     kinds.RESOURCE_CLAIM: resources.claim,
     kinds.RESOURCE_CLAIM_TEMPLATE: resources.claim_template,
+    kinds.KUBEVIRT: kubevirt.check,
+}
+# Checks that depend on what the KubeVirt object says. They are for what is new: a machine that was let in stays, whatever
+# gate was closed since.
+SET: Mapping[Kind, Callable[[Mapping[str, Any], Settings], Iterator[Cause]]] = {
     kinds.INSTANCE: machines.instance,
+    kinds.MACHINE: machines.machine,
+    kinds.MIGRATION: machines.migration,
+}
+FORESEE: Mapping[Kind, Foresee] = {
+    kinds.INSTANCE: outlook.instance,
+    kinds.MACHINE: outlook.of_machine,
+    kinds.KUBEVIRT: lambda obj, now, look: kubevirt.outlook(obj),
 }
 COMPARES: Mapping[Kind, Compare] = {
     kinds.POD: pods.same_place,
     kinds.RESOURCE_CLAIM: resources.unchanged_spec,
     kinds.RESOURCE_CLAIM_TEMPLATE: resources.unchanged_spec,
-    kinds.INSTANCE: machines.unchanged_claims,
 }
 PLAIN_LABEL_NAMES = (kinds.NAMESPACE,)
 UNDELETABLE = ("default", "kube-system")  # namespaces that are always there
@@ -131,6 +157,7 @@ class Rules:
         if change.subresource == "" and change.kind in DEFAULTS:
             DEFAULTS[change.kind](obj)
         refuse(change.kind, obj, list(self._causes(change)))
+        self._foresee(change)
         return obj
 
     def grace(self, kind: Kind, obj: Object, asked: int | None) -> int:
@@ -169,8 +196,50 @@ class Rules:
             yield from names.metadata(new, namespaced=kind.namespaced, plain_label=kind in PLAIN_LABEL_NAMES)
             if kind in CHECKS and change.subresource == "":
                 yield from CHECKS[kind](new)
+            if kind in SET and change.subresource == "":
+                yield from _set(change)
+        if change.verb == "create" and kind == kinds.KUBEVIRT:
+            yield from _only_one(change)
         if change.old is not None and change.subresource == "" and kind in COMPARES:
             yield from COMPARES[kind](new, change.old)
+
+    def _foresee(self, change: Change) -> None:
+        """Whoever hears warnings is told what cannot work yet in what they wrote."""
+        if change.by.warn is None or change.subresource or change.kind not in FORESEE or not _new_spec(change):
+            return
+        for words in FORESEE[change.kind](change.new, _settings(change), change.look):
+            change.by.warn(words)
+
+
+def _settings(change: Change) -> Settings:
+    return settings.of(settings.chosen(change.every(kinds.KUBEVIRT)))
+
+
+def _new_spec(change: Change) -> bool:
+    return change.old is None or change.new.get("spec") != change.old.get("spec")
+
+
+def _set(change: Change) -> Iterator[Cause]:
+    if not _new_spec(change):
+        return
+    now = _settings(change)
+    if change.kind == kinds.INSTANCE and change.old is not None:
+        refused = list(machines.changed_instance(change.new, change.old, now.ours(change.by.user)))
+        yield from refused
+        if refused:
+            return
+    same = change.kind == kinds.MACHINE and change.old is not None and all(
+        (change.new.get("spec") or {}).get(part) == (change.old.get("spec") or {}).get(part) for part in machines.BUILT_FROM)
+    for cause in SET[change.kind](change.new, now):
+        if not (same and cause.field.startswith(machines.BUILT_AT)):
+            yield cause
+
+
+def _only_one(change: Change) -> Iterator[Cause]:
+    if other := settings.chosen(change.every(kinds.KUBEVIRT)):
+        meta = other["metadata"]
+        yield Cause("metadata.name", f"Forbidden: KubeVirt {meta['namespace']}/{meta['name']} is there already, and one is for "
+                                     "all: change that one", "FieldValueForbidden")
 
 
 def refuse(kind: Kind, obj: Object, causes: Sequence[Cause]) -> None:

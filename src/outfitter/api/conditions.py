@@ -8,6 +8,8 @@ from typing import Any
 
 from outfitter.api.kinds import Object
 
+GATES_IN_USE = "DisabledGatesInUse"  # of the KubeVirt object
+
 
 @dataclass(frozen=True, slots=True)
 class Condition:

@@ -78,6 +78,12 @@ RESOURCE_SLICE = Kind("resource.k8s.io", "v1", "ResourceSlice", "resourceslices"
                       older=DRA_OLDER, selectable=("spec.nodeName", "spec.driver"))
 INSTANCE = Kind("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances", short=("vmi", "vmis"),
                 categories=("all",), older=("v1alpha3",), builtin=False)
+MACHINE = Kind("kubevirt.io", "v1", "VirtualMachine", "virtualmachines", short=("vm", "vms"), categories=("all",),
+               older=("v1alpha3",), builtin=False)
+MIGRATION = Kind("kubevirt.io", "v1", "VirtualMachineInstanceMigration", "virtualmachineinstancemigrations",
+                 short=("vmim", "vmims"), categories=("all",), older=("v1alpha3",), builtin=False)
+KUBEVIRT = Kind("kubevirt.io", "v1", "KubeVirt", "kubevirts", short=("kv", "kvs"), categories=("all",), older=("v1alpha3",),
+                builtin=False)
 LEDGER_PAGE = Kind("outfitter.dev", "v1alpha1", "LedgerPage", "ledgerpages", namespaced=False, short=("page", "pages"),
                    has_status=False, builtin=False)
 PAST_BOOKING = Kind("outfitter.dev", "v1alpha1", "PastBooking", "pastbookings", namespaced=False, short=("past",),
@@ -89,8 +95,8 @@ HOST_INVENTORY = Kind("outfitter.dev", "v1alpha1", "HostInventory", "hostinvento
 
 ALL: tuple[Kind, ...] = (
     NAMESPACE, NODE, POD, EVENT, CONFIG_MAP, SECRET, SERVICE_ACCOUNT, LEASE,
-    DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, RESOURCE_SLICE, INSTANCE, LEDGER_PAGE,
-    PROVIDER_TREE, HOST_INVENTORY, PAST_BOOKING,
+    DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, RESOURCE_SLICE, INSTANCE, MACHINE, MIGRATION,
+    KUBEVIRT, LEDGER_PAGE, PROVIDER_TREE, HOST_INVENTORY, PAST_BOOKING,
 )
 
 
@@ -112,15 +118,39 @@ def of_object(obj: Mapping[str, Any], among: Iterable[Kind] = ALL) -> Kind | Non
     return None
 
 
+def _column(name: str, path: str, type_: str = "string", *, wide: bool = False) -> Object:
+    return {"name": name, "type": type_, "jsonPath": path} | ({"priority": 1} if wide else {})
+
+
+def _of_condition(name: str, type_: str, *, wide: bool = False) -> Object:
+    return _column(name, f".status.conditions[?(@.type=='{type_}')].status", wide=wide)
+
+
+_AGE = _column("Age", ".metadata.creationTimestamp", "date")
+# What a cluster shows after `kubectl get`; the embedded server has more (see the faces).
+COLUMNS: Mapping[Kind, tuple[Object, ...]] = {
+    MACHINE: (_AGE, _column("Status", ".status.printableStatus"), _of_condition("Ready", "Ready")),
+    INSTANCE: (_AGE, _column("Phase", ".status.phase"), _column("IP", ".status.interfaces[0].ipAddress"),
+               _column("NodeName", ".status.nodeName"), _of_condition("Ready", "Ready"),
+               _of_condition("Live-Migratable", "LiveMigratable", wide=True), _of_condition("Paused", "Paused", wide=True)),
+    MIGRATION: (_column("Phase", ".status.phase"), _column("VMI", ".spec.vmiName"), _AGE),
+    KUBEVIRT: (_AGE, _column("Phase", ".status.phase")),
+}
+
+
 def crd(kind: Kind) -> Object:
-    """The CustomResourceDefinition that teaches a cluster one of our kinds; unknown fields are kept."""
+    """The CustomResourceDefinition that teaches a cluster one of our kinds; unknown fields are kept. Older versions differ
+    from the stored one in nothing but their name."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version: Object = {"name": kind.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    rest: Object = {"schema": {"openAPIV3Schema": schema}}
     if kind.has_status:
-        version["subresources"] = {"status": {}}
+        rest["subresources"] = {"status": {}}
+    if kind in COLUMNS:
+        rest["additionalPrinterColumns"] = list(COLUMNS[kind])
+    versions = [{"name": version, "served": True, "storage": version == kind.version, **rest} for version in kind.versions]
     names = {"kind": kind.kind, "plural": kind.plural, "singular": kind.singular, "shortNames": list(kind.short),
              "categories": list(kind.categories)}
     return {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
             "metadata": {"name": kind.resource},
             "spec": {"group": kind.group, "names": names, "scope": "Namespaced" if kind.namespaced else "Cluster",
-                     "versions": [version]}}
+                     "versions": versions}}

@@ -29,14 +29,28 @@ class DeviceRef:
     device_name: str | None  # asked for by resource name, from a device plugin
     claim: str | None  # asked for by claim: the name in spec.resourceClaims
     request: str | None
+    claim_at: str = "claimName"  # the fields of the entry that say claim and request, or should
+    request_at: str = "requestName"
+    at_odds: tuple[str, ...] = ()  # fields of the entry that say the same thing in two spellings, and differently
 
     @property
     def path(self) -> str:
         return f"spec.domain.devices.{self.list}[{self.index}]"
 
     @property
+    def says_claim(self) -> bool:
+        """A field of a claim is there, be it empty."""
+        return self.claim is not None or self.request is not None
+
+    @property
     def by_claim(self) -> bool:
-        return self.device_name is None and (self.claim is not None or self.request is not None)
+        return self.device_name is None and self.says_claim
+
+
+def run_strategy(machine: Mapping[str, Any]) -> str:
+    """Whether a VirtualMachine is meant to run. One that does not say stays stopped; `running` is the older way to say it."""
+    spec = machine.get("spec") or {}
+    return str(spec.get("runStrategy") or ("Always" if spec.get("running") else "Halted"))
 
 
 def device_refs(instance: Mapping[str, Any]) -> list[DeviceRef]:
@@ -46,12 +60,24 @@ def device_refs(instance: Mapping[str, Any]) -> list[DeviceRef]:
     return [_ref(name, index, entry) for name in LISTS for index, entry in enumerate(devices.get(name) or ())]
 
 
+# Where an entry may say the claim and the request, in the order in which they are looked for.
+CLAIM_FIELDS = ("claimName", "claim.name")
+REQUEST_FIELDS = ("requestName", "deviceRequestName", "claim.request")
+
+
 def _ref(list_: List, index: int, entry: Mapping[str, Any]) -> DeviceRef:
-    nested = entry.get("claim") if isinstance(entry.get("claim"), Mapping) else {}
-    assert nested is not None
-    claim = entry.get("claimName", nested.get("name"))
-    request = entry.get("requestName", entry.get("deviceRequestName", nested.get("request")))
-    return DeviceRef(list_, index, entry.get("name", ""), entry.get("deviceName") or None, claim, request)
+    nested = entry.get("claim")
+    said = {**entry, **({f"claim.{key}": value for key, value in nested.items()} if isinstance(nested, Mapping) else {})}
+    odd: list[str] = []
+    found: list[tuple[str | None, str]] = []
+    for fields in (CLAIM_FIELDS, REQUEST_FIELDS):
+        values = {field: said[field] for field in fields if said.get(field) is not None}
+        odd += values if len(set(values.values())) > 1 else ()
+        at = next(iter(values), fields[-1] if isinstance(nested, Mapping) else fields[0])
+        found.append((values.get(at, "" if isinstance(nested, Mapping) else None), at))
+    (claim, claim_at), (request, request_at) = found
+    return DeviceRef(list_, index, entry.get("name", ""), entry.get("deviceName") or None, claim, request, claim_at,
+                     request_at, tuple(odd))
 
 
 def claim_names(pod: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:

@@ -5,7 +5,7 @@ more says so (`atomic`) and offers `commit` over several objects."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -144,6 +144,17 @@ Look = Callable[[Kind, str, str], Object | None]  # kind, namespace, name -> the
 
 
 @dataclass(frozen=True, slots=True)
+class By:
+    """Who writes, and how they hear what is no error but worth knowing."""
+
+    user: str = ""  # as they logged in; "" for our own loops
+    warn: Callable[[str], None] | None = None  # None: nobody listens
+
+
+OURSELVES = By()
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """A write about to happen, as the rules see it."""
 
@@ -153,6 +164,8 @@ class Change:
     old: Object | None
     subresource: str = ""
     look: Look = field(default=lambda kind, namespace, name: None)
+    every: Callable[[Kind], Iterable[Object]] = field(default=lambda kind: ())  # all of a kind; for kinds of few objects
+    by: By = OURSELVES
 
 
 class Rules(Protocol):

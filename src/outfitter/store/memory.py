@@ -9,7 +9,7 @@ import asyncio
 import base64
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -19,7 +19,7 @@ from outfitter.errors import AlreadyExists, BadRequest, Cause, Conflict, Expired
 from outfitter.store import base
 from outfitter.store.clock import Clock, SystemClock, rfc3339
 from outfitter.store.names import Names
-from outfitter.store.shelf import Record, Selection, Shelf, Step, Watcher, own_copy
+from outfitter.store.shelf import Key, Record, Selection, Shelf, Step, Watcher, own_copy
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -80,6 +80,10 @@ class Memory:
     def latest(self, kind: Kind, name: str, namespace: str = "") -> Record | None:
         """The newest record, committed or on its way."""
         return self.peek(kind, name, namespace)
+
+    def newest(self, kind: Kind) -> dict[Key, Record]:
+        """Every newest record of a kind, committed or on its way."""
+        return dict(self.shelf(kind).records)
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> Object:
         return self.record(kind, name, namespace).object()
@@ -157,10 +161,10 @@ class Memory:
 
     # -- writing
 
-    async def write(self, work: Callable[[Draft], T], *, dry_run: bool = False) -> T:
+    async def write(self, work: Callable[[Draft], T], *, dry_run: bool = False, by: base.By = base.OURSELVES) -> T:
         """Work out changes against the newest state, then make all of them at once. Whatever `work` raises, nothing
         happened. `work` must not wait."""
-        draft = Draft(self, self._issued, dry_run=dry_run)
+        draft = Draft(self, self._issued, dry_run=dry_run, by=by)
         try:
             result = work(draft)
         except OutfitterError:
@@ -248,8 +252,8 @@ class Memory:
 class Draft:
     """Changes being worked out: reads see the newest state with these changes in it."""
 
-    def __init__(self, store: Memory, issued: int, *, dry_run: bool = False) -> None:
-        self._store, self._dry_run = store, dry_run
+    def __init__(self, store: Memory, issued: int, *, dry_run: bool = False, by: base.By = base.OURSELVES) -> None:
+        self._store, self._dry_run, self._by = store, dry_run, by
         self._overlay: dict[tuple[Kind, str, str], Record | None] = {}
         self.revision = issued
         self.steps: list[Step] = []
@@ -263,6 +267,16 @@ class Draft:
     def look(self, kind: Kind, namespace: str, name: str) -> Object | None:
         record = self.find(kind, name, namespace)
         return record.object() if record else None
+
+    def every(self, kind: Kind) -> list[Object]:
+        found: dict[Key, Record | None] = {**self._store.newest(kind)}
+        found |= {(namespace, name): record for (its, namespace, name), record in self._overlay.items() if its == kind}
+        return [record.object() for record in found.values() if record is not None]
+
+    def _admit(self, verb: Literal["create", "update", "delete"], kind: Kind, new: Object, old: Object | None,
+               subresource: str = "") -> Object:
+        change = base.Change(verb, kind, new, old, subresource, self.look, self.every, self._by)
+        return self._store.rules.admit(change)
 
     def need(self, kind: Kind, name: str, namespace: str) -> Record:
         record = self.find(kind, name, namespace)
@@ -308,7 +322,7 @@ class Draft:
             new.pop("status", None)
         if self.find(kind, meta["name"], meta.get("namespace", "")) is not None:
             raise AlreadyExists(f'{kind.resource} "{meta["name"]}" already exists')
-        new = self._store.rules.admit(base.Change("create", kind, new, None, "", self.look))
+        new = self._admit("create", kind, new, None)
         return self._put(kind, new, None)
 
     def _name(self, kind: Kind, meta: dict[str, Any]) -> None:
@@ -350,7 +364,7 @@ class Draft:
             new.pop("status", None)
             if "status" in old:
                 new["status"] = record.object()["status"]
-        new = self._store.rules.admit(base.Change("update", kind, new, old, subresource, self.look))
+        new = self._admit("update", kind, new, old, subresource)
         meta = new["metadata"]
         if patches.same(new, old):
             return record
@@ -408,7 +422,7 @@ class Draft:
         if revision and revision != str(record.revision):
             raise Conflict(f"Precondition failed: ResourceVersion in precondition: {revision}, ResourceVersion in object "
                            f"meta: {record.revision}")
-        obj = self._store.rules.admit(base.Change("delete", kind, record.object(), record.object(), "", self.look))
+        obj = self._admit("delete", kind, record.object(), record.object())
         meta = obj["metadata"]
         finalizers = list(meta.get("finalizers") or [])
         if propagation:  # the last word counts

@@ -28,7 +28,7 @@ from outfitter.store import base
 from outfitter.store.clock import Clock
 from outfitter.store.memory import Memory
 from outfitter.store.names import Names
-from outfitter.store.shelf import Record, Step
+from outfitter.store.shelf import Key, Record, Step
 
 log = logging.getLogger(__name__)
 APPLICATION_ID = 0x6F757466  # "outf"
@@ -229,6 +229,13 @@ class SQLite(Memory):
         if place in self._pending:
             return self._pending[place][1]
         return self.peek(kind, name, namespace)
+
+    def newest(self, kind: Kind) -> dict[Key, Record]:
+        found: dict[Key, Record | None] = {**super().newest(kind)}
+        for (group, plural, namespace, name), (_, record) in self._pending.items():
+            if (group, plural) == (kind.group, kind.plural):
+                found[namespace, name] = record
+        return {key: record for key, record in found.items() if record is not None}
 
     async def _settled(self) -> None:
         if self._last is not None and not self._last.done():

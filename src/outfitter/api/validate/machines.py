@@ -1,28 +1,75 @@
-"""Machine instances: the devices they ask for and the claims that these come from."""
+"""Machines, their instances and migrations. An instance is checked from `spec` down, a machine's template from
+`spec.template.spec`, by the same rules."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from outfitter.api import machine, quantity
-from outfitter.api.validate import names
+from outfitter.api import quantity
+from outfitter.api.settings import Settings
+from outfitter.api.validate import devices, names, networks, resources
 from outfitter.errors import Cause, Invalid
 
-SOURCES = ("resourceClaimName", "resourceClaimTemplateName")
+# What a machine's instances are made from: as long as these stay, starting and stopping it is all that a change can mean.
+BUILT_FROM = ("template", "resourceClaimTemplates")
+BUILT_AT = tuple(f"spec.{part}" for part in BUILT_FROM)
+STRATEGIES = ("Always", "Halted", "Manual", "Once", "RerunOnFailure", "WaitAsReceiver")
 
 
-def instance(obj: Mapping[str, Any]) -> Iterator[Cause]:
-    spec = obj.get("spec")
-    if not isinstance(spec, Mapping) or not isinstance(spec.get("domain"), Mapping):
-        yield Cause("spec.domain", "Required value: what the machine is made of", "FieldValueRequired")
+def instance(obj: Mapping[str, Any], settings: Settings) -> Iterator[Cause]:
+    yield from _spec(obj.get("spec"), "spec", settings)
+
+
+def machine(obj: Mapping[str, Any], settings: Settings) -> Iterator[Cause]:
+    spec = obj.get("spec") or {}
+    if spec.get("running") is not None and spec.get("runStrategy") is not None:
+        yield Cause("spec.running", "Running and RunStrategy are mutually exclusive: Running is the older one, please use RunStrategy")
+    if spec.get("runStrategy") is not None and spec["runStrategy"] not in STRATEGIES:
+        yield Cause("spec.runStrategy", f'Invalid RunStrategy ({spec["runStrategy"]}): it may be {", ".join(STRATEGIES)}')
+    yield from own_claims(spec)
+    if spec.get("template") is None:
+        yield Cause("spec.template", "Required value: missing virtual machine template", "FieldValueRequired")
         return
-    yield from _amounts(spec["domain"])
-    yield from _claims(spec.get("resourceClaims"))
-    yield from _devices(obj)
+    own = [entry["name"] for entry in spec.get("resourceClaimTemplates") or () if entry.get("name")]
+    yield from _spec(spec["template"].get("spec"), "spec.template.spec", settings, own)
 
 
-def _amounts(domain: Mapping[str, Any]) -> Iterator[Cause]:
+def own_claims(spec: Mapping[str, Any]) -> Iterator[Cause]:
+    """Claims that belong to the machine itself and stay when it is stopped."""
+    template = (spec.get("template") or {}).get("spec") or {}
+    listed = {entry.get("name") for entry in template.get("resourceClaims") or ()}
+    seen: set[str] = set()
+    for index, entry in enumerate(spec.get("resourceClaimTemplates") or ()):
+        here, name = f"spec.resourceClaimTemplates[{index}]", entry.get("name")
+        if not name:
+            yield Cause(f"{here}.name", "Required value: devices name the claim by it, as an entry of resourceClaims",
+                        "FieldValueRequired")
+        else:
+            yield from names.label(name, f"{here}.name")
+            if name in seen:
+                yield Cause(f"{here}.name", f'Duplicate value: "{name}"', "FieldValueDuplicate")
+            if name in listed:
+                yield Cause(f"{here}.name", f'Duplicate value: "{name}" is also listed in spec.template.spec.resourceClaims: a '
+                                            "claim is either the machine's own or made for each start", "FieldValueDuplicate")
+            seen.add(name)
+        yield from resources.template_spec(entry.get("spec"), f"{here}.spec")
+
+
+def _spec(spec: Any, root: str, settings: Settings, own: Collection[str] = ()) -> Iterator[Cause]:
+    if not isinstance(spec, Mapping) or not isinstance(spec.get("domain"), Mapping):
+        yield Cause(f"{root}.domain", "Required value: what the machine is made of", "FieldValueRequired")
+        return
+    if spec.get("flavor") is not None:
+        yield from names.required(spec["flavor"].get("name"), f"{root}.flavor.name", "the flavor that the machine is made of")
+    yield from _amounts(spec["domain"], root)
+    yield from devices.claims(spec, root)
+    yield from devices.devices(spec, root, settings.gates, own)
+    yield from devices.displays(spec, root)
+    yield from networks.check(spec, root, settings.gates, own)
+
+
+def _amounts(domain: Mapping[str, Any], root: str) -> Iterator[Cause]:
     """Memory and CPUs, which the domain's XML is made of."""
     for path in (("memory", "guest"), ("resources", "requests", "memory")):
         amount: Any = domain
@@ -35,61 +82,36 @@ def _amounts(domain: Mapping[str, Any]) -> Iterator[Cause]:
         except Invalid:
             enough = False
         if not enough:
-            yield Cause(f"spec.domain.{'.'.join(path)}",
+            yield Cause(f"{root}.domain.{'.'.join(path)}",
                         f'Invalid value: "{amount}": must be an amount above zero, such as 2Gi')
     for field, number in (domain.get("cpu") or {}).items():
         if field in ("cores", "sockets", "threads") and number is not None and number < 1:
-            yield Cause(f"spec.domain.cpu.{field}", f"Invalid value: {number}: must be greater than zero")
+            yield Cause(f"{root}.domain.cpu.{field}", f"Invalid value: {number}: must be greater than zero")
 
 
-def _claims(claims: Any) -> Iterator[Cause]:
-    seen: set[str] = set()
-    for index, entry in enumerate(claims or ()):
-        here = f"spec.resourceClaims[{index}]"
-        if not entry.get("name"):
-            yield Cause(f"{here}.name", f"{here}.name is a required field", "FieldValueRequired")
-        else:
-            yield from names.label(entry["name"], f"{here}.name")
-            if entry["name"] in seen:
-                yield Cause(f"{here}.name", f'duplicate resourceClaims name "{entry["name"]}"', "FieldValueDuplicate")
-            seen.add(entry["name"])
-        given = [source for source in SOURCES if entry.get(source)]
-        if len(given) > 1:
-            yield Cause(here, f"at most one of {SOURCES[0]} or {SOURCES[1]} may be specified")
-        if not given:
-            yield Cause(here, f"must specify one of: {', '.join(SOURCES)}")
-        for source in given:
-            yield from names.subdomain(entry[source], f"{here}.{source}")
+def changed_instance(new: Mapping[str, Any], old: Mapping[str, Any], ours: bool) -> Iterator[Cause]:
+    """What of a running machine may change: its claims never, the rest by those who run it. People change the machine that
+    owns it, or make a new one."""
+    was, is_ = old.get("spec") or {}, new.get("spec") or {}
+    if was == is_:
+        return
+    if was.get("resourceClaims") != is_.get("resourceClaims"):
+        yield Cause("spec.resourceClaims", "Invalid value: field is immutable: update of VMI object is restricted, a machine "
+                                           "keeps the claims it started with")
+    elif not ours:
+        path = ".".join(["spec", *_common(was, is_)])
+        yield Cause(path, "update of VMI object is restricted: the spec of an instance is changed by the system alone; change "
+                          "the VirtualMachine that it belongs to, or make a new instance", "FieldValueNotSupported")
 
 
-def _devices(obj: Mapping[str, Any]) -> Iterator[Cause]:
-    listed = {entry.get("name") for entry in obj["spec"].get("resourceClaims") or ()}
-    seen: set[tuple[str, str]] = set()
-    called: set[tuple[str, str]] = set()  # what a device got is found by its name
-    for ref in machine.device_refs(obj):
-        path = f"spec.domain.devices.{ref.list}"
-        yield from names.required(ref.name, f"{ref.path}.name", "a device has a name of its own")
-        if ref.name and (ref.list, ref.name) in called:
-            yield Cause(f"{ref.path}.name", f'Duplicate value: "{ref.name}"', "FieldValueDuplicate")
-        called.add((ref.list, ref.name))
-        if ref.device_name is not None and (ref.claim or ref.request):
-            yield Cause(path, f"{ref.name} has both deviceName and a claim: say one of them")
-        elif ref.device_name is None and not ref.by_claim:
-            yield Cause(path, f"{ref.name} has neither deviceName nor claimName and requestName", "FieldValueRequired")
-        if not ref.by_claim:
-            continue
-        yield from names.required(ref.claim, f"{ref.path}.claimName", "claimName names an entry of spec.resourceClaims")
-        yield from names.required(ref.request, f"{ref.path}.requestName", "requestName names a request of that claim")
-        if ref.claim and ref.claim not in listed:
-            yield Cause("spec.resourceClaims", f'vmi.spec.resourceClaims must specify all claims used: {ref.path} uses '
-                                               f'"{ref.claim}"')
-        if ref.claim and ref.request:
-            if (ref.claim, ref.request) in seen:
-                pair = f"{ref.claim}/{ref.request}"
-                yield Cause(ref.path, f'duplicate claimName/requestName pair "{pair}"', "FieldValueDuplicate")
-            seen.add((ref.claim, ref.request))
+def _common(was: Any, is_: Any) -> list[str]:
+    """The fields that lead to everything that differs."""
+    if not isinstance(was, Mapping) or not isinstance(is_, Mapping):
+        return []
+    differ = [key for key in {**was, **is_} if was.get(key) != is_.get(key)]
+    return [differ[0], *_common(was.get(differ[0]), is_.get(differ[0]))] if len(differ) == 1 else []
 
 
-def unchanged_claims(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[Cause]:
-    if (new.get("spec") or {}).get("resourceClaims") != (old.get("spec") or {}).get("resourceClaims"):
-        yield Cause("spec.resourceClaims", "Invalid value: field is immutable: a machine keeps the claims it started with")
+def migration(obj: Mapping[str, Any], settings: Settings) -> Iterator[Cause]:
+    yield from names.required((obj.get("spec") or {}).get("vmiName"), "spec.vmiName", "the instance that is to move")
+    yield Cause("spec", "Forbidden: live migration is not served yet: nobody would act on this object", "FieldValueForbidden")

@@ -21,7 +21,12 @@ def claim(obj: Mapping[str, Any]) -> Iterator[Cause]:
 
 
 def claim_template(obj: Mapping[str, Any]) -> Iterator[Cause]:
-    yield from _claim_spec(_spec(obj).get("spec"), "spec.spec")
+    yield from template_spec(obj.get("spec"), "spec")
+
+
+def template_spec(spec: Any, path: str) -> Iterator[Cause]:
+    """What a template says of the claims made from it, wherever it stands."""
+    yield from _claim_spec((spec if isinstance(spec, Mapping) else {}).get("spec"), f"{path}.spec")
 
 
 def unchanged_spec(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[Cause]:

@@ -22,7 +22,18 @@ METADATA: Shape = {
 CONDITIONS = [{"type!": str, "status": str, "reason": str, "message": str}]
 RESOURCE_CLAIMS = [{"name": str, "resourceClaimName": str, "resourceClaimTemplateName": str}]
 DEVICE_ENTRY: Shape = {"name": str, "deviceName": str, "claimName": str, "requestName": str, "deviceRequestName": str,
-                       "claim": {"name": str, "request": str}, "tag": str}
+                       "claim": {"name": str, "request": str}, "tag": str,
+                       "virtualGPUOptions": {"display": {"enabled": bool, "ramFB": {"enabled": bool}}}}
+INTERFACE: Shape = {"name": str, "state": str, "bridge": dict, "masquerade": dict, "sriov": dict, "binding": {"name": str},
+                    "macAddress": str, "pciAddress": str, "model": str, "tag": str}
+NETWORK: Shape = {"name": str, "pod": dict, "multus": {"networkName": str, "default": bool},
+                  "resourceClaim": {"claimName": str, "requestName": str}}
+INSTANCE_SPEC: Shape = {
+    "resourceClaims": RESOURCE_CLAIMS, "nodeSelector": dict, "schedulerName": str, "flavor": {"name": str},
+    "networks": [NETWORK],
+    "domain": {"memory": {"guest": str}, "cpu": {"cores": int, "sockets": int, "threads": int},
+               "resources": {"requests": dict}, "machine": {"type": str}, "firmware": {"uuid": str},
+               "devices": {"gpus": [DEVICE_ENTRY], "hostDevices": [DEVICE_ENTRY], "interfaces": [INTERFACE]}}}
 DEVICE_STATUSES = [{"name": str, "deviceResourceClaimStatus": {"name": str, "resourceClaimName": str, "attributes": {
     "pciAddress": str, "mdevUUID": str, "mDevUUID": str}}}]
 SELECTORS = [{"cel": {"expression": str}}]
@@ -64,12 +75,28 @@ SHAPES: Mapping[str, Shape] = {
                                              "taints": [{"key!": str, "effect": str}],
                                              "consumesCounters": [{"counterSet!": str, "counters!": {"*": {}}}]}]}},
     "VirtualMachineInstance": {
-        "spec": {"resourceClaims": RESOURCE_CLAIMS, "nodeSelector": dict, "schedulerName": str,
-                 "domain": {"memory": {"guest": str}, "cpu": {"cores": int, "sockets": int, "threads": int},
-                            "resources": {"requests": dict}, "machine": {"type": str}, "firmware": {"uuid": str},
-                            "devices": {"gpus": [DEVICE_ENTRY], "hostDevices": [DEVICE_ENTRY]}}},
+        "spec": INSTANCE_SPEC,
         "status": {"phase": str, "nodeName": str, "conditions": CONDITIONS,
                    "deviceStatus": {"gpuStatuses": DEVICE_STATUSES, "hostDeviceStatuses": DEVICE_STATUSES}},
+    },
+    "VirtualMachine": {
+        "spec": {"running": bool, "runStrategy": str, "template": {"metadata": dict, "spec": INSTANCE_SPEC},
+                 "resourceClaimTemplates": [{"name": str, "spec": {"metadata": {"labels": dict, "annotations": dict},
+                                                                   "spec": CLAIM_SPEC}}]},
+        "status": {"printableStatus": str, "created": bool, "ready": bool, "conditions": CONDITIONS,
+                   "stateChangeRequests": [{"action!": str, "uid": str, "data": {"*": str}}]},
+    },
+    "VirtualMachineInstanceMigration": {"spec": {"vmiName": str}, "status": {"phase": str, "conditions": CONDITIONS}},
+    "KubeVirt": {
+        "spec": {"configuration": {
+            "developerConfiguration": {"featureGates": TEXTS, "disabledFeatureGates": TEXTS}, "vmRolloutStrategy": str,
+            "migrations": {"parallelMigrationsPerCluster": int},
+            "permittedHostDevices": {
+                "pciHostDevices": [{"pciVendorSelector": str, "resourceName": str, "externalResourceProvider": bool}],
+                "mediatedDevices": [{"mdevNameSelector": str, "resourceName": str, "externalResourceProvider": bool}],
+                "usb": [{"resourceName": str, "selectors": [{"vendor": str, "product": str}]}]}},
+            "workloadUpdateStrategy": {"workloadUpdateMethods": TEXTS}},
+        "status": {"phase": str, "conditions": CONDITIONS},
     },
     "LedgerPage": {"spec": {
         "host": str, "reserved": MARKS, "quarantined": MARKS, "unclean": MARKS,

@@ -79,6 +79,7 @@ class App:
                 if verb == "list" and request.flag("watch"):
                     request.verb = "watch"
                 if user:
+                    request.user = user.name
                     auth.authorize(user, request.verb, target)
                 close = True  # until the body has been read, the connection cannot be used again
                 request.body = await _body(headers, receive)

@@ -12,6 +12,7 @@ from outfitter.errors import BadRequest
 from outfitter.faces.kube import negotiate
 from outfitter.faces.kube.paths import Target
 from outfitter.faces.kube.status import BadOptions
+from outfitter.store import base
 
 Headers = list[tuple[bytes, bytes]]
 MAX_WARNINGS = 4096  # bytes of Warning headers
@@ -27,6 +28,11 @@ class Request:
     headers: Mapping[bytes, bytes]
     body: bytes = b""
     warnings: list[str] = field(default_factory=list)  # told to the client beside the answer
+    user: str = ""  # who asks
+
+    @property
+    def by(self) -> base.By:
+        return base.By(self.user, self.warnings.append)
 
     def header(self, name: str) -> str:
         return self.headers.get(name.encode(), b"").decode("latin-1")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from outfitter.api import kinds
+from outfitter.api import conditions, kinds, machine
 from outfitter.api.kinds import Kind, Object
 
 Cell = str | int | bool | None
@@ -174,6 +174,10 @@ def instance_waiting(obj: Object, now: datetime) -> Cell:
     return ""
 
 
+def machine_strategy(obj: Object, now: datetime) -> Cell:
+    return machine.run_strategy(obj)
+
+
 def bookings(state: str) -> Reader:
     def read(obj: Object, now: datetime) -> Cell:
         return sum(1 for each in items(obj, "spec.bookings") if each.get("state") == state)
@@ -230,6 +234,15 @@ COLUMNS: Mapping[Kind, Sequence[Column]] = {
         Column("Live-Migratable", condition("LiveMigratable"), wide=True), Column("Paused", condition("Paused"), wide=True),
         Column("Devices", instance_devices, "Devices that its status names.", type="integer"),
         Column("Waiting", instance_waiting, "Why it does not run yet."),
+    ),
+    kinds.MACHINE: (
+        NAME, AGE, Column("Status", text("status.printableStatus")), Column("Ready", condition("Ready")),
+        Column("Run-Strategy", machine_strategy, "Whether it is meant to run.", wide=True),
+    ),
+    kinds.MIGRATION: (NAME, Column("Phase", text("status.phase")), Column("VMI", text("spec.vmiName")), AGE),
+    kinds.KUBEVIRT: (
+        NAME, AGE, Column("Phase", text("status.phase")),
+        Column("Disabled-Gates-In-Use", condition(conditions.GATES_IN_USE), "Machines run that new ones could not.", wide=True),
     ),
     kinds.LEDGER_PAGE: (
         NAME, Column("Booked", bookings("booked"), "Devices promised.", type="integer"),

@@ -107,7 +107,7 @@ async def create(store: Memory, request: Request) -> Answer:
     renderer = Renderer(request, store.clock)
     dry_run, validation = request.dry_run("CreateOptions"), _validation(request, "CreateOptions")
     obj = _object(request, validation)
-    record = await store.write(lambda draft: _bounded(draft.create(target.kind, obj)), dry_run=dry_run)
+    record = await store.write(lambda draft: _bounded(draft.create(target.kind, obj)), dry_run=dry_run, by=request.by)
     return renderer.one(record, 201)
 
 
@@ -117,9 +117,9 @@ async def update(store: Memory, request: Request) -> Answer:
     dry_run, validation = request.dry_run("UpdateOptions"), _validation(request, "UpdateOptions")
     obj = _object(request, validation, store.peek(target.kind, target.name, target.namespace))
     if target.subresource == "finalize":
-        return renderer.one(await store.write(lambda draft: _finalize(draft, target, obj), dry_run=dry_run))
+        return renderer.one(await store.write(lambda draft: _finalize(draft, target, obj), dry_run=dry_run, by=request.by))
     record = await store.write(
-        lambda draft: _bounded(draft.replace(target.kind, obj, target.subresource)), dry_run=dry_run
+        lambda draft: _bounded(draft.replace(target.kind, obj, target.subresource)), dry_run=dry_run, by=request.by
     )
     return renderer.one(record)
 
@@ -158,7 +158,7 @@ async def patch_(store: Memory, request: Request) -> Answer:
 
     record = await store.write(
         lambda draft: _bounded(draft.change(target.kind, target.name, target.namespace, change, target.subresource)),
-        dry_run=dry_run,
+        dry_run=dry_run, by=request.by,
     )
     return renderer.one(record)
 
@@ -309,7 +309,8 @@ async def delete(store: Memory, request: Request) -> Answer:
     renderer = Renderer(request, store.clock)
     options = delete_options(request)
     record, gone = await store.write(
-        lambda draft: _delete(draft, target.kind, target.name, target.namespace, options), dry_run=options.dry_run
+        lambda draft: _delete(draft, target.kind, target.name, target.namespace, options), dry_run=options.dry_run,
+        by=request.by,
     )
     if gone and target.kind not in RETURNS_OBJECT:
         return renderer.value(status.success(target, record.uid))
@@ -337,7 +338,7 @@ async def delete_collection(store: Memory, request: Request) -> Answer:
                 continue  # it went in the meantime
         return out
 
-    return renderer.list(await store.write(work, dry_run=options.dry_run), meta)
+    return renderer.list(await store.write(work, dry_run=options.dry_run, by=request.by), meta)
 
 
 VERBS: Mapping[str, Verb] = {

@@ -1,0 +1,79 @@
+"""Feature gates: which ways of asking for devices are open.
+
+The KubeVirt object says it, in KubeVirt's order: a gate that is listed as on is on, else one that is listed as off is off,
+else its default counts. Two names of the design documents stand for all gates of claims."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from outfitter.api import machine
+
+GPUS = "GPUsWithDRA"
+HOST_DEVICES = "HostDevicesWithDRA"
+NETWORKS = "NetworkDevicesWithDRA"
+PASSTHROUGH = "HostDevices"
+CLAIMS = (GPUS, HOST_DEVICES, NETWORKS)
+STAND_FOR: Mapping[str, tuple[str, ...]] = {"DynamicResourceAllocation": CLAIMS, "DRADevices": CLAIMS}
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    name: str
+    opens: str  # what it lets a machine ask for
+    beta: bool  # on by default in KubeVirt 1.9; there the others have to be listed
+
+
+KNOWN: Mapping[str, Gate] = {gate.name: gate for gate in (
+    Gate(GPUS, "spec.domain.devices.gpus by claim", beta=True),
+    Gate(HOST_DEVICES, "spec.domain.devices.hostDevices by claim", beta=True),
+    Gate(NETWORKS, "spec.networks by claim", beta=False),
+    Gate(PASSTHROUGH, "spec.domain.devices.hostDevices at all", beta=False),
+)}
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """Which gates are listed as on and as off. Nothing listed: everything is open."""
+
+    on: frozenset[str] = frozenset()
+    off: frozenset[str] = frozenset()
+
+    def open(self, name: str) -> bool:
+        return name in self.on or name not in self.off
+
+    def closed(self, names: Iterable[str]) -> list[str]:
+        return [name for name in names if not self.open(name)]
+
+
+def listed(on: Iterable[str], off: Iterable[str]) -> Gates:
+    return Gates(frozenset(_meant(on)), frozenset(_meant(off)))
+
+
+def _meant(names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        yield name
+        yield from STAND_FOR.get(name, ())
+
+
+def unknown(names: Iterable[str]) -> list[str]:
+    return [name for name in names if name not in KNOWN and name not in STAND_FOR]
+
+
+def used(spec: Mapping[str, Any]) -> list[str]:
+    """The gates that a machine with this spec (of an instance) passes, in the order of the table."""
+    refs = machine.device_refs({"spec": spec})
+    passes = {
+        GPUS: any(ref.by_claim for ref in refs if ref.list == "gpus"),
+        HOST_DEVICES: any(ref.by_claim for ref in refs if ref.list == "hostDevices"),
+        NETWORKS: any(network.get("resourceClaim") is not None for network in spec.get("networks") or ()),
+        PASSTHROUGH: any(ref.list == "hostDevices" for ref in refs),
+    }
+    return [name for name in KNOWN if passes[name]]
+
+
+def refusal(name: str, sentence: str) -> str:
+    """Why a machine is refused: the sentence that its users know, and how the gate is opened."""
+    return f"{sentence}: list {name} in spec.configuration.developerConfiguration.featureGates of the KubeVirt object"

@@ -1,0 +1,53 @@
+"""The KubeVirt object: what it may say, and what in it changes nothing here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from outfitter.api import gates, settings
+from outfitter.errors import Cause
+
+_VENDOR = re.compile(r"[0-9a-fA-F]{4}:[0-9a-fA-F]{4}")
+
+
+def check(obj: Mapping[str, Any]) -> Iterator[Cause]:
+    spec = obj.get("spec") or {}
+    given = spec.get("configuration") or {}
+    strategy = given.get("vmRolloutStrategy")
+    if strategy is not None and strategy not in settings.STRATEGIES:
+        yield _unsupported("spec.configuration.vmRolloutStrategy", strategy, settings.STRATEGIES)
+    for index, method in enumerate((spec.get("workloadUpdateStrategy") or {}).get("workloadUpdateMethods") or ()):
+        if method not in settings.METHODS:
+            yield _unsupported(f"spec.workloadUpdateStrategy.workloadUpdateMethods[{index}]", method, settings.METHODS)
+    permitted = given.get("permittedHostDevices") or {}
+    for list_, selector in settings.PERMITTED.items():
+        for index, entry in enumerate(permitted.get(list_) or ()):
+            here = f"spec.configuration.permittedHostDevices.{list_}[{index}]"
+            for field in ("resourceName", selector):
+                if not entry.get(field):
+                    yield Cause(f"{here}.{field}", "Required value", "FieldValueRequired")
+    for index, entry in enumerate(permitted.get("pciHostDevices") or ()):
+        words = entry.get("pciVendorSelector")
+        if words and not _VENDOR.fullmatch(words):
+            yield Cause(f"spec.configuration.permittedHostDevices.pciHostDevices[{index}].pciVendorSelector",
+                        f'Invalid value: "{words}": vendor and product in hexadecimal, such as 10de:1eb8')
+
+
+def _unsupported(field: str, value: str, among: tuple[str, ...]) -> Cause:
+    known = ", ".join(f'"{each}"' for each in among)
+    return Cause(field, f'Unsupported value: "{value}": supported values: {known}', "FieldValueNotSupported")
+
+
+def outlook(obj: Mapping[str, Any]) -> Iterator[str]:
+    """What is legal in it and without effect."""
+    developer = ((obj.get("spec") or {}).get("configuration") or {}).get("developerConfiguration") or {}
+    on, off = developer.get("featureGates") or (), developer.get("disabledFeatureGates") or ()
+    at = "spec.configuration.developerConfiguration"
+    for field, names in (("featureGates", on), ("disabledFeatureGates", off)):
+        if strange := gates.unknown(names):
+            known = ", ".join([*gates.KNOWN, *gates.STAND_FOR])
+            yield f"{at}.{field}: {', '.join(strange)} changes nothing here; known are {known}"
+    if both := [name for name in off if name in on]:
+        yield f"{at}.disabledFeatureGates: {', '.join(both)} is also in featureGates, and stays on"

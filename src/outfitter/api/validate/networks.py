@@ -1,0 +1,116 @@
+"""The networks of a machine and the interfaces on them, which belong together by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from outfitter.api import gates
+from outfitter.api.gates import Gates
+from outfitter.api.validate import devices
+from outfitter.errors import Cause
+
+TYPES = ("pod", "multus", "resourceClaim")
+STATES = ("", "up", "down", "absent")
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_MAC = re.compile(r"[0-9a-fA-F]{2}([:-])[0-9a-fA-F]{2}(\1[0-9a-fA-F]{2}){4}")
+
+
+def check(spec: Mapping[str, Any], root: str, open_: Gates, own_claims: Collection[str] = ()) -> Iterator[Cause]:
+    networks = spec.get("networks") or ()
+    interfaces = (spec["domain"].get("devices") or {}).get("interfaces") or ()
+    at = f"{root}.domain.devices.interfaces"
+    yield from _sources(networks, root)
+    yield from _states(interfaces, networks, at)
+    yield from _names(networks, interfaces, root, at)
+    listed = {entry.get("name") for entry in spec.get("resourceClaims") or ()} | set(own_claims)
+    yield from _by_claim(spec, listed, root, open_)
+
+
+def _sources(networks: Any, root: str) -> Iterator[Cause]:
+    for index, network in enumerate(networks):
+        here = f"{root}.networks[{index}]"
+        given = [type_ for type_ in TYPES if network.get(type_) is not None]
+        if not given:
+            yield Cause(here, f"should have a network type: one of {', '.join(TYPES)}", "FieldValueRequired")
+        elif len(given) > 1:
+            yield Cause(here, f"should have only one network type: it has {' and '.join(given)}", "FieldValueRequired")
+        if network.get("multus") is not None and not network["multus"].get("networkName"):
+            yield Cause(f"{here}.multus.networkName", "Required value: a NetworkAttachmentDefinition, as name or "
+                        "namespace/name", "FieldValueRequired")
+    if sum(1 for network in networks if network.get("pod") is not None) > 1:
+        yield Cause(f"{root}.networks", "more than one network is the pod network: a machine has one", "FieldValueDuplicate")
+
+
+def _states(interfaces: Any, networks: Any, at: str) -> Iterator[Cause]:
+    first = {network.get("name") for network in networks
+             if network.get("pod") is not None or (network.get("multus") or {}).get("default")}
+    for index, interface in enumerate(interfaces):
+        here, name, state = f"{at}[{index}].state", interface.get("name"), interface.get("state") or ""
+        if state not in STATES:
+            yield Cause(here, f"logical {name} interface state value is unsupported: {state}; it may be up, down or absent")
+        if interface.get("sriov") is not None and state in ("up", "down"):
+            yield Cause(here, f'"{name}" interface\'s state "{state}" is not supported for SR-IOV NICs')
+        if state == "absent" and interface.get("bridge") is None:
+            yield Cause(here, f'"{name}" interface\'s state "absent" is supported only for bridge binding')
+        if state == "absent" and name in first:
+            yield Cause(here, f'"{name}" interface\'s state "absent" is not supported on default networks')
+
+
+def _names(networks: Any, interfaces: Any, root: str, at: str) -> Iterator[Cause]:
+    called = {"networks": [each.get("name") or "" for each in networks],
+              "interfaces": [each.get("name") or "" for each in interfaces]}
+    for index, name in enumerate(called["networks"]):
+        here = f"{root}.networks[{index}].name"
+        if name in called["networks"][:index]:
+            yield Cause(here, f'Network with name "{name}" already exists, every network must have a unique name',
+                        "FieldValueDuplicate")
+        elif name not in called["interfaces"]:
+            yield Cause(here, f"{here} '{name}' not found: no interface of that name is on it", "FieldValueRequired")
+    for index, name in enumerate(called["interfaces"]):
+        here = f"{at}[{index}].name"
+        if name in called["interfaces"][:index]:
+            yield Cause(here, f'Only one interface can be connected to one specific network: there are two "{name}"',
+                        "FieldValueDuplicate")
+        elif name not in called["networks"]:
+            yield Cause(here, f"{here} '{name}' not found: {root}.networks has no network of that name")
+        elif not _NAME.fullmatch(name):
+            yield Cause(here, f'Invalid value: "{name}": letters, digits, - and _ only')
+        mac = interfaces[index].get("macAddress")
+        if mac and not _MAC.fullmatch(mac):
+            yield Cause(f"{at}[{index}].macAddress", f'Invalid value: "{mac}": six bytes such as 02:00:00:12:34:56')
+
+
+def _by_claim(spec: Mapping[str, Any], listed: Collection[str | None], root: str, open_: Gates) -> Iterator[Cause]:
+    """Networks that are a device of a claim. A closed gate, or Multus beside them, is all that is said."""
+    networks = spec.get("networks") or ()
+    interfaces = (spec["domain"].get("devices") or {}).get("interfaces") or ()
+    mine = [(index, network) for index, network in enumerate(networks) if network.get("resourceClaim") is not None]
+    if not mine:
+        return
+    if not open_.open(gates.NETWORKS):
+        yield Cause(f"{root}.networks", gates.refusal(gates.NETWORKS, f"{gates.NETWORKS} feature gate is not enabled"))
+        return
+    if any(network.get("multus") is not None and network.get("resourceClaim") is None for network in networks):
+        yield Cause(f"{root}.networks", "mixing Multus and DRA resourceClaim networks in the same VMI is not supported")
+        return
+    first = devices.network_pairs(spec)
+    bindings = {interface.get("name"): interface for interface in reversed(interfaces)}
+    for index, network in mine:
+        here, given = f"{root}.networks[{index}]", network["resourceClaim"]
+        interface = bindings.get(network.get("name"))
+        if interface is not None and interface.get("sriov") is None and interface.get("binding") is None:
+            yield Cause(f"{root}.domain.devices.interfaces", f'DRA network "{network.get("name")}" requires an interface with '
+                                                             "sriov or a binding plugin")
+        for field in ("claimName", "requestName"):
+            if not given.get(field):
+                yield Cause(f"{here}.resourceClaim.{field}", f"{field} is required for DRA network", "FieldValueRequired")
+        claim, request = given.get("claimName"), given.get("requestName")
+        if not claim or not request:
+            continue
+        if claim not in listed:
+            yield Cause(f"{here}.resourceClaim.claimName", f'network references resourceClaim "{claim}" which is not '
+                                                           f"defined in {root}.resourceClaims", "FieldValueNotFound")
+        if first[claim, request] != index:
+            yield Cause(here, f'duplicate claimName/requestName combination "{claim}/{request}"', "FieldValueDuplicate")

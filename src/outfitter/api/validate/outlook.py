@@ -1,0 +1,112 @@
+"""What is legal in a machine and cannot work yet: names of things that are not there. Said as warnings, because they may
+come; the machine waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from outfitter.api import kinds, machine
+from outfitter.api.kinds import Kind, Object
+from outfitter.api.settings import Settings
+
+Look = Callable[[Kind, str, str], Object | None]  # kind, namespace, name
+SOURCES = (("resourceClaimName", kinds.RESOURCE_CLAIM), ("resourceClaimTemplateName", kinds.RESOURCE_CLAIM_TEMPLATE))
+
+
+Known = Mapping[str, tuple[str, Object]]  # claim -> where it is said, and what it asks for
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a spec of an instance stands, and what there is around it."""
+
+    root: str
+    namespace: str
+    settings: Settings
+    look: Look
+
+
+def instance(obj: Mapping[str, Any], settings: Settings, look: Look) -> Iterator[str]:
+    yield from _spec(obj["spec"], Place("spec", obj["metadata"].get("namespace", ""), settings, look), {})
+
+
+def of_machine(obj: Mapping[str, Any], settings: Settings, look: Look) -> Iterator[str]:
+    spec = obj["spec"]
+    if spec.get("running") is None and spec.get("runStrategy") is None:
+        yield "spec.runStrategy: it is not said, so the machine stays stopped; Always starts it"
+    own = {entry["name"]: (f"spec.resourceClaimTemplates[{index}].spec.spec", (entry.get("spec") or {}).get("spec") or {})
+           for index, entry in enumerate(spec.get("resourceClaimTemplates") or ())}
+    for path, claim in own.values():
+        yield from _classes(claim, path, look)
+    place = Place("spec.template.spec", obj["metadata"].get("namespace", ""), settings, look)
+    yield from _spec(spec["template"]["spec"], place, own)
+
+
+def _spec(spec: Mapping[str, Any], place: Place, own: Known) -> Iterator[str]:
+    known = dict(own)
+    for index, entry in enumerate(spec.get("resourceClaims") or ()):
+        for source, kind in SOURCES:
+            name = entry.get(source)
+            found = place.look(kind, place.namespace, name) if name else None
+            if name and found is None:
+                yield f'{place.root}.resourceClaims[{index}].{source}: there is no {kind.kind} "{name}" in namespace ' \
+                      f'"{place.namespace}" yet; the machine waits for it'
+            elif found is not None:
+                asked = found["spec"]["spec"] if kind == kinds.RESOURCE_CLAIM_TEMPLATE else found["spec"]
+                known[entry["name"]] = (f'{kind.kind} "{name}"', asked)
+                yield from _classes(asked, f'{kind.kind} "{name}"', place.look)
+    yield from _requests(spec, place.root, known)
+    yield from _not_permitted(spec, place.root, place.settings)
+    yield from _tags(spec, place.root)
+
+
+def _classes(claim: Mapping[str, Any], where: str, look: Look) -> Iterator[str]:
+    for request in _asked(claim):
+        for each in (request.get("exactly"), *(request.get("firstAvailable") or ())):
+            name = (each or {}).get("deviceClassName")
+            if name and look(kinds.DEVICE_CLASS, "", name) is None:
+                yield f'{where}: request "{request.get("name")}" asks for DeviceClass "{name}", which is not there yet'
+
+
+def _asked(claim: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return list((claim.get("devices") or {}).get("requests") or ())
+
+
+def _requests(spec: Mapping[str, Any], root: str, known: Known) -> Iterator[str]:
+    uses = [(f"{root}.domain.devices.{ref.list}[{ref.index}].{ref.request_at}", ref.claim, ref.request)
+            for ref in machine.device_refs({"spec": spec}) if ref.by_claim]
+    for index, network in enumerate(spec.get("networks") or ()):
+        claim = network.get("resourceClaim") or {}
+        uses.append((f"{root}.networks[{index}].resourceClaim.requestName", claim.get("claimName"), claim.get("requestName")))
+    for path, claim, request in uses:
+        if claim is None or claim not in known:
+            continue
+        where, asked = known[claim]
+        names = [str(each.get("name")) for each in _asked(asked)]
+        if request not in names:
+            yield f'{path}: {where} has no request "{request}"; it has {", ".join(names) or "none"}'
+
+
+def _not_permitted(spec: Mapping[str, Any], root: str, settings: Settings) -> Iterator[str]:
+    if settings.permitted is None:
+        return
+    for ref in machine.device_refs({"spec": spec}):
+        if ref.device_name is not None and ref.device_name not in settings.permitted:
+            here = f"{root}.domain.devices.{ref.list}[{ref.index}].deviceName"
+            yield f"{here}: {ref.device_name} is not in permittedHostDevices of the KubeVirt object; the machine does not " \
+                  "start until it is"
+
+
+def _tags(spec: Mapping[str, Any], root: str) -> Iterator[str]:
+    """The guest finds its devices by tag."""
+    given = (spec.get("domain") or {}).get("devices") or {}
+    seen: dict[str, str] = {}
+    for list_ in (*machine.LISTS, "interfaces"):
+        for index, entry in enumerate(given.get(list_) or ()):
+            here, tag = f"{list_}[{index}]", entry.get("tag")
+            if tag and tag in seen:
+                yield f'{root}.domain.devices.{here}.tag: {seen[tag]} has the tag "{tag}" too: the guest cannot tell them apart'
+            if tag:
+                seen.setdefault(tag, here)

@@ -1,0 +1,63 @@
+"""The KubeVirt object: that we have read it, and which machines run that its gates would no longer let in."""
+
+from __future__ import annotations
+
+from outfitter.api import conditions, gates, kinds, machine, settings
+from outfitter.api.conditions import GATES_IN_USE, Condition
+from outfitter.api.kinds import Object
+from outfitter.controllers.loop import Context, enqueue_on_change
+from outfitter.store.informer import key_of
+from outfitter.store.queue import Queue
+
+NAMED = 5  # machines that a condition names; of the others it says how many
+
+
+def _gates(instance: Object) -> list[str]:
+    over = (instance.get("status") or {}).get("phase") in machine.FINAL
+    return [] if over else gates.used(instance.get("spec") or {})
+
+
+class KubeVirts:
+    name = "kubevirts"
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._store = context, context.store
+        self.queue = Queue(context.clock)
+        self._all = context.informer(kinds.KUBEVIRT)
+        self._instances = context.informer(kinds.INSTANCE)
+        self._instances.add_index("gates", _gates)
+        enqueue_on_change(self._all, self.queue)
+        self._instances.on_change(self._machine_changed)
+
+    def _machine_changed(self, old: Object | None, new: Object | None) -> None:
+        if (_gates(old) if old else []) != (_gates(new) if new else []):
+            for kubevirt in self._all.items():
+                self.queue.add(key_of(kubevirt))
+
+    async def reconcile(self, key: str) -> float | None:
+        kubevirt = self._all.get(key)
+        if kubevirt is None:
+            return None
+        meta, status = kubevirt["metadata"], kubevirt.get("status") or {}
+        counts = settings.chosen(self._all.items())
+        if counts is not None and counts["metadata"]["uid"] == meta["uid"]:
+            said = self._in_use(settings.of(kubevirt))
+        else:
+            said = Condition(GATES_IN_USE, False, "NotInForce", "another KubeVirt object is older, and counts")
+        new = {"phase": "Deployed", "observedGeneration": meta.get("generation"),
+               "conditions": conditions.with_condition(status.get("conditions"), said, self._context.now())}
+        if any(status.get(field) != value for field, value in new.items()):
+            body = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "status": new}
+            await self._store.patch(kinds.KUBEVIRT, meta["name"], body, meta["namespace"], subresource="status")
+        return None
+
+    def _in_use(self, now: settings.Settings) -> Condition:
+        words = []
+        for gate in now.gates.closed(gates.KNOWN):
+            if users := sorted(key_of(instance) for instance in self._instances.by("gates", gate)):
+                more = f" and {len(users) - NAMED} more" if len(users) > NAMED else ""
+                words.append(f"{gate} is off and is used by {', '.join(users[:NAMED])}{more}")
+        if not words:
+            return Condition(GATES_IN_USE, False, "NoneInUse", "every running machine could be made again")
+        return Condition(GATES_IN_USE, True, "MachinesKeepRunning",
+                         f"{'; '.join(words)}: they keep what they have, new ones are refused")
