@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outfitter.api import admit, kinds, machine
+from outfitter.api import admit, gates, kinds, machine
+from outfitter.api import settings as app_settings
 from outfitter.api.device import newest_pools
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import Page
 from outfitter.errors import Cause, Forbidden, Invalid, NotFound
-from outfitter.store.base import Change
+from outfitter.store.base import By, Change
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Memory
 
@@ -79,9 +80,9 @@ REFUSED: dict[str, tuple[Kind, Object, list[tuple[str, str]]]] = {
         ("spec.resourceClaims[0].resourceClaimName", 'Invalid value: "my claim": a lowercase RFC 1123 subdomain')]),
     "a device without anything": (kinds.INSTANCE, with_devices({}), [
         ("spec.domain.devices.hostDevices[0].name", "Required value"),
-        ("spec.domain.devices.hostDevices", "vmi.spec.domain.devices.hostDevices contains HostDevices without deviceName or")]),
+        ("spec.domain.devices.hostDevices", "vmi.spec.domain.devices.hostDevices contains HostDevices without")]),
     "a device by name and by claim": (kinds.INSTANCE, with_devices(nic(deviceName="vendor.com/nic")), [
-        ("spec.domain.devices.hostDevices", "vmi.spec.domain.devices.hostDevices contains HostDevices with both deviceName and ")]),
+        ("spec.domain.devices.hostDevices", "vmi.spec.domain.devices.hostDevices contains HostDevices with both")]),
     "half a reference": (kinds.INSTANCE, with_devices(
         {"name": "a", "claimName": "net"}, {"name": "b", "requestName": "nic"}), [
         ("spec.domain.devices.hostDevices[0].requestName", "requestName is required for DRA HostDevice: requestName names"),
@@ -320,6 +321,25 @@ WHOLE: dict[str, tuple[Kind, Object]] = {
         "status": {"phase": "Running", "nodeName": "a", "conditions": [{"type": "Ready", "status": "True"}], "deviceStatus": {
             "hostDeviceStatuses": [{"name": "nic0", "deviceResourceClaimStatus": {
                 "name": "d", "attributes": {"pciAddress": "x"}}}]}}}),
+    "nics": (kinds.INSTANCE, vmi(
+        resourceClaims=[{"name": "net", "resourceClaimTemplateName": "t"}], flavor={"name": "f"},
+        networks=[{"name": "a", "pod": {}}, {"name": "b", "resourceClaim": {"claimName": "net", "requestName": "vf"}}],
+        domain={"devices": {"interfaces": [{"name": "a", "masquerade": {}, "macAddress": "02:00:00:00:00:01"},
+                                           {"name": "b", "sriov": {}, "state": "", "tag": "t"}],
+                            "gpus": [{"name": "g", "deviceName": "v.com/g", "virtualGPUOptions": {
+                                "display": {"enabled": True, "ramFB": {"enabled": True}}}}]}})),
+    "owner": (kinds.MACHINE, {"metadata": meta(), "spec": {
+        "running": True, "template": {"metadata": {}, "spec": with_devices(nic(claimName="own"))["spec"]},
+        "resourceClaimTemplates": [{"name": "own", "spec": {"metadata": {"labels": {}}, "spec": claim(ask())["spec"]}}]},
+        "status": {"ready": True, "stateChangeRequests": [{"action": "Start"}]}}),
+    "settings": (kinds.KUBEVIRT, {"metadata": meta(), "spec": {
+        "configuration": {
+            "developerConfiguration": {"featureGates": ["GPUsWithDRA"], "disabledFeatureGates": ["HostDevices"]},
+            "vmRolloutStrategy": "Stage", "permittedHostDevices": {
+                "pciHostDevices": [{"pciVendorSelector": "10de:1eb8", "resourceName": "a.test/x"}],
+                "mediatedDevices": [{"mdevNameSelector": "V", "resourceName": "a.test/y"}],
+                "usb": [{"resourceName": "a.test/z", "selectors": [{"vendor": "1", "product": "2"}]}]}},
+        "workloadUpdateStrategy": {"workloadUpdateMethods": ["LiveMigrate"]}}, "status": {"phase": "Deployed"}}),
     "claim": (kinds.RESOURCE_CLAIM, {**claim(
         ask(count=2, selectors=[{"cel": {"expression": "true"}}]), {"name": "b", "firstAvailable": [{"deviceClassName": "vf"}]},
         constraints=[{"matchAttribute": "a"}]), "status": {
@@ -353,6 +373,9 @@ def read_machine(obj: Object) -> None:
 
 READERS: dict[str, Callable[[Object], object]] = {
     "machine": read_machine,
+    "nics": lambda obj: gates.used(obj["spec"]),
+    "owner": machine.run_strategy,
+    "settings": app_settings.of,
     "claim": lambda obj: machine.results(obj, "nic"),
     "pod": lambda obj: dict(machine.claim_names(obj)),
     "page": Page,
@@ -397,7 +420,7 @@ def hand_in(name: str, obj: Object) -> bool:
         ("create", None, ""), ("update", old, ""), ("update", old, "status")]
     for verb, before, subresource in ways:
         new = copy.deepcopy({**old, "status": obj.get("status")} if subresource else obj)
-        change = Change(verb, kind, new, copy.deepcopy(before), subresource, lambda *_: here)
+        change = Change(verb, kind, new, copy.deepcopy(before), subresource, lambda *_: here, by=By("", lambda words: None))
         try:
             new = admit.Rules().admit(change)
         except Invalid as error:

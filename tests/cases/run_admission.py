@@ -18,7 +18,8 @@ async def run(case: Case) -> list[str]:
     if operation not in ("CREATE", "UPDATE"):
         return [f"config.operation: {operation} cannot be asked for; CREATE and UPDATE can"]
     given = list(case.data["given"])
-    asking = given[-1] if operation == "UPDATE" else next((obj for obj in reversed(given) if obj["kind"] in MACHINES), given[-1])
+    machines = [obj for obj in given if obj["kind"] in MACHINES]
+    asking = machines[-1] if machines else given[-1]
     async with world() as place:
         try:
             async with place.product(controllers=False) as (product, api):

@@ -24,7 +24,7 @@ def instance(obj: Mapping[str, Any], settings: Settings) -> Iterator[Cause]:
 def machine(obj: Mapping[str, Any], settings: Settings) -> Iterator[Cause]:
     spec = obj.get("spec") or {}
     if spec.get("running") is not None and spec.get("runStrategy") is not None:
-        yield Cause("spec.running", "Running and RunStrategy are mutually exclusive: Running is the older one, please use RunStrategy")
+        yield Cause("spec.running", "Running and RunStrategy are mutually exclusive: keep RunStrategy, Running is deprecated")
     if spec.get("runStrategy") is not None and spec["runStrategy"] not in STRATEGIES:
         yield Cause("spec.runStrategy", f'Invalid RunStrategy ({spec["runStrategy"]}): it may be {", ".join(STRATEGIES)}')
     yield from own_claims(spec)

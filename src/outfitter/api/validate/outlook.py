@@ -54,7 +54,8 @@ def _spec(spec: Mapping[str, Any], place: Place, own: Known) -> Iterator[str]:
                 yield f'{place.root}.resourceClaims[{index}].{source}: there is no {kind.kind} "{name}" in namespace ' \
                       f'"{place.namespace}" yet; the machine waits for it'
             elif found is not None:
-                asked = found["spec"]["spec"] if kind == kinds.RESOURCE_CLAIM_TEMPLATE else found["spec"]
+                asked = found.get("spec") or {}
+                asked = asked.get("spec") or {} if kind == kinds.RESOURCE_CLAIM_TEMPLATE else asked
                 known[entry["name"]] = (f'{kind.kind} "{name}"', asked)
                 yield from _classes(asked, f'{kind.kind} "{name}"', place.look)
     yield from _requests(spec, place.root, known)

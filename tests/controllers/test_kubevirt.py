@@ -1,0 +1,73 @@
+"""A gate that is closed while machines use it: they keep running, new ones are refused, and the KubeVirt object says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from outfitter.api import conditions, kinds
+from outfitter.api.kinds import Object
+from outfitter.errors import Invalid
+from tests.controllers import scene as scenes
+from tests.controllers.scene import Scene
+
+IN_USE = "DisabledGatesInUse"
+
+
+async def said(scene: Scene, status: str) -> str:
+    async def check() -> Object | None:
+        kubevirt = await scene.find(kinds.KUBEVIRT, "kubevirt")
+        found = conditions.find(kubevirt or {}, IN_USE)
+        return dict(found) if found and found["status"] == status else None
+
+    return str((await scene.reach(check, f"{IN_USE} is {status}"))["message"])
+
+
+async def gates(scene: Scene, **lists: list[str]) -> None:
+    await scene.store.patch(kinds.KUBEVIRT, "kubevirt", {"spec": {"configuration": {"developerConfiguration": lists}}},
+                            scene.namespace)
+
+
+async def test_a_gate_is_closed_while_machines_use_it() -> None:
+    async with scenes.embedded(vfs=3) as scene:
+        await scene.classes()
+        await scene.template()
+        for name in ("blue", "red"):
+            await scene.machine(name)
+            await scene.running(name)
+        await scene.create(kinds.KUBEVIRT, "kubevirt", {})
+        assert "could be made again" in await said(scene, "False")
+        kubevirt = await scene.find(kinds.KUBEVIRT, "kubevirt")
+        assert kubevirt is not None
+        assert kubevirt["status"]["phase"] == "Deployed"
+
+        await gates(scene, disabledFeatureGates=["HostDevicesWithDRA"])
+        told = await said(scene, "True")
+        assert told == ("HostDevicesWithDRA is off and is used by here/blue, here/red: they keep what they have, new ones are "
+                        "refused")
+        with pytest.raises(Invalid, match="HostDevicesWithDRA"):
+            await scene.machine("green")
+        assert len(await scene.domains()) == 2
+
+        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.gone("blue")
+        await scene.delete(kinds.INSTANCE, "red")
+        await scene.gone("red")
+        await said(scene, "False")
+        await gates(scene, disabledFeatureGates=[])
+        await scene.machine("green")
+        await scene.running("green")
+
+
+async def test_a_machine_that_is_over_uses_nothing() -> None:
+    async with scenes.embedded(vfs=1) as scene:
+        await scene.classes()
+        await scene.template()
+        await scene.machine("blue")
+        await scene.running("blue")
+        await scene.create(kinds.KUBEVIRT, "kubevirt", {})
+        await gates(scene, disabledFeatureGates=["DRADevices", "HostDevices"])
+        assert "HostDevicesWithDRA is off and is used by here/blue; HostDevices is off and is used by here/blue" in await said(
+            scene, "True")
+        over = {"status": {"phase": "Succeeded"}}
+        await scene.store.patch(kinds.INSTANCE, "blue", over, scene.namespace, subresource="status")
+        await said(scene, "False")
