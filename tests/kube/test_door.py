@@ -71,6 +71,8 @@ async def test_all_causes_at_once_with_what_would_be_right(client: Client) -> No
         f"{root}.domain.devices.gpus[1].requestName", f"{root}.resourceClaims", f"{root}.domain.devices.interfaces[0].state",
         f"{root}.domain.devices.interfaces[0].name"]
     assert answer.json["message"].startswith('VirtualMachine.kubevirt.io "blue" is invalid: ')
+    details = answer.json["details"]
+    assert (details["name"], details["group"], details["kind"]) == ("blue", "kubevirt.io", "VirtualMachine")
     assert "up, down or absent" in answer.json["message"]
     assert (await client.get(f"{MACHINES}/blue")).status == 404
 

@@ -40,6 +40,7 @@ ABOUT_OBJECT = (errors.NotFound, errors.AlreadyExists, errors.Conflict, errors.F
 _RESOURCE = re.compile(
     r'(?:^|Operation cannot be fulfilled on )(?P<plural>[a-z]+)(?:\.(?P<group>[a-z0-9.-]+))? "(?P<name>[^"]*)"'
 )
+_INVALID = re.compile(r'\S+ "(?P<name>[^"]*)" is invalid: ')
 
 
 def failure(error: errors.OutfitterError, target: Target | None = None) -> Object:
@@ -60,7 +61,8 @@ def _details(error: errors.OutfitterError, target: Target | None) -> Object:
     if isinstance(error, BadOptions):
         details = {"group": "meta.k8s.io", "kind": error.options}
     elif isinstance(error, errors.Invalid) and target:
-        details = _named(target.name, target.kind.group, target.kind.kind)
+        said = _INVALID.match(error.message)  # a create names its object in the body alone
+        details = _named(target.name or (said["name"] if said else ""), target.kind.group, target.kind.kind)
     elif isinstance(error, ABOUT_OBJECT):
         if found := _RESOURCE.search(error.message):
             details = _named(found["name"], found["group"], found["plural"])
