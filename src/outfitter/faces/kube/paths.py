@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from outfitter.api import kinds, lifecycle
 from outfitter.api.kinds import Kind
 
 
@@ -34,14 +35,18 @@ ONE: Mapping[str, str] = {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH":
 SUBRESOURCES: Mapping[str, Mapping[str, str]] = {
     "status": {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch"},
     "finalize": {"PUT": "update"},
+    **{action: {"PUT": "update"} for action in lifecycle.ACTIONS},
 }
+# Where KubeVirt's tools ask for actions: /apis/{group}/{version}/namespaces/{namespace}/{resource}/{name}/{action}.
+ACTIONS_GROUP = "subresources.kubevirt.io"
+ACTIONS: Mapping[str, tuple[Kind, tuple[str, ...]]] = {kinds.MACHINE.plural: (kinds.MACHINE, lifecycle.ACTIONS)}
 
 
 class Paths:
     """The kinds by where they are served."""
 
-    def __init__(self, kinds: Iterable[Kind]) -> None:
-        self.kinds = tuple(kinds)
+    def __init__(self, served: Iterable[Kind]) -> None:
+        self.kinds = tuple(served)
         self._by_place = {(kind.group, version, kind.plural): kind for kind in self.kinds for version in kind.versions}
         self._versions = {(group, version) for group, version, _ in self._by_place}
 
@@ -58,10 +63,20 @@ class Paths:
             return None
         if "" in rest:
             return None
+        if group == ACTIONS_GROUP:
+            return self._action(version, rest)
         spot = self._place(group, version, rest)
         if spot is None and len(rest) > 2 and rest[0] == "namespaces":
             spot = self._place(group, version, rest[2:], rest[1])
         return spot
+
+    def _action(self, version: str, rest: list[str]) -> Target | None:
+        match rest:
+            case ["namespaces", namespace, plural, name, action] if plural in ACTIONS:
+                kind, known = ACTIONS[plural]
+                served = kind in self.kinds and version in kind.versions and action in known
+                return Target(kind, version, namespace, name, action) if served else None
+        return None
 
     def _place(self, group: str, version: str, rest: list[str], namespace: str = "") -> Target | None:
         kind = self._by_place.get((group, version, rest[0]))
