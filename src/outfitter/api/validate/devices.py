@@ -48,20 +48,20 @@ def devices(spec: Mapping[str, Any], root: str, open_: Gates, own_claims: Collec
     if not open_.open(gates.PASSTHROUGH) and (spec["domain"].get("devices") or {}).get("hostDevices") is not None:
         yield Cause(f"{root}.HostDevices", gates.refusal(gates.PASSTHROUGH, "Host Devices feature gate is not enabled"))
     pairs: dict[str, Pairs] = {}
-    used: set[str] = set()
+    used: list[DeviceRef] = []
     for list_ in machine.LISTS:
         mine = [ref for ref in refs if ref.list == list_]
         yield from _names(mine, root)
         good = yield from _list(list_, mine, root, open_)
-        used |= {str(ref.claim) for ref in good}
+        used += good
         pairs[NOUNS[list_] + "s"] = _first((ref.index, ref.claim, ref.request) for ref in good)
     if open_.open(gates.NETWORKS):
         pairs["Networks"] = network_pairs(spec)
     yield from _shared(pairs, root)
     listed = {entry.get("name") for entry in spec.get("resourceClaims") or ()}
-    if lost := sorted(used - listed - set(own_claims)):
-        yield Cause(f"{root}.resourceClaims", "vmi.spec.resourceClaims must specify all claims used in "
-                    "vmi.spec.domain.devices.gpus and vmi.spec.domain.devices.hostDevices; missing: " + ", ".join(lost))
+    if lost := [ref for ref in used if ref.claim not in listed and ref.claim not in own_claims]:
+        yield Cause(f"{root}.resourceClaims", "vmi.spec.resourceClaims must specify all claims used in gpus and hostDevices: "
+                    + ", ".join(f'{_path(ref, root)} uses "{ref.claim}"' for ref in lost))
 
 
 def _misplaced(domain: Mapping[str, Any], root: str) -> Iterator[Cause]:

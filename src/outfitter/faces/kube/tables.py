@@ -175,7 +175,7 @@ def instance_waiting(obj: Object, now: datetime) -> Cell:
 
 
 def machine_strategy(obj: Object, now: datetime) -> Cell:
-    return machine.run_strategy(obj)
+    return machine.run_strategy(obj) if isinstance(obj.get("spec"), Mapping) else ""
 
 
 def bookings(state: str) -> Reader:
