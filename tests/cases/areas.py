@@ -14,7 +14,6 @@ NOT_BUILT: Mapping[str, str] = {
     "hotplug": "no VirtualMachine, no networks and no migrations yet",
     "move": "no moves yet",
     "render": "no permitted devices, networks and migration targets yet",
-    "status": "a given pod is not found, an unreserved claim is freed, and nothing is shown while something is missing",
 }
 # Parts of an expectation that a runner leaves out, until the product can answer them.
 NOT_COMPARED: Mapping[str, Mapping[str, str]] = {}

@@ -7,7 +7,7 @@ import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from outfitter.api import admit, conditions, kinds
+from outfitter.api import admit, conditions, kinds, machine
 from outfitter.api.kinds import Object
 from outfitter.app import Product
 from outfitter.controllers.devicestatus import DeviceStatus
@@ -90,7 +90,10 @@ async def test_a_bound_pod_whose_device_is_not_published_waits_in_peace() -> Non
         found = conditions.find(blue, "DevicesReady")
         assert found is not None
         assert found["message"] == f"nic0: {DRIVER} has not published device gpu-0 of pool far"
-        assert "deviceStatus" not in blue["status"]
+        assert machine.missing_devices(blue) == ["nic0"]
+        [entry] = machine.statuses(blue, "hostDevices")
+        assert entry["deviceResourceClaimStatus"]["name"] == "gpu-0"
+        assert entry["deviceResourceClaimStatus"]["attributes"] == {}
         revision = here.store.shelf(kinds.INSTANCE).revision
         await here.settle()
         assert here.store.shelf(kinds.INSTANCE).revision == revision, "two loops rewrite the same list for ever"

@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from outfitter.api import conditions, kinds
+from outfitter.api import conditions, kinds, machine
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder
@@ -100,7 +100,8 @@ async def _(scene: Scene) -> None:
     await scene.machine("green")
     ours = ("1 match, 0 free", "held by vmi/blue (claim virt-launcher-blue-", "since 2026") if scene.embedded else ()
     await scene.waits("green", "PodScheduled", "0/1", *ours)
-    assert (await scene.phase("green", "Scheduling"))["status"].get("deviceStatus") is None
+    green = await scene.phase("green", "Scheduling")
+    assert machine.missing_devices(green) == ["nic0"], "it says which claim it waits for, and nothing more"
     assert [domain.name for domain in await scene.domains()] == [f"{scene.namespace}_blue"]
 
 

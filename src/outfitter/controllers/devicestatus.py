@@ -1,7 +1,7 @@
 """What a machine got: status.deviceStatus, from its pod, the pod's claims and the slices of the drivers.
 
 Driven by changes of all of them through the shared informers. Written once when everything is known, so that a machine costs
-one patch; while something is missing nothing is written here, and the reason stands in the condition DevicesReady."""
+one patch. A machine that waits costs one more: the claims it waits for, and the reason in the condition DevicesReady."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ class Found:
 
     status: Object | None
     missing: tuple[str, ...]
+    unnamed: bool = False  # some claim has not even a name yet
 
 
 class DeviceStatus:
@@ -73,9 +74,10 @@ class DeviceStatus:
         if pod is None or not machine.unsettled_devices(instance, pod, self._claim):
             return None
         found = find_devices(instance, pod, self._claim, self._pools)
-        if not pod["spec"].get("nodeName"):
-            if conditions.find(pod, "PodScheduled") is not None:
-                return None  # it says there what it waits for
+        waits = not pod["spec"].get("nodeName")
+        if waits and found.unnamed and conditions.find(pod, "PodScheduled") is not None:
+            return None  # it says there what it waits for
+        if waits and conditions.find(pod, "PodScheduled") is None:
             # A scheduler may not even look at a pod whose claims are not there, and then says nothing.
             age = self._context.clock.now() - datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
             if not found.missing or age < PATIENCE:
@@ -83,11 +85,13 @@ class DeviceStatus:
         ready = Condition(READY, True, "DevicesKnown") if not found.missing else Condition(
             READY, False, "WaitingForDevices", "; ".join(found.missing))
         change: Object = {"conditions": conditions.with_condition(status.get("conditions"), ready, self._context.now())}
-        if not found.missing:
+        if not (found.missing and found.unnamed):
             change["deviceStatus"] = found.status
         if any(status.get(field) != value for field, value in change.items()):
             body = {"metadata": {"resourceVersion": instance["metadata"]["resourceVersion"]}, "status": change}
             await self._store.patch(kinds.INSTANCE, instance["metadata"]["name"], body, namespace, subresource="status")
+            if found.missing and not waits:
+                await self._context.events.warning(instance, "WaitingForDevices", "; ".join(found.missing))
         return None
 
     def _claim(self, namespace: str, name: str) -> Object | None:
@@ -101,48 +105,54 @@ def find_devices(instance: Object, pod: Object, claims: machine.Claims, pools: P
     """The device status of an instance in its pod. Pure but for the look-ups handed in."""
     names = dict(machine.claim_names(pod))
     missing: list[str] = []
+    unnamed = False
     out: dict[str, list[Object]] = {}
     for ref in machine.device_refs(instance):
         if not ref.by_claim:
             continue
-        entries = _entries(ref, names.get(ref.claim or ""), pod, claims, pools)
-        if isinstance(entries, str):
-            missing.append(f"{ref.name}: {entries}")
-        else:
-            out.setdefault(machine.STATUS_LISTS[ref.list], []).extend(entries)
-    return Found(out or None, tuple(missing))
+        claim_name = names.get(ref.claim or "")
+        if not claim_name:
+            unnamed = True
+            missing.append(f"{ref.name}: claim {ref.claim} has not been made yet")
+            continue
+        entries, why = _entries(ref, claim_name, pod, claims, pools)
+        if why:
+            missing.append(f"{ref.name}: {why}")
+        out.setdefault(machine.STATUS_LISTS[ref.list], []).extend(entries)
+    return Found(out or None, tuple(missing), unnamed)
 
 
 def _entries(
-    ref: machine.DeviceRef, claim_name: str | None, pod: Object, claims: machine.Claims, pools: Pools
-) -> list[Object] | str:
-    """One status entry for each device that answers a reference, or what is missing."""
-    if not claim_name:
-        return f"claim {ref.claim} has not been made yet"
+    ref: machine.DeviceRef, claim_name: str, pod: Object, claims: machine.Claims, pools: Pools
+) -> tuple[list[Object], str]:
+    """One status entry for each device that answers a reference, as far as it is known, and what is missing."""
+    blank = [{"name": ref.name, "deviceResourceClaimStatus": {"resourceClaimName": claim_name}}]
     claim = claims(pod["metadata"]["namespace"], claim_name)
     if claim is None:
-        return f"claim {claim_name} does not exist"
+        return blank, f"claim {claim_name} does not exist"
     status = claim.get("status") or {}
     if claim["metadata"].get("deletionTimestamp") and not any(
             user.get("uid") == pod["metadata"]["uid"] for user in status.get("reservedFor") or ()):
-        return f"claim {claim_name} is being deleted"
+        return blank, f"claim {claim_name} is being deleted"
     if not status.get("allocation"):
-        return f"claim {claim_name} has no devices yet"
+        return blank, f"claim {claim_name} has no devices yet"
     results = machine.results(claim, ref.request)
     if not results:
-        return f"claim {claim_name} got no device for request {ref.request}"
+        return blank, f"claim {claim_name} got no device for request {ref.request}"
     out: list[Object] = []
+    missing = []
     for result in results:
         device = _published(result, pools(result["driver"], result["pool"]))
+        attributes = _attributes(device, result["driver"]) if device is not None else {}
         if device is None:
-            return f"{result['driver']} has not published device {result['device']} of pool {result['pool']}"
-        attributes = _attributes(device, result["driver"])
-        if not attributes:
-            return f"device {result['device']} of {result['driver']} has neither a PCI address nor a mediated device's UUID"
+            missing.append(f"{result['driver']} has not published device {result['device']} of pool {result['pool']}")
+        elif not attributes:
+            missing.append(f"device {result['device']} of {result['driver']} has neither a PCI address nor a mediated "
+                           "device's UUID")
         out.append({"name": ref.name, "deviceResourceClaimStatus": {
             "name": result["device"], "resourceClaimName": claim_name, "driver": result["driver"], "pool": result["pool"],
-            **_product(device, result["driver"]), "attributes": attributes}})
-    return out
+            **_product(device or {}, result["driver"]), "attributes": attributes}})
+    return out, "; ".join(missing)
 
 
 def _published(result: Mapping[str, Any], slices: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
