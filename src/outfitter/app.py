@@ -23,6 +23,7 @@ from outfitter.controllers.garbage import Garbage
 from outfitter.controllers.instances import Instances
 from outfitter.controllers.kubevirt import KubeVirts
 from outfitter.controllers.loop import Context, Controller, Runner, settle
+from outfitter.controllers.machines import Machines
 from outfitter.controllers.pages import Pages
 from outfitter.controllers.schedule import Schedule
 from outfitter.errors import Refused
@@ -51,6 +52,7 @@ log = logging.getLogger(__name__)
 NAMESPACES = ("default", "kube-system")
 CERTIFICATES_LAST = timedelta(days=365)
 RENEW_BEFORE = timedelta(days=30)
+OURS = tuple(kind for kind in kinds.ALL if not kind.builtin)  # what a cluster must have learned
 CLUSTER = "outfitter"  # the name in kubeconfigs that we write
 
 
@@ -106,7 +108,7 @@ class Embedded(Product):
     def __init__(self, store: Memory, hosts: Sequence[Host], *, clock: Clock) -> None:
         context = Context(store, clock=clock, names=store.names)
         schedule = Schedule(context, plugins.load(plugins.left_out()))
-        controllers: list[Controller] = [Instances(context), PodClaims(context), Claims(context), schedule,
+        controllers: list[Controller] = [Machines(context), Instances(context), PodClaims(context), Claims(context), schedule,
                                          DeviceStatus(context), Garbage(context), KubeVirts(context)]
         super().__init__(store, hosts, controllers, context)
         self.store = store
@@ -184,9 +186,9 @@ async def cluster(
     clock = clock or SystemClock()
     store = Kube(access, clock=clock)
     context = Context(store, clock=clock, names=names)
-    product = Product(store, hosts, [Instances(context), DeviceStatus(context), Pages(context)], context)
+    product = Product(store, hosts, [Machines(context), Instances(context), DeviceStatus(context), Pages(context)], context)
     try:
-        for kind in (kinds.INSTANCE, kinds.LEDGER_PAGE, kinds.PROVIDER_TREE, kinds.HOST_INVENTORY, kinds.PAST_BOOKING):
+        for kind in OURS:
             await store.list(kind, limit=1)  # a cluster that lacks our definitions says so now
         await product.start()
         yield product

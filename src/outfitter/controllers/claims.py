@@ -122,12 +122,25 @@ class Claims:
             await self._store.patch(kinds.RESOURCE_CLAIM, known["metadata"]["name"], {
                 "metadata": {"resourceVersion": known["metadata"]["resourceVersion"]}, "status": {"reservedFor": left},
             }, namespace, subresource="status")
-        elif not left and (users or known["metadata"].get("deletionTimestamp") or _over(page, known["metadata"]["uid"])):
+        elif not left and (users or known["metadata"].get("deletionTimestamp") or _over(page, known["metadata"]["uid"])) \
+                and not await self._kept(known):
             return await self._free(known, page)  # what nobody ever used stays allocated, as in Kubernetes
         return None
 
+    async def _kept(self, claim: Object) -> bool:
+        """It belongs to a machine, which keeps its devices while it is stopped."""
+        reference = machine.owner(claim, kinds.MACHINE.kind)
+        return reference is not None and not claim["metadata"].get("deletionTimestamp") and await self._alive(
+            claim["metadata"]["namespace"], {**reference, "resource": kinds.MACHINE.plural})
+
     async def _alive(self, namespace: str, user: Object) -> bool:
         """Asks the store: a pod that the informer has not seen yet is not a pod that is gone."""
+        if user.get("resource") == kinds.MACHINE.plural:
+            try:
+                vm = await self._store.get(kinds.MACHINE, user["name"], namespace)
+            except NotFound:
+                return False
+            return bool(vm["metadata"]["uid"] == user.get("uid") and not vm["metadata"].get("deletionTimestamp"))
         try:
             pod = await self._store.get(kinds.POD, user["name"], namespace)
         except NotFound:

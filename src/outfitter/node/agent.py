@@ -145,7 +145,7 @@ class Agent:
             wanted = {result["device"] for result in results if result["driver"] == host.driver and result["pool"] == host.name}
             if not results:
                 return f"claim {claim_name} has no devices"
-            users = claim["status"].get("reservedFor")
+            users = [user for user in claim["status"].get("reservedFor") or () if user.get("resource", "pods") == "pods"]
             if users and users[0]["uid"] != pod["metadata"]["uid"] and _instance_key(pod):
                 return f"claim {claim_name} is in use by pod/{users[0]['name']}: a machine's devices are its own"
             try:

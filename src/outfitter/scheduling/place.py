@@ -189,7 +189,7 @@ class _Placer:
 def _strangers(claim: Object, pod: Object) -> list[str]:
     """Who uses a claim besides this pod, when it may not be shared by pods of ours: a machine's devices are its own."""
     return [f"{user.get('resource', 'pods')[:-1]}/{user['name']}" for user in claim["status"].get("reservedFor") or ()
-            if user.get("uid") != pod["metadata"].get("uid")]
+            if user.get("resource", "pods") == "pods" and user.get("uid") != pod["metadata"].get("uid")]
 
 
 def _no_claim(pod: Object, name: str, claim_name: str | None) -> str:

@@ -1,0 +1,233 @@
+"""Virtual machines: an instance for each that should run and none for the others, claims that belong to the machine and
+outlive its instances, and a status that says in a word how it is.
+
+What was written in `spec` stays as it was written; an instance gets a copy of the template as it is when it starts."""
+
+from __future__ import annotations
+
+import copy
+import logging
+
+from outfitter.api import conditions, kinds, machine
+from outfitter.api.conditions import Condition
+from outfitter.api.kinds import Object
+from outfitter.controllers import render, running
+from outfitter.controllers.loop import Context, enqueue_on_change
+from outfitter.errors import AlreadyExists, Forbidden, Invalid, NotFound
+from outfitter.store.informer import key_of, split_key
+from outfitter.store.queue import Queue
+
+log = logging.getLogger(__name__)
+GENERATION = "kubevirt.io/vm-generation"  # annotation of an instance: of which state of the machine it is
+MIRRORED = ("Ready", "Paused", "LiveMigratable", "DevicesReady", "PodScheduled")  # conditions of the instance
+CHANGED = "a non-live-updatable field was changed in the template spec: it counts from the next start on"
+
+
+def machine_of(obj: Object) -> list[str]:
+    """The key of the machine that an object belongs to."""
+    reference = machine.owner(obj, kinds.MACHINE.kind)
+    return [f"{obj['metadata']['namespace']}/{reference['name']}"] if reference else []
+
+
+class Machines:
+    name = "machines"
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._store = context, context.store
+        self.queue = Queue(context.clock)
+        self._machines = context.informer(kinds.MACHINE)
+        self._instances = context.informer(kinds.INSTANCE)
+        self._claims = context.informer(kinds.RESOURCE_CLAIM)
+        self._claims.add_index("machine", machine_of)
+        enqueue_on_change(self._machines, self.queue)
+        enqueue_on_change(self._instances, self.queue, lambda obj: [*machine_of(obj), key_of(obj)])
+        enqueue_on_change(self._claims, self.queue, machine_of)
+
+    async def reconcile(self, key: str) -> float | None:
+        vm = self._machines.get(key)
+        if vm is None:
+            await self._let_go(key)
+            return None
+        found = self._instances.get(key)
+        instance = found if found is not None and _owned(found, vm) else None
+        now = self._context.clock.now()
+        act = running.decide(vm, instance, now)
+        trouble = ""
+        if not vm["metadata"].get("deletionTimestamp"):
+            await self._claim_all(vm)
+            if found is not None and instance is None and act.do == "create":
+                trouble = f"an instance {vm['metadata']['name']} exists that does not belong to this machine"
+            else:
+                trouble = await self._do(vm, instance, act)
+        failure = running.failure(vm, instance, now)
+        status = self._status(vm, instance, act, trouble)
+        status["startFailure"] = failure
+        status["stateChangeRequests"] = list(act.requests) or None
+        await self._tell(vm, status)
+        if act.wait is not None:
+            return act.wait.total_seconds()
+        steady = running.steady_in(instance, now) if failure and instance is not None else None
+        return steady.total_seconds() if steady is not None else None
+
+    # -- the instance
+
+    async def _do(self, vm: Object, instance: Object | None, act: running.Act) -> str:
+        """What was decided; a sentence if it cannot be."""
+        meta = vm["metadata"]
+        if act.do == "create":
+            try:
+                made = await self._store.create(kinds.INSTANCE, instance_for(vm))
+            except AlreadyExists:  # made before a crash: its event comes. Or somebody else's, and then that is said
+                return await self._stranger(vm)
+            except (Invalid, Forbidden) as error:
+                await self._context.events.warning(vm, "FailedCreate", f"Error creating the instance: {error.message}")
+                return error.message
+            await self._context.events.normal(vm, "SuccessfulCreate", "Started the virtual machine by creating the new virtual "
+                                              f"machine instance {made['metadata']['name']}")
+        elif act.do == "delete" and instance is not None:
+            await self._store.delete(kinds.INSTANCE, meta["name"], meta["namespace"], uid=instance["metadata"]["uid"])
+            await self._context.events.normal(vm, "SuccessfulDelete", "Stopped the virtual machine by deleting the virtual "
+                                              f"machine instance {meta['name']}: {act.why}")
+        return ""
+
+    async def _stranger(self, vm: Object) -> str:
+        meta = vm["metadata"]
+        try:
+            found = await self._store.get(kinds.INSTANCE, meta["name"], meta["namespace"])
+        except NotFound:
+            return ""
+        return "" if _owned(found, vm) else f"an instance {meta['name']} exists that does not belong to this machine"
+
+    # -- its claims
+
+    async def _claim_all(self, vm: Object) -> None:
+        """Every claim that belongs to the machine is there, and stays allocated while the machine is."""
+        for template in vm["spec"].get("resourceClaimTemplates") or ():
+            claim = self._claims.get(f"{vm['metadata']['namespace']}/{claim_name(vm, template['name'])}")
+            if claim is None:
+                claim = await self._make_claim(vm, template)
+            if (claim.get("status") or {}).get("allocation") and user(vm) not in (claim["status"].get("reservedFor") or ()):
+                await self._keep(vm, claim)
+
+    async def _make_claim(self, vm: Object, template: Object) -> Object:
+        name, said = claim_name(vm, template["name"]), template["spec"].get("metadata") or {}
+        meta = {key: copy.deepcopy(said[key]) for key in ("labels", "annotations") if said.get(key)}
+        claim = {"metadata": {**meta, "name": name, "namespace": vm["metadata"]["namespace"],
+                              "ownerReferences": [_reference(vm)]}, "spec": copy.deepcopy(template["spec"]["spec"])}
+        try:
+            made = await self._store.create(kinds.RESOURCE_CLAIM, claim)
+        except AlreadyExists:
+            return await self._store.get(kinds.RESOURCE_CLAIM, name, vm["metadata"]["namespace"])
+        except (Invalid, Forbidden) as error:
+            await self._context.events.warning(vm, "FailedResourceClaimCreation", error.message)
+            raise
+        await self._context.events.normal(vm, "SuccessfulCreate", f"Created claim {name} of the virtual machine")
+        return made
+
+    async def _keep(self, vm: Object, claim: Object) -> None:
+        """The machine is a user of its claim, so that the devices stay its own while it is stopped."""
+        meta = claim["metadata"]
+        users = [*(claim["status"].get("reservedFor") or ()), user(vm)]
+        await self._store.patch(kinds.RESOURCE_CLAIM, meta["name"], {
+            "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": {"reservedFor": users},
+        }, meta["namespace"], subresource="status")
+
+    async def _let_go(self, key: str) -> None:
+        """The machine is gone: it uses its claims no more."""
+        namespace, name = split_key(key)
+        for claim in self._claims.by("machine", key):
+            users = (claim.get("status") or {}).get("reservedFor") or []
+            left = [one for one in users if (one.get("resource"), one["name"]) != (kinds.MACHINE.plural, name)]
+            if left != users and await self._is_gone(namespace, claim):
+                await self._store.patch(kinds.RESOURCE_CLAIM, claim["metadata"]["name"], {
+                    "metadata": {"resourceVersion": claim["metadata"]["resourceVersion"]},
+                    "status": {"reservedFor": left or None},
+                }, namespace, subresource="status")
+
+    async def _is_gone(self, namespace: str, claim: Object) -> bool:
+        """Asks the store: a machine that the informer has not seen yet is not one that is gone."""
+        reference = machine.owner(claim, kinds.MACHINE.kind) or {}
+        try:
+            found = await self._store.get(kinds.MACHINE, reference["name"], namespace)
+        except NotFound:
+            return True
+        return bool(found["metadata"]["uid"] != reference["uid"])
+
+    # -- what people see
+
+    def _status(self, vm: Object, instance: Object | None, act: running.Act, trouble: str) -> Object:
+        have = (vm.get("status") or {}).get("conditions")
+        mirrored = {type_: conditions.find(instance, type_) if instance is not None else None for type_ in MIRRORED}
+        if instance is None:
+            mirrored["Ready"] = {"status": "False", "reason": "VMINotExists", "message": "VMI does not exist"}
+        for type_, found in mirrored.items():
+            if found is None:
+                have = conditions.without_condition(have, type_)
+            else:
+                state = {"True": True, "False": False}.get(found["status"])
+                wanted = Condition(type_, state, found.get("reason", ""), found.get("message", ""))
+                have = conditions.with_condition(have, wanted, self._context.now())
+        for type_, holds, reason, message in (
+                ("Failure", bool(trouble), "FailedCreate", trouble),
+                ("RestartRequired", _outdated(vm, instance), "TemplateChanged", CHANGED)):
+            have = conditions.with_condition(have, Condition(type_, True, reason, message), self._context.now()) if holds else (
+                conditions.without_condition(have, type_))
+        return {"created": instance is not None, "ready": instance is not None and conditions.is_true(instance, "Ready"),
+                "printableStatus": running.printable(vm, instance, act), "runStrategy": running.strategy(vm),
+                "observedGeneration": vm["metadata"].get("generation"), "conditions": have}
+
+    async def _tell(self, vm: Object, status: Object) -> None:
+        have = vm.get("status") or {}
+        change = {key: value for key, value in status.items() if have.get(key) != value}
+        if change:
+            meta = vm["metadata"]
+            await self._store.patch(kinds.MACHINE, meta["name"], {
+                "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": change,
+            }, meta["namespace"], subresource="status")
+
+
+def instance_for(vm: Object) -> Object:
+    """The instance that a machine starts as."""
+    meta, template = vm["metadata"], vm["spec"]["template"]
+    said = template.get("metadata") or {}
+    labels = {**(said.get("labels") or {}), "kubevirt.io/vm": meta["name"][:63].rstrip("-.")}
+    return {"apiVersion": kinds.INSTANCE.api_version, "kind": kinds.INSTANCE.kind, "metadata": {
+        "name": meta["name"], "namespace": meta["namespace"], "labels": labels,
+        "annotations": {**(said.get("annotations") or {}), GENERATION: str(meta.get("generation", 1))},
+        "ownerReferences": [_reference(vm)]}, "spec": _spec(vm)}
+
+
+def _spec(vm: Object) -> Object:
+    """The template, with the machine's own claims among those that devices can name."""
+    spec: Object = copy.deepcopy(vm["spec"]["template"]["spec"])
+    own = [{"name": one["name"], "resourceClaimName": claim_name(vm, one["name"])}
+           for one in vm["spec"].get("resourceClaimTemplates") or ()]
+    return {**spec, "resourceClaims": [*(spec.get("resourceClaims") or ()), *own]} if own else spec
+
+
+def claim_name(vm: Object, name: str) -> str:
+    """The same for the same machine, so that making the claim twice makes it once."""
+    meta = vm["metadata"]
+    return f"{meta['name']}-{name}"[:247].rstrip("-.") + "-" + render.suffix(meta["uid"], name)
+
+
+def user(vm: Object) -> Object:
+    """A machine as a claim's reservedFor names it."""
+    return {"apiGroup": kinds.MACHINE.group, "resource": kinds.MACHINE.plural, "name": vm["metadata"]["name"],
+            "uid": vm["metadata"]["uid"]}
+
+
+def _reference(vm: Object) -> Object:
+    return {"apiVersion": kinds.MACHINE.api_version, "kind": kinds.MACHINE.kind, "name": vm["metadata"]["name"],
+            "uid": vm["metadata"]["uid"], "controller": True, "blockOwnerDeletion": True}
+
+
+def _owned(obj: Object, vm: Object) -> bool:
+    return bool((machine.owner(obj, kinds.MACHINE.kind) or {}).get("uid") == vm["metadata"]["uid"])
+
+
+def _outdated(vm: Object, instance: Object | None) -> bool:
+    """The template is not what the running instance was made from."""
+    if instance is None or (instance.get("status") or {}).get("phase") in machine.FINAL:
+        return False
+    return bool(instance["spec"] != _spec(vm))

@@ -1,0 +1,119 @@
+"""Whether a virtual machine should have an instance now, and what people are told of it. Pure: objects and a time in, an act
+and words out.
+
+A machine says how it wants to run (`runStrategy`, or the older `running`), and people ask it to start and to stop through
+`status.stateChangeRequests`, as KubeVirt's own tools do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from outfitter.api import conditions, machine
+from outfitter.api.kinds import Object
+
+Strategy = Literal["Always", "RerunOnFailure", "Manual", "Halted", "Once"]
+FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=10), timedelta(minutes=5)  # after a first failure, and at most
+STEADY = timedelta(minutes=1)  # who ran so long is not failing over and over
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What to do about the instance, and which of the requests are still open then."""
+
+    do: Literal["create", "delete", "nothing"] = "nothing"
+    requests: tuple[Object, ...] = ()
+    why: str = ""
+    wait: timedelta | None = None  # nothing before that: it failed, and is tried again later
+
+
+def strategy(vm: Mapping[str, Any]) -> Strategy:
+    spec = vm["spec"]
+    said: Strategy | None = spec.get("runStrategy")
+    return said or ("Always" if spec.get("running") else "Halted")
+
+
+def decide(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, now: datetime) -> Act:
+    """What is to be done for a machine, whose instance is there or not."""
+    requests = _open(vm, instance)
+    how = strategy(vm)
+    first = requests[0]["action"] if requests else ""
+    if instance is None:
+        if first != "Start" and how not in ("Always", "RerunOnFailure", "Once"):
+            return Act(requests=requests)
+        if (left := _pause(vm, now)) is not None and first != "Start":
+            return Act(requests=requests, wait=left, why="it failed and is tried again later")
+        return Act("create", requests[1:] if first == "Start" else requests)
+    if instance["metadata"].get("deletionTimestamp"):
+        return Act(requests=requests)
+    if first == "Stop":
+        return Act("delete", requests[1:], "it was asked to stop")
+    if how == "Halted":
+        return Act("delete", requests, "it is halted")
+    phase = (instance.get("status") or {}).get("phase")
+    if phase in machine.FINAL:
+        again = how == "Always" or (how == "RerunOnFailure" and phase == "Failed") or first == "Start"
+        return Act("delete", requests, f"it has {'ended' if phase == 'Succeeded' else 'failed'}") if again else Act(
+            requests=requests)
+    return Act(requests=requests[1:] if first == "Start" else requests)
+
+
+def _open(vm: Mapping[str, Any], instance: Mapping[str, Any] | None) -> tuple[Object, ...]:
+    """Requests that still mean something: a stop is for one instance, by its uid."""
+    uid = (instance or {}).get("metadata", {}).get("uid")
+    return tuple(request for request in (vm.get("status") or {}).get("stateChangeRequests") or ()
+                 if request.get("action") == "Start"
+                 or (request.get("action") == "Stop" and instance is not None and request.get("uid") in (None, "", uid)))
+
+
+def _pause(vm: Mapping[str, Any], now: datetime) -> timedelta | None:
+    moment = ((vm.get("status") or {}).get("startFailure") or {}).get("retryAfterTimestamp")
+    left = datetime.fromisoformat(moment) - now if moment else timedelta()
+    return left if left > timedelta() else None
+
+
+def failure(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, now: datetime) -> Object | None:
+    """What is remembered of starts that failed: how often in a row, and when the next one may come. Gone once an instance has
+    run for a while."""
+    known: Object | None = (vm.get("status") or {}).get("startFailure")
+    if instance is None:
+        return known
+    phase, uid = (instance.get("status") or {}).get("phase"), instance["metadata"]["uid"]
+    if phase == "Failed" and (known or {}).get("lastFailedVMIUID") != uid:
+        count = int((known or {}).get("consecutiveFailCount") or 0) + 1
+        pause = min(FIRST_PAUSE * 2 ** min(count - 1, 10), LONGEST_PAUSE)
+        return {"consecutiveFailCount": count, "lastFailedVMIUID": uid, "retryAfterTimestamp": _moment(now + pause)}
+    return None if known and phase == "Running" and steady_in(instance, now) is None else known
+
+
+def steady_in(instance: Mapping[str, Any], now: datetime) -> timedelta | None:
+    """How long it takes until a running instance counts as steady; None: it is."""
+    ready = conditions.find(instance, "Ready")
+    if ready is None or ready.get("status") != "True":
+        return STEADY
+    left = STEADY - (now - datetime.fromisoformat(ready["lastTransitionTime"]))
+    return left if left > timedelta() else None
+
+
+def _moment(when: datetime) -> str:
+    return when.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def printable(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, act: Act) -> str:
+    """One word for people, as KubeVirt's users know it."""
+    if vm["metadata"].get("deletionTimestamp"):
+        return "Terminating"
+    if instance is None:
+        return "CrashLoopBackOff" if act.wait is not None else "Starting" if act.do == "create" else "Stopped"
+    if instance["metadata"].get("deletionTimestamp") or act.do == "delete":
+        return "Stopping"
+    phase = (instance.get("status") or {}).get("phase")
+    if phase == "Running":
+        return "Paused" if conditions.is_true(instance, "Paused") else "Running"
+    if phase in machine.FINAL:
+        return "Stopped"
+    scheduled = conditions.find(instance, "PodScheduled")
+    unfit = scheduled is not None and scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
+    return "ErrorUnschedulable" if unfit else "Starting"

@@ -1,0 +1,238 @@
+"""Virtual machines, as stories for the embedded product and for a real control plane: started, stopped and asked, ended by
+themselves, with claims of their own."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from outfitter.api import conditions, kinds
+from outfitter.api.kinds import Object
+from tests import kubernetes
+from tests.controllers import scene as scenes
+from tests.controllers.scene import Scene, addresses, device
+
+Tell = Callable[[Scene], Awaitable[None]]
+STORIES: dict[str, Tell] = {}
+
+
+def story(name: str) -> Callable[[Tell], None]:
+    def add(tell: Tell) -> None:
+        STORIES[name] = tell
+
+    return add
+
+
+def body() -> Object:
+    return {"resourceClaims": [{"name": "network", "resourceClaimTemplateName": "one-vf"}],
+            "domain": {"memory": {"guest": "1Gi"}, "devices": {"hostDevices": [device()]}}}
+
+
+async def vm(scene: Scene, name: str = "blue", *, spec: Object | None = None, **how: Any) -> Object:
+    return await scene.create(kinds.MACHINE, name, {**(how or {"runStrategy": "Always"}), "template": {
+        "metadata": {"labels": {"team": "a"}}, "spec": spec or body()}})
+
+
+async def change(scene: Scene, spec: Object, name: str = "blue") -> None:
+    await scene.store.patch(kinds.MACHINE, name, {"spec": spec}, scene.namespace)
+
+
+async def ask(scene: Scene, *requests: Object, name: str = "blue") -> None:
+    await scene.store.patch(kinds.MACHINE, name, {"status": {"stateChangeRequests": list(requests)}}, scene.namespace,
+                            subresource="status")
+
+
+async def shows(scene: Scene, word: str, name: str = "blue", **more: Any) -> Object:
+    """The machine, once it says that it is so, and all of what it should say besides."""
+    async def check() -> Object | None:
+        found = await scene.find(kinds.MACHINE, name)
+        status = (found or {}).get("status") or {}
+        return found if status.get("printableStatus") == word and all(
+            status.get(key) == value for key, value in more.items()) else None
+
+    return await scene.reach(check, f"{name} is {word} {more}")
+
+
+async def another(scene: Scene, first: str) -> str:
+    """The uid of the instance that runs in place of the first one."""
+    async def check() -> str | None:
+        found = await scene.find(kinds.INSTANCE, "blue") or {"metadata": {"uid": first}}
+        runs = found["metadata"]["uid"] != first and (found.get("status") or {}).get("phase") == "Running"
+        return str(found["metadata"]["uid"]) if runs else None
+
+    return await scene.reach(check, "another instance runs")
+
+
+async def end(scene: Scene, phase: str) -> None:
+    """The guest goes by itself, as its pod tells."""
+    pod = await scene.pod("blue")
+    await scene.store.patch(kinds.POD, pod["metadata"]["name"], {"status": {"phase": phase}}, scene.namespace,
+                            subresource="status")
+
+
+@story("it runs, stops when it is halted, and runs again")
+async def _(scene: Scene) -> None:
+    await scene.template()
+    made = await vm(scene)
+    await shows(scene, "Running", created=True, ready=True)
+    first = await scene.running("blue")
+    assert first["metadata"]["labels"]["team"] == "a"
+    assert first["metadata"]["ownerReferences"][0]["uid"] == made["metadata"]["uid"]
+    await change(scene, {"runStrategy": "Halted"})
+    await shows(scene, "Stopped", created=False, ready=False, runStrategy="Halted")
+    await scene.empty()
+    await change(scene, {"runStrategy": "Always"})
+    assert (await scene.running("blue"))["metadata"]["uid"] != first["metadata"]["uid"]
+    after = await shows(scene, "Running")
+    assert after["spec"]["template"] == made["spec"]["template"], "what a user wrote is never rewritten"
+    assert [text for text in await scene.events("SuccessfulCreate") if text.startswith("Started the virtual machine")]
+
+
+@story("the older word for it, running, means the same")
+async def _(scene: Scene) -> None:
+    await scene.template()
+    await vm(scene, running=False)
+    await shows(scene, "Stopped", runStrategy="Halted")
+    await change(scene, {"running": True})
+    await shows(scene, "Running", runStrategy="Always")
+
+
+@story("a manual one starts, restarts and stops when it is asked")
+async def _(scene: Scene) -> None:
+    await scene.template()
+    await vm(scene, runStrategy="Manual")
+    await shows(scene, "Stopped")
+    await ask(scene, {"action": "Start"})
+    await shows(scene, "Running", stateChangeRequests=None)
+    first = (await scene.running("blue"))["metadata"]["uid"]
+    await ask(scene, {"action": "Stop", "uid": first}, {"action": "Start"})
+    second = await another(scene, first)
+    await ask(scene, {"action": "Stop", "uid": first})
+    await shows(scene, "Running", stateChangeRequests=None)
+    assert (await scene.running("blue"))["metadata"]["uid"] == second, "a stop that was meant for an earlier instance"
+    await ask(scene, {"action": "Stop", "uid": second})
+    await shows(scene, "Stopped")
+
+
+@story("one that ends by itself runs again only if it should")
+async def _(scene: Scene) -> None:
+    await scene.template()
+    await vm(scene, runStrategy="RerunOnFailure")
+    first = (await scene.running("blue"))["metadata"]["uid"]
+    await end(scene, "Failed")
+    await another(scene, first)
+    await end(scene, "Succeeded")
+    await shows(scene, "Stopped")
+    assert (await scene.phase("blue", "Succeeded"))["metadata"]["uid"] != first
+
+
+@story("its claim and its device stay its own while it is stopped")
+async def _(scene: Scene) -> None:
+    await scene.create(kinds.MACHINE, "blue", {
+        "runStrategy": "Always", "template": {"spec": {"domain": body()["domain"]}}, "resourceClaimTemplates": [
+            {"name": "network", "spec": {"metadata": {"labels": {"for": "blue"}}, "spec": scene.claim_spec()}}]})
+    [first] = addresses(await scene.running("blue"))
+    [claim] = await scene.all(kinds.RESOURCE_CLAIM)
+    assert claim["metadata"]["labels"] == {"for": "blue"}
+    assert claim["metadata"]["name"].startswith("blue-network-")
+
+    async def kept() -> bool:
+        found = await scene.find(kinds.RESOURCE_CLAIM, claim["metadata"]["name"])
+        return "virtualmachines" in [user["resource"] for user in (found or {})["status"].get("reservedFor") or ()]
+
+    await scene.reach(kept, "the claim is the machine's")
+    await change(scene, {"runStrategy": "Halted"})
+    await shows(scene, "Stopped")
+    await scene.template()
+    for name in ("red", "green"):  # there are two functions, and one of them is kept
+        await scene.machine(name)
+
+    async def one() -> list[str] | None:
+        names = [name for name in ("red", "green")
+                 if (((await scene.find(kinds.INSTANCE, name)) or {}).get("status") or {}).get("phase") == "Running"]
+        return names or None
+
+    [lucky] = await scene.reach(one, "one of the others runs")
+    assert addresses(await scene.running(lucky)) != [first]
+    await change(scene, {"runStrategy": "Always"})
+    assert addresses(await scene.running("blue")) == [first], "a stopped machine has lost its device to another"
+    await scene.check_books()
+    await scene.delete(kinds.MACHINE, "blue", propagation="Background")
+    for name in ("red", "green"):
+        await scene.delete(kinds.INSTANCE, name)
+    await scene.empty()
+
+
+@story("a template that changes counts from the next start on, and that is said")
+async def _(scene: Scene) -> None:
+    await scene.template()
+    await vm(scene)
+    await shows(scene, "Running")
+    await change(scene, {"template": {"spec": {"domain": {"memory": {"guest": "2Gi"}}}}})
+
+    async def required() -> bool:
+        return conditions.is_true(await scene.find(kinds.MACHINE, "blue") or {}, "RestartRequired")
+
+    await scene.reach(required, "a restart is required")
+    assert (await scene.running("blue"))["spec"]["domain"]["memory"]["guest"] == "1Gi"
+    await ask(scene, {"action": "Stop", "uid": (await scene.running("blue"))["metadata"]["uid"]}, {"action": "Start"})
+
+    async def larger() -> bool:
+        found = await scene.find(kinds.INSTANCE, "blue")
+        return bool(found and found["spec"]["domain"]["memory"]["guest"] == "2Gi" and not await required())
+
+    await scene.reach(larger, "it runs as the template says now")
+
+
+@story("an instance of somebody else is left alone, and that is said")
+async def _(scene: Scene) -> None:
+    await scene.template()
+    foreign = await scene.machine("blue")
+    await scene.running("blue")
+    await vm(scene)
+
+    async def said() -> str | None:
+        found = conditions.find(await scene.find(kinds.MACHINE, "blue") or {}, "Failure")
+        return str(found["message"]) if found else None
+
+    assert "does not belong to this machine" in await scene.reach(said, "the machine says what is in its way")
+    assert (await scene.running("blue"))["metadata"]["uid"] == foreign["metadata"]["uid"]
+
+
+@pytest.mark.parametrize("name", STORIES)
+async def test_embedded(name: str) -> None:
+    async with scenes.embedded(2) as scene:
+        await scene.classes()
+        await STORIES[name](scene)
+        await scene.check_books()
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("name", STORIES)
+async def test_on_a_cluster(name: str, control_plane: kubernetes.Cluster) -> None:
+    async with scenes.on_cluster(control_plane, f"vm-{uuid.uuid4().hex[:8]}", 2) as scene:
+        await scene.classes()
+        await STORIES[name](scene)
+
+
+async def test_one_that_fails_over_and_over_waits_longer_each_time() -> None:
+    async with scenes.embedded(1) as scene:
+        await scene.classes()
+        await scene.template()
+        await vm(scene)
+        assert scene.clock is not None
+        for count, pause in ((1, 10), (2, 20)):
+            await scene.running("blue")
+            await end(scene, "Failed")
+            broken = await shows(scene, "CrashLoopBackOff")
+            before = scene.clock.now()
+            assert broken["status"]["startFailure"]["consecutiveFailCount"] == count
+            await scene.running("blue")
+            waited = (scene.clock.now() - before).total_seconds()
+            assert pause - 3 <= waited <= pause + 1, waited
+        scene.clock.advance(61)
+        steady = await shows(scene, "Running", startFailure=None)
+        assert "startFailure" not in steady["status"]
