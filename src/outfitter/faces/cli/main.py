@@ -75,7 +75,7 @@ def commands(up: Up) -> click.Group:
         up(data=data or default_data(), port=port, simulation=simulation, settings=settings, kubeconfig=kubeconfig,
            verbose=verbose)
 
-    for command in (_get, _apply, _delete, _describe, _why, _plan, _domxml, _devices,
+    for command in (_get, _apply, _delete, _describe, _why, _plan, _domxml, _vm, _devices,
                     _device, _history, _providers, scan, config, _version):
         outfit.add_command(command)
     return outfit
@@ -222,6 +222,44 @@ _device_verb("unreserve", "Give reserved devices back.", reason=False)
 _device_verb("quarantine", "Take devices out of service that are not to be trusted.", reason=True)
 _device_verb("restore", "Give quarantined devices back.", reason=False)
 _device_verb("clear", "Say that devices were cleaned after their use.", reason=False)
+
+
+@click.group("vm")
+def _vm() -> None:
+    """See, start and stop virtual machines."""
+
+
+@_vm.command("list")
+@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="In every namespace.")
+@_place
+@click.pass_context
+def _vm_list(context: click.Context, everywhere: bool) -> None:
+    """Show machines: how they are, where, with what, and why they wait."""
+    _work(context, "vm.list_", everywhere=everywhere)
+
+
+def _vm_verb(name: str, text: str) -> None:
+    def run(context: click.Context, names: tuple[str, ...], wait: bool) -> None:
+        _work(context, f"vm.{name}", names, wait=wait)
+
+    run.__doc__ = text
+    command = _place(click.pass_context(run))
+    command = click.option("--wait", is_flag=True, help="Wait until it is so, and say what is in the way.")(command)
+    _vm.command(name)(click.argument("names", nargs=-1, required=True, metavar="NAME...")(command))
+
+
+_vm_verb("start", "Start machines.")
+_vm_verb("stop", "Stop machines; claims of their own are kept.")
+_vm_verb("restart", "Stop machines and start them again.")
+
+
+@_vm.command("devices")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@_place
+@click.pass_context
+def _vm_devices(context: click.Context, names: tuple[str, ...]) -> None:
+    """Show what machines asked for and what they got."""
+    _work(context, "vm.devices", names)
 
 
 @click.command("history")

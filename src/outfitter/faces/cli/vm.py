@@ -1,0 +1,172 @@
+"""Virtual machines by name: which there are, start and stop them, and what hardware they have.
+
+A machine that is to run always or never is told so in its spec; one that only does what it is asked (runStrategy Manual,
+RerunOnFailure, Once) is asked in its status, as KubeVirt's own tools do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from outfitter.api import conditions, kinds, machine
+from outfitter.api.kinds import Object
+from outfitter.controllers import running
+from outfitter.errors import BadRequest, NotFound, Refused
+from outfitter.faces.cli import show
+from outfitter.faces.cli.client import Client
+
+Done = Callable[[Object, Object | None], bool]  # the machine and its instance are as they were asked to be
+
+
+async def list_(client: Client, *, everywhere: bool) -> None:
+    place = "" if everywhere else client.namespace
+    machines, instances = await asyncio.gather(client.store.list(kinds.MACHINE, place),
+                                               client.store.list(kinds.INSTANCE, place))
+    by_name = {_place(obj): obj for obj in instances.items}
+    rows = [_row(vm, by_name.pop(_place(vm), None)) for vm in machines.items]
+    rows += [_row(None, instance) for instance in by_name.values()]  # instances that no machine stands behind
+    if not rows:
+        show.say([f"No machines found{'' if everywhere else f' in namespace {client.namespace}'}."])
+        return
+    rows.sort()
+    skip = 0 if everywhere else 1
+    head = ["NAMESPACE", "NAME", "STATUS", "NODE", "DEVICES", "WAITING FOR"]
+    show.say(show.columns([head[skip:], *(row[skip:] for row in rows)]))
+
+
+def _place(obj: Object) -> tuple[str, str]:
+    return obj["metadata"]["namespace"], obj["metadata"]["name"]
+
+
+def _row(vm: Object | None, instance: Object | None) -> list[str]:
+    obj = vm or instance or {}
+    given, status = instance or {}, (instance or {}).get("status") or {}
+    word = str((vm.get("status") or {}).get("printableStatus") or "Pending") if vm is not None else str(
+        status.get("phase") or "Pending")
+    wanted = machine.device_refs(given or {"spec": (obj.get("spec") or {}).get("template", {}).get("spec") or {}})
+    have = len(wanted) - len(machine.missing_devices(given)) if given else 0
+    return [*_place(obj), word, str(status.get("nodeName") or "-"), f"{have}/{len(wanted)}" if wanted else "-",
+            _waiting(vm, given)]
+
+
+def _waiting(vm: Object | None, instance: Object) -> str:
+    if vm is not None and (failed := conditions.find(vm, "Failure")):
+        return str(failed.get("message"))
+    if ((instance.get("status") or {}).get("phase")) == "Running":
+        return ""
+    for type_ in ("PodScheduled", "DevicesReady", "Synchronized"):
+        found = conditions.find(instance, type_)
+        if found is not None and found.get("status") == "False":
+            return str(found.get("message") or found.get("reason"))
+    return ""
+
+
+async def start(client: Client, names: Sequence[str], *, wait: bool) -> None:
+    for name in names:
+        vm, instance = await _read(client, name)
+        how = running.strategy(vm)
+        if how == "Always" or (instance is not None and _phase(instance) not in machine.FINAL):
+            show.say([f"{name} is already {'running' if instance is not None else 'starting'}"])
+        elif how == "Halted":
+            await _say_in_spec(client, vm, "Always")
+            show.say([f"{name} starts"])
+        else:
+            await _ask(client, vm, {"action": "Start"})
+            show.say([f"{name} starts"])
+        if wait:
+            await _until(client, name, lambda _, instance: instance is not None and _phase(instance) == "Running")
+
+
+async def stop(client: Client, names: Sequence[str], *, wait: bool) -> None:
+    for name in names:
+        vm, instance = await _read(client, name)
+        how = running.strategy(vm)
+        if how == "Halted" and instance is None:
+            show.say([f"{name} is already stopped"])
+            continue
+        if how in ("Always", "RerunOnFailure"):
+            await _say_in_spec(client, vm, "Halted")
+        elif instance is not None:
+            await _ask(client, vm, {"action": "Stop", "uid": instance["metadata"]["uid"]})
+        show.say([f"{name} stops"])
+        if wait:
+            await _until(client, name, lambda _, instance: instance is None)
+
+
+async def restart(client: Client, names: Sequence[str], *, wait: bool) -> None:
+    for name in names:
+        vm, instance = await _read(client, name)
+        if instance is None:
+            raise Refused(f"{name} does not run; start it with: outfit vm start {name}")
+        uid = instance["metadata"]["uid"]
+        await _ask(client, vm, {"action": "Stop", "uid": uid}, {"action": "Start"})
+        show.say([f"{name} restarts"])
+        if wait:
+            await _until(client, name, lambda _, now, uid=uid: now is not None and now["metadata"]["uid"] != uid  # type: ignore[misc]
+                         and _phase(now) == "Running")
+
+
+async def devices(client: Client, names: Sequence[str]) -> None:
+    """What each machine asked for and what it got."""
+    for number, name in enumerate(names):
+        instance = await client.store.get(kinds.INSTANCE, name, client.namespace)
+        rows = [["DEVICE", "AS", "IS", "ADDRESS", "PRODUCT", "CLAIM", "ON"]]
+        for ref in machine.device_refs(instance):
+            found = [entry for entry in machine.statuses(instance, ref.list) if entry.get("name") == ref.name]
+            for entry in found or [{}]:
+                given, where = entry.get("deviceResourceClaimStatus") or {}, machine.address_of(entry) if entry else None
+                rows.append([ref.name, {"gpus": "gpu", "hostDevices": "host device"}[ref.list], given.get("name") or "-",
+                             where[1] if where else "not known yet", given.get("product") or "-",
+                             given.get("resourceClaimName") or ref.device_name or "-", given.get("pool") or "-"])
+        show.say([*([""] if number else []), *([f"{name}:"] if len(names) > 1 else [])])
+        show.say(show.columns(rows) if len(rows) > 1 else [f"{name} asks for no devices"])
+
+
+async def _read(client: Client, name: str) -> tuple[Object, Object | None]:
+    try:
+        vm = await client.store.get(kinds.MACHINE, name, client.namespace)
+    except NotFound:
+        try:
+            await client.store.get(kinds.INSTANCE, name, client.namespace)
+        except NotFound:
+            raise NotFound(f"there is no virtual machine {name!r} in namespace {client.namespace}") from None
+        raise BadRequest(f"{name} is an instance without a machine behind it: it runs from its creation to its deletion "
+                         f"(outfit delete vmi {name})") from None
+    return vm, await _instance(client, name)
+
+
+async def _instance(client: Client, name: str) -> Object | None:
+    try:
+        return await client.store.get(kinds.INSTANCE, name, client.namespace)
+    except NotFound:
+        return None
+
+
+def _phase(instance: Object) -> str:
+    return str((instance.get("status") or {}).get("phase") or "Pending")
+
+
+async def _say_in_spec(client: Client, vm: Object, how: str) -> None:
+    """In the words that the machine uses: `running`, or `runStrategy`."""
+    spec = {"running": how == "Always"} if "runStrategy" not in vm["spec"] else {"runStrategy": how}
+    await client.store.patch(kinds.MACHINE, vm["metadata"]["name"], {"spec": spec}, client.namespace)
+
+
+async def _ask(client: Client, vm: Object, *requests: Object) -> None:
+    await client.store.patch(kinds.MACHINE, vm["metadata"]["name"], {
+        "metadata": {"resourceVersion": vm["metadata"]["resourceVersion"]},
+        "status": {"stateChangeRequests": list(requests)}}, client.namespace, subresource="status")
+
+
+async def _until(client: Client, name: str, done: Done) -> None:
+    """Look until it is so; what it waits for is said when that changes. Ctrl-C ends the looking, not the machine."""
+    said = ""
+    while True:
+        vm, instance = await _read(client, name)
+        if done(vm, instance):
+            return
+        waiting = _waiting(vm, instance or {})
+        if waiting and waiting != said:
+            show.say([f"  {name} waits: {waiting}"])
+            said = waiting
+        await asyncio.sleep(0.2)

@@ -1,0 +1,90 @@
+"""Virtual machines at the terminal: started, stopped and looked at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+import yaml
+
+from tests.e2e.process import EXAMPLE, Typed, Up, typed, until
+
+Say = Callable[..., Typed]
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    with Up(tmp_path_factory.mktemp("vm") / "data", simulate="1x1") as running:
+        yield running
+
+
+@pytest.fixture
+def say(up: Up) -> Say:
+    def run(*words: str, stdin: str = "", code: int = 0) -> Typed:
+        if "--wait" in words:  # in a process that can be ended, for one that waits in vain
+            ended = up.outfit(*words)
+            done = Typed(ended.returncode, ended.stdout, ended.stderr)
+        else:
+            done = typed(*words, kubeconfig=up.kubeconfig, stdin=stdin)
+        assert done.code == code, f"outfit {' '.join(words)}: {done}"
+        return done
+
+    return run
+
+
+def vm(name: str, strategy: str) -> str:
+    instance = next(yaml.safe_load_all((EXAMPLE / "2-blue.yaml").read_text()))
+    return yaml.safe_dump({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": name},
+                           "spec": {"runStrategy": strategy, "template": {"spec": instance["spec"]}}})
+
+
+def rows(done: Typed) -> dict[str, list[str]]:
+    return {line.split()[0]: line.split()[1:] for line in done.out.splitlines()[1:]}
+
+
+def test_the_life_of_a_machine_at_the_terminal(say: Say) -> None:
+    say("apply", "-f", str(EXAMPLE / "1-class.yaml"))
+    assert say("vm", "list").out == "No machines found in namespace default.\n"
+    say("apply", "-f", "-", stdin=vm("blue", "Halted"))
+    assert rows(say("vm", "list"))["blue"][:3] == ["Stopped", "-", "0/1"]
+
+    assert say("vm", "start", "blue", "--wait").out.splitlines()[0] == "blue starts"
+    assert rows(say("vm", "list"))["blue"] == ["Running", "node-0", "1/1"]
+    assert say("vm", "start", "blue").out == "blue is already running\n"
+    [device] = [line.split() for line in say("vm", "devices", "blue").out.splitlines()[1:]]
+    assert device[0] == "nic0"
+    assert device[-1] == "node-0"
+
+    first = json.loads(say("get", "vmi", "blue", "-o", "json").out)["metadata"]["uid"]
+    say("vm", "restart", "blue", "--wait")
+    assert json.loads(say("get", "vmi", "blue", "-o", "json").out)["metadata"]["uid"] != first
+
+    say("apply", "-f", "-", stdin=vm("green", "Manual"))
+    assert say("vm", "start", "green").out == "green starts\n"
+    until(lambda: "held by vmi/blue" in say("vm", "list").out, "green says that blue has the only function")
+    assert say("vm", "stop", "blue", "--wait").out.splitlines()[0] == "blue stops"
+    assert say("vm", "stop", "blue").out == "blue is already stopped\n"
+    assert "green is already" in say("vm", "start", "green", "--wait").out
+    assert "blue" in say("vm", "list", "-A").out.splitlines()[1]
+    say("vm", "stop", "green", "--wait")
+    say("vm", "start", "blue", "--wait")
+
+
+WRONG: dict[str, tuple[list[str], str]] = {
+    "nobody": (["start", "nobody"], "there is no virtual machine 'nobody' in namespace default"),
+    "a stop of nobody": (["stop", "nobody"], "there is no virtual machine 'nobody'"),
+    "devices of nobody": (["devices", "nobody"], "nobody"),
+    "a restart of a stopped one": (["restart", "still"], "still does not run; start it with: outfit vm start still"),
+    "an instance alone": (["stop", "alone"], "alone is an instance without a machine behind it"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_cannot_be_done_says_why(name: str, say: Say) -> None:
+    say("apply", "-f", "-", stdin=vm("still", "Halted"))
+    alone = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": "alone"},
+             "spec": {"domain": {"devices": {}}}}
+    say("apply", "-f", "-", stdin=yaml.safe_dump(alone))
+    words, text = WRONG[name]
+    assert text in say("vm", *words, code=1).err
