@@ -14,7 +14,6 @@ from typing import Any, Literal
 from outfitter.api import conditions, machine
 from outfitter.api.kinds import Object
 
-Strategy = Literal["Always", "RerunOnFailure", "Manual", "Halted", "Once"]
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=10), timedelta(minutes=5)  # after a first failure, and at most
 STEADY = timedelta(minutes=1)  # who ran so long is not failing over and over
 
@@ -29,16 +28,10 @@ class Act:
     wait: timedelta | None = None  # nothing before that: it failed, and is tried again later
 
 
-def strategy(vm: Mapping[str, Any]) -> Strategy:
-    spec = vm["spec"]
-    said: Strategy | None = spec.get("runStrategy")
-    return said or ("Always" if spec.get("running") else "Halted")
-
-
 def decide(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, now: datetime) -> Act:
     """What is to be done for a machine, whose instance is there or not."""
     requests = _open(vm, instance)
-    how = strategy(vm)
+    how = machine.run_strategy(vm)
     first = requests[0]["action"] if requests else ""
     if instance is None:
         if first != "Start" and how not in ("Always", "RerunOnFailure", "Once"):

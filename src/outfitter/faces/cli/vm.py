@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 
 from outfitter.api import conditions, kinds, machine
 from outfitter.api.kinds import Object
-from outfitter.controllers import running
 from outfitter.errors import BadRequest, NotFound, Refused
 from outfitter.faces.cli import show
 from outfitter.faces.cli.client import Client
@@ -64,7 +63,7 @@ def _waiting(vm: Object | None, instance: Object) -> str:
 async def start(client: Client, names: Sequence[str], *, wait: bool) -> None:
     for name in names:
         vm, instance = await _read(client, name)
-        how = running.strategy(vm)
+        how = machine.run_strategy(vm)
         if how == "Always" or (instance is not None and _phase(instance) not in machine.FINAL):
             show.say([f"{name} is already {'running' if instance is not None else 'starting'}"])
         elif how == "Halted":
@@ -80,7 +79,7 @@ async def start(client: Client, names: Sequence[str], *, wait: bool) -> None:
 async def stop(client: Client, names: Sequence[str], *, wait: bool) -> None:
     for name in names:
         vm, instance = await _read(client, name)
-        how = running.strategy(vm)
+        how = machine.run_strategy(vm)
         if how == "Halted" and instance is None:
             show.say([f"{name} is already stopped"])
             continue
