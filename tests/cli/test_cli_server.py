@@ -158,6 +158,23 @@ spec:
     assert say("get", "vmi", "bad", code=1).err == 'error: virtualmachineinstances.kubevirt.io "bad" not found\n'
 
 
+def test_warnings_of_the_server_are_passed_on(up: Up, say: Say) -> None:
+    text = """
+apiVersion: kubevirt.io/v1
+kind: VirtualMachine
+metadata: {name: warned}
+spec:
+  runStrategy: Halted
+  template: {spec: {resourceClaims: [{name: a, resourceClaimName: nowhere}], domain: {}}}
+"""
+    done = typed("apply", "-f", "-", kubeconfig=up.kubeconfig, stdin=text)
+    assert (done.code, done.out) == (0, "virtualmachine.kubevirt.io/warned created\n")
+    at = "spec.template.spec.resourceClaims[0].resourceClaimName"
+    assert done.err == (f'warning: {at}: there is no ResourceClaim "nowhere" in namespace "default" yet; the machine waits for '
+                        "it\n")
+    say("delete", "vm", "warned")
+
+
 def test_an_unknown_field_is_refused(say: Say) -> None:
     done = say("apply", "-f", "-", stdin=config_map("strict", dota={"a": "1"}), code=1)
     assert 'unknown field "dota"' in done.err

@@ -9,9 +9,10 @@ import asyncio
 import contextlib
 import io
 import os
+import re
 import socket
 import ssl
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, NoReturn
 from urllib.parse import quote, urlencode
 
@@ -51,6 +52,8 @@ BY_CODE: dict[int, type[errors.OutfitterError]] = {
     415: errors.Unsupported,
 }
 
+_WARNING = re.compile(r'\d{3} \S+ "(?P<text>(?:[^"\\]|\\.)*)"')
+
 
 class Kube:
     """The store in a cluster. Deleting reads the object first, because most kinds are deleted without being shown."""
@@ -64,8 +67,11 @@ class Kube:
         clock: Clock,
         user_agent: str = f"outfitter/{outfitter.__version__}",
         field_validation: str = "",
+        warn: Callable[[str], None] | None = None,
     ) -> None:
-        """`field_validation` is what the server does about unknown fields in what is written (Strict, Warn, Ignore)."""
+        """`field_validation` is what the server does about unknown fields in what is written (Strict, Warn, Ignore); `warn`
+        hears what the server has to say beside its answers."""
+        self._warn = warn
         self._access = access
         self._validation = {"fieldValidation": field_validation}
         self._clock = clock
@@ -190,6 +196,11 @@ class Kube:
             await session.close()
             await asyncio.sleep(0)  # what was hung up is gone in the loop's next turn
 
+    def _pass_on(self, response: aiohttp.ClientResponse) -> None:
+        for line in response.headers.getall("Warning", ()) if self._warn else ():
+            if self._warn and (said := _WARNING.match(line)):
+                self._warn(re.sub(r"\\(.)", r"\1", said["text"]))
+
     async def _object(
         self,
         method: str,
@@ -208,6 +219,7 @@ class Kube:
         url = self._url(path, query or {})
         for wait in (*BACKOFF, None):
             response, payload = await self._try(method, url, headers=headers, body=data)
+            self._pass_on(response)
             if response.status < 300:
                 return self._decode(payload)
             await self._wait_or_raise(method, response, payload, wait)

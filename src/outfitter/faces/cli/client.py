@@ -43,7 +43,8 @@ class Client:
         own = default_data() / "kubeconfig"
         path = self._kubeconfig or (str(own) if not os.environ.get("KUBECONFIG") and own.exists() else None)
         clock = SystemClock()
-        return Kube(configs.load(path, clock=clock), clock=clock, field_validation="Strict")
+        return Kube(configs.load(path, clock=clock), clock=clock, field_validation="Strict",
+                    warn=lambda text: click.echo(f"warning: {text}", err=True))
 
     @property
     def namespace(self) -> str:
