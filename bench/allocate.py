@@ -87,7 +87,6 @@ def _everywhere(hosts: int) -> None:
         "pool": {"name": f"node-{at:05}", "generation": 1, "resourceSliceCount": 1}}} for at in range(hosts)]
     start = time.process_time()
     index = Index.of(slices, [], nodes)
-    index.pools.prepare([MINE])
     for at in range(hosts):
         held = Page(Page.blank(f"node-{at:05}"))
         for place in range(at % 2, 8, 2):

@@ -249,7 +249,7 @@ def test_admin_access_holds_nothing() -> None:
     assert names(answer(published(device("a")), claim(ask()), held=held)) == [["a"]]
 
 
-def test_a_selector_is_asked_once_of_a_device_even_when_other_slices_change(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_selector_is_asked_once_of_what_it_can_tell_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     real = cel.Selector.matches
 
@@ -259,28 +259,28 @@ def test_a_selector_is_asked_once_of_a_device_even_when_other_slices_change(monk
 
     monkeypatch.setattr(cel.Selector, "matches", listening)
 
-    def give(pools: Pools) -> None:
-        allocate.allocate([claim(ask())], node=NODE, pools=pools, classes=CLASSES.get, held=Held(), features=LISTS)
+    def give(pools: Pools, node: str = "here") -> None:
+        wanted = claim(ask(where=f'device.attributes["{DRIVER}"].numa == 0'))
+        allocate.allocate([wanted], node={"metadata": {"name": node}}, pools=pools, classes=CLASSES.get, held=Held(),
+                          features=LISTS)
 
-    here = published(*like(3))
-    pools = Pools([*here, *published(device("x"), node="there")])
+    here = published(*like(4, numa=2))
+    pools = Pools([*here, *published(*like(2, numa=2), node="there")])
     give(pools)
+    give(pools, "there")
+    assert len(asked) == 4, "two selectors, two NUMA nodes; neither serial numbers nor the host matter"
+    pools = Pools([*map(dict, here), *published(device("x", numa=1), device("y", numa=0), node="there")], old=pools)
     give(pools)
-    assert len(asked) == 3
-    pools = Pools([*map(dict, here), *published(device("x"), device("y"), node="there")], old=pools)
+    give(pools, "there")
+    assert len(asked) == 4
+    pools.change(here[0], published(*like(3, numa=3))[0])
     give(pools)
-    assert len(asked) == 3
-    pools = Pools(published(*like(3, numa=1)), old=pools)
-    pools.prepare([MINE])
-    assert len(asked) == 6
-    give(pools)
-    assert len(asked) == 6
+    assert len(asked) == 6, "there is a third NUMA node"
 
 
 def test_what_cannot_be_read_is_said_to_whoever_asks_for_it() -> None:
     broken = device("a") | {"capacity": {"memory": {"value": "much"}}}
     pools = Pools(published(broken, device("b")))
-    pools.prepare([MINE])
     with pytest.raises(Invalid, match="much"):
         allocate.allocate([claim(ask())], node=NODE, pools=pools, classes=CLASSES.get, held=Held(), features=LISTS)
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from outfitter import errors
-from outfitter.cel import charges, checker, closures, core, cost, declarations, lexer, library, parser, values
+from outfitter.cel import charges, checker, closures, core, cost, declarations, lexer, library, parser, reads, values
 from outfitter.cel.closures import DEVICE, FIELDS, FIRST_SLOT, LIMIT, Frame, Run
 from outfitter.cel.declarations import NEWEST, Features
 from outfitter.cel.device import Device
 from outfitter.cel.lexer import Source
 from outfitter.cel.objects import Function
 from outfitter.cel.parser import Node
+from outfitter.cel.reads import Read
 from outfitter.cel.values import MISSING, NONE, Optional, OutOfBudget, TypeValue, Value
 from outfitter.errors import EvaluationError
 
@@ -33,12 +34,23 @@ class Selector:
     run: Run = field(repr=False, compare=False)
     slots: int = field(repr=False, compare=False)
     max_cost: int = field(compare=False)  # the most it can cost on any device, in Kubernetes' units
+    reads: tuple[Read, ...] = field(repr=False, compare=False)  # devices that are alike in these get the same answer
 
     def matches(self, device: Device) -> bool:
         """Ask it of one device; EvaluationError when the device gives it no answer."""
+        result = self.value(device)
+        if result is True or result is False:
+            return bool(result)
+        raise EvaluationError(
+            f"CEL result of type {values.type_name(result)} could not be converted to bool: "
+            'end the expression with a comparison, such as == "x"'
+        )
+
+    def value(self, device: Device) -> Value:
+        """What it makes of one device, which for an expression that is no selector may be anything."""
         frame: Frame = [device, LIMIT, *(None,) * self.slots]
         try:
-            result = self.run(frame)
+            return self.run(frame)
         except OutOfBudget:
             raise EvaluationError(
                 f"actual cost limit exceeded: the expression costs more than {LIMIT} on this device; "
@@ -46,12 +58,6 @@ class Selector:
             ) from None
         except RecursionError:
             raise EvaluationError("the expression nests too deeply to be evaluated") from None
-        if result is True or result is False:
-            return bool(result)
-        raise EvaluationError(
-            f"CEL result of type {values.type_name(result)} could not be converted to bool: "
-            'end the expression with a comparison, such as == "x"'
-        )
 
 
 def compile_selector(text: str, *, features: Features = NEWEST, limit: int | None = LIMIT) -> Selector:
@@ -79,10 +85,10 @@ def _compiled(text: str, features: Features, limit: int | None) -> Selector:
             raise _too_dear(source, most, limit)
         # What cannot exceed the limit need not be counted: the estimate is the most it can cost.
         compiler = _Compiler(charges.by_place(expanded) if most > LIMIT else None)
-        run = compiler.compile(tree)
+        run, seen = compiler.compile(tree), reads.reads(tree)
     except RecursionError:
         raise source.invalid(0, "the expression nests too deeply: take brackets away or split it") from None
-    return Selector(text, tree, run, compiler.slots, most)
+    return Selector(text, tree, run, compiler.slots, most, seen)
 
 
 def cost_on(selector: Selector, device: Device) -> int:

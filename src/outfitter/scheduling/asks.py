@@ -12,8 +12,9 @@ from outfitter import cel
 from outfitter.errors import Unsatisfiable
 from outfitter.scheduling import capacity
 from outfitter.scheduling.constraints import Constraint
+from outfitter.scheduling.contents import Wrong, compiled
 from outfitter.scheduling.features import Features
-from outfitter.scheduling.pools import Asked, Wrong, compiled
+from outfitter.scheduling.pools import Asked
 
 MOST = 32  # devices in one allocation
 Object = Mapping[str, Any]

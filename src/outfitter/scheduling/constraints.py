@@ -4,12 +4,15 @@ Devices match while one member is common to all; they are distinct while no two 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from outfitter import cel
 from outfitter.errors import EvaluationError
-from outfitter.scheduling.pools import Device, Site, Wrong
+from outfitter.scheduling import contents
+from outfitter.scheduling.contents import Wrong
+from outfitter.scheduling.pools import Device, Site
 
 Value = tuple[str, Any]  # its type and itself: the number 1 is not the text "1"
 State = frozenset[Value] | None  # match: what is common so far; distinct: what was seen; None: no device yet
@@ -35,7 +38,7 @@ class Constraint:
 class Table:
     """The values of one attribute on the devices of a node: a bit mask for each value."""
 
-    __slots__ = ("by", "has", "lists", "of", "wrong")
+    __slots__ = ("by", "groups", "has", "lists", "of", "wrong")
 
     def __init__(self, values: Iterator[frozenset[Value] | Wrong | None]) -> None:
         self.of: list[frozenset[Value]] = []
@@ -53,6 +56,7 @@ class Table:
                 self.lists |= len(found) > 1
                 for value in found:
                     self.by[value] = self.by.get(value, 0) | 1 << index
+        self.groups = tuple(self.by.values())
 
     def open(self, state: State, distinct: bool) -> int:
         """The devices that can be added."""
@@ -72,21 +76,29 @@ class Table:
 
 
 def published(site: Site, attribute: str, lists: bool) -> Table:
-    """Of what the devices say themselves; made once for a node."""
-    def make() -> Table:
-        return Table(_value(device.attribute(attribute), lists) for device in site.devices)
-
-    found = site.remembered(("values", attribute, lists), make)
+    """Of what the devices say themselves; made once for all nodes whose devices say the same."""
+    column = site.column(attribute, lambda device: contents.content(device.attribute(attribute)))
+    found = site.contents.remembered(("values", lists, column), lambda: Table(
+        _value(device.attribute(attribute), lists) for device in site.devices))
     assert isinstance(found, Table)
     return found
 
 
 def derived(site: Site, selector: cel.Selector, lists: bool) -> Table:
     """Of what an expression of the request makes of each device."""
-    found = site.remembered(("derived", selector.text, lists), lambda: Table(
-        _computed(selector, device, lists) for device in site.devices))
+    found = site.remembered(("derived", selector.text, lists), lambda: Table(_all_computed(site, selector, lists)))
     assert isinstance(found, Table)
     return found
+
+
+def _all_computed(site: Site, selector: cel.Selector, lists: bool) -> Iterator[frozenset[Value] | Wrong | None]:
+    """Once for all devices that are alike in what is read of them. What goes wrong is said of each by its name."""
+    columns = site.reading(selector.reads) if site.readable else ()
+    for index, device in enumerate(site.devices):
+        compute = functools.partial(_computed, selector, device, lists)
+        key = ("derived", selector.text, lists, *(column.values[index] for column in columns))
+        found = site.contents.remembered(key, compute) if site.readable else compute()
+        yield compute() if isinstance(found, Wrong) else found
 
 
 def _value(raw: Mapping[str, Any] | None, lists: bool) -> frozenset[Value] | None:
@@ -105,7 +117,7 @@ def _computed(selector: cel.Selector, device: Device, lists: bool) -> frozenset[
     if isinstance(subject, Wrong):
         return subject
     try:
-        result = _evaluate(selector, subject)
+        result = selector.value(subject)
     except EvaluationError as error:
         return Wrong(f"CEL runtime error on device {device.id}: {error.message}")
     out = [_typed(member) for member in (result if isinstance(result, list) else [result])]
@@ -120,11 +132,3 @@ def _typed(value: Any) -> Value | None:
     kinds: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
         (bool, "bool", bool), (int, "int", int), (str, "string", str), (cel.Semver, "version", str))
     return next(((kind, make(value)) for type_, kind, make in kinds if isinstance(value, type_)), None)
-
-
-def _evaluate(selector: cel.Selector, device: cel.Device) -> Any:
-    """The value of an expression, which need not be true or false as that of a selector must."""
-    try:
-        return selector.run([device, cel.LIMIT, *(None,) * selector.slots])
-    except RecursionError:
-        raise EvaluationError("the expression nests too deeply to be evaluated") from None

@@ -7,6 +7,7 @@ only where it can succeed. Counting never rules out a host that could serve; it 
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from outfitter.api.page import MARKS, Booking, Limits, Page
 from outfitter.scheduling import constraints
 from outfitter.scheduling.asks import Ask, Demand
 from outfitter.scheduling.constraints import Constraint
+from outfitter.scheduling.contents import Contents, Fits
 from outfitter.scheduling.features import Features
 from outfitter.scheduling.held import Held
 from outfitter.scheduling.pools import Device, Pools, Site
@@ -36,16 +38,18 @@ class Index:
         self._pages: dict[str, Page] = {}
         self._nodes: dict[str, Object] = {}
         self._pools = Pools(())
-        self._stale = False  # slices changed since the pools were put together
-        self._moved = True  # hosts came or went
-        self._touched: set[str] | None = None  # pages that changed since; None: look at all hosts
+        # What changed since somebody asked: slices, as the pools know them; hosts, pages, and the pools that these speak of
+        self._changed: dict[str, Object | None] = {}
+        self._moved: set[str] = set()
+        self._touched: dict[str, set[tuple[str, str]]] = {}
         self.names: list[str] = []  # of the hosts, in order: the rows
         self._sites: list[Site] = []
         self._free: list[int] = []  # what nobody has and no taint keeps away
         self._bare: list[int] = []  # what nobody has, tainted or not
-        self._masks: dict[tuple[str, ...], list[int]] = {}  # selectors -> what they match
+        self._masks: dict[tuple[str, ...], _Matching] = {}  # selectors -> what they match
         self._groups: dict[str, list[Groups]] = {}  # attribute -> devices by value
-        self._coarse: bool | None = None  # some device has what counting does not see; None: not known
+        self._coarse = 0  # hosts with devices that have what counting does not see
+        self._shared = 0  # and those with devices that can be shared
 
     @classmethod
     def of(cls, slices: Iterable[Object], pages: Iterable[Page], nodes: Iterable[Object],
@@ -63,14 +67,14 @@ class Index:
     # -- feeding
 
     def put_slice(self, name: str, obj: Object | None) -> None:
+        self._changed.setdefault(name, self._slices.get(name))
         _put(self._slices, name, obj if obj is not None and obj["spec"].get("nodeName") else None)
-        self._stale = True
 
     def put_node(self, name: str, node: Object | None) -> None:
         old = self._nodes.get(name)
         _put(self._nodes, name, node)
         if old is None or node is None or _labels(old) != _labels(node):
-            self._moved = True
+            self._moved.add(name)
 
     def put_page(self, name: str, page: Page | None) -> None:
         if (old := self._pages.pop(name, None)) is not None:
@@ -85,8 +89,7 @@ class Index:
                     self.held.whole[mark.device] = f"{which} since {mark.since}{f': {mark.reason}' if mark.reason else ''}"
             for booking in page.bookings:
                 self._add(booking)
-        if self._touched is not None:
-            self._touched.add(name)
+        self._touched.setdefault(name, set()).update(*(_pools_of(one) for one in (old, page) if one is not None))
 
     def _add(self, booking: Booking) -> None:
         if not booking.counted:
@@ -137,14 +140,12 @@ class Index:
         if len(demands) != 1 or len(demands[0].requests) != 1 or len(demands[0].requests[0]) != 1:
             return False
         self._refresh()
-        if self._coarse is None:
-            self._coarse = any(site.counted or site.shared or site.invalid or site.incomplete for site in self._sites)
         ask = demands[0].requests[0][0]
         return not (self._coarse or ask.everything or ask.admin or ask.tolerations or ask.capacity or ask.derived
-                    or len(ask.constraints) > 1 or any(site.fits(ask.selectors).wrong for site in self._sites))
+                    or len(ask.constraints) > 1 or self._column(ask.selectors).wrong)
 
     def _passing(self, ask: Ask, under: Sequence[Constraint], rows: Sequence[int]) -> list[int]:
-        masks, wanted = self._column(ask.selectors), ask.count
+        masks, wanted = self._column(ask.selectors).masks, ask.count
         if ask.everything:
             return [row for row in rows if masks[row] or self._sites[row].fits(ask.selectors).wrong]
         free = self._bare if ask.tolerations else self._free
@@ -164,6 +165,8 @@ class Index:
 
     def _with_unclear(self, ask: Ask, passing: list[int], rows: Sequence[int]) -> list[int]:
         """Hosts of which counting cannot tell: a selector has no answer for a device, or devices can be shared."""
+        if not self._shared and not self._column(ask.selectors).wrong:
+            return passing
         unclear = [row for row in rows if self._sites[row].shared or self._sites[row].fits(ask.selectors).wrong]
         return sorted({*passing, *unclear}) if unclear else passing
 
@@ -174,7 +177,7 @@ class Index:
         if asks:
             wanted = 0
             for ask in asks:
-                wanted |= self._column(ask.selectors)[row]
+                wanted |= self._column(ask.selectors).masks[row]
             mask &= wanted
         return (device for place, device in enumerate(self._sites[row].devices) if mask >> place & 1)
 
@@ -183,12 +186,13 @@ class Index:
 
     # -- columns
 
-    def _column(self, selectors: tuple[str, ...]) -> list[int]:
+    def _column(self, selectors: tuple[str, ...]) -> _Matching:
         known = self._masks.get(selectors)
         if known is None:
             if len(self._masks) >= REMEMBERED:
                 self._masks.clear()
-            known = self._masks[selectors] = [site.fits(selectors).mask for site in self._sites]
+            found = [site.fits(selectors) for site in self._sites]
+            known = self._masks[selectors] = _Matching([one.mask for one in found], sum(1 for one in found if one.wrong))
         return known
 
     def _values(self, attribute: str) -> list[Groups]:
@@ -200,42 +204,67 @@ class Index:
         return known
 
     def _by_value(self, site: Site, attribute: str) -> Groups:
-        return tuple(constraints.published(site, attribute, self.features.list_type_attributes).by.values())
+        return constraints.published(site, attribute, self.features.list_type_attributes).groups
 
     def _refresh(self) -> None:
-        if self._stale:
-            self._pools = Pools(self._slices.values(), old=self._pools)
-            self._stale, self._touched = False, None
+        """What follows from the news, for the hosts that they concern."""
+        look: set[str] | None = set()  # hosts whose devices may be others now; None: all
+        if self._changed:
+            for name, before in self._changed.items():
+                nodes = self._pools.change(before, self._slices.get(name))
+                look = look | nodes if look is not None and nodes is not None else None
+            self._changed = {}
         if self._moved:
-            self.names = sorted(self._nodes)
-            self._masks.clear()
-            self._groups.clear()
-            self._sites = [self._pools.at(self._nodes[name], self.features) for name in self.names]
-            self._free, self._bare = [0] * len(self.names), [0] * len(self.names)
-            self._moved, self._touched, self._coarse = False, set(), None
-            for row in range(len(self.names)):
+            for name in self._moved:
+                self._move(name)
+            look = look | self._moved if look is not None else None
+            self._moved = set()
+        if look is None or look:
+            for row in range(len(self.names)) if look is None else self._rows(look):
+                self._look(row, self._pools.at(self._nodes[self.names[row]], self.features))
                 self._count(row)
-        elif self._touched is None:
-            for row, name in enumerate(self.names):
-                self._look(row, self._pools.at(self._nodes[name], self.features))
-                self._count(row)
-        elif self._touched:
-            rows = {name: row for row, name in enumerate(self.names)} if len(self._touched) > 1 else {}
-            for name in self._touched:
-                if name in self._nodes:
-                    self._count(rows[name] if rows else self.names.index(name))
-                else:  # of a pool that hosts share
-                    for row in range(len(self.names)):
-                        self._count(row)
-        self._touched = set()
+        if self._touched:
+            for name, pools in self._touched.items():
+                for row in self._rows([name]) if name in self._nodes else self._reaching(pools):
+                    self._count(row)
+            self._touched = {}
+
+    def _rows(self, names: Iterable[str]) -> list[int]:
+        """Of the hosts of these names, where they are known."""
+        return [bisect.bisect_left(self.names, name) for name in names if name in self._nodes]
+
+    def _reaching(self, pools: set[tuple[str, str]]) -> list[int]:
+        """The hosts that reach one of these pools, which are of no host."""
+        return [row for row, site in enumerate(self._sites) if any(pool.id in pools for pool in site.pools)]
+
+    def _move(self, name: str) -> None:
+        """A host may have come or gone: one row more or less."""
+        row = bisect.bisect_left(self.names, name)
+        there = row < len(self.names) and self.names[row] == name
+        columns: list[list[Any]] = [self._free, self._bare, *(each.masks for each in self._masks.values())]
+        if there and name not in self._nodes:
+            self._look(row, NOWHERE)
+            columns += [self.names, self._sites, *self._groups.values()]
+            for column in columns:
+                del column[row]
+        elif not there and name in self._nodes:
+            self.names.insert(row, name)
+            self._sites.insert(row, NOWHERE)
+            for column in columns:
+                column.insert(row, 0)
+            for groups in self._groups.values():
+                groups.insert(row, ())
 
     def _look(self, row: int, site: Site) -> None:
         """A host's devices may be others now."""
-        if site is self._sites[row]:
+        old = self._sites[row]
+        if site is old:
             return
-        self._sites[row], self._coarse = site, None
+        self._sites[row] = site
+        self._coarse += _is_coarse(site) - _is_coarse(old)
+        self._shared += bool(site.shared) - bool(old.shared)
         for selectors, column in self._masks.items():
-            column[row] = site.fits(selectors).mask
+            column.put(row, site.fits(selectors), old.fits(selectors))
         for attribute, groups in self._groups.items():
             groups[row] = self._by_value(site, attribute)
 
@@ -270,7 +299,25 @@ class Index:
                 for use in (found.uses if found is not None else ())}
 
 
+class _Matching:
+    """What selectors match: a mask for each host, and how many hosts have devices of which they cannot tell."""
+
+    __slots__ = ("masks", "wrong")
+
+    def __init__(self, masks: list[int], wrong: int) -> None:
+        self.masks, self.wrong = masks, wrong
+
+    def put(self, row: int, now: Fits, before: Fits) -> None:
+        self.masks[row] = now.mask
+        self.wrong += bool(now.wrong) - bool(before.wrong)
+
+
+NOWHERE = Site([], "", {}, frozenset(), Contents())  # a host of which nothing is known yet
 NANO = 1_000_000_000
+
+
+def _is_coarse(site: Site) -> bool:
+    return bool(site.counted or site.shared or site.invalid or site.incomplete)
 
 
 def _text(nano: int) -> str:
@@ -283,6 +330,11 @@ def _put(table: dict[str, Any], name: str, obj: Any | None) -> None:
         table.pop(name, None)
     else:
         table[name] = obj
+
+
+def _pools_of(page: Page) -> set[tuple[str, str]]:
+    marked = {(mark.device.driver, mark.device.pool) for which in MARKS for mark in page.marks(which)}
+    return marked | {(booking.device.driver, booking.device.pool) for booking in page.bookings}
 
 
 def _labels(node: Object) -> Any:

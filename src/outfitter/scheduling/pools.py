@@ -1,40 +1,31 @@
 """What is published, made ready to be asked often: slices are read once, pools are put together once for each node, and what a
-selector says of a device is remembered with the device."""
+selector says is remembered for all devices with the same content (`contents`)."""
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from outfitter import cel
 from outfitter.api.device import DeviceId
-from outfitter.errors import EvaluationError, Invalid
-from outfitter.scheduling import affinity, capacity, tolerations
+from outfitter.cel import device as cel_device
+from outfitter.cel.reads import Read
+from outfitter.errors import Invalid
+from outfitter.scheduling import affinity, capacity, contents, tolerations
+from outfitter.scheduling.contents import Column, Contents, Fits, Wrong
 from outfitter.scheduling.features import Features
 
 log = logging.getLogger(__name__)
 Object = Mapping[str, Any]
+CAPACITY = Read("capacity")  # all of it
 SKIPS = "DRAOptionalNodeOperations"  # what a node declares whose kubelet can leave out steps for a device
 REMEMBERED = 64  # answers kept for each node; claims are of few kinds
 
 
-class Wrong(NamedTuple):
-    """A question that has no answer, and why."""
-
-    why: str
-
-
-Verdict = bool | Wrong
 Asked = tuple[tuple[str, cel.Quantity], ...]  # capacity name -> how much of it
 Share = dict[str, cel.Quantity] | Wrong | None  # what is taken of each capacity; None: the device cannot give that
-
-
-class Fits(NamedTuple):
-    mask: int  # a bit for each device
-    wrong: Mapping[int, tuple[int, str]]  # device -> which selector has no answer for it, and why
 
 
 class Shares(NamedTuple):
@@ -51,18 +42,10 @@ class Uses(NamedTuple):
     groups: frozenset[str]  # those it can stand beside on the set; empty: only beside others without
 
 
-@functools.lru_cache(maxsize=4096)
-def compiled(text: str) -> cel.Selector | Wrong:
-    try:
-        return cel.compile_selector(text, limit=None)  # what was let in is not judged again
-    except Invalid as error:
-        return Wrong(f"CEL compile error: {error.message}")
-
-
 class Device:
     """One published device. It never changes; what is asked of it again is remembered."""
 
-    __slots__ = ("_capacity", "_cel", "_verdicts", "id", "raw", "shared", "taints", "uses")
+    __slots__ = ("_capacity", "id", "raw", "shared", "taints", "uses")
 
     def __init__(self, driver: str, pool: str, raw: Object, rules: Sequence[Object]) -> None:
         self.id = DeviceId(driver, pool, raw["name"])
@@ -70,45 +53,15 @@ class Device:
         self.shared = bool(raw.get("allowMultipleAllocations"))
         self.taints = [*(raw.get("taints") or ()), *tolerations.ruled(rules, driver, pool, raw["name"])]
         self.uses = tuple(map(_uses, raw.get("consumesCounters") or ()))
-        self._cel: cel.Device | Wrong | None = None
         self._capacity: dict[str, capacity.Capacity] | None = None
-        self._verdicts: dict[str, Verdict] = {}
 
     @property
     def cel(self) -> cel.Device | Wrong:
-        """As a selector sees it."""
-        if self._cel is None:
-            try:
-                self._cel = cel.Device.from_slice(self.id.driver, self.raw)
-            except Invalid as error:
-                self._cel = Wrong(f"unsupported attribute value or capacity of device {self.id}: {error.message}")
-        return self._cel
-
-    def verdict(self, text: str) -> Verdict:
-        """Does a selector match?"""
-        known = self._verdicts.get(text)
-        if known is None:
-            known = self._verdicts[text] = self._ask(text)
-        return known
-
-    def _ask(self, text: str) -> Verdict:
-        selector, device = compiled(text), self.cel
-        if isinstance(selector, Wrong):
-            return selector
-        if isinstance(device, Wrong):
-            return device
+        """As a selector sees it. Made anew each time: of thousands of devices that are alike one is asked."""
         try:
-            return selector.matches(device)
-        except EvaluationError as error:
-            return Wrong(f"CEL runtime error on device {self.id}: {error.message}")
-
-    def prepare(self, texts: Iterable[str]) -> None:
-        for text in texts:
-            self.verdict(text)
-        try:
-            _ = self.cel, self.capacity
-        except Invalid:
-            return  # said again to whoever asks for it
+            return cel.Device.from_slice(self.id.driver, self.raw)
+        except Invalid as error:
+            return Wrong(f"unsupported attribute value or capacity of device {self.id}: {error.message}")
 
     @property
     def capacity(self) -> dict[str, capacity.Capacity]:
@@ -153,7 +106,7 @@ class Slice:
     def __init__(self, raw: Object, rules: Sequence[Object]) -> None:
         spec = raw["spec"]
         self.raw, self.spec, self.name = raw, spec, raw["metadata"]["name"]
-        self.pool = (spec["driver"], spec["pool"]["name"])
+        self.pool = _pool_of(raw)
         self.generation, self.of = int(spec["pool"].get("generation") or 0), int(spec["pool"].get("resourceSliceCount") or 1)
         self.node: str = spec.get("nodeName") or ""
         self.each = bool(spec.get("perDeviceNodeSelection"))  # its devices say themselves where they can be used
@@ -205,7 +158,8 @@ class Pool:
 class Site:
     """What one node can reach: its pools in Kubernetes' order, and the devices of those that can be used."""
 
-    def __init__(self, pools: Sequence[Pool], name: str, labels: Mapping[str, str], declared: frozenset[str]) -> None:
+    def __init__(self, pools: Sequence[Pool], name: str, labels: Mapping[str, str], declared: frozenset[str],
+                 known: Contents) -> None:
         self.name, self.pools = name, pools
         self.incomplete = [pool for pool in pools if pool.incomplete]
         self.invalid = [pool for pool in pools if pool.invalid]
@@ -220,6 +174,9 @@ class Site:
         self.binding = _mask(bool(device.raw.get("bindingConditions")) for device in self.devices)
         self.lazy = _mask(bool(part.skips) and SKIPS not in declared for part in self.slices)  # need what the node cannot do
         self.there = _mask(not part.each or _reaches(device.raw, name, labels) for _, part, device in found)
+        self.contents = known  # shared with other nodes
+        self._columns: dict[Hashable, Column] = {}
+        self._readable: bool | None = None  # every device can be read; None: not known
         self._fits: dict[tuple[str, ...], Fits] = {}
         self._values: dict[Any, Any] = {}
 
@@ -233,18 +190,29 @@ class Site:
         return known
 
     def _ask(self, selectors: tuple[str, ...]) -> Fits:
-        mask, wrong = 0, {}
-        for index, device in enumerate(self.devices):
-            for position, text in enumerate(selectors):
-                verdict = device.verdict(text)
-                if verdict is True:
-                    continue
-                if isinstance(verdict, Wrong):
-                    wrong[index] = (position, verdict.why)
-                break
-            else:
-                mask |= 1 << index
-        return Fits(mask & self.there, wrong)
+        question = self.contents.question(selectors)
+        found = (question.ask(self.devices, self.reading(question.reads)) if self.readable
+                 else question.ask_each(self.devices))
+        return found if self.there == self.everything else Fits(found.mask & self.there, found.wrong)
+
+    @property
+    def readable(self) -> bool:
+        """A selector can be asked of every device; else those that are alike need not have the same answer."""
+        if self._readable is None:
+            self._readable = all(cel_device.readable(device.raw) for device in self.devices)
+        return self._readable
+
+    def reading(self, reads: Iterable[Read]) -> tuple[Column, ...]:
+        """What the devices have of these things, one column for each."""
+        return tuple([self.column(read, contents.source(read)) for read in reads])
+
+    def column(self, key: Hashable, source: contents.Source) -> Column:
+        known = self._columns.get(key)
+        if known is None:
+            if len(self._columns) >= REMEMBERED:
+                self._columns.clear()
+            known = self._columns[key] = self.contents.column(map(source, self.devices))
+        return known
 
     def shares(self, asked: Asked, fractional: bool) -> Shares:
         """Of the devices that can be used here: what a request takes of each."""
@@ -254,7 +222,12 @@ class Site:
             return Shares(shares, {index: share.why for index, share in enumerate(found) if isinstance(share, Wrong)},
                           sum(1 << index for index in shares))
 
-        known: Shares = self.remembered(("shares", asked, fractional), make)
+        def shared() -> Shares:
+            column = self.column(CAPACITY, contents.source(CAPACITY))
+            made: Shares = self.contents.remembered((CAPACITY, asked, fractional, column), make)
+            return make() if made.wrong else made  # each host has its own sentences
+
+        known: Shares = self.remembered(("shares", asked, fractional), shared)
         return known
 
     def remembered(self, key: Any, make: Any) -> Any:
@@ -272,42 +245,56 @@ def _mask(flags: Iterable[bool]) -> int:
 
 
 class Pools:
-    """All that is published, at one moment. Built again when a slice changes: what did not change is taken over from `old`,
-    with everything that was remembered of it."""
+    """All that is published. One slice after the other can be put in the place of another; built again, what did not change is
+    taken over from `old`, with everything that was remembered of it."""
 
     def __init__(self, slices: Iterable[Object], rules: Sequence[Object] = (), old: Pools | None = None) -> None:
         self.rules = list(rules)
-        known = old._slices if old is not None and old.rules == self.rules else {}
-        self._slices: dict[tuple[str, str, str, int], Slice] = {}
+        self.contents: Contents = old.contents if old is not None else Contents()
+        known: dict[tuple[str, str, str], Slice] = {}
+        if old is not None and old.rules == self.rules:
+            known = {(*part.pool, part.name): part for parts in old._of.values() for part in parts}
         self._of: dict[tuple[str, str], list[Slice]] = defaultdict(list)
         self._at: dict[str, list[Slice]] = defaultdict(list)  # tied to one node
         self._roaming: list[Slice] = []
-        for position, raw in enumerate(slices):
-            key = (raw["spec"]["driver"], raw["spec"]["pool"]["name"], raw["metadata"]["name"], 0)
-            if key in self._slices:  # two of one name: only in a broken cluster, and each counts
-                key = (*key[:3], position)
-            have = known.get(key)
-            try:
-                part = have if have is not None and (have.raw is raw or have.raw == raw) else Slice(raw, self.rules)
-            except Invalid as error:  # its pool is then incomplete, and nobody uses it
-                log.warning("slice %s cannot be read: %s", raw["metadata"]["name"], error)
-                continue
-            self._slices[key] = part
-            self._of[part.pool].append(part)
-            if part.node:
-                self._at[part.node].append(part)
-            else:
-                self._roaming.append(part)
+        for raw in slices:
+            have = known.pop((*_pool_of(raw), raw["metadata"]["name"]), None)  # two of one name each count
+            part = have if have is not None and (have.raw is raw or have.raw == raw) else self._slice(raw)
+            if part is not None:
+                self._of[part.pool].append(part)
+                self._home(part).append(part)
         self._sites: dict[str, tuple[Any, Site]] = {}
         if old is not None and not self._roaming and not old._roaming:
             self._sites = {name: site for name, site in old._sites.items() if self._same(name, old)}
 
-    def prepare(self, selectors: Iterable[str] = ()) -> None:
-        """Read every device now, and ask these selectors (those of the classes) of it: not while a claim waits."""
-        texts = list(selectors)
-        for part in self._slices.values():
-            for device in part.devices:
-                device.prepare(texts)
+    def _slice(self, raw: Object) -> Slice | None:
+        try:
+            return Slice(raw, self.rules)
+        except Invalid as error:  # its pool is then incomplete, and nobody uses it
+            log.warning("slice %s cannot be read: %s", raw["metadata"]["name"], error)
+            return None
+
+    def _home(self, part: Slice) -> list[Slice]:
+        return self._at[part.node] if part.node else self._roaming
+
+    def change(self, old: Object | None, new: Object | None) -> set[str] | None:
+        """Put one slice in the place of another; None: there was none, or is none any more. Gives the names of the nodes that
+        may see a difference; None: any node may."""
+        before = next((part for part in self._of.get(_pool_of(old), ()) if part.raw is old), None) if old is not None else None
+        if before is not None and new is not None and before.name == new["metadata"]["name"] and before.spec == new["spec"]:
+            before.raw = new
+            return set()
+        after = self._slice(new) if new is not None else None
+        both = [part for part in (before, after) if part is not None]
+        touched = {part for one in both for part in (one, *self._of[one.pool])}
+        _swap([self._of[part.pool] for part in both], before, after)
+        _swap([self._home(part) for part in both], before, after)
+        if not all(part.node for part in touched):
+            self._sites.clear()
+            return None
+        for part in touched:
+            self._sites.pop(part.node, None)
+        return {part.node for part in touched}
 
     def _same(self, name: str, old: Pools) -> bool:
         """Nothing that a node can reach has changed."""
@@ -323,7 +310,7 @@ class Pools:
         key = (features.partitionable_devices, features.compatibility_groups, declared, labels if self._roaming else None)
         known = self._sites.get(name)
         if known is None or known[0] != key:
-            known = self._sites[name] = (key, Site(self._gather(name, labels, features), name, labels, declared))
+            known = self._sites[name] = (key, Site(self._gather(name, labels, features), name, labels, declared, self.contents))
         return known[1]
 
     def _gather(self, name: str, labels: Mapping[str, str], features: Features) -> list[Pool]:
@@ -357,6 +344,21 @@ class Pools:
             known = set(here)
             elsewhere = [part for part in everywhere if part not in known]
         return _checked(key, sorted(here, key=lambda part: part.name), elsewhere, features)
+
+
+def _pool_of(raw: Object) -> tuple[str, str]:
+    return raw["spec"]["driver"], raw["spec"]["pool"]["name"]
+
+
+def _swap(homes: Sequence[list[Slice]], before: Slice | None, after: Slice | None) -> None:
+    """`homes` are the lists of those that are not None. In one list the new takes the place of the old."""
+    if before is not None and after is not None and homes[0] is homes[-1]:
+        homes[0][homes[0].index(before)] = after
+        return
+    if before is not None:
+        homes[0].remove(before)
+    if after is not None:
+        homes[-1].append(after)
 
 
 def _binds(pool: Pool) -> bool:
