@@ -138,7 +138,7 @@ def test_what_is_alike_costs_the_same(driver: str, raw: list[Object], text: str)
     costs: dict[Hashable, int] = {}
     for device in (Device(driver, "p", {"name": f"d{at}", **one}, ()) for at, one in enumerate(raw)):
         assert isinstance(device.cel, cel.Device)
-        key = tuple(contents.source(read)(device) for read in selector.reads)
+        key = tuple(contents.source(read)([device])[0] for read in selector.reads)
         cost = cel.cost_on(selector, device.cel)
         assert costs.setdefault(key, cost) == cost
 

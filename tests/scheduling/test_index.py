@@ -173,3 +173,63 @@ def test_counters_are_told_exactly(value: str, text: str) -> None:
     index = Index.of(parts, [], [node("a")])
     index.candidates([])
     assert index.uses(DeviceId(DRIVER, "a", "d0"), "a") == {"card": {"f": text}}
+
+
+# -- one piece of news after the other
+
+
+def one_slice(name: str, what: tuple[str, str, list[str], int, int]) -> Object:
+    pool, host, kinds, of, generation = what
+    return {"metadata": {"name": name}, "spec": {
+        "driver": DRIVER, "nodeName": host, "devices": [odd_device(*one) for one in enumerate(kinds)],
+        "pool": {"name": pool, "generation": generation, "resourceSliceCount": of}}}
+
+
+def odd_device(place: int, kind: str) -> Object:
+    """Among others one of which a selector cannot tell, and one that can be shared."""
+    out = device(place, "x" if kind == "shared" else kind, place % 2)
+    if kind == "nothing":
+        del out["attributes"]["kind"]
+    return {**out, "allowMultipleAllocations": True} if kind == "shared" else out
+
+
+ODD = st.lists(st.sampled_from(["x", "x", "y", "nothing", "shared"]), max_size=3)
+SLICE = st.tuples(st.just("slice"), st.sampled_from("pqr"), st.one_of(st.none(), st.tuples(
+    st.sampled_from(["a", "b", "c", "s"]), st.sampled_from(HOSTS), ODD, st.integers(1, 2), st.integers(1, 2))))
+NODE = st.tuples(st.just("node"), st.sampled_from(HOSTS), st.sampled_from([None, "1", "2"]))
+PAGE = st.tuples(st.just("page"), st.sampled_from([*HOSTS, "s"]), st.one_of(st.none(), st.sets(st.integers(0, 2))))
+NEWS = st.lists(st.one_of(SLICE, NODE, PAGE), min_size=1, max_size=12)
+
+
+@settings(max_examples=300, deadline=None)
+@given(NEWS, ASKS, UNDER)
+def test_after_each_piece_of_news_the_same_as_one_that_was_made_for_it(news: Any, asks: Any, under: Any) -> None:
+    """Pools of several hosts, slices that move from one pool or host to another, hosts that come and go."""
+    index, parts, pages, nodes = Index(), dict[str, Object](), dict[str, Page](), dict[str, Object]()
+    for host in HOSTS[:2]:
+        nodes[host] = node(host)
+        index.put_node(host, nodes[host])
+    demands = [demand(wanted_of(asks, under), CLASSES.get, index.features)]
+    for kind, name, what in news:
+        if kind == "slice":
+            _keep(parts, name, one_slice(name, what) if what else None)
+            index.put_slice(name, parts.get(name))
+        elif kind == "node":
+            _keep(nodes, name, what and {"metadata": {"name": name, "labels": {"zone": what}}})
+            index.put_node(name, nodes.get(name))
+        else:
+            _keep(pages, name, page(name, list(what), []) if what is not None else None)
+            index.put_page(name, pages.get(name))
+        fresh = Index.of(parts.values(), pages.values(), nodes.values())
+        assert index.candidates(demands) == fresh.candidates(demands)
+        assert index.names == fresh.names
+        assert index.counted(demands) == fresh.counted(demands)
+        for row in range(len(index.names)):
+            assert [one.id for one in index.open(row, demands)] == [one.id for one in fresh.open(row, demands)]
+
+
+def _keep(table: dict[str, Any], name: str, obj: Any) -> None:
+    if obj is None:
+        table.pop(name, None)
+    else:
+        table[name] = obj

@@ -77,7 +77,7 @@ class Table:
 
 def published(site: Site, attribute: str, lists: bool) -> Table:
     """Of what the devices say themselves; made once for all nodes whose devices say the same."""
-    column = site.column(attribute, lambda device: contents.content(device.attribute(attribute)))
+    column = site.column(attribute, contents.attribute(attribute))
     found = site.contents.remembered(("values", lists, column), lambda: Table(
         _value(device.attribute(attribute), lists) for device in site.devices))
     assert isinstance(found, Table)

@@ -18,9 +18,10 @@ from outfitter.errors import EvaluationError, Invalid
 if TYPE_CHECKING:
     from outfitter.scheduling.pools import Device
 
+NOTHING: Mapping[Any, Any] = {}
 QUESTIONS = 256  # that are remembered: claims are of few kinds
 ANSWERS = 1 << 16  # to each of them, before all are forgotten
-Source = Callable[["Device"], Hashable]
+Source = Callable[[Iterable["Device"]], list[Hashable]]
 
 
 class Wrong(NamedTuple):
@@ -167,16 +168,22 @@ def _reads(text: str) -> tuple[Read, ...]:
 def source(read: Read) -> Source:
     match read:
         case Read("driver"):
-            return lambda device: device.id.driver
+            return lambda devices: [device.id.driver for device in devices]
         case Read("allowMultipleAllocations"):
-            return lambda device: device.shared
+            return lambda devices: [device.shared for device in devices]
         case Read("attributes" | "capacity" as field, str(domain), None, presence=True):
-            return _presence(field, domain)
+            return lambda devices: [_present(device, field, domain) for device in devices]
         case Read("attributes" | "capacity" as field, str(domain), str(name)):
             return _named(field, domain, name)
         case Read("attributes" | "capacity" as field):
-            return lambda device: (device.id.driver, repr(device.raw.get(field)))
-    return lambda device: (device.id.driver, repr(device.raw))
+            return lambda devices: [(device.id.driver, repr(device.raw.get(field))) for device in devices]
+    return lambda devices: [(device.id.driver, repr(device.raw)) for device in devices]
+
+
+@functools.lru_cache(maxsize=4096)
+def attribute(name: str) -> Source:
+    """An attribute by its full name, as constraints read it (`Device.attribute`)."""
+    return lambda devices: [content(device.attribute(name)) for device in devices]
 
 
 def content(entry: Any) -> Hashable:
@@ -185,7 +192,7 @@ def content(entry: Any) -> Hashable:
         for kind, value in entry.items():
             if type(value) is str or type(value) is int:
                 return kind, value
-    return repr(entry)
+    return None if entry is None else repr(entry)
 
 
 def _named(field: str, domain: str, name: str) -> Source:
@@ -193,22 +200,21 @@ def _named(field: str, domain: str, name: str) -> Source:
     full = f"{domain}/{name}" if "/" not in domain else None
     short = name if "/" not in name else None
 
-    def value(device: Device) -> Hashable:
-        there = device.raw.get(field)
-        if not there:
-            return None
-        found = there.get(full)
-        if domain == device.id.driver and short in there and (
-                found is None or list(there).index(short) > list(there).index(full)):
-            found = there[short]
-        return None if found is None else content(found)
+    def values(devices: Iterable[Device]) -> list[Hashable]:
+        out = []
+        for device in devices:
+            there = device.raw.get(field) or NOTHING
+            found = there.get(short) if domain == device.id.driver else None
+            if found is None:
+                found = there.get(full)
+            elif full in there and list(there).index(full) > list(there).index(short):
+                found = there[full]
+            out.append(content(found))
+        return out
 
-    return value
+    return values
 
 
-def _presence(field: str, domain: str) -> Source:
-    def value(device: Device) -> Hashable:
-        there = device.raw.get(field) or ()
-        return any((name.partition("/")[0] if "/" in name else device.id.driver) == domain for name in there)
-
-    return value
+def _present(device: Device, field: str, domain: str) -> bool:
+    there = device.raw.get(field) or ()
+    return any((name.partition("/")[0] if "/" in name else device.id.driver) == domain for name in there)

@@ -38,10 +38,10 @@ class Index:
         self._pages: dict[str, Page] = {}
         self._nodes: dict[str, Object] = {}
         self._pools = Pools(())
-        # What changed since somebody asked: slices, as the pools know them; hosts, pages, and the pools that these speak of
+        # What changed since somebody asked: slices, as the pools know them; hosts; pools that pages speak of
         self._changed: dict[str, Object | None] = {}
         self._moved: set[str] = set()
-        self._touched: dict[str, set[tuple[str, str]]] = {}
+        self._touched: set[tuple[str, str]] = set()
         self.names: list[str] = []  # of the hosts, in order: the rows
         self._sites: list[Site] = []
         self._free: list[int] = []  # what nobody has and no taint keeps away
@@ -89,7 +89,7 @@ class Index:
                     self.held.whole[mark.device] = f"{which} since {mark.since}{f': {mark.reason}' if mark.reason else ''}"
             for booking in page.bookings:
                 self._add(booking)
-        self._touched.setdefault(name, set()).update(*(_pools_of(one) for one in (old, page) if one is not None))
+        self._touched.update(*(_pools_of(one) for one in (old, page) if one is not None))
 
     def _add(self, booking: Booking) -> None:
         if not booking.counted:
@@ -208,34 +208,33 @@ class Index:
 
     def _refresh(self) -> None:
         """What follows from the news, for the hosts that they concern."""
-        look: set[str] | None = set()  # hosts whose devices may be others now; None: all
-        if self._changed:
-            for name, before in self._changed.items():
-                nodes = self._pools.change(before, self._slices.get(name))
-                look = look | nodes if look is not None and nodes is not None else None
-            self._changed = {}
-        if self._moved:
-            for name in self._moved:
-                self._move(name)
-            look = look | self._moved if look is not None else None
-            self._moved = set()
-        if look is None or look:
-            for row in range(len(self.names)) if look is None else self._rows(look):
+        look, everywhere = self._moved, False  # hosts whose devices may be others now, or all
+        for name in self._moved:
+            self._move(name)
+        for name, before in self._changed.items():
+            nodes = self._pools.change(before, self._slices.get(name))
+            everywhere |= nodes is None
+            look |= nodes or set()
+        self._moved, self._changed = set(), {}
+        if look or everywhere:
+            for row in range(len(self.names)) if everywhere else self._rows(look):
                 self._look(row, self._pools.at(self._nodes[self.names[row]], self.features))
                 self._count(row)
         if self._touched:
-            for name, pools in self._touched.items():
-                for row in self._rows([name]) if name in self._nodes else self._reaching(pools):
-                    self._count(row)
-            self._touched = {}
+            for row in self._reaching(self._touched):
+                self._count(row)
+            self._touched = set()
 
     def _rows(self, names: Iterable[str]) -> list[int]:
         """Of the hosts of these names, where they are known."""
         return [bisect.bisect_left(self.names, name) for name in names if name in self._nodes]
 
     def _reaching(self, pools: set[tuple[str, str]]) -> list[int]:
-        """The hosts that reach one of these pools, which are of no host."""
-        return [row for row, site in enumerate(self._sites) if any(pool.id in pools for pool in site.pools)]
+        """The hosts that may reach one of these pools."""
+        nodes = [self._pools.nodes(pool) for pool in pools]
+        if None in nodes:
+            return [row for row, site in enumerate(self._sites) if any(pool.id in pools for pool in site.pools)]
+        return self._rows(set[str]().union(*(each for each in nodes if each is not None)))
 
     def _move(self, name: str) -> None:
         """A host may have come or gone: one row more or less."""

@@ -101,7 +101,8 @@ def _amounts(counters: Object | None) -> dict[str, int]:
 class Slice:
     """A ResourceSlice, read."""
 
-    __slots__ = ("counters", "devices", "each", "generation", "groups", "name", "node", "of", "pool", "raw", "skips", "spec")
+    __slots__ = ("counters", "devices", "each", "generation", "groups", "name", "node", "of", "pool", "raw", "readable",
+                 "skips", "spec")
 
     def __init__(self, raw: Object, rules: Sequence[Object]) -> None:
         spec = raw["spec"]
@@ -113,6 +114,7 @@ class Slice:
         self.counters = {entry["name"]: _amounts(entry.get("counters")) for entry in spec.get("sharedCounters") or ()}
         self.skips = tuple(spec.get("skipNodeOperations") or ())
         self.devices = [Device(*self.pool, device, rules) for device in spec.get("devices") or ()]
+        self.readable = all(cel_device.readable(device.raw) for device in self.devices)
         self.groups = any(use.groups for device in self.devices for use in device.uses)
 
     def reaches(self, name: str, labels: Mapping[str, str]) -> bool:
@@ -168,6 +170,8 @@ class Site:
         self.slices = [part for _, part, _ in found]
         self.pool_of = [pool for pool, _, _ in found]
         self.everything = (1 << len(found)) - 1
+        # A selector can be asked of every device; else those that are alike need not have the same answer.
+        self.readable = all(part.readable for pool in pools for part in pool.slices)
         self.tainted = [index for index, device in enumerate(self.devices) if device.taints]
         self.counted = _mask(bool(device.uses) for device in self.devices)
         self.shared = _mask(device.shared for device in self.devices)
@@ -176,7 +180,6 @@ class Site:
         self.there = _mask(not part.each or _reaches(device.raw, name, labels) for _, part, device in found)
         self.contents = known  # shared with other nodes
         self._columns: dict[Hashable, Column] = {}
-        self._readable: bool | None = None  # every device can be read; None: not known
         self._fits: dict[tuple[str, ...], Fits] = {}
         self._values: dict[Any, Any] = {}
 
@@ -195,13 +198,6 @@ class Site:
                  else question.ask_each(self.devices))
         return found if self.there == self.everything else Fits(found.mask & self.there, found.wrong)
 
-    @property
-    def readable(self) -> bool:
-        """A selector can be asked of every device; else those that are alike need not have the same answer."""
-        if self._readable is None:
-            self._readable = all(cel_device.readable(device.raw) for device in self.devices)
-        return self._readable
-
     def reading(self, reads: Iterable[Read]) -> tuple[Column, ...]:
         """What the devices have of these things, one column for each."""
         return tuple([self.column(read, contents.source(read)) for read in reads])
@@ -211,7 +207,7 @@ class Site:
         if known is None:
             if len(self._columns) >= REMEMBERED:
                 self._columns.clear()
-            known = self._columns[key] = self.contents.column(map(source, self.devices))
+            known = self._columns[key] = self.contents.column(source(self.devices))
         return known
 
     def shares(self, asked: Asked, fractional: bool) -> Shares:
@@ -296,6 +292,11 @@ class Pools:
             self._sites.pop(part.node, None)
         return {part.node for part in touched}
 
+    def nodes(self, pool: tuple[str, str]) -> set[str] | None:
+        """The names of those that can reach a pool (its driver and name); None: that is for each node to say."""
+        parts = self._of.get(pool, ())
+        return {part.node for part in parts} if all(part.node for part in parts) else None
+
     def _same(self, name: str, old: Pools) -> bool:
         """Nothing that a node can reach has changed."""
         mine, theirs = self._at.get(name, ()), old._at.get(name, ())
@@ -333,7 +334,7 @@ class Pools:
         if not here:
             return None
         generation = max(part.generation for part in here)
-        here = [part for part in here if part.generation == generation]
+        here = sorted((part for part in here if part.generation == generation), key=lambda part: part.name)
         elsewhere: list[Slice] = []
         if len(here) != here[0].of:
             if any(part.generation > generation for part in everywhere):
@@ -343,7 +344,7 @@ class Pools:
                 return Pool(key, incomplete=True)
             known = set(here)
             elsewhere = [part for part in everywhere if part not in known]
-        return _checked(key, sorted(here, key=lambda part: part.name), elsewhere, features)
+        return _checked(key, here, elsewhere, features)
 
 
 def _pool_of(raw: Object) -> tuple[str, str]:
