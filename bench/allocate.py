@@ -1,56 +1,217 @@
-"""The allocator on one given node after the other: `pools` is built once, what is held is kept by its owner.
+"""Choosing devices, beside Kubernetes' structured allocator. One table: ours, the reference, how many times faster we are.
 
-    python -m bench.allocate        what is hard for a search that tries everything, and all hosts at once
+    python -m bench.allocate               100, 1,000 and 5,000 nodes with eight GPUs each, half of them taken
+    python -m bench.allocate 1000          as many as you say
 
-`factory` is for a driver that makes the objects and compares the results with another allocator's:
-factory(nodes, slices, classes) -> allocate_on(node_index, claim), which gives device names, or None where nothing fits. With
-BENCH_ALLOCATE=lazy in the environment devices are read when a claim first asks for them."""
+The reference was measured once (Kubernetes v1.37.0-rc.1, Go 1.27.3, 2 shared cores, thread CPU time, best of three rounds) and
+is scaled to the speed of this machine at this moment by a loop of Python that took 0.1065 s then. What is below 30 % is noise.
+Ours is CPU time too, so neighbours on the machine disturb it less, and devices are read while the first claim waits for them.
+
+`factory` is for a driver that makes objects of its own and compares the results with another allocator's:
+factory(nodes, slices, classes) -> allocate_on(node_index, claim), which gives device names, or None where nothing fits."""
 
 from __future__ import annotations
 
-import os
+import pathlib
+import resource
+import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from bench import gpu8
 from outfitter.api.device import DeviceId
 from outfitter.api.page import Booking, Holder, Page
 from outfitter.scheduling.allocate import Allocated, allocate
 from outfitter.scheduling.asks import demand
 from outfitter.scheduling.features import Features
+from outfitter.scheduling.fit import Rooms, Used
 from outfitter.scheduling.held import Held
 from outfitter.scheduling.index import Index
+from outfitter.scheduling.place import Placement, place
 from outfitter.scheduling.pools import Pools
 
 Object = Mapping[str, Any]
+AllocateOn = Callable[[int, Object], list[str] | None]
+LOOP = 0.1065  # seconds for the loop when the reference was measured
+# Microseconds, by the number of nodes.
+GIVEN = {100: 62, 1000: 368, 5000: 1700}  # one given node, p50 for a claim, set-up included
+ALL = {100: (800, 1600, 4100), 1000: (10_000, 20_000, 47_000), 5000: (64_000, 114_000, 253_000)}  # all nodes, half full
+SAME = {100: "03fcf6dda405c120", 1000: "d6c95bcb074f4be6", 5000: "01dbb3d46853249d"}  # what was given, as a checksum
+FEASIBLE = {1000: (833, 762, 96), 5000: (4614, 4019, 29)}
+HARD = {"25 of 24 like devices": 15_610_000}  # and it had not ended by then
 
 
 def factory(
     nodes: Sequence[Object], slices: Sequence[Object], classes: Sequence[Object]
 ) -> Callable[[int, Object], list[str] | None]:
-    start = time.process_time()
-    pools, held, features = Pools(slices), Held(), Features()
     by_name = {one["metadata"]["name"]: one for one in classes}
+    start = time.process_time()
+    pools = Pools(slices)
     print(f"pools of {len(nodes)} nodes read in {time.process_time() - start:.2f} s", file=sys.stderr)
-    if "lazy" not in os.environ.get("BENCH_ALLOCATE", ""):
-        pools.prepare(text["cel"]["expression"] for one in classes for text in one["spec"].get("selectors") or ())
-        print(f"and made ready for selectors after {time.process_time() - start:.2f} s", file=sys.stderr)
+    return allocator(nodes, pools, Held(), by_name.get)
+
+
+def allocator(nodes: Sequence[Object], pools: Pools, held: Held, classes: Callable[[str], Object | None],
+              given: Callable[[int, Object, Object], None] = lambda *_: None) -> AllocateOn:
+    features = Features()
 
     def allocate_on(index: int, claim: Object) -> list[str] | None:
-        answer = allocate([claim], node=nodes[index], pools=pools, classes=by_name.get, held=held, features=features)
+        answer = allocate([claim], node=nodes[index], pools=pools, classes=classes, held=held, features=features)
         if not isinstance(answer, Allocated):
             return None
         held.add(answer.allocations[0])
+        given(index, claim, answer.allocations[0])
         return [result["device"] for result in answer.allocations[0]["devices"]["results"]]
 
     return allocate_on
 
 
-DRIVER = "d.example"
+class Table:
+    """Lines of one table; `slower`: how much slower the machine is than the one of the reference."""
+
+    def __init__(self) -> None:
+        start, total = time.process_time(), 0
+        for at in range(3_000_000):
+            total += at & 7
+        self.slower = (time.process_time() - start) / LOOP
+        print(f"this machine now needs {self.slower:.2f} times the time of the one that the reference was measured on\n")
+        print(f"{'':<62}{'ours':>10}{'reference':>12}{'scaled':>11}{'faster':>9}")
+
+    def line(self, what: str, seconds: float, reference: float = 0, note: str = "") -> None:
+        """The reference in microseconds; 0: there is none."""
+        scaled = reference * self.slower
+        beside = f"{_time(reference)}{_time(scaled):>11}{scaled / 1e6 / seconds:>8.1f}x" if reference else ""
+        print(f"{what:<62}{_time(seconds * 1e6):>10}{beside:>32}  {note}".rstrip(), flush=True)
+
+
+def _time(us: float) -> str:
+    return f"{us:.0f} us" if us < 1000 else f"{us / 1000:.2f} ms" if us < 100_000 else f"{us / 1000:.0f} ms"
+
+
+def _took(work: Callable[[], object]) -> float:
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def _median(work: Callable[[int], object], times: int = 21) -> float:
+    return statistics.median(_took(lambda at=at: work(at)) for at in range(times))  # type: ignore[misc]
+
+
+def _resident() -> float:
+    """MB of this process."""
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
+
+
+# -- many nodes
+
+
+def cluster(table: Table, count: int) -> None:
+    print(f"\n{count:,} nodes x 8 GPUs")
+    before = _resident()
+    nodes, slices = [gpu8.node(at) for at in range(count)], [gpu8.part(at) for at in range(count)]
+    objects, index = _resident(), Index()
+    reading = _took(lambda: _feed(index, nodes, slices))
+    first = [_took(lambda number=number: _ask(index, number)) for number in range(3)]  # type: ignore[misc]
+    memory = _resident()
+    checksum, took = gpu8.fill(count, allocator(nodes, Pools(slices), Held(), gpu8.CLASSES.get))
+    same = "" if count not in SAME else "same devices" if checksum.startswith(SAME[count]) else "OTHER DEVICES"
+    table.line("a claim on one given node, p50", statistics.median(took), GIVEN.get(count, 0), same)
+    pages = _half_full(index, nodes, slices)
+    for number, kind in enumerate(gpu8.KINDS):
+        found, best = len(_ask(index, number)), min(_took(lambda: _ask(index, number)) for _ in range(9))  # noqa: B023
+        right = "" if found == FEASIBLE.get(count, (found,) * 3)[number] else ", which is WRONG"
+        table.line(f"all nodes that can take {kind}", best, ALL[count][number] if count in ALL else 0, f"{found} nodes{right}")
+    table.line("reading all slices and nodes", reading)
+    for kind, seconds in zip(gpu8.KINDS, first, strict=True):
+        table.line(f"all nodes that can take {kind}, asked for the first time", seconds)
+    for text in ('model == "a100"', "index < 2", "index < 4"):
+        asked = demand(gpu8.claim(0, f'device.attributes["{gpu8.DRIVER}"].{text}'), gpu8.CLASSES.get, index.features)
+        table.line(f"  then with a new selector, {text}", _took(lambda asked=asked: index.candidates([asked])))  # type: ignore[misc]
+    _pods(table, index)
+    _events(table, index, nodes, slices, pages)
+    print(f"memory: objects {objects - before:.0f} MB; all that is kept to ask them {memory - objects:.0f} MB")
+
+
+def _half_full(index: Index, nodes: Sequence[Object], slices: Sequence[Object]) -> dict[str, Page]:
+    pages = {node["metadata"]["name"]: Page(Page.blank(node["metadata"]["name"])) for node in nodes}
+
+    def given(at: int, claim: Object, allocation: Object) -> None:
+        name, meta = nodes[at]["metadata"]["name"], claim["metadata"]
+        for result in allocation["devices"]["results"]:
+            device = DeviceId(result["driver"], result["pool"], result["device"])
+            holder = Holder("ResourceClaim", meta["namespace"], meta["name"], meta["uid"])
+            pages[name] = Page(pages[name].adding(Booking(device, holder, "gpu", "booked", "")))
+
+    gpu8.fill(len(nodes), allocator(nodes, Pools(slices), Held(), gpu8.CLASSES.get, given))
+    for name, page in pages.items():
+        index.put_page(name, page)
+    return pages
+
+
+def _feed(index: Index, nodes: Sequence[Object], slices: Sequence[Object]) -> None:
+    for one in slices:
+        index.put_slice(one["metadata"]["name"], one)  # type: ignore[arg-type]
+    for node in nodes:
+        index.put_node(node["metadata"]["name"], node)  # type: ignore[arg-type]
+    index.candidates([])
+
+
+def _ask(index: Index, number: int) -> list[int]:
+    return index.candidates([demand(gpu8.claim(number), gpu8.CLASSES.get, index.features)])
+
+
+def _events(table: Table, index: Index, nodes: Sequence[Object], slices: Sequence[Object], pages: Mapping[str, Page]) -> None:
+    """Something changes, until the next question can be asked."""
+    many = len(nodes)
+
+    def page(at: int) -> None:
+        name = f"node-{at * 37 % many:05d}"
+        index.put_page(name, pages[name] if at % 2 else Page(Page.blank(name)))
+
+    def part(at: int) -> None:
+        old = slices[at * 41 % many]
+        devices = [*old["spec"]["devices"][1:], {**old["spec"]["devices"][0], "attributes": {"model": {"string": "b200"}}}]
+        index.put_slice(old["metadata"]["name"], {**old, "spec": {**old["spec"], "devices": devices}})
+
+    def label(at: int) -> None:
+        old = nodes[at * 43 % many]
+        meta = {**old["metadata"], "labels": {"moved": str(at)}}
+        index.put_node(meta["name"], {**old, "metadata": meta})
+
+    def arrival(at: int) -> None:
+        index.put_node(f"node-{at * 47 % many:05d}-new", {"metadata": {"name": f"node-{at * 47 % many:05d}-new", "labels": {}}})
+
+    for what, work in {"a page changes": page, "a slice changes": part, "a node has other labels": label,
+                       "a node comes": arrival}.items():
+        def known(at: int, work: Callable[[int], None] = work) -> None:
+            work(at)
+            _ = index.pools
+
+        table.line(f"{what}: until the next question can be asked", _median(known))
+
+
+def _pods(table: Table, index: Index) -> None:
+    used, rooms = Used(), Rooms()
+    claims = {f"claim-{number:06d}": gpu8.claim(number) for number in range(3)}
+    for number, kind in enumerate(["nothing", *gpu8.KINDS], -1):
+        entries = [{"name": "gpu", "resourceClaimName": f"claim-{number:06d}"}] if number >= 0 else []
+        pod = {"metadata": {"name": "pod", "namespace": "default", "uid": "pod"}, "spec": {"resourceClaims": entries}}
+
+        def put(_: int = 0, pod: dict[str, Any] = pod) -> None:
+            found = place(pod, lambda _, name: claims[name], gpu8.CLASSES.get, index, used, rooms=rooms)
+            assert isinstance(found, Placement), found
+
+        put()
+        table.line(f"place a pod that asks for {kind}", _median(put))
+
+
+# -- what is hard for a search that tries everything
+
+
 NODE = {"metadata": {"name": "here"}}
-MINE = f'device.driver == "{DRIVER}"'
-CLASSES = {"any": {"metadata": {"name": "any"}, "spec": {"selectors": [{"cel": {"expression": MINE}}]}}}
 
 
 def _devices(count: int, **groups: int) -> list[Object]:
@@ -60,8 +221,9 @@ def _devices(count: int, **groups: int) -> list[Object]:
 
 
 def _claim(*counts: int, constraints: Sequence[tuple[str, str, str]] = ()) -> Object:
-    requests = [{"name": f"r{at}", "exactly": {"deviceClassName": "any", "count": count}} for at, count in enumerate(counts)]
-    under = [{kind: f"{DRIVER}/{name}", "requests": [request] if request else []} for kind, name, request in constraints]
+    requests = [{"name": f"r{at}", "exactly": {"deviceClassName": gpu8.DRIVER, "count": count}}
+                for at, count in enumerate(counts)]
+    under = [{kind: f"{gpu8.DRIVER}/{name}", "requests": [request] if request else []} for kind, name, request in constraints]
     return {"metadata": {"name": "c"}, "spec": {"devices": {"requests": requests, "constraints": under}}}
 
 
@@ -71,7 +233,8 @@ def _hard() -> dict[str, tuple[list[Object], list[Object]]]:
     return {
         **{f"{n + 1} of {n} like devices": (_devices(n), [_claim(1) for _ in range(n + 1)]) for n in (24, 48, 64)},
         **{f"9 of 8 distinct values, {n} devices": (
-            _devices(n, g=8), [_claim(9, constraints=[("distinctAttribute", "g", "")])]) for n in (24, 48, 64)},
+            _devices(n, g=8), [_claim(9, constraints=[("distinctAttribute", "g", "")])]) for n in (24, 64)},
+        "6 of 8 like devices": (_devices(8), [_claim(6)]),
         "6 of 8 on one NUMA node of 4": (_devices(8, numa=2), [_claim(6, constraints=[("matchAttribute", "numa", "")])]),
         "four groups of 6 VFs, 8 PFs x 6": (vfs, [_claim(6, 6, 6, 6, constraints=match)]),
         "nine groups of 4 VFs, 8 PFs x 6": (
@@ -79,48 +242,25 @@ def _hard() -> dict[str, tuple[list[Object], list[Object]]]:
     }
 
 
-def _everywhere(hosts: int) -> None:
-    """Which hosts can take a claim, for all at once: eight GPUs each on two NUMA nodes, every second one held."""
-    nodes = [{"metadata": {"name": f"node-{at:05}"}} for at in range(hosts)]
-    slices = [{"metadata": {"name": f"slice-{at:05}"}, "spec": {
-        "driver": DRIVER, "nodeName": f"node-{at:05}", "devices": _devices(8, numa=2, model=4 if at % 2 else 1),
-        "pool": {"name": f"node-{at:05}", "generation": 1, "resourceSliceCount": 1}}} for at in range(hosts)]
-    start = time.process_time()
-    index = Index.of(slices, [], nodes)
-    for at in range(hosts):
-        held = Page(Page.blank(f"node-{at:05}"))
-        for place in range(at % 2, 8, 2):
-            device = DeviceId(DRIVER, f"node-{at:05}", f"d{place}")
-            held = Page(held.adding(Booking(device, Holder("ResourceClaim", "b", f"c{place}", f"u{place}"), "r", "booked", "")))
-        index.put_page(held.host, held)
-    index.candidates([])
-    print(f"{hosts} hosts x 8 devices: ready after {time.process_time() - start:.2f} s")
-    for name, claim in {"one": _claim(1), "two on a NUMA node": _claim(2, constraints=[("matchAttribute", "numa", "")]),
-                        "four": _claim(4)}.items():
+def hard(table: Table) -> None:
+    print("\none node, hard claims")
+    for name, (devices, claims) in _hard().items():
+        pool = {"name": "here", "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": gpu8.DRIVER, "nodeName": "here", "pool": pool, "devices": devices}
         took = []
-        for _ in range(7):
+        for _ in range(5):
             start = time.process_time()
-            rows = index.candidates([demand(claim, CLASSES.get, index.features)])
+            found = allocate(claims, node=NODE, pools=Pools([{"metadata": {"name": "a"}, "spec": spec}]),
+                             classes=gpu8.CLASSES.get, held=Held(), features=Features())
             took.append(time.process_time() - start)
-        print(f"  {name}: {len(rows)} hosts, first {took[0] * 1e3:.1f} ms, then {min(took) * 1e3:.2f} ms")
+        table.line(name, min(took), HARD.get(name, 0), "fits" if isinstance(found, Allocated) else found.summary)
 
 
 def main() -> None:
-    start = time.process_time()
-    sum(at & 7 for at in range(3_000_000))
-    print(f"3,000,000 small additions: {time.process_time() - start:.3f} s")
-    for name, (devices, claims) in _hard().items():
-        pool = {"name": "here", "generation": 1, "resourceSliceCount": 1}
-        spec = {"driver": DRIVER, "nodeName": "here", "pool": pool, "devices": devices}
-        took = []
-        for _ in range(5):
-            pools = Pools([{"metadata": {"name": "a"}, "spec": spec}])
-            start = time.process_time()
-            found = allocate(claims, node=NODE, pools=pools, classes=CLASSES.get, held=Held(), features=Features())
-            took.append(time.process_time() - start)
-        print(f"{name}: {min(took) * 1e3:.2f} ms, {'fits' if isinstance(found, Allocated) else found.summary}")
-    for hosts in (100, 1000, 5000):
-        _everywhere(hosts)
+    table = Table()
+    hard(table)
+    for count in [int(text) for text in sys.argv[1:]] or [100, 1000, 5000]:
+        cluster(table, count)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ only where it can succeed. Counting never rules out a host that could serve; it 
 from __future__ import annotations
 
 import bisect
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -155,10 +156,8 @@ class Index:
             passing = [row for row in rows if (masks[row] & free[row]).bit_count() >= wanted]
             for which in ask.constraints if not ask.derived else ():
                 groups = self._values(under[which].attribute)
-                if under[which].distinct:
-                    passing = [row for row in passing if _distinct(groups[row], masks[row] & free[row]) >= wanted]
-                else:
-                    passing = [row for row in passing if _largest(groups[row], masks[row] & free[row]) >= wanted]
+                enough = functools.lru_cache(maxsize=None)(_distinct if under[which].distinct else _match)  # hosts are alike
+                passing = [row for row in passing if enough(groups[row], masks[row] & free[row], wanted)]
         if len(passing) < len(rows):
             passing = self._with_unclear(ask, passing, rows)
         return passing
@@ -340,9 +339,9 @@ def _labels(node: Object) -> Any:
     return node["metadata"].get("labels"), (node.get("status") or {}).get("declaredFeatures")
 
 
-def _largest(groups: Groups, mask: int) -> int:
-    return max(((mask & group).bit_count() for group in groups), default=0)
+def _match(groups: Groups, mask: int, wanted: int) -> bool:
+    return any((mask & group).bit_count() >= wanted for group in groups)
 
 
-def _distinct(groups: Groups, mask: int) -> int:
-    return sum(1 for group in groups if mask & group)
+def _distinct(groups: Groups, mask: int, wanted: int) -> bool:
+    return sum(1 for group in groups if mask & group) >= wanted
