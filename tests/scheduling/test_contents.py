@@ -172,6 +172,24 @@ def test_values_under_constraints_are_those_of_each_device(
             assert made.wrong.get(place) == (direct.why if isinstance(direct, contents.Wrong) else None)
 
 
+SAID_TWICE = {
+    "the last counts": ({"x": {"int": 1}, f"{A}/x": {"int": 2}}, ("int", 2)),
+    "in whichever order": ({f"{A}/x": {"int": 2}, "x": {"int": 1}}, ("int", 1)),
+    "a domain alone": ({f"{A}/x": {"int": 2}}, ("int", 2)),
+    "the driver's own": ({"x": {"int": 1}, f"{B}/x": {"int": 3}}, ("int", 1)),
+    "of another domain": ({f"{B}/x": {"int": 3}}, None),
+}
+
+
+@pytest.mark.parametrize(("attributes", "value"), SAID_TWICE.values(), ids=SAID_TWICE)
+def test_an_attribute_with_and_without_its_domain(attributes: Object, value: object) -> None:
+    one = Device(A, "p", {"name": "d", "attributes": attributes}, ())
+    assert contents.source(Read("attributes", A, "x"))([one]) == [value]
+    subject = one.cel
+    assert isinstance(subject, cel.Device)
+    assert subject.attributes[A].get("x") == (value[1] if isinstance(value, tuple) else None)
+
+
 def test_an_expression_that_works_too_long_is_no_value() -> None:
     devices = [{"attributes": {f"l{at}": {"ints": list(range(64))} for at in range(4)}}]
     loops = "".join(f'device.attributes["{A}"].l{at}.all(v{at}, ' for at in range(4)) + "v0 + v1 + v2 + v3 >= 0" + ")" * 4
