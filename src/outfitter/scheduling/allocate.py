@@ -44,10 +44,25 @@ class Refusal:
     def summary(self) -> str:
         return reasons.summary(self._search)
 
+    @property
+    def lacking(self) -> tuple[int, int]:
+        """How many devices are missing: those that no device matches, and those of which none is free."""
+        return reasons.lacking(self._search)
+
     @functools.cached_property
+    def obstacles(self) -> tuple[reasons.Obstacle, ...]:
+        """What is wrong with each device, for each request."""
+        return reasons.obstacles(self._search)
+
+    @functools.cached_property
+    def blocking(self) -> tuple[reasons.Obstacle, ...]:
+        """The same of those devices alone that are what is asked for."""
+        return reasons.obstacles(self._search, deep=False)
+
+    @property
     def details(self) -> tuple[str, ...]:
         """A sentence for each request and device."""
-        return reasons.details(self._search)
+        return tuple(dict.fromkeys(map(str, self.obstacles)))
 
 
 def allocate(

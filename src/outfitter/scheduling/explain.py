@@ -1,96 +1,60 @@
-"""Why somebody waits, or what they have: the answer to `outfit why`, from objects as the store has them."""
+"""Why somebody waits, or what they have: the answer to `outfit why`, from objects as the store has them. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import difflib
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from outfitter.api import conditions, kinds, machine
+from outfitter.api.device import DRIVER
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Page
-from outfitter.scheduling.fit import Used
-from outfitter.scheduling.index import Index
-from outfitter.scheduling.place import Placement, place
-from outfitter.scheduling.plugins import NOBODY, Plugins
+from outfitter.api.page import Booking
+from outfitter.scheduling import answer as answers
+from outfitter.scheduling import crowd, relief
+from outfitter.scheduling.answer import Answer
+from outfitter.scheduling.facts import Facts
+from outfitter.scheduling.place import Claims, Placement, Waiting, place
+
+SCHEDULER = "default-scheduler"  # ours, or kube-scheduler in a cluster
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """Everything that an answer may need, read at about one moment."""
-
-    instances: Sequence[Object]
-    pods: Sequence[Object]
-    claims: Sequence[Object]
-    classes: Sequence[Object]
-    slices: Sequence[Object]
-    pages: Sequence[Object]
-    nodes: Sequence[Object]
-    plugins: Plugins = NOBODY
-
-    def claim(self, namespace: str, name: str) -> Object | None:
-        return _named(self.claims, namespace, name)
-
-    def class_(self, name: str) -> Object | None:
-        return _named(self.classes, "", name)
-
-    def bookings(self, uid: str) -> list[tuple[str, Booking]]:
-        return [(page.host, booking) for page in map(Page, self.pages) for booking in page.of(uid)]
+# -- a machine
 
 
-def _named(objects: Sequence[Object], namespace: str, name: str) -> Object | None:
-    return next((obj for obj in objects
-                 if (obj["metadata"].get("namespace", ""), obj["metadata"]["name"]) == (namespace, name)), None)
-
-
-def instance(facts: Facts, obj: Mapping[str, Any]) -> list[str]:
+def instance(facts: Facts, obj: Mapping[str, Any]) -> Answer:
     meta, status = obj["metadata"], obj.get("status") or {}
-    title = f"vmi/{meta['name']}"
+    say = functools.partial(Answer, f"vmi/{meta['name']}", meta["namespace"])
     phase = status.get("phase") or "Pending"
     if meta.get("deletionTimestamp"):
-        return [f"{title} is being deleted since {meta['deletionTimestamp']}; it waits for {_or(meta.get('finalizers'))}"]
+        return say("Deleting", _going(meta), "end")
     if phase == "Running":
-        return [f"{title} runs on {status.get('nodeName')}", *_devices(obj)]
+        lacking = machine.missing_devices(obj)
+        more = (f"devices not known yet: {', '.join(lacking)}{_because(obj, 'DevicesReady')}",) if lacking else ()
+        return say("Running", f"runs on {status.get('nodeName')}: nothing is wrong" if not lacking else
+                   f"runs on {status.get('nodeName')}", lines=(*_devices(obj), *more))
     if phase in machine.FINAL:
-        return [f"{title} has {'ended' if phase == 'Succeeded' else 'failed'}{_because(obj, 'Ready')}"]
+        ended = phase == "Succeeded"
+        return say("Ended" if ended else "Failed", f"has {'ended' if ended else 'failed'}{_because(obj, 'Ready')}")
     mine = [pod for pod in facts.pods if (machine.owner(pod, kinds.INSTANCE.kind) or {}).get("uid") == meta["uid"]]
     if not mine:
-        return [f"{title} has no pod yet{_because(obj, 'Synchronized')}"]
-    answer = pod(facts, mine[-1])
-    if mine[-1]["spec"].get("nodeName") and (lacking := machine.missing_devices(obj)):
-        answer.append(f"  devices not known yet: {', '.join(lacking)}{_because(obj, 'DevicesReady')}")
-    return [f"{title} is {phase}: {answer[0]}", *answer[1:]]
+        return say("Waiting", f"has no pod yet{_because(obj, 'Synchronized')}", "pod")
+    newest = max(mine, key=lambda one: str(one["metadata"].get("creationTimestamp") or ""))
+    answer = pod(facts, newest)
+    if newest["spec"].get("nodeName") and (lacking := machine.missing_devices(obj)):
+        told = f"devices not known yet: {', '.join(lacking)}{_because(obj, 'DevicesReady')}"
+        answer = replace(answer, state="Waiting", waits_for=answer.waits_for or "deviceStatus", lines=(*answer.lines, told))
+    if answer.sentence.startswith("waits"):  # its pod is only where it waits
+        return replace(answer, about=f"vmi/{meta['name']}")
+    return answer.said_of(f"vmi/{meta['name']}", f"is {phase}:")
 
 
-def pod(facts: Facts, obj: Mapping[str, Any]) -> list[str]:
-    meta, status = obj["metadata"], obj.get("status") or {}
-    title = f"pod/{meta['name']}"
-    if node := obj["spec"].get("nodeName"):
-        more = f": {status['message']}" if status.get("message") else ""
-        return [f"{title} is on {node} and {status.get('phase', 'Pending')}{more}", *_held(facts, obj)]
-    index = Index.of(facts.slices, map(Page, facts.pages), facts.nodes)
-    verdict = place(dict(obj), facts.claim, facts.class_, index, Used(facts.pods), plugins=facts.plugins, everybody=True)
-    if isinstance(verdict, Placement):
-        return [f"{title} fits on {verdict.host} and is about to be given it"]
-    lines = verdict.lines()
-    return [f"{title} waits: {lines[0]}", *lines[1:]]
-
-
-def claim(facts: Facts, obj: Mapping[str, Any]) -> list[str]:
-    meta, status = obj["metadata"], obj.get("status") or {}
-    title = f"claim {meta['name']}"
-    if held := facts.bookings(meta["uid"]):
-        return [f"{title} holds", *(f"  {_booking(host, booking)}" for host, booking in held)]
-    if status.get("allocation"):
-        results = (status["allocation"].get("devices") or {}).get("results") or ()
-        return [f"{title} was promised {', '.join(result['pool'] + '/' + result['device'] for result in results)}; the page of "
-                "the host does not say so yet"]
-    users = [obj for obj in facts.pods if meta["name"] in
-             [name for _, name in machine.claim_names(obj)] and obj["metadata"]["namespace"] == meta["namespace"]]
-    if not users:
-        return [f"{title} has no devices: no pod uses it, and devices are given when one does"]
-    answer = pod(facts, users[0])
-    return [f"{title} has no devices: {answer[0]}", *answer[1:]]
+def _going(meta: Mapping[str, Any]) -> str:
+    finalizers = meta.get("finalizers")
+    return (f"is being deleted since {meta['deletionTimestamp']}; it waits for "
+            + (", ".join(finalizers) if finalizers else "its host to let go of it"))
 
 
 def _devices(obj: Mapping[str, Any]) -> list[str]:
@@ -98,16 +62,164 @@ def _devices(obj: Mapping[str, Any]) -> list[str]:
     for ref in machine.device_refs(obj):
         for entry in (entry for entry in machine.statuses(obj, ref.list) if entry.get("name") == ref.name):
             given, where = entry.get("deviceResourceClaimStatus") or {}, machine.address_of(entry)
-            out.append(f"  {ref.name}: {given.get('name')} at {where[1] if where else 'an unknown place'} "
+            out.append(f"{ref.name}: {given.get('name')} at {where[1] if where else 'an unknown place'} "
                        f"(claim {given.get('resourceClaimName')})")
     return out
 
 
-def _held(facts: Facts, obj: Mapping[str, Any]) -> list[str]:
+# -- a pod
+
+
+def pod(facts: Facts, obj: Mapping[str, Any]) -> Answer:
+    meta, status, spec = obj["metadata"], obj.get("status") or {}, obj["spec"]
+    say = functools.partial(Answer, f"pod/{meta['name']}", meta["namespace"])
+    phase = status.get("phase", "Pending")
+    if meta.get("deletionTimestamp"):
+        return say("Deleting", _going(meta), "end")
+    if phase in machine.FINAL:
+        more = f": {status['message']}" if status.get("message") else ""
+        return say("Ended" if phase == "Succeeded" else "Failed", f"has {'ended' if phase == 'Succeeded' else 'failed'}{more}")
+    if spec.get("nodeName"):
+        return _bound(facts, obj, say)
+    if gates := [gate["name"] for gate in spec.get("schedulingGates") or ()]:
+        return say("Waiting", f"waits until its scheduling gates are taken away: {', '.join(gates)}", "gates",
+                   todo=("whoever set them takes them out of spec.schedulingGates",))
+    return _unbound(facts, obj, say)
+
+
+def _bound(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Answer]) -> Answer:
+    status, node = obj.get("status") or {}, obj["spec"]["nodeName"]
+    phase, held = status.get("phase", "Pending"), _held(facts, obj)
+    lines = tuple(_booking(host, booking) for host, booking in held)
+    if phase == "Running":
+        return say("Running", f"runs on {node}: nothing is wrong", lines=lines)
+    there = facts.node(node)
+    ready = conditions.find(there, "Ready") if there is not None else None
+    if there is None:
+        return say("Waiting", f"is on {node} and {phase}: there is no such node", "node", lines=lines)
+    if ready is not None and ready.get("status") != "True":
+        why = ready.get("message") or ready.get("reason") or "no reason given"
+        return say("Waiting", f"is on {node} and {phase}: that node is not ready: {why}", "node", lines=lines,
+                   todo=(f"see whether the node agent runs on {node}",))
+    if status.get("message"):
+        return say("Waiting", f"is on {node} and {phase}: {status['message']}", "node", lines=lines)
+    booked = [booking.device.device for _, booking in held if booking.state == "booked"]
+    doing = f"prepares {crowd.few(booked)}" if booked else "starts it"
+    return say("Waiting", f"is on {node} and {phase}: the node agent there {doing}", "node", lines=lines)
+
+
+def _unbound(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Answer]) -> Answer:
+    if (lacking := missing_claim(facts, obj, facts.claim, say)) is not None:
+        return lacking
+    spoken = (conditions.find(obj, "PodScheduled") or {}).get("message") or ""
+    if facts.unread:
+        return say("Waiting", f"waits: {spoken or 'the scheduler has said nothing about it yet'}", "scheduler", lines=(
+            f"you may not read {', '.join(facts.unread)}, without which nobody can tell more; ask somebody who may",))
+    verdict = place(dict(obj), facts.claim, facts.class_, facts.index, facts.used, plugins=facts.plugins, everybody=True)
+    scheduler = obj["spec"].get("schedulerName") or SCHEDULER
+    foreign = scheduler != SCHEDULER or "nodes are available" in spoken  # ours says it of hosts, and not better than here
+    theirs = (f"{scheduler} says: {spoken}",) if spoken and foreign else ()
+    if isinstance(verdict, Placement):
+        fits = f"fits on {verdict.host}"
+        if scheduler != SCHEDULER:
+            return say("Waiting", f"waits for scheduler {scheduler}, which is not ours", "scheduler",
+                       lines=(f"by what is published and held it {fits}", *theirs),
+                       todo=(f"see whether {scheduler} runs, or take spec.schedulerName out",))
+        if theirs:
+            return say("Waiting", f"waits for {scheduler}; by what is published and held it {fits}", "scheduler", lines=theirs)
+        return say("Fits", f"{fits} and is about to be given it", "scheduler")
+    answer = refused(facts, obj, facts.claim, verdict, say)
+    if scheduler == SCHEDULER:
+        return replace(answer, lines=theirs)
+    return replace(answer, sentence=f"{answer.sentence} (and it waits for scheduler {scheduler}, which is not ours)",
+                   waits_for="scheduler", lines=theirs)
+
+
+def refused(facts: Facts, obj: Mapping[str, Any], claims: Claims, verdict: Waiting, say: Callable[..., Answer], *,
+            verb: str = "waits") -> Answer:
+    """What is to be said of a pod for which there is no host."""
+    if verdict.hosts:
+        found = relief.ways(obj, claims, facts.class_, verdict, slices=facts.slices, pages=facts.pages, index=facts.index,
+                            used=facts.used)
+        return say("Waiting", f"{verb}: 0/{len(verdict.hosts)} hosts are available: {crowd.headline(verdict.hosts)}",
+                   "devices", todo=tuple(found), waiting=verdict)
+    todo, kind = _missing_class(facts, verdict.summary)
+    return say("Waiting", f"{verb}: {verdict.summary}", kind, todo=todo)
+
+
+def _missing_class(facts: Facts, summary: str) -> tuple[tuple[str, ...], str]:
+    _, found, name = summary.partition("there is no DeviceClass ")
+    if not found:
+        return (), "claim"
+    return (f"apply a DeviceClass {name}, or change the request; {_near(name, facts.classes, 'class')}",), "class"
+
+
+def missing_claim(facts: Facts, obj: Mapping[str, Any], claims: Claims, say: Callable[..., Answer], *,
+                  verb: str = "waits") -> Answer | None:
+    """What is to be said of a pod of which a claim is not there."""
+    namespace = obj["metadata"]["namespace"]
+    lacking = ((name, claim) for name, claim in machine.claim_names(obj) if not claim or claims(namespace, claim) is None)
+    name, claim_name = next(lacking, ("", None))
+    if not name:
+        return None
+    if claim_name:
+        here = [claim for claim in facts.claims if claim["metadata"]["namespace"] == namespace]
+        return say("Waiting", f"{verb}: claim {claim_name} (resourceClaims entry {name}) does not exist", "claim",
+                   todo=(f"apply a ResourceClaim {claim_name} in namespace {namespace}; {_near(claim_name, here, 'claim')}",))
+    entry = next(entry for entry in obj["spec"]["resourceClaims"] if entry["name"] == name)
+    template = entry.get("resourceClaimTemplateName") or ""
+    if facts.template(namespace, template) is not None:
+        return say("Waiting", f"{verb}: claim {name} is about to be made from template {template}", "claim")
+    here = [each for each in facts.templates if each["metadata"]["namespace"] == namespace]
+    return say("Waiting", f"{verb}: claim {name} cannot be made, for there is no ResourceClaimTemplate {template} in namespace "
+               f"{namespace}", "template", todo=(f"apply it; {_near(template, here, 'template')}",))
+
+
+def _near(name: str, objects: Sequence[Object], what: str) -> str:
+    names = sorted(obj["metadata"]["name"] for obj in objects)
+    if not names:
+        return f"there is no {what} at all"
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"did you mean {near[0]}?" if near else f"there is {crowd.few(names)}"
+
+
+# -- a claim
+
+
+def claim(facts: Facts, obj: Mapping[str, Any]) -> Answer:
+    meta, status = obj["metadata"], obj.get("status") or {}
+    say = functools.partial(Answer, f"claim/{meta['name']}", meta["namespace"])
+    held = tuple(_booking(host, booking) for host, booking in facts.bookings(meta["uid"]))
+    if meta.get("deletionTimestamp"):
+        users = [f"{one.get('resource', 'pods')[:-1]}/{one['name']}" for one in status.get("reservedFor") or ()]
+        waits = f"{', '.join(users)} to end" if users else ", ".join(meta.get("finalizers") or ("the host to let go of it",))
+        return say("Deleting", f"is being deleted since {meta['deletionTimestamp']}; it waits for {waits}", "end", lines=held)
+    if held:
+        return say("Holding", f"holds {_count(held)}: nothing is wrong", lines=held)
+    if status.get("allocation"):
+        results = (status["allocation"].get("devices") or {}).get("results") or ()
+        lines = tuple(f"{one['device']} of pool {one['pool']} ({one['driver']}) for request {one['request']}"
+                      for one in results)
+        if any(one["driver"] == DRIVER for one in results):
+            return say("Holding", "was promised its devices; the page of the host does not say so yet", lines=lines)
+        who = answers.plain(facts.user(dict(obj)))
+        return say("Holding", f"holds {_count(lines)} for {who}: nothing is wrong", lines=lines)
+    pods = [each for each in facts.pods if each["metadata"]["namespace"] == meta["namespace"]
+             and meta["name"] in [name for _, name in machine.claim_names(each)]]
+    if not pods:
+        return say("Unused", "has no devices: no pod uses it, and devices are given when one does")
+    return pod(facts, pods[0]).said_of(f"claim/{meta['name']}", "has no devices:")
+
+
+def _count(lines: Sequence[str]) -> str:
+    return f"{len(lines)} device{'' if len(lines) == 1 else 's'}"
+
+
+def _held(facts: Facts, obj: Mapping[str, Any]) -> list[tuple[str, Booking]]:
     out = []
     for _, name in machine.claim_names(obj):
         found = facts.claim(obj["metadata"]["namespace"], name) if name else None
-        out += [f"  {_booking(host, booking)}" for host, booking in facts.bookings(found["metadata"]["uid"])] if found else []
+        out += facts.bookings(found["metadata"]["uid"]) if found else []
     return out
 
 
@@ -120,7 +232,3 @@ def _because(obj: Mapping[str, Any], type_: str) -> str:
     found = conditions.find(obj, type_)
     message = (found or {}).get("message") or (found or {}).get("reason")
     return f": {message}" if message else ""
-
-
-def _or(names: Sequence[str] | None) -> str:
-    return ", ".join(names) if names else "nothing"

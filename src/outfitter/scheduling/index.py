@@ -136,6 +136,15 @@ class Index:
                     rows = [row for row in rows if row in fits]
         return list(rows)
 
+    def matching(self, demands: Sequence[Demand]) -> list[int]:
+        """The rows with enough devices of the kind for each request by itself, whoever has them."""
+        self._refresh()
+        rows = list(range(len(self.names)))
+        for request in (request for demand in demands for request in demand.requests):
+            having = [(self._column(ask.selectors), 1 if ask.everything else ask.count) for ask in request]
+            rows = [row for row in rows if any(masks[row].bit_count() >= count for masks, count in having)]
+        return rows
+
     def counted(self, demands: Sequence[Demand]) -> bool:
         """Whether counting alone is the answer: one request of like kind, and nothing that only a search can tell."""
         if len(demands) != 1 or len(demands[0].requests) != 1 or len(demands[0].requests[0]) != 1:

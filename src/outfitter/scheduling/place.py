@@ -5,32 +5,56 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from outfitter.api import allocation, machine
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
+from outfitter.api.page import MARKS
 from outfitter.errors import Invalid, Unsatisfiable
 from outfitter.scheduling import allocate as allocator
 from outfitter.scheduling.asks import Classes, Demand, demand
 from outfitter.scheduling.fit import Need, Rooms, Used
 from outfitter.scheduling.index import Index
 from outfitter.scheduling.plugins import NOBODY, GivenDevice, Plugins
+from outfitter.scheduling.reasons import Obstacle
 from outfitter.scheduling.score import Offer, Spot, rank, spot
 
 Claims = Callable[[str, str], Object | None]  # namespace, name -> ResourceClaim
 TOLD = 3  # hosts whose reasons stand in the one sentence
 LOOKED_AT = 8  # hosts that can take a pod and are compared
+TAKEN = ("held", *MARKS)  # what keeps a device that is what is asked for from being given
+LONGEST = 1000  # letters of the one sentence: it stands in conditions and events
 NOWHERE: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a host cannot take a pod: a sentence, and one more for each device that was looked at."""
+    """Why a host cannot take a pod: a sentence, and on request what is wrong with each of its devices."""
 
     summary: str
-    details: tuple[str, ...] = ()
+    far: tuple[int, ...] = (0,)  # how far the host is from taking it: the smaller, the nearer
+    found: allocator.Refusal | None = None  # None: it was not for its devices
+
+    @property
+    def obstacles(self) -> tuple[Obstacle, ...]:
+        """What is wrong with each device, those first that somebody has."""
+        there = self.found.obstacles if self.found is not None else ()
+        return tuple(sorted(there, key=lambda one: (bool(one.device), one.code != "held")))
+
+    @property
+    def details(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(map(str, self.obstacles)))
+
+    @property
+    def short(self) -> str:
+        """The sentence, with who has what is wanted, of the first devices."""
+        there = self.found.blocking if self.found is not None else ()
+        apart = [one.text for one in there if one.code == "together"]
+        taken = [str(one) for one in there if one.code in TAKEN]
+        told = [*taken[:2], *(["..."] if len(taken) > 2 else [])]
+        return (apart or [self.summary])[0] + (f" ({'; '.join(told)})" if told else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +63,6 @@ class Waiting:
 
     summary: str
     hosts: tuple[tuple[str, Refusal], ...] = ()
-
-    def lines(self) -> list[str]:
-        """The long answer, for people: what each host says stands below, so the first line need not say it too."""
-        out = [f"0/{len(self.hosts)} hosts are available" if self.hosts else self.summary]
-        for host, refusal in self.hosts:
-            out.append(f"  {host}: {refusal.summary}")
-            out += [f"    {detail}" for detail in refusal.details]
-        return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,18 +155,31 @@ class _Placer:
         return Placement(best.host, tuple(zip(self.wanted, found[best.host][1].allocations, strict=True)), best.why)
 
     def waiting(self, everybody: bool) -> Waiting:
-        names = self.index.names
-        refusals = [(host, self._refusal(row, host)) for row, host in enumerate(names if everybody else names[:TOLD])]
-        return Waiting(_summary(refusals, len(names)), tuple(refusals))
+        names, matching = self.index.names, self.index.matching(self.demands)
+        told = self._told(matching)
+        could = set(self.index.candidates(self.demands)) if everybody else set()
+        refusals = {row: self._refusal(row, names[row], row in could) for row in (range(len(names)) if everybody else told)}
+        unlike = len(names) - len(matching) if len(names) > TOLD and self.demands else 0
+        summary = _summary([(names[row], refusals[row]) for row in told], len(names), unlike if matching else 0)
+        return Waiting(summary, tuple((names[row], refusal) for row, refusal in refusals.items()))
+
+    def _told(self, matching: Sequence[int]) -> list[int]:
+        """The hosts of which the one sentence tells: those with devices of the kind first, and of these those that would
+        take the pod. By what hosts are and not by what is free just now, or the sentence would change all the time."""
+        rows = list(matching[:LOOKED_AT * TOLD]) or list(range(min(len(self.index.names), LOOKED_AT * TOLD)))
+        if len(self.index.names) <= TOLD:
+            return list(range(len(self.index.names)))
+        return sorted(sorted(rows, key=lambda row: (self._unfit(self.index.names[row]) is not None, row))[:TOLD])
 
     def _unfit(self, host: str) -> Refusal | None:
         """Why a host cannot take the pod whatever devices it has."""
         if host in self.avoid:
-            return Refusal(self.avoid[host])
+            return Refusal(self.avoid[host], (1,))
         if self.fixed is not None and host not in self.fixed:
-            return Refusal(f"the devices that the pod's claims hold are on {', '.join(sorted(self.fixed)) or 'no common host'}")
+            return Refusal(f"the devices that the pod's claims hold are on {', '.join(sorted(self.fixed)) or 'no common host'}",
+                           (4,))
         reasons = self.need.unfit(self.rooms.at(self.index.node(host)), self.used)
-        return Refusal("; ".join(reasons)) if reasons else None
+        return Refusal("; ".join(reasons), (3, len(reasons))) if reasons else None
 
     def _allocate(self, host: str) -> allocator.Allocated | allocator.Refusal | Refusal:
         try:
@@ -175,15 +204,18 @@ class _Placer:
                      Counter(spot(device.raw) for device in self.index.open(row, self.demands)),
                      room.share(self.used, "cpu"), room.share(self.used, "memory"))
 
-    def _refusal(self, row: int, host: str) -> Refusal:
+    def _refusal(self, row: int, host: str, could: bool) -> Refusal:
+        """`could`: it seems to have the devices."""
         if unfit := self._unfit(host):
-            return unfit
+            return replace(unfit, far=(1, 1)) if could and len(unfit.far) > 1 else unfit
         found = self._allocate(host)
         if isinstance(found, allocator.Allocated):
             minds = self.plugins.refusals(self.pod, self.index.node(host), list(self._given(row, found)))
-            return Refusal("; ".join(minds) or "it could take the pod by now")
-        ordered = sorted(found.details, key=lambda text: "held by" not in text)
-        return Refusal(found.summary, tuple(ordered))
+            return Refusal("; ".join(minds) or "it could take the pod by now", (0,))
+        if isinstance(found, Refusal):
+            return found
+        unmatched, unfree = found.lacking
+        return Refusal(found.summary, (2, unmatched, unfree) if unmatched else (1, unfree), found)
 
 
 def _strangers(claim: Object, pod: Object) -> list[str]:
@@ -199,15 +231,16 @@ def _no_claim(pod: Object, name: str, claim_name: str | None) -> str:
     return f'claim {name} has not been made yet: is there a ResourceClaimTemplate "{entry.get("resourceClaimTemplateName")}"?'
 
 
-def _summary(refusals: Sequence[tuple[str, Refusal]], hosts: int) -> str:
+def _summary(refusals: Sequence[tuple[str, Refusal]], hosts: int, unlike: int) -> str:
+    """Hosts that say the same stand together; `unlike`: how many have no devices of the kind."""
     if not hosts:
         return "0/0 hosts are available: there is no host"
-    first = "; ".join(f"{host}: {_short(refusal)}" for host, refusal in refusals[:TOLD])
-    more = f"; and {hosts - TOLD} more" if hosts > TOLD else ""
-    return f"0/{hosts} hosts are available: {first}{more}"
-
-
-def _short(refusal: Refusal) -> str:
-    holders = [detail for detail in refusal.details if "held by" in detail]
-    shown = f" ({'; '.join(holders[:2])}{'; ...' if len(holders) > 2 else ''})" if holders else ""
-    return refusal.summary + shown
+    same: dict[str, list[str]] = {}
+    for host, refusal in refusals:
+        same.setdefault(refusal.short, []).append(host)
+    told = [f"{', '.join(names)}: {short}" for short, names in same.items()]
+    more = hosts - len(refusals) - unlike
+    rest = [*([f"and {more} more"] if more > 0 else []), *([f"{unlike} have no such devices"] if unlike > 0 else [])]
+    head, tail = f"0/{hosts} hosts are available: ", "".join(f"; {one}" for one in rest)
+    room, body = LONGEST - len(head) - len(tail), "; ".join(told)
+    return head + (body if len(body) <= room else f"{body[:room - 3]}...") + tail

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import difflib
 import functools
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Any
 from outfitter.api import kinds
 from outfitter.api.device import ADDRESS_NAMES, DRIVER, MDEV_NAMES, DeviceId, newest_pools
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.order import natural
 from outfitter.api.page import MARKS, Booking, Mark, Page
 from outfitter.cel import quantity
 from outfitter.errors import BadRequest, NotFound
@@ -228,11 +228,6 @@ def everything(slices: Sequence[Object], pages: Sequence[Object], inventories: S
         tuple(sorted(known.values(), key=lambda one: (key(one.node), pci.order(one.address), natural(one.id.device), one.id))),
         tuple(sorted(nodes, key=natural)), tuple(_unfinished(slices, whole)),
         {obj["metadata"]["name"]: warnings for obj in inventories if (warnings := (obj.get("spec") or {}).get("warnings"))})
-
-
-def natural(text: str) -> list[tuple[int, str]]:
-    """Sorts node-2 before node-10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", text) if part]
 
 
 def _published(pools: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]) -> Iterator[Known]:

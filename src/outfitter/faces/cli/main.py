@@ -150,20 +150,26 @@ def _describe(context: click.Context, words: tuple[str, ...]) -> None:
 
 @click.command("why")
 @click.argument("words", nargs=-1, required=True, metavar="[vmi/|pod/|claim/]NAME")
+@click.option("-l", "--long", is_flag=True, help="Tell of each host and each device.")
+@click.option("-o", "--output", "how", type=click.Choice(["text", "json"]), default="text",
+              help="How to show it (default: text).")
 @_place
 @click.pass_context
-def _why(context: click.Context, words: tuple[str, ...]) -> None:
+def _why(context: click.Context, /, words: tuple[str, ...], **options: Any) -> None:
     """Say why a machine, pod or claim waits, or what it holds."""
-    _work(context, "why", words)
+    _work(context, "why", words, **options)
 
 
 @click.command("plan")
 @click.option("-f", "--filename", "files", multiple=True, required=True, metavar="FILE|DIR|-", help="What to plan for.")
+@click.option("-l", "--long", is_flag=True, help="Tell of each host and each device.")
+@click.option("-o", "--output", "how", type=click.Choice(["text", "json"]), default="text",
+              help="How to show it (default: text).")
 @_place
 @click.pass_context
-def _plan(context: click.Context, files: tuple[str, ...]) -> None:
+def _plan(context: click.Context, /, files: tuple[str, ...], **options: Any) -> None:
     """Say where machines would go and what they would get."""
-    _work(context, "plan.plan", files)
+    _work(context, "plan.plan", files, **options)
 
 
 @click.command("domxml")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
+
+_STORED = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
 
 
 def now() -> datetime:
@@ -17,6 +20,11 @@ def when(text: str, at: datetime) -> str:
         return text or "an unknown time"
     local, today = moment.astimezone(), at.astimezone()
     return f"{local:%H:%M}" if local.date() == today.date() else f"{local:%Y-%m-%d %H:%M}"
+
+
+def spoken(text: str, at: datetime) -> str:
+    """A sentence with its stored times as people say them."""
+    return _STORED.sub(lambda found: when(found.group(), at), text)
 
 
 def lasted(begin: str, end: str, at: datetime) -> str:

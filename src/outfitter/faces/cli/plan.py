@@ -1,101 +1,192 @@
-"""`outfit plan`: where machines and pods of a file would go and what they would get, without doing it."""
+"""`outfit plan`: where machines and pods of a file would go and what they would get, one after the other, without doing it."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import click
 
 from outfitter.api import kinds, machine
-from outfitter.api.device import text_attribute
+from outfitter.api.device import DeviceId, text_attribute
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.page import Page
+from outfitter.api.page import Booking, Holder, Page
+from outfitter.controllers import claims as claiming
 from outfitter.controllers import render
-from outfitter.errors import BadRequest
-from outfitter.faces.cli import show
+from outfitter.errors import BadRequest, OutfitterError
+from outfitter.faces.cli import moments, sentences
 from outfitter.faces.cli.client import Client, documents
 from outfitter.faces.cli.verbs import NIL, facts
 from outfitter.scheduling import explain
-from outfitter.scheduling.fit import Used
-from outfitter.scheduling.index import Index
+from outfitter.scheduling.answer import Answer
+from outfitter.scheduling.facts import Facts
 from outfitter.scheduling.place import Placement, place, results
+from outfitter.store.clock import rfc3339
 
 PLANNED = (kinds.INSTANCE, kinds.POD)
 BROUGHT = (kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS, kinds.RESOURCE_CLAIM_TEMPLATE)
 
 
-async def plan(client: Client, files: Sequence[str]) -> None:
-    found = [(named(kind), _whole(client, kind, obj)) for kind, obj, _ in documents(files)]
+async def plan(client: Client, files: Sequence[str], *, long: bool, how: str) -> None:
+    """Ends with exit status 1 if somebody would wait."""
+    found = [(named(kind), _whole(client, kind, obj, number)) for number, (kind, obj, _) in enumerate(documents(files))]
     wanted = [(kind, obj) for kind, obj in found if kind in PLANNED]
     if not wanted:
         raise BadRequest(f"{', '.join(files)}: there is neither a VirtualMachineInstance nor a Pod to plan for")
-    brought = {kind: [obj for each, obj in found if each == kind] for kind in BROUGHT}  # counts as if it were there
     there = await facts(client)
-    everything = replace(there, claims=[*brought[kinds.RESOURCE_CLAIM], *there.claims],
-                         classes=[*brought[kinds.DEVICE_CLASS], *there.classes])
-    templates = [*brought[kinds.RESOURCE_CLAIM_TEMPLATE], *(await client.store.list(kinds.RESOURCE_CLAIM_TEMPLATE)).items]
-    for kind, obj in wanted:
-        show.say(_lines(kind, obj, everything, templates))
+    brought = {kind: [obj for each, obj in found if each == kind] for kind in BROUGHT}  # counts as if it were there
+    planner = _Planner(replace(
+        there, claims=_over(there.claims, brought[kinds.RESOURCE_CLAIM]),
+        classes=_over(there.classes, brought[kinds.DEVICE_CLASS]),
+        templates=_over(there.templates, brought[kinds.RESOURCE_CLAIM_TEMPLATE])))
+    outcomes = [planner.next(kind, obj) for kind, obj in wanted]
+    waiting = [one for one in outcomes if one.answer.state == "Waiting"]
+    if how == "json":
+        click.echo(json.dumps([one.to_object(long=long) for one in outcomes], indent=2))
+    else:
+        now = moments.now()
+        lines = [line for one in outcomes for line in one.text(long=long)]
+        if len(outcomes) > 1:
+            lines.append(f"{len(outcomes)} planned: {len(outcomes) - len(waiting)} fit, {len(waiting)} would wait")
+        sentences.say(moments.spoken(line, now) for line in lines)
+    if waiting:
+        raise SystemExit(1)
 
 
 def named(kind: Kind) -> Kind:
     return next(each for each in kinds.ALL if each.resource == kind.resource)
 
 
-def _whole(client: Client, kind: Kind, obj: Object) -> Object:
-    meta = {"uid": NIL, **obj["metadata"]}
+def _whole(client: Client, kind: Kind, obj: Object, number: int) -> Object:
+    meta = {"uid": f"{NIL}-{number}", **obj["metadata"]}
     meta.setdefault("name", meta.get("generateName", "unnamed") + "x")
     if kind.namespaced:
         meta.setdefault("namespace", client.namespace)
     return {**obj, "metadata": meta}
 
 
-def _lines(kind: Kind, obj: Object, everything: explain.Facts, templates: Sequence[Object]) -> Iterator[str]:
-    title = f"{'vmi' if kind == kinds.INSTANCE else 'pod'}/{obj['metadata']['name']}"
-    pod = render.launcher_pod(obj) if kind == kinds.INSTANCE else copy.deepcopy(obj)
-    made = _claims(pod, templates)
-    statuses = [{"name": entry, "resourceClaimName": claim["metadata"]["name"]} for entry, claim in made.items()]
-    pod["status"] = {**(pod.get("status") or {}), "resourceClaimStatuses": statuses}
-    by_name = {claim["metadata"]["name"]: claim for claim in made.values()}
-    verdict = place(pod, lambda namespace, name: by_name.get(name) or everything.claim(namespace, name), everything.class_,
-                    Index.of(everything.slices, map(Page, everything.pages), everything.nodes), Used(everything.pods),
-                    plugins=everything.plugins, everybody=True)
-    if not isinstance(verdict, Placement):
-        first, *rest = verdict.lines()
-        yield f"{title} would wait: {first}"
-        yield from rest
-        return
-    yield f"{title} would go to {verdict.host} ({verdict.why})"
-    entries = {claim["metadata"]["name"]: entry for entry, claim in made.items()}
-    for claim, given in verdict.claims:
-        name = claim["metadata"]["name"]
-        for device, result in results(given):
-            raw = _published(everything, device.driver, device.pool, device.device)
-            where = text_attribute(raw, device.driver, ("resource.kubernetes.io/pciBusID", "mdevUUID"))
-            product = text_attribute(raw, device.driver, ("productName", "product"))
-            about = ", ".join(text for text in (where, product) if text)
-            yield (f"  {entries.get(name, f'claim {name}')}/{result['request']}: {device.device}"
-                   + (f" ({about})" if about else ""))
+def _over(there: Sequence[Object], brought: Sequence[Object]) -> list[Object]:
+    """What a file brings stands for what is there under its name; what that got stays true."""
+    by_name = {_name(obj): obj for obj in there}
+    for obj in brought:
+        live = by_name.get(_name(obj), {})
+        meta = {**obj["metadata"], "uid": live["metadata"]["uid"]} if live else obj["metadata"]
+        by_name[_name(obj)] = {**obj, "metadata": meta, **({"status": live["status"]} if live.get("status") else {})}
+    return list(by_name.values())
 
 
-def _claims(pod: Object, templates: Sequence[Object]) -> dict[str, Object]:
-    """The claims that would be made for a pod: entry -> claim."""
-    namespace, out = pod["metadata"]["namespace"], {}
-    for entry in pod["spec"].get("resourceClaims") or ():
-        name = entry.get("resourceClaimTemplateName")
-        template = next((each for each in templates if name and (each["metadata"]["namespace"], each["metadata"]["name"]) ==
-                         (namespace, name)), None)
-        if template is not None and not dict(machine.claim_names(pod)).get(entry["name"]):
-            out[entry["name"]] = {"metadata": {"name": f"{pod['metadata']['name']}-{entry['name']}", "namespace": namespace,
-                                               "uid": f"{NIL}-{entry['name']}"}, "spec": template["spec"]["spec"]}
-    return out
+def _name(obj: Mapping[str, Any]) -> tuple[str, str]:
+    return obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
 
 
-def _published(everything: explain.Facts, driver: str, pool: str, name: str) -> Mapping[str, object]:
-    for part in everything.slices:
-        spec = part["spec"]
-        if (spec["driver"], spec["pool"]["name"]) == (driver, pool):
-            for device in spec.get("devices") or ():
-                if device["name"] == name:
-                    return dict(device)
-    return {}
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    answer: Answer
+    host: str = ""
+    why: str = ""
+    devices: tuple[Object, ...] = ()
+
+    def text(self, *, long: bool) -> list[str]:
+        out = self.answer.text(long=long, more="outfit plan --long")
+        for one in self.devices:
+            about = ", ".join(one[key] for key in ("address", "product") if one.get(key))
+            out.append(f"  {one['claim']}/{one['request']}: {one['device']}" + (f" ({about})" if about else ""))
+        return out
+
+    def to_object(self, *, long: bool) -> Object:
+        out = {**self.answer.to_object(long=long), "fits": self.answer.state != "Waiting"}
+        return {**out, "host": self.host, "why": self.why, "devices": list(self.devices)} if self.host else out
+
+
+class _Planner:
+    """One after the other: what the earlier ones would get is held when the next one asks."""
+
+    def __init__(self, there: Facts) -> None:
+        self._pages = list(there.pages)
+        self._facts = replace(there, pages=self._pages)
+        self._claims: dict[tuple[str, str], Object] = {}  # made for somebody here, or given here
+
+    def next(self, kind: Kind, obj: Object) -> _Outcome:
+        word = "vmi" if kind == kinds.INSTANCE else "pod"
+        say = functools.partial(Answer, f"{word}/{obj['metadata']['name']}", obj["metadata"]["namespace"])
+        if host := self._already(kind, obj):
+            return _Outcome(say("Running", f"is there already, on {host}"))
+        pod = render.launcher_pod(obj) if kind == kinds.INSTANCE else copy.deepcopy(obj)
+        made = self._make(pod)
+        if (lacking := explain.missing_claim(self._facts, pod, self._claim, say, verb="would wait")) is not None:
+            return _Outcome(lacking)
+        verdict = place(pod, self._claim, self._facts.class_, self._facts.index, self._facts.used, plugins=self._facts.plugins,
+                        everybody=True)
+        if not isinstance(verdict, Placement):
+            return _Outcome(explain.refused(self._facts, pod, self._claim, verdict, say, verb="would wait"))
+        self._take(pod, say, verdict)
+        devices = [self._device(made.get(claim["metadata"]["name"], f"claim {claim['metadata']['name']}"), device, result)
+                   for claim, given in verdict.claims for device, result in results(given)]
+        return _Outcome(say("Fits", f"would go to {verdict.host} ({verdict.why})"), verdict.host, verdict.why, tuple(devices))
+
+    def _already(self, kind: Kind, obj: Object) -> str:
+        """The host on which it is."""
+        there = self._facts.instances if kind == kinds.INSTANCE else self._facts.pods
+        live = next((each for each in there if _name(each) == _name(obj)), {})
+        status = live.get("status") or {}
+        if not live or status.get("phase") in machine.FINAL or live["metadata"].get("deletionTimestamp"):
+            return ""
+        return str(status.get("nodeName") or (live.get("spec") or {}).get("nodeName") or "")
+
+    def _claim(self, namespace: str, name: str) -> Object | None:
+        return self._claims.get((namespace, name)) or self._facts.claim(namespace, name)
+
+    def _make(self, pod: Object) -> dict[str, str]:
+        """Makes the claims that a pod has templates for; the name of a claim -> of the pod's entry."""
+        namespace, out = pod["metadata"]["namespace"], {}
+        told = list((pod.get("status") or {}).get("resourceClaimStatuses") or ())
+        for entry in pod["spec"].get("resourceClaims") or ():
+            template = self._facts.template(namespace, entry.get("resourceClaimTemplateName") or "")
+            if template is None or dict(machine.claim_names(pod)).get(entry["name"]):
+                continue
+            name = f"{pod['metadata']['name']}-{entry['name']}"
+            meta = {"name": name, "namespace": namespace, "uid": f"{NIL}-{namespace}-{name}"}
+            self._claims[namespace, name] = {"metadata": meta, "spec": template["spec"]["spec"]}
+            told.append({"name": entry["name"], "resourceClaimName": name})
+            out[name] = entry["name"]
+        pod["status"] = {**(pod.get("status") or {}), "resourceClaimStatuses": told}
+        return out
+
+    def _take(self, pod: Object, say: functools.partial[Answer], placed: Placement) -> None:
+        """Keep what somebody would get from those who come after."""
+        purpose, now = f"{say.args[0]} of this plan", rfc3339(moments.now())
+        pod["metadata"].setdefault("uid", f"{NIL}-{purpose}")
+        bookings = []
+        for claim, given in placed.claims:
+            meta = claim["metadata"]
+            holder = Holder(kinds.RESOURCE_CLAIM.kind, meta["namespace"], meta["name"], meta["uid"], purpose)
+            bookings += [Booking(device, holder, result["request"], "booked", now,
+                                 claiming.amount(result, self._facts.index.uses(device, placed.host)))
+                         for device, result in results(given)]
+            self._claims[meta["namespace"], meta["name"]] = {
+                **claim, "status": {**(claim.get("status") or {}), "allocation": given, "reservedFor": [claiming.user(pod)]}}
+        if bookings:
+            blank = Page.blank(placed.host)
+            before = Page(next((page for page in self._pages if page["metadata"]["name"] == placed.host), blank))
+            try:
+                after = before.holding(bookings, self._facts.index.limits(placed.host))
+            except OutfitterError as error:  # the page minds what is not in what was published
+                raise BadRequest(f"{say.args[0]} would be refused by the page of {placed.host}: {error.message}") from error
+            self._pages[:] = [*(page for page in self._pages if page["metadata"]["name"] != placed.host), after]
+            self._facts.index.put_page(placed.host, Page(after))
+        self._facts.used.add({**pod, "spec": {**pod["spec"], "nodeName": placed.host}})
+
+    def _device(self, claim: str, device: DeviceId, result: Mapping[str, Any]) -> Object:
+        specs = [part["spec"] for part in self._facts.slices
+                 if (part["spec"]["driver"], part["spec"]["pool"]["name"]) == (device.driver, device.pool)]
+        raw: Mapping[str, Any] = next((each for spec in specs for each in spec.get("devices") or ()
+                                       if each["name"] == device.device), {})
+        out = {"claim": claim, "request": result["request"], "device": device.device, "pool": device.pool,
+               "driver": device.driver,
+               "address": text_attribute(raw, device.driver, ("resource.kubernetes.io/pciBusID", "mdevUUID")),
+               "product": text_attribute(raw, device.driver, ("productName", "product"))}
+        return {key: value for key, value in out.items() if value}

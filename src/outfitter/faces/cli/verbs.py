@@ -11,11 +11,12 @@ import click
 
 from outfitter.api import kinds, machine, patch
 from outfitter.api.kinds import Kind, Object
-from outfitter.errors import BadRequest, Expired, NotFound, Refused, Unavailable
-from outfitter.faces.cli import show
+from outfitter.errors import BadRequest, Expired, Forbidden, NotFound, Refused, Unavailable
+from outfitter.faces.cli import known, moments, sentences, show
 from outfitter.faces.cli.client import Client, documents, kind_named, targets
 from outfitter.launcher import domain
 from outfitter.scheduling import explain, plugins
+from outfitter.scheduling.facts import Facts
 
 NIL = "00000000-0000-0000-0000-000000000000"
 
@@ -143,7 +144,7 @@ async def describe(client: Client, words: Sequence[str]) -> None:
         obj = await client.store.get(kind, name, client.place(kind))
         lines = await show.description(client, kind, obj)
         if kind in EXPLAINED:
-            lines += ["Why:", *(f"  {line}" for line in EXPLAINED[kind](await facts(client), obj))]
+            lines += ["Why:", *(f"  {line}" for line in EXPLAINED[kind](await facts(client), obj).text())]
         show.say([*([""] if number else []), *lines])
 
 
@@ -151,10 +152,20 @@ EXPLAINED = {kinds.INSTANCE: explain.instance, kinds.POD: explain.pod, kinds.RES
 WORDS = {"vm": kinds.INSTANCE, "claim": kinds.RESOURCE_CLAIM}
 
 
-async def why(client: Client, words: Sequence[str]) -> None:
+async def why(client: Client, words: Sequence[str], *, long: bool, how: str) -> None:
+    there: Facts | None = None
+    answers = []
     for kind, name in _questions(words):
         found, obj = await _find(client, kind, name)
-        show.say(EXPLAINED[found](await facts(client), obj))
+        there = there or await facts(client)
+        answers.append(EXPLAINED[found](there, obj))
+    if how == "json":
+        said = [answer.to_object(long=long) for answer in answers]
+        click.echo(json.dumps(said[0] if len(said) == 1 else said, indent=2))
+        return
+    now = moments.now()
+    sentences.say(moments.spoken(line, now) for answer in answers
+                  for line in answer.text(long=long, more=f"outfit why {answer.about} --long"))
 
 
 def _questions(words: Sequence[str]) -> list[tuple[Kind | None, str]]:
@@ -188,14 +199,24 @@ async def _find(client: Client, kind: Kind | None, name: str) -> tuple[Kind, Obj
     raise NotFound(f"there is no machine, pod or claim {name!r} in namespace {client.namespace}")
 
 
-async def facts(client: Client) -> explain.Facts:
-    async def everything(kind: Kind) -> list[Object]:
-        return (await client.store.list(kind)).items
+async def facts(client: Client) -> Facts:
+    """All that an answer may need. A cluster need not know all of our kinds, and not everybody may read all of them."""
+    unread: list[str] = []
 
-    instances, pods, claims, classes, slices, pages, nodes = await asyncio.gather(*map(everything, (
+    async def those(kind: Kind) -> list[Object]:
+        try:
+            return await known.listed(client, kind)
+        except Forbidden:
+            if not kind.namespaced:
+                unread.append(kind.plural)
+                return []
+            return (await client.store.list(kind, client.namespace)).items  # those of others count as not there
+
+    instances, pods, claims, classes, slices, pages, nodes, templates = await asyncio.gather(*map(those, (
         kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS, kinds.RESOURCE_SLICE, kinds.LEDGER_PAGE,
-        kinds.NODE)))
-    return explain.Facts(instances, pods, claims, classes, slices, pages, nodes, plugins.load(plugins.left_out()))
+        kinds.NODE, kinds.RESOURCE_CLAIM_TEMPLATE)))
+    return Facts(instances, pods, claims, classes, slices, pages, nodes, plugins.load(plugins.left_out()), templates,
+                         tuple(unread))
 
 
 async def domxml(client: Client, word: str) -> None:

@@ -1,0 +1,99 @@
+"""All that an answer to "why" may need, read at about one moment, and the look-ups in it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from outfitter.api import kinds, machine
+from outfitter.api.device import DeviceId
+from outfitter.api.kinds import Object
+from outfitter.api.page import Booking, Page
+from outfitter.scheduling.fit import Used
+from outfitter.scheduling.index import Index
+from outfitter.scheduling.plugins import NOBODY, Plugins
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Objects as the store has them."""
+
+    instances: Sequence[Object]
+    pods: Sequence[Object]
+    claims: Sequence[Object]
+    classes: Sequence[Object]
+    slices: Sequence[Object]
+    pages: Sequence[Object]
+    nodes: Sequence[Object]
+    plugins: Plugins = NOBODY
+    templates: Sequence[Object] = ()
+    unread: tuple[str, ...] = ()  # kinds that the one who asks may not read, by their plural
+
+    def claim(self, namespace: str, name: str) -> Object | None:
+        return self._claims.get((namespace, name))
+
+    def class_(self, name: str) -> Object | None:
+        return _named(self.classes, "", name)
+
+    def template(self, namespace: str, name: str) -> Object | None:
+        return _named(self.templates, namespace, name)
+
+    def node(self, name: str) -> Object | None:
+        return _named(self.nodes, "", name)
+
+    def bookings(self, uid: str) -> list[tuple[str, Booking]]:
+        return [(page.host, booking) for page in map(Page, self.pages) for booking in page.of(uid)]
+
+    @functools.cached_property
+    def index(self) -> Index:
+        """What is published and held. What a claim was given and no page tells of (drivers of others) is held as well."""
+        index = Index.of(self.slices, map(Page, self.pages), self.nodes)
+        for claim in self.claims:
+            for result, why in self._unpaged(claim):
+                index.held.add({"devices": {"results": [result]}}, why)
+        return index
+
+    @functools.cached_property
+    def used(self) -> Used:
+        return Used(self.pods)
+
+    @functools.cached_property
+    def _claims(self) -> dict[tuple[str, str], Object]:
+        """The first of a name counts: what a plan brings along stands before what is there."""
+        return {(claim["metadata"].get("namespace", ""), claim["metadata"]["name"]): claim for claim in reversed(self.claims)}
+
+    @functools.cached_property
+    def _booked(self) -> set[tuple[DeviceId, str]]:
+        return {(booking.device, booking.holder.uid) for page in map(Page, self.pages) for booking in page.bookings}
+
+    def _unpaged(self, claim: Object) -> Iterator[tuple[Object, str]]:
+        given = (claim.get("status") or {}).get("allocation") or {}
+        for result in (given.get("devices") or {}).get("results") or ():
+            device = DeviceId(result["driver"], result["pool"], result["device"])
+            if (device, claim["metadata"].get("uid", "")) not in self._booked:
+                since = given.get("allocationTimestamp")
+                yield result, f"held by {self.user(claim)}" + (f" since {since}" if since else "")
+
+    def user(self, claim: Object) -> str:
+        """For whom a claim has its devices, as a page would say it."""
+        meta = claim["metadata"]
+        users = (claim.get("status") or {}).get("reservedFor") or ()
+        reserved = next((one for one in users if one.get("resource") == "pods"), None)
+        if reserved is None:
+            return f"claim {meta['name']} in {meta['namespace']}"
+        found = _named(self.pods, meta["namespace"], reserved["name"])
+        who = machine_of(found) if found is not None else f"pod/{reserved['name']}"
+        return f"{who} (claim {meta['name']}) in {meta['namespace']}"
+
+
+def _named(objects: Sequence[Object], namespace: str, name: str) -> Object | None:
+    return next((obj for obj in objects
+                 if (obj["metadata"].get("namespace", ""), obj["metadata"]["name"]) == (namespace, name)), None)
+
+
+def machine_of(pod: Mapping[str, Any]) -> str:
+    """A pod as people call it: "vmi/blue" for that in which a machine runs, else "pod/web"."""
+    owner = machine.owner(pod, kinds.INSTANCE.kind)
+    return f"vmi/{owner['name']}" if owner else f"pod/{pod['metadata']['name']}"

@@ -1,0 +1,88 @@
+"""What would help somebody who waits: tried out on the nearest hosts, as if others had let go, and told only if it is true."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from outfitter.api.kinds import Object
+from outfitter.api.page import MARKS, Page
+from outfitter.scheduling import crowd
+from outfitter.scheduling.asks import Classes
+from outfitter.scheduling.fit import Used
+from outfitter.scheduling.hosts import SAID_BY_PAGE
+from outfitter.scheduling.index import Index
+from outfitter.scheduling.place import TAKEN, Claims, Placement, Waiting, place
+
+HOSTS = 5  # the nearest, that are tried
+HOLDERS = 8  # of a host
+MOST = 3  # ways that are told
+UNDONE = {"reserved": "unreserve", "quarantined": "restore", "unclean": "clear"}  # a mark -> what takes it away
+Fits = Callable[[Page], bool]
+
+
+def ways(
+    pod: Mapping[str, Any], claims: Claims, classes: Classes, waiting: Waiting, *, slices: Sequence[Object],
+    pages: Sequence[Object], index: Index, used: Used,
+) -> list[str]:
+    """At most a few, on the nearest hosts first."""
+    by_host = {page["metadata"]["name"]: page for page in pages}
+    out: list[str] = []
+    for host, refusal in crowd.by_distance(waiting.hosts)[:HOSTS]:
+        if refusal.found is None or refusal.far[0] != 1:
+            continue
+        here = [_bare(part) for part in slices if part["spec"].get("nodeName") == host]
+
+        def fits(changed: Page, here: Sequence[Object] = here, host: str = host) -> bool:
+            alone = Index.of(here, [changed], [index.node(host)])
+            return isinstance(place(dict(pod), claims, classes, alone, used), Placement)
+
+        page = Page(by_host.get(host) or Page.blank(host))
+        wanted = {one.device for one in refusal.found.blocking if one.code in TAKEN}
+        found = [*_unmarked(page, wanted, fits), *_let_go(page, fits)]
+        if not found and not fits(Page(Page.blank(host))):
+            found = [f"{host} could not take it even if nobody held anything there: ask for less"]
+        out += found
+        if len(out) >= MOST:
+            break
+    return out[:MOST]
+
+
+def _bare(part: Object) -> Object:
+    """A slice without the taints that repeat what a page says: they go with what they repeat."""
+    spec = part["spec"]
+    devices = [{**device, "taints": [taint for taint in device["taints"] if taint["key"] not in SAID_BY_PAGE]}
+               if device.get("taints") else device for device in spec.get("devices") or ()]
+    return {**part, "spec": {**spec, "devices": devices}}
+
+
+def _unmarked(page: Page, wanted: set[str], fits: Fits) -> Iterator[str]:
+    for which in MARKS:
+        for mark in page.marks(which):
+            if mark.device.device in wanted and fits(Page(page.without_marks(which, {mark.device}))):
+                yield f"{page.host} could take it after: outfit device {UNDONE[which]} {page.host}/{mark.device.device}"
+                return
+
+
+def _let_go(page: Page, fits: Fits) -> Iterator[str]:
+    """Those whose end alone would do, else some whose end together would."""
+    who: dict[str, set[str]] = {}
+    for booking in page.bookings:
+        if booking.counted:
+            holder = booking.holder
+            name = (holder.purpose or f"{holder.kind} {holder.name}") + (f" in {holder.namespace}" if holder.namespace else "")
+            who.setdefault(name, set()).add(holder.uid)
+    tried = list(who)[:HOLDERS]
+    alone = [name for name in tried if fits(_without(page, who[name]))]
+    if alone:
+        more = [f"one of {len(alone) - crowd.NAMED} more"] if len(alone) > crowd.NAMED else []
+        yield f"{page.host} could take it once {' or '.join([*alone[:crowd.NAMED], *more])} ends"
+        return
+    for last in range(2, len(tried) + 1):
+        if fits(_without(page, {uid for name in tried[:last] for uid in who[name]})):
+            yield f"{page.host} could take it once {' and '.join(tried[:last])} end"
+            return
+
+
+def _without(page: Page, uids: set[str]) -> Page:
+    return Page(page.leaving(booking.key for booking in page.bookings if booking.holder.uid in uids))
