@@ -258,17 +258,18 @@ SPELLINGS = [["vmi/green"], ["vmi", "green"], ["green"], ["vm/green"], ["virtual
 @pytest.mark.parametrize("words", SPELLINGS, ids=" ".join)
 def test_why_in_every_spelling(say: Say, words: list[str]) -> None:
     out = say("why", *words).out
-    assert out.startswith("vmi/green is Scheduling: ")
-    assert "held by vmi/blue" in out
+    assert out.startswith("vmi/green waits: 0/1 hosts are available: ")
+    assert "held by vmi/blue since" in out
 
 
 def test_why_of_pods_and_claims(say: Say) -> None:
     pod = next(word for word in say("get", "pods", "-o", "name").out.split() if "blue" in word)
     claim = say("get", "resourceclaims", "-o", "name").out.split()[0].partition("/")[2]
-    assert "is on node-0" in say("why", pod).out
-    assert "is on node-0" in say("why", pod.partition("/")[2]).out
+    assert "runs on node-0: nothing is wrong" in say("why", pod).out
+    assert "runs on node-0: nothing is wrong" in say("why", pod.partition("/")[2]).out
     for words in ([f"claim/{claim}"], ["claim", claim], [f"resourceclaim/{claim}"], [claim]):
-        assert say("why", *words).out.startswith(f"claim {claim} holds\n  pci-0000-3b-00-0-vf0 on node-0")
+        assert say("why", *words).out.startswith(
+            f"claim/{claim} holds 1 device: nothing is wrong\n  pci-0000-3b-00-0-vf0 on node-0")
     both = say("why", "vmi", "blue", "green").out
     assert both == say("why", "vmi/blue", "vmi/green").out == say("why", "blue").out + say("why", "green").out
 
@@ -285,8 +286,9 @@ def test_a_plan_says_where_and_what_and_writes_nothing(say: Say) -> None:
     before = say("get", "vmi,pods,resourceclaims,pages", "-o", "name").out
     plain = say("plan", "-f", "-", stdin=NOBODY).out
     assert plain.startswith("vmi/plain would go to node-0 (pack: ")
-    again = say("plan", "-f", str(EXAMPLE)).out
-    assert "vmi/blue would wait: 0/1 hosts are available" in again
+    again = say("plan", "-f", str(EXAMPLE), code=1).out
+    assert "vmi/blue is there already, on node-0" in again
+    assert "vmi/green would wait: 0/1 hosts are available" in again
     assert "pci-0000-3b-00-0-vf0: held by vmi/blue" in again
     assert say("get", "vmi,pods,resourceclaims,pages", "-o", "name").out == before
     nothing = say("plan", "-f", str(EXAMPLE / "1-class.yaml"), code=1).err
@@ -312,7 +314,7 @@ spec:
   domain: {devices: {hostDevices: [{name: card, claimName: it, requestName: card}]}}
   resourceClaims: [{name: it, resourceClaimName: whole}]
 """
-    out = say("plan", "-f", "-", stdin=wanted).out
+    out = say("plan", "-f", "-", stdin=wanted, code=1).out
     assert "vmi/big would wait: 0/1 hosts are available" in out
     assert "none of its 1 devices is what request card (card) asks for" in out
 

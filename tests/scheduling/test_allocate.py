@@ -198,7 +198,7 @@ def test_a_refusal_says_of_each_device_what_is_wrong_with_it() -> None:
     assert found.details == (
         "a: held by vmi/blue (claim train)",
         "b: tainted broken=fan:NoSchedule, which request r0 does not tolerate",
-        "c: is not what request r0 asks for",
+        'c: request r0 wants model == "x"; it says model y',
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from outfitter.api import machine
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, Mark, Marks, Page, State
-from outfitter.scheduling import explain
+from outfitter.scheduling import crowd, explain
 from outfitter.scheduling.fit import Used
 from outfitter.scheduling.index import Index
 from outfitter.scheduling.place import Placement, Refusal, Waiting, place, results
@@ -102,6 +102,7 @@ def taking(device: Object, amount: int) -> Object:
 
 CARD = [taking(dev("pf", **PF), 2), taking(dev("vf0", **VF), 1), taking(dev("vf1", **VF), 1)]
 SHORT = f"the devices share functions of card ({DRIVER}/n), of which too little is left"
+NO_VF, NO_PF = 'class vf wants kind == "VF"; it says kind PF', 'request card wants kind == "PF"; it says kind VF'
 WHOLE = ask("card", deviceClassName="any", expression=f'device.attributes["{DRIVER}"].kind == "PF"')
 PICKS = {
     "the first that fits, in the order of publishing": Pick(
@@ -118,15 +119,15 @@ PICKS = {
                      details=[f"a: {HELD}"]),
     "too few": Pick([ask("nic", count=3)], [dev("a", **VF), dev("b", **VF), dev("c", **PF)], held={"b": "train"},
                     says="request nic wants 3: 2 match, 1 free",
-                    details=[f"b: {HELD}", "c: is not what request nic asks for"]),
+                    details=[f"b: {HELD}", f"c: {NO_VF}"]),
     "too few, and all are free": Pick([ask("nic", count=2)], [dev("a", **VF), dev("b", **PF)],
-                                      says="request nic wants 2: 1 match, 1 free", details=["b: is not what"]),
+                                      says="request nic wants 2: 1 match, 1 free", details=[f"b: {NO_VF}"]),
     "what is held is told first, the rest as it was published": Pick(
         [ask("nic")], [dev("c", **PF), dev("a", **PF), dev("z", **VF), dev("b", **VF)], held={"z": "train", "b": "train"},
-        says="request nic wants 1: 2 match, 0 free", details=[f"z: {HELD}", f"b: {HELD}", "c: is not what", "a: is not what"]),
+        says="request nic wants 1: 2 match, 0 free", details=[f"z: {HELD}", f"b: {HELD}", f"c: {NO_VF}", f"a: {NO_VF}"]),
     "none is of the kind": Pick([ask("nic")], [dev("a", **PF), dev("b", **PF)],
                                 says="none of its 2 devices is what request nic (vf) asks for",
-                                details=["a: is not what request nic asks for", "b: is not what request nic asks for"]),
+                                details=[f"a: {NO_VF}", f"b: {NO_VF}"]),
     "nothing published": Pick([ask("nic")], [], says="it publishes no devices"),
     "the second request gets nothing": Pick(
         [ask("x"), ask("y")], [dev("a", **VF)], says="the requests want 2 devices together, and 1 free ones match"),
@@ -156,14 +157,15 @@ PICKS = {
         [WHOLE], CARD, gives=[("card", "pf")], counters={"functions": 2}),
     "a held function keeps the card from being given whole": Pick(
         [WHOLE], CARD, counters={"functions": 2}, held={"vf1": "train"}, says=SHORT,
-        details=[f"pf: excluded by vf1 ({HELD}), with which it shares card", "vf0: is not", "vf1: is not"]),
+        details=[f"pf: excluded by vf1 ({HELD}), with which it shares card", f"vf0: {NO_PF}", f"vf1: {NO_PF}"]),
     "the whole card keeps its functions from being given": Pick(
         [ask("nic")], CARD, counters={"functions": 2}, held={"pf": "train"}, says=SHORT,
-        details=[f"vf0: excluded by pf ({HELD})", f"vf1: excluded by pf ({HELD})", "pf: is not"]),
+        details=[f"vf0: excluded by pf ({HELD})", f"vf1: excluded by pf ({HELD})", f"pf: {NO_VF}"]),
     "one function beside another": Pick([ask("nic")], CARD, gives=[("nic", "vf1")], counters={"functions": 2},
                                         held={"vf0": "train"}),
     "the card and its functions exclude each other in one claim": Pick(
-        [ask("nic"), WHOLE], CARD, counters={"functions": 2}, says=SHORT, details=["pf: is not", "vf0: is not", "vf1: is not"]),
+        [ask("nic"), WHOLE], CARD, counters={"functions": 2}, says=SHORT,
+        details=[f"pf: {NO_VF}", f"vf0: {NO_PF}", f"vf1: {NO_PF}"]),
     "a counter that is no number": Pick(
         [ask("nic")], [taking(dev("vf0", **VF), "many")], counters={"functions": 2},  # type: ignore[arg-type]
         says=f"pool {DRIVER}/n is being updated",
@@ -306,8 +308,26 @@ PLACES = {
         pod("c"), [claim("c")], [A], [node("a", ready=None)], host="a", gives={"c": ["a0"]}),
     "many hosts, a short sentence": Place(
         pod("c"), [claim("c")], [], [node(name) for name in "abcde"],
-        says="0/5 hosts are available: a: it publishes no devices; b: it publishes no devices; c: it publishes no devices; "
-             "and 2 more"),
+        says="0/5 hosts are available: a, b, c: it publishes no devices; and 2 more"),
+    "hosts with such devices are told of first": Place(
+        pod("c"), [claim("c")], [part("d", dev("d0", **VF))], [node(name) for name in "abcdef"],
+        [page("d", ("d0", "train"))],
+        says=f"0/6 hosts are available: d: request nic wants 1: 1 match, 0 free (d0: {HELD}); 5 have no such devices"),
+    "those that would take the pod first": Place(
+        pod("c"), [claim("c")], [part(name, dev("x", **VF)) for name in "abcdef"],
+        [node(name, cordoned=name in "abcd") for name in "abcdef"], [page("e", ("x", "train")), page("f", ("x", "train"))],
+        says="0/6 hosts are available: a: it takes no new pods (cordoned); e, f: request nic wants 1: 1 match, 0 free "
+             f"(x: {HELD}); and 3 more"),
+    "never longer than a condition": Place(
+        pod("c"), [claim("c")], [part(name * 200, dev("d" * 60 + str(n), **VF)) for n, name in enumerate("abcd")],
+        [node(name * 200) for name in "abcd"],
+        [page(name * 200, ("d" * 60 + str(n), "t" * 200)) for n, name in enumerate("abcd")], says="LONG"),
+    "too few on one NUMA node": Place(
+        pod("c"), [{**claim("c", ask("nic", count=2)), "spec": {"devices": {
+            "requests": [ask("nic", count=2)], "constraints": [{"matchAttribute": f"{DRIVER}/numa"}]}}}],
+        [part("a", *(dev(f"a{n}", kind="VF", numa=n // 2) for n in range(4)))], [node("a")],
+        [page("a", ("a0", "train"), ("a3", "train"))],
+        says=f"{NONE}numa 0 has 1 free, numa 1 has 1 free; 2 wanted together (matchAttribute numa) (a0: {HELD}; a3: {HELD})"),
     "a claim that does not exist": Place(
         pod("c"), [], [A], NODES, says='claim "c" (resourceClaims entry entry-c) does not exist'),
     "a claim that is not made yet": Place(
@@ -356,7 +376,11 @@ def test_place(name: str) -> None:
                     Index.of(case.slices, case.pages, case.nodes), Used())
     if case.says:
         assert isinstance(verdict, Waiting)
-        assert verdict.summary == case.says
+        assert len(verdict.summary) <= 1000
+        if case.says == "LONG":
+            assert verdict.summary.endswith("...; and 1 more")
+        else:
+            assert verdict.summary == case.says
         return
     assert isinstance(verdict, Placement), verdict
     assert verdict.host == case.host
@@ -383,12 +407,32 @@ def test_claims_of_one_pod_do_not_share_a_card() -> None:
     assert isinstance(found, Waiting)
 
 
-def test_the_long_answer() -> None:
-    found = placed(pod("c"), [claim("c")], Index.of([A], [page("a", ("a0", "train"))], [node("a"), node("b")]))
+def test_many_hosts_in_few_lines() -> None:
+    names = [f"n{number}" for number in range(40)]
+    slices = [part(name, dev("x", kind="VF" if number < 5 else "PF")) for number, name in enumerate(names)]
+    nodes = [node(name, cordoned=name == "n4") for name in names]
+    found = placed(pod("c"), [claim("c")], Index.of(slices, [page(name, ("x", "train")) for name in names[:4]], nodes),
+                   everybody=True)
     assert isinstance(found, Waiting)
-    assert found.lines() == ["0/2 hosts are available", "  a: request nic wants 1: 1 match, 0 free", f"    a0: {HELD}",
-                             "  b: it publishes no devices"]
-    assert Waiting("claim c is being deleted").lines() == ["claim c is being deleted"]
+    assert crowd.short(found.hosts) == [
+        "4 hosts (n0, n1, n2, n3): request nic wants 1: 1 match, 0 free",
+        "n4: it takes no new pods (cordoned)",
+        "35 hosts (n5, n6, n7 and 32 more): none of their devices is what request nic (vf) asks for"]
+    long = crowd.long(found.hosts)
+    assert long[:3] == ["n0: request nic wants 1: 1 match, 0 free", f"  x: {HELD}", "n1: request nic wants 1: 1 match, 0 free"]
+    assert long[-1] == "20 hosts (n20, n21, n22 and 17 more): none of their devices is what request nic (vf) asks for"
+    assert f"  x: {NO_VF}" in long
+
+
+def test_counting_says_what_a_search_would_say() -> None:
+    """Of a host that counting can judge the sentence is the same, and the search is made when its devices are asked for."""
+    for devices, held in (([dev("a", **VF)], ["a"]), ([dev("a", **PF)], []), ([dev("a", **VF), dev("b", **VF)], ["a"])):
+        index = Index.of([part("n", *devices)], [page("n", *((name, "train") for name in held))], [node("n")])
+        found = placed(pod("c"), [claim("c", ask("nic", count=2))], index, everybody=True)
+        assert isinstance(found, Waiting)
+        refusal = found.hosts[0][1]
+        assert refusal.found is not None
+        assert refusal.summary == refusal.found.summary
 
 
 @pytest.mark.parametrize(("condition", "says"), {
@@ -488,49 +532,131 @@ def launcher(**more: Any) -> Object:
 
 GIVEN = {"hostDeviceStatuses": [{"name": "nic0", "deviceResourceClaimStatus": {
     "name": "a0", "resourceClaimName": "c", "attributes": {"pciAddress": "0000:3b:01.0"}}}]}
-ANSWERS: dict[str, tuple[list[str], list[str]]] = {
+ANSWERS: dict[str, tuple[explain.Answer, str, list[str]]] = {
     "a machine that runs": (
-        explain.instance(facts(), instance(phase="Running", nodeName="a", deviceStatus=GIVEN)),
-        ["vmi/blue runs on a", "  nic0: a0 at 0000:3b:01.0 (claim c)"]),
+        explain.instance(facts(), instance(phase="Running", nodeName="a", deviceStatus=GIVEN)), "Running",
+        ["vmi/blue runs on a: nothing is wrong", "  nic0: a0 at 0000:3b:01.0 (claim c)"]),
     "a machine without a pod": (
         explain.instance(facts(), instance(conditions=[{"type": "Synchronized", "status": "False", "message": "no room"}])),
-        ["vmi/blue has no pod yet: no room"]),
+        "Waiting pod", ["vmi/blue has no pod yet: no room"]),
     "a machine that failed": (
-        explain.instance(facts(), instance(phase="Failed", conditions=[{"type": "Ready", "message": "gone"}])),
+        explain.instance(facts(), instance(phase="Failed", conditions=[{"type": "Ready", "message": "gone"}])), "Failed",
         ["vmi/blue has failed: gone"]),
     "a machine that waits for a device": (
         explain.instance(facts(launcher(), claims=[claim("c")], pages=[page("a", ("a0", "train"))]),
-                         instance(phase="Scheduling")),
-        ["vmi/blue is Scheduling: pod/pod waits: 0/1 hosts are available",
-         "  a: request nic wants 1: 1 match, 0 free",
-         f"    a0: {HELD}"]),
+                         instance(phase="Scheduling")), "Waiting devices",
+        ["vmi/blue waits: 0/1 hosts are available: the devices that it asks for are there, but not to be had now",
+         f"  a: request nic wants 1: 1 match, 0 free (a0: held by vmi/train since {SINCE})",
+         "  -> a could take it once vmi/train ends"]),
     "a machine whose node says why": (
         explain.instance(facts(launcher(spec={"nodeName": "a"}, status={"phase": "Pending", "message": "a0 is held by x"}),
                                claims=[claim("c")], pages=[page("a", ("a0", "c"))]), instance(phase="Scheduling")),
+        "Waiting node",
         ["vmi/blue is Scheduling: pod/pod is on a and Pending: a0 is held by x",
          f"  a0 on a for request nic: booked since {SINCE}, by vmi/c", "  devices not known yet: nic0"]),
+    "a machine whose node prepares its device": (
+        explain.instance(facts(launcher(spec={"nodeName": "a"}, status={"phase": "Pending"}), claims=[claim("c")],
+                               pages=[page("a", ("a0", "c"))]), instance(phase="Scheduled", deviceStatus=GIVEN)),
+        "Waiting node",
+        ["vmi/blue is Scheduled: pod/pod is on a and Pending: the node agent there prepares a0",
+         f"  a0 on a for request nic: booked since {SINCE}, by vmi/c"]),
+    "a pod on a node that went": (
+        explain.pod(facts(), pod(nodeName="z")), "Waiting node", ["pod/pod is on z and Pending: there is no such node"]),
+    "a pod with scheduling gates": (
+        explain.pod(facts(), pod(schedulingGates=[{"name": "a.test/quota"}])), "Waiting gates",
+        ["pod/pod waits until its scheduling gates are taken away: a.test/quota",
+         "  -> whoever set them takes them out of spec.schedulingGates"]),
+    "a pod of somebody else's scheduler": (
+        explain.pod(facts(claims=[claim("c")]), pod("c", schedulerName="volcano")), "Waiting scheduler",
+        ["pod/pod waits for scheduler volcano, which is not ours", "  by what is published and held it fits on a",
+         "  -> see whether volcano runs, or take spec.schedulerName out"]),
+    "a pod that fits, and kube-scheduler says no": (
+        explain.pod(facts(claims=[claim("c")]), {**pod("c"), "status": {"conditions": [
+            {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: 1 too sunny."}]}}),
+        "Waiting scheduler",
+        ["pod/pod waits for default-scheduler; by what is published and held it fits on a",
+         "  default-scheduler says: 0/1 nodes are available: 1 too sunny."]),
+    "what a claim of another driver holds counts without a page": (
+        explain.pod(facts(claims=[claim("c"), claim("d", **allocated("a", "a0", users=["web"]))]), pod("c")), "Waiting devices",
+        ["pod/pod waits: 0/1 hosts are available: the devices that it asks for are there, but not to be had now",
+         "  a: request nic wants 1: 1 match, 0 free (a0: held by pod/web in here)"]),
     "a machine that is going": (
         explain.instance(facts(), {**instance(), "metadata": {**instance()["metadata"], "deletionTimestamp": SINCE,
-                                                              "finalizers": [machine.FINALIZER]}}),
+                                                              "finalizers": [machine.FINALIZER]}}), "Deleting end",
         [f"vmi/blue is being deleted since {SINCE}; it waits for foregroundDeleteVirtualMachine"]),
     "a pod that fits": (
-        explain.pod(facts(claims=[claim("c")]), launcher()), ["pod/pod fits on a and is about to be given it"]),
+        explain.pod(facts(claims=[claim("c")]), launcher()), "Fits scheduler",
+        ["pod/pod fits on a and is about to be given it"]),
+    "a pod whose claim is not there": (
+        explain.pod(facts(claims=[claim("cc")]), pod("c")), "Waiting claim",
+        ["pod/pod waits: claim c (resourceClaims entry entry-c) does not exist",
+         "  -> apply a ResourceClaim c in namespace here; did you mean cc?"]),
     "a claim that holds": (
-        explain.claim(facts(pages=[page("a", ("a0", "c"), state="prepared")]), claim("c")),
-        ["claim c holds", f"  a0 on a for request nic: prepared since {SINCE}, by vmi/c"]),
-    "a claim that was promised": (
-        explain.claim(facts(), claim("c", **allocated("a", "a0"))),
-        ["claim c was promised a/a0; the page of the host does not say so yet"]),
+        explain.claim(facts(pages=[page("a", ("a0", "c"), state="prepared")]), claim("c")), "Holding",
+        ["claim/c holds 1 device: nothing is wrong", f"  a0 on a for request nic: prepared since {SINCE}, by vmi/c"]),
+    "a claim of another driver that holds": (
+        explain.claim(facts(), claim("c", **allocated("a", "a0", users=["web"]))), "Holding",
+        ["claim/c holds 1 device for pod/web in here: nothing is wrong", f"  a0 of pool a ({DRIVER}) for request nic"]),
+    "a claim that is going": (
+        explain.claim(facts(), {**claim("c", **allocated("a", "a0", users=["web"])), "metadata": {
+            **claim("c")["metadata"], "deletionTimestamp": SINCE}}), "Deleting end",
+        [f"claim/c is being deleted since {SINCE}; it waits for pod/web to end"]),
     "a claim that nobody uses": (
-        explain.claim(facts(), claim("c")), ["claim c has no devices: no pod uses it, and devices are given when one does"]),
+        explain.claim(facts(), claim("c")), "Unused",
+        ["claim/c has no devices: no pod uses it, and devices are given when one does"]),
     "a claim whose pod waits": (
         explain.claim(facts(launcher(spec={"nodeSelector": {"zone": "east"}}), claims=[claim("c")]), claim("c")),
-        ["claim c has no devices: pod/pod waits: 0/1 hosts are available",
+        "Waiting devices",
+        ["claim/c has no devices: pod/pod waits: 0/1 hosts are available: no host takes it",
          "  a: nodeSelector wants zone=east; it has no such label"]),
 }
 
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_explain(name: str) -> None:
-    said, wanted = ANSWERS[name]
-    assert said == wanted
+    answer, state, wanted = ANSWERS[name]
+    assert answer.text() == wanted
+    assert f"{answer.state} {answer.waits_for}".strip() == state
+
+
+def test_an_answer_for_programs() -> None:
+    answer = explain.pod(facts(claims=[claim("c")], pages=[page("a", ("a0", "train"))]), pod("c"))
+    short, long = answer.to_object(), answer.to_object(long=True)
+    assert (short["state"], short["waitsFor"]) == ("Waiting", "devices")
+    assert short["reasons"] == [{"reason": "request nic wants 1: 1 match, 0 free", "hosts": ["a"]}]
+    assert "hosts" not in short
+    assert long["hosts"][0]["devices"] == [{"device": "a0", "request": "nic", "code": "held", "why": HELD}]
+
+
+def test_who_may_not_read_the_hosts_is_told_what_the_scheduler_said() -> None:
+    known = replace(facts(claims=[claim("c")]), unread=("nodes",))
+    told = {**pod("c"), "status": {"conditions": [{"type": "PodScheduled", "status": "False", "message": "no room"}]}}
+    assert explain.pod(known, told).text() == [
+        "pod/pod waits: no room", "  you may not read nodes, without which nobody can tell more; ask somebody who may"]
+
+
+RELIEF = {
+    "one of two": (1, {"a0": "red", "a1": "blue"}, {}, ["a could take it once vmi/red in here or vmi/blue in here ends"]),
+    "two together": (2, {"a0": "red", "a1": "blue"}, {}, ["a could take it once vmi/red in here and vmi/blue in here end"]),
+    "a mark": (2, {"a0": "red"}, {"a1": "reserved"}, []),
+    "a mark alone": (1, {"a0": "red"}, {"a1": "quarantined"}, [
+        "a could take it after: outfit device restore a/a1", "a could take it once vmi/red in here ends"]),
+}
+
+
+@pytest.mark.parametrize("name", RELIEF)
+def test_what_would_help_is_tried_out(name: str) -> None:
+    count, held, marks, wanted = RELIEF[name]
+    taken = page("a", *held.items())
+    for device, which in marks.items():
+        taken = Page(taken.with_marks(which, [Mark(DeviceId(DRIVER, "a", device), "", "admin", SINCE)]))  # type: ignore[arg-type]
+    known = replace(facts(claims=[claim("c", ask("nic", count=count))], pages=[taken]),
+                    slices=[part("a", dev("a0", **VF), dev("a1", **VF))])
+    assert list(explain.pod(known, pod("c")).todo) == wanted
+
+
+def test_what_can_never_be_is_told() -> None:
+    near = {**claim("c"), "spec": {"devices": {"requests": [ask("nic", count=2)],
+                                               "constraints": [{"matchAttribute": f"{DRIVER}/numa"}]}}}
+    known = replace(facts(claims=[near]), slices=[part("a", *(dev(f"a{n}", kind="VF", numa=n) for n in range(2)))])
+    assert explain.pod(known, pod("c")).todo == ("a could not take it even if nobody held anything there: ask for less",)

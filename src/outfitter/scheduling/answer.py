@@ -30,7 +30,7 @@ class Answer:
         if hosts and not long:
             body = [plain(line) for line in body]
         out = [f"{self.about} {self.sentence}", *(f"  {line}" for line in body), *(f"  -> {line}" for line in self.todo)]
-        if more and not long and any(refusal.found is not None for _, refusal in hosts):
+        if more and not long and any(refusal.seek is not None for _, refusal in hosts):
             out.append(f"  ({more} tells of each host and device)")
         return [line.replace(f" in {self.namespace} ", " ") for line in out]
 

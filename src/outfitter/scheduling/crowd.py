@@ -65,7 +65,7 @@ def headline(hosts: Sequence[tuple[str, Refusal]]) -> str:
     """What is wrong, seen from the nearest host."""
     nearest = min((refusal for _, refusal in hosts), key=lambda refusal: refusal.far)
     match nearest.far[0]:
-        case 1 if nearest.found is not None:
+        case 1 if nearest.seek is not None:
             return "the devices that it asks for are there, but not to be had now"
         case 2:
             return "no host has the devices that it asks for"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import functools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
@@ -27,6 +27,12 @@ from outfitter.scheduling.tolerations import unbearable
 FEATURES = Features(device_binding_and_status=False, list_type_attributes=True)  # nobody waits for binding conditions here
 REMEMBERED = 256  # columns that are kept
 Groups = tuple[int, ...]  # a mask of devices for each value of an attribute
+
+
+class Count(NamedTuple):
+    devices: int
+    match: int
+    free: int | None  # of those that match; None: counting does not tell
 
 
 class Index:
@@ -144,6 +150,16 @@ class Index:
             having = [(self._column(ask.selectors), 1 if ask.everything else ask.count) for ask in request]
             rows = [row for row in rows if any(masks[row].bit_count() >= count for masks, count in having)]
         return rows
+
+    def count(self, row: int, ask: Ask) -> Count | None:
+        """What counting knows of a request at a host; None where only a search can tell."""
+        site = self._sites[row]
+        if not site.devices or site.invalid or site.incomplete or site.fits(ask.selectors).wrong:
+            return None
+        mask = self._column(ask.selectors)[row]
+        plain = not (ask.everything or ask.admin or ask.tolerations or ask.capacity or ask.constraints
+                     or site.counted or site.shared or site.binding or site.lazy)
+        return Count(len(site.devices), mask.bit_count(), (mask & self._free[row]).bit_count() if plain else None)
 
     def counted(self, demands: Sequence[Demand]) -> bool:
         """Whether counting alone is the answer: one request of like kind, and nothing that only a search can tell."""

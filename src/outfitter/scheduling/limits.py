@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from outfitter.scheduling.constraints import State, Table
 
 if TYPE_CHECKING:
+    from outfitter.scheduling.asks import Ask
     from outfitter.scheduling.search import Point, Search, Step, Want
 
 Options = list[tuple["Step", list[tuple["Want", int]], int]]  # a request; its alternatives with what they can have; the least
@@ -46,14 +47,19 @@ def _enough(want: Want, mask: int) -> bool:
 
 
 def _short(having: Sequence[tuple[Want, int]], count: int) -> str:
-    parts = []
     if not any(want.fit for want, _ in having):
-        names = " nor ".join(f"request {want.ask.name} ({want.ask.class_['metadata']['name']})" for want, _ in having)
-        return f"none of its {count} devices is what {names} asks for"
-    for want, mask in having:
-        wanted = "all" if want.ask.everything else str(want.need)
-        parts.append(f"request {want.ask.name} wants {wanted}: {want.fit.bit_count()} match, {mask.bit_count()} free")
-    return "; ".join(parts)
+        return nothing_like([want.ask for want, _ in having], count)
+    return "; ".join(too_few(want.ask, want.fit.bit_count(), mask.bit_count()) for want, mask in having)
+
+
+def nothing_like(asks: Sequence[Ask], count: int) -> str:
+    """No device is what a request asks for, whichever alternative is taken."""
+    names = " nor ".join(f"request {ask.name} ({ask.class_['metadata']['name']})" for ask in asks)
+    return f"none of its {count} devices is what {names} asks for"
+
+
+def too_few(ask: Ask, match: int, free: int) -> str:
+    return f"request {ask.name} wants {'all' if ask.everything else ask.count}: {match} match, {free} free"
 
 
 def _crowded(search: Search, options: Options) -> str | None:

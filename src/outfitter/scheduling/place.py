@@ -3,9 +3,10 @@ host and each device."""
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from outfitter.api import allocation, machine
@@ -14,6 +15,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.page import MARKS
 from outfitter.errors import Invalid, Unsatisfiable
 from outfitter.scheduling import allocate as allocator
+from outfitter.scheduling import limits
 from outfitter.scheduling.asks import Classes, Demand, demand
 from outfitter.scheduling.fit import Need, Rooms, Used
 from outfitter.scheduling.index import Index
@@ -29,19 +31,25 @@ LONGEST = 1000  # letters of the one sentence: it stands in conditions and event
 NOWHERE: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Refusal:
     """Why a host cannot take a pod: a sentence, and on request what is wrong with each of its devices."""
 
     summary: str
     far: tuple[int, ...] = (0,)  # how far the host is from taking it: the smaller, the nearer
-    found: allocator.Refusal | None = None  # None: it was not for its devices
+    seek: Callable[[], object] | None = field(default=None, repr=False, compare=False)  # None: it was not for its devices
+
+    @functools.cached_property
+    def found(self) -> allocator.Refusal | None:
+        """The search that failed; made when somebody wants to know more."""
+        found = self.seek() if self.seek is not None else None
+        return found if isinstance(found, allocator.Refusal) else None
 
     @property
     def obstacles(self) -> tuple[Obstacle, ...]:
-        """What is wrong with each device, those first that somebody has."""
+        """What is wrong with each device: those first that somebody has, those last that are something else."""
         there = self.found.obstacles if self.found is not None else ()
-        return tuple(sorted(there, key=lambda one: (bool(one.device), one.code != "held")))
+        return tuple(sorted(there, key=lambda one: (bool(one.device), one.code == "selector", one.code != "held", -one.passed)))
 
     @property
     def details(self) -> tuple[str, ...]:
@@ -208,6 +216,8 @@ class _Placer:
         """`could`: it seems to have the devices."""
         if unfit := self._unfit(host):
             return replace(unfit, far=(1, 1)) if could and len(unfit.far) > 1 else unfit
+        if counted := self._by_counting(row, host):
+            return counted
         found = self._allocate(host)
         if isinstance(found, allocator.Allocated):
             minds = self.plugins.refusals(self.pod, self.index.node(host), list(self._given(row, found)))
@@ -215,7 +225,29 @@ class _Placer:
         if isinstance(found, Refusal):
             return found
         unmatched, unfree = found.lacking
-        return Refusal(found.summary, (2, unmatched, unfree) if unmatched else (1, unfree), found)
+        return Refusal(found.summary, _far(unmatched, unfree), lambda: found)
+
+    def _by_counting(self, row: int, host: str) -> Refusal | None:
+        """What a search would say, where counting can say it: of thousands of hosts few are worth a search."""
+        unlike, short, unmatched, unfree = "", "", 0, 0
+        for request in (request for one in self.demands for request in one.requests):
+            counts = [self.index.count(row, ask) for ask in request]
+            there = [count for count in counts if count is not None]
+            if len(there) < len(counts) or any(ask.everything for ask in request):
+                return None
+            least = min(max(ask.count - count.match, 0) for ask, count in zip(request, there, strict=True))
+            unmatched += least
+            if not any(count.match for count in there) and least:
+                unlike = unlike or limits.nothing_like(request, there[0].devices)
+            elif len(request) == 1 and there[0].free is not None and there[0].free < request[0].count:
+                unfree += request[0].count - there[0].free
+                short = short or limits.too_few(request[0], there[0].match, there[0].free)
+        return Refusal(unlike or short, _far(unmatched, unfree), lambda: self._allocate(host)) if unlike or short else None
+
+
+def _far(unmatched: int, unfree: int) -> tuple[int, ...]:
+    """A host is nearer if it has the devices and others have them, than if it never had them."""
+    return (2, unmatched, unfree) if unmatched else (1, unfree)
 
 
 def _strangers(claim: Object, pod: Object) -> list[str]:

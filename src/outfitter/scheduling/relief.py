@@ -29,7 +29,7 @@ def ways(
     by_host = {page["metadata"]["name"]: page for page in pages}
     out: list[str] = []
     for host, refusal in crowd.by_distance(waiting.hosts)[:HOSTS]:
-        if refusal.found is None or refusal.far[0] != 1:
+        if refusal.seek is None or refusal.far[0] != 1:
             continue
         here = [_bare(part) for part in slices if part["spec"].get("nodeName") == host]
 
@@ -38,7 +38,8 @@ def ways(
             return isinstance(place(dict(pod), claims, classes, alone, used), Placement)
 
         page = Page(by_host.get(host) or Page.blank(host))
-        wanted = {one.device for one in refusal.found.blocking if one.code in TAKEN}
+        taken = refusal.found.blocking if refusal.found is not None else ()
+        wanted = {one.device for one in taken if one.code in TAKEN}
         found = [*_unmarked(page, wanted, fits), *_let_go(page, fits)]
         if not found and not fits(Page(Page.blank(host))):
             found = [f"{host} could not take it even if nobody held anything there: ask for less"]

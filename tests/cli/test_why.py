@@ -1,0 +1,264 @@
+"""`outfit why` and `outfit plan` on hosts where machines are stuck for every kind of reason, as a person types it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outfitter.api import conditions, kinds
+from outfitter.api.kinds import Object
+from tests.e2e.process import Typed, Up, typed, until
+
+Say = Callable[..., str]
+HOSTS = """
+hosts:
+  - name: net-a
+    labels: {rack: r1}
+    numa: [{id: 0, cpus: "0-7", memory: 16Gi}, {id: 1, cpus: "8-15", memory: 16Gi}]
+    pci:
+      - {address: 0000:3b:00.0, vendor: 8086, product: 1592, class: 020000, driver: ice, numa: 0, pcieRoot: pci0000:3a,
+         vfs: {count: 2, total: 64, product: 1889, driver: vfio-pci}}
+      - {address: 0000:d8:00.0, vendor: 15b3, product: 101d, class: 020000, driver: mlx5_core, numa: 1, pcieRoot: pci0000:d7,
+         vfs: {count: 2, total: 16, product: 101e, driver: vfio-pci}}
+  - name: gpu-a
+    labels: {rack: r2}
+    numa: [{id: 0, cpus: "0-7", memory: 16Gi}]
+    pci:
+      - {address: 0000:65:00.0, vendor: 10de, product: 2204, class: 030000, numa: 0, pcieRoot: pci0000:64, driver: vfio-pci}
+"""
+ATTRIBUTES = 'device.attributes["pci.outfitter.dev"]'
+VF, GPU = f'{ATTRIBUTES}.kind == "VF"', f'{ATTRIBUTES}.vendor == "10de"'
+GPU_NAME = "pci-0000-64-65-00-0"
+VFS = [f"pci-0000-{card}-vf{number}" for card in ("3a-3b-00-0", "d7-d8-00-0") for number in (0, 1)]
+
+
+def class_(name: str, expression: str) -> Object:
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name}, "spec": {
+        "selectors": [{"cel": {"expression": f'device.driver == "pci.outfitter.dev" && {expression}'}}]}}
+
+
+def template(name: str, class_name: str, *constraints: Object, **exactly: Any) -> Object:
+    requests = [{"name": "it", "exactly": {"deviceClassName": class_name, **exactly}}]
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": name}, "spec": {
+        "spec": {"devices": {"requests": requests, "constraints": list(constraints)}}}}
+
+
+def machine(name: str, template_name: str, memory: str = "1Gi", **spec: Any) -> Object:
+    return {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": name}, "spec": {
+        "resourceClaims": [{"name": "dev", "resourceClaimTemplateName": template_name}],
+        "domain": {"memory": {"guest": memory},
+                   "devices": {"hostDevices": [{"name": "d0", "claimName": "dev", "requestName": "it"}]}}, **spec}}
+
+
+def listed(*objects: Object) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+
+
+THINGS = listed(
+    class_("vf", VF), class_("gpu", GPU), template("one-vf", "vf"), template("one-gpu", "gpu"),
+    template("three-near", "vf", {"matchAttribute": "resource.kubernetes.io/numaNode"}, count=3),
+    template("a100", "gpu", selectors=[{"cel": {"expression": f'{ATTRIBUTES}.product == "20b0"'}}]),
+    template("no-class", "gpus"), template("two-vfs", "vf", count=2))
+STUCK = listed(
+    machine("gpu2", "one-gpu"), machine("near", "three-near"), machine("a100", "a100"), machine("noclass", "no-class"),
+    machine("notemplate", "one-vff"), machine("foreign", "one-vf", schedulerName="volcano"),
+    machine("far", "one-vf", nodeSelector={"rack": "r9"}), machine("huge", "one-vf", memory="100Gi"),
+    machine("marked", "one-vf", nodeSelector={"rack": "r1"}))
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """gpu1 has the only GPU, all VFs are out of service, and everybody else is stuck."""
+    folder = tmp_path_factory.mktemp("why")
+    (folder / "hosts.yaml").write_text(HOSTS)
+    with Up(folder / "data", simulate=str(folder / "hosts.yaml")) as running:
+        def do(*words: str, stdin: str = "") -> str:
+            done = typed(*words, kubeconfig=running.kubeconfig, stdin=stdin)
+            assert done.code == 0, done
+            return done.out
+
+        do("apply", "-f", "-", stdin=THINGS)
+        do("device", "reserve", *(f"net-a/{name}" for name in VFS[:3]), "--reason", "maintenance")
+        do("device", "quarantine", f"net-a/{VFS[3]}", "--reason", "fell off the bus")
+        do("apply", "-f", "-", stdin=listed(machine("gpu1", "one-gpu")))
+        until(lambda: "Running" in do("get", "vmi", "gpu1"), "gpu1 runs")
+        do("apply", "-f", "-", stdin=STUCK)
+        until(lambda: do("get", "vmi").count("Scheduling") == 9, "everybody else waits")
+        until(lambda: all(condition(running, name) for name in ("gpu2", "near", "a100", "noclass", "far", "huge", "marked")),
+              "the scheduler has spoken of all of them")
+        yield running
+
+
+@pytest.fixture
+def say(up: Up) -> Say:
+    def run(*words: str, stdin: str = "", code: int = 0) -> str:
+        done: Typed = typed(*words, kubeconfig=up.kubeconfig, stdin=stdin)
+        assert done.code == code, f"outfit {' '.join(words)}: {done}"
+        return done.out
+
+    return run
+
+
+def condition(up: Up, name: str) -> str:
+    async def read() -> str:
+        store = up.store()
+        try:
+            found = conditions.find(await store.get(kinds.INSTANCE, name, "default"), "PodScheduled")
+        finally:
+            await store.close()
+        return str((found or {}).get("message") or "")
+
+    return asyncio.run(read())
+
+
+@dataclass(frozen=True)
+class Stuck:
+    says: tuple[str, ...]  # lines of the short answer, as patterns
+    condition: str = ""  # what the machine's condition says, as a pattern
+    waits_for: str = "devices"
+
+
+THERE = "0/2 hosts are available: the devices that it asks for are there, but not to be had now"
+SITUATIONS = {
+    "gpu2": Stuck((
+        f"vmi/gpu2 waits: {THERE}",
+        rf"  gpu-a: request it wants 1: 1 match, 0 free \({GPU_NAME}: held by vmi/gpu1 since \d\d:\d\d\)",
+        r"  net-a: none of its 4 devices is what request it \(gpu\) asks for",
+        "  -> gpu-a could take it once vmi/gpu1 ends",
+        r"  \(outfit why vmi/gpu2 --long tells of each host and device\)"),
+        rf"gpu-a: request it wants 1: 1 match, 0 free \({GPU_NAME}: held by vmi/gpu1 \(claim .*\) in default since 20.*Z\)"),
+    "a100": Stuck((
+        "vmi/a100 waits: 0/2 hosts are available: no host has the devices that it asks for",
+        r"  2 hosts \(gpu-a, net-a\): none of their devices is what request it \(gpu\) asks for",
+        f'  nearest device: {GPU_NAME} of gpu-a: request it wants product == "20b0"; it says product 2204',
+        r"  \(outfit why vmi/a100 --long .*"), "none of its 1 devices is what request it"),
+    "noclass": Stuck((
+        "vmi/noclass waits: claim default/.*, request it: there is no DeviceClass gpus",
+        r"  -> apply a DeviceClass gpus, or change the request; did you mean gpu\?"), "there is no DeviceClass gpus", "class"),
+    "notemplate": Stuck((
+        "vmi/notemplate waits: claim dev cannot be made, for there is no ResourceClaimTemplate one-vff in namespace default",
+        r"  -> apply it; did you mean one-vf\?"), 'is there a ResourceClaimTemplate "one-vff"', "template"),
+    "foreign": Stuck((
+        rf"vmi/foreign waits: {THERE} \(and it waits for scheduler volcano, which is not ours\)",
+        r"  net-a: request it wants 1: 4 match, 0 free \(.*: reserved since \d\d:\d\d: maintenance; .*; \.\.\.\)",
+        "  gpu-a: .*", f"  -> net-a could take it after: outfit device unreserve net-a/{VFS[0]}",
+        r"  \(outfit why vmi/foreign --long .*"), "", "scheduler"),
+    "far": Stuck((
+        "vmi/far waits: 0/2 hosts are available: no host takes it",
+        "  2 hosts such as gpu-a: nodeSelector wants rack=r9; it has r2"), "nodeSelector wants rack=r9"),
+    "huge": Stuck((
+        "vmi/huge waits: 0/2 hosts are available: no host takes it",
+        r"  2 hosts such as .*: .* memory free, 100Gi wanted"), "100Gi wanted"),
+    "marked": Stuck((
+        f"vmi/marked waits: {THERE}", r"  net-a: .*reserved since \d\d:\d\d: maintenance; .*",
+        "  gpu-a: nodeSelector wants rack=r1; it has r2",
+        f"  -> net-a could take it after: outfit device unreserve net-a/{VFS[0]}",
+        r"  \(outfit why vmi/marked --long .*"), "reserved since 20.*Z: maintenance"),
+    "near": Stuck((
+        f"vmi/near waits: {THERE}", "  net-a: request it wants 3: 4 match, 0 free .*", "  gpu-a: .*",
+        "  -> net-a could not take it even if nobody held anything there: ask for less",
+        r"  \(outfit why vmi/near --long .*"), "request it wants 3: 4 match, 0 free"),
+}
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_short_answers(up: Up, say: Say, name: str) -> None:
+    case, lines = SITUATIONS[name], say("why", name).splitlines()
+    assert len(lines) <= 8
+    assert len(lines) == len(case.says), "\n".join(lines)
+    for line, pattern in zip(lines, case.says, strict=True):
+        assert re.fullmatch(pattern, line), f"{line!r} is not {pattern!r}"
+    said = condition(up, name)
+    assert re.search(case.condition, said) if case.condition else not said
+    assert len(said) <= 1000
+    assert json.loads(say("why", name, "-o", "json"))["waitsFor"] == case.waits_for
+
+
+def test_a_wait_that_stays_the_same_is_not_written_again(up: Up, say: Say) -> None:
+    """Another machine comes and goes; what is said of those who wait stays, letter by letter, and so do their revisions."""
+    def waiting() -> list[tuple[str, str]]:
+        found = json.loads(say("get", "pods", "-o", "json"))["items"]
+        return sorted((pod["metadata"]["name"], pod["metadata"]["resourceVersion"]) for pod in found
+                      if not pod["spec"].get("nodeName"))
+
+    before = waiting()
+    say("apply", "-f", "-", stdin=listed({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": "passing"},
+        "spec": {"domain": {"devices": {}}}}))
+    until(lambda: "Running" in say("get", "vmi", "passing"), "it runs")
+    say("delete", "vmi", "passing")
+    assert waiting() == before
+
+
+def test_the_long_answer_tells_of_each_device(say: Say) -> None:
+    lines = say("why", "vmi/marked", "--long").splitlines()
+    assert "  net-a: request it wants 1: 4 match, 0 free" in lines
+    assert re.fullmatch(rf"    {', '.join(VFS[:3])}: reserved since \d\d:\d\d: maintenance", lines[2])
+    assert re.fullmatch(rf"    {VFS[3]}: quarantined since \d\d:\d\d: fell off the bus", lines[3])
+    assert say("why", "marked", "-l").splitlines() == lines
+    gpu = say("why", "gpu2", "-l")
+    assert f'{VFS[0]}, {VFS[1]}: class gpu wants vendor == "10de"; it says vendor 8086' in gpu
+    assert f'{VFS[2]}, {VFS[3]}: class gpu wants vendor == "10de"; it says vendor 15b3' in gpu
+
+
+def test_for_programs_times_are_exact_and_each_device_has_a_code(say: Say) -> None:
+    found = json.loads(say("why", "marked", "--long", "-o", "json"))
+    assert (found["about"], found["namespace"], found["state"]) == ("vmi/marked", "default", "Waiting")
+    net = next(one for one in found["hosts"] if one["host"] == "net-a")
+    assert {one["device"]: one["code"] for one in net["devices"]} == {
+        **dict.fromkeys(VFS[:3], "reserved"), VFS[3]: "quarantined"}
+    assert re.fullmatch(r"reserved since 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ: maintenance", net["devices"][0]["why"])
+    both = json.loads(say("why", "gpu1", "gpu2", "-o", "json"))
+    assert [one["state"] for one in both] == ["Running", "Waiting"]
+
+
+def test_nothing_is_wrong(say: Say) -> None:
+    assert say("why", "gpu1").startswith("vmi/gpu1 runs on gpu-a: nothing is wrong\n")
+
+
+def test_the_same_stands_in_the_event_and_in_the_description(up: Up, say: Say) -> None:
+    pod = next(word for word in say("get", "pods", "-o", "name").split() if "gpu2" in word)
+    described = say("describe", pod)
+    assert condition(up, "gpu2") in described.partition("Events:")[2]
+    assert "vmi/gpu1 ends" in described.partition("Why:")[2]
+
+
+# -- plan
+
+
+def test_a_plan_counts_what_earlier_machines_would_get(say: Say, tmp_path: Path) -> None:
+    say("delete", "vmi", "marked")  # it would take one of them
+    say("device", "unreserve", *(f"net-a/{name}" for name in VFS[:3]))
+    file = tmp_path / "four.json"
+    file.write_text(listed(*(machine(f"m{number}", "one-vf" if number else "two-vfs") for number in range(4))))
+
+    def there() -> str:
+        return say("get", "pages", "-o", "json") + say("get", "vmi,pods,resourceclaims", "-o", "name")
+
+    before = there()
+    lines = say("plan", "-f", str(file), code=1).splitlines()
+    given = [line.split()[1] for line in lines if line.startswith("  dev/it: ")]
+    assert sorted(given) == VFS[:3]
+    assert lines[-1] == "4 planned: 2 fit, 2 would wait"
+    assert any(re.search(r"held by vmi/m\d of this plan since", line) for line in lines)
+    told = json.loads(say("plan", "-f", str(file), "-o", "json", code=1))
+    assert [one["fits"] for one in told] == [True, True, False, False]
+    assert (told[0]["host"], len(told[0]["devices"])) == ("net-a", 2)
+    assert told[0]["why"]
+    assert "reasons" in told[2]
+    assert there() == before
+
+
+def test_a_plan_that_fits_ends_well(say: Say) -> None:
+    plain = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "plain"},
+             "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    assert say("plan", "-f", "-", stdin=listed(plain)).startswith("pod/plain would go to ")
+    missing = say("plan", "-f", "-", stdin=listed(machine("lost", "one-vff")), code=1)
+    assert "vmi/lost would wait: claim dev cannot be made, for there is no ResourceClaimTemplate one-vff" in missing
