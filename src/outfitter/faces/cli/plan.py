@@ -17,7 +17,7 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import Booking, Holder, Page
 from outfitter.controllers import claims as claiming
 from outfitter.controllers import render
-from outfitter.errors import BadRequest, OutfitterError
+from outfitter.errors import BadRequest, Forbidden, OutfitterError
 from outfitter.faces.cli import moments, sentences
 from outfitter.faces.cli.client import Client, documents
 from outfitter.faces.cli.verbs import NIL, facts
@@ -38,6 +38,8 @@ async def plan(client: Client, files: Sequence[str], *, long: bool, how: str) ->
     if not wanted:
         raise BadRequest(f"{', '.join(files)}: there is neither a VirtualMachineInstance nor a Pod to plan for")
     there = await facts(client)
+    if there.unread:
+        raise Forbidden(f"a plan needs to read {', '.join(there.unread)}, which you may not; ask somebody who may")
     brought = {kind: [obj for each, obj in found if each == kind] for kind in BROUGHT}  # counts as if it were there
     planner = _Planner(replace(
         there, claims=_over(there.claims, brought[kinds.RESOURCE_CLAIM]),

@@ -12,7 +12,7 @@ import click
 from outfitter.api import kinds, machine, patch
 from outfitter.api.kinds import Kind, Object
 from outfitter.errors import BadRequest, Expired, Forbidden, NotFound, Refused, Unavailable
-from outfitter.faces.cli import known, moments, sentences, show
+from outfitter.faces.cli import moments, sentences, show
 from outfitter.faces.cli.client import Client, documents, kind_named, targets
 from outfitter.launcher import domain
 from outfitter.scheduling import explain, plugins
@@ -148,6 +148,7 @@ async def describe(client: Client, words: Sequence[str]) -> None:
         show.say([*([""] if number else []), *lines])
 
 
+NEEDED = (kinds.POD, kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS, kinds.RESOURCE_SLICE, kinds.NODE)  # to tell who fits where
 EXPLAINED = {kinds.INSTANCE: explain.instance, kinds.POD: explain.pod, kinds.RESOURCE_CLAIM: explain.claim}
 WORDS = {"vm": kinds.INSTANCE, "claim": kinds.RESOURCE_CLAIM}
 
@@ -204,13 +205,16 @@ async def facts(client: Client) -> Facts:
     unread: list[str] = []
 
     async def those(kind: Kind) -> list[Object]:
-        try:
-            return await known.listed(client, kind)
-        except Forbidden:
-            if not kind.namespaced:
-                unread.append(kind.plural)
+        for place in ("", client.namespace) if kind.namespaced else ("",):  # those of others then count as not there
+            try:
+                return (await client.store.list(kind, place)).items
+            except NotFound:
                 return []
-            return (await client.store.list(kind, client.namespace)).items  # those of others count as not there
+            except Forbidden:
+                continue
+        if kind in NEEDED:
+            unread.append(kind.plural)
+        return []
 
     instances, pods, claims, classes, slices, pages, nodes, templates = await asyncio.gather(*map(those, (
         kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS, kinds.RESOURCE_SLICE, kinds.LEDGER_PAGE,
