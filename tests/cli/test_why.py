@@ -219,6 +219,16 @@ def test_for_programs_times_are_exact_and_each_device_has_a_code(say: Say) -> No
     assert [one["state"] for one in both] == ["Running", "Waiting"]
 
 
+def test_a_pod_with_gates_is_not_placed_until_they_are_gone(say: Say) -> None:
+    gated: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "gated"}, "spec": {
+        "schedulingGates": [{"name": "a.test/quota"}], "containers": [{"name": "c", "image": "i"}]}}
+    free: Object = {**gated, "metadata": {"name": "free"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    say("apply", "-f", "-", stdin=listed(gated, free))
+    until(lambda: "Running" in say("get", "pod", "free"), "the one without gates runs")
+    assert say("why", "pod/gated").startswith("pod/gated waits until its scheduling gates are taken away: a.test/quota")
+    say("delete", "pods", "gated", "free")
+
+
 def test_nothing_is_wrong(say: Say) -> None:
     assert say("why", "gpu1").startswith("vmi/gpu1 runs on gpu-a: nothing is wrong\n")
 

@@ -660,3 +660,10 @@ def test_what_can_never_be_is_told() -> None:
                                                "constraints": [{"matchAttribute": f"{DRIVER}/numa"}]}}}
     known = replace(facts(claims=[near]), slices=[part("a", *(dev(f"a{n}", kind="VF", numa=n) for n in range(2)))])
     assert explain.pod(known, pod("c")).todo == ("a could not take it even if nobody held anything there: ask for less",)
+
+
+def test_a_cordoned_host_that_would_do_is_told() -> None:
+    known = replace(facts(claims=[claim("c")]), nodes=[node("a", cordoned=True)])
+    assert explain.pod(known, pod("c")).todo == ("a could take it after: kubectl uncordon a",)
+    full = replace(known, pages=[page("a", ("a0", "train")).object])
+    assert explain.pod(full, pod("c")).todo == ()

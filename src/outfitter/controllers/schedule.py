@@ -225,5 +225,5 @@ def purpose(pod: Object) -> str:
 def _waits(pod: Object) -> bool:
     spec = pod["spec"]
     return bool(not spec.get("nodeName") and spec.get("schedulerName", SCHEDULER) == SCHEDULER
-                and not pod["metadata"].get("deletionTimestamp")
+                and not spec.get("schedulingGates") and not pod["metadata"].get("deletionTimestamp")
                 and (pod.get("status") or {}).get("phase", "Pending") == "Pending")

@@ -29,15 +29,20 @@ def ways(
     by_host = {page["metadata"]["name"]: page for page in pages}
     out: list[str] = []
     for host, refusal in crowd.by_distance(waiting.hosts)[:HOSTS]:
-        if refusal.seek is None or refusal.far[0] != 1:
+        if refusal.far[0] != 1:
             continue
+        node = index.node(host)
+        opened = {**node, "spec": {**(node.get("spec") or {}), "unschedulable": False}}
         here = [_bare(part) for part in slices if part["spec"].get("nodeName") == host]
 
-        def fits(changed: Page, here: Sequence[Object] = here, host: str = host) -> bool:
-            alone = Index.of(here, [changed], [index.node(host)])
+        def fits(changed: Page, here: Sequence[Object] = here, node: Object = opened) -> bool:
+            alone = Index.of(here, [changed], [node])
             return isinstance(place(dict(pod), claims, classes, alone, used), Placement)
 
         page = Page(by_host.get(host) or Page.blank(host))
+        if refusal.seek is None:
+            out += [f"{host} could take it after: kubectl uncordon {host}"] if _closed(node) and fits(page) else []
+            continue
         taken = refusal.found.blocking if refusal.found is not None else ()
         wanted = {one.device for one in taken if one.code in TAKEN}
         found = [*_unmarked(page, wanted, fits), *_let_go(page, fits)]
@@ -47,6 +52,10 @@ def ways(
         if len(out) >= MOST:
             break
     return out[:MOST]
+
+
+def _closed(node: Object) -> bool:
+    return bool((node.get("spec") or {}).get("unschedulable"))
 
 
 def _bare(part: Object) -> Object:
