@@ -77,8 +77,8 @@ def test_pods_that_kube_scheduler_holds(control_plane: kubernetes.Cluster) -> No
           "kube-scheduler binds it")
     apply(control_plane, pod("second", "a40"), pod("third", "a100"), pod("lost", "a4"),
           pod("theirs", "a40", schedulerName="volcano"))
-    for name in ("second", "third"):
-        until(lambda name=name: "nodes are available" in spoken(control_plane, name), f"kube-scheduler speaks of {name}")
+    until(lambda: all("nodes are available" in spoken(control_plane, name) for name in ("second", "third")),
+          "kube-scheduler speaks of both")
     lines = why(control_plane, "second").splitlines()
     assert lines[0] == ("pod/second waits: 0/1 hosts are available: the devices that it asks for are there, but not to be had "
                         "now")

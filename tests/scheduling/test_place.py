@@ -13,6 +13,8 @@ from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, Mark, Marks, Page, State
 from outfitter.scheduling import crowd, explain
+from outfitter.scheduling.answer import Answer
+from outfitter.scheduling.facts import Facts
 from outfitter.scheduling.fit import Used
 from outfitter.scheduling.index import Index
 from outfitter.scheduling.place import Placement, Refusal, Waiting, place, results
@@ -519,8 +521,8 @@ def instance(**status: Any) -> Object:
         "domain": {"devices": {"hostDevices": [{"name": "nic0", "claimName": "entry-c", "requestName": "nic"}]}}}}
 
 
-def facts(*pods: Object, claims: Sequence[Object] = (), pages: Sequence[Page] = ()) -> explain.Facts:
-    return explain.Facts([], pods, claims, list(CLASSES.values()), [A], [entry.object for entry in pages], [node("a")])
+def facts(*pods: Object, claims: Sequence[Object] = (), pages: Sequence[Page] = ()) -> Facts:
+    return Facts([], pods, claims, list(CLASSES.values()), [A], [entry.object for entry in pages], [node("a")])
 
 
 def launcher(**more: Any) -> Object:
@@ -532,7 +534,7 @@ def launcher(**more: Any) -> Object:
 
 GIVEN = {"hostDeviceStatuses": [{"name": "nic0", "deviceResourceClaimStatus": {
     "name": "a0", "resourceClaimName": "c", "attributes": {"pciAddress": "0000:3b:01.0"}}}]}
-ANSWERS: dict[str, tuple[explain.Answer, str, list[str]]] = {
+ANSWERS: dict[str, tuple[Answer, str, list[str]]] = {
     "a machine that runs": (
         explain.instance(facts(), instance(phase="Running", nodeName="a", deviceStatus=GIVEN)), "Running",
         ["vmi/blue runs on a: nothing is wrong", "  nic0: a0 at 0000:3b:01.0 (claim c)"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import json
 import os
 import sys
@@ -59,6 +60,8 @@ class Client:
 
 
 def run(context: click.Context, work: Callable[[Client], Awaitable[T]]) -> T:
+    gc.set_threshold(100_000, 50, 1000)  # a command lives for seconds and may read 100,000 objects that all stay
+
     async def inner() -> T:
         client = Client(context.obj["kubeconfig"], context.obj["namespace"])
         try:
