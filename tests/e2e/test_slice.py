@@ -42,7 +42,8 @@ def test_the_story_with_outfit(up: Up) -> None:
 
     why = ok("why", "vmi/green")
     assert "1 match, 0 free" in why
-    assert "pci-0000-3b-00-0-vf0: held by vmi/blue (claim virt-launcher-blue-" in why
+    assert "pci-0000-3b-00-0-vf0: held by vmi/blue since " in why
+    assert "held by vmi/blue (claim virt-launcher-blue-" in ok("why", "vmi/green", "--long")
     assert "vmi/blue runs on node-0" in ok("why", "blue")
     assert "nic0: pci-0000-3b-00-0-vf0 at 0000:3b:01.0" in ok("why", "blue")
     described = ok("describe", "vmi", "blue", "green")
