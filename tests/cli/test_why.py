@@ -229,6 +229,19 @@ def test_a_pod_with_gates_is_not_placed_until_they_are_gone(say: Say) -> None:
     say("delete", "pods", "gated", "free")
 
 
+def test_a_virtual_machine_is_told_of_by_its_instance(say: Say) -> None:
+    halted = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "off"}, "spec": {
+        "runStrategy": "Halted", "template": {"spec": machine("off", "one-gpu")["spec"]}}}
+    waiting = {**halted, "metadata": {"name": "on"}, "spec": {**halted["spec"], "runStrategy": "Always"}}  # type: ignore[dict-item]
+    say("apply", "-f", "-", stdin=listed(halted, waiting))
+    assert say("why", "vm/off").splitlines() == [
+        "vm/off is stopped, as its run strategy Halted says: nothing is wrong", "  -> outfit vm start off"]
+    assert say("why", "off") == say("why", "vm", "off")
+    until(lambda: "held by vmi/gpu1" in say("why", "vm/on"), "its instance waits")
+    assert say("why", "vm/on").startswith("vm/on waits: 0/2 hosts are available")
+    say("delete", "vm", "off", "on")
+
+
 def test_nothing_is_wrong(say: Say) -> None:
     assert say("why", "gpu1").startswith("vmi/gpu1 runs on gpu-a: nothing is wrong\n")
 

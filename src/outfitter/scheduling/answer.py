@@ -18,7 +18,7 @@ class Answer:
     namespace: str
     state: str  # for programs: Running, Ended, Failed, Deleting, Holding, Unused, Fits, Waiting
     sentence: str
-    waits_for: str = ""  # for programs: devices, scheduler, gates, claim, template, class, pod, node, deviceStatus, end
+    waits_for: str = ""  # for programs: devices, scheduler, claim, ...: docs/why.md has them all
     lines: tuple[str, ...] = ()  # what matters most
     todo: tuple[str, ...] = ()  # what would help, as far as that is known
     waiting: Waiting | None = field(default=None, repr=False)  # with what every host says

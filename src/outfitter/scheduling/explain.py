@@ -24,6 +24,25 @@ SCHEDULER = "default-scheduler"  # ours, or kube-scheduler in a cluster
 # -- a machine
 
 
+def vm(facts: Facts, obj: Mapping[str, Any]) -> Answer:
+    """A VirtualMachine: its instance says the rest, while there is one."""
+    meta, status = obj["metadata"], obj.get("status") or {}
+    say = functools.partial(Answer, f"vm/{meta['name']}", meta["namespace"])
+    mine = [one for one in facts.instances if (machine.owner(one, kinds.MACHINE.kind) or {}).get("uid") == meta["uid"]]
+    if mine:
+        return replace(instance(facts, mine[0]), about=f"vm/{meta['name']}")
+    if meta.get("deletionTimestamp"):
+        return say("Deleting", _going(meta), "end")
+    if conditions.find(obj, "Failure"):
+        return say("Waiting", f"has no instance{_because(obj, 'Failure')}", "instance")
+    strategy = machine.run_strategy(obj)
+    if strategy == "Halted":
+        return say("Ended", "is stopped, as its run strategy Halted says: nothing is wrong",
+                   todo=(f"outfit vm start {meta['name']}",))
+    said = status.get("printableStatus") or "not known yet"
+    return say("Waiting", f"has no instance (run strategy {strategy}, status {said})", "instance")
+
+
 def instance(facts: Facts, obj: Mapping[str, Any]) -> Answer:
     meta, status = obj["metadata"], obj.get("status") or {}
     say = functools.partial(Answer, f"vmi/{meta['name']}", meta["namespace"])

@@ -149,7 +149,7 @@ def _describe(context: click.Context, words: tuple[str, ...]) -> None:
 
 
 @click.command("why")
-@click.argument("words", nargs=-1, required=True, metavar="[vmi/|pod/|claim/]NAME")
+@click.argument("words", nargs=-1, required=True, metavar="[vm/|vmi/|pod/|claim/]NAME")
 @click.option("-l", "--long", is_flag=True, help="Tell of each host and each device.")
 @click.option("-o", "--output", "how", type=click.Choice(["text", "json"]), default="text",
               help="How to show it (default: text).")

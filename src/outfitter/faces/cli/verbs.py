@@ -149,8 +149,9 @@ async def describe(client: Client, words: Sequence[str]) -> None:
 
 
 NEEDED = (kinds.POD, kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS, kinds.RESOURCE_SLICE, kinds.NODE)  # to tell who fits where
-EXPLAINED = {kinds.INSTANCE: explain.instance, kinds.POD: explain.pod, kinds.RESOURCE_CLAIM: explain.claim}
-WORDS = {"vm": kinds.INSTANCE, "claim": kinds.RESOURCE_CLAIM}
+EXPLAINED = {kinds.INSTANCE: explain.instance, kinds.MACHINE: explain.vm, kinds.POD: explain.pod,
+             kinds.RESOURCE_CLAIM: explain.claim}
+WORDS = {"claim": kinds.RESOURCE_CLAIM}
 
 
 async def why(client: Client, words: Sequence[str], *, long: bool, how: str) -> None:
@@ -190,14 +191,15 @@ def _word(spoken: str) -> Kind | None:
 
 
 async def _find(client: Client, kind: Kind | None, name: str) -> tuple[Kind, Object]:
-    if kind is not None:
+    if kind is not None and kind != kinds.MACHINE:
         return kind, await client.store.get(kind, name, client.place(kind))
-    for each in EXPLAINED:
+    for each in EXPLAINED if kind is None else (kinds.MACHINE, kinds.INSTANCE):  # people say vm of an instance alone too
         try:
             return each, await client.store.get(each, name, client.namespace)
-        except NotFound:
+        except (NotFound, Forbidden):
             continue
-    raise NotFound(f"there is no machine, pod or claim {name!r} in namespace {client.namespace}")
+    what = "machine, pod or claim" if kind is None else "machine"
+    raise NotFound(f"there is no {what} {name!r} in namespace {client.namespace}")
 
 
 async def facts(client: Client) -> Facts:
@@ -225,7 +227,7 @@ async def facts(client: Client) -> Facts:
 
 async def domxml(client: Client, word: str) -> None:
     spoken, slash, name = word.rpartition("/")
-    if (slash and _word(spoken) != kinds.INSTANCE) or not name:
+    if (slash and _word(spoken) not in (kinds.INSTANCE, kinds.MACHINE)) or not name:
         raise click.UsageError(f"{word!r} is no machine; write its name, or vmi/NAME")
     instance = await client.store.get(kinds.INSTANCE, name, client.namespace)
     _say_domain(instance)
