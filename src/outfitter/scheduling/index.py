@@ -147,7 +147,7 @@ class Index:
         self._refresh()
         rows = list(range(len(self.names)))
         for request in (request for demand in demands for request in demand.requests):
-            having = [(self._column(ask.selectors), 1 if ask.everything else ask.count) for ask in request]
+            having = [(self._column(ask.selectors).masks, 1 if ask.everything else ask.count) for ask in request]
             rows = [row for row in rows if any(masks[row].bit_count() >= count for masks, count in having)]
         return rows
 
@@ -156,7 +156,7 @@ class Index:
         site = self._sites[row]
         if not site.devices or site.invalid or site.incomplete or site.fits(ask.selectors).wrong:
             return None
-        mask = self._column(ask.selectors)[row]
+        mask = self._column(ask.selectors).masks[row]
         plain = not (ask.everything or ask.admin or ask.tolerations or ask.capacity or ask.constraints
                      or site.counted or site.shared or site.binding or site.lazy)
         return Count(len(site.devices), mask.bit_count(), (mask & self._free[row]).bit_count() if plain else None)

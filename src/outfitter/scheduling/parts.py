@@ -15,6 +15,7 @@ from typing import Any
 from outfitter.cel import lexer
 from outfitter.cel.lexer import Kind, Source
 from outfitter.errors import Invalid
+from outfitter.scheduling.contents import Question
 from outfitter.scheduling.pools import Device
 
 MOST = 32  # parts that are asked; a longer selector is told of as a whole
@@ -67,15 +68,21 @@ def failing(device: Device, selectors: Sequence[str], owners: Sequence[str]) -> 
     passed = 0
     for position, text in enumerate(selectors):
         terms = split(text)
-        if device.verdict(text) is True:
+        if _verdict(device, text) is True:
             passed += len(terms)
             continue
-        verdicts = [device.verdict(term) for term in terms]
+        verdicts = [_verdict(device, term) for term in terms]
         wrong = next((term for term, verdict in zip(terms, verdicts, strict=True) if verdict is False), text.strip())
         told = _told(device, wrong)
         return Failing(passed + sum(verdict is True for verdict in verdicts),
                        f"{_owner(owners, position)} wants {_shown(wrong)}" + (f"; {told}" if told else ""))
     return None
+
+
+def _verdict(device: Device, text: str) -> bool | None:
+    """Does a selector match? None: it has no answer for this device."""
+    said = Question((text,)).directly(device)
+    return None if said.why else said.matches
 
 
 def _owner(owners: Sequence[str], position: int) -> str:
