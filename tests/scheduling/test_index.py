@@ -233,3 +233,14 @@ def _keep(table: dict[str, Any], name: str, obj: Any) -> None:
         table.pop(name, None)
     else:
         table[name] = obj
+
+
+def test_a_pool_of_two_hosts_is_whole_for_both_when_its_last_slice_comes() -> None:
+    index = Index.of([], [], [node("a"), node("b")])
+    demands = [demand(claim(ask("r")), CLASSES.get, index.features)]
+    index.put_slice("p", one_slice("p", ("s", "a", ["x"], 2, 1)))
+    assert index.candidates(demands) == []
+    index.put_slice("q", one_slice("q", ("s", "b", ["x"], 2, 1)))
+    assert index.candidates(demands) == [0, 1]
+    index.put_slice("q", None)
+    assert index.candidates(demands) == []
