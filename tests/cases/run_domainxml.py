@@ -12,7 +12,7 @@ from outfitter.api.kinds import Object
 from outfitter.errors import OutfitterError
 from outfitter.launcher import domain
 from tests.cases.case import Case
-from tests.cases.world import NotDriven, contains
+from tests.cases.world import contains
 
 UID = "5d307ca9-b3ef-428c-8861-06e72d69f223"  # for instances of cases that do not say theirs
 
@@ -26,19 +26,13 @@ async def run(case: Case) -> list[str]:
     xml = ""
     try:
         xml = _launch(instance, env, files)
-    except NotDriven as error:
-        return [str(error)]
     except OutfitterError as error:
         refused = error.message
     return compare(case.expect, xml, refused)
 
 
 def _launch(instance: Object, env: Mapping[str, str], files: Mapping[str, str]) -> str:
-    if env:
-        raise NotDriven("the launcher's entry takes no environment yet")
-    if files:
-        raise NotDriven("the launcher's entry takes no device metadata files yet")
-    return domain.build({**instance, "metadata": {"uid": UID, **instance["metadata"]}}).xml
+    return domain.build({**instance, "metadata": {"uid": UID, **instance["metadata"]}}, env, files).xml
 
 
 def compare(expect: Mapping[str, Any], xml: str, refused: str | None) -> list[str]:

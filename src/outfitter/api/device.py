@@ -1,7 +1,8 @@
-"""A published device's identity and the two attributes by which a hypervisor finds it."""
+"""A published device's identity and the attributes by which a hypervisor finds it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,9 @@ PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
 
 # The spellings under which drivers publish an address, best first. A PCIe root is no address, whatever others made of it.
 ADDRESS_NAMES = (PCI_BUS_ID, "pciBusID", "pciAddress")
+NUMA_NODE = "resource.kubernetes.io/numaNode"
 MDEV_NAMES = ("resource.kubernetes.io/mdevUUID", "mdevUUID", "resource.kubernetes.io/mDevUUID", "mDevUUID")
+_MEMBERS = re.compile(r"members([2-9]|[1-9][0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -40,6 +43,22 @@ def text_attribute(device: Mapping[str, Any], driver: str, names: Iterable[str])
             if isinstance(value, Mapping) and isinstance(value.get("string"), str) and value["string"]:
                 return str(value["string"])
     return None
+
+
+def members(device: Mapping[str, Any], driver: str) -> list[str]:
+    """The addresses of all functions of a device that is more than one: in "members", and what has no room there in "members2"
+    and so on. Empty: it is one function."""
+    plain = {str(key).removeprefix(f"{driver}/") for key in device.get("attributes") or {}}
+    names = sorted((key for key in plain if _MEMBERS.fullmatch(key)), key=lambda key: int(key.removeprefix("members") or 1))
+    texts = [text_attribute(device, driver, (name,)) or "" for name in names]
+    return [address for text in texts for address in text.split(",") if address]
+
+
+def numa_node(device: Mapping[str, Any]) -> int | None:
+    """The NUMA node that a device is on; None when nobody says."""
+    value = (device.get("attributes") or {}).get(NUMA_NODE)
+    node = value.get("int") if isinstance(value, Mapping) else None
+    return node if isinstance(node, int) and node >= 0 else None
 
 
 def newest_pools(slices: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[Mapping[str, Any]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from outfitter.api.kinds import Object
@@ -18,6 +18,8 @@ class Domain:
     xml: str
     devices: tuple[str, ...] = ()  # what it has of the host: PCI addresses and UUIDs of mediated devices
     foreign: bool = False  # somebody else started it: we leave it alone, and its devices to it
+    guest_metadata: str = field(default="", compare=False)  # meta_data.json for the config drive: what tagged devices are
+    left_out: tuple[str, ...] = field(default=(), compare=False)  # what the spec has and a simulated machine does without
 
 
 class Hypervisor(Protocol):

@@ -80,6 +80,12 @@ def _ref(list_: List, index: int, entry: Mapping[str, Any]) -> DeviceRef:
                      request_at, tuple(odd))
 
 
+def shows_nodes(instance: Mapping[str, Any]) -> bool:
+    """Whether the guest is to see the NUMA nodes of its host."""
+    cpu = ((instance.get("spec") or {}).get("domain") or {}).get("cpu") or {}
+    return (cpu.get("numa") or {}).get("guestMappingPassthrough") is not None
+
+
 def claim_names(pod: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
     """For each entry of a pod's resourceClaims, its name and the name of the claim object: named directly, or told by the
     pod's status for a template (None while it does not)."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from outfitter.api import conditions, kinds, machine
 from outfitter.api.conditions import Condition
-from outfitter.api.device import ADDRESS_NAMES, MDEV_NAMES, newest_pools, text_attribute
+from outfitter.api.device import ADDRESS_NAMES, MDEV_NAMES, members, newest_pools, numa_node, text_attribute
 from outfitter.api.kinds import Object
 from outfitter.controllers.instances import LauncherPods, instance_of
 from outfitter.controllers.loop import Context, enqueue_on_change
@@ -104,6 +104,7 @@ class DeviceStatus:
 def find_devices(instance: Object, pod: Object, claims: machine.Claims, pools: Pools) -> Found:
     """The device status of an instance in its pod. Pure but for the look-ups handed in."""
     names = dict(machine.claim_names(pod))
+    nodes = machine.shows_nodes(instance)
     missing: list[str] = []
     unnamed = False
     out: dict[str, list[Object]] = {}
@@ -115,7 +116,7 @@ def find_devices(instance: Object, pod: Object, claims: machine.Claims, pools: P
             unnamed = True
             missing.append(f"{ref.name}: claim {ref.claim} has not been made yet")
             continue
-        entries, why = _entries(ref, claim_name, pod, claims, pools)
+        entries, why = _entries(ref, claim_name, pod, claims, pools, nodes=nodes)
         if why:
             missing.append(f"{ref.name}: {why}")
         out.setdefault(machine.STATUS_LISTS[ref.list], []).extend(entries)
@@ -123,7 +124,7 @@ def find_devices(instance: Object, pod: Object, claims: machine.Claims, pools: P
 
 
 def _entries(
-    ref: machine.DeviceRef, claim_name: str, pod: Object, claims: machine.Claims, pools: Pools
+    ref: machine.DeviceRef, claim_name: str, pod: Object, claims: machine.Claims, pools: Pools, *, nodes: bool
 ) -> tuple[list[Object], str]:
     """One status entry for each device that answers a reference, as far as it is known, and what is missing."""
     blank = [{"name": ref.name, "deviceResourceClaimStatus": {"resourceClaimName": claim_name}}]
@@ -143,7 +144,7 @@ def _entries(
     missing = []
     for result in results:
         device = _published(result, pools(result["driver"], result["pool"]))
-        attributes = _attributes(device, result["driver"]) if device is not None else {}
+        attributes = _attributes(device, result["driver"], nodes=nodes) if device is not None else {}
         if device is None:
             missing.append(f"{result['driver']} has not published device {result['device']} of pool {result['pool']}")
         elif not attributes:
@@ -160,13 +161,19 @@ def _published(result: Mapping[str, Any], slices: Iterable[Mapping[str, Any]]) -
                  if device["name"] == result["device"]), None)
 
 
-def _attributes(device: Mapping[str, Any], driver: str) -> Object:
+def _attributes(device: Mapping[str, Any], driver: str, *, nodes: bool) -> Object:
+    """Where a device is: all functions if it has several, and with `nodes` its NUMA node."""
     address, uuid = text_attribute(device, driver, ADDRESS_NAMES), text_attribute(device, driver, MDEV_NAMES)
     out: Object = {}
     if address:
         out["pciAddress"] = address
     if uuid:
         out["mdevUUID"] = uuid
+    if address and not uuid and len(functions := members(device, driver)) > 1:
+        out["members"] = functions
+    node = numa_node(device)
+    if out and nodes and node is not None:
+        out["numaNode"] = node
     return out
 
 

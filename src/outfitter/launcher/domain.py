@@ -1,40 +1,51 @@
-"""The domain of an instance. Pure: an instance with its device status in, XML out."""
+"""The domain of an instance. Pure: an instance, what it got and where it will run in; XML out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
 from xml.etree import ElementTree as ET
 
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
-from outfitter.api.quantity import to_int
-from outfitter.launcher import hostdev
+from outfitter.launcher import hostdev, numa, sources, system, tags
+from outfitter.launcher.devices import Devices
+from outfitter.launcher.environment import Env
+from outfitter.launcher.metadata import Files
+from outfitter.launcher.options import DEFAULT, Options
 
 NAMESPACE = "https://outfitter.dev/xmlns/domain/1.0"
 OURS = f"{{{NAMESPACE}}}machine"  # the mark by which a domain is known again as one of ours
-DEFAULT_MEMORY = "1Gi"
-MACHINE = "q35"
 ET.register_namespace("outfitter", NAMESPACE)
 
 
-def build(instance: Object) -> Domain:
-    meta, spec = instance["metadata"], instance["spec"]["domain"]
+def build(instance: Object, env: Env | None = None, files: Files | None = None, options: Options = DEFAULT) -> Domain:
+    """`env` and `files` are what the launcher finds in its container besides the instance's status. Refused says which field
+    cannot be had, or which sources contradict each other."""
+    meta, spec = instance["metadata"], instance["spec"]
+    domain = spec.get("domain") or {}
+    found = sources.devices_of(instance, env or {}, files or {})
+    machine, size = system.system(spec), system.memory(domain)
+    spread = numa.cells(instance, found, options.host_nodes, cpus=system.vcpus(domain), memory=size,
+                        page=system.page(domain) or numa.MIB)
+    devices = Devices(spec, machine, spread, options)
+    parts = devices.elements(found)
+
     name = f"{meta['namespace']}_{meta['name']}"
-    root = ET.Element("domain", type="qemu")
+    root = ET.Element("domain", type=options.type)
     _text(root, "name", name)
-    _text(root, "uuid", (spec.get("firmware") or {}).get("uuid") or meta["uid"])
+    _text(root, "uuid", (domain.get("firmware") or {}).get("uuid") or meta["uid"])
     ET.SubElement(ET.SubElement(root, "metadata"), OURS, instance=meta["uid"])
-    ET.SubElement(root, "memory", unit="b").text = str(to_int(_memory(spec)))
-    _text(root, "vcpu", str(_vcpus(spec)), placement="static")
-    system = ET.SubElement(root, "os")
-    ET.SubElement(system, "type", arch="x86_64", machine=(spec.get("machine") or {}).get("type") or MACHINE).text = "hvm"
-    features = ET.SubElement(root, "features")
-    ET.SubElement(features, "acpi")
-    devices = ET.SubElement(root, "devices")
-    devices.extend(list(hostdev.hostdevs(instance)))  # a list: extend would hide why a generator refused
+    _text(root, "memory", str(size), unit="b")
+    _add(root, system.backing(domain))
+    _text(root, "vcpu", str(system.vcpus(domain)), placement="static")
+    _add(root, numa.tuning(spread) if spread else None)
+    root.append(system.boot(domain, machine))
+    root.append(system.features(domain, machine))
+    _add(root, system.processor(domain, options, spread))
+    root.append(system.clock(domain))
+    ET.SubElement(root, "devices").extend(parts)
     ET.indent(root)
-    return Domain(meta["uid"], name, ET.tostring(root, encoding="unicode") + "\n", hostdev.sources(root))
+    return Domain(meta["uid"], name, ET.tostring(root, encoding="unicode") + "\n", hostdev.sources(root),
+                  guest_metadata=tags.document(meta, spec, devices.tagged), left_out=tuple(devices.left_out))
 
 
 def read(xml: str, uid: str = "") -> Domain:
@@ -52,11 +63,6 @@ def _text(parent: ET.Element, tag: str, text: str, **attributes: str) -> None:
     ET.SubElement(parent, tag, attributes).text = text
 
 
-def _memory(spec: Mapping[str, Any]) -> str:
-    guest = (spec.get("memory") or {}).get("guest")
-    return str(guest or ((spec.get("resources") or {}).get("requests") or {}).get("memory") or DEFAULT_MEMORY)
-
-
-def _vcpus(spec: Mapping[str, Any]) -> int:
-    cpu = spec.get("cpu") or {}
-    return int(cpu.get("cores") or 1) * int(cpu.get("sockets") or 1) * int(cpu.get("threads") or 1)
+def _add(parent: ET.Element, element: ET.Element | None) -> None:
+    if element is not None:
+        parent.append(element)

@@ -1,71 +1,55 @@
-"""Devices of the host in a domain: PCI functions and mediated devices that were claimed."""
+"""PCI functions of the host in a domain."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable
 from xml.etree import ElementTree as ET
 
-from outfitter.api import machine
-from outfitter.errors import Refused
-
-_ADDRESS = re.compile(r"(?P<domain>[0-9a-fA-F]{4}):(?P<bus>[0-9a-fA-F]{2}):(?P<slot>[0-9a-fA-F]{2})\.(?P<function>[0-7])")
-ALIASES: Mapping[machine.List, str] = {"gpus": "dra-gpu", "hostDevices": "dra-hostdevice"}
-WORDS: Mapping[machine.List, str] = {"gpus": "GPU", "hostDevices": "HostDevice"}
-ORDER: tuple[machine.List, ...] = ("hostDevices", "gpus")
+from outfitter.launcher.given import Given, parts
 
 
-def hostdevs(instance: Mapping[str, Any]) -> Iterator[ET.Element]:
-    """One element for each device that the instance got by claim, in a fixed order: host devices first, then GPUs, each in the
-    order of the spec. Refused when the status does not account for every one."""
-    refs = machine.device_refs(instance)
-    for list_ in ORDER:
-        for ref in (ref for ref in refs if ref.list == list_):
-            if not ref.by_claim:
-                raise Refused(f"{ref.path}: {ref.name} is asked for by deviceName, which is not supported yet: use a claim")
-            yield from _claimed(instance, ref)
+def source(name: str, address: str) -> ET.Element:
+    """Where a function is on the host; the digits stay as they were told."""
+    domain, bus, slot, function = parts(name, address)
+    out = ET.Element("source")
+    ET.SubElement(out, "address", domain=f"0x{domain}", bus=f"0x{bus}", slot=f"0x{slot}", function=f"0x{function}")
+    return out
+
+
+def functions(given: Given) -> list[tuple[str, int]]:
+    """The functions of a device and the number that each has in the guest: as on the host if they are those of one card, else
+    counted on. The one that the device is named after comes first."""
+    if not given.functions:
+        return [(given.address, 0)]
+    ordered = sorted(set(given.functions), key=lambda each: (each.lower() != given.address.lower(), each.lower()))
+    own = [int(each[-1]) for each in ordered]
+    if len({each.rpartition(".")[0].lower() for each in ordered}) == 1 and 0 in own:
+        return list(zip(ordered, own, strict=True))
+    return [(each, number) for number, each in enumerate(ordered)]
+
+
+def element(name: str, address: str, alias: str, guest: ET.Element | None) -> ET.Element:
+    out = ET.Element("hostdev", mode="subsystem", type="pci", managed="no")
+    out.append(source(name, address))
+    ET.SubElement(out, "alias", name=alias)
+    if guest is not None:
+        out.append(guest)
+    return out
 
 
 def sources(domain: ET.Element) -> tuple[str, ...]:
     """What a domain has of its host: addresses of PCI functions and UUIDs of mediated devices, in its order."""
     found = []
-    for source in domain.iterfind("devices/*/source/address"):
-        if uuid := source.get("uuid"):
+    for told in _addresses(domain):
+        if uuid := told.get("uuid"):
             found.append(uuid)
-        elif source.get("bus") is not None and source.get("type", "pci") == "pci":
-            domain_, bus, slot, function = (int(source.get(part) or "0", 0) for part in ("domain", "bus", "slot", "function"))
+        elif told.get("bus") is not None and told.get("type", "pci") == "pci":
+            domain_, bus, slot, function = (int(told.get(part) or "0", 0) for part in ("domain", "bus", "slot", "function"))
             found.append(f"{domain_:04x}:{bus:02x}:{slot:02x}.{function:x}")
     return tuple(found)
 
 
-def _claimed(instance: Mapping[str, Any], ref: machine.DeviceRef) -> Iterator[ET.Element]:
-    entries = [entry for entry in machine.statuses(instance, ref.list) if entry.get("name") == ref.name]
-    if not entries:
-        raise Refused(f"{WORDS[ref.list]} {ref.name} is not in status.deviceStatus: the machine does not start without it")
-    for number, entry in enumerate(entries):
-        where = machine.address_of(entry)
-        if where is None:
-            raise Refused(f"{WORDS[ref.list]} {ref.name} has neither pciAddress nor mdevUUID in status.deviceStatus")
-        alias = f"ua-{ALIASES[ref.list]}-{ref.name}" + (f"-{number}" if number else "")
-        yield _pci(ref.name, where[1], alias) if where[0] == "pci" else _mdev(where[1], alias)
-
-
-def _pci(name: str, address: str, alias: str) -> ET.Element:
-    parts = _ADDRESS.fullmatch(address)
-    if parts is None:
-        raise Refused(f"failed to create PCI device for {name}: failed to parse pci address {address}: it is written "
-                      "domain:bus:slot.function, such as 0000:3b:01.0")
-    hostdev = ET.Element("hostdev", mode="subsystem", type="pci", managed="no")
-    source = ET.SubElement(hostdev, "source")
-    ET.SubElement(source, "address", domain=f"0x{parts['domain']}", bus=f"0x{parts['bus']}", slot=f"0x{parts['slot']}",
-                  function=f"0x{parts['function']}")
-    ET.SubElement(hostdev, "alias", name=alias)
-    return hostdev
-
-
-def _mdev(uuid: str, alias: str) -> ET.Element:
-    hostdev = ET.Element("hostdev", mode="subsystem", type="mdev", model="vfio-pci")
-    ET.SubElement(ET.SubElement(hostdev, "source"), "address", uuid=uuid)
-    ET.SubElement(hostdev, "alias", name=alias)
-    return hostdev
+def _addresses(domain: ET.Element) -> Iterable[ET.Element]:
+    for device in domain.iterfind("devices/*"):
+        if device.get("type") != "usb":
+            yield from device.iterfind("source/address")

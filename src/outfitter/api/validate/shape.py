@@ -35,7 +35,7 @@ INSTANCE_SPEC: Shape = {
                "resources": {"requests": dict}, "machine": {"type": str}, "firmware": {"uuid": str},
                "devices": {"gpus": [DEVICE_ENTRY], "hostDevices": [DEVICE_ENTRY], "interfaces": [INTERFACE]}}}
 DEVICE_STATUSES = [{"name": str, "deviceResourceClaimStatus": {"name": str, "resourceClaimName": str, "attributes": {
-    "pciAddress": str, "mdevUUID": str, "mDevUUID": str}}}]
+    "pciAddress": str, "mdevUUID": str, "mDevUUID": str, "members": TEXTS, "numaNode": int}}}]
 SELECTORS = [{"cel": {"expression": str}}]
 EXACTLY: Shape = {"deviceClassName": str, "allocationMode": str, "count": int, "selectors": SELECTORS}
 CLAIM_SPEC: Shape = {"devices": {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import sys
 from collections.abc import Callable, Sequence
@@ -174,19 +173,24 @@ def _plan(context: click.Context, /, files: tuple[str, ...], **options: Any) -> 
 
 @click.command("domxml")
 @click.argument("name", required=False, metavar="[vmi/]NAME")
-@click.option("-f", "--filename", "file", metavar="FILE", help="An instance in a file, with its status.deviceStatus.")
+@click.option("-f", "--filename", "file", metavar="FILE|-", help="An instance in a file.")
+@click.option("--devices", multiple=True, metavar="FILE|DIR",
+              help="Its deviceStatus in a file, or a folder of device metadata files.")
+@click.option("--env", multiple=True, metavar="FILE", help="The launcher's environment: lines NAME=VALUE.")
+@click.option("--type", "type_", type=click.Choice(["qemu", "kvm"]), default="qemu", help="What runs it (default: qemu).")
+@click.option("--guest-metadata", is_flag=True, help="Print what the guest is told of its tagged devices instead.")
 @_place
 @click.pass_context
-def _domxml(context: click.Context, name: str | None, file: str | None) -> None:
+def _domxml(context: click.Context, /, name: str | None, file: str | None, **options: Any) -> None:
     """Print the libvirt domain of a machine instance."""
     if bool(name) == bool(file):
         raise click.UsageError("say which machine: a NAME or -f FILE")
     if file:
-        from outfitter.faces.cli import verbs  # noqa: PLC0415
+        from outfitter.faces.cli import domxml  # noqa: PLC0415
 
-        asyncio.run(verbs.domxml_of_file(file, context.obj["namespace"] or "default"))
+        domxml.of_file(file, context.obj["namespace"] or "default", **options)
         return
-    _work(context, "domxml", name)
+    _work(context, "domxml.of_server", name, **options)
 
 
 STATES = ("free", "held", "reserved", "quarantined", "unclean", "unlisted", "vanished", "blocked", "withheld")

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from typing import Any
 
 import click
 
-from outfitter.api import kinds, machine, patch
+from outfitter.api import kinds, patch
 from outfitter.api.kinds import Kind, Object
-from outfitter.errors import BadRequest, Expired, Forbidden, NotFound, Refused, Unavailable
+from outfitter.errors import BadRequest, Expired, Forbidden, NotFound, Unavailable
 from outfitter.faces.cli import moments, sentences, show
 from outfitter.faces.cli.client import Client, documents, kind_named, targets
-from outfitter.launcher import domain
 from outfitter.scheduling import explain, plugins
 from outfitter.scheduling.facts import Facts
 
@@ -172,12 +170,12 @@ async def why(client: Client, words: Sequence[str], *, long: bool, how: str) -> 
 
 def _questions(words: Sequence[str]) -> list[tuple[Kind | None, str]]:
     """Which kind and name is asked for; None: whichever kind has that name. `why vmi blue` means `why vmi/blue`."""
-    if len(words) > 1 and _word(words[0]) in EXPLAINED:
+    if len(words) > 1 and kind_spoken(words[0]) in EXPLAINED:
         words = [f"{words[0]}/{name}" for name in words[1:]]
     out: list[tuple[Kind | None, str]] = []
     for word in words:
         spoken, slash, name = word.rpartition("/")
-        kind = (_word(spoken) or kind_named(spoken)) if slash else None
+        kind = (kind_spoken(spoken) or kind_named(spoken)) if slash else None
         if kind is not None and kind not in EXPLAINED:
             raise BadRequest(f"why speaks of machines, pods and claims, not of {kind.plural}")
         if not name:
@@ -186,7 +184,7 @@ def _questions(words: Sequence[str]) -> list[tuple[Kind | None, str]]:
     return out
 
 
-def _word(spoken: str) -> Kind | None:
+def kind_spoken(spoken: str) -> Kind | None:
     return WORDS.get(spoken) or kinds.named(spoken)
 
 
@@ -222,32 +220,7 @@ async def facts(client: Client) -> Facts:
         kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS, kinds.RESOURCE_SLICE, kinds.LEDGER_PAGE,
         kinds.NODE, kinds.RESOURCE_CLAIM_TEMPLATE)))
     return Facts(instances, pods, claims, classes, slices, pages, nodes, plugins.load(plugins.left_out()), templates,
-                         tuple(unread))
-
-
-async def domxml(client: Client, word: str) -> None:
-    spoken, slash, name = word.rpartition("/")
-    if (slash and _word(spoken) not in (kinds.INSTANCE, kinds.MACHINE)) or not name:
-        raise click.UsageError(f"{word!r} is no machine; write its name, or vmi/NAME")
-    instance = await client.store.get(kinds.INSTANCE, name, client.namespace)
-    _say_domain(instance)
-
-
-async def domxml_of_file(file: str, namespace: str) -> None:
-    found = [obj for kind, obj, _ in documents([file]) if kind.resource == kinds.INSTANCE.resource]
-    if not found:
-        raise BadRequest(f"{file} has no VirtualMachineInstance")
-    for obj in found:
-        meta: dict[str, Any] = {"namespace": namespace, "uid": NIL, "name": "unnamed", **obj["metadata"]}
-        _say_domain({**obj, "metadata": meta})
-
-
-def _say_domain(instance: Object) -> None:
-    if lacking := machine.missing_devices(instance):
-        name = instance["metadata"]["name"]
-        raise Refused(f"vmi/{name} has no domain yet: status.deviceStatus does not name {', '.join(lacking)}; "
-                      f"outfit why vmi/{name} says what it waits for")
-    click.echo(domain.build(instance).xml, nl=False)
+                 tuple(unread))
 
 
 async def version(client: Client) -> None:

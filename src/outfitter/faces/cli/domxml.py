@@ -1,0 +1,110 @@
+"""`outfit domxml`: the libvirt domain of a machine, from the server or from files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+import yaml
+
+from outfitter.api import kinds, machine
+from outfitter.api.kinds import Object
+from outfitter.errors import BadRequest, Refused
+from outfitter.faces.cli.client import Client, documents
+from outfitter.faces.cli.verbs import NIL, kind_spoken
+from outfitter.launcher import domain, metadata, sources
+from outfitter.launcher.options import Options
+
+
+async def of_server(client: Client, word: str, **options: Any) -> None:
+    spoken, slash, name = word.rpartition("/")
+    if (slash and kind_spoken(spoken) != kinds.INSTANCE) or not name:
+        raise click.UsageError(f"{word!r} is no machine; write its name, or vmi/NAME")
+    _say(await client.store.get(kinds.INSTANCE, name, client.namespace), **options)
+
+
+def of_file(file: str, namespace: str, **options: Any) -> None:
+    found = [obj for kind, obj, _ in documents([file]) if kind.resource == kinds.INSTANCE.resource]
+    if not found:
+        raise BadRequest(f"{file} has no VirtualMachineInstance")
+    for obj in found:
+        meta: dict[str, Any] = {"namespace": namespace, "uid": NIL, "name": "unnamed", **obj["metadata"]}
+        _say({**obj, "metadata": meta}, **options)
+
+
+def _say(instance: Object, *, devices: Sequence[str], env: Sequence[str], type_: Literal["qemu", "kvm"],
+         guest_metadata: bool) -> None:
+    files: dict[str, str] = {}
+    for name in devices:
+        path = Path(name)
+        if path.is_dir():
+            files |= _folder(path)
+        else:
+            instance = {**instance, "status": {**(instance.get("status") or {}), "deviceStatus": _status(name)}}
+    variables = {key: value for name in env for key, value in _variables(name).items()}
+    lacking = machine.missing_devices(instance)
+    if lacking and not files and not variables:
+        name = instance["metadata"]["name"]
+        raise Refused(f"vmi/{name} has no domain yet: status.deviceStatus does not name {', '.join(lacking)}; "
+                      f"outfit why vmi/{name} says what it waits for")
+    built = domain.build(instance, variables, files, Options(type=type_))
+    for sentence in built.left_out:
+        click.echo(f"left out: {sentence}", err=True)
+    click.echo(built.guest_metadata if guest_metadata else built.xml, nl=False)
+
+
+def _text(name: str) -> str:
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequest(f"{name} cannot be read: {error}") from error
+
+
+def _mapping(name: str, text: str) -> Mapping[str, Any]:
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise BadRequest(f"{name} is not YAML: {error}") from error
+    if not isinstance(found, Mapping):
+        raise BadRequest(f"{name}: an object is expected")
+    return found
+
+
+def _status(name: str) -> Mapping[str, Any]:
+    """A deviceStatus as it stands in an instance: alone, below deviceStatus, or in a whole instance."""
+    found = _mapping(name, _text(name))
+    for key in ("status", "deviceStatus"):
+        inner = found.get(key)
+        found = inner if isinstance(inner, Mapping) else found
+    lists = tuple(machine.STATUS_LISTS.values())
+    for key, entries in found.items():
+        if key not in lists or not isinstance(entries, list) or not all(isinstance(each, Mapping) for each in entries):
+            raise BadRequest(f"{name}: {key}: a deviceStatus has lists of entries, {' and '.join(lists)}")
+    return found
+
+
+def _folder(folder: Path) -> dict[str, str]:
+    """Files as the launcher would find them: below a base path of device metadata, unless the folder is laid out as a root."""
+    out = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        place = f"/{path.relative_to(folder).as_posix()}"
+        rooted = place == sources.NETWORK_INFO or any(place.startswith(f"{base}/") for base in metadata.BASES)
+        out[place if rooted else metadata.BASES[0] + place] = _text(str(path))
+    if not out:
+        raise BadRequest(f"{folder} holds no files")
+    return out
+
+
+def _variables(name: str) -> dict[str, str]:
+    out = {}
+    for number, line in enumerate(_text(name).splitlines(), start=1):
+        text = line.strip().removeprefix("export ")
+        if not text or text.startswith("#"):
+            continue
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise BadRequest(f"{name}, line {number}: {line!r} is not of the form NAME=VALUE")
+        out[key.strip()] = value.strip().strip("\"'")
+    return out

@@ -1,0 +1,208 @@
+"""Where devices sit on the guest's PCI Express bus, so that an address means the same device at the next start.
+
+Each list of the spec has a lane, and its n-th device (counted from 0) has the port 1 + 4 n + lane. All ports up to the last one
+used are there, in the order of their numbers, so a port has the number of the bus that the guest gives it. A device that is
+added at the end of its list moves no other, whatever other lists hold.
+
+A machine that shows its host's NUMA nodes has one expander bus a node; devices of that node sit behind it in the same lanes, on
+bus numbers kept for the node."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+from xml.etree import ElementTree as ET
+
+from outfitter.errors import Refused
+
+Lane = Literal["interfaces", "hostDevices", "gpus", "disks"]
+LANES: Mapping[Lane, int] = {"interfaces": 0, "hostDevices": 1, "gpus": 2, "disks": 3}
+HOTPLUG = 4  # interfaces that a machine with interfaces has ports for
+
+# Slots of the guest's own bus; 0 is the host bridge.
+VIDEO, FIRST_PORT, FIRST_EXPANDER, USB, SCSI, RNG, CHIPSET = 0x01, 0x02, 0x16, 0x1C, 0x1D, 0x1E, 0x1F
+FUNCTIONS = 8
+MOST_PORTS = (FIRST_EXPANDER - FIRST_PORT) * FUNCTIONS
+MOST_EXPANDERS = USB - FIRST_EXPANDER
+NODE_BUSES = 0x20  # bus numbers kept for a node: the expander's own, and one for each port behind it
+TOP = 0x100
+_WANTED = re.compile(r"(?:([0-9a-fA-F]{4}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An address: on the guest's own bus (cell and port None), behind a port, or behind a port of a cell's expander. A port has
+    slot 0 alone: where a user wants another one, a conventional bus takes the port's place."""
+
+    cell: int | None
+    port: int | None
+    slot: int = 0
+    function: int = 0
+
+
+class Layout:
+    """The addresses of one machine. Everything is placed before anything is drawn: how the hypervisor numbers the ports of
+    expanders depends on how many others there are (the guest's own numbers do not)."""
+
+    def __init__(self, cells: Mapping[int, int]) -> None:
+        """`cells`: host NUMA node -> the guest's cell that shows it; empty for a machine that does not show them."""
+        if len(cells) > MOST_EXPANDERS:
+            raise Refused(f"spec.domain.cpu.numa: {len(cells)} nodes are more than the {MOST_EXPANDERS} that a guest can see")
+        self._cells = cells
+        # Cell -> which of the expanders it has: that of its node, so that a device on another node moves none of this one.
+        small = all(node < MOST_EXPANDERS for node in cells)
+        self._seats = {cell: node if small else cell for node, cell in cells.items()}
+        self._held: dict[Place, str] = {Place(None, None, FIRST_EXPANDER + seat): "the expander bus of a NUMA node"
+                                        for seat in self._seats.values()}
+        self._functions: dict[Place, int] = {}
+
+    def place(self, lane: Lane, number: int, who: str, *, node: int | None = None, wanted: str | None = None,
+              functions: int = 1) -> Place:
+        """A port for the n-th device of a list, or the address that the user wants for it."""
+        cell = self._cells.get(node) if node is not None else None
+        if wanted:
+            at = self._wanted(wanted, who)
+        else:
+            port = LANES[lane] + len(LANES) * number
+            at = Place(None, 1 + port) if cell is None else Place(cell, port)
+            most = MOST_PORTS if cell is None else NODE_BUSES - 1
+            if port >= most:
+                where = f" on NUMA node {node}" if cell is not None else ""
+                raise Refused(f"{who}: there is no PCI port left for it{where}: a list may have {most // len(LANES)} devices")
+        if at in self._held:
+            raise Refused(f"{who}: the guest address {self.guest(at)} is taken by {self._held[at]}")
+        self._held[at], self._functions[at] = who, functions
+        return at
+
+    def reserve(self, slot: int, who: str) -> None:
+        """A slot of the guest's own bus that one of the machine's parts has."""
+        self._held[Place(None, None, slot)] = who
+
+    def _wanted(self, text: str, who: str) -> Place:
+        found = _WANTED.fullmatch(text)
+        if found is None or int(found[1] or "0", 16) != 0 or int(found[3], 16) > 0x1F:
+            raise Refused(f"{who}: {text} is no address that a guest's device can have: it is written 0000:bus:slot.function, "
+                          "such as 0000:05:00.0")
+        bus, slot, function = int(found[2], 16), int(found[3], 16), int(found[4])
+        if bus == 0:
+            if slot in (0, CHIPSET):
+                raise Refused(f"{who}: {text} is taken by the machine's chipset: choose another slot, or slot 0 of another bus")
+            return Place(None, None, slot, function)
+        if bus > MOST_PORTS:
+            raise Refused(f"{who}: {text}: a guest has the buses 00 to {MOST_PORTS:02x}")
+        if slot and bus == 1:
+            raise Refused(f"{who}: {text}: bus 01 has slot 00 alone; buses from 02 on may have others")
+        return Place(None, bus, slot, function)
+
+    @property
+    def used(self) -> bool:
+        """Whether anything has a port."""
+        return any(at.port is not None for at in self._held)
+
+    def _bus_of(self, cell: int) -> int:
+        """The bus number of a cell's expander; those of its ports follow."""
+        return TOP - NODE_BUSES * (self._seats[cell] + 1)
+
+    def _last(self, cell: int | None) -> int:
+        return max((at.port for at in self._held if at.port is not None and at.cell == cell), default=-1)
+
+    def _bridges(self) -> set[int]:
+        """Buses that have slots: conventional ones, each behind the port with the number before."""
+        out = {at.port for at in self._held if at.cell is None and at.port is not None and at.slot}
+        for at, who in self._held.items():
+            if at.cell is None and at.port is not None and who and (
+                    (at.port in out and not at.slot) or at.port + 1 in out):
+                raise Refused(f"{who}: the guest address {self.guest(at)} is needed for the bus of another device, whose "
+                              "pciAddress has a slot other than 00: choose slot 00 there, or another bus")
+        return out
+
+    def spare(self, interfaces: int) -> None:
+        """Ports for interfaces that are plugged in later, where there are interfaces at all."""
+        if interfaces:
+            self._held.setdefault(Place(None, 1 + LANES["interfaces"] + len(LANES) * (HOTPLUG - 1)), "")
+
+    def guest(self, at: Place, function: int = 0) -> str:
+        """The address as the guest sees it."""
+        bus = 0 if at.port is None else at.port if at.cell is None else self._bus_of(at.cell) + 1 + at.port
+        return f"0000:{bus:02x}:{at.slot:02x}.{at.function + function}"
+
+    def address(self, at: Place, function: int = 0) -> ET.Element:
+        """The address as the hypervisor is told it."""
+        if at.port is None:
+            bus = 0
+        elif at.cell is None:
+            bus = at.port
+        else:
+            bus = self._indexes()[at.cell] + 1 + at.port
+        number = at.function + function
+        beside = any((each.cell, each.port, each.slot) == (at.cell, at.port, at.slot) and each.function for each in self._held)
+        return _pci(bus, at.slot, number, multifunction=number == 0 and (beside or self._functions.get(at, 1) > 1))
+
+    def _indexes(self) -> dict[int, int]:
+        """The index of each expander: they come behind all ports of the guest's own bus, each followed by its ports."""
+        out, index = {}, max(self._last(None), 0) + 1
+        for cell in sorted(self._cells.values()):
+            if self._last(cell) >= 0:
+                out[cell] = index
+                index += 2 + self._last(cell)
+        return out
+
+    def controllers(self) -> list[ET.Element]:
+        """The root and every port up to the last one used."""
+        out = [_controller(0, "pcie-root")]
+        main = max(self._last(None), 0)
+        slots = {at.slot for at in self._held if at.port is None}
+        bridges = self._bridges()
+        for number, port in enumerate(each for each in range(1, main + 1) if each not in bridges):
+            slot, function = FIRST_PORT + number // FUNCTIONS, number % FUNCTIONS
+            if slot in slots:
+                free = FIRST_PORT + (main - 1) // FUNCTIONS + 1
+                who = next(who for at, who in self._held.items() if at.port is None and at.slot == slot)
+                raise Refused(f"{who}: the guest address 0000:00:{slot:02x}.0 is needed for "
+                              f"ports of this machine: choose one from 0000:00:{free:02x}.0 on")
+            controller = _controller(port, "pcie-root-port")
+            controller.append(_pci(0, slot, function, multifunction=function == 0))
+            out.append(controller)
+            if port + 1 in bridges:
+                bridge = _controller(port + 1, "pcie-to-pci-bridge")
+                bridge.append(_pci(port, 0, 0))
+                out.append(bridge)
+        for cell, index in self._indexes().items():
+            expander = _controller(index, "pcie-expander-bus")
+            ET.SubElement(expander, "model", name="pxb-pcie")
+            target = ET.SubElement(expander, "target", busNr=str(self._bus_of(cell)))
+            ET.SubElement(target, "node").text = str(cell)
+            expander.append(_pci(0, FIRST_EXPANDER + self._seats[cell], 0))
+            out.append(expander)
+            for port in range(self._last(cell) + 1):
+                below = _controller(index + 1 + port, "pcie-root-port")
+                below.append(_pci(index, port, 0))
+                out.append(below)
+        return out
+
+
+def fixed(slot: int) -> ET.Element:
+    """The address of one of the machine's own parts."""
+    return _pci(0, slot, 0)
+
+
+def as_told(text: str, who: str) -> ET.Element:
+    """An address that the user gave, for a machine whose buses are not ours to lay out."""
+    found = _WANTED.fullmatch(text)
+    if found is None:
+        raise Refused(f"{who}: {text} is no PCI address: it is written domain:bus:slot.function, such as 0000:05:00.0")
+    return _pci(int(found[2], 16), int(found[3], 16), int(found[4]), int(found[1] or "0", 16))
+
+
+def _controller(index: int, model: str) -> ET.Element:
+    return ET.Element("controller", type="pci", index=str(index), model=model)
+
+
+def _pci(bus: int, slot: int, function: int, domain: int = 0, *, multifunction: bool = False) -> ET.Element:
+    out = ET.Element("address", type="pci", domain=f"0x{domain:04x}", bus=f"0x{bus:02x}", slot=f"0x{slot:02x}",
+                     function=f"0x{function:x}")
+    if multifunction:
+        out.set("multifunction", "on")
+    return out

@@ -1,0 +1,247 @@
+"""Everything below <devices> of a domain, in an order that does not change:
+
+controllers; disks; interfaces that are no device of the host; host devices (of plugins: PCI, mediated, USB; then claimed); GPUs
+(of plugins: PCI, mediated; then claimed); virtual functions of interfaces; console, screen and the rest. Within each the order
+is that of the spec. Addresses in the guest do not depend on it (see addresses.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from outfitter.errors import Refused
+from outfitter.launcher import addresses, disk, hostdev, interface, mdev, numa, screen, usb
+from outfitter.launcher.addresses import FUNCTIONS, Lane, Layout, Place
+from outfitter.launcher.alias import Aliases
+from outfitter.launcher.given import Given, Resolved
+from outfitter.launcher.options import Options
+from outfitter.launcher.system import System
+from outfitter.launcher.tags import Tagged
+
+KINDS = {"pci": 0, "mdev": 1, "usb": 2}
+NAMES = {("gpus", False): "gpu", ("gpus", True): "dra-gpu", ("hostDevices", False): "hostdevice",
+         ("hostDevices", True): "dra-hostdevice", ("interfaces", False): "sriov", ("interfaces", True): "sriov"}
+UNSUPPORTED = ("tpm", "watchdog", "sound", "filesystems", "clientPassthrough", "downwardMetrics", "panicDevices")
+
+
+class Devices:
+    """The devices of one machine: first all get their places, then they are drawn."""
+
+    def __init__(self, spec: Mapping[str, Any], machine: System, spread: Sequence[numa.Cell], options: Options) -> None:
+        self._spec, self._machine, self._options = spec, machine, options
+        self._given: Mapping[str, Any] = (spec.get("domain") or {}).get("devices") or {}
+        self._cells = {cell.host: cell.id for cell in spread}
+        if spread and not machine.express:
+            raise Refused(f"spec.domain.cpu.numa: machine type {machine.machine} has no PCI Express to show nodes on: use q35")
+        self._layout = Layout(self._cells)
+        self._aliases = Aliases()
+        self._interfaces = [each for each in enumerate(self._given.get("interfaces") or ()) if each[1].get("state") != "absent"]
+        self._networks = {each.get("name"): each for each in spec.get("networks") or ()}
+        self.left_out: list[str] = []  # what the spec has and this domain has not, a sentence each
+        self.tagged: list[Tagged] = []
+
+    def elements(self, found: Sequence[Resolved]) -> list[ET.Element]:
+        self._unsupported()
+        disks = list(self._disks())
+        usb_needed = any(given.kind == "usb" for one in found for given in one.devices) or any(
+            bus == "usb" for _, _, _, bus, _ in disks) or bool(self._given.get("inputs"))
+        scsi = any(bus == "scsi" for _, _, _, bus, _ in disks)
+        rng = self._given.get("rng") is not None
+        own = ((usb_needed, addresses.USB, "the USB controller"), (scsi, addresses.SCSI, "the SCSI controller"),
+               (rng, addresses.RNG, "the random number generator"),
+               (screen.wanted(self._given), addresses.VIDEO, "the video card"))
+        for needed, slot, who in own:
+            if needed:
+                self._layout.reserve(slot, who)
+        places = self._place(found)
+        disk_places = self._place_disks(disks)
+        self._layout.spare(len(self._interfaces))
+        shown = self._displays(found)
+
+        out = [*self._layout.controllers()] if self._machine.express and self._layout.used else []
+        out += self._controllers(usb_needed, scsi)
+        out += self._draw_disks(disks, disk_places)
+        out += self._draw_interfaces(places)
+        for one in self._ordered(found):
+            out += self._draw(one, places, shown)
+        out += screen.console(self._given, self._machine)
+        out += self._inputs()
+        out += screen.screen(self._given, self._machine, shown=bool(shown))
+        if rng:
+            out.append(self._rng())
+        out.append(ET.Element("memballoon", model="none"))  # a device of the host pins all memory anyway
+        return out
+
+    # -- places
+
+    def _place(self, found: Sequence[Resolved]) -> dict[tuple[str, int, int], Place]:
+        """Where each device goes, by list, index and number of its port; in the order of the spec in every list."""
+        out: dict[tuple[str, int, int], Place] = {}
+        if not self._machine.express:
+            return out
+        by_list: dict[Lane, list[Resolved]] = {"hostDevices": [], "gpus": []}
+        functions = {}
+        for one in found:
+            if one.ask.list == "interfaces":
+                functions[one.ask.index] = one.devices[0]
+            else:
+                by_list[one.ask.list].append(one)
+        for lane, listed in by_list.items():
+            number = 0
+            for one in sorted(listed, key=lambda each: each.ask.index):
+                wanted = self._given[lane][one.ask.index].get("pciAddress")
+                for port, (node, count) in enumerate(_ports(one)):
+                    out[lane, one.ask.index, port] = self._layout.place(
+                        lane, number, one.ask.path, node=node, wanted=wanted if port == 0 else None, functions=count)
+                    number += 1
+        for number, (index, each) in enumerate(self._interfaces):
+            given = functions.get(index)
+            out["interfaces", index, 0] = self._layout.place(
+                "interfaces", number, f"spec.domain.devices.interfaces[{index}]", wanted=each.get("pciAddress"),
+                node=given.numa if given else None)
+        return out
+
+    def _place_disks(self, disks: Sequence[tuple[int, Any, str, str, str]]) -> dict[int, Place]:
+        if not self._machine.express:
+            return {}
+        on_pci = [(index, each[kind].get("pciAddress") if each.get(kind) else None) for index, each, kind, bus, _ in disks
+                  if bus == "virtio"]
+        return {index: self._layout.place("disks", number, disk.path(index), wanted=wanted)
+                for number, (index, wanted) in enumerate(on_pci)}
+
+    def _address(self, at: Place | None, path: str, entry: Mapping[str, Any], function: int = 0) -> ET.Element | None:
+        """The guest's address of a device, or the one that the user gave where addresses are not laid out here."""
+        if at is not None:
+            return self._layout.address(at, function)
+        wanted = entry.get("pciAddress")
+        return addresses.as_told(wanted, path) if wanted else None
+
+    def _tag(self, kind: Any, path: str, entry: Mapping[str, Any], at: Place | None, **more: Any) -> None:
+        if not entry.get("tag"):
+            return
+        if at is None:
+            raise Refused(f"{path}.tag: the guest could not be told an address, because machine type {self._machine.machine} "
+                          "has no PCI Express: use q35, or leave the tag out")
+        self.tagged.append(Tagged(kind, str(entry["tag"]), self._layout.guest(at), cell=at.cell, **more))
+
+    # -- devices of the host
+
+    def _ordered(self, found: Sequence[Resolved]) -> list[Resolved]:
+        order = {"hostDevices": 0, "gpus": 1, "interfaces": 2}
+        return sorted(found, key=lambda one: (order[one.ask.list], one.ask.by_claim,
+                                              0 if one.ask.by_claim else KINDS[one.devices[0].kind], one.ask.index))
+
+    def _displays(self, found: Sequence[Resolved]) -> dict[tuple[int, int], mdev.Display]:
+        gpus = [one for one in self._ordered(found) if one.ask.list == "gpus"]
+        return mdev.displays(gpus, self._given.get("gpus") or ())
+
+    def _draw(self, one: Resolved, places: Mapping[tuple[str, int, int], Place],
+              shown: Mapping[tuple[int, int], mdev.Display]) -> Iterator[ET.Element]:
+        ask, entry = one.ask, self._given[one.ask.list][one.ask.index]
+        kind, alias_number, port = NAMES[ask.list, ask.by_claim], 0, 0
+        for number, given in enumerate(one.devices):
+            display = shown.get((ask.index, number), mdev.NONE) if ask.list == "gpus" else mdev.NONE
+            functions = hostdev.functions(given)
+            for count, (address, function) in enumerate(functions):
+                at = places.get((ask.list, ask.index, port + count // FUNCTIONS))
+                guest = self._address(at, ask.path, entry, function % FUNCTIONS)
+                alias = self._aliases.name("usb-host" if given.kind == "usb" else kind, ask.name, alias_number)
+                alias_number += 1
+                out = self._hostdev(one, given, address, alias, guest)
+                if count == 0:
+                    mdev.show(out, display)
+                    mac = entry.get("macAddress") if ask.list == "interfaces" else None
+                    self._tag("nic" if ask.list == "interfaces" else "hostdev", ask.path, entry, at, mac=mac)
+                yield out
+            port += -(-len(functions) // FUNCTIONS) if given.kind != "usb" else 0
+
+    def _hostdev(self, one: Resolved, given: Given, address: str, alias: str, guest: ET.Element | None) -> ET.Element:
+        if one.ask.list == "interfaces":
+            return interface.function(self._given["interfaces"][one.ask.index], address, alias, guest, self._options)
+        if given.kind == "usb":
+            return usb.element(given, alias)
+        if given.kind == "mdev":
+            crypto = self._machine.architecture.name == "s390x" and one.ask.list == "hostDevices"
+            return mdev.element(given, alias, "vfio-ap" if crypto else "vfio-pci", guest)
+        return hostdev.element(one.ask.name, address, alias, guest)
+
+    # -- everything else
+
+    def _draw_interfaces(self, places: Mapping[tuple[str, int, int], Place]) -> Iterator[ET.Element]:
+        for index, each in self._interfaces:
+            path = f"spec.domain.devices.interfaces[{index}]"
+            network = self._networks.get(each.get("name"))
+            if network is None:
+                raise Refused(f"{path}: no entry of spec.networks is called {each.get('name')!r}")
+            if interface.binding(each) == "sriov":
+                continue
+            at = places.get(("interfaces", index, 0))
+            self._tag("nic", path, each, at, mac=each.get("macAddress"))
+            yield interface.element(path, each, network, alias=self._aliases.name("", str(each["name"])), options=self._options,
+                                    guest=self._address(at, path, each), express=self._machine.express)
+
+    def _disks(self) -> Iterator[tuple[int, Mapping[str, Any], str, str, str]]:
+        for index, each, kind, bus in disk.listed(self._spec):
+            try:
+                yield index, each, kind, bus, disk.source(each, index, self._spec, self._options)
+            except disk.Left as error:
+                self._leave_out(error.message)
+
+    def _draw_disks(self, disks: Sequence[tuple[int, Any, str, str, str]], places: Mapping[int, Place]) -> Iterator[ET.Element]:
+        targets = disk.Targets()
+        for index, each, kind, bus, file in disks:
+            at = places.get(index)
+            if bus == "virtio":
+                self._tag("disk", disk.path(index), each, at, serial=each.get("serial"))
+            guest = self._address(at, disk.path(index), each.get(kind) or {}) if bus == "virtio" else None
+            alias = self._aliases.name("", str(each.get("name")))
+            yield disk.element(each, kind, target=(targets.next(bus), bus), file=file, alias=alias, guest=guest)
+
+    def _controllers(self, usb_needed: bool, scsi: bool) -> Iterator[ET.Element]:
+        for needed, kind, model, slot in ((usb_needed, "usb", "qemu-xhci", addresses.USB),
+                                          (scsi, "scsi", "virtio-scsi", addresses.SCSI)):
+            if needed:
+                out = ET.Element("controller", type=kind, index="0", model=model)
+                if self._machine.express:
+                    out.append(addresses.fixed(slot))
+                yield out
+            elif kind == "usb":
+                yield ET.Element("controller", type="usb", index="0", model="none")
+
+    def _inputs(self) -> Iterator[ET.Element]:
+        for index, each in enumerate(self._given.get("inputs") or ()):
+            if each.get("type") != "tablet" or each.get("bus", "usb") != "usb":
+                self._leave_out(f"spec.domain.devices.inputs[{index}]: only a tablet on usb can be attached")
+                continue
+            out = ET.Element("input", type="tablet", bus="usb")
+            ET.SubElement(out, "alias", name=self._aliases.name("", str(each.get("name") or f"input{index}")))
+            yield out
+
+    def _rng(self) -> ET.Element:
+        out = ET.Element("rng", model="virtio")
+        ET.SubElement(out, "backend", model="random").text = "/dev/urandom"
+        if self._machine.express:
+            out.append(addresses.fixed(addresses.RNG))
+        return out
+
+    def _unsupported(self) -> None:
+        for key in UNSUPPORTED:
+            if self._given.get(key) not in (None, [], False):
+                self._leave_out(f"spec.domain.devices.{key} is not supported")
+
+    def _leave_out(self, why: str) -> None:
+        """A machine that only plays does without; a real one would not be what was asked for."""
+        if not self._options.simulated:
+            raise Refused(why)
+        self.left_out.append(why)
+
+
+def _ports(one: Resolved) -> Iterator[tuple[int | None, int]]:
+    """Node and number of functions for each PCI port that an entry needs: a port takes eight functions."""
+    for given in one.devices:
+        if given.kind == "usb":
+            continue
+        count = len(hostdev.functions(given))
+        for first in range(0, count, FUNCTIONS):
+            yield given.numa, min(FUNCTIONS, count - first)

@@ -1,0 +1,89 @@
+"""Disks in a domain: files of the host, and the config drive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from outfitter.errors import Refused
+from outfitter.launcher.options import Options
+
+CONFIG_DRIVES = ("cloudInitConfigDrive", "cloudInitNoCloud")
+PREFIXES: Mapping[str, str] = {"virtio": "vd", "sata": "sd", "scsi": "sd", "usb": "sd"}
+KINDS = ("disk", "cdrom", "lun")
+
+
+def listed(spec: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any], str, str]]:
+    """Every disk with its index, its kind and its bus. One that says neither is a disk on sata."""
+    for index, disk in enumerate(((spec.get("domain") or {}).get("devices") or {}).get("disks") or ()):
+        kind = next((each for each in KINDS if disk.get(each) is not None), "disk")
+        bus = str((disk.get(kind) or {}).get("bus") or "sata")
+        if bus not in PREFIXES:
+            raise Refused(f"{path(index)}.{kind}.bus: {bus} is not supported: use {', '.join(PREFIXES)}")
+        yield index, disk, kind, bus
+
+
+def path(index: int) -> str:
+    return f"spec.domain.devices.disks[{index}]"
+
+
+def source(disk: Mapping[str, Any], index: int, spec: Mapping[str, Any], options: Options) -> str:
+    """The file of a disk. Refused: it has none that could be had here."""
+    for number, volume in enumerate(spec.get("volumes") or ()):
+        if volume.get("name") != disk.get("name"):
+            continue
+        if volume.get("hostDisk") is not None:
+            file = str(volume["hostDisk"].get("path") or "")
+            if not file.startswith("/"):
+                raise Refused(f"spec.volumes[{number}].hostDisk.path: {file!r} is no absolute path of a file on the host")
+            return file
+        if any(volume.get(kind) is not None for kind in CONFIG_DRIVES):
+            if options.config_drive is None:
+                raise Left(f"spec.volumes[{number}]: no config drive was made for it")
+            return options.config_drive
+        kinds = ", ".join(sorted(key for key in volume if key != "name")) or "nothing"
+        raise Left(f"spec.volumes[{number}]: {kinds} cannot be attached: use hostDisk or {' or '.join(CONFIG_DRIVES)}")
+    raise Refused(f"{path(index)}: no entry of spec.volumes is called {disk.get('name')!r}")
+
+
+class Left(Refused):
+    """A volume that cannot be had here. A simulated machine does without."""
+
+
+def element(disk: Mapping[str, Any], kind: str, *, target: tuple[str, str], file: str, alias: str,
+            guest: ET.Element | None) -> ET.Element:
+    """`target`: the disk's name and its bus."""
+    out = ET.Element("disk", type="block" if kind == "lun" else "file", device=kind)
+    driver = ET.SubElement(out, "driver", name="qemu", type="raw")
+    for key in ("cache", "io"):
+        if disk.get(key):
+            driver.set(key, str(disk[key]))
+    ET.SubElement(out, "source", {"dev" if kind == "lun" else "file": file})
+    ET.SubElement(out, "target", dev=target[0], bus=target[1])
+    if kind == "cdrom" or (disk.get(kind) or {}).get("readonly"):
+        ET.SubElement(out, "readonly")
+    if disk.get("serial"):
+        ET.SubElement(out, "serial").text = str(disk["serial"])
+    if disk.get("bootOrder"):
+        ET.SubElement(out, "boot", order=str(disk["bootOrder"]))
+    ET.SubElement(out, "alias", name=alias)
+    if guest is not None:
+        out.append(guest)
+    return out
+
+
+class Targets:
+    """Counts the disks of each prefix: vda, vdb, ..., vdz, vdaa."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def next(self, bus: str) -> str:
+        prefix = PREFIXES[bus]
+        number = self._counts[prefix] = self._counts.get(prefix, 0) + 1
+        letters = ""
+        while number:
+            number, rest = divmod(number - 1, 26)
+            letters = chr(ord("a") + rest) + letters
+        return prefix + letters

@@ -1,0 +1,101 @@
+"""Devices from the environment of the launcher's container.
+
+A device plugin names the devices of a resource in PCI_RESOURCE_<NAME>, MDEV_PCI_RESOURCE_<NAME> or USB_RESOURCE_<NAME>. The
+driver of a claim may do the same with <CLAIM>_<REQUEST> in place of the name. Network device plugins say PCIDEVICE_<NAME>."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from outfitter.errors import Refused
+from outfitter.launcher.given import WORDS, Absent, Ask, Given, Kind, checked
+
+Env = Mapping[str, str]
+PREFIXES: Mapping[Kind, str] = {"pci": "PCI_RESOURCE", "mdev": "MDEV_PCI_RESOURCE", "usb": "USB_RESOURCE"}
+NETWORK_RESOURCE = "KUBEVIRT_RESOURCE_NAME"  # of a network: under which resource name its functions are counted
+NETWORK_PREFIX = "PCIDEVICE"
+
+
+def key(*words: str) -> str:
+    """How a resource name is written in a variable's name. A dash stays as it is."""
+    return "_".join(words).upper().replace("/", "_").replace(".", "_")
+
+
+def addresses(env: Env, prefix: str, *words: str) -> tuple[str, ...]:
+    """What a variable lists. Some write a dash as an underscore, and some the names as they are."""
+    plain = key(*words)
+    for name in dict.fromkeys((plain, plain.replace("-", "_"), "_".join(words))):
+        if (text := env.get(f"{prefix}_{name}")) is not None:
+            return tuple(each.strip() for each in text.split(",") if each.strip())
+    return ()
+
+
+class Plugins:
+    """Hands out what device plugins gave, each device once, to entries in the order of the domain."""
+
+    def __init__(self, env: Env, asks: Sequence[Ask]) -> None:
+        self._env = env
+        self._asks = asks
+        self._used: set[str] = set()
+
+    def take(self, ask: Ask) -> tuple[Given, ...]:
+        assert ask.resource is not None
+        listed = {kind: addresses(self._env, prefix, ask.resource) for kind, prefix in PREFIXES.items()
+                  if kind != "usb" or ask.list == "hostDevices"}
+        kinds = [kind for kind, texts in listed.items() if texts]
+        if len(kinds) > 1:
+            raise Refused(f"{self._mismatch(ask)}: {' and '.join(PREFIXES[kind] + '_' + key(ask.resource) for kind in kinds)} "
+                          "are both set")
+        for kind in kinds:
+            units = _units(listed[kind], sum(each.resource == ask.resource for each in self._asks)) if kind == "pci" else [
+                (text,) for text in listed[kind]]
+            free = [unit for unit in units if not {each.lower() for each in unit} & self._used]
+            if free:
+                self._used |= {each.lower() for each in free[0]}
+                return (checked(ask, Given(kind, free[0][0], free[0] if len(free[0]) > 1 else ())),)
+        names = " and ".join(f"{prefix}_{key(ask.resource)}" for prefix in PREFIXES.values())
+        have = f"{PREFIXES[kinds[0]]}_{key(ask.resource)} has no more than {len(listed[kinds[0]])}" if kinds else (
+            f"{names} list none")
+        raise Refused(f"{self._mismatch(ask)}: {have}")
+
+    def _mismatch(self, ask: Ask) -> str:
+        wanted = sum(each.resource == ask.resource for each in self._asks)
+        return (f"{ask.path}: failed to create {ask.word}: the number of device plugin {WORDS[ask.list]}/s do not match the "
+                f"number of devices: {wanted} of {ask.resource} {'is' if wanted == 1 else 'are'} asked for")
+
+
+def _units(listed: Iterable[str], wanted: int) -> list[tuple[str, ...]]:
+    """What counts as one device. Where more functions are listed than were asked for, and they are exactly as many cards, each
+    with its first function, a card is handed out whole: the sound of a graphics card goes with it, not to the next one."""
+    cards: dict[str, list[str]] = {}
+    for address in listed:
+        cards.setdefault(address.rpartition(".")[0].lower(), []).append(address)
+    single = [(address,) for functions in cards.values() for address in functions]
+    whole = [tuple(sorted(functions, key=str.lower)) for functions in cards.values()]
+    if len(whole) == wanted < len(single) and all(unit[0].endswith(".0") for unit in whole):
+        return whole
+    return [(address,) for address in dict.fromkeys(listed)]
+
+
+def claimed(ask: Ask, claims: Iterable[str], env: Env) -> tuple[Given, ...]:
+    """The devices that variables name for a claim and its request. `claims` is how the claim object may be called."""
+    names = []
+    for claim in claims if ask.request else ():
+        for kind in ("mdev", "pci"):
+            prefix = PREFIXES[kind]
+            if found := addresses(env, prefix, claim, ask.request or ""):
+                return tuple(checked(ask, Given(kind, each)) for each in found)
+            names.append(f"{prefix}_{key(claim, ask.request or '')}")
+    raise Absent(f"the environment has no {' and no '.join(sorted(names))}" if names else
+                 "the environment is not asked, because the name of the claim is not known")
+
+
+def network(ask: Ask, name: str, env: Env, taken: set[str]) -> tuple[Given, ...]:
+    """The next virtual function of the resource that belongs to a network."""
+    resource = env.get(f"{NETWORK_RESOURCE}_{name}")
+    if not resource:
+        raise Absent(f"the environment has no {NETWORK_RESOURCE}_{name}")
+    for address in addresses(env, NETWORK_PREFIX, resource):
+        if address.lower() not in taken:
+            return (checked(ask, Given("pci", address)),)
+    raise Refused(f"{ask.path}: {NETWORK_PREFIX}_{key(resource)} has no address left for {ask.word}")

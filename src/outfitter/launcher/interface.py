@@ -1,0 +1,90 @@
+"""Network interfaces in a domain: a tap or a bridge of the host, or a virtual function."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from outfitter.errors import Refused
+from outfitter.launcher import hostdev
+from outfitter.launcher.options import Options
+
+TAPS = ("bridge", "masquerade")  # bindings that end in a tap which whoever set up the network has made
+DEFAULT_MODEL = "virtio"
+MODELS = {"virtio": "virtio-non-transitional"}  # on PCI Express there is no other
+
+
+def binding(interface: Mapping[str, Any]) -> str:
+    """How an interface meets its network: bridge, masquerade, slirp, sriov, or the name of anything else."""
+    for name in (*TAPS, "sriov", "slirp", "passt", "binding", "macvtap"):
+        if interface.get(name) is not None:
+            return name
+    return TAPS[0]
+
+
+def tap(network: Mapping[str, Any]) -> str:
+    """The tap of a network: tap0 for the pod's, else named after the network, so that adding one renames no other."""
+    if network.get("pod") is not None or (network.get("multus") or {}).get("default"):
+        return "tap0"
+    return "tap" + hashlib.sha256(network["name"].encode()).hexdigest()[:11]
+
+
+def element(path: str, interface: Mapping[str, Any], network: Mapping[str, Any], *, alias: str, guest: ET.Element | None,
+            options: Options, express: bool) -> ET.Element:
+    """An interface of the kinds that are no device of the host."""
+    how = binding(interface)
+    if how == "slirp":
+        out = ET.Element("interface", type="user")
+    elif how not in TAPS:
+        raise Refused(f"{path}: the binding {how} is not supported: use bridge, masquerade, slirp or sriov")
+    elif bridge := options.bridges.get(network["name"]):
+        out = ET.Element("interface", type="bridge")
+        ET.SubElement(out, "source", bridge=bridge)
+        ET.SubElement(out, "target", dev=tap(network))
+    else:
+        out = ET.Element("interface", type="ethernet")
+        ET.SubElement(out, "target", dev=tap(network), managed="no")
+    _mac(out, interface)
+    model = str(interface.get("model") or DEFAULT_MODEL)
+    ET.SubElement(out, "model", type=MODELS.get(model, model) if express else model)
+    if interface.get("state") == "down":
+        ET.SubElement(out, "link", state="down")
+    ET.SubElement(out, "rom", enabled="no")
+    _rest(out, interface, alias, guest)
+    return out
+
+
+def function(interface: Mapping[str, Any], address: str, alias: str, guest: ET.Element | None, options: Options) -> ET.Element:
+    """A virtual function. It is a device of the host like any other, unless the hypervisor is to set its MAC address."""
+    if not options.hypervisor_sets_mac:
+        out = hostdev.element(str(interface["name"]), address, alias, guest)
+        _boot(out, interface)
+        return out
+    out = ET.Element("interface", type="hostdev", managed="no")
+    _mac(out, interface)
+    source = hostdev.source(str(interface["name"]), address)
+    source[0].set("type", "pci")
+    out.append(source)
+    _rest(out, interface, alias, guest)
+    return out
+
+
+def _mac(out: ET.Element, interface: Mapping[str, Any]) -> None:
+    if address := interface.get("macAddress"):
+        ET.SubElement(out, "mac", address=str(address).replace("-", ":").lower())
+
+
+def _rest(out: ET.Element, interface: Mapping[str, Any], alias: str, guest: ET.Element | None) -> None:
+    _boot(out, interface)
+    if interface.get("acpiIndex"):
+        ET.SubElement(out, "acpi", index=str(interface["acpiIndex"]))
+    ET.SubElement(out, "alias", name=alias)
+    if guest is not None:
+        out.append(guest)
+
+
+def _boot(out: ET.Element, interface: Mapping[str, Any]) -> None:
+    if interface.get("bootOrder"):
+        ET.SubElement(out, "boot", order=str(interface["bootOrder"]))

@@ -1,0 +1,129 @@
+"""Devices from the files in which drivers describe what they prepared (Kubernetes' device metadata).
+
+    <base>/resourceclaims/<claim>/<request>/*-metadata.json            a claim that was named
+    <base>/resourceclaimtemplates/<entry>/<request>/*-metadata.json    one made from a template, by its entry in the spec
+    <base>/<claim>/<request>/*.json                                    earlier: both by the claim's name; a file of a template's
+                                                                       claim says for which entry it is (podClaimName)
+
+A file is a stream of JSON objects, one for each version that the driver can write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from outfitter.errors import Refused
+from outfitter.launcher.given import Absent, Ask, Given, checked, published
+
+Files = Mapping[str, str]  # path -> text
+BASES = ("/var/run/kubernetes.io/dra-device-attributes", "/var/run/dra-device-attributes")
+KNOWN = "metadata.resource.k8s.io/v1alpha1"
+SUFFIX = "-metadata.json"
+
+
+def claimed(ask: Ask, entry: Mapping[str, Any], claim: str | None, files: Files) -> tuple[Given, ...]:
+    """The devices that files tell of for a claim's request. `entry` is that of spec.resourceClaims, `claim` the name of the
+    claim object where it is known."""
+    if not ask.claim or not ask.request:
+        raise Refused(f"{ask.path}: {ask.word} has incomplete ClaimRequest: claimName and requestName are both needed")
+    told: list[tuple[str, tuple[Given, ...]]] = []
+    looked: list[str] = []
+    for place, found in _places(ask, entry, claim, files):
+        looked.append(place)
+        if found:
+            told.append((place, _devices(ask, found)))
+    if not told:
+        raise Absent(f"failed to read metadata for claim {ask.claim} request {ask.request}: no files matching {looked[0]}")
+    for place, devices in told[1:]:
+        if {each.identity for each in devices} != {each.identity for each in told[0][1]}:
+            raise Refused(f"{ask.path}: {ask.word}: {told[0][0]} and {place} do not tell of the same devices")
+    return told[0][1]
+
+
+def _places(ask: Ask, entry: Mapping[str, Any], claim: str | None, files: Files) -> Iterator[tuple[str, dict[str, str]]]:
+    named = entry.get("resourceClaimName")
+    folder = f"resourceclaims/{named}" if named else f"resourceclaimtemplates/{ask.claim}"
+    for base in BASES:
+        place = f"{base}/{folder}/{ask.request}/"
+        yield f"{place}*{SUFFIX}", {path: text for path, text in files.items()
+                                    if path.startswith(place) and path.endswith(SUFFIX)}
+    for base in BASES:  # the earlier layout
+        found = {}
+        for path, text in files.items():
+            steps = path.removeprefix(f"{base}/").split("/") if path.startswith(f"{base}/") else []
+            if len(steps) == 3 and steps[1] == ask.request and path.endswith(".json") and (
+                    steps[0] == (named or claim) or (not named and _is_for(text, ask.claim))):
+                found[path] = text
+        yield f"{base}/{named or claim or '*'}/{ask.request}/*", found
+
+
+def _is_for(text: str, entry: str | None) -> bool:
+    """Whether a file says that it is for this entry of spec.resourceClaims; one of somebody else may be in any state."""
+    try:
+        return bool(_version(text).get("podClaimName") == entry)
+    except Refused:
+        return False
+
+
+def _devices(ask: Ask, found: Mapping[str, str]) -> tuple[Given, ...]:
+    out: list[Given] = []
+    for path in sorted(found):
+        try:
+            listed = _listed(ask, _version(found[path]))
+        except Refused as error:
+            raise Refused(f"{ask.path}: {ask.word}: {path}: {error.message}") from error
+        for device in listed:
+            given = published(ask, device)
+            if given is None:
+                wanted = "pciBusID" if ask.list == "interfaces" else "mdevUUID or pciBusID"
+                raise Refused(f"{ask.path}: {ask.word} has no {wanted} in metadata for claim {ask.claim} request "
+                              f'{ask.request}: device {device.get("name", "?")} of {path} needs an attribute such as '
+                              '"resource.kubernetes.io/pciBusID": {"string": "0000:3b:01.0"}')
+            out.append(checked(ask, given))
+    for what in ("id", "identity"):
+        seen = [getattr(given, what) for given in out]
+        twice = next((each for number, each in enumerate(seen) if each in seen[:number]), None)
+        if twice is not None and twice != "//":
+            where = f"{len(found)} metadata files" if len(found) > 1 else f"its {len(out)} devices"
+            said = twice if isinstance(twice, str) else ", ".join(twice)
+            raise Refused(f"{ask.path}: {ask.word}: request {ask.request} has {len(out)} devices, but {where} tell of {said} "
+                          "twice: each device may be told of once")
+    return tuple(out)
+
+
+def _version(text: str) -> Mapping[str, Any]:
+    """The first object of the stream whose version is known. What stands behind it does not matter."""
+    decoder, at, others = json.JSONDecoder(), 0, []
+    while True:
+        while at < len(text) and text[at].isspace():
+            at += 1
+        if at == len(text):
+            break
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except ValueError as error:
+            raise Refused(f"failed to decode metadata: {error}") from error
+        version = value.get("apiVersion") if isinstance(value, dict) else None
+        if not isinstance(version, str) or not version:
+            raise Refused("an object of the metadata stream has no apiVersion")
+        if version == KNOWN:
+            return dict(value)
+        others.append(version)
+    if others:
+        raise Refused(f"no compatible metadata version found in stream (unknown versions: {', '.join(others)}); known is "
+                      f"{KNOWN}")
+    raise Refused("no metadata objects found in stream")
+
+
+def _listed(ask: Ask, document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The devices of a request. An alternative that was chosen is written "request/alternative"."""
+    requests = document.get("requests")
+    of_request = [each for each in requests if isinstance(each, Mapping) and str(each.get("name", "")).partition("/")[0] ==
+                  ask.request] if isinstance(requests, list) else []
+    if not of_request:
+        raise Refused(f"request {ask.request} not found in metadata of claim {ask.claim}")
+    devices = [device for each in of_request for device in each.get("devices") or () if isinstance(device, Mapping)]
+    if not devices:
+        raise Refused(f"request {ask.request} has no devices")
+    return devices

@@ -1,0 +1,59 @@
+"""The guest's NUMA nodes: one for each node of the host over which the machine is spread, so that the guest sees what is near
+what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from outfitter.api import machine
+from outfitter.launcher.given import Resolved
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A NUMA node of the guest."""
+
+    id: int
+    host: int  # the host's node that it stands for
+    cpus: range
+    memory: int  # bytes
+
+
+def cells(instance: Mapping[str, Any], found: Iterable[Resolved], nodes: Sequence[int], *, cpus: int, memory: int,
+          page: int = MIB) -> tuple[Cell, ...]:
+    """The guest's nodes, if the machine asks for them by cpu.numa.guestMappingPassthrough. CPUs and memory are divided evenly;
+    what does not divide goes to the first ones. `nodes` are the host's; without them those of the machine's devices."""
+    if not machine.shows_nodes(instance):
+        return ()
+    near = {given.numa for one in found for given in one.devices if given.numa is not None}
+    hosts = sorted(set(nodes)) or sorted(near) or [0]
+    share = memory // len(hosts) // page * page
+    out, cpu = [], 0
+    for number, host in enumerate(hosts):
+        count = cpus // len(hosts) + (number < cpus % len(hosts))
+        out.append(Cell(number, host, range(cpu, cpu + count), share if number else memory - share * (len(hosts) - 1)))
+        cpu += count
+    return tuple(out)
+
+
+def guest(cpu: ET.Element, spread: Sequence[Cell]) -> None:
+    """The nodes, in the domain's cpu element."""
+    numa = ET.SubElement(cpu, "numa")
+    for cell in spread:
+        out = ET.SubElement(numa, "cell", id=str(cell.id), memory=str(cell.memory), unit="b")
+        if cell.cpus:
+            out.set("cpus", str(cell.cpus[0]) if len(cell.cpus) == 1 else f"{cell.cpus[0]}-{cell.cpus[-1]}")
+
+
+def tuning(spread: Sequence[Cell]) -> ET.Element:
+    """Each node's memory comes from the host's node that it stands for."""
+    out = ET.Element("numatune")
+    ET.SubElement(out, "memory", mode="strict", nodeset=",".join(str(cell.host) for cell in spread))
+    for cell in spread:
+        ET.SubElement(out, "memnode", cellid=str(cell.id), mode="strict", nodeset=str(cell.host))
+    return out

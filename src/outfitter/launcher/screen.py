@@ -1,0 +1,45 @@
+"""How a person reaches a machine: its serial console, and a screen where one is asked for or a GPU shows one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from outfitter.launcher import addresses
+from outfitter.launcher.system import System
+
+
+def console(devices: Mapping[str, Any], machine: System) -> Iterator[ET.Element]:
+    if devices.get("autoattachSerialConsole") is False:
+        return
+    if machine.architecture.serial:
+        serial = ET.Element("serial", type="pty")
+        ET.SubElement(serial, "target", type=machine.architecture.serial, port="0")
+        yield serial
+    out = ET.Element("console", type="pty")
+    ET.SubElement(out, "target", type="serial" if machine.architecture.serial else "sclp", port="0")
+    yield out
+
+
+def wanted(devices: Mapping[str, Any]) -> bool:
+    """Whether the machine asks for an emulated screen."""
+    return devices.get("autoattachGraphicsDevice") is True or bool((devices.get("video") or {}).get("type"))
+
+
+def screen(devices: Mapping[str, Any], machine: System, *, shown: bool) -> Iterator[ET.Element]:
+    """`shown`: a GPU is the display, so there is no emulated card beside it."""
+    if not shown and not wanted(devices):
+        return
+    graphics = ET.Element("graphics", type="vnc")
+    ET.SubElement(graphics, "listen", type="socket")  # no port that others could reach
+    yield graphics
+    video = ET.Element("video")
+    if shown:
+        ET.SubElement(video, "model", type="none")
+    else:
+        default = "vga" if machine.architecture.name == "x86_64" else "virtio"
+        ET.SubElement(video, "model", type=(devices.get("video") or {}).get("type") or default)
+        if machine.express:
+            video.append(addresses.fixed(addresses.VIDEO))
+    yield video

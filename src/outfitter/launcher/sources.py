@@ -1,0 +1,195 @@
+"""Which devices a machine got, and who says so. Pure: the instance, the launcher's environment and its files in.
+
+A device that was claimed is looked for in three places: status.deviceStatus, device metadata files, the environment. The first
+that speaks of it is believed, and every other that does must say the same. A device of a plugin is in the environment alone. A
+machine that would start with fewer devices than it asks for, with others or with one of them twice is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from outfitter.api import machine
+from outfitter.errors import Refused
+from outfitter.launcher import environment, metadata
+from outfitter.launcher.environment import Env
+from outfitter.launcher.given import Absent, Ask, Given, List, Resolved, checked
+from outfitter.launcher.metadata import Files
+
+STATUS, METADATA, ENVIRONMENT = "status.deviceStatus", "device metadata", "the environment"
+NETWORK_INFO = "/etc/podinfo/network-info"  # which function a network plugin gave to which network
+LISTS: tuple[List, ...] = ("hostDevices", "gpus", "interfaces")  # in the order of the domain
+
+
+def devices_of(instance: Mapping[str, Any], env: Env, files: Files) -> tuple[Resolved, ...]:
+    """What every entry of hostDevices, gpus and (for virtual functions) interfaces got, in this order and that of the spec."""
+    asks = asked(instance)
+    plugins = environment.Plugins(env, asks)
+    out: list[Resolved] = []
+    for ask in asks:
+        if ask.list == "interfaces":
+            taken = {each for one in out for given in one.devices for each in given.identity}
+            found = _interface(instance, ask, env, files, taken)
+            out += [found] if found else []
+        elif ask.by_claim:
+            out.append(_claimed(instance, ask, env, files))
+        elif ask.resource:
+            out.append(Resolved(ask, plugins.take(ask), ENVIRONMENT))
+        else:
+            raise Refused(f"{ask.path}: {ask.word} names neither a deviceName nor a claim and its request")
+    _nothing_else(instance, asks)
+    _each_once(out)
+    return tuple(out)
+
+
+def asked(instance: Mapping[str, Any]) -> list[Ask]:
+    refs = [Ask(ref.list, ref.index, ref.name, ref.device_name, ref.claim, ref.request)
+            for ref in machine.device_refs(instance)]
+    networks = _networks(instance)
+    for index, interface in enumerate(_interfaces(instance)):
+        if interface.get("sriov") is not None and interface.get("state") != "absent":
+            claim = networks.get(interface.get("name", ""), {}).get("resourceClaim") or {}
+            refs.append(Ask("interfaces", index, str(interface.get("name", "")), None, claim.get("claimName"),
+                            claim.get("requestName")))
+    return sorted(refs, key=lambda ask: (LISTS.index(ask.list), ask.index))
+
+
+def _interfaces(instance: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return (((instance.get("spec") or {}).get("domain") or {}).get("devices") or {}).get("interfaces") or ()
+
+
+def _networks(instance: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    return {each.get("name", ""): each for each in (instance.get("spec") or {}).get("networks") or ()}
+
+
+def _claimed(instance: Mapping[str, Any], ask: Ask, env: Env, files: Files) -> Resolved:
+    listed: Sequence[Mapping[str, Any]] = (instance.get("spec") or {}).get("resourceClaims") or ()
+    entry = next((each for each in listed if each.get("name") == ask.claim), {})
+    names = _claim_names(instance, ask, entry)
+    readers: dict[str, Callable[[], tuple[Given, ...]]] = {
+        METADATA: lambda: metadata.claimed(ask, entry, names[0] if names else None, files),
+        ENVIRONMENT: lambda: environment.claimed(ask, names, env),
+    }
+    if ask.list != "interfaces":
+        readers = {STATUS: lambda: _of_status(instance, ask), **readers}
+    told: list[tuple[str, tuple[Given, ...]]] = []
+    silent: list[str] = []
+    for source, read in readers.items():
+        try:
+            told.append((source, read()))
+        except Absent as error:
+            silent.append(error.message)
+        except Refused:
+            if not told:  # what an earlier source told stands, whatever a later one fails at
+                raise
+    if not told:
+        first, *rest = silent
+        raise Refused(f"{first}: the machine does not start without it ({ask.path}; {'; '.join(rest)})")
+    source, devices = told[0]
+    for other, others in told[1:]:
+        if sorted(each.identity for each in devices) != sorted(each.identity for each in others):
+            raise Refused(f"{ask.path}: {source} says that {ask.word} is {_said(devices)}, but {other} says {_said(others)}: "
+                          "the machine does not start before they agree")
+    return Resolved(ask, devices, source)
+
+
+def _said(devices: Sequence[Given]) -> str:
+    return " and ".join("+".join(device.functions or (device.address,)) for device in devices)
+
+
+def _claim_names(instance: Mapping[str, Any], ask: Ask, entry: Mapping[str, Any]) -> list[str]:
+    """How the claim object is called, as far as anything here says so."""
+    status = instance.get("status") or {}
+    found = [entry.get("resourceClaimName")]
+    found += [each.get("resourceClaimName") for each in status.get("resourceClaimStatuses") or ()
+              if each.get("name") == ask.claim]
+    if ask.list != "interfaces":
+        found += [(each.get("deviceResourceClaimStatus") or {}).get("resourceClaimName")
+                  for each in machine.statuses(instance, ask.list) if each.get("name") == ask.name]
+    return list(dict.fromkeys(name for name in found if name))
+
+
+def _of_status(instance: Mapping[str, Any], ask: Ask) -> tuple[Given, ...]:
+    assert ask.list != "interfaces"
+    entries = [entry for entry in machine.statuses(instance, ask.list) if entry.get("name") == ask.name]
+    if not entries:
+        raise Absent(f"{ask.word} is not in {STATUS}")
+    out = []
+    for entry in entries:
+        where = machine.address_of(entry)
+        if where is None:
+            raise Absent(f"{ask.word} has neither pciAddress nor mdevUUID in {STATUS}")
+        said = entry.get("deviceResourceClaimStatus") or {}
+        members = tuple((said.get("attributes") or {}).get("members") or ()) if where[0] == "pci" else ()
+        out.append(checked(ask, Given(where[0], where[1], members if len(members) > 1 else (), _node(said),
+                                      "/".join(str(said.get(key) or "") for key in ("driver", "pool", "name")))))
+    return tuple(out)
+
+
+def _node(said: Mapping[str, Any]) -> int | None:
+    node = (said.get("attributes") or {}).get("numaNode")
+    return node if isinstance(node, int) and node >= 0 else None
+
+
+def _interface(instance: Mapping[str, Any], ask: Ask, env: Env, files: Files, taken: set[str]) -> Resolved | None:
+    """The virtual function of a network interface; None: it is being plugged into a machine that runs and is not there yet."""
+    network = _networks(instance).get(ask.name)
+    if network is None:
+        raise Refused(f"{ask.path}: no entry of spec.networks is called {ask.name}")
+    if network.get("resourceClaim") is not None:
+        return _claimed(instance, ask, env, files)
+    status = instance.get("status") or {}
+    reported = any(each.get("name") == ask.name and "multus-status" in str(each.get("infoSource", ""))
+                   for each in status.get("interfaces") or ())
+    readers: dict[str, Callable[[], tuple[Given, ...]]] = {
+        NETWORK_INFO: lambda: _network_info(ask, files), ENVIRONMENT: lambda: environment.network(ask, ask.name, env, taken)}
+    silent: list[str] = []
+    for source, read in readers.items():
+        try:
+            return Resolved(ask, read(), source)
+        except Absent as error:
+            silent.append(error.message)
+    if status.get("phase") == "Running" and not reported:
+        return None
+    raise Refused(f"{ask.path}: found no SR-IOV networks to PCI-Address mapping for {ask.name}: {'; '.join(silent)}")
+
+
+def _network_info(ask: Ask, files: Files) -> tuple[Given, ...]:
+    text = files.get(NETWORK_INFO)
+    if text is None:
+        raise Absent(f"there is no {NETWORK_INFO}")
+    if not text.strip():
+        raise Refused(f"{ask.path}: {NETWORK_INFO} is empty: no network plugin has said yet which function {ask.name} gets")
+    try:
+        listed = json.loads(text).get("interfaces") or ()
+        found = [((each.get("deviceInfo") or {}).get("pci") or {}).get("pci-address") for each in listed
+                 if each.get("network") == ask.name]
+    except (ValueError, AttributeError, TypeError) as error:
+        raise Refused(f"{ask.path}: {NETWORK_INFO} cannot be read: {error}") from error
+    if not found or not found[0]:
+        raise Absent(f"{NETWORK_INFO} names no PCI address for {ask.name}")
+    return (checked(ask, Given("pci", str(found[0]))),)
+
+
+def _nothing_else(instance: Mapping[str, Any], asks: Sequence[Ask]) -> None:
+    """The status tells of no device that the spec does not ask for."""
+    for list_ in machine.LISTS:
+        names = {ask.name for ask in asks if ask.list == list_}
+        for entry in machine.statuses(instance, list_):
+            if entry.get("name") not in names:
+                kind = "GPU" if list_ == "gpus" else "HostDevice"
+                raise Refused(f"{STATUS}.{machine.STATUS_LISTS[list_]}: the number of DRA {kind}/s do not match the number of "
+                              f"devices: {entry.get('name')!r} is not among spec.domain.devices.{list_}")
+
+
+def _each_once(found: Sequence[Resolved]) -> None:
+    holders: dict[str, str] = {}
+    for one in found:
+        for given in one.devices:
+            for address in given.identity:
+                if address in holders:
+                    raise Refused(f"{one.ask.path}: {one.ask.word} and {holders[address]} would both be {address}"
+                                  if holders[address] != one.ask.word else
+                                  f"{one.ask.path}: {one.ask.word} would get {address} twice in {len(one.devices)} devices")
+                holders[address] = one.ask.word

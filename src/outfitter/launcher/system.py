@@ -1,0 +1,157 @@
+"""What a machine is besides its devices: memory, processors, firmware, clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from outfitter.api.quantity import to_int
+from outfitter.errors import Refused
+from outfitter.launcher import numa
+from outfitter.launcher.options import Options
+
+DEFAULT_MEMORY = "1Gi"
+PASSED_THROUGH = ("host-passthrough", "host-model")  # processors that only a host that runs its own kind has
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    name: str  # as libvirt says it
+    machine: str  # the default
+    acpi: bool
+    serial: str | None  # kind of the serial port; None: it has none
+
+
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "amd64": Architecture("x86_64", "q35", True, "isa-serial"),
+    "arm64": Architecture("aarch64", "virt", True, "system-serial"),
+    "s390x": Architecture("s390x", "s390-ccw-virtio", False, None),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    architecture: Architecture
+    machine: str
+
+    @property
+    def express(self) -> bool:
+        """Whether it has PCI Express, whose addresses we lay out."""
+        return self.architecture.name != "s390x" and ("q35" in self.machine or self.machine.startswith("virt"))
+
+
+def system(spec: Mapping[str, Any]) -> System:
+    name = spec.get("architecture") or "amd64"
+    architecture = ARCHITECTURES.get(name)
+    if architecture is None:
+        raise Refused(f"spec.architecture: {name} is not known; known are {', '.join(ARCHITECTURES)}")
+    return System(architecture, ((spec.get("domain") or {}).get("machine") or {}).get("type") or architecture.machine)
+
+
+def memory(domain: Mapping[str, Any]) -> int:
+    guest = (domain.get("memory") or {}).get("guest")
+    resources = domain.get("resources") or {}
+    asked = guest or (resources.get("requests") or {}).get("memory") or (resources.get("limits") or {}).get("memory")
+    return to_int(str(asked or DEFAULT_MEMORY))
+
+
+def page(domain: Mapping[str, Any]) -> int | None:
+    """The size of the huge pages that the machine asks for."""
+    size = ((domain.get("memory") or {}).get("hugepages") or {}).get("pageSize")
+    return to_int(str(size)) if size else None
+
+
+def vcpus(domain: Mapping[str, Any]) -> int:
+    sockets, cores, threads = _topology(domain)
+    return sockets * cores * threads
+
+
+def _topology(domain: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Sockets, cores, threads. Without any of them as many sockets as CPUs are requested."""
+    cpu = domain.get("cpu") or {}
+    counts = [int(cpu.get(key) or 0) for key in ("sockets", "cores", "threads")]
+    if not any(counts):
+        resources = domain.get("resources") or {}
+        asked = (resources.get("requests") or {}).get("cpu") or (resources.get("limits") or {}).get("cpu")
+        return to_int(str(asked)) if asked else 1, 1, 1
+    return counts[0] or 1, counts[1] or 1, counts[2] or 1
+
+
+def backing(domain: Mapping[str, Any]) -> ET.Element | None:
+    size = page(domain)
+    if size is None:
+        return None
+    out = ET.Element("memoryBacking")
+    ET.SubElement(ET.SubElement(out, "hugepages"), "page", size=str(size // 1024), unit="KiB")
+    return out
+
+
+def boot(domain: Mapping[str, Any], machine: System) -> ET.Element:
+    out = ET.Element("os")
+    efi = _efi(domain)
+    if efi is not None:
+        out.set("firmware", "efi")
+    ET.SubElement(out, "type", arch=machine.architecture.name, machine=machine.machine).text = "hvm"
+    if efi is not None:
+        secure = efi.get("secureBoot") is not False
+        ET.SubElement(ET.SubElement(out, "firmware"), "feature", enabled="yes" if secure else "no", name="secure-boot")
+    return out
+
+
+def _efi(domain: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    firmware = domain.get("firmware") or {}
+    return (firmware.get("bootloader") or {}).get("efi")
+
+
+def features(domain: Mapping[str, Any], machine: System) -> ET.Element:
+    out = ET.Element("features")
+    given = domain.get("features") or {}
+    if machine.architecture.acpi and (given.get("acpi") or {}).get("enabled") is not False:
+        ET.SubElement(out, "acpi")
+    if given.get("apic") is not None and given["apic"].get("enabled") is not False and machine.architecture.name == "x86_64":
+        ET.SubElement(out, "apic")
+    efi = _efi(domain)
+    if (efi is not None and efi.get("secureBoot") is not False) or (
+            given.get("smm") is not None and given["smm"].get("enabled") is not False):
+        ET.SubElement(out, "smm", state="on")
+    return out
+
+
+def processor(domain: Mapping[str, Any], options: Options, spread: Sequence[numa.Cell]) -> ET.Element | None:
+    cpu = domain.get("cpu") or {}
+    model = cpu.get("model") or ("host-model" if options.type == "kvm" else None)
+    out = ET.Element("cpu")
+    if model in PASSED_THROUGH:
+        out.set("mode", model if options.type == "kvm" else "maximum")
+    elif model:
+        out.set("mode", "custom")
+        out.set("match", "exact")
+        ET.SubElement(out, "model").text = str(model)
+    if any(cpu.get(key) for key in ("sockets", "cores", "threads")):
+        sockets, cores, threads = _topology(domain)
+        ET.SubElement(out, "topology", sockets=str(sockets), cores=str(cores), threads=str(threads))
+    for feature in cpu.get("features") or ():
+        ET.SubElement(out, "feature", policy=str(feature.get("policy") or "require"), name=str(feature.get("name")))
+    if spread:
+        numa.guest(out, spread)
+    return out if len(out) or out.attrib else None
+
+
+def clock(domain: Mapping[str, Any]) -> ET.Element:
+    given = domain.get("clock") or {}
+    if given.get("timezone"):
+        out = ET.Element("clock", offset="timezone", timezone=str(given["timezone"]))
+    elif (seconds := (given.get("utc") or {}).get("offsetSeconds")) is not None:
+        out = ET.Element("clock", offset="variable", adjustment=str(seconds), basis="utc")
+    else:
+        out = ET.Element("clock", offset="utc")
+    names = {"hpet": "hpet", "pit": "pit", "rtc": "rtc", "kvm": "kvmclock", "hyperv": "hypervclock"}
+    for key, timer in (given.get("timer") or {}).items():
+        if timer is not None and key in names:
+            each = ET.SubElement(out, "timer", name=names[key], present="no" if timer.get("present") is False else "yes")
+            for field, attribute in (("tickPolicy", "tickpolicy"), ("track", "track")):
+                if timer.get(field):
+                    each.set(attribute, str(timer[field]))
+    return out

@@ -1,0 +1,15 @@
+"""USB devices of the host in a domain."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+from outfitter.launcher.given import Given
+
+
+def element(given: Given, alias: str) -> ET.Element:
+    out = ET.Element("hostdev", mode="subsystem", type="usb", managed="no")
+    bus, _, device = given.address.partition(":")
+    ET.SubElement(ET.SubElement(out, "source"), "address", bus=bus, device=device)
+    ET.SubElement(out, "alias", name=alias)
+    return out
