@@ -17,7 +17,7 @@ from outfitter.launcher.alias import Aliases
 from outfitter.launcher.given import Given, Resolved
 from outfitter.launcher.options import Options
 from outfitter.launcher.system import System
-from outfitter.launcher.tags import Tagged
+from outfitter.launcher.tags import Tagged, TaggedKind
 
 KINDS = {"pci": 0, "mdev": 1, "usb": 2}
 NAMES = {("gpus", False): "gpu", ("gpus", True): "dra-gpu", ("hostDevices", False): "hostdevice",
@@ -117,7 +117,7 @@ class Devices:
         wanted = entry.get("pciAddress")
         return addresses.as_told(wanted, path) if wanted else None
 
-    def _tag(self, kind: Any, path: str, entry: Mapping[str, Any], at: Place | None, **more: Any) -> None:
+    def _tag(self, kind: TaggedKind, path: str, entry: Mapping[str, Any], at: Place | None, **more: Any) -> None:
         if not entry.get("tag"):
             return
         if at is None:
@@ -151,8 +151,7 @@ class Devices:
                 out = self._hostdev(one, given, address, alias, guest)
                 if count == 0:
                     mdev.show(out, display)
-                    mac = entry.get("macAddress") if ask.list == "interfaces" else None
-                    self._tag("nic" if ask.list == "interfaces" else "hostdev", ask.path, entry, at, mac=mac)
+                    self._tag("nic" if ask.list == "interfaces" else "hostdev", ask.path, entry, at, mac=interface.mac(entry))
                 yield out
             port += -(-len(functions) // FUNCTIONS) if given.kind != "usb" else 0
 
@@ -177,7 +176,7 @@ class Devices:
             if interface.binding(each) == "sriov":
                 continue
             at = places.get(("interfaces", index, 0))
-            self._tag("nic", path, each, at, mac=each.get("macAddress"))
+            self._tag("nic", path, each, at, mac=interface.mac(each))
             yield interface.element(path, each, network, alias=self._aliases.name("", str(each["name"])), options=self._options,
                                     guest=self._address(at, path, each), express=self._machine.express)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -54,7 +54,7 @@ class Given:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """By which two sources are compared: all that the machine would have of the host."""
+        """All that the machine would have of the host."""
         return tuple(sorted({each.lower() for each in (self.address, *self.functions)}))
 
 
@@ -69,6 +69,14 @@ class Resolved:
 
 class Absent(Refused):
     """A source does not speak of a device. Another may."""
+
+
+def same(these: Sequence[Given], those: Sequence[Given]) -> bool:
+    """Whether two sources tell of the same devices. One may know of the first function of a card alone."""
+    pairs = list(zip(*(sorted(each, key=lambda given: given.address.lower()) for each in (these, those)), strict=False))
+    return len(these) == len(those) and all(
+        one.kind == two.kind and one.address.lower() == two.address.lower()
+        and (not one.functions or not two.functions or one.identity == two.identity) for one, two in pairs)
 
 
 def parts(name: str, address: str) -> tuple[str, str, str, str]:

@@ -31,6 +31,12 @@ def tap(network: Mapping[str, Any]) -> str:
     return "tap" + hashlib.sha256(network["name"].encode()).hexdigest()[:11]
 
 
+def mac(interface: Mapping[str, Any]) -> str | None:
+    """The address that the user gave it, in one spelling."""
+    given = interface.get("macAddress")
+    return str(given).replace("-", ":").lower() if given else None
+
+
 def element(path: str, interface: Mapping[str, Any], network: Mapping[str, Any], *, alias: str, guest: ET.Element | None,
             options: Options, express: bool) -> ET.Element:
     """An interface of the kinds that are no device of the host."""
@@ -72,8 +78,8 @@ def function(interface: Mapping[str, Any], address: str, alias: str, guest: ET.E
 
 
 def _mac(out: ET.Element, interface: Mapping[str, Any]) -> None:
-    if address := interface.get("macAddress"):
-        ET.SubElement(out, "mac", address=str(address).replace("-", ":").lower())
+    if address := mac(interface):
+        ET.SubElement(out, "mac", address=address)
 
 
 def _rest(out: ET.Element, interface: Mapping[str, Any], alias: str, guest: ET.Element | None) -> None:

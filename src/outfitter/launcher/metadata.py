@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from outfitter.errors import Refused
-from outfitter.launcher.given import Absent, Ask, Given, checked, published
+from outfitter.launcher.given import Absent, Ask, Given, checked, published, same
 
 Files = Mapping[str, str]  # path -> text
 BASES = ("/var/run/kubernetes.io/dra-device-attributes", "/var/run/dra-device-attributes")
@@ -36,7 +36,7 @@ def claimed(ask: Ask, entry: Mapping[str, Any], claim: str | None, files: Files)
     if not told:
         raise Absent(f"failed to read metadata for claim {ask.claim} request {ask.request}: no files matching {looked[0]}")
     for place, devices in told[1:]:
-        if {each.identity for each in devices} != {each.identity for each in told[0][1]}:
+        if not same(devices, told[0][1]):
             raise Refused(f"{ask.path}: {ask.word}: {told[0][0]} and {place} do not tell of the same devices")
     return told[0][1]
 

@@ -14,7 +14,7 @@ from outfitter.api import machine
 from outfitter.errors import Refused
 from outfitter.launcher import environment, metadata
 from outfitter.launcher.environment import Env
-from outfitter.launcher.given import Absent, Ask, Given, List, Resolved, checked
+from outfitter.launcher.given import Absent, Ask, Given, List, Resolved, checked, same
 from outfitter.launcher.metadata import Files
 
 STATUS, METADATA, ENVIRONMENT = "status.deviceStatus", "device metadata", "the environment"
@@ -88,7 +88,7 @@ def _claimed(instance: Mapping[str, Any], ask: Ask, env: Env, files: Files) -> R
         raise Refused(f"{first}: the machine does not start without it ({ask.path}; {'; '.join(rest)})")
     source, devices = told[0]
     for other, others in told[1:]:
-        if sorted(each.identity for each in devices) != sorted(each.identity for each in others):
+        if not same(devices, others):
             raise Refused(f"{ask.path}: {source} says that {ask.word} is {_said(devices)}, but {other} says {_said(others)}: "
                           "the machine does not start before they agree")
     return Resolved(ask, devices, source)

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+TaggedKind = Literal["nic", "hostdev", "disk"]
+
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    kind: Literal["nic", "hostdev", "disk"]
+    kind: TaggedKind
     tag: str
     address: str  # on the guest's PCI bus
     mac: str | None = None

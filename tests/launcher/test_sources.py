@@ -1,0 +1,252 @@
+"""Which devices a machine got: what each source says, in which order they are believed, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from outfitter.api.kinds import Object
+from outfitter.errors import Refused
+from outfitter.launcher import sources
+from tests.launcher.situations import (
+    BASE,
+    BUS_ID,
+    MDEV,
+    MDEV2,
+    NAMED,
+    NETWORK_INFO,
+    OLD_BASE,
+    device,
+    file,
+    got,
+    instance,
+    plugged,
+    told,
+    wanted,
+)
+
+A, B, C = "0000:65:00.0", "0000:66:00.0", "0000:67:00.0"
+TEMPLATE = {"resourceClaims": [{"name": "claim", "resourceClaimTemplateName": "tmpl"}]}
+GPU = {"gpus": [wanted("g0", "card")]}
+VARIABLE = "PCI_RESOURCE_CLAIM_CARD"
+NIC = {"interfaces": [{"name": "fast", "sriov": {}}]}
+MULTUS = {"networks": [{"name": "fast", "multus": {"networkName": "nets/fast"}}]}
+BY_CLAIM = {**NAMED, "networks": [{"name": "fast", "resourceClaim": {"claimName": "claim", "requestName": "card"}}]}
+
+
+@dataclass
+class Told:
+    instance: Object
+    env: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def devices(self) -> dict[str, list[str]]:
+        return {one.ask.name: ["+".join(given.functions or (given.address,)) for given in one.devices]
+                for one in sources.devices_of(self.instance, self.env, self.files)}
+
+
+def gpu(*entries: Object, **spec: object) -> Object:
+    return instance(GPU, {"gpuStatuses": list(entries)} if entries else None, spec=spec or NAMED)
+
+
+FILE = {file("card"): told("card", device(address=A))}
+FOUND: dict[str, tuple[Told, dict[str, list[str]]]] = {
+    "the status": (Told(gpu(got("g0", pciAddress=A))), {"g0": [A]}),
+    "several entries of one name": (Told(gpu(got("g0", pciAddress=A), got("g0", mdevUUID=MDEV))), {"g0": [A, MDEV]}),
+    "a card of several functions": (
+        Told(gpu(got("g0", pciAddress=A, members=[A, "0000:65:00.1"]))), {"g0": [f"{A}+0000:65:00.1"]}),
+    "the older spelling of a UUID": (Told(gpu(got("g0", mDevUUID=MDEV))), {"g0": [MDEV]}),
+    "a file": (Told(gpu(), {}, FILE), {"g0": [A]}),
+    "a status without address is no status": (Told(gpu(got("g0")), {}, FILE), {"g0": [A]}),
+    "all three, of one mind": (Told(gpu(got("g0", pciAddress=A)), {VARIABLE: A}, FILE), {"g0": [A]}),
+    "one knows of all functions, the other of the first": (
+        Told(gpu(got("g0", pciAddress=A, members=[A, "0000:65:00.1"])), {VARIABLE: A}), {"g0": [f"{A}+0000:65:00.1"]}),
+    "capitals do not matter": (Told(gpu(got("g0", pciAddress="0000:AF:00.0")), {VARIABLE: "0000:af:00.0"}),
+                               {"g0": ["0000:AF:00.0"]}),
+    "a file under the older base path": (
+        Told(gpu(), {}, {file("card", base=OLD_BASE): told("card", device(address=A))}), {"g0": [A]}),
+    "a file of a claim made from a template": (
+        Told(gpu(**TEMPLATE), {}, {
+            f"{BASE}/resourceclaimtemplates/claim/card/x-metadata.json": told("card", device(address=A))}), {"g0": [A]}),
+    "the older layout by the claim's name": (
+        Told(gpu(), {}, {f"{OLD_BASE}/claim/card/x-metadata.json": told("card", device(address=A))}), {"g0": [A]}),
+    "the older layout by the entry": (
+        Told(gpu(**TEMPLATE), {}, {
+            f"{OLD_BASE}/pod-claim-x7z/card/x-metadata.json": told("card", device(address=A), podClaimName="claim"),
+            f"{OLD_BASE}/pod-other-x7z/card/x-metadata.json": told("card", device(address=B), podClaimName="other"),
+            f"{OLD_BASE}/broken/card/x-metadata.json": "{"}), {"g0": [A]}),
+    "several devices of one request": (
+        Told(gpu(), {}, {file("card"): told("card", device("a", address=A), device("b", uuid=MDEV))}), {"g0": [A, MDEV]}),
+    "several drivers for one request": (
+        Told(gpu(), {}, {file("card", driver="a.test"): told("card", device("x", driver="a.test", address=A)),
+                         file("card", driver="b.test"): told("card", device("x", driver="b.test", address=B))}),
+        {"g0": [A, B]}),
+    "the alternative that was chosen": (Told(gpu(), {}, {file("card"): told("card/big", device(address=A))}), {"g0": [A]}),
+    "members of a file": (
+        Told(gpu(), {}, {file("card"): told("card", device(address=A, members=f"{A},0000:65:00.1", members2="0000:65:00.2"))}),
+        {"g0": [f"{A}+0000:65:00.1+0000:65:00.2"]}),
+    "a newer version before ours": (
+        Told(gpu(), {}, {file("card"): told("card", device(address=B), version="v9") + "\n" + told("card", device(address=A))}),
+        {"g0": [A]}),
+    "rubbish behind ours": (Told(gpu(), {}, {file("card"): told("card", device(address=A)) + "\n{rubbish"}), {"g0": [A]}),
+    "a good status and a file of a version that nobody knows": (
+        Told(gpu(got("g0", pciAddress=A)), {}, {file("card"): told("card", device(address=B), version="v9")}), {"g0": [A]}),
+    "a variable by claim and request": (Told(gpu(), {VARIABLE: f"{A},"}), {"g0": [A]}),
+    "a variable with several devices": (Told(gpu(), {VARIABLE: f"{A}, {B}"}), {"g0": [A, B]}),
+    "a variable for a mediated device": (Told(gpu(), {"MDEV_PCI_RESOURCE_CLAIM_CARD": MDEV, VARIABLE: A}), {"g0": [MDEV]}),
+    "a variable of a claim made from a template": (
+        Told({**gpu(**TEMPLATE), "status": {"resourceClaimStatuses": [
+            {"name": "claim", "resourceClaimName": "pod-claim-x7z"}]}}, {"PCI_RESOURCE_POD-CLAIM-X7Z_CARD": A}), {"g0": [A]}),
+    "dashes as underscores": (
+        Told({**gpu(**TEMPLATE), "status": {"resourceClaimStatuses": [
+            {"name": "claim", "resourceClaimName": "pod-claim-x7z"}]}}, {"PCI_RESOURCE_POD_CLAIM_X7Z_CARD": A}), {"g0": [A]}),
+    "two of one resource": (
+        Told(instance({"gpus": [plugged("a"), plugged("b")]}), {"PCI_RESOURCE_ACME_TEST_CARD": f"{A},{B},"}),
+        {"a": [A], "b": [B]}),
+    "one resource in both lists": (
+        Told(instance({"gpus": [plugged("g")], "hostDevices": [plugged("h")]}), {"PCI_RESOURCE_ACME_TEST_CARD": f"{A},{B}"}),
+        {"h": [A], "g": [B]}),
+    "one card under two names": (
+        Told(instance({"gpus": [plugged("a", "x.test/A"), plugged("b", "x.test/B")]}),
+             {"PCI_RESOURCE_X_TEST_A": f"{A},{B}", "PCI_RESOURCE_X_TEST_B": f"{A},{B}"}), {"a": [A], "b": [B]}),
+    "sound goes with its card": (
+        Told(instance({"gpus": [plugged("a"), plugged("b")]}),
+             {"PCI_RESOURCE_ACME_TEST_CARD": f"{A},0000:65:00.1,{B},0000:66:00.1"}),
+        {"a": [f"{A}+0000:65:00.1"], "b": [f"{B}+0000:66:00.1"]}),
+    "virtual functions of one card are each their own": (
+        Told(instance({"hostDevices": [plugged("a"), plugged("b")]}),
+             {"PCI_RESOURCE_ACME_TEST_CARD": "0000:3b:02.0,0000:3b:02.1,0000:3b:02.2"}),
+        {"a": ["0000:3b:02.0"], "b": ["0000:3b:02.1"]}),
+    "a resource name with a dash": (
+        Told(instance({"gpus": [plugged("a", "x-y.test/A-1")]}), {"MDEV_PCI_RESOURCE_X-Y_TEST_A-1": MDEV}), {"a": [MDEV]}),
+    "a stick": (Told(instance({"hostDevices": [plugged("s")]}), {"USB_RESOURCE_ACME_TEST_CARD": "1:3"}), {"s": ["1:3"]}),
+    "a network's function": (Told(instance(NIC, spec=MULTUS), {}, NETWORK_INFO), {"fast": ["0000:3b:02.1"]}),
+    "a network's function from the environment": (
+        Told(instance(NIC, spec=MULTUS), {"KUBEVIRT_RESOURCE_NAME_fast": "acme.test/vf", "PCIDEVICE_ACME_TEST_VF": A}),
+        {"fast": [A]}),
+    "a network by claim": (Told(instance(NIC, spec=BY_CLAIM), {}, FILE), {"fast": [A]}),
+    "an interface that is being plugged": (
+        Told({**instance(NIC, spec=MULTUS), "status": {"phase": "Running"}}), {}),
+    "an interface that goes": (
+        Told(instance({"interfaces": [{"name": "fast", "sriov": {}, "state": "absent"}]}, spec=MULTUS)), {}),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_found(name: str) -> None:
+    given, devices = FOUND[name]
+    assert given.devices() == devices
+
+
+def with_file(text: str) -> Told:
+    return Told(gpu(), {}, {file("card"): text})
+
+
+PLUGINS = instance({"gpus": [plugged("a"), plugged("b")]})
+REFUSED: dict[str, tuple[Told, list[str]]] = {
+    "nobody says anything": (Told(gpu()), [
+        "GPU g0 is not in status.deviceStatus: the machine does not start without it", "spec.domain.devices.gpus[0]",
+        f"no files matching {BASE}/resourceclaims/claim/card/*-metadata.json", "PCI_RESOURCE_CLAIM_CARD"]),
+    "status and file disagree": (Told(gpu(got("g0", pciAddress=A)), {}, {file("card"): told("card", device(address=B))}), [
+        "spec.domain.devices.gpus[0]", f"status.deviceStatus says that GPU g0 is {A}, but device metadata says {B}"]),
+    "status and environment disagree": (Told(gpu(got("g0", pciAddress=A)), {VARIABLE: B}), [f"but the environment says {B}"]),
+    "file and environment disagree": (Told(gpu(), {VARIABLE: B}, FILE), [f"device metadata says that GPU g0 is {A}"]),
+    "one says fewer": (Told(gpu(got("g0", pciAddress=A)), {VARIABLE: f"{A},{B}"}), [f"says {A} and {B}"]),
+    "one says the parent": (Told(gpu(got("g0", pciAddress=A)), {}, {
+        file("card"): told("card", device(address=A, uuid=MDEV))}), [f"says {MDEV}"]),
+    "they differ in a function": (
+        Told(gpu(got("g0", pciAddress=A, members=[A, "0000:65:00.1"])), {}, {
+            file("card"): told("card", device(address=A, members=f"{A},0000:65:00.2"))}), [f"says {A}+0000:65:00.2"]),
+    "two base paths disagree": (Told(gpu(), {}, {**FILE, file("card", base=OLD_BASE): told("card", device(address=B))}), [
+        f"{BASE}/resourceclaims/claim/card/*-metadata.json and {OLD_BASE}/", "do not tell of the same devices"]),
+    "two drivers claim one device": (
+        Told(gpu(), {}, {file("card", driver="a"): told("card", device(address=A)),
+                         file("card", driver="b"): told("card", device(address=B))}),
+        ["GPU g0", "2 metadata files", "gpu.acme.test/node-a/d0 twice"]),
+    "one address twice": (with_file(told("card", device("a", address=A), device("b", address=A))), ["2 devices", A, "twice"]),
+    "no such request": (with_file(told("cord", device(address=A))), ["request card not found in metadata", "gpus[0]"]),
+    "a request without devices": (with_file(told("card")), ["request card has no devices"]),
+    "a device without address": (with_file(told("card", device())), ["no mdevUUID or pciBusID", "claim request card"]),
+    "the spelling of the design text": (
+        with_file(json.dumps(json.loads(told("card", device(address=A)))).replace('"string"', '"stringValue"')),
+        ["no mdevUUID or pciBusID"]),
+    "an empty address": (with_file(told("card", device(address=""))), ["no mdevUUID or pciBusID"]),
+    "a root is no address": (with_file(told("card", device(**{"resource.kubernetes.io/pcieRoot": "pci0000:64"}))),
+                             ["no mdevUUID or pciBusID"]),
+    "a root as address": (with_file(told("card", device(address="pci0000:64"))), [
+        "failed to create PCI device for g0: failed to parse pci address pci0000:64"]),
+    "no UUID": (with_file(told("card", device(uuid="vgpu-7"))), ["vgpu-7 is no UUID"]),
+    "an empty file": (with_file(" \n"), ["no metadata objects found in stream", file("card")]),
+    "broken JSON": (with_file("{"), ["failed to decode metadata"]),
+    "broken JSON before ours": (with_file("{\n" + told("card", device(address=A))), ["failed to decode metadata"]),
+    "no version": (with_file('{"kind": "x"}' + told("card", device(address=A))), ["no apiVersion"]),
+    "unknown versions alone": (with_file(told("card", version="v8") + told("card", version="v9")), [
+        "unknown versions: metadata.resource.k8s.io/v8, metadata.resource.k8s.io/v9"]),
+    "no request": (Told(instance({"gpus": [{"name": "g0", "claimName": "claim"}]}, spec=NAMED)), ["incomplete ClaimRequest"]),
+    "neither claim nor deviceName": (Told(instance({"gpus": [{"name": "g0"}]})), [
+        "spec.domain.devices.gpus[0]: GPU g0 names neither a deviceName nor a claim"]),
+    "more in the status than is asked for": (Told(gpu(got("g0", pciAddress=A), got("g1", pciAddress=B))), [
+        "status.deviceStatus.gpuStatuses", "do not match", "'g1' is not among spec.domain.devices.gpus"]),
+    "one device for two entries": (
+        Told(instance({"gpus": [wanted("g")], "hostDevices": [wanted("h")]}, {
+            "gpuStatuses": [got("g", pciAddress=A)], "hostDeviceStatuses": [got("h", pciAddress=A)]})),
+        ["GPU g and HostDevice h would both be 0000:65:00.0"]),
+    "one device twice for one entry": (Told(gpu(got("g0", pciAddress=A), got("g0", pciAddress=A))), [
+        f"GPU g0 would get {A} twice in 2 devices"]),
+    "a function of another's card": (
+        Told(instance({"gpus": [wanted("g")], "hostDevices": [wanted("h")]}, {
+            "gpuStatuses": [got("g", pciAddress=A, members=[A, "0000:65:00.1"])],
+            "hostDeviceStatuses": [got("h", pciAddress="0000:65:00.1")]})), ["would both be 0000:65:00.1"]),
+    "fewer than asked for": (Told(PLUGINS, {"PCI_RESOURCE_ACME_TEST_CARD": A}), [
+        "spec.domain.devices.gpus[1]", "the number of device plugin GPU/s do not match", "has no more than 1"]),
+    "none at all": (Told(PLUGINS), ["PCI_RESOURCE_ACME_TEST_CARD", "list none"]),
+    "a variable of commas": (Told(PLUGINS, {"PCI_RESOURCE_ACME_TEST_CARD": ",,"}), ["list none"]),
+    "of two kinds": (Told(PLUGINS, {"PCI_RESOURCE_ACME_TEST_CARD": A, "MDEV_PCI_RESOURCE_ACME_TEST_CARD": MDEV2}), [
+        "are both set"]),
+    "a GPU on USB": (Told(PLUGINS, {"USB_RESOURCE_ACME_TEST_CARD": "1:3,1:4"}), ["list none"]),
+    "no bus of USB": (Told(instance({"hostDevices": [plugged("s")]}), {"USB_RESOURCE_ACME_TEST_CARD": "one"}), ["one is not"]),
+    "a network without its file": (Told(instance(NIC, spec=MULTUS)), [
+        "spec.domain.devices.interfaces[0]", "found no SR-IOV networks to PCI-Address mapping for fast"]),
+    "a network's empty file": (Told(instance(NIC, spec=MULTUS), {}, {"/etc/podinfo/network-info": ""}), ["is empty"]),
+    "a network's broken file": (Told(instance(NIC, spec=MULTUS), {}, {"/etc/podinfo/network-info": "[1]"}), ["cannot be read"]),
+    "a network of another": (
+        Told(instance({"interfaces": [{"name": "slow", "sriov": {}}]}, spec={"networks": [{"name": "slow", "multus": {}}]}),
+             {}, NETWORK_INFO), ["names no PCI address for slow"]),
+    "too few functions for the networks": (
+        Told(instance({"hostDevices": [plugged("h")], **NIC}, spec=MULTUS), {
+            "KUBEVIRT_RESOURCE_NAME_fast": "acme.test/vf", "PCIDEVICE_ACME_TEST_VF": A, "PCI_RESOURCE_ACME_TEST_CARD": A}),
+        ["has no address left for Interface fast"]),
+    "an interface without network": (Told(instance(NIC)), ["no entry of spec.networks is called fast"]),
+    "a network by claim is a PCI function": (
+        Told(instance(NIC, spec=BY_CLAIM), {}, {file("card"): told("card", device(uuid=MDEV))}), [
+            "Interface fast has no pciBusID", "interfaces[0]"]),
+    "running, reported, and without address": (
+        Told({**instance(NIC, spec=MULTUS), "status": {"phase": "Running", "interfaces": [
+            {"name": "fast", "infoSource": "domain, multus-status"}]}}), ["found no SR-IOV networks"]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    given, says = REFUSED[name]
+    with pytest.raises(Refused) as caught:
+        given.devices()
+    for words in says:
+        assert words in str(caught.value)
+
+
+def test_who_says_so_and_where_it_is() -> None:
+    (one,) = sources.devices_of(gpu(), {}, {file("card"): told("card", device(address=A, numa=1))})
+    assert (one.source, one.devices[0].numa, one.devices[0].id) == ("device metadata", 1, "gpu.acme.test/node-a/d0")
+    (one,) = sources.devices_of(gpu(got("g0", pciAddress=A, numaNode=1)), {VARIABLE: A}, {})
+    assert (one.source, one.devices[0].numa) == ("status.deviceStatus", 1)
+
+
+@pytest.mark.parametrize("value", [{"int": -1}, {"string": "1"}, None])
+def test_a_node_that_nobody_says_is_none(value: object) -> None:
+    text = told("card", {**device(), "attributes": {BUS_ID: {"string": A}, "resource.kubernetes.io/numaNode": value}})
+    (one,) = sources.devices_of(gpu(), {}, {file("card"): text})
+    assert one.devices[0].numa is None
