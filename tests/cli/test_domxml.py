@@ -1,0 +1,98 @@
+"""`outfit domxml -f`: the devices of a machine from files, as the launcher would find them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.process import typed
+from tests.launcher.situations import BASE, device, told
+
+INSTANCE = """
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstance
+metadata: {name: blue}
+spec:
+  resourceClaims: [{name: c, resourceClaimName: mine}]
+  domain:
+    devices:
+      gpus: [{name: g, claimName: c, requestName: card, tag: train}]
+      hostDevices: [{name: h, deviceName: acme.test/nic}]
+"""
+A, B, NIC = "0000:65:00.0", "0000:66:00.0", "0000:3b:01.0"
+STATUS = {"gpuStatuses": [{"name": "g", "deviceResourceClaimStatus": {"attributes": {"pciAddress": A}}}]}
+FILE = "resourceclaims/mine/card/gpu.acme.test-metadata.json"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A machine, its environment, its status and its metadata, which agree; and others which do not."""
+    texts = {
+        "vmi.yaml": INSTANCE, "env": f"# of the container\n\nexport PCI_RESOURCE_ACME_TEST_NIC='{NIC},'\n",
+        "status.json": json.dumps(STATUS), "whole.yaml": json.dumps({"status": {"deviceStatus": STATUS}}),
+        "files/" + FILE: told("card", device(address=A)), f"root{BASE}/{FILE}": told("card", device(address=A)),
+        "others/" + FILE: told("card", device(address=B)), "bad.env": "PCI_RESOURCE\n", "bad.yaml": "gpus: []\n",
+        "list.yaml": "[]\n", "broken.yaml": "{", "entry.yaml": "gpuStatuses: [x]\n",
+        "image.yaml": INSTANCE + "      disks: [{name: d, disk: {}}]\n  volumes: [{name: d, containerDisk: {}}]\n",
+    }
+    for name, text in texts.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "empty").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize("devices", [["status.json"], ["whole.yaml"], ["files"], ["root"], ["status.json", "files"]])
+def test_every_way_to_say_the_devices(folder: Path, devices: list[str]) -> None:
+    words = [word for name in devices for word in ("--devices", str(folder / name))]
+    done = typed("domxml", "-f", str(folder / "vmi.yaml"), *words, "--env", str(folder / "env"))
+    assert (done.code, done.err) == (0, "")
+    assert '<domain xmlns:outfitter="https://outfitter.dev/xmlns/domain/1.0" type="qemu">' in done.out
+    assert done.out.index("ua-hostdevice-h") < done.out.index("ua-dra-gpu-g")
+    assert 'bus="0x3b"' in done.out
+    assert 'bus="0x65"' in done.out
+
+
+def test_for_kvm_and_what_the_guest_is_told(folder: Path) -> None:
+    words = ["domxml", "-f", str(folder / "vmi.yaml"), "--devices", str(folder / "files"), "--env", str(folder / "env")]
+    done = typed(*words, "--type", "kvm")
+    assert 'type="kvm"' in done.out
+    assert '<cpu mode="host-model" />' in done.out
+    document = json.loads(typed(*words, "--guest-metadata").out)
+    assert document["devices"] == [{"type": "hostdev", "bus": "pci", "address": "0000:03:00.0", "tags": ["train"]}]
+
+
+def test_what_is_left_out_is_told(folder: Path) -> None:
+    done = typed("domxml", "-f", str(folder / "image.yaml"), "--devices", str(folder / "files"), "--env", str(folder / "env"))
+    assert done.code == 0
+    assert "left out: spec.volumes[0]: containerDisk cannot be attached" in done.err
+
+
+# what is typed behind -f vmi.yaml, and words of the answer; {tmp} is the folder
+WRONG: dict[str, tuple[list[str], list[str]]] = {
+    "no devices": ([], ["vmi/blue has no domain yet", "does not name g"]),
+    "no environment": (["--devices", "{tmp}/files"], ["spec.domain.devices.hostDevices[0]", "PCI_RESOURCE_ACME_TEST_NIC"]),
+    "no claim": (["--env", "{tmp}/env"], ["GPU g is not in status.deviceStatus", "no files matching"]),
+    "sources disagree": (["--devices", "{tmp}/others", "--devices", "{tmp}/status.json", "--env", "{tmp}/env"], [
+        "spec.domain.devices.gpus[0]", f"status.deviceStatus says that GPU g is {A}, but device metadata says {B}"]),
+    "a file that is not there": (["--devices", "{tmp}/none"], ["{tmp}/none cannot be read"]),
+    "an environment that is not there": (["--env", "{tmp}/none"], ["{tmp}/none cannot be read"]),
+    "an environment without values": (["--env", "{tmp}/bad.env"], ["{tmp}/bad.env, line 1: 'PCI_RESOURCE' is not of the form"]),
+    "a status with other lists": (["--devices", "{tmp}/bad.yaml"], ["{tmp}/bad.yaml: gpus: a deviceStatus has lists"]),
+    "a status with other entries": (["--devices", "{tmp}/entry.yaml"], ["entry.yaml: gpuStatuses: a deviceStatus has lists"]),
+    "a status that is a list": (["--devices", "{tmp}/list.yaml"], ["list.yaml: an object is expected"]),
+    "a status that is no YAML": (["--devices", "{tmp}/broken.yaml"], ["broken.yaml is not YAML"]),
+    "a folder without files": (["--devices", "{tmp}/empty"], ["{tmp}/empty holds no files"]),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_told(name: str, folder: Path) -> None:
+    words, says = WRONG[name]
+    done = typed("domxml", "-f", str(folder / "vmi.yaml"), *(word.format(tmp=folder) for word in words))
+    assert (done.code, done.out) == (1, "")
+    for part in says:
+        assert part.format(tmp=folder) in done.err

@@ -1,0 +1,89 @@
+"""A real QEMU under a real libvirt: what is built starts, and the guest's firmware gives every device the address we told."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.launcher.situations import PASSED, Situation, got, instance, wanted
+
+CONFIG = """user="{user}"
+group="{group}"
+dynamic_ownership=0
+remember_owner=0
+security_driver="none"
+stdio_handler="file"
+cgroup_controllers=[]
+namespaces=[]
+"""
+PATIENCE = 120.0  # seconds until the firmware has looked at every bus; it takes a few
+MARK = re.compile(r"Bus +(\d+), device +(\d+), function (\d+):\s+(?:Ethernet|SCSI) controller")
+
+
+def machine(tmp_path: Path) -> Situation:
+    disk = tmp_path / "disk.img"
+    disk.write_bytes(bytes(1 << 20))
+    nics = [{"name": f"n{number}", "slirp": {}, "tag": f"n{number}"} for number in range(3)]
+    nics[2]["pciAddress"] = "0000:0b:03.0"
+    return Situation(instance(
+        {"interfaces": nics, "disks": [{"name": "d", "disk": {"bus": "virtio", "readonly": True}, "tag": "d"}],
+         "gpus": [wanted("near", tag="near"), wanted("far", tag="far")], "rng": {}, "autoattachGraphicsDevice": True},
+        {"gpuStatuses": [got("near", pciAddress="0000:17:00.0", numaNode=0),
+                         got("far", pciAddress="0000:65:00.0", numaNode=1)]},
+        memory={"guest": "128Mi"}, cpu={"cores": 2, **PASSED}, spec={
+            "networks": [{"name": nic["name"], "pod": {}} for nic in nics],
+            "volumes": [{"name": "d", "hostDisk": {"path": str(disk)}}]}))
+
+
+def without_hardware(xml: str) -> str:
+    """The same domain on a machine that has no such hardware: emulated cards at the same guest addresses, memory from
+    anywhere."""
+    root = ET.fromstring(xml)
+    devices, tune = root.find("devices"), root.find("numatune")
+    assert devices is not None
+    assert tune is not None
+    root.remove(tune)
+    for hostdev in devices.findall("hostdev"):
+        card = ET.Element("interface", type="user")
+        ET.SubElement(card, "model", type="virtio")
+        address = hostdev.find("address")
+        assert address is not None
+        card.append(address)
+        devices.remove(hostdev)
+        devices.append(card)
+    return ET.tostring(root, encoding="unicode")
+
+
+@pytest.mark.parts
+@pytest.mark.skipif(not (shutil.which("virsh") and shutil.which("qemu-system-x86_64")),
+                    reason="needs virsh and qemu-system-x86_64; on Debian: libvirt-clients libvirt-daemon-system qemu-system-x86")
+def test_the_guest_sees_what_it_is_told(tmp_path: Path) -> None:
+    built = machine(tmp_path).build()
+    told = {one["tags"][0]: one["address"] for one in json.loads(built.guest_metadata)["devices"]}
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "qemu.conf").write_text(CONFIG.format(user=os.getuid(), group=os.getgid()))
+    (tmp_path / "it.xml").write_text(without_hardware(built.xml))
+    said = tmp_path / "said"
+    with said.open("w") as out, subprocess.Popen(
+            ["virsh", "-q", "-c", f"qemu:///embed?root={tmp_path}"], stdin=subprocess.PIPE, stdout=out,
+            stderr=subprocess.STDOUT, text=True) as virsh:
+        assert virsh.stdin is not None
+        print(f"create {tmp_path / 'it.xml'}", file=virsh.stdin, flush=True)
+        seen: set[str] = set()
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until and virsh.poll() is None and not set(told.values()) <= seen:
+            time.sleep(1)  # a real firmware at work: nothing here tells when it is done
+            print("qemu-monitor-command here_blue --hmp 'info pci'", file=virsh.stdin, flush=True)
+            seen = {f"0000:{int(bus):02x}:{int(slot):02x}.{function}" for bus, slot, function in MARK.findall(said.read_text())}
+        print("destroy here_blue\nquit", file=virsh.stdin, flush=True)
+    assert set(told.values()) <= seen, said.read_text()[-3000:]
+    assert told == {"n0": "0000:01:00.0", "n1": "0000:05:00.0", "n2": "0000:0b:03.0", "d": "0000:04:00.0",
+                    "near": "0000:e3:00.0", "far": "0000:c7:00.0"}
