@@ -64,7 +64,7 @@ def without_hardware(xml: str) -> str:
 
 @pytest.mark.parts
 @pytest.mark.skipif(not (shutil.which("virsh") and shutil.which("qemu-system-x86_64")),
-                    reason="needs virsh and qemu-system-x86_64; on Debian: libvirt-clients libvirt-daemon-system qemu-system-x86")
+                    reason="needs virsh and qemu-system-x86_64 (Debian: libvirt-clients libvirt-daemon-system qemu-system-x86)")
 def test_the_guest_sees_what_it_is_told(tmp_path: Path) -> None:
     built = machine(tmp_path).build()
     told = {one["tags"][0]: one["address"] for one in json.loads(built.guest_metadata)["devices"]}
