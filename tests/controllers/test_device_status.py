@@ -37,10 +37,10 @@ class Desk:
         await self.settle()
         return await self.store.get(kinds.INSTANCE, "blue", "default")
 
-    async def create(self) -> Object:
+    async def create(self, **domain: object) -> Object:
         return await self.store.create(kinds.INSTANCE, {"metadata": {"name": "blue", "namespace": "default"}, "spec": {
             "resourceClaims": [{"name": "network", "resourceClaimName": "mine"}],
-            "domain": {"devices": {"hostDevices": [device()]}}}})
+            "domain": {"devices": {"hostDevices": [device()]}, **domain}}})
 
     async def claim(self) -> None:
         await self.store.create(kinds.RESOURCE_CLAIM, {"metadata": {"name": "mine", "namespace": "default"}, "spec": {
@@ -214,3 +214,21 @@ async def test_long_names_make_good_pods() -> None:
         await here.store.create(kinds.INSTANCE, {"metadata": {"name": name, "namespace": "default"}, "spec": {"domain": {}}})
         await here.settle()
         assert len((await here.store.list(kinds.POD)).items) == 1
+
+
+async def test_all_functions_of_a_card_and_the_node_of_a_machine_that_shows_nodes() -> None:
+    published = {**address("0000:65:00.0"), "resource.kubernetes.io/numaNode": {"int": 1},
+                 f"{DRIVER}/members2": {"string": "0000:65:00.2"}, "members": {"string": "0000:65:00.0,0000:65:00.1"}}
+    members = ["0000:65:00.0", "0000:65:00.1", "0000:65:00.2"]
+    shown: Object = {"cpu": {"numa": {"guestMappingPassthrough": {}}}}
+    for domain, more in (({}, {}), (shown, {"numaNode": 1})):
+        async with desk() as here:
+            await here.create(**domain)
+            await here.claim()
+            await here.allocate("gpu-0")
+            await here.settle()
+            await here.bind()
+            await here.publish(1, {"gpu-0": published})
+            [entry] = (await here.machine())["status"]["deviceStatus"]["hostDeviceStatuses"]
+            attributes = entry["deviceResourceClaimStatus"]["attributes"]
+            assert attributes == {"pciAddress": "0000:65:00.0", "members": members, **more}
