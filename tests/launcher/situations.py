@@ -86,8 +86,8 @@ NETWORKS = {"networks": [{"name": "default", "pod": {}}, *(
 NETWORK_INFO = {"/etc/podinfo/network-info": json.dumps({"interfaces": [
     {"network": "fast", "deviceInfo": {"type": "pci", "version": "1.0.0", "pci": {"pci-address": "0000:3b:02.1"}}}]})}
 DISKS = {"disks": [{"name": "root", "disk": {"bus": "virtio"}, "bootOrder": 1, "serial": "R1", "tag": "root"},
-                   {"name": "more", "disk": {"bus": "sata", "readonly": True}, "cache": "none"},
-                   {"name": "third", "disk": {"bus": "scsi"}}, {"name": "init", "cdrom": {"bus": "sata"}},
+                   {"name": "more", "disk": {"bus": "sata"}, "cache": "none"},
+                   {"name": "third", "disk": {"bus": "scsi", "readonly": True}}, {"name": "init", "cdrom": {"bus": "sata"}},
                    {"name": "image", "disk": {"bus": "virtio"}}]}
 VOLUMES = {"volumes": [{"name": "root", "hostDisk": {"path": "/vms/root.img", "type": "Disk"}},
                        {"name": "more", "hostDisk": {"path": "/vms/more.img", "type": "Disk"}},
@@ -98,7 +98,7 @@ VOLUMES = {"volumes": [{"name": "root", "hostDisk": {"path": "/vms/root.img", "t
 SITUATIONS: dict[str, Situation] = {
     "plain": Situation(instance()),
     "sized": Situation(instance(memory={"guest": "1536Mi"}, cpu={"cores": 2, "sockets": 2, "threads": None},
-                                machine={"type": "pc-q35-9.0"}, firmware={"uuid": MDEV})),
+                                machine={"type": "pc-q35-7.2"}, firmware={"uuid": MDEV})),
     "memory-from-requests": Situation(instance(resources={"requests": {"memory": "1.5Gi", "cpu": "2500m"}})),
     "one-vf": Situation(instance({"hostDevices": [wanted("nic0")]},
                                  {"hostDeviceStatuses": [got("nic0", pciAddress="0000:3b:01.2")]}, memory={"guest": "1Gi"})),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -10,6 +11,7 @@ from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
 from outfitter.errors import Refused
 from outfitter.launcher import domain
+from outfitter.launcher.options import Options
 from outfitter.launcher.simulated import Simulated
 from tests.launcher.schema import SCHEMA, needed, wrong
 from tests.launcher.situations import MDEV, MDEV2, SITUATIONS, UID, got, instance, wanted
@@ -87,6 +89,64 @@ def test_refusals(name: str) -> None:
     with pytest.raises(Refused) as caught:
         domain.build(obj)
     assert says in str(caught.value)
+
+
+REAL = Options(simulated=False)
+
+
+def disk(volume: Object | None, **more: object) -> Object:
+    volumes = [{"name": "d", **volume}] if volume else []
+    return instance({"disks": [{"name": "d", "disk": {}, **more}]}, spec={"volumes": volumes})
+
+
+def nic(**interface: object) -> Object:
+    return instance({"interfaces": [{"name": "n", **interface}]}, spec={"networks": [{"name": "n", "pod": {}}]})
+
+
+# What a real machine cannot have is refused; a simulated one does without where a reason to leave it out is given.
+UNBUILT: dict[str, tuple[Object, str, bool]] = {
+    "an image": (disk({"containerDisk": {"image": "x"}}), "spec.volumes[0]: containerDisk cannot be attached", True),
+    "an empty disk": (disk({"emptyDisk": {"capacity": "1Gi"}}), "spec.volumes[0]: emptyDisk cannot be attached", True),
+    "no config drive": (disk({"cloudInitNoCloud": {}}), "spec.volumes[0]: no config drive was made for it", True),
+    "a TPM": (instance({"tpm": {}}), "spec.domain.devices.tpm is not supported", True),
+    "a keyboard": (instance({"inputs": [{"type": "keyboard"}]}), "spec.domain.devices.inputs[0]: only a tablet on usb", True),
+    "a tablet on virtio": (instance({"inputs": [{"type": "tablet", "bus": "virtio"}]}), "only a tablet on usb", True),
+    "a disk without volume": (disk(None), "spec.domain.devices.disks[0]: no entry of spec.volumes is called 'd'", False),
+    "a path that is none": (disk({"hostDisk": {"path": "x.img"}}), "spec.volumes[0].hostDisk.path: 'x.img' is no", False),
+    "an unknown bus": (disk({"hostDisk": {"path": "/x"}}, disk={"bus": "ide"}),
+                       "spec.domain.devices.disks[0].disk.bus: ide is not supported: use virtio, sata", False),
+    "an ejectable disk on virtio": (disk({"hostDisk": {"path": "/x"}}, disk=None, cdrom={"bus": "virtio"}),
+                                    "disks[0].cdrom.bus: virtio has no media that can be ejected", False),
+    "a read-only disk on sata": (disk({"hostDisk": {"path": "/x"}}, disk={"readonly": True}), "disks[0].disk.readonly", False),
+    "a LUN": (disk({"hostDisk": {"path": "/x"}}, lun={}), "disks[0].lun is not supported", False),
+    "an unknown binding": (nic(passt={}), "spec.domain.devices.interfaces[0]: the binding passt is not supported", True),
+    "a binding plugin": (nic(binding={"name": "x"}), "the binding plugin x is not supported", True),
+    "an unknown architecture": (instance(spec={"architecture": "riscv64"}), "spec.architecture: riscv64 is not known", False),
+}
+
+
+@pytest.mark.parametrize("name", UNBUILT)
+def test_what_cannot_be_had(name: str) -> None:
+    obj, says, left_out = UNBUILT[name]
+    with pytest.raises(Refused) as caught:
+        domain.build(obj, options=REAL)
+    assert says in str(caught.value)
+    if left_out:
+        assert [says in sentence for sentence in domain.build(obj).left_out] == [True]
+    else:
+        with pytest.raises(Refused):
+            domain.build(obj)
+
+
+def test_a_tpm_that_is_switched_off_is_none() -> None:
+    assert domain.build(instance({"tpm": None, "filesystems": []}), options=REAL).left_out == ()
+
+
+@pytest.mark.parametrize(("type_", "model", "drawn"), [
+    ("kvm", None, '<cpu mode="host-model" />'), ("qemu", "host-passthrough", '<cpu mode="maximum" />'),
+    ("kvm", "host-passthrough", '<cpu mode="host-passthrough" />'), ("qemu", "Nehalem", "<model>Nehalem</model>")])
+def test_processors(type_: Literal["qemu", "kvm"], model: str | None, drawn: str) -> None:
+    assert drawn in domain.build(instance(cpu={"model": model}), options=Options(type=type_)).xml
 
 
 async def test_a_simulated_host_in_memory() -> None:

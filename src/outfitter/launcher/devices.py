@@ -37,6 +37,7 @@ class Devices:
         self._layout = Layout(self._cells)
         self._aliases = Aliases()
         self._interfaces = [each for each in enumerate(self._given.get("interfaces") or ()) if each[1].get("state") != "absent"]
+        self._unknown = {index: why for index, each in self._interfaces if (why := interface.unsupported(each))}
         self._networks = {each.get("name"): each for each in spec.get("networks") or ()}
         self.left_out: list[str] = []  # what the spec has and this domain has not, a sentence each
         self.tagged: list[Tagged] = []
@@ -173,11 +174,13 @@ class Devices:
             network = self._networks.get(each.get("name"))
             if network is None:
                 raise Refused(f"{path}: no entry of spec.networks is called {each.get('name')!r}")
-            if interface.binding(each) == "sriov":
+            if index in self._unknown:
+                self._leave_out(f"{path}: {self._unknown[index]}")
+            if index in self._unknown or interface.binding(each) == "sriov":
                 continue
             at = places.get(("interfaces", index, 0))
             self._tag("nic", path, each, at, mac=interface.mac(each))
-            yield interface.element(path, each, network, alias=self._aliases.name("", str(each["name"])), options=self._options,
+            yield interface.element(each, network, alias=self._aliases.name("", str(each["name"])), options=self._options,
                                     guest=self._address(at, path, each), express=self._machine.express)
 
     def _disks(self) -> Iterator[tuple[int, Mapping[str, Any], str, str, str]]:

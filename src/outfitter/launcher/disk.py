@@ -11,16 +11,22 @@ from outfitter.launcher.options import Options
 
 CONFIG_DRIVES = ("cloudInitConfigDrive", "cloudInitNoCloud")
 PREFIXES: Mapping[str, str] = {"virtio": "vd", "sata": "sd", "scsi": "sd", "usb": "sd"}
-KINDS = ("disk", "cdrom", "lun")
+KINDS = ("disk", "cdrom")
 
 
 def listed(spec: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any], str, str]]:
     """Every disk with its index, its kind and its bus. One that says neither is a disk on sata."""
     for index, disk in enumerate(((spec.get("domain") or {}).get("devices") or {}).get("disks") or ()):
+        if disk.get("lun") is not None:
+            raise Refused(f"{path(index)}.lun is not supported: use disk or cdrom")
         kind = next((each for each in KINDS if disk.get(each) is not None), "disk")
         bus = str((disk.get(kind) or {}).get("bus") or "sata")
         if bus not in PREFIXES:
             raise Refused(f"{path(index)}.{kind}.bus: {bus} is not supported: use {', '.join(PREFIXES)}")
+        if kind == "cdrom" and bus == "virtio":
+            raise Refused(f"{path(index)}.cdrom.bus: virtio has no media that can be ejected: use sata, scsi or usb")
+        if kind == "disk" and bus == "sata" and (disk.get(kind) or {}).get("readonly"):
+            raise Refused(f"{path(index)}.disk.readonly: a disk on sata cannot be read-only: use virtio, scsi or usb")
         yield index, disk, kind, bus
 
 
@@ -54,12 +60,12 @@ class Left(Refused):
 def element(disk: Mapping[str, Any], kind: str, *, target: tuple[str, str], file: str, alias: str,
             guest: ET.Element | None) -> ET.Element:
     """`target`: the disk's name and its bus."""
-    out = ET.Element("disk", type="block" if kind == "lun" else "file", device=kind)
+    out = ET.Element("disk", type="file", device=kind)
     driver = ET.SubElement(out, "driver", name="qemu", type="raw")
     for key in ("cache", "io"):
         if disk.get(key):
             driver.set(key, str(disk[key]))
-    ET.SubElement(out, "source", {"dev" if kind == "lun" else "file": file})
+    ET.SubElement(out, "source", file=file)
     ET.SubElement(out, "target", dev=target[0], bus=target[1])
     if kind == "cdrom" or (disk.get(kind) or {}).get("readonly"):
         ET.SubElement(out, "readonly")

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from outfitter.errors import Refused
 from outfitter.launcher import hostdev
 from outfitter.launcher.options import Options
 
@@ -37,14 +36,20 @@ def mac(interface: Mapping[str, Any]) -> str | None:
     return str(given).replace("-", ":").lower() if given else None
 
 
-def element(path: str, interface: Mapping[str, Any], network: Mapping[str, Any], *, alias: str, guest: ET.Element | None,
+def unsupported(interface: Mapping[str, Any]) -> str | None:
+    """Why an interface cannot be attached; None: it can."""
+    how = binding(interface)
+    if how in (*TAPS, "slirp", "sriov"):
+        return None
+    name = f"plugin {interface[how].get('name', '?')}" if how == "binding" else how
+    return f"the binding {name} is not supported: use bridge, masquerade, slirp or sriov"
+
+
+def element(interface: Mapping[str, Any], network: Mapping[str, Any], *, alias: str, guest: ET.Element | None,
             options: Options, express: bool) -> ET.Element:
     """An interface of the kinds that are no device of the host."""
-    how = binding(interface)
-    if how == "slirp":
+    if binding(interface) == "slirp":
         out = ET.Element("interface", type="user")
-    elif how not in TAPS:
-        raise Refused(f"{path}: the binding {how} is not supported: use bridge, masquerade, slirp or sriov")
     elif bridge := options.bridges.get(network["name"]):
         out = ET.Element("interface", type="bridge")
         ET.SubElement(out, "source", bridge=bridge)

@@ -81,14 +81,11 @@ def _devices(ask: Ask, found: Mapping[str, str]) -> tuple[Given, ...]:
                               f'{ask.request}: device {device.get("name", "?")} of {path} needs an attribute such as '
                               '"resource.kubernetes.io/pciBusID": {"string": "0000:3b:01.0"}')
             out.append(checked(ask, given))
-    for what in ("id", "identity"):
-        seen = [getattr(given, what) for given in out]
-        twice = next((each for number, each in enumerate(seen) if each in seen[:number]), None)
-        if twice is not None and twice != "//":
-            where = f"{len(found)} metadata files" if len(found) > 1 else f"its {len(out)} devices"
-            said = twice if isinstance(twice, str) else ", ".join(twice)
-            raise Refused(f"{ask.path}: {ask.word}: request {ask.request} has {len(out)} devices, but {where} tell of {said} "
-                          "twice: each device may be told of once")
+    seen = [given.id for given in out]
+    if twice := next((each for number, each in enumerate(seen) if each in seen[:number] and each != "//"), None):
+        where = f"{len(found)} metadata files" if len(found) > 1 else "the metadata"
+        raise Refused(f"{ask.path}: {ask.word}: request {ask.request} has {len(out)} devices, but {where} tell of {twice} "
+                      "twice: each device may be told of once")
     return tuple(out)
 
 
