@@ -128,6 +128,11 @@ def test_an_address_of_the_user_is_kept(address: str) -> None:
     assert addresses(situation) == {"a": address}
     bus, slot = address[5:7], address[8:10]
     assert drawn(situation) == {"ua-a": f"0x{bus}:0x{slot}:0x0"}
+    root = ET.fromstring(situation.build().xml)
+    buses = [(each.get("index"), each.get("model")) for each in root.iterfind("devices/controller[@type='pci']")]
+    assert [index for index, _ in buses] == [str(number) for number in range(len(buses))]
+    model = "pcie-root" if bus == "00" else "pcie-root-port" if slot == "00" else "pcie-to-pci-bridge"
+    assert buses[int(bus, 16)][1] == model
 
 
 def test_two_functions_of_one_slot() -> None:
