@@ -20,7 +20,7 @@ from outfitter.launcher.options import Options
 
 async def of_server(client: Client, word: str, **options: Any) -> None:
     spoken, slash, name = word.rpartition("/")
-    if (slash and kind_spoken(spoken) != kinds.INSTANCE) or not name:
+    if (slash and kind_spoken(spoken) not in (kinds.INSTANCE, kinds.MACHINE)) or not name:
         raise click.UsageError(f"{word!r} is no machine; write its name, or vmi/NAME")
     _say(await client.store.get(kinds.INSTANCE, name, client.namespace), **options)
 
