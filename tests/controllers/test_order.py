@@ -145,15 +145,15 @@ async def test_a_claim_that_is_booked_again_while_it_is_mended(monkeypatch: pyte
 
 async def test_a_host_whose_page_says_no_again_is_left_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a page minds need not be in what its host publishes; then the next host is as good."""
-    real, asked = book.book, []
+    real, asked = Page.holding, []
 
-    async def stubborn(store: Store, host: str, bookings: Any, **more: Any) -> None:
-        asked.append(host)
-        if host == "node-0":
+    def stubborn(page: Page, bookings: Any, limits: Any = None) -> Any:
+        asked.append(page.host)
+        if page.host == "node-0":
             raise AlreadyHeld("node-0/x", by="somebody", since="then")
-        await real(store, host, bookings, **more)
+        return real(page, bookings, limits)
 
-    monkeypatch.setattr(book, "book", stubborn)
+    monkeypatch.setattr(Page, "holding", stubborn)
     async with scenes.embedded(1, 2) as scene:
         await scene.classes()
         await scene.template()

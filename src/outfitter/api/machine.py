@@ -16,6 +16,7 @@ FINAL = ("Succeeded", "Failed")
 LAUNCHER = "virt-launcher"  # label value of the pods in which machines run
 LAUNCHER_LABEL = "kubevirt.io"
 CREATED_BY = "kubevirt.io/created-by"
+EXTENDED = "<extended-resources>"  # in the place of an entry's name: the claim for a pod's extended resources
 FINALIZER = "foregroundDeleteVirtualMachine"
 
 
@@ -88,11 +89,13 @@ def shows_nodes(instance: Mapping[str, Any]) -> bool:
 
 def claim_names(pod: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
     """For each entry of a pod's resourceClaims, its name and the name of the claim object: named directly, or told by the
-    pod's status for a template (None while it does not)."""
+    pod's status for a template (None while it does not). The claim that the scheduler made for extended resources is last."""
     told = {entry["name"]: entry.get("resourceClaimName")
             for entry in (pod.get("status") or {}).get("resourceClaimStatuses") or ()}
     for entry in (pod.get("spec") or {}).get("resourceClaims") or ():
         yield entry["name"], entry.get("resourceClaimName") or told.get(entry["name"])
+    if made := ((pod.get("status") or {}).get("extendedResourceClaimStatus") or {}).get("resourceClaimName"):
+        yield EXTENDED, made
 
 
 def claim_keys(pod: Mapping[str, Any]) -> list[str]:

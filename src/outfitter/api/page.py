@@ -1,11 +1,14 @@
 """The ledger's page: one object a host, with every booking on it and what was taken out of service. A page is replaced whole,
-at the revision it was read.
+at the revision it was read. A pool whose devices are not tied to one host has a page of its own, so that there is one place
+where each device is booked whoever uses it.
 
 Every change is a method that gives the object to write. What a change does not speak of, known to us or not, stays."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +26,19 @@ MARKS: tuple[Marks, ...] = ("reserved", "quarantined", "unclean")  # also the or
 DOMAIN = "Domain"  # the kind of a holder that was found on the host and that nobody booked for
 MOST = 2000  # bookings on a page: below 1 MB with names of usual length, and an API server refuses objects above 1.5 MB
 NOTHING = quantity.of(0)
+POOLS = ".pools.outfitter.dev"  # how names of pools' pages end; no host may be called so
+READABLE = 63  # characters of a pool's own name in the name of its page
+
+
+def pool_page(driver: str, pool: str) -> str:
+    """The name of the page of a pool that is not tied to a host. Pools may have names that objects may not."""
+    digest = hashlib.sha256(f"{driver}\0{pool}".encode()).hexdigest()[:16]
+    words = re.sub(r"[^a-z0-9]+", "-", pool.lower()).strip("-")[:READABLE].strip("-")
+    return f"{f'{words}-' if words else ''}{digest}{POOLS}"
+
+
+def is_pool_page(name: str) -> bool:
+    return name.endswith(POOLS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +86,7 @@ class Booking:
     since: str
     amount: dict[str, Any] = field(default_factory=lambda: {"whole": True})
     prepared: str = ""  # when the host handed it over; "" while it did not
+    node: str = ""  # on the page of a pool: the host that uses it; on a host's page it is that host
 
     @property
     def key(self) -> Key:
@@ -101,7 +118,7 @@ class Booking:
     def to_object(self) -> Object:
         out = {"device": device_object(self.device), "holder": self.holder.to_object(),
                "request": self.request, "state": self.state, "since": self.since, "amount": self.amount}
-        return {**out, "prepared": self.prepared} if self.prepared else out
+        return out | {name: value for name, value in (("prepared", self.prepared), ("node", self.node)) if value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +158,7 @@ def holder_of(raw: Object) -> Holder:
 
 def _booking(raw: Object) -> Booking:
     return Booking(device_of(raw["device"]), holder_of(raw["holder"]), raw.get("request") or "", raw["state"], raw["since"],
-                   raw.get("amount") or {"whole": True}, raw.get("prepared") or "")
+                   raw.get("amount") or {"whole": True}, raw.get("prepared") or "", raw.get("node") or "")
 
 
 def _mark(raw: Object) -> Mark:
@@ -162,7 +179,7 @@ class Page:
     @staticmethod
     def blank(host: str) -> Object:
         return {"apiVersion": LEDGER_PAGE.api_version, "kind": LEDGER_PAGE.kind, "metadata": {"name": host},
-                "spec": {"host": host, "bookings": [], **{which: [] for which in MARKS}}}
+                "spec": {**({} if is_pool_page(host) else {"host": host}), "bookings": [], **{which: [] for which in MARKS}}}
 
     # -- reading
 
@@ -306,6 +323,8 @@ class Page:
         if entries == self._raw(which):
             return self.object
         spec = {**(self.object.get("spec") or {}), which: entries}
+        if entries and is_pool_page(self.host):
+            spec.setdefault("pool", {key: entries[0]["device"][key] for key in ("driver", "pool")})
         return {**self.object, "metadata": {**self.object["metadata"]}, "spec": spec}
 
     # -- what fits

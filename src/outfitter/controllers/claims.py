@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outfitter.api import kinds, machine
+from outfitter.api.allocation import hosts as hosts_of
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Page
+from outfitter.api.page import Booking, Page, is_pool_page, pool_page
 from outfitter.controllers import render
 from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.errors import AlreadyExists, Forbidden, Invalid, NotFound
@@ -111,10 +112,10 @@ class Claims:
             await self._forget(key)
             return None
         status = known.get("status") or {}
-        page = self._page_of(known)
+        pages = self._pages_of(known)
         if not status.get("allocation"):
-            if page is not None:
-                await self._mend(known, page)
+            if pages:
+                await self._mend(known, pages)
             return None
         users = status.get("reservedFor") or []
         left = [user for user in users if await self._alive(namespace, user)]
@@ -122,9 +123,9 @@ class Claims:
             await self._store.patch(kinds.RESOURCE_CLAIM, known["metadata"]["name"], {
                 "metadata": {"resourceVersion": known["metadata"]["resourceVersion"]}, "status": {"reservedFor": left},
             }, namespace, subresource="status")
-        elif not left and (users or known["metadata"].get("deletionTimestamp") or _over(page, known["metadata"]["uid"])) \
+        elif not left and (users or known["metadata"].get("deletionTimestamp") or self._over(known)) \
                 and not await self._kept(known):
-            return await self._free(known, page)  # what nobody ever used stays allocated, as in Kubernetes
+            return await self._free(known, pages)  # what nobody ever used stays allocated, as in Kubernetes
         return None
 
     async def _kept(self, claim: Object) -> bool:
@@ -147,15 +148,26 @@ class Claims:
             return False
         return bool(pod["metadata"]["uid"] == user.get("uid") and pod["status"].get("phase") not in machine.FINAL)
 
-    def _page_of(self, claim: Object) -> Page | None:
-        return next(map(Page, self._pages.by("holder", claim["metadata"]["uid"])), None)
+    def _pages_of(self, claim: Object) -> list[str]:
+        """The pages on which a claim holds something: a host's, and those of pools that no host owns."""
+        return sorted({page["metadata"]["name"] for page in self._pages.by("holder", claim["metadata"]["uid"])})
 
-    async def _free(self, claim: Object, page: Page | None) -> float | None:
-        """Page, status and finalizer in one step; not while a host still has the devices prepared."""
-        if page is not None:
-            page = await book.read(self._store, page.host)
-            if any(booking.state == "prepared" for booking in page.of(claim["metadata"]["uid"])):
-                return None  # the page will change when the host lets go
+    def _over(self, claim: Object) -> bool:
+        """The host has let go of everything that was booked."""
+        uid = claim["metadata"]["uid"]
+        mine = [booking for page in self._pages.by("holder", uid) for booking in Page(page).of(uid)]
+        return bool(mine) and all(booking.state == "released" for booking in mine)
+
+    async def _read(self, names: Sequence[str]) -> list[Page]:
+        return [await book.read(self._store, name) for name in names]
+
+    async def _free(self, claim: Object, names: Sequence[str]) -> float | None:
+        """Pages, status and finalizer in one step; not while a host still has the devices prepared."""
+        uid = claim["metadata"]["uid"]
+        names = sorted({*names, *_promised_on(claim)})  # an informer that is behind would leave something booked
+        pages = [page for page in await self._read(names) if page.of(uid)]
+        if any(booking.state == "prepared" for page in pages for booking in page.of(uid)):
+            return None  # the page will change when the host lets go
         emptied = {**claim, "status": {key: value for key, value in claim["status"].items()
                                        if key not in ("allocation", "reservedFor", "devices")}}
         writes: list[Write] = [Replace(kinds.RESOURCE_CLAIM, emptied, "status")]
@@ -163,31 +175,33 @@ class Claims:
             meta = {key: value for key, value in claim["metadata"].items() if key != "resourceVersion"}
             meta["finalizers"] = [name for name in meta["finalizers"] if name != FINALIZER]
             writes.append(Replace(kinds.RESOURCE_CLAIM, {**emptied, "metadata": meta}))
-        if page is None:
+        if not pages:
             await self._store.commit(writes)
         else:
-            await book.release(self._store, page.host, claim["metadata"]["uid"], also=writes)
+            await book.release_pages(self._store, [page.host for page in pages], uid, also=writes)
         return None
 
-    async def _mend(self, claim: Object, page: Page) -> None:
+    async def _mend(self, claim: Object, names: Sequence[str]) -> None:
         """The page is the truth: a claim that lost its status gets it again, or is let go of when it is over."""
         current = await self._store.get(kinds.RESOURCE_CLAIM, claim["metadata"]["name"], claim["metadata"]["namespace"])
-        page = await book.read(self._store, page.host)  # an informer that is behind would bring back what was let go
+        pages = await self._read(names)  # an informer that is behind would bring back what was let go
         uid, going = claim["metadata"]["uid"], bool(claim["metadata"].get("deletionTimestamp"))
-        bookings = page.of(uid)
+        bookings = [booking for page in pages for booking in page.of(uid)]
         if going or all(booking.state == "released" for booking in bookings):
             # Decided on the page as it is when it is replaced: by then the claim may have been booked for its next pod.
-            await book.change_page(self._store, page.host, lambda now: _given_back(now, uid, going))
+            for name in names:
+                await book.change_page(self._store, name, lambda now: _given_back(now, uid, going))
             return
+        host = next((name for page in pages for name in _hosts(page, uid)), "")
         if (current.get("status") or {}).get("allocation") or current["metadata"]["uid"] != claim["metadata"]["uid"]:
             return
-        users = [user(pod) for pod in self._pods.items() if pod["spec"].get("nodeName") == page.host
+        users = [user(pod) for pod in self._pods.items() if pod["spec"].get("nodeName") == host
                  and key_of(claim) in machine.claim_keys(pod) and pod["status"].get("phase") not in machine.FINAL]
-        current["status"] = {**(current.get("status") or {}), "allocation": allocation(page.host, bookings),
+        current["status"] = {**(current.get("status") or {}), "allocation": allocation(host, bookings),
                              **({"reservedFor": users} if users else {})}
         await self._store.replace(kinds.RESOURCE_CLAIM, current, subresource="status")
         await self._context.events.warning(claim, "AllocationRestored",
-                                           f"the allocation was written again from page {page.host}")
+                                           f"the allocation was written again from page {', '.join(names)}")
 
     async def _forget(self, key: str) -> None:
         """The claim is gone: bookings that name it go too, unless a host still has them prepared."""
@@ -225,8 +239,9 @@ def allocation(host: str, bookings: Sequence[Booking]) -> Object:
     """A claim's status as the page tells it."""
     results = [{"request": booking.request, "driver": booking.device.driver, "pool": booking.device.pool,
                 "device": booking.device.device, **_share(booking.amount)} for booking in bookings]
-    return {"devices": {"results": results}, "nodeSelector": {"nodeSelectorTerms": [
-        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [host]}]}]}}
+    where = {"nodeSelector": {"nodeSelectorTerms": [
+        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [host]}]}]}} if host else {}
+    return {"devices": {"results": results}, **where}
 
 
 def _share(amount: Mapping[str, Any]) -> Object:
@@ -237,9 +252,16 @@ def _share(amount: Mapping[str, Any]) -> Object:
     return {"shareID": amount["shareID"], **({"consumedCapacity": amount["capacity"]} if amount.get("capacity") else {})}
 
 
-def _over(page: Page | None, uid: str) -> bool:
-    """The host has let go of everything that was booked."""
-    return page is not None and all(booking.state == "released" for booking in page.of(uid))
+def _hosts(page: Page, uid: str) -> list[str]:
+    """Where what a holder has on a page is used."""
+    return [page.host] if not is_pool_page(page.host) else [booking.node for booking in page.of(uid) if booking.node]
+
+
+def _promised_on(claim: Object) -> set[str]:
+    """The pages on which what a claim was given may stand."""
+    given = claim["status"]["allocation"]
+    pools = {pool_page(result["driver"], result["pool"]) for result in (given.get("devices") or {}).get("results") or ()}
+    return pools | hosts_of(given)
 
 
 def user(pod: Object) -> Object:

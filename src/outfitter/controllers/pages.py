@@ -1,17 +1,20 @@
-"""Pages in a cluster, where a claim's status is the truth of who was promised what: copied into the host's page as booked as
-it happens, taken out again when the promise is gone and the host has let go. The node agent turns booked into prepared."""
+"""Pages in a cluster, where a claim's status is the truth of who was promised what: copied into the host's page (or that of a
+pool which no host owns) as booked as it happens, taken out again when the promise is gone and the host has let go. The node
+agent turns booked into prepared."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from typing import Any
 
 from outfitter.api import allocation, kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder, Page
+from outfitter.api.page import Booking, Holder, Page, is_pool_page, pool_page
 from outfitter.controllers.claims import holders
+from outfitter.controllers.drafts import purpose
 from outfitter.controllers.loop import Context, enqueue_on_change
-from outfitter.controllers.schedule import purpose
 from outfitter.errors import AlreadyHeld, OutOfService
 from outfitter.ledger import book
 from outfitter.store.informer import key_of
@@ -29,8 +32,13 @@ class Pages:
         self._claims = context.informer(kinds.RESOURCE_CLAIM)
         self._pods = context.informer(kinds.POD)
         self._pages = context.informer(kinds.LEDGER_PAGE)
+        self._slices = context.informer(kinds.RESOURCE_SLICE)
         self._pages.add_index("claim", holders)
-        self._claims.add_index("host", _hosts)
+        self._claims.add_index("page", _may_stand_on)
+        self._claims.add_index("pool", lambda claim: {pool for pool, _ in _results(claim)})
+        self._slices.add_index("pool", _pool_of)
+        enqueue_on_change(self._slices, self.queue, lambda piece: [
+            key_of(claim) for pool in _pool_of(piece) for claim in self._claims.by("pool", pool)])
         enqueue_on_change(self._claims, self.queue)
         enqueue_on_change(self._pages, self.queue, holders)
         enqueue_on_change(self._pages, self.queue, self._left_out)
@@ -38,11 +46,11 @@ class Pages:
     def _left_out(self, page: Object) -> list[str]:
         """Claims that were promised something on a host and do not stand on its page: another stood in their way."""
         there = set(holders(page))
-        return [key for key in map(key_of, self._claims.by("host", page["metadata"]["name"])) if key not in there]
+        return [key for key in map(key_of, self._claims.by("page", page["metadata"]["name"])) if key not in there]
 
     async def reconcile(self, key: str) -> float | None:
         claim = self._claims.get(key)
-        promised = _promised(claim, self._holder(claim), self._context.now()) if claim else {}
+        promised = self._promised(claim) if claim else {}
         for page in map(Page, self._pages.by("claim", key)):
             await self._drop(page, key, promised.get(page.host, ()))
         for host, bookings in promised.items():
@@ -63,27 +71,54 @@ class Pages:
                     and (holder.uid, booking.device) not in wanted:
                 await book.release(self._store, page.host, holder.uid, device=booking.device)
 
-    def _holder(self, claim: Object | None) -> Holder:
-        assert claim is not None
+    def _promised(self, claim: Object) -> dict[str, tuple[Booking, ...]]:
+        """What a claim's status promises, by page."""
         meta, users = claim["metadata"], (claim.get("status") or {}).get("reservedFor") or ()
         pods = [self._pods.get(f"{meta['namespace']}/{user['name']}") for user in users if user.get("resource") == "pods"]
-        words = [purpose(pod) for pod in pods if pod is not None]
-        return Holder(kinds.RESOURCE_CLAIM.kind, meta["namespace"], meta["name"], meta["uid"], ", ".join(words))
+        there = [pod for pod in pods if pod is not None]
+        holder = Holder(kinds.RESOURCE_CLAIM.kind, meta["namespace"], meta["name"], meta["uid"], ", ".join(map(purpose, there)))
+        nodes = {pod["spec"]["nodeName"] for pod in there if pod["spec"].get("nodeName")}
+        node, now = next(iter(nodes)) if len(nodes) == 1 else "", self._context.now()
+        out: dict[str, tuple[Booking, ...]] = {}
+        for _, result in _results(claim):
+            if result.get("adminAccess"):
+                continue  # looks at a device, does not hold it
+            device, page = DeviceId(result["driver"], result["pool"], result["device"]), self._page(claim, result)
+            booking = Booking(device, holder, str(result["request"]), "booked", now, _amount(result),
+                              node=node if is_pool_page(page) else "")
+            out[page] = (*out.get(page, ()), booking)
+        return out
+
+    def _page(self, claim: Object, result: Mapping[str, Any]) -> str:
+        """The page on which a device that was given stands: its host's, or its pool's when several hosts reach it. Where nobody
+        publishes it any more it stays where it is."""
+        given, pool = claim["status"]["allocation"], (result["driver"], result["pool"])
+        nodes = {piece["spec"].get("nodeName") or "" for piece in self._slices.by("pool", "/".join(pool))}
+        if not nodes:
+            device = DeviceId(*pool, result["device"])
+            stands = [page.host for page in map(Page, self._pages.by("claim", key_of(claim)))
+                      if any(booking.device == device for booking in page.of(claim["metadata"]["uid"]))]
+            return stands[0] if stands else allocation.host_of(given, result)
+        return nodes.pop() if len(nodes) == 1 and "" not in nodes else pool_page(*pool)
 
 
-def _promised(claim: Object, holder: Holder, now: str) -> dict[str, tuple[Booking, ...]]:
-    """What a claim's status promises, by host."""
+def _results(claim: Object) -> list[tuple[str, Mapping[str, Any]]]:
+    """The devices that a claim was given, each with its pool."""
+    given = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
+    return [(f"{result['driver']}/{result['pool']}", result) for result in given.get("results") or ()]
+
+
+def _amount(result: Mapping[str, Any]) -> Object:
+    if not result.get("shareID"):
+        return {"whole": True}
+    return {"shareID": result["shareID"], "capacity": dict(result.get("consumedCapacity") or {})}
+
+
+def _pool_of(piece: Object) -> list[str]:
+    return [f"{piece['spec']['driver']}/{piece['spec']['pool']['name']}"]
+
+
+def _may_stand_on(claim: Object) -> set[str]:
+    """The pages on which what a claim was given can stand."""
     given = (claim.get("status") or {}).get("allocation") or {}
-    out: dict[str, tuple[Booking, ...]] = {}
-    for result in (given.get("devices") or {}).get("results") or ():
-        if result.get("adminAccess"):
-            continue  # looks at a device, does not hold it
-        device = DeviceId(result["driver"], result["pool"], result["device"])
-        host = allocation.host_of(given, result)
-        out[host] = (*out.get(host, ()), Booking(device, holder, str(result["request"]), "booked", now))
-    return out
-
-
-def _hosts(claim: Object) -> set[str]:
-    given = (claim.get("status") or {}).get("allocation") or {}
-    return allocation.hosts(given)
+    return allocation.hosts(given) | {pool_page(result["driver"], result["pool"]) for _, result in _results(claim)}

@@ -1,62 +1,80 @@
 """A host and devices for every pod that waits, in embedded mode (a cluster has kube-scheduler).
 
-Chosen from what the informers know, booked against the page as the store has it: page, claims and pod change in one commit,
-so that nobody ever sees half of it. What cannot be placed gets its reason and is woken by events, never by a timer."""
+Pods that wait together are taken together, the first to come first: each is chosen for from what the informers know and what
+those before it got, and all is written in one commit (pages, claims, pods), so that nobody ever sees half of it. When somebody
+else was faster each is tried again by itself. What cannot be placed gets its reason and is woken by events, not by a timer."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import logging
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from outfitter.api import conditions, kinds, machine
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder, Page
-from outfitter.controllers import claims
+from outfitter.api.page import Page
+from outfitter.controllers.ahead import Ahead
+from outfitter.controllers.drafts import Draft, give_back
 from outfitter.controllers.loop import Context, enqueue_on_change
-from outfitter.errors import AlreadyHeld, Conflict, Invalid, NotFound, OutOfService
+from outfitter.errors import AlreadyExists, AlreadyHeld, Conflict, Invalid, NotFound, OutfitterError, OutOfService
 from outfitter.ledger import book
+from outfitter.scheduling import binding, extended, presets
+from outfitter.scheduling.features import Features
 from outfitter.scheduling.fit import Rooms, Used
-from outfitter.scheduling.index import Index
+from outfitter.scheduling.index import FEATURES, Index
 from outfitter.scheduling.place import Placement, Waiting, place, results
 from outfitter.scheduling.plugins import Plugins
-from outfitter.store.base import Check, Replace, Write
+from outfitter.scheduling.score import Policy
 from outfitter.store.informer import key_of
 from outfitter.store.queue import Queue
 
 log = logging.getLogger(__name__)
 SCHEDULER = "default-scheduler"
+TOGETHER = 64  # pods in one commit
+SHUNNED = 60.0  # seconds for which a host is left out whose devices could not be made ready for a pod
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What became of the pods of a batch, by key."""
+
+    errors: dict[str, Exception] = field(default_factory=dict)  # to be tried again, later and later
+    after: dict[str, float] = field(default_factory=dict)  # to be looked at again in so many seconds
 
 
 class Schedule:
     name = "schedule"
 
-    def __init__(self, context: Context, plugins: Plugins) -> None:
-        self._context, self._store, self._plugins = context, context.store, plugins
+    def __init__(self, context: Context, plugins: Plugins, *, policy: Policy = "pack", features: Features = FEATURES) -> None:
+        self._context, self._store, self._plugins, self._policy = context, context.store, plugins, policy
         self.queue = Queue(context.clock)
-        self._one = asyncio.Lock()  # one choice at a time: two at once would only race each other for the same page
-        self._pods = context.informer(kinds.POD)
-        self._claims = context.informer(kinds.RESOURCE_CLAIM)
+        self._one = asyncio.Lock()  # one batch at a time: two at once would only race each other for the same pages
+        pods, claims = context.informer(kinds.POD), context.informer(kinds.RESOURCE_CLAIM)
+        self._informed, self._pods, self._claims = pods, Ahead(pods), Ahead(claims)
         self._classes = context.informer(kinds.DEVICE_CLASS)
-        self._slices = context.informer(kinds.RESOURCE_SLICE)
-        self._pages = context.informer(kinds.LEDGER_PAGE)
-        self._nodes = context.informer(kinds.NODE)
         self._templates = context.informer(kinds.RESOURCE_CLAIM_TEMPLATE)
-        self._index = Index()
+        slices, pages, nodes = (context.informer(kind) for kind in (kinds.RESOURCE_SLICE, kinds.LEDGER_PAGE, kinds.NODE))
+        self._index = Index(features)
         self._used, self._rooms = Used(), Rooms()
-        self._seen: dict[str, int] = {}  # host -> revision of its page in the index
-        self._slices.on_change(self._slice_changed)
-        self._pages.on_change(self._page_changed)
-        self._nodes.on_change(self._node_changed)
+        self._resources: extended.Resources | None = None  # None: to be put together again
+        self._seen: dict[str, int] = {}  # page -> its revision in the index
         self._arrivals: dict[str, int] = {}  # uid of a pod that waits -> its number
         self._numbers = itertools.count()
-        self._pods.on_change(self._note)
-        enqueue_on_change(self._pods, self.queue, lambda pod: [key_of(pod)] if _waits(pod) else [])
-        for informer in (self._claims, self._classes, self._slices, self._pages, self._nodes):
+        self._preset: dict[str, Object] = {}  # pods that wait for devices which were chosen beforehand
+        self._shunned: dict[str, dict[str, tuple[float, str]]] = {}  # pod -> host -> until when it is left out, and why
+        slices.on_change(self._slice_changed)
+        pages.on_change(self._page_changed)
+        nodes.on_change(self._node_changed)
+        self._classes.on_change(self._class_changed)
+        pods.on_change(self._note)
+        enqueue_on_change(pods, self.queue, lambda pod: [key_of(pod)] if _waits(pod) else [])
+        for informer in (claims, self._classes, slices, pages, nodes):
             enqueue_on_change(informer, self.queue, self._everybody)
+
+    # -- what is known
 
     def _slice_changed(self, old: Object | None, new: Object | None) -> None:
         self._index.put_slice((new or old or {})["metadata"]["name"], new)
@@ -65,14 +83,17 @@ class Schedule:
         name = (new or old or {})["metadata"]["name"]
         self._see(name, Page(new) if new is not None else None)
 
-    def _see(self, host: str, page: Page | None) -> None:
+    def _see(self, name: str, page: Page | None) -> None:
         """A page as an event or the store itself tells it, whichever is newer: what we booked ourselves is known at once."""
-        if page is None or int(page.revision or 0) >= self._seen.get(host, 0):
-            self._seen[host] = int(page.revision or 0) if page is not None else 0
-            self._index.put_page(host, page)
+        if page is None or int(page.revision or 0) >= self._seen.get(name, 0):
+            self._seen[name] = int(page.revision or 0) if page is not None else 0
+            self._index.put_page(name, page)
 
     def _node_changed(self, old: Object | None, new: Object | None) -> None:
         self._index.put_node((new or old or {})["metadata"]["name"], new)
+
+    def _class_changed(self, old: Object | None, new: Object | None) -> None:
+        self._resources = None
 
     def _note(self, old: Object | None, new: Object | None) -> None:
         try:
@@ -82,59 +103,178 @@ class Schedule:
                 self._used.remove(old)
         except Invalid as error:
             log.warning("%s takes nothing of its host: %s", key_of(new or old or {}), error)
+        pod = new or old or {}
+        uid, key = pod["metadata"]["uid"], key_of(pod)
         if new is not None and _waits(new):
-            self._arrivals.setdefault(new["metadata"]["uid"], next(self._numbers))
-        elif pod := new or old:
-            self._arrivals.pop(pod["metadata"]["uid"], None)
+            self._arrivals.setdefault(uid, next(self._numbers))
+            if any(extended.presets(new)):
+                self._preset[key] = new
+        else:
+            self._arrivals.pop(uid, None)
+            self._shunned.pop(uid, None)
+            if self._preset.pop(key, None) is not None:  # what was kept for it is anybody's
+                for other in self._everybody({}):
+                    self.queue.add(other)
 
     def _everybody(self, _: Object) -> list[str]:
         """All who wait, the first to come first."""
-        waiting = [pod for pod in self._pods.items() if _waits(pod)]
-        waiting.sort(key=lambda pod: (pod["metadata"]["creationTimestamp"], self._arrivals.get(pod["metadata"]["uid"], 0)))
-        return [key_of(pod) for pod in waiting]
+        return [key_of(pod) for pod in self._ordered([pod for pod in self._informed.items() if _waits(pod)])]
+
+    def _ordered(self, pods: Sequence[Object]) -> list[Object]:
+        return sorted(pods, key=lambda pod: (
+            pod["metadata"]["creationTimestamp"], self._arrivals.get(pod["metadata"]["uid"], 0)))
+
+    def _claim(self, namespace: str, name: str) -> Object | None:
+        return self._claims.get(f"{namespace}/{name}")
+
+    # -- batches
 
     async def reconcile(self, key: str) -> float | None:
         async with self._one:
-            known = self._pods.get(key)
-            if known is None or not _waits(known):
-                return None
-            pod = await self._store.get(kinds.POD, known["metadata"]["name"], known["metadata"]["namespace"])
-            if not _waits(pod):
-                return None
-            if await self._behind(pod):
-                return None
-            verdict = await self._settle(pod)
+            others = self.queue.more(TOGETHER - 1)
+            try:
+                outcome = await self._batch([key, *others])
+            except Exception:
+                for other in others:
+                    self.queue.retry(other)
+                raise
+            else:
+                for other in others:
+                    self._tell(other, outcome)
+            finally:
+                for other in others:
+                    self.queue.done(other)
+        if error := outcome.errors.get(key):
+            raise error
+        return outcome.after.get(key)
+
+    def _tell(self, key: str, outcome: _Outcome) -> None:
+        """The queue of what became of a pod that was taken along."""
+        if error := outcome.errors.get(key):
+            level = logging.DEBUG if isinstance(error, (Conflict, NotFound)) else logging.WARNING
+            log.log(level, "%s %s: %s", self.name, key, error, exc_info=None if isinstance(error, OutfitterError) else error)
+            self.queue.retry(key)
+            return
+        self.queue.forget(key)
+        if key in outcome.after:
+            self.queue.add_after(key, outcome.after[key])
+
+    async def _batch(self, keys: Sequence[str]) -> _Outcome:
+        outcome, lost = _Outcome(), dict[str, dict[str, str]]()
+        known = [pod for pod in map(self._pods.get, keys) if pod is not None and _waits(pod)]
+        ready = []
+        for pod in self._ordered(known):
+            try:
+                if not await self._behind(pod) and await self._made_ready(pod, outcome):
+                    ready.append(pod)
+            except OutfitterError as error:
+                outcome.errors[key_of(pod)] = error
+        for pod in await self._together(ready, outcome, lost):
+            try:
+                await self._alone(pod, outcome, lost.get(key_of(pod), {}))
+            except OutfitterError as error:
+                outcome.errors[key_of(pod)] = error
+        return outcome
+
+    async def _together(self, pods: Sequence[Object], outcome: _Outcome, lost: dict[str, dict[str, str]]) -> list[Object]:
+        """One commit for all; those that have to be tried again, each by itself."""
+        draft, refused, placed = self._draft(), list[tuple[Object, Waiting]](), list[tuple[Object, Placement, bool]]()
+        again: list[Object] = []
+        for pod in pods:
+            try:
+                verdict = self._choose(pod, draft)
+                if isinstance(verdict, Waiting):
+                    refused.append((pod, verdict))
+                    continue
+                try:
+                    placed.append((pod, verdict, draft.add(pod, verdict)))
+                    self._used.add({**pod, "spec": {**pod["spec"], "nodeName": verdict.host}})
+                except (AlreadyHeld, OutOfService) as error:
+                    lost[key_of(pod)] = {verdict.host: error.message}
+                    again.append(pod)
+            except Exception as error:  # a fault that one pod brings to light is not the others'
+                outcome.errors[key_of(pod)] = error
+        if not await self._commit(draft, placed):
+            return [pod for pod in pods if key_of(pod) not in outcome.errors]
+        for pod, waiting in refused:
+            await self._refuse(pod, waiting)
+        return again
+
+    async def _alone(self, pod: Object, outcome: _Outcome, lost: dict[str, str]) -> None:
+        """Choose and book for one pod as the store has it, again for as long as a page minds. A host that was chosen in vain
+        twice is left out: what its page minds is not in what it publishes."""
+        pod = await self._store.get(kinds.POD, pod["metadata"]["name"], pod["metadata"]["namespace"])
+        avoid: dict[str, str] = {}
+        while _waits(pod):
+            draft = self._draft()
+            verdict = self._choose(pod, draft, avoid)
             if isinstance(verdict, Waiting):
                 await self._refuse(pod, verdict)
-                return None
-            name = pod["metadata"]["name"]
-            await self._context.events.normal(
-                pod, "Scheduled", f"Successfully assigned {pod['metadata']['namespace']}/{name} to {verdict.host}")
-            return None
-
-    async def _settle(self, pod: Object) -> Placement | Waiting:
-        """Choose and book, again for as long as somebody else was faster. A host that was chosen in vain twice is left out:
-        what its page minds is not in what it publishes."""
-        lost_on: dict[str, str] = {}
-        avoid: dict[str, str] = {}
-        while True:
-            verdict = place(pod, self._claim, self._classes.get, self._index, self._used, rooms=self._rooms,
-                            plugins=self._plugins, avoid=avoid)
-            if isinstance(verdict, Waiting):
-                return verdict
-            lost = ""
+                return
+            why = ""
             try:
-                await self._bind(pod, verdict)
+                ready = draft.add(pod, verdict)
             except (AlreadyHeld, OutOfService) as error:
-                lost = error.message
-            self._see(verdict.host, await book.read(self._store, verdict.host))
-            if not lost:
-                if self._pods.get(key_of(pod)) is not None:  # else it went meanwhile, and nobody would take it off again
-                    self._used.add({**pod, "spec": {**pod["spec"], "nodeName": verdict.host}})
-                return verdict
-            if verdict.host in lost_on:
-                avoid[verdict.host] = lost
-            lost_on[verdict.host] = lost
+                why = error.message
+            else:
+                self._used.add({**pod, "spec": {**pod["spec"], "nodeName": verdict.host}})
+                if await self._commit(draft, [(pod, verdict, ready)]):
+                    return
+                raise Conflict(f"{key_of(pod)}: somebody else was faster; trying again")
+            await self._reread([verdict.host, *self._pages_of(verdict)])
+            if verdict.host in lost:
+                avoid[verdict.host] = why
+            lost[verdict.host] = why
+
+    def _draft(self) -> Draft:
+        self._index.held.kept = presets.kept(self._ordered(list(self._preset.values())), self._index) if self._preset else {}
+        return Draft(self._index, self._claim, self._context.now(), self._context.names)
+
+    def _choose(self, pod: Object, draft: Draft, avoid: dict[str, str] | None = None) -> Placement | Waiting:
+        if self._resources is None:
+            self._resources = extended.mapped(self._classes.items())
+        shunned = {host: why for host, (_, why) in self._shunned.get(pod["metadata"]["uid"], {}).items()}
+        return place(pod, draft.claim, self._classes.get, self._index, self._used, rooms=self._rooms, plugins=self._plugins,
+                     avoid={**shunned, **(avoid or {})}, resources=self._resources, policy=self._policy)
+
+    def _pages_of(self, verdict: Placement) -> set[str]:
+        return {self._index.home(device, verdict.host) for _, given in verdict.claims for device, _ in results(given)}
+
+    async def _commit(self, draft: Draft, placed: Sequence[tuple[Object, Placement, bool]]) -> bool:
+        """Whether it was written; if not, what the index and the totals were told of it is taken back."""
+        try:
+            written = await draft.commit(self._store)
+        except Exception as error:
+            for pod, _, _ in placed:
+                self._used.remove(pod)
+            await self._reread(draft.pages)
+            if not isinstance(error, (Conflict, AlreadyExists, NotFound, Invalid)):
+                raise
+            log.debug("%d pods: %s", len(placed), error)
+            return False
+        for kind, obj in written:
+            if kind == kinds.LEDGER_PAGE:
+                self._see(obj["metadata"]["name"], Page(obj))
+            elif kind == kinds.RESOURCE_CLAIM:
+                self._claims.put(obj)
+            elif kind == kinds.POD:
+                self._pods.put(obj)
+        for pod, verdict, ready in placed:
+            if not ready:
+                self._used.remove(pod)
+                await self._context.events.normal(pod, "WaitingForDevices", f"devices on {verdict.host} are being made ready")
+                continue
+            name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+            await self._context.events.normal(pod, "Scheduled", f"Successfully assigned {name} to {verdict.host}")
+        return True
+
+    async def _reread(self, names: Sequence[str]) -> None:
+        for name in dict.fromkeys(names):
+            page = await book.read(self._store, name)
+            self._seen[name] = int(page.revision or 0)
+            self._index.put_page(name, page)
+
+    # -- what a pod waits for
 
     async def _behind(self, pod: Object) -> bool:
         """A claim that is about to be made from its template, or that the store has and the informer does not, wakes us."""
@@ -151,75 +291,73 @@ class Schedule:
                 return True
         return False
 
-    def _claim(self, namespace: str, name: str) -> Object | None:
-        return self._claims.get(f"{namespace}/{name}")
-
-    async def _bind(self, pod: Object, placement: Placement) -> None:
-        bookings: list[Booking] = []
-        writes: list[Write] = []
-        now, user = self._context.now(), claims.user(pod)
-        for claim, given in placement.claims:
-            meta = claim["metadata"]
-            holder = Holder(kinds.RESOURCE_CLAIM.kind, meta["namespace"], meta["name"], meta["uid"], purpose(pod))
-            bookings += [Booking(device, holder, result["request"], "booked", now,
-                                 claims.amount(result, self._index.uses(device, placement.host)))
-                         for device, result in results(given)]
-            writes += _allocate(claim, given, user)
-        for name, claim_name in machine.claim_names(pod):
-            earlier = self._claim(pod["metadata"]["namespace"], claim_name or "")
-            if earlier is None:
-                raise Conflict(f"claim {claim_name} of {name} is gone")
-            status = earlier.get("status") or {}
-            if status.get("allocation") and user not in (status.get("reservedFor") or []):
-                reserved = [*(status.get("reservedFor") or []), user]
-                shared = {**earlier, "status": {**status, "reservedFor": reserved}}
-                writes.append(Replace(kinds.RESOURCE_CLAIM, shared, "status"))
-        placed = conditions.with_condition(pod["status"].get("conditions"), Condition("PodScheduled", True), now)
-        bound = {**pod, "spec": {**pod["spec"], "nodeName": placement.host}}
-        told = {**bound, "metadata": _no_revision(pod["metadata"]), "status": {**pod["status"], "conditions": placed}}
-        writes += [Replace(kinds.POD, bound), Replace(kinds.POD, told, "status")]
-        if bookings:
-            await book.book(self._store, placement.host, bookings, limits=self._index.limits(placement.host), also=writes)
+    async def _made_ready(self, pod: Object, outcome: _Outcome) -> bool:
+        """Whether a pod may be given a host now: not while devices that it has are being made ready. When that failed they are
+        given back, and another host is looked for."""
+        mine = [claim for _, name in machine.claim_names(pod)
+                if (claim := self._claim(pod["metadata"]["namespace"], name or "")) is not None]
+        now = self._context.clock.now()
+        found = binding.readiness(mine, now)
+        if found.state == "waiting":
+            host = pod["status"].get("nominatedNodeName") or "its host"
+            await self._say(pod, Condition("PodScheduled", False, "WaitingForDevices",
+                                           f"devices on {host} are being made ready: {found.why}"))
+            outcome.after[key_of(pod)] = found.left
+        elif found.state == "failed":
+            await self._give_back(pod, mine, found.why)
+            outcome.after[key_of(pod)] = SHUNNED
         else:
-            await self._store.commit(writes)
+            self._forgive(pod, outcome)
+        return found.state == "ready"
+
+    async def _give_back(self, pod: Object, mine: Sequence[Object], why: str) -> None:
+        uid = pod["metadata"]["uid"]
+        pod = await self._store.get(kinds.POD, pod["metadata"]["name"], pod["metadata"]["namespace"])
+        if not _waits(pod):
+            return
+        given = [claim for claim in mine if (claim.get("status") or {}).get("allocation") and all(
+            user.get("uid") == uid for user in claim["status"].get("reservedFor") or ())]
+        host = pod["status"].get("nominatedNodeName") or ""
+        names = dict.fromkeys(self._index.home(device, host) for claim in given
+                              for device, _ in results(claim["status"]["allocation"]))
+        pages = [await book.read(self._store, name) for name in names]
+        said = f"devices on {host or 'its host'} were given back: {why}"
+        writes = [write for page in pages for write in await book.steps(
+            self._store, page, _without(page, {claim["metadata"]["uid"] for claim in given}), now=self._context.now())]
+        await self._store.commit([*writes, *give_back(pod, given, said, self._context.now())])
+        until = self._context.clock.monotonic() + SHUNNED
+        if host:
+            self._shunned.setdefault(uid, {})[host] = (until, said)
+        await self._reread(list(names))
+        await self._context.events.warning(pod, "DevicesNotReady", said)
+
+    def _forgive(self, pod: Object, outcome: _Outcome) -> None:
+        """Hosts that were left out for long enough may be tried again."""
+        shunned, now = self._shunned.get(pod["metadata"]["uid"], {}), self._context.clock.monotonic()
+        for host in [host for host, (until, _) in shunned.items() if until <= now]:
+            del shunned[host]
+        if shunned:
+            outcome.after[key_of(pod)] = max(min(until for until, _ in shunned.values()) - now, 0.001)
 
     async def _refuse(self, pod: Object, waiting: Waiting) -> None:
-        """The reason, on the pod, once: the same again writes nothing."""
+        if await self._say(pod, Condition("PodScheduled", False, "Unschedulable", waiting.summary)):
+            await self._context.events.warning(pod, "FailedScheduling", waiting.summary)
+
+    async def _say(self, pod: Object, wanted: Condition) -> bool:
+        """The reason, on the pod, once: the same again writes nothing. Whether it was written."""
         condition = conditions.find(pod, "PodScheduled")
-        if condition is not None and condition.get("message") == waiting.summary:
-            return
-        wanted = Condition("PodScheduled", False, "Unschedulable", waiting.summary)
+        if condition is not None and condition.get("message") == wanted.message:
+            return False
         have = conditions.with_condition(pod["status"].get("conditions"), wanted, self._context.now())
         meta = pod["metadata"]
-        await self._store.patch(kinds.POD, meta["name"], {
+        self._pods.put(await self._store.patch(kinds.POD, meta["name"], {
             "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": {"conditions": have},
-        }, meta["namespace"], subresource="status")
-        await self._context.events.warning(pod, "FailedScheduling", waiting.summary)
+        }, meta["namespace"], subresource="status"))
+        return True
 
 
-def _allocate(claim: Object, given: Mapping[str, Any], user: Object) -> list[Write]:
-    """The finalizer that protects an allocated claim, and its status; both at the revision the choice was made on."""
-    writes: list[Write] = []
-    meta = claim["metadata"]
-    status = {**(claim.get("status") or {}), "allocation": given, "reservedFor": [user]}
-    if claims.FINALIZER in (meta.get("finalizers") or ()):
-        writes.append(Check(kinds.RESOURCE_CLAIM, meta["name"], meta["namespace"], meta["resourceVersion"]))
-    else:
-        protected = {**meta, "finalizers": [*(meta.get("finalizers") or ()), claims.FINALIZER]}
-        writes.append(Replace(kinds.RESOURCE_CLAIM, {**claim, "metadata": protected}))
-        meta = protected
-    return [*writes, Replace(kinds.RESOURCE_CLAIM, {**claim, "metadata": _no_revision(meta), "status": status}, "status")]
-
-
-def _no_revision(meta: Object) -> Object:
-    """For a second write of the same object in one commit, whose first write was checked."""
-    return {key: value for key, value in meta.items() if key != "resourceVersion"}
-
-
-def purpose(pod: Object) -> str:
-    """For whom a pod holds devices, as people say it: "vmi/blue", else "pod/web"."""
-    reference = machine.owner(pod, kinds.INSTANCE.kind)
-    return f"vmi/{reference['name']}" if reference else f"pod/{pod['metadata']['name']}"
+def _without(page: Page, uids: set[str]) -> Object:
+    return page.leaving(booking.key for booking in page.bookings if booking.holder.uid in uids)
 
 
 def _waits(pod: Object) -> bool:

@@ -8,7 +8,7 @@ into the history here, so that no caller can forget it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from outfitter.api import kinds
 from outfitter.api.device import DeviceId
@@ -36,8 +36,21 @@ async def book(
     """Book everything, or nothing. AlreadyHeld says who stands in the way, OutOfService why the device is not given away;
     Conflict: somebody wrote since, read again. Shares and counters are counted against `limits`.
     `also` is written in the same step, or not at all; only where the store is atomic."""
-    page = await read(store, host)
-    await _write(store, page, page.holding(bookings, limits), also)
+    await book_pages(store, {host: bookings}, limits=limits, also=also)
+
+
+async def book_pages(
+    store: Store, wanted: Mapping[str, Sequence[Booking]], *, limits: Limits | None = None, also: Sequence[Write] = ()
+) -> None:
+    """As `book`, over several pages (a host's, and those of pools that no host owns): in one commit where the store is atomic,
+    else page after page, and doing it again finishes what a crash left."""
+    pages = [await read(store, name) for name in wanted]
+    changes = [(page, page.holding(wanted[page.host], limits)) for page in pages]  # all fit, or nothing is written
+    if len(changes) == 1 or not (store.atomic or also):
+        for page, new in changes:
+            await _write(store, page, new, also)
+    elif writes := [*[write for page, new in changes for write in await steps(store, page, new)], *also]:
+        await store.commit(writes)
 
 
 async def mark(
@@ -75,6 +88,20 @@ async def release(
 ) -> None:
     """Nothing of the holder is left on this page (or not that device)."""
     await change_page(store, host, lambda page: page.without(uid, device), now=now, also=also)
+
+
+async def release_pages(
+    store: Store, names: Sequence[str], uid: str, *, now: str = "", also: Sequence[Write] = ()
+) -> None:
+    """Nothing of the holder is left on any of these pages; where the store is atomic in one commit, else the caller does it
+    again after a crash."""
+    if len(names) <= 1 or not (store.atomic or also):
+        for name in names:
+            await release(store, name, uid, now=now, also=also)
+        return
+    pages = [await read(store, name) for name in names]
+    writes = [write for page in pages for write in await steps(store, page, page.without(uid), now=now)]
+    await store.commit([*writes, *also])
 
 
 async def move(store: Store, host: str, uid: str, holder: Holder, *, now: str = "", also: Sequence[Write] = ()) -> None:

@@ -13,6 +13,7 @@ from outfitter.api import conditions, kinds, machine
 from outfitter.api.conditions import Condition
 from outfitter.api.hypervisor import Builder
 from outfitter.api.kinds import Object
+from outfitter.api.page import Page, is_pool_page, pool_page
 from outfitter.errors import AlreadyHeld, NotFound, Refused
 from outfitter.ledger import book
 from outfitter.node.host import Host
@@ -48,10 +49,12 @@ class Agent:
         self._store, self._clock, self._events, self._build, self._keeper = store, clock, events, build, keeper
         self.hosts = {host.name: host for host in hosts}
         self.queue = Queue(clock)
-        self._pods, self._instances, self._claims = pods, instances, claims
+        self._pods, self._instances, self._claims, self._pages = pods, instances, claims, pages
+        self._pooled: dict[str, set[str]] = {}  # claim -> the pages of pools on which we prepared something for it
         pods.add_index("node", lambda pod: [pod["spec"].get("nodeName") or ""])
         pods.add_index("instance", lambda pod: [_instance_key(pod) or ""])
         pods.add_index("claim", machine.claim_keys)
+        pages.add_index("pools", lambda page: [""] if is_pool_page(page["metadata"]["name"]) else [])
         self._locks = keeper.locks  # a host's leftovers are told from what is just starting
         pods.on_change(self._pod_changed)
         instances.on_change(self._instance_changed)
@@ -152,6 +155,7 @@ class Agent:
                 held = await self._mark(host, claim["metadata"]["uid"], wanted)
             except AlreadyHeld as error:
                 return str(error)
+            await self._mark_pools(host, claim, results)
             if lacking := wanted - held:
                 return f"{', '.join(sorted(lacking))}: not booked for claim {claim_name} on {host.name} yet"
         return None
@@ -171,6 +175,17 @@ class Agent:
             held = await book.mark(self._store, host.name, uid, "prepared", now=rfc3339(self._clock.now()), unclean=used)
             names = {booking.device.device for booking in held}
         return names
+
+    async def _mark_pools(self, host: Host, claim: Object, results: Iterable[Object]) -> None:
+        """What a claim has of pools that no host owns is prepared too, so that nobody gets it while it is used here. Where it
+        is not booked there is nothing to fence: that is for whoever drives it."""
+        for name in sorted({pool_page(one["driver"], one["pool"]) for one in results
+                            if (one["driver"], one["pool"]) != (host.driver, host.name)}):
+            mine = (await book.read(self._store, name)).of(claim["metadata"]["uid"])
+            if mine:
+                self._pooled.setdefault(key_of(claim), set()).add(name)
+            if any(booking.state != "prepared" for booking in mine):
+                await book.mark(self._store, name, claim["metadata"]["uid"], "prepared", now=rfc3339(self._clock.now()))
 
     async def _say_waiting(self, pod: Object, why: str) -> None:
         """Why it does not run yet, on the pod, once."""
@@ -235,11 +250,15 @@ class Agent:
                 pass
 
     async def _release(self, host: Host, namespace: str, claim_name: str) -> None:
-        page = await book.read(self._store, host.name)
-        for uid in {booking.holder.uid for booking in page.bookings if booking.state == "prepared" and (
-                booking.holder.kind, booking.holder.namespace, booking.holder.name) == (
-                kinds.RESOURCE_CLAIM.kind, namespace, claim_name)}:
-            await book.mark(self._store, host.name, uid, "released")
+        for name in [host.name, *sorted({*self._pooled.pop(f"{namespace}/{claim_name}", ()), *self._pool_pages()})]:
+            page = await book.read(self._store, name)
+            for uid in {booking.holder.uid for booking in page.bookings if booking.state == "prepared" and (
+                    booking.holder.kind, booking.holder.namespace, booking.holder.name) == (
+                    kinds.RESOURCE_CLAIM.kind, namespace, claim_name) and booking.node in ("", host.name)}:
+                await book.mark(self._store, name, uid, "released")
+
+    def _pool_pages(self) -> list[str]:
+        return [page["metadata"]["name"] for page in self._pages.by("pools", "")]
 
     async def _sweep(self, host: Host) -> None:
         """What runs or is prepared here for a pod that is no longer there: it went while we were not looking."""
@@ -251,7 +270,8 @@ class Agent:
                 log.warning("%s: %s runs without a pod; stopping it", host.name, domain.name)
                 await host.hypervisor.stop(uid)
         used = self._claims_in_use(pods)
-        for booking in (await book.read(self._store, host.name)).bookings:
+        pages = [await book.read(self._store, host.name), *map(Page, self._pages.by("pools", ""))]
+        for booking in [booking for page in pages for booking in page.bookings if booking.node in ("", host.name)]:
             place = (booking.holder.namespace, booking.holder.name)
             if booking.holder.kind == kinds.RESOURCE_CLAIM.kind and booking.state == "prepared" and place not in used:
                 await self._release(host, *place)

@@ -67,11 +67,12 @@ class Refusal:
 
 def allocate(
     claims: Sequence[Object], *, node: Object, pools: Pools, classes: Classes, held: Held, features: Features,
-    share_id: Callable[[], str] = lambda: str(uuid.uuid4()), effort: int = EFFORT,
+    share_id: Callable[[], str] = lambda: str(uuid.uuid4()), effort: int = EFFORT, demands: Sequence[Demand] | None = None,
 ) -> Allocated | Refusal:
-    """All claims, or none. `effort` is how many combinations may be looked at."""
+    """All claims, or none. `effort` is how many combinations may be looked at. `demands`: the claims, compiled already."""
     site = pools.at(node, features)
-    demands = [demand(claim, classes, features) for claim in claims]
+    if demands is None:
+        demands = [demand(claim, classes, features) for claim in claims]
     search = Search(site, demands, held, features, effort=effort)
     picks = search.run()
     if picks is None:

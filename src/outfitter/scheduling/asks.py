@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outfitter import cel
+from outfitter.api.device import DeviceId
 from outfitter.errors import Unsatisfiable
 from outfitter.scheduling import capacity
 from outfitter.scheduling.constraints import Constraint
@@ -37,6 +38,7 @@ class Ask:
     capacity: Asked
     derived: Mapping[str, cel.Selector]  # attributes that the request computes itself
     constraints: tuple[int, ...] = ()  # which of the claim's are for it
+    only: frozenset[DeviceId] | None = None  # the very devices, chosen beforehand
 
 
 @dataclass(slots=True)

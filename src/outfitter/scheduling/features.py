@@ -24,6 +24,8 @@ class Features:
     compatibility_groups: bool = False
     derived_attributes: bool = False
     optional_node_operations: bool = False
+    device_taint_rules: bool = True  # taints that an administrator puts on devices
+    extended_resources: bool = True  # a container's extended resources from devices of the class that maps them
 
     @classmethod
     def only(cls, words: Mapping[str, Any]) -> Features:

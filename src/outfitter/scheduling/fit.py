@@ -86,8 +86,11 @@ def requests(pod: Object) -> dict[str, int]:
     """What a pod takes of a node, with its place among the pods. Invalid for an amount that cannot be read.
 
     All containers at once, or the neediest moment of the start if that is more: there each init container runs beside the
-    sidecars before it. What the pod asks for as a whole stands instead of its containers; overhead comes on top."""
+    sidecars before it. What the pod asks for as a whole stands instead of its containers; overhead comes on top. Extended
+    resources that it has by a claim are counted as devices, and not here."""
     spec = pod.get("spec") or {}
+    by_claim = {mapping["resourceName"] for mapping in (
+        (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}).get("requestMappings") or ()}
     total: dict[str, int] = {}
     for index, container in enumerate(spec.get("containers") or ()):
         _add(total, _requests(container.get("resources") or {}, f"spec.containers[{index}].resources"))
@@ -108,7 +111,8 @@ def requests(pod: Object) -> dict[str, int]:
         total[name] = max(total.get(name, 0), amount)
     total |= _as_a_whole(spec.get("resources") or {}, total)
     _add(total, _list(spec.get("overhead") or {}, "spec.overhead"))
-    return {"pods": 1} | {name: _whole(name, nano) for name, nano in total.items() if nano and name != "pods"}
+    return {"pods": 1} | {name: _whole(name, nano) for name, nano in total.items()
+                          if nano and name != "pods" and name not in by_claim}
 
 
 def _as_a_whole(resources: Object, containers: Mapping[str, int]) -> dict[str, int]:

@@ -20,6 +20,7 @@ class Held:
         self.whole: dict[DeviceId, str] = {}  # a device -> why it is not to be had, for people; "" when that is not known
         self.shares: dict[DeviceId, int] = {}  # a device that is shared -> how many have a part of it
         self.consumed: dict[DeviceId, dict[str, int]] = {}  # how much of it, in nano-units
+        self.kept: dict[DeviceId, str] = {}  # free, and only for those who name them (`Ask.only`) -> why
         for one in allocations:
             self.add(one)
 

@@ -1,5 +1,4 @@
 """What is published and what is held, kept up to date by events, and asked for every pod: which hosts can take these claims?
-Devices that are not tied to one host are passed over: their bookings would need a page of their own.
 
 A host is a row of bit masks with a bit for each of its devices: what a selector matches, what is free, which devices share a
 value of an attribute. So the question is answered for all hosts at once by counting, and the exact search (`allocate`) runs
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import MARKS, Booking, Limits, Page
+from outfitter.api.page import MARKS, Booking, Limits, Page, pool_page
 from outfitter.scheduling import constraints
 from outfitter.scheduling.asks import Ask, Demand
 from outfitter.scheduling.constraints import Constraint
@@ -24,7 +23,7 @@ from outfitter.scheduling.held import Held
 from outfitter.scheduling.pools import Device, Pools, Site
 from outfitter.scheduling.tolerations import unbearable
 
-FEATURES = Features(device_binding_and_status=False, list_type_attributes=True)  # nobody waits for binding conditions here
+FEATURES = Features(list_type_attributes=True)
 REMEMBERED = 256  # columns that are kept
 Groups = tuple[int, ...]  # a mask of devices for each value of an attribute
 
@@ -44,11 +43,13 @@ class Index:
         self._slices: dict[str, Object] = {}
         self._pages: dict[str, Page] = {}
         self._nodes: dict[str, Object] = {}
+        self._rules: dict[str, Object] = {}
         self._pools = Pools(())
         # What changed since somebody asked: slices, as the pools know them; hosts; pools that pages speak of
         self._changed: dict[str, Object | None] = {}
         self._moved: set[str] = set()
         self._touched: set[tuple[str, str]] = set()
+        self._ruled = False  # DeviceTaintRules changed
         self.names: list[str] = []  # of the hosts, in order: the rows
         self._sites: list[Site] = []
         self._free: list[int] = []  # what nobody has and no taint keeps away
@@ -60,11 +61,13 @@ class Index:
 
     @classmethod
     def of(cls, slices: Iterable[Object], pages: Iterable[Page], nodes: Iterable[Object],
-           features: Features = FEATURES) -> Index:
+           features: Features = FEATURES, rules: Iterable[Object] = ()) -> Index:
         """All at once."""
         index = cls(features)
         for number, obj in enumerate(slices):
             index.put_slice(f"{obj['metadata']['name']}|{number}", obj)
+        for rule in rules:
+            index.put_rule(rule["metadata"]["name"], rule)
         for page in pages:
             index.put_page(page.host, page)
         for node in nodes:
@@ -75,7 +78,12 @@ class Index:
 
     def put_slice(self, name: str, obj: Object | None) -> None:
         self._changed.setdefault(name, self._slices.get(name))
-        _put(self._slices, name, obj if obj is not None and obj["spec"].get("nodeName") else None)
+        _put(self._slices, name, obj)
+
+    def put_rule(self, name: str, rule: Object | None) -> None:
+        """A DeviceTaintRule."""
+        _put(self._rules, name, rule if self.features.device_taints and self.features.device_taint_rules else None)
+        self._ruled = True
 
     def put_node(self, name: str, node: Object | None) -> None:
         old = self._nodes.get(name)
@@ -125,6 +133,12 @@ class Index:
     def pools(self) -> Pools:
         self._refresh()
         return self._pools
+
+    @property
+    def hosts(self) -> list[str]:
+        """The names of all hosts, in the order of the rows, as they are now."""
+        self._refresh()
+        return self.names
 
     def node(self, name: str) -> Object:
         return self._nodes[name]
@@ -205,6 +219,19 @@ class Index:
             mask &= wanted
         return (device for place, device in enumerate(self._sites[row].devices) if mask >> place & 1)
 
+    def called(self, name: str) -> list[DeviceId]:
+        """All devices of a name."""
+        return sorted({device.id for site in self._fresh() for device in site.devices if device.id.device == name})
+
+    def where(self, device: DeviceId) -> list[str]:
+        """The hosts that can use a device."""
+        return [site.name for site in self._fresh() if any(
+            each.id == device and site.there >> place & 1 for place, each in enumerate(site.devices))]
+
+    def _fresh(self) -> list[Site]:
+        self._refresh()
+        return self._sites
+
     def device(self, row: int, name: DeviceId) -> Device | None:
         return next((device for device in self._sites[row].devices if device.id == name), None)
 
@@ -235,6 +262,9 @@ class Index:
         look, everywhere = self._moved, False  # hosts whose devices may be others now, or all
         for name in self._moved:
             self._move(name)
+        if self._ruled:  # every device may have other taints
+            self._pools = Pools(self._slices.values(), [self._rules[name] for name in sorted(self._rules)])
+            self._ruled, self._changed, everywhere = False, {}, True
         for name, before in self._changed.items():
             nodes = self._pools.change(before, self._slices.get(name))
             everywhere |= nodes is None
@@ -304,6 +334,14 @@ class Index:
         self._bare[row], self._free[row] = bare, free
 
     # -- what a booking needs to know
+
+    def page(self, name: str) -> Page:
+        """A page as it is known here; empty if it is not."""
+        return self._pages.get(name) or Page(Page.blank(name))
+
+    def home(self, device: DeviceId, host: str) -> str:
+        """The page on which a device is booked that is used on a host: the host's, or its pool's if others reach it too."""
+        return host if self.pools.tied(device.driver, device.pool) else pool_page(device.driver, device.pool)
 
     def limits(self, host: str) -> Limits:
         """What was published of a host's devices, to be counted against."""

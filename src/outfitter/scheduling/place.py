@@ -14,6 +14,7 @@ from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import MARKS
 from outfitter.errors import Invalid, Unsatisfiable
+from outfitter.scheduling import affinity, extended, presets
 from outfitter.scheduling import allocate as allocator
 from outfitter.scheduling import limits
 from outfitter.scheduling.asks import Classes, Demand, demand
@@ -21,7 +22,7 @@ from outfitter.scheduling.fit import Need, Rooms, Used
 from outfitter.scheduling.index import Index
 from outfitter.scheduling.plugins import NOBODY, GivenDevice, Plugins
 from outfitter.scheduling.reasons import Obstacle
-from outfitter.scheduling.score import Offer, Spot, rank, spot
+from outfitter.scheduling.score import Offer, Policy, Spot, rank, spot
 
 Claims = Callable[[str, str], Object | None]  # namespace, name -> ResourceClaim
 TOLD = 3  # hosts whose reasons stand in the one sentence
@@ -78,8 +79,10 @@ class Placement:
     """Where a pod goes and what its claims get there."""
 
     host: str
-    claims: tuple[tuple[Object, Mapping[str, Any]], ...]  # claim -> its v1 AllocationResult
+    # Claim -> its v1 AllocationResult. The last one may be a claim that is still to be made, for extended resources.
+    claims: tuple[tuple[Object, Mapping[str, Any]], ...]
     why: str = ""  # it was this host, for people
+    mappings: tuple[Mapping[str, str], ...] = ()  # which container gets extended resources by which request
 
 
 def results(given: Mapping[str, Any]) -> list[tuple[DeviceId, Mapping[str, Any]]]:
@@ -91,14 +94,20 @@ def results(given: Mapping[str, Any]) -> list[tuple[DeviceId, Mapping[str, Any]]
 def place(
     pod: Object, claims: Claims, classes: Classes, index: Index, used: Used, *, rooms: Rooms | None = None,
     plugins: Plugins = NOBODY, avoid: Mapping[str, str] = NOWHERE, everybody: bool = False,
+    resources: extended.Resources = extended.nothing, policy: Policy = "pack",
 ) -> Placement | Waiting:
     """A host for a pod and devices for its claims that have none, or the reason why it waits; with `everybody` the reason of
     each host, which takes its time. `used`: what other pods take of the hosts; `rooms` keeps what was read of hosts;
-    `avoid`: hosts that are not to be tried again, and why."""
+    `avoid`: hosts that are not to be tried again, and why; `resources`: which class an extended resource stands for."""
     wanted: list[Object] = []
     fixed: set[str] | None = None  # the hosts that claims allocated earlier leave
+    given_already = False  # extended resources, by a claim that was made earlier
     for name, claim_name in machine.claim_names(pod):
         claim = claims(pod["metadata"]["namespace"], claim_name) if claim_name else None
+        if name == machine.EXTENDED:
+            if claim is None:
+                continue  # it went, and another one is made
+            given_already = True
         if claim is None:
             return Waiting(_no_claim(pod, name, claim_name))
         if claim["metadata"].get("deletionTimestamp"):
@@ -107,7 +116,7 @@ def place(
             continue  # two entries of the pod name the same claim
         given = (claim.get("status") or {}).get("allocation")
         if given:
-            hosts = allocation.hosts(given)
+            hosts = _reached(given, index)
             fixed = hosts if fixed is None else fixed & hosts
             if users := _strangers(claim, pod):
                 return Waiting(f"claim {claim_name} is in use by {', '.join(users)}")
@@ -115,12 +124,37 @@ def place(
         wanted.append(claim)
     try:
         demands = [demand(claim, classes, index.features) for claim in wanted]
-        need = Need.of(pod)
+        from_devices = extended.names(pod, resources) if index.features.extended_resources else frozenset()
+        need = Need.of(pod, from_devices)
     except Invalid as error:
         return Waiting(error.message)
+    if not given_already and (mistakes := presets.wrong(pod, index)):
+        return Waiting(f"devices that were assigned beforehand: {'; '.join(mistakes)}")
     placer = _Placer(pod=pod, wanted=wanted, demands=demands, fixed=fixed, need=need, classes=classes, index=index, used=used,
-                     rooms=rooms or Rooms(), plugins=plugins, avoid=avoid)
+                     rooms=rooms or Rooms(), plugins=plugins, avoid=avoid, resources=resources, policy=policy,
+                     from_devices=frozenset() if given_already else from_devices,
+                     preset=None if given_already else presets.hosts(pod, index))
     return placer.place() or placer.waiting(everybody)
+
+
+def _reached(given: Mapping[str, Any], index: Index) -> set[str]:
+    """The hosts on which everything that a claim was given can be used."""
+    hosts, known = allocation.hosts(given), {name: index.node(name) for name in index.hosts}
+    selector = given.get("nodeSelector")
+    if selector is None:
+        return hosts if hosts <= known.keys() else set(known)
+    if len(hosts) == 1 and allocation.named(given):
+        return hosts
+    return {name for name, node in known.items() if affinity.matches(selector, name, node["metadata"].get("labels") or {})}
+
+
+@dataclass(frozen=True, slots=True)
+class _Extra:
+    """A claim for extended resources, as one host would have to serve it."""
+
+    claim: Object
+    demand: Demand
+    mappings: tuple[Mapping[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,12 +170,52 @@ class _Placer:
     rooms: Rooms
     plugins: Plugins
     avoid: Mapping[str, str]
+    resources: extended.Resources
+    policy: Policy
+    from_devices: frozenset[str]  # extended resources that devices give where the host itself offers none
+    preset: set[str] | None  # the hosts that have the devices which were chosen beforehand
+    _extras: dict[frozenset[str], _Extra] = field(default_factory=dict)
+
+    def _extra(self, host: str) -> _Extra | None:
+        """The claim for what a host does not offer itself: for each host its own, and of few kinds."""
+        names = frozenset(name for name in self.from_devices if not self.rooms.at(self.index.node(host)).amounts.get(name))
+        if not names:
+            return None
+        if names not in self._extras:
+            asks = extended.wanted(self.pod, names, self.resources)
+            claim = extended.claim(self.pod, asks)
+            compiled = demand(claim, self.classes, self.index.features)
+            for request, those in presets.only(asks, self.index).items():
+                for ask in (ask for alternatives in compiled.requests for ask in alternatives if ask.name == request):
+                    ask.only = those
+            self._extras[names] = _Extra(claim, compiled, asks.mappings)
+        return self._extras[names]
+
+    def _asks(self, host: str) -> list[Demand]:
+        """All that a host would have to serve."""
+        extra = self._extra(host)
+        return [*self.demands, extra.demand] if extra else list(self.demands)
+
+    def _rows(self) -> list[int]:
+        """The hosts that counting does not rule out. One that offers an extended resource itself is not counted for it."""
+        if not self.from_devices:
+            return self.index.candidates(self.demands)
+        out: set[int] = set()
+        rows: dict[frozenset[str], set[int]] = {}
+        for row, host in enumerate(self.index.hosts):
+            extra = self._extra(host)
+            names = frozenset(mapping["resourceName"] for mapping in extra.mappings) if extra else frozenset[str]()
+            if names not in rows:
+                rows[names] = set(self.index.candidates(self._asks(host)))
+            if row in rows[names]:
+                out.add(row)
+        return sorted(out)
 
     def place(self) -> Placement | None:
         """The best of the first hosts that can take the pod."""
         found: dict[str, tuple[Offer, allocator.Allocated]] = {}
         extra: dict[str, tuple[float, Sequence[str]]] = {}
-        for row in self.index.candidates(self.demands):
+        for row in self._rows():
             host = self.index.names[row]
             if self._unfit(host) is not None:
                 continue
@@ -159,8 +233,11 @@ class _Placer:
                 break
         if not found:
             return None
-        best = rank((offer for offer, _ in found.values()), extra=extra)[0]
-        return Placement(best.host, tuple(zip(self.wanted, found[best.host][1].allocations, strict=True)), best.why)
+        best = rank((offer for offer, _ in found.values()), self.policy, extra=extra)[0]
+        more = self._extra(best.host)
+        wanted = [*self.wanted, *([more.claim] if more else ())]
+        return Placement(best.host, tuple(zip(wanted, found[best.host][1].allocations, strict=True)), best.why,
+                         more.mappings if more else ())
 
     def waiting(self, everybody: bool) -> Waiting:
         names, matching = self.index.names, self.index.matching(self.demands)
@@ -169,7 +246,11 @@ class _Placer:
         refusals = {row: self._refusal(row, names[row], row in could) for row in (range(len(names)) if everybody else told)}
         unlike = len(names) - len(matching) if len(names) > TOLD and self.demands else 0
         summary = _summary([(names[row], refusals[row]) for row in told], len(names), unlike if matching else 0)
-        return Waiting(summary, tuple((names[row], refusal) for row, refusal in refusals.items()))
+        chosen = list(presets.reasons(self.pod, self.index)) if self.preset is not None else []
+        if self.preset is not None and not self.preset:
+            chosen.append("no host has all of them: " + "; ".join(presets.reasons(self.pod, self.index, "-")))
+        first = f"devices that were assigned beforehand: {'; '.join(chosen)}. " if chosen else ""
+        return Waiting(first + summary, tuple((names[row], refusal) for row, refusal in refusals.items()))
 
     def _told(self, matching: Sequence[int]) -> list[int]:
         """The hosts of which the one sentence tells: those with devices of the kind first, and of these those that would
@@ -186,13 +267,20 @@ class _Placer:
         if self.fixed is not None and host not in self.fixed:
             return Refusal(f"the devices that the pod's claims hold are on {', '.join(sorted(self.fixed)) or 'no common host'}",
                            (4,))
+        if self.preset is not None:
+            if host not in self.preset:
+                return Refusal("; ".join(presets.reasons(self.pod, self.index, host)) or "it lacks the assigned devices", (4,))
+            if own := sorted({name for name, _ in extended.presets(self.pod)
+                              if self.rooms.at(self.index.node(host)).amounts.get(name)}):
+                return Refusal(f"it offers {', '.join(own)} itself, and then nobody can choose which", (4,))
         reasons = self.need.unfit(self.rooms.at(self.index.node(host)), self.used)
         return Refusal("; ".join(reasons), (3, len(reasons))) if reasons else None
 
     def _allocate(self, host: str) -> allocator.Allocated | allocator.Refusal | Refusal:
         try:
-            return allocator.allocate(self.wanted, node=self.index.node(host), pools=self.index.pools, classes=self.classes,
-                                      held=self.index.held, features=self.index.features)
+            return allocator.allocate(
+                self.wanted, node=self.index.node(host), pools=self.index.pools, classes=self.classes, held=self.index.held,
+                features=self.index.features, demands=self._asks(host))
         except Unsatisfiable as error:  # a selector that has no answer for a device of this host
             return Refusal(error.message)
 
@@ -209,7 +297,7 @@ class _Placer:
         host = self.index.names[row]
         room = self.rooms.at(self.index.node(host))
         return Offer(host, tuple(Spot(one.numa, one.pcie_root) for one in devices),
-                     Counter(spot(device.raw) for device in self.index.open(row, self.demands)),
+                     Counter(spot(device.raw) for device in self.index.open(row, self._asks(host))),
                      room.share(self.used, "cpu"), room.share(self.used, "memory"))
 
     def _refusal(self, row: int, host: str, could: bool) -> Refusal:

@@ -260,7 +260,8 @@ class Pools:
                 self._of[part.pool].append(part)
                 self._home(part).append(part)
         self._sites: dict[str, tuple[Any, Site]] = {}
-        if old is not None and not self._roaming and not old._roaming:
+        if old is not None and self._roaming == old._roaming and all(
+                self._of[part.pool] == old._of[part.pool] for part in self._roaming):
             self._sites = {name: site for name, site in old._sites.items() if self._same(name, old)}
 
     def _slice(self, raw: Object) -> Slice | None:
@@ -296,6 +297,11 @@ class Pools:
         """The names of those that can reach a pool (its driver and name); None: that is for each node to say."""
         parts = self._of.get(pool, ())
         return {part.node for part in parts} if all(part.node for part in parts) else None
+
+    def tied(self, driver: str, pool: str) -> bool:
+        """All of a pool is on one host."""
+        nodes = {part.node for part in self._of.get((driver, pool), ())}
+        return len(nodes) == 1 and "" not in nodes
 
     def _same(self, name: str, old: Pools) -> bool:
         """Nothing that a node can reach has changed."""

@@ -102,9 +102,11 @@ def _why(search: Search, want: Want, index: int) -> tuple[str, str] | tuple[str,
     if index in want.wrong:
         return "unclear", f"request {want.ask.name} cannot be told of it: {want.wrong[index]}"
     if not want.fit & bit:
+        if want.ask.only is not None and device.id not in want.ask.only:
+            return None  # others were chosen, and that is all there is to say
         return _unlike(search, want, index)
     if search.blocked & bit and not want.ask.admin:
-        why = search.held.whole.get(device.id) or "is held already"
+        why = search.held.whole.get(device.id) or search.held.kept.get(device.id) or "is held already"
         return ("held" if why.startswith(("held", "is held")) else why.partition(" ")[0]), why
     taint = unbearable(device.taints, want.ask.tolerations) if search.features.device_taints else None
     if taint is not None:

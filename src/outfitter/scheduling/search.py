@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from outfitter.api.device import DeviceId
 from outfitter.cel import Quantity
 from outfitter.errors import Unsatisfiable
 from outfitter.scheduling import capacity, constraints, limits
@@ -117,9 +118,11 @@ class Search:
     _modest: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        whole = self.held.whole
+        whole, kept = self.held.whole, self.held.kept
+        named = frozenset[DeviceId]().union(*(ask.only or () for one in self.demands for request in one.requests
+                                              for ask in request)) if kept else frozenset()
         for index, device in enumerate(self.site.devices):
-            if device.id in whole:
+            if device.id in whole or (kept and device.id in kept and device.id not in named):
                 self.blocked |= 1 << index
         if self.site.counted and self.features.partitionable_devices:
             self.counters = Counters(self.site, self.held.touches, groups=self.features.compatibility_groups)
@@ -155,6 +158,8 @@ class Search:
         if features.optional_node_operations:
             usable &= ~site.lazy
         mask, unclear = site.fits(ask.selectors)
+        if ask.only is not None:
+            usable &= sum(1 << index for index, device in enumerate(site.devices) if device.id in ask.only)
         fit = mask & usable
         wrong = {index: f"{ask.owners[position]}: {why}" for index, (position, why) in unclear.items() if usable >> index & 1}
         where = f"{self.demands[claim].title}, request {ask.name}"

@@ -36,6 +36,7 @@ class Listing:
 class Create:
     kind: Kind
     object: Object
+    uid: str = ""  # chosen by whoever has to name it elsewhere in the same commit; else the home chooses
 
 
 @dataclass(frozen=True, slots=True)

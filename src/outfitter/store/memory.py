@@ -286,8 +286,8 @@ class Draft:
 
     def apply(self, write: base.Write) -> Record | None:
         match write:
-            case base.Create(kind, obj):
-                return self.create(kind, obj)
+            case base.Create(kind, obj, uid):
+                return self.create(kind, obj, uid)
             case base.Replace(kind, obj, subresource):
                 return self.replace(kind, obj, subresource)
             case base.Delete(kind, name, namespace, revision, uid):
@@ -300,7 +300,7 @@ class Draft:
                                    f"{record.revision if record else 'none'}: read again and retry")
                 return None
 
-    def create(self, kind: Kind, obj: Object) -> Record:
+    def create(self, kind: Kind, obj: Object, uid: str = "") -> Record:
         new = own_copy(obj)
         meta = new.setdefault("metadata", {})
         new.setdefault("apiVersion", kind.api_version)
@@ -314,7 +314,7 @@ class Draft:
         elif not meta.get("namespace"):
             raise required(kind, meta.get("name", ""), "metadata.namespace", f"a {kind.kind} lives in a namespace; name it")
         self._name(kind, meta)
-        meta["uid"] = self._store.names.uid()
+        meta["uid"] = uid or self._store.names.uid()
         meta["creationTimestamp"] = rfc3339(self._store.clock.now())
         if kind.counts_generations:
             meta["generation"] = 1

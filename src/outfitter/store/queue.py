@@ -87,6 +87,13 @@ class Queue:
         self._working.add(key)
         return key
 
+    def more(self, most: int) -> list[str]:
+        """What waits besides, for somebody who works on several at once; each must be done like one that was taken."""
+        keys = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
+        self._queued.difference_update(keys)
+        self._working.update(keys)
+        return keys
+
     def done(self, key: str) -> None:
         self._working.discard(key)
         if key in self._again:

@@ -1,0 +1,183 @@
+"""What is written when pods get hosts and devices: the pages as they will be, and for each pod its claims and itself. Several
+pods can stand in one draft, which is committed as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from outfitter.api import conditions, kinds, machine
+from outfitter.api.conditions import Condition
+from outfitter.api.kinds import Kind, Object
+from outfitter.api.page import Booking, Holder, Page
+from outfitter.controllers import claims
+from outfitter.errors import Conflict
+from outfitter.ledger import book
+from outfitter.scheduling import binding
+from outfitter.scheduling.index import Index
+from outfitter.scheduling.place import Placement, results
+from outfitter.store.base import Check, Create, Delete, Replace, Store, Write
+from outfitter.store.informer import key_of
+from outfitter.store.names import Names
+
+Claim = Callable[[str, str], Object | None]
+NOT_READY = "WaitingForDevices"  # the reason on a pod whose devices are being made ready
+
+
+class Draft:
+    """Begins with what the index knows, and the index follows it: what is chosen next counts what stands here already. Whoever
+    does not commit it must take that back (`pages` names what has to be read again)."""
+
+    def __init__(self, index: Index, claim: Claim, now: str, names: Names) -> None:
+        self._index, self._known, self._now, self._names = index, claim, now, names
+        self._claims: dict[str, Object] = {}  # as they will be
+        self._old: dict[str, Page] = {}
+        self._new: dict[str, Page] = {}
+        self._writes: list[Write] = []
+
+    @property
+    def pages(self) -> list[str]:
+        return list(self._old)
+
+    def claim(self, namespace: str, name: str) -> Object | None:
+        """A claim as it will be."""
+        return self._claims.get(f"{namespace}/{name}") or self._known(namespace, name)
+
+    def add(self, pod: Object, placement: Placement) -> bool:
+        """A pod gets its host and devices; whether it goes there at once (else its devices must be made ready first).
+        AlreadyHeld, OutOfService: a page minds, and nothing is in the draft."""
+        writes: list[Write] = []
+        bookings: dict[str, list[Booking]] = {}
+        drafted: dict[str, Object] = {}
+        user, made = claims.user(pod), ""
+        for asked, given in placement.claims:
+            claim = asked
+            if asked["metadata"]["name"] == machine.EXTENDED:
+                claim = self._named(pod, asked)
+                made = claim["metadata"]["name"]
+            self._book(pod, claim, given, placement.host, bookings)
+            dated = {**given, "allocationTimestamp": self._now} if binding.binds(given) else given
+            writes += _allocate(claim, dated, user, fresh=made == claim["metadata"]["name"])
+            drafted[key_of(claim)] = {**claim, "status": {**(claim.get("status") or {}), "allocation": dated,
+                                                          "reservedFor": [user]}}
+        for name, claim_name in machine.claim_names(pod):
+            earlier = self.claim(pod["metadata"]["namespace"], claim_name or "")
+            if earlier is None:
+                if name == machine.EXTENDED:
+                    continue  # it went, and another one is made
+                raise Conflict(f"claim {claim_name} of {name} is gone")
+            status = earlier.get("status") or {}
+            if status.get("allocation") and user not in (status.get("reservedFor") or []):
+                shared = {**earlier, "status": {**status, "reservedFor": [*(status.get("reservedFor") or []), user]}}
+                writes.append(Replace(kinds.RESOURCE_CLAIM, shared, "status"))
+                drafted[key_of(earlier)] = shared
+        ready = not any(binding.binds(given) for _, given in placement.claims)
+        writes += self._pod(pod, placement, made, ready)
+        pages = {name: self._page(name) for name in bookings}
+        limits = self._index.limits(placement.host) if bookings else None
+        changed = {name: Page(pages[name].holding(those, limits)) for name, those in bookings.items()}
+        for name, page in changed.items():
+            self._old.setdefault(name, pages[name])
+            self._new[name] = page
+            self._index.put_page(name, page)
+        self._claims |= drafted
+        self._writes += writes
+        return ready
+
+    def _page(self, name: str) -> Page:
+        return self._new.get(name) or self._index.page(name)
+
+    def _named(self, pod: Object, claim: Object) -> Object:
+        meta = {**claim["metadata"], "uid": self._names.uid(),
+                "name": f"{pod['metadata']['name']}-extended-resources-"[:58] + self._names.suffix()}
+        return {**claim, "metadata": meta}
+
+    def _book(self, pod: Object, claim: Object, given: Mapping[str, Any], host: str, out: dict[str, list[Booking]]) -> None:
+        meta = claim["metadata"]
+        holder = Holder(kinds.RESOURCE_CLAIM.kind, meta["namespace"], meta["name"], meta["uid"], purpose(pod))
+        for device, result in results(given):
+            page = self._index.home(device, host)
+            out.setdefault(page, []).append(Booking(
+                device, holder, result["request"], "booked", self._now,
+                claims.amount(result, self._index.uses(device, host)), node=host if page != host else ""))
+
+    def _pod(self, pod: Object, placement: Placement, made: str, ready: bool) -> list[Write]:
+        status = dict(pod["status"])
+        if made:
+            status["extendedResourceClaimStatus"] = {"resourceClaimName": made,
+                                                     "requestMappings": [dict(one) for one in placement.mappings]}
+        if ready:
+            placed = Condition("PodScheduled", True)
+            status.pop("nominatedNodeName", None)
+        else:
+            drafts = [{"status": {"allocation": given}} for _, given in placement.claims]
+            why = binding.waits_for(drafts)
+            placed = Condition("PodScheduled", False, NOT_READY, f"devices on {placement.host} are being made ready: {why}")
+            status["nominatedNodeName"] = placement.host
+        status["conditions"] = conditions.with_condition(status.get("conditions"), placed, self._now)
+        if not ready:
+            return [Replace(kinds.POD, {**pod, "status": status}, "status")]
+        bound = {**pod, "spec": {**pod["spec"], "nodeName": placement.host}}
+        return [Replace(kinds.POD, bound),
+                Replace(kinds.POD, {**bound, "metadata": _no_revision(pod["metadata"]), "status": status}, "status")]
+
+    async def commit(self, store: Store) -> list[tuple[Kind, Object]]:
+        """All of it or nothing; everything that was written, as it is by now."""
+        writes = [write for name, old in self._old.items() for write in await book.steps(
+            store, old, self._new[name].object, now=self._now)]
+        writes += self._writes
+        if not writes:
+            return []
+        answers = await store.commit(writes)
+        return [(write.kind, answer) for write, answer in zip(writes, answers, strict=True) if answer is not None]
+
+
+def give_back(pod: Object, those: Sequence[Object], why: str, now: str) -> list[Write]:
+    """What is written when devices were not made ready: all that the pod's claims got is free again, and the claim that the
+    scheduler made goes. The pages go along in the same commit."""
+    writes: list[Write] = []
+    for claim in those:
+        meta = claim["metadata"]
+        status = {key: value for key, value in claim["status"].items() if key not in ("allocation", "reservedFor", "devices")}
+        writes.append(Replace(kinds.RESOURCE_CLAIM, {**claim, "status": status}, "status"))
+        bare = {**_no_revision(meta), "finalizers": [one for one in meta.get("finalizers") or () if one != claims.FINALIZER]}
+        writes.append(Replace(kinds.RESOURCE_CLAIM, {**claim, "metadata": bare, "status": status}))
+        if meta["name"] == _made(pod):
+            writes.append(Delete(kinds.RESOURCE_CLAIM, meta["name"], meta["namespace"], uid=meta["uid"]))
+    kept = {key: value for key, value in pod["status"].items()
+            if key not in ("nominatedNodeName", "extendedResourceClaimStatus")}
+    waits = Condition("PodScheduled", False, "Unschedulable", why)
+    kept["conditions"] = conditions.with_condition(kept.get("conditions"), waits, now)
+    return [*writes, Replace(kinds.POD, {**pod, "status": kept}, "status")]
+
+
+def _made(pod: Object) -> str | None:
+    return dict(machine.claim_names(pod)).get(machine.EXTENDED)
+
+
+def _allocate(claim: Object, given: Mapping[str, Any], user: Object, *, fresh: bool) -> list[Write]:
+    """The finalizer that protects an allocated claim, and its status; both at the revision the choice was made on."""
+    writes: list[Write] = []
+    meta = claim["metadata"]
+    status = {**(claim.get("status") or {}), "allocation": given, "reservedFor": [user]}
+    protected = {**meta, "finalizers": [*(meta.get("finalizers") or ()), claims.FINALIZER]}
+    if fresh:
+        writes.append(Create(kinds.RESOURCE_CLAIM, {**claim, "metadata": protected}, meta["uid"]))
+        meta = protected
+    elif claims.FINALIZER in (meta.get("finalizers") or ()):
+        writes.append(Check(kinds.RESOURCE_CLAIM, meta["name"], meta["namespace"], meta["resourceVersion"]))
+    else:
+        writes.append(Replace(kinds.RESOURCE_CLAIM, {**claim, "metadata": protected}))
+        meta = protected
+    return [*writes, Replace(kinds.RESOURCE_CLAIM, {**claim, "metadata": _no_revision(meta), "status": status}, "status")]
+
+
+def _no_revision(meta: Object) -> Object:
+    """For a second write of the same object in one commit, whose first write was checked."""
+    return {key: value for key, value in meta.items() if key != "resourceVersion"}
+
+
+def purpose(pod: Object) -> str:
+    """For whom a pod holds devices, as people say it: "vmi/blue", else "pod/web"."""
+    reference = machine.owner(pod, kinds.INSTANCE.kind)
+    return f"vmi/{reference['name']}" if reference else f"pod/{pod['metadata']['name']}"
