@@ -19,6 +19,7 @@ from outfitter.api.conditions import Condition
 from outfitter.api.device import DRIVER
 from outfitter.controllers.claims import Claims, PodClaims
 from outfitter.controllers.devicestatus import DeviceStatus
+from outfitter.controllers.evict import Evict
 from outfitter.controllers.garbage import Garbage
 from outfitter.controllers.instances import Instances
 from outfitter.controllers.kubevirt import KubeVirts
@@ -26,12 +27,12 @@ from outfitter.controllers.loop import Context, Controller, Runner, settle
 from outfitter.controllers.machines import Machines
 from outfitter.controllers.pages import Pages
 from outfitter.controllers.schedule import Schedule
-from outfitter.errors import Refused
+from outfitter.errors import AlreadyExists, Refused
 from outfitter.faces.kube import auth
 from outfitter.faces.kube.app import App as ApiServer
 from outfitter.faces.kube.server import Server
 from outfitter.inventory import offer, scan
-from outfitter.inventory.config import DEFAULT, Config
+from outfitter.inventory.config import DEFAULT, Config, Scheduling
 from outfitter.inventory.host import SimulatedHost
 from outfitter.inventory.tree import FolderTree
 from outfitter.launcher import domain
@@ -39,7 +40,7 @@ from outfitter.launcher.simulated import Simulated
 from outfitter.node.agent import Agent
 from outfitter.node.host import Host
 from outfitter.node.keep import Keeper
-from outfitter.scheduling import plugins
+from outfitter.scheduling import choices, plugins
 from outfitter.store import pki
 from outfitter.store.access import Access
 from outfitter.store.base import Store
@@ -53,6 +54,7 @@ NAMESPACES = ("default", "kube-system")
 CERTIFICATES_LAST = timedelta(days=365)
 RENEW_BEFORE = timedelta(days=30)
 OURS = tuple(kind for kind in kinds.ALL if not kind.builtin)  # what a cluster must have learned
+NORMAL = DEFAULT.scheduling
 CLUSTER = "outfitter"  # the name in kubeconfigs that we write
 
 
@@ -105,11 +107,14 @@ class Embedded(Product):
 
     store: Memory
 
-    def __init__(self, store: Memory, hosts: Sequence[Host], *, clock: Clock) -> None:
+    def __init__(self, store: Memory, hosts: Sequence[Host], *, clock: Clock, scheduling: Scheduling = NORMAL) -> None:
         context = Context(store, clock=clock, names=store.names)
-        schedule = Schedule(context, plugins.load(plugins.left_out()))
+        self.settings = choices.Choices.of(scheduling.policy, scheduling.features)
+        schedule = Schedule(context, plugins.load(plugins.left_out()), policy=self.settings.policy,
+                            features=self.settings.features)
         controllers: list[Controller] = [Machines(context), Instances(context), PodClaims(context), Claims(context), schedule,
-                                         DeviceStatus(context), Garbage(context), KubeVirts(context)]
+                                         Evict(context, self.settings.features), DeviceStatus(context), Garbage(context),
+                                         KubeVirts(context)]
         super().__init__(store, hosts, controllers, context)
         self.store = store
         self.api = ApiServer(store)
@@ -120,7 +125,18 @@ class Embedded(Product):
             if self.store.peek(kinds.NAMESPACE, name) is None:
                 await self.store.create(kinds.NAMESPACE, {"metadata": {"name": name}})
         await self._set_aside()
+        await self._tell_settings()
         await super().start()
+
+    async def _tell_settings(self) -> None:
+        """Where `outfit plan` and `outfit why` find how this one chooses."""
+        wanted = self.settings.to_object()
+        have = self.store.peek(kinds.CONFIG_MAP, choices.NAME, choices.NAMESPACE)
+        if have is None:
+            with contextlib.suppress(AlreadyExists):
+                await self.store.create(kinds.CONFIG_MAP, wanted)
+        elif have.object().get("data") != wanted["data"]:
+            await self.store.patch(kinds.CONFIG_MAP, choices.NAME, {"data": wanted["data"]}, choices.NAMESPACE)
 
     async def _set_aside(self) -> None:
         """Nodes of an earlier run that are not among the hosts of this one take nothing new."""
@@ -162,12 +178,13 @@ async def embedded(
     clock: Clock | None = None,
     names: Names | None = None,
     synchronous: str = "FULL",
+    scheduling: Scheduling = NORMAL,
 ) -> AsyncIterator[Embedded]:
     """The whole product in this process, without a port until `serve` is called; in memory unless `data` names a folder."""
     clock, names, rules = clock or SystemClock(), names or Names(), admit.Rules()
     store = Memory(clock=clock, names=names, rules=rules) if data is None else SQLite(
         data, kinds.ALL, clock=clock, names=names, rules=rules, synchronous=synchronous)
-    product = Embedded(store, hosts, clock=clock)
+    product = Embedded(store, hosts, clock=clock, scheduling=scheduling)
     try:
         await product.start()
         yield product

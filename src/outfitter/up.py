@@ -50,7 +50,7 @@ async def _serve(data: Path, port: int, simulation: str | None, kubeconfig: Path
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _stop, stop)
     hosts, why = choose(simulation, data, settings)
-    async with app.embedded(data=data, hosts=hosts) as product:
+    async with app.embedded(data=data, hosts=hosts, scheduling=settings.scheduling) as product:
         written = await product.serve(data, port)
         if kubeconfig is not None:
             app.copy_kubeconfig(written, kubeconfig)

@@ -73,6 +73,13 @@ def _secret(obj: Object) -> None:
     _default(obj, "type", "Opaque")
 
 
+def _taint_rule(obj: Object) -> None:
+    """Since when it holds. One that is changed later without saying so gets its time from whoever acts on it."""
+    taint = (obj.get("spec") or {}).get("taint") if isinstance(obj.get("spec"), dict) else None
+    if isinstance(taint, dict) and obj.get("metadata", {}).get("creationTimestamp"):
+        _default(taint, "timeAdded", obj["metadata"]["creationTimestamp"])
+
+
 def _claim(obj: Object) -> None:
     _requests(obj.get("spec"))
 
@@ -113,12 +120,15 @@ DEFAULTS: Mapping[Kind, Callable[[Object], None]] = {
     kinds.SECRET: _secret,
     kinds.RESOURCE_CLAIM: _claim,
     kinds.RESOURCE_CLAIM_TEMPLATE: _claim_template,
+    kinds.DEVICE_TAINT_RULE: _taint_rule,
 }
 CHECKS: Mapping[Kind, Check] = {
     kinds.CONFIG_MAP: names.texts("data", "binaryData"),
     kinds.SECRET: names.texts("data"),
     kinds.POD: pods.pod,
+    kinds.NODE: pods.node,
     kinds.DEVICE_CLASS: resources.device_class,
+    kinds.DEVICE_TAINT_RULE: resources.taint_rule,
     kinds.RESOURCE_CLAIM: resources.claim,
     kinds.RESOURCE_CLAIM_TEMPLATE: resources.claim_template,
     kinds.KUBEVIRT: kubevirt.check,

@@ -112,6 +112,8 @@ TOP: Mapping[Kind, Tree] = {
     kinds.RESOURCE_CLAIM: {"spec": _claim_spec(_REQUEST), "status": _CLAIM_STATUS},
     kinds.RESOURCE_CLAIM_TEMPLATE: {"spec": {"metadata": METADATA, "spec": _claim_spec(_REQUEST)}},
     kinds.RESOURCE_SLICE: {"spec": _slice_spec(_DEVICE)},
+    kinds.DEVICE_TAINT_RULE: {"spec": {"deviceSelector": _leaves("driver pool device"),
+                                       "taint": _leaves("key value effect timeAdded")}, "status": {"conditions": CONDITION}},
 }
 OLDER: Mapping[tuple[Kind, str], Tree] = {
     (kinds.RESOURCE_CLAIM, "v1beta1"): {"spec": _claim_spec(_FLAT_REQUEST), "status": _CLAIM_STATUS},

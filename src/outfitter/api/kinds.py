@@ -76,6 +76,8 @@ RESOURCE_CLAIM_TEMPLATE = Kind("resource.k8s.io", "v1", "ResourceClaimTemplate",
                                has_status=False, older=DRA_OLDER, counts_generations=False)
 RESOURCE_SLICE = Kind("resource.k8s.io", "v1", "ResourceSlice", "resourceslices", namespaced=False, has_status=False,
                       older=DRA_OLDER, selectable=("spec.nodeName", "spec.driver"))
+DEVICE_TAINT_RULE = Kind("resource.k8s.io", "v1beta2", "DeviceTaintRule", "devicetaintrules", namespaced=False,
+                         older=("v1alpha3",))
 INSTANCE = Kind("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances", short=("vmi", "vmis"),
                 categories=("all",), older=("v1alpha3",), builtin=False)
 MACHINE = Kind("kubevirt.io", "v1", "VirtualMachine", "virtualmachines", short=("vm", "vms"), categories=("all",),
@@ -95,7 +97,7 @@ HOST_INVENTORY = Kind("outfitter.dev", "v1alpha1", "HostInventory", "hostinvento
 
 ALL: tuple[Kind, ...] = (
     NAMESPACE, NODE, POD, EVENT, CONFIG_MAP, SECRET, SERVICE_ACCOUNT, LEASE,
-    DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, RESOURCE_SLICE, INSTANCE, MACHINE, MIGRATION,
+    DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, RESOURCE_SLICE, DEVICE_TAINT_RULE, INSTANCE, MACHINE, MIGRATION,
     KUBEVIRT, LEDGER_PAGE, PROVIDER_TREE, HOST_INVENTORY, PAST_BOOKING,
 )
 

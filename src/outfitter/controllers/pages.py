@@ -5,13 +5,13 @@ agent turns booked into prepared."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outfitter.api import allocation, kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder, Page, is_pool_page, pool_page
+from outfitter.api.page import Booking, Holder, Limits, Page, is_pool_page, pool_page
 from outfitter.controllers.claims import holders
 from outfitter.controllers.drafts import purpose
 from outfitter.controllers.loop import Context, enqueue_on_change
@@ -55,7 +55,7 @@ class Pages:
             await self._drop(page, key, promised.get(page.host, ()))
         for host, bookings in promised.items():
             try:
-                await book.book(self._store, host, bookings)
+                await book.book(self._store, host, bookings, limits=self._limits(bookings))
             except (AlreadyHeld, OutOfService) as error:
                 assert claim is not None
                 await self._context.events.warning(claim, "DeviceNotAvailable", f"{error}: the machine cannot start with it")
@@ -84,7 +84,8 @@ class Pages:
             if result.get("adminAccess"):
                 continue  # looks at a device, does not hold it
             device, page = DeviceId(result["driver"], result["pool"], result["device"]), self._page(claim, result)
-            booking = Booking(device, holder, str(result["request"]), "booked", now, _amount(result),
+            amount = _amount(result) if self._capacity(device) is not None else {"whole": True}
+            booking = Booking(device, holder, str(result["request"]), "booked", now, amount,
                               node=node if is_pool_page(page) else "")
             out[page] = (*out.get(page, ()), booking)
         return out
@@ -100,6 +101,19 @@ class Pages:
                       if any(booking.device == device for booking in page.of(claim["metadata"]["uid"]))]
             return stands[0] if stands else allocation.host_of(given, result)
         return nodes.pop() if len(nodes) == 1 and "" not in nodes else pool_page(*pool)
+
+
+    def _capacity(self, device: DeviceId) -> dict[str, str] | None:
+        """How much there is of each capacity of a device that may be shared; None: it may not, or nobody publishes it."""
+        for piece in self._slices.by("pool", f"{device.driver}/{device.pool}"):
+            for each in piece["spec"].get("devices") or ():
+                if each["name"] == device.device and each.get("allowMultipleAllocations"):
+                    return {name: str(amount["value"]) for name, amount in (each.get("capacity") or {}).items()}
+        return None
+
+    def _limits(self, bookings: Sequence[Booking]) -> Limits:
+        shared = {one.device: self._capacity(one.device) for one in bookings if one.shared}
+        return Limits({device: capacity for device, capacity in shared.items() if capacity is not None})
 
 
 def _results(claim: Object) -> list[tuple[str, Mapping[str, Any]]]:

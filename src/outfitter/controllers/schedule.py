@@ -56,7 +56,8 @@ class Schedule:
         self._informed, self._pods, self._claims = pods, Ahead(pods), Ahead(claims)
         self._classes = context.informer(kinds.DEVICE_CLASS)
         self._templates = context.informer(kinds.RESOURCE_CLAIM_TEMPLATE)
-        slices, pages, nodes = (context.informer(kind) for kind in (kinds.RESOURCE_SLICE, kinds.LEDGER_PAGE, kinds.NODE))
+        slices, pages, nodes, rules = (context.informer(kind) for kind in (
+            kinds.RESOURCE_SLICE, kinds.LEDGER_PAGE, kinds.NODE, kinds.DEVICE_TAINT_RULE))
         self._index = Index(features)
         self._used, self._rooms = Used(), Rooms()
         self._resources: extended.Resources | None = None  # None: to be put together again
@@ -68,10 +69,11 @@ class Schedule:
         slices.on_change(self._slice_changed)
         pages.on_change(self._page_changed)
         nodes.on_change(self._node_changed)
+        rules.on_change(lambda old, new: self._index.put_rule((new or old or {})["metadata"]["name"], new))
         self._classes.on_change(self._class_changed)
         pods.on_change(self._note)
         enqueue_on_change(pods, self.queue, lambda pod: [key_of(pod)] if _waits(pod) else [])
-        for informer in (claims, self._classes, slices, pages, nodes):
+        for informer in (claims, self._classes, slices, pages, nodes, rules):
             enqueue_on_change(informer, self.queue, self._everybody)
 
     # -- what is known

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from outfitter import errors
+from outfitter.api import devicegates
 from outfitter.inventory import device_spec, fields
 from outfitter.inventory.device_spec import DeviceSpec
 from outfitter.inventory.fields import Reader, Section
@@ -19,7 +20,9 @@ from outfitter.inventory.fields import Reader, Section
 # Every key that may stand in the file, by where it stands. Those of "host" may also stand at the top, for all hosts.
 HOST_KEYS = ("device_spec", "alias", "report_in_placement", "report_to_placement", "pci_in_placement", "pci_prefilter",
              "report_networks", "audit_every", "history")
-KEYS: dict[str, tuple[str, ...]] = {"file": (*HOST_KEYS, "hosts"), "host": HOST_KEYS, "history": ("keep",)}
+KEYS: dict[str, tuple[str, ...]] = {"file": (*HOST_KEYS, "hosts", "scheduling", "features"), "host": HOST_KEYS,
+                                    "history": ("keep",), "scheduling": ("policy",), "features": tuple(devicegates.DEVICE_GATES)}
+POLICIES = ("pack", "spread")
 # Keys that mean the same: the name of today, and that of the design document.
 SPELLINGS = {"report_in_placement": "report_to_placement", "pci_in_placement": "pci_prefilter"}
 
@@ -52,11 +55,21 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
+class Scheduling:
+    """How hosts and devices are chosen, for all hosts."""
+
+    policy: str = "pack"
+    features: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))  # gates that were switched
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The whole file."""
 
     default: Settings = Settings()  # of a host that is not named
     hosts: Mapping[str, Settings] = field(default_factory=lambda: MappingProxyType({}))
+
+    scheduling: Scheduling = Scheduling()
 
     def of(self, host: str) -> Settings:
         return self.hosts.get(host, self.default)
@@ -85,8 +98,18 @@ def parse(text: str, source: str = "the configuration file") -> Config:
         top.wrong("hosts", "must be a mapping from the name of a host to its keys")
     for name, value in given.items() if isinstance(given, dict) else ():
         hosts[name] = _settings(reader.section(value, f"hosts.{name}", KEYS["host"]), default)
+    scheduling = _scheduling(top)
     reader.finish()
-    return Config(default, MappingProxyType(hosts))
+    return Config(default, MappingProxyType(hosts), scheduling)
+
+
+def _scheduling(top: Section) -> Scheduling:
+    section = top.reader.section(top.fields.get("scheduling"), "scheduling", KEYS["scheduling"])
+    policy = section.text("policy", lambda text: None if text in POLICIES else f"{text!r} is none of {', '.join(POLICIES)}")
+    features = top.reader.section(top.fields.get("features"), "features", KEYS["features"])
+    switched = {gate: _switch(features, gate, default) for gate, (_, default) in devicegates.DEVICE_GATES.items()
+                if gate in features.fields}
+    return Scheduling(policy or "pack", MappingProxyType(switched))
 
 
 def _settings(section: Section, default: Settings) -> Settings:

@@ -16,7 +16,7 @@ from outfitter.scheduling import answer as answers
 from outfitter.scheduling import crowd, relief
 from outfitter.scheduling.answer import Answer
 from outfitter.scheduling.facts import Facts
-from outfitter.scheduling.place import Claims, Placement, Waiting, place
+from outfitter.scheduling.place import Claims, Placement, Waiting
 
 SCHEDULER = "default-scheduler"  # ours, or kube-scheduler in a cluster
 
@@ -134,7 +134,7 @@ def _unbound(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Answer]) -
     if facts.unread:
         return say("Waiting", f"waits: {spoken or 'the scheduler has said nothing about it yet'}", "scheduler", lines=(
             f"you may not read {', '.join(facts.unread)}, without which nobody can tell more; ask somebody who may",))
-    verdict = place(dict(obj), facts.claim, facts.class_, facts.index, facts.used, plugins=facts.plugins, everybody=True)
+    verdict = facts.choose(dict(obj))
     scheduler = obj["spec"].get("schedulerName") or SCHEDULER
     foreign = scheduler != SCHEDULER or "nodes are available" in spoken  # ours says it of hosts, and not better than here
     theirs = (f"{scheduler} says: {spoken}",) if spoken and foreign else ()

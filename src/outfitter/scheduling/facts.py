@@ -11,9 +11,13 @@ from outfitter.api import kinds, machine
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Page
+from outfitter.scheduling import extended, presets
+from outfitter.scheduling.features import Features
 from outfitter.scheduling.fit import Used
-from outfitter.scheduling.index import Index
+from outfitter.scheduling.index import FEATURES, Index
+from outfitter.scheduling.place import Claims, Placement, Waiting, place
 from outfitter.scheduling.plugins import NOBODY, Plugins
+from outfitter.scheduling.score import Policy
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,9 @@ class Facts:
     plugins: Plugins = NOBODY
     templates: Sequence[Object] = ()
     unread: tuple[str, ...] = ()  # kinds that the one who asks may not read, by their plural
+    rules: Sequence[Object] = ()  # DeviceTaintRules
+    policy: Policy = "pack"
+    features: Features = FEATURES
 
     def claim(self, namespace: str, name: str) -> Object | None:
         return self._claims.get((namespace, name))
@@ -49,11 +56,20 @@ class Facts:
     @functools.cached_property
     def index(self) -> Index:
         """What is published and held. What a claim was given and no page tells of (drivers of others) is held as well."""
-        index = Index.of(self.slices, map(Page, self.pages), self.nodes)
+        index = Index.of(self.slices, map(Page, self.pages), self.nodes, self.features, self.rules)
         for claim in self.claims:
             for result, why in self._unpaged(claim):
                 index.held.add({"devices": {"results": [result]}}, why)
         return index
+
+    def choose(self, obj: Object, claims: Claims | None = None) -> Placement | Waiting:
+        """What the scheduler would do with a pod, with the reason of each host."""
+        waiting = [pod for pod in self.pods if not pod["spec"].get("nodeName")
+                   and pod["metadata"]["uid"] != obj["metadata"].get("uid")
+                   and (pod.get("status") or {}).get("phase", "Pending") == "Pending" and any(extended.presets(pod))]
+        self.index.held.kept = presets.kept(waiting, self.index) if waiting else {}
+        return place(obj, claims or self.claim, self.class_, self.index, self.used, plugins=self.plugins, everybody=True,
+                     resources=extended.mapped(self.classes), policy=self.policy)
 
     @functools.cached_property
     def used(self) -> Used:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from outfitter.api import devicegates
 from outfitter.errors import Invalid
 
 
@@ -26,6 +27,14 @@ class Features:
     optional_node_operations: bool = False
     device_taint_rules: bool = True  # taints that an administrator puts on devices
     extended_resources: bool = True  # a container's extended resources from devices of the class that maps them
+
+    @classmethod
+    def of(cls, switched: Mapping[str, bool]) -> Features:
+        """From Kubernetes' gates ({"DRAAdminAccess": False}); what is not named is as it is by default here."""
+        unknown = sorted(switched.keys() - devicegates.DEVICE_GATES.keys())
+        if unknown:
+            raise Invalid(f"features: {', '.join(unknown)} is not known; known are {', '.join(devicegates.DEVICE_GATES)}")
+        return cls(**{field: switched.get(gate, default) for gate, (field, default) in devicegates.DEVICE_GATES.items()})
 
     @classmethod
     def only(cls, words: Mapping[str, Any]) -> Features:

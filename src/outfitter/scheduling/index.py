@@ -23,7 +23,7 @@ from outfitter.scheduling.held import Held
 from outfitter.scheduling.pools import Device, Pools, Site
 from outfitter.scheduling.tolerations import unbearable
 
-FEATURES = Features(list_type_attributes=True)
+FEATURES = Features.of({})
 REMEMBERED = 256  # columns that are kept
 Groups = tuple[int, ...]  # a mask of devices for each value of an attribute
 

@@ -14,9 +14,8 @@ from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import MARKS
 from outfitter.errors import Invalid, Unsatisfiable
-from outfitter.scheduling import affinity, extended, presets
+from outfitter.scheduling import affinity, extended, limits, presets
 from outfitter.scheduling import allocate as allocator
-from outfitter.scheduling import limits
 from outfitter.scheduling.asks import Classes, Demand, demand
 from outfitter.scheduling.fit import Need, Rooms, Used
 from outfitter.scheduling.index import Index
@@ -139,13 +138,11 @@ def place(
 
 def _reached(given: Mapping[str, Any], index: Index) -> set[str]:
     """The hosts on which everything that a claim was given can be used."""
-    hosts, known = allocation.hosts(given), {name: index.node(name) for name in index.hosts}
+    if allocation.named(given) or not all(index.pools.roams(device.driver, device.pool) for device, _ in results(given)):
+        return allocation.hosts(given)
     selector = given.get("nodeSelector")
-    if selector is None:
-        return hosts if hosts <= known.keys() else set(known)
-    if len(hosts) == 1 and allocation.named(given):
-        return hosts
-    return {name for name, node in known.items() if affinity.matches(selector, name, node["metadata"].get("labels") or {})}
+    return {name for name in index.hosts if selector is None or affinity.matches(
+        selector, name, index.node(name)["metadata"].get("labels") or {})}
 
 
 @dataclass(frozen=True, slots=True)

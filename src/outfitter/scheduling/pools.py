@@ -303,6 +303,10 @@ class Pools:
         nodes = {part.node for part in self._of.get((driver, pool), ())}
         return len(nodes) == 1 and "" not in nodes
 
+    def roams(self, driver: str, pool: str) -> bool:
+        """It is published, and not all of it is on one host."""
+        return (driver, pool) in self._of and not self.tied(driver, pool)
+
     def _same(self, name: str, old: Pools) -> bool:
         """Nothing that a node can reach has changed."""
         mine, theirs = self._at.get(name, ()), old._at.get(name, ())

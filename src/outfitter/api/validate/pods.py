@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from outfitter.api.page import POOLS
 from outfitter.api.validate import names
 from outfitter.errors import Cause
 
@@ -25,6 +26,13 @@ def pod(obj: Mapping[str, Any]) -> Iterator[Cause]:
         if container.get("name") and container["name"] in seen:
             yield Cause(f"{here}.name", f'Duplicate value: "{container["name"]}"', "FieldValueDuplicate")
         seen.add(container.get("name"))
+        yield from _assigned(container, here)
+    for index, container in enumerate(spec.get("initContainers") or ()):
+        here = f"spec.initContainers[{index}]"
+        yield from _assigned(container, here)
+        if container.get("assignedDevices") and container.get("restartPolicy") != "Always":
+            yield Cause(f"{here}.assignedDevices", "Forbidden: a container that ends before the others begin uses theirs; "
+                                                   "write it at one that stays", "FieldValueForbidden")
     if spec.get("restartPolicy", "Always") not in POLICIES:
         yield Cause("spec.restartPolicy", f'Unsupported value: "{spec["restartPolicy"]}": supported values: '
                                           + ", ".join(f'"{policy}"' for policy in POLICIES), "FieldValueNotSupported")
@@ -42,6 +50,42 @@ def pod(obj: Mapping[str, Any]) -> Iterator[Cause]:
             if use.get("name") not in listed:
                 yield Cause(f"spec.containers[{index}].resources.claims[{number}].name",
                             f'Not found: "{use.get("name")}": it is not in spec.resourceClaims', "FieldValueNotFound")
+
+
+def _assigned(container: Mapping[str, Any], path: str) -> Iterator[Cause]:
+    """Devices that were chosen for a container beforehand."""
+    asked = container.get("resources") or {}
+    seen: set[str] = set()
+    for index, entry in enumerate(container.get("assignedDevices") or ()):
+        here = f"{path}.assignedDevices[{index}]"
+        resource, ids = entry.get("resourceName"), entry.get("deviceIDs")
+        if not resource or not ids:
+            missing = "resourceName" if not resource else "deviceIDs"
+            says = "the extended resource that the devices count as" if not resource else "at least one device"
+            yield Cause(f"{here}.{missing}", f"Required value: {says}", "FieldValueRequired")
+            continue
+        if "/" not in resource:
+            yield Cause(f"{here}.resourceName", f'Invalid value: "{resource}": an extended resource has a domain, for example '
+                                                f"example.com/{resource}")
+        if resource in seen:
+            yield Cause(f"{here}.resourceName", f'Duplicate value: "{resource}"', "FieldValueDuplicate")
+        seen.add(resource)
+        for number, each in enumerate(ids):
+            if not each:
+                yield Cause(f"{here}.deviceIDs[{number}]", "Required value: host/device, or a device", "FieldValueRequired")
+            elif each in ids[:number]:
+                yield Cause(f"{here}.deviceIDs[{number}]", f'Duplicate value: "{each}"', "FieldValueDuplicate")
+        for list_ in ("requests", "limits"):
+            number_asked = str((asked.get(list_) or {}).get(resource, len(ids)))
+            if number_asked != str(len(ids)):
+                yield Cause(f"{here}.deviceIDs", f"Invalid value: {len(ids)} devices: resources.{list_} asks for "
+                                                 f"{number_asked}; write the same number, or leave it out")
+
+
+def node(obj: Mapping[str, Any]) -> Iterator[Cause]:
+    name = str(obj["metadata"].get("name", ""))
+    if name.endswith(POOLS):
+        yield Cause("metadata.name", f'Invalid value: "{name}": names that end in {POOLS} are for pages of pools')
 
 
 def same_place(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[Cause]:

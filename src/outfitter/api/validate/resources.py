@@ -10,6 +10,7 @@ from outfitter.api.validate import names
 from outfitter.errors import Cause, Invalid
 
 MODES = ("ExactCount", "All")
+EFFECTS = ("NoExecute", "NoSchedule", "None")
 
 
 def device_class(obj: Mapping[str, Any]) -> Iterator[Cause]:
@@ -27,6 +28,18 @@ def claim_template(obj: Mapping[str, Any]) -> Iterator[Cause]:
 def template_spec(spec: Any, path: str) -> Iterator[Cause]:
     """What a template says of the claims made from it, wherever it stands."""
     yield from _claim_spec((spec if isinstance(spec, Mapping) else {}).get("spec"), f"{path}.spec")
+
+
+def taint_rule(obj: Mapping[str, Any]) -> Iterator[Cause]:
+    taint = _spec(obj).get("taint") or {}
+    if not taint.get("key"):
+        yield Cause("spec.taint.key", "Required value: what the taint is called, for example example.com/broken",
+                    "FieldValueRequired")
+    if not taint.get("effect"):
+        yield Cause("spec.taint.effect", f"Required value: one of {', '.join(EFFECTS)}", "FieldValueRequired")
+    elif taint["effect"] not in EFFECTS:
+        yield Cause("spec.taint.effect", f'Unsupported value: "{taint["effect"]}": supported values: '
+                                         + ", ".join(f'"{effect}"' for effect in EFFECTS), "FieldValueNotSupported")
 
 
 def unchanged_spec(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[Cause]:

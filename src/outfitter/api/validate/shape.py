@@ -46,14 +46,20 @@ HOLDER: Shape = {"kind!": str, "namespace": str, "name!": str, "uid!": str, "pur
 AMOUNT: Shape = {"whole": bool, "adminAccess": bool, "shareID": str, "capacity": {"*": str}, "counters": {"*": {"*": str}},
                  "resources": {"*": int}}
 MARKS = [{"device!": DEVICE, "reason": str, "by": str, "since": str, "origin": str}]
+CONTAINER: Shape = {
+    "name": str, "resources": {"claims": [{"name": str, "request": str}], "requests": dict, "limits": dict},
+    "assignedDevices": [{"resourceName": str, "deviceIDs": TEXTS}],
+}
+TAINT: Shape = {"key": str, "value": str, "effect": str, "timeAdded": str}
 POD: Shape = {
     "spec": {
         "nodeName": str, "schedulerName": str, "restartPolicy": str, "nodeSelector": dict, "terminationGracePeriodSeconds": int,
-        "containers": [{"name": str, "resources": {
-            "claims": [{"name": str, "request": str}], "requests": dict, "limits": dict}}],
+        "containers": [CONTAINER], "initContainers": [CONTAINER],
         "resourceClaims": RESOURCE_CLAIMS,
     },
-    "status": {"phase": str, "conditions": CONDITIONS, "resourceClaimStatuses": [{"name!": str, "resourceClaimName": str}]},
+    "status": {"phase": str, "conditions": CONDITIONS, "resourceClaimStatuses": [{"name!": str, "resourceClaimName": str}],
+               "extendedResourceClaimStatus": {"resourceClaimName": str, "requestMappings": [
+                   {"containerName": str, "resourceName!": str, "requestName": str}]}},
 }
 SHAPES: Mapping[str, Shape] = {
     "Namespace": {"spec": {"finalizers": TEXTS}, "status": {"phase": str}},
@@ -64,7 +70,9 @@ SHAPES: Mapping[str, Shape] = {
     "Secret": {"data": dict, "stringData": dict, "type": str},
     "Lease": {"spec": {"holderIdentity": str, "leaseDurationSeconds": int, "leaseTransitions": int}},
     "Event": {"involvedObject": {"name": str, "uid": str}, "source": dict, "count": int},
-    "DeviceClass": {"spec": {"selectors": SELECTORS}},
+    "DeviceClass": {"spec": {"selectors": SELECTORS, "extendedResourceName": str}},
+    "DeviceTaintRule": {"spec": {"deviceSelector": {"driver": str, "pool": str, "device": str}, "taint": TAINT},
+                        "status": {"conditions": CONDITIONS}},
     "ResourceClaim": {"spec": CLAIM_SPEC, "status": {
         "allocation": {"devices": {"results": [RESULT]}}, "reservedFor": [{"resource": str, "name!": str, "uid!": str}]}},
     "ResourceClaimTemplate": {"spec": {"metadata": {"labels": dict, "annotations": dict}, "spec": CLAIM_SPEC}},

@@ -68,6 +68,8 @@ def check(file: Path | None, root: Path | None, simulation: str | None, host: st
         raise click.UsageError("say either --sysfs or --simulate")
     settings = configuration.DEFAULT if file is None else configuration.load(file)
     click.echo(f"{file} has no mistakes" if file is not None else "no configuration file is given")
+    for line in _scheduling(settings):
+        click.echo(line)
     found = list(_hosts(root, simulation, host))
     reports = [(name, *_report(name, settings.of(name), tree)) for name, tree in found]
     alike: dict[tuple[str, ...], list[str]] = {}
@@ -94,6 +96,15 @@ def _hosts(root: Path | None, simulation: str | None, host: str | None) -> Itera
         raise errors.NotFound(f"{simulation} has no host {host!r}; it has {_few(list(hosts))}")
     for name in hosts if host is None else (host,):
         yield name, hosts[name].tree()
+
+
+def _scheduling(settings: Config) -> Iterator[str]:
+    """How hosts are chosen, where the file says it."""
+    chosen = settings.scheduling
+    if chosen.policy != "pack":
+        yield f"hosts are chosen by {chosen.policy}"
+    for gate, on in chosen.features.items():
+        yield f"{gate} is {'on' if on else 'off'}"
 
 
 def _unknown(settings: Config, hosts: Sequence[str]) -> list[str]:

@@ -50,7 +50,7 @@ def table(chosen: Sequence[Known], now: datetime, *, wide: bool) -> list[str]:
 
 def _cells(device: Known, wide: bool) -> list[str]:
     product = device.product
-    return [device.node, device.id.device, device.address or device.uuid, device.kind,
+    return [device.node or f"({device.id.pool})", device.id.device, device.address or device.uuid, device.kind,
             product if wide or len(product) <= WIDEST else f"{product[:WIDEST - 3]}...", _text(device.numa)]
 
 

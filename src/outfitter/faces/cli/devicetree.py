@@ -27,7 +27,7 @@ def lines(
 
 
 def hosts(chosen: Sequence[Known], warnings: Mapping[str, Sequence[str]], now: datetime) -> Iterator[Branch]:
-    for host, run in groupby(chosen, key=lambda device: device.node):
+    for host, run in groupby(chosen, key=lambda device: device.node or (f"pool {device.id.pool}" if device.page else "")):
         here = list(run)
         at = {device.address: device.numa for device in here if device.address}
         by_numa: dict[int | None, list[Known]] = defaultdict(list)

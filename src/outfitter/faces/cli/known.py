@@ -15,7 +15,7 @@ from outfitter.api import kinds
 from outfitter.api.device import ADDRESS_NAMES, DRIVER, MDEV_NAMES, DeviceId, newest_pools
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.order import natural
-from outfitter.api.page import MARKS, Booking, Mark, Page
+from outfitter.api.page import MARKS, Booking, Mark, Page, is_pool_page, pool_page
 from outfitter.cel import quantity
 from outfitter.errors import BadRequest, NotFound
 from outfitter.faces.cli.client import Client
@@ -46,16 +46,17 @@ class Known:
     left: str = ""  # "unlisted", "vanished"
     reason: str = ""  # why it is not offered
     in_the_way: Sequence[Known] = ()  # devices that somebody has and that leave nothing for this one
+    page: str = ""  # on which it stands; "" for that of its host
 
     @property
     def host(self) -> str:
         """Whose page it stands on."""
-        return self.node or self.id.pool
+        return self.page or self.node or self.id.pool
 
     @property
     def short(self) -> str:
         """As it may be typed: node/device."""
-        return f"{self.host}/{self.id.device}"
+        return f"{self.node or self.id.pool}/{self.id.device}"
 
     @property
     def states(self) -> tuple[str, ...]:
@@ -139,8 +140,9 @@ class Everything:
         """The device that somebody typed: NODE/DEVICE, or a DEVICE that is the only one of that name. A device is called by its
         name, its address, its UUID, or the address of a function that goes along with it."""
         *place, name = word.split("/")
-        here = [device for device in self.devices if not place or device.host == place[-1] or device.id.pool == place[-1]]
-        if len(place) == 2:  # driver/pool/device
+        here = [device for device in self.devices if not place or place[-1] in (device.node, device.id.pool)
+                or device.id.pool == "/".join(place)]
+        if len(place) == 2 and not any(device.id.pool == "/".join(place) for device in here):  # driver/pool/device
             here = [device for device in here if device.id.driver == place[0]]
         asked = f"0000:{name}" if pci.ADDRESS.fullmatch(f"0000:{name}".lower()) else name
         for fits in (lambda device: device.id.device == name, lambda device: asked.lower() in (device.address, device.uuid),
@@ -222,7 +224,7 @@ def everything(slices: Sequence[Object], pages: Sequence[Object], inventories: S
                 _of_page(known, page.host, mark.device).marks.append((which, mark))
     _see_counters(known, whole)
     nodes = {device.node for device in known.values() if device.node}
-    nodes |= {obj["metadata"]["name"] for obj in (*pages, *inventories)}
+    nodes |= {obj["metadata"]["name"] for obj in (*pages, *inventories) if not is_pool_page(obj["metadata"]["name"])}
     key = functools.cache(natural)
     return Everything(
         tuple(sorted(known.values(), key=lambda one: (key(one.node), pci.order(one.address), natural(one.id.device), one.id))),
@@ -232,6 +234,8 @@ def everything(slices: Sequence[Object], pages: Sequence[Object], inventories: S
 
 def _published(pools: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]) -> Iterator[Known]:
     for (driver, pool), slices in pools.items():
+        tied = {part["spec"].get("nodeName") or "" for part in slices}
+        page = pool_page(driver, pool) if len(tied) > 1 or "" in tied else ""
         for part in slices:
             node = part["spec"].get("nodeName") or ""
             for device in part["spec"].get("devices") or ():
@@ -243,7 +247,7 @@ def _published(pools: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]) -> 
                      for value in raw.values()},
                     {(each["counterSet"], name): amount["value"] for each in device.get("consumesCounters") or ()
                      for name, amount in each["counters"].items()},
-                    tuple(taint for taint in taints if not taint["key"].startswith(OURS)), left=left)
+                    tuple(taint for taint in taints if not taint["key"].startswith(OURS)), left=left, page=page)
 
 
 def _take_inventory(known: dict[DeviceId, Known], host: str, spec: Mapping[str, Any]) -> None:
@@ -266,7 +270,8 @@ def _take_inventory(known: dict[DeviceId, Known], host: str, spec: Mapping[str, 
 def _of_page(known: dict[DeviceId, Known], host: str, device: DeviceId) -> Known:
     """A device of a page; one that is not published (a server may not take its taints) is known by its name alone."""
     if device not in known:
-        known[device] = Known(host, device, {}, published=False)
+        shared = is_pool_page(host)
+        known[device] = Known("" if shared else host, device, {}, published=False, page=host if shared else "")
     return known[device]
 
 

@@ -24,7 +24,7 @@ from outfitter.faces.cli.verbs import NIL, facts
 from outfitter.scheduling import explain
 from outfitter.scheduling.answer import Answer
 from outfitter.scheduling.facts import Facts
-from outfitter.scheduling.place import Placement, place, results
+from outfitter.scheduling.place import Placement, results
 from outfitter.store.clock import rfc3339
 
 PLANNED = (kinds.INSTANCE, kinds.POD)
@@ -121,8 +121,7 @@ class _Planner:
         made = self._make(pod)
         if (lacking := explain.missing_claim(self._facts, pod, self._claim, say, verb="would wait")) is not None:
             return _Outcome(lacking)
-        verdict = place(pod, self._claim, self._facts.class_, self._facts.index, self._facts.used, plugins=self._facts.plugins,
-                        everybody=True)
+        verdict = self._facts.choose(pod, self._claim)
         if not isinstance(verdict, Placement):
             return _Outcome(explain.refused(self._facts, pod, self._claim, verdict, say, verb="would wait"))
         self._take(pod, say, verdict)

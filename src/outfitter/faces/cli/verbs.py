@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Sequence
 
@@ -13,7 +14,7 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.errors import BadRequest, Expired, Forbidden, NotFound, Unavailable
 from outfitter.faces.cli import moments, sentences, show
 from outfitter.faces.cli.client import Client, documents, kind_named, targets
-from outfitter.scheduling import explain, plugins
+from outfitter.scheduling import choices, explain, plugins
 from outfitter.scheduling.facts import Facts
 
 NIL = "00000000-0000-0000-0000-000000000000"
@@ -216,11 +217,14 @@ async def facts(client: Client) -> Facts:
             unread.append(kind.plural)
         return []
 
-    instances, pods, claims, classes, slices, pages, nodes, templates = await asyncio.gather(*map(those, (
+    instances, pods, claims, classes, slices, pages, nodes, templates, rules = await asyncio.gather(*map(those, (
         kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS, kinds.RESOURCE_SLICE, kinds.LEDGER_PAGE,
-        kinds.NODE, kinds.RESOURCE_CLAIM_TEMPLATE)))
+        kinds.NODE, kinds.RESOURCE_CLAIM_TEMPLATE, kinds.DEVICE_TAINT_RULE)))
+    how = choices.Choices()
+    with contextlib.suppress(NotFound, Forbidden):
+        how = choices.Choices.read(await client.store.get(kinds.CONFIG_MAP, choices.NAME, choices.NAMESPACE))
     return Facts(instances, pods, claims, classes, slices, pages, nodes, plugins.load(plugins.left_out()), templates,
-                 tuple(unread))
+                 tuple(unread), rules, how.policy, how.features)
 
 
 async def version(client: Client) -> None:

@@ -227,6 +227,11 @@ COLUMNS: Mapping[Kind, Sequence[Column]] = {
         Column("Pool", text("spec.pool.name")), AGE,
         Column("Devices", size("spec.devices"), "Devices that it lists.", wide=True, type="integer"),
     ),
+    kinds.DEVICE_TAINT_RULE: (
+        NAME, Column("Taint", text("spec.taint.key")), Column("Effect", text("spec.taint.effect")),
+        Column("Driver", text("spec.deviceSelector.driver", NONE)), Column("Pool", text("spec.deviceSelector.pool", NONE)),
+        Column("Device", text("spec.deviceSelector.device", NONE)), AGE,
+    ),
     kinds.INSTANCE: (
         NAME, AGE, Column("Phase", text("status.phase")), Column("IP", instance_ip),
         Column("NodeName", text("status.nodeName")),

@@ -1,0 +1,114 @@
+"""Pods that hold a device with a taint NoExecute go, unless their claim tolerates it, in embedded mode (a cluster has its own
+loop for this): at once, or when the toleration's seconds are over. A taint is published with the device or put on it by a
+DeviceTaintRule. What an operator marks on a page is published as NoSchedule, and sends nobody away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from outfitter.api import conditions, kinds, machine
+from outfitter.api.conditions import Condition
+from outfitter.api.device import DeviceId
+from outfitter.api.kinds import Object
+from outfitter.controllers.loop import Context, enqueue_on_change
+from outfitter.errors import NotFound
+from outfitter.scheduling import tolerations
+from outfitter.scheduling.features import Features
+from outfitter.scheduling.index import FEATURES
+from outfitter.store.informer import key_of
+from outfitter.store.queue import Queue
+
+REASON = "DeletionByDeviceTaintManager"  # of the condition DisruptionTarget, as in Kubernetes
+EVENT = "DeviceTaintManagerEviction"
+
+
+class Evict:
+    name = "evict"
+
+    def __init__(self, context: Context, features: Features = FEATURES) -> None:
+        self._context, self._store, self._features = context, context.store, features
+        self.queue = Queue(context.clock)
+        self._pods = context.informer(kinds.POD)
+        self._claims = context.informer(kinds.RESOURCE_CLAIM)
+        self._slices = context.informer(kinds.RESOURCE_SLICE)
+        self._rules = context.informer(kinds.DEVICE_TAINT_RULE)
+        self._seen: dict[tuple[DeviceId, str, str, str], datetime] = {}  # when we saw taints that do not say since when
+        self._slices.add_index("pool", lambda piece: [f"{piece['spec']['driver']}/{piece['spec']['pool']['name']}"])
+        self._pods.add_index("claim", machine.claim_keys)
+        enqueue_on_change(self._pods, self.queue, lambda pod: [key_of(pod)] if _holds(pod) else [])
+        enqueue_on_change(self._claims, self.queue, lambda claim: list(map(key_of, self._pods.by("claim", key_of(claim)))))
+        for informer in (self._slices, self._rules):
+            enqueue_on_change(informer, self.queue, lambda _: [key_of(pod) for pod in self._pods.items() if _holds(pod)])
+
+    async def reconcile(self, key: str) -> float | None:
+        pod = self._pods.get(key)
+        if pod is None or not _holds(pod) or not self._features.device_taints:
+            return None
+        due = sorted(self._due(pod), key=lambda one: one[0])
+        if not due:
+            return None
+        seconds, why = due[0]
+        if seconds > 0:
+            return seconds
+        await self._evict(pod, why)
+        return None
+
+    def _due(self, pod: Object) -> Iterator[tuple[float, str]]:
+        """In how many seconds the pod has to go, and why, for each taint that it does not bear for ever."""
+        now = self._context.clock.now()
+        for _, name in machine.claim_names(pod):
+            claim = self._claims.get(f"{pod['metadata']['namespace']}/{name}")
+            given = ((claim or {}).get("status") or {}).get("allocation") or {}
+            for result in (given.get("devices") or {}).get("results") or ():
+                device = DeviceId(result["driver"], result["pool"], result["device"])
+                for taint in self._taints(device):
+                    left = self._left(device, taint, result.get("tolerations") or (), now)
+                    if left is not None:
+                        value = f"={taint['value']}" if taint.get("value") else ""
+                        yield left, f"{device.short} (claim {name}) has the taint {taint.get('key')}{value}:NoExecute"
+
+    def _taints(self, device: DeviceId) -> Iterator[Mapping[str, Any]]:
+        pieces = self._slices.by("pool", f"{device.driver}/{device.pool}")
+        newest = max((piece["spec"]["pool"].get("generation") or 0 for piece in pieces), default=0)
+        published = (taint for piece in pieces if (piece["spec"]["pool"].get("generation") or 0) == newest
+                     for each in piece["spec"].get("devices") or () if each["name"] == device.device
+                     for taint in each.get("taints") or ())
+        rules: Iterable[Object] = self._rules.items() if self._features.device_taint_rules else ()
+        ruled = tolerations.ruled(rules, device.driver, device.pool, device.device)
+        return (taint for taint in (*published, *ruled) if taint.get("effect") == "NoExecute")
+
+    def _left(self, device: DeviceId, taint: Mapping[str, Any], borne: Sequence[Mapping[str, Any]], now: datetime
+              ) -> float | None:
+        """Seconds until it is no longer borne; None: never."""
+        mine = [one for one in borne if tolerations.unbearable([taint], [one]) is None]
+        if not mine:
+            return 0.0
+        limits = [float(one["tolerationSeconds"]) for one in mine if one.get("tolerationSeconds") is not None]
+        if not limits:
+            return None
+        place = (device, str(taint.get("key")), str(taint.get("value")), str(taint.get("effect")))
+        since = datetime.fromisoformat(taint["timeAdded"]) if taint.get("timeAdded") else self._seen.setdefault(place, now)
+        return max(min(limits) - (now - since).total_seconds(), 0.0)
+
+    async def _evict(self, pod: Object, why: str) -> None:
+        """First what it is for, on the pod; then it goes. After a crash between the two it goes all the same."""
+        meta, sentence = pod["metadata"], f"Device Taint manager: deleting due to NoExecute taint: {why}"
+        try:
+            if not conditions.is_true(pod, "DisruptionTarget"):
+                have = conditions.with_condition(pod["status"].get("conditions"),
+                                                 Condition("DisruptionTarget", True, REASON, sentence), self._context.now())
+                await self._store.patch(kinds.POD, meta["name"], {
+                    "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": {"conditions": have},
+                }, meta["namespace"], subresource="status")
+            await self._context.events.warning(pod, EVENT, f"Marking for deletion: {why}")
+            await self._store.delete(kinds.POD, meta["name"], meta["namespace"], uid=meta["uid"])
+        except NotFound:
+            return
+
+
+def _holds(pod: Object) -> bool:
+    """It runs, or is about to, with devices."""
+    return bool(pod["spec"].get("nodeName") and not pod["metadata"].get("deletionTimestamp")
+                and (pod.get("status") or {}).get("phase") not in machine.FINAL and machine.claim_keys(pod))
