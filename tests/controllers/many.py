@@ -112,6 +112,9 @@ class Home(Memory):
         self.broken += [f"write {self.steps}: {sentence}" for sentence in sentences]
 
 
+RACK = "rack.example.com"  # publishes devices that every host reaches
+
+
 class Door(Memory):
     """One product's way to the home."""
 
@@ -289,6 +292,14 @@ class World:
             for count in (1, 2, 3):
                 await self.home.create(kinds.RESOURCE_CLAIM_TEMPLATE, {
                     "metadata": {"name": f"{kind}-{count}", "namespace": SPACE}, "spec": {"spec": claim_spec(kind, count)}})
+        await self.home.create(kinds.DEVICE_CLASS, {"metadata": {"name": "rack"}, "spec": {"selectors": [
+            {"cel": {"expression": f'device.driver == "{RACK}"'}}]}})
+        await self.home.create(kinds.RESOURCE_SLICE, {"metadata": {"name": "rack"}, "spec": {
+            "driver": RACK, "pool": {"name": "rack", "generation": 1, "resourceSliceCount": 1}, "allNodes": True,
+            "devices": [{"name": f"x{number}", "attributes": {"kind": {"string": "RACK"}}} for number in range(2)]}})
+        for count in (1, 2):
+            await self.home.create(kinds.RESOURCE_CLAIM_TEMPLATE, {
+                "metadata": {"name": f"rack-{count}", "namespace": SPACE}, "spec": {"spec": claim_spec("rack", count)}})
         self.start()
 
     # -- products

@@ -129,11 +129,12 @@ def _agree(books: Books) -> Iterator[str]:
 def _leaks(books: Books) -> Iterator[str]:
     uids = {claim["metadata"]["uid"] for claim in books.all(kinds.RESOURCE_CLAIM)}
     for booking in books.bookings:
-        if booking.device.pool in books.served and (booking.holder.uid not in uids or booking.state == "released"):
+        if user_of(booking) in books.served and (booking.holder.uid not in uids or booking.state == "released"):
             yield f"{booking.device.short} is {booking.state} for {booking.holder}, which no longer has a use for it"
     for claim in books.all(kinds.RESOURCE_CLAIM):
         meta, status = claim["metadata"], claim.get("status") or {}
-        here = {device.pool for device in results(claim)} <= set(books.served)
+        uid = meta["uid"]
+        here = {user_of(booking) for booking in books.bookings if booking.holder.uid == uid} <= set(books.served)
         users = [user for user in status.get("reservedFor") or () if _alive(books, meta["namespace"], user)]
         if here and status.get("allocation") and not users:
             yield f"claim {meta['name']} has devices and no user: {status}"
@@ -142,6 +143,11 @@ def _leaks(books: Books) -> Iterator[str]:
         for owner in meta.get("ownerReferences") or ():
             if here and (meta["namespace"], owner["name"]) not in books.objects[kinds.POD]:
                 yield f"claim {meta['name']} outlived its pod"
+
+
+def user_of(booking: Booking) -> str:
+    """The host that uses what is booked."""
+    return booking.node or booking.device.pool
 
 
 def _alive(books: Books, namespace: str, user: Mapping[str, Any]) -> bool:
@@ -220,13 +226,13 @@ def _takes_pods(books: Books, host: str) -> bool:
 def _free(books: Books, host: str, kind: str) -> Iterator[str]:
     """Devices of a host that anybody could have. Whether one may be had while a part of it, or what it is a part of, is marked
     is for the scheduler to say: nothing is asked of it then."""
-    page = Page(books.objects[kinds.LEDGER_PAGE].get(("", host)) or Page.blank(host))
-    out = {booking.device for booking in page.bookings} | {mark.device for which in MARKS for mark in page.marks(which)}
+    out = {booking.device for booking in books.bookings}
+    out |= {mark.device for page in books.pages for which in MARKS for mark in page.marks(which)}
     wholes = {books.parent(device) for device in out}
     for piece in books.all(kinds.RESOURCE_SLICE):
         spec = piece["spec"]
-        for device in spec.get("devices") or () if spec["nodeName"] == host else ():
-            name = DeviceId(spec["driver"], host, device["name"])
+        for device in spec.get("devices") or () if spec.get("nodeName") == host or spec.get("allNodes") else ():
+            name = DeviceId(spec["driver"], spec["pool"]["name"], device["name"])
             if device["attributes"]["kind"]["string"] == kind and not device.get("taints") and name not in out | wholes and (
                     books.parent(name) not in out):
                 yield device["name"]

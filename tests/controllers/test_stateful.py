@@ -16,14 +16,16 @@ from hypothesis import strategies as st
 from outfitter.api import kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.page import Page, pool_page
 from outfitter.controllers.claims import Claims
 from outfitter.ledger import marks
 from outfitter.node.agent import Agent
+from outfitter.scheduling import index
 from outfitter.store.informer import Informer
 from outfitter.store.memory import Draft
 from outfitter.store.shelf import Record
 from tests.controllers import many
-from tests.controllers.many import DRIVER, HOSTS, MOST, PF, World
+from tests.controllers.many import DRIVER, HOSTS, MOST, PF, RACK, World
 
 T = TypeVar("T")
 ALIVE = 3  # products at the same time
@@ -34,6 +36,8 @@ KIND, HOST, WHICH = st.sampled_from(sorted(NAMES)), st.sampled_from(sorted(HOSTS
 CLAIMS = ["claim-a", "claim-b"]
 CLASS, COUNT = st.sampled_from(["vf", "vf", "vf", "pf"]), st.sampled_from([1, 1, 1, 2, 3])
 SOURCE = st.sampled_from(["vf-1", "vf-1", "vf-1", "vf-2", "vf-3", "pf-1", *CLAIMS, *CLAIMS])
+# Devices that every host reaches, for pods; a machine could not use one of these.
+ANY = st.one_of(SOURCE, st.sampled_from(["rack-1", "rack-1", "rack-2", "claim-c"]))
 SOME = st.lists(st.integers(0, 4), min_size=1, max_size=5, unique=True)
 DEVICE = st.sampled_from([f"{PF}-vf0", f"{PF}-vf1", *(f"{PF}-vf{number}" for number in range(MOST)), PF])
 MARK = {"reserve": marks.reserve, "quarantine": marks.quarantine}
@@ -61,13 +65,13 @@ class Machine(stateful.RuleBasedStateMachine):
             raise
 
     @stateful.initialize(seed=st.integers(0, 2**32 - 1), products=st.integers(1, ALIVE), early=st.booleans(),
-                         machines=SOURCE, pods=SOURCE)
+                         machines=SOURCE, pods=ANY)
     def begin(self, seed: int, products: int, early: bool, machines: str, pods: str) -> None:
         """Some products, and more that asks for devices than there are."""
         async def begin() -> None:
             self.world = World(seed)
             await self.world.begin()
-            for name, kind in zip(CLAIMS, ("vf", "pf"), strict=True):
+            for name, kind in zip([*CLAIMS, "claim-c"], ("vf", "pf", "rack"), strict=True):
                 await self.world.create(kinds.RESOURCE_CLAIM, name, many.claim_spec(kind, 1))
             for _ in range(products - 1):
                 self.world.start()
@@ -81,9 +85,11 @@ class Machine(stateful.RuleBasedStateMachine):
 
     # -- users
 
-    @stateful.rule(kind=KIND, some=SOME, source=SOURCE, turns=TURNS)
-    def make(self, kind: str, some: list[int], source: str, turns: int) -> None:
+    @stateful.rule(kind=KIND, some=SOME, source=SOURCE, other=ANY, turns=TURNS)
+    def make(self, kind: str, some: list[int], source: str, other: str, turns: int) -> None:
         """Machines or pods, as many at once as there are devices or more."""
+        source = other if kind == "pods" else source
+
         async def make() -> None:
             for number in some:
                 await self.world.create(KINDS[kind], NAMES[kind][number], SPECS[kind](source))
@@ -112,11 +118,14 @@ class Machine(stateful.RuleBasedStateMachine):
 
     # -- operators and hosts
 
-    @stateful.rule(host=HOST, device=DEVICE, how=st.sampled_from([*MARK, *UNMARK, *UNMARK]), turns=TURNS)
+    @stateful.rule(host=HOST, device=st.one_of(DEVICE, st.sampled_from(["x0", "x1"])), turns=TURNS,
+                   how=st.sampled_from([*MARK, *UNMARK, *UNMARK]))
     def mark(self, host: str, device: str, how: str, turns: int) -> None:
-        name = DeviceId(DRIVER, host, device)
-        self.do(MARK[how](self.world.home, host, name, by="admin") if how in MARK
-                else UNMARK[how](self.world.home, host, name), turns)
+        """Of a host, or of the rack."""
+        name = DeviceId(DRIVER, host, device) if device not in ("x0", "x1") else DeviceId(RACK, "rack", device)
+        page = host if name.driver == DRIVER else pool_page(name.driver, name.pool)
+        self.do(MARK[how](self.world.home, page, name, by="admin") if how in MARK
+                else UNMARK[how](self.world.home, page, name), turns)
 
     @stateful.rule(which=WHICH, reads=st.integers(1, 12), host=HOST, device=DEVICE, turns=TURNS)
     def snatch(self, which: int, reads: int, host: str, device: str, turns: int) -> None:
@@ -252,6 +261,12 @@ def behind(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Informer, "_put", first)
 
 
+def unmarked(patch: pytest.MonkeyPatch) -> None:
+    """The scheduler does not care what an operator reserved or quarantined, and neither do pages."""
+    patch.setattr(index, "MARKS", ())
+    patch.setattr(Page, "out_of_service", lambda *_: None)
+
+
 def never(where: type, method: str) -> Callable[[pytest.MonkeyPatch], None]:
     """A step that is not done."""
 
@@ -262,6 +277,7 @@ def never(where: type, method: str) -> Callable[[pytest.MonkeyPatch], None]:
 
 
 MISTAKES = {
+    "what an operator marked is given away": (unmarked, "and was booked for"),
     "the revision of a page is not checked": (careless, "is held by|no page says so|pages say|not prepared"),
     "a claim that is over is never let go of": (never(Claims, "_free"), "no user|no longer has a use|pages say"),
     "a host never lets go of devices": (never(Agent, "_release"), "no user|pages say|no longer has a use"),

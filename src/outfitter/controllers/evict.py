@@ -35,7 +35,7 @@ class Evict:
         self._slices = context.informer(kinds.RESOURCE_SLICE)
         self._rules = context.informer(kinds.DEVICE_TAINT_RULE)
         self._seen: dict[tuple[DeviceId, str, str, str], datetime] = {}  # when we saw taints that do not say since when
-        self._slices.add_index("pool", lambda piece: [f"{piece['spec']['driver']}/{piece['spec']['pool']['name']}"])
+        self._slices.add_index("driver and pool", lambda piece: [f"{piece['spec']['driver']}/{piece['spec']['pool']['name']}"])
         self._pods.add_index("claim", machine.claim_keys)
         enqueue_on_change(self._pods, self.queue, lambda pod: [key_of(pod)] if _holds(pod) else [])
         enqueue_on_change(self._claims, self.queue, lambda claim: list(map(key_of, self._pods.by("claim", key_of(claim)))))
@@ -70,7 +70,7 @@ class Evict:
                         yield left, f"{device.short} (claim {name}) has the taint {taint.get('key')}{value}:NoExecute"
 
     def _taints(self, device: DeviceId) -> Iterator[Mapping[str, Any]]:
-        pieces = self._slices.by("pool", f"{device.driver}/{device.pool}")
+        pieces = self._slices.by("driver and pool", f"{device.driver}/{device.pool}")
         newest = max((piece["spec"]["pool"].get("generation") or 0 for piece in pieces), default=0)
         published = (taint for piece in pieces if (piece["spec"]["pool"].get("generation") or 0) == newest
                      for each in piece["spec"].get("devices") or () if each["name"] == device.device

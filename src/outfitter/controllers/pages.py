@@ -35,10 +35,10 @@ class Pages:
         self._slices = context.informer(kinds.RESOURCE_SLICE)
         self._pages.add_index("claim", holders)
         self._claims.add_index("page", _may_stand_on)
-        self._claims.add_index("pool", lambda claim: {pool for pool, _ in _results(claim)})
-        self._slices.add_index("pool", _pool_of)
+        self._claims.add_index("driver and pool", lambda claim: {pool for pool, _ in _results(claim)})
+        self._slices.add_index("driver and pool", _pool_of)
         enqueue_on_change(self._slices, self.queue, lambda piece: [
-            key_of(claim) for pool in _pool_of(piece) for claim in self._claims.by("pool", pool)])
+            key_of(claim) for pool in _pool_of(piece) for claim in self._claims.by("driver and pool", pool)])
         enqueue_on_change(self._claims, self.queue)
         enqueue_on_change(self._pages, self.queue, holders)
         enqueue_on_change(self._pages, self.queue, self._left_out)
@@ -94,7 +94,7 @@ class Pages:
         """The page on which a device that was given stands: its host's, or its pool's when several hosts reach it. Where nobody
         publishes it any more it stays where it is."""
         given, pool = claim["status"]["allocation"], (result["driver"], result["pool"])
-        nodes = {piece["spec"].get("nodeName") or "" for piece in self._slices.by("pool", "/".join(pool))}
+        nodes = {piece["spec"].get("nodeName") or "" for piece in self._slices.by("driver and pool", "/".join(pool))}
         if not nodes:
             device = DeviceId(*pool, result["device"])
             stands = [page.host for page in map(Page, self._pages.by("claim", key_of(claim)))
@@ -105,7 +105,7 @@ class Pages:
 
     def _capacity(self, device: DeviceId) -> dict[str, str] | None:
         """How much there is of each capacity of a device that may be shared; None: it may not, or nobody publishes it."""
-        for piece in self._slices.by("pool", f"{device.driver}/{device.pool}"):
+        for piece in self._slices.by("driver and pool", f"{device.driver}/{device.pool}"):
             for each in piece["spec"].get("devices") or ():
                 if each["name"] == device.device and each.get("allowMultipleAllocations"):
                     return {name: str(amount["value"]) for name, amount in (each.get("capacity") or {}).items()}
