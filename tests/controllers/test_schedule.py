@@ -413,4 +413,5 @@ async def facts(scene: Scene) -> explain.Facts:
     return explain.Facts(
         await all_of(kinds.INSTANCE), await all_of(kinds.POD), await all_of(kinds.RESOURCE_CLAIM),
         await all_of(kinds.DEVICE_CLASS), await all_of(kinds.RESOURCE_SLICE), await all_of(kinds.LEDGER_PAGE),
-        await all_of(kinds.NODE), rules=await all_of(kinds.DEVICE_TAINT_RULE), policy=settings.policy, features=settings.features)
+        await all_of(kinds.NODE), rules=await all_of(kinds.DEVICE_TAINT_RULE), policy=settings.policy,
+        features=settings.features)

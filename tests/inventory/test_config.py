@@ -231,3 +231,24 @@ def test_the_page_tells_every_message_as_it_is() -> None:
     assert len(rows) > 5
     for written, says in rows:
         assert says in "\n".join(f"{field}: {message}" for field, message in mistakes(f"device_spec: [{written}]").items())
+
+
+def test_how_hosts_are_chosen() -> None:
+    text = "scheduling: {policy: spread}\nfeatures: {DRAAdminAccess: false, DRADerivedAttributes: on}\n"
+    found = config.parse(text).scheduling
+    assert (found.policy, dict(found.features)) == ("spread", {"DRAAdminAccess": False, "DRADerivedAttributes": True})
+    assert config.DEFAULT.scheduling.policy == "pack"
+
+
+@pytest.mark.parametrize(("text", "field", "says"), [
+    ("scheduling: {policy: stack}", "scheduling.policy", "pack, spread"),
+    ("scheduling: {police: pack}", "scheduling.police", "policy"),
+    ("features: {DRAAdminAcces: true}", "features.DRAAdminAcces", "DRAAdminAccess"),
+    ("features: {DRAAdminAccess: maybe}", "features.DRAAdminAccess", "neither true nor false"),
+    ("hosts: {a: {scheduling: {policy: pack}}}", "hosts.a.scheduling", ""),
+])
+def test_mistakes_of_how_hosts_are_chosen(text: str, field: str, says: str) -> None:
+    with pytest.raises(errors.Invalid) as caught:
+        config.parse(text)
+    assert [cause.field for cause in caught.value.causes] == [field]
+    assert says in caught.value.causes[0].message

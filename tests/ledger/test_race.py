@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from outfitter.api import kinds
-from outfitter.api.page import Page
+from outfitter.api.page import Page, pool_page
 from outfitter.errors import NotFound
 from outfitter.ledger import book
 from tests import kubernetes, workers
@@ -64,8 +64,8 @@ async def page(config: Path, host: str) -> Page:
         return Page(await store.get(kinds.LEDGER_PAGE, host))
 
 
-async def run(config: Path, rounds: int) -> None:
-    host = f"race-{uuid.uuid4().hex[:8]}"
+async def run(config: Path, rounds: int, host: str = "") -> None:
+    host = host or f"race-{uuid.uuid4().hex[:8]}"
     async with racers(config, "fenced") as those:
         for number in range(rounds):
             ends = await race(those, host, f"vf{number}")
@@ -79,6 +79,10 @@ async def run(config: Path, rounds: int) -> None:
 async def test_of_several_processes_one_gets_the_device(config: Path) -> None:
     """The first round makes the page, the others replace it."""
     await run(config, ROUNDS)
+
+
+async def test_the_page_of_a_pool_is_no_other(config: Path) -> None:
+    await run(config, 2, pool_page("rack.example.com", f"rack/{uuid.uuid4().hex[:8]}"))
 
 
 @pytest.mark.long

@@ -159,7 +159,7 @@ def _list(section: Section, key: str, instead: str) -> list[Any]:
 def _switch(section: Section, key: str, default: bool) -> bool:
     """A boolean, by either of its names."""
     found: dict[str, bool] = {}
-    for name in (key, SPELLINGS.get(key, key)):
+    for name in dict.fromkeys((key, SPELLINGS.get(key, key))):
         text = section.text(name)
         value = None if text is None else device_spec.boolean(text)
         if value is not None:
