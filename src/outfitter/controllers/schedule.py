@@ -317,8 +317,9 @@ class Schedule:
         pod = await self._store.get(kinds.POD, pod["metadata"]["name"], pod["metadata"]["namespace"])
         if not _waits(pod):
             return
-        given = [claim for claim in mine if (claim.get("status") or {}).get("allocation") and all(
-            user.get("uid") == uid for user in claim["status"].get("reservedFor") or ())]
+        given = [claim for claim in mine if (claim.get("status") or {}).get("allocation") and not any(
+            user.get("resource", "pods") == "pods" and user.get("uid") != uid
+            for user in claim["status"].get("reservedFor") or ())]
         host = pod["status"].get("nominatedNodeName") or ""
         names = dict.fromkeys(self._index.home(device, host) for claim in given
                               for device, _ in results(claim["status"]["allocation"]))

@@ -21,7 +21,8 @@ from outfitter.inventory.fields import Reader, Section
 HOST_KEYS = ("device_spec", "alias", "report_in_placement", "report_to_placement", "pci_in_placement", "pci_prefilter",
              "report_networks", "audit_every", "history")
 KEYS: dict[str, tuple[str, ...]] = {"file": (*HOST_KEYS, "hosts", "scheduling", "features"), "host": HOST_KEYS,
-                                    "history": ("keep",), "scheduling": ("policy",), "features": tuple(devicegates.DEVICE_GATES)}
+                                    "history": ("keep",), "scheduling": ("policy",),
+                                    "features": tuple(devicegates.DEVICE_GATES)}
 POLICIES = ("pack", "spread")
 # Keys that mean the same: the name of today, and that of the design document.
 SPELLINGS = {"report_in_placement": "report_to_placement", "pci_in_placement": "pci_prefilter"}
