@@ -15,7 +15,8 @@ from outfitter.api.page import Page, pool_page
 from outfitter.errors import Invalid
 from outfitter.inventory.config import Scheduling
 from outfitter.ledger import book, marks
-from outfitter.scheduling import explain
+from outfitter.scheduling.facts import Facts
+from outfitter.scheduling.place import Waiting
 from tests.controllers import scene as scenes
 from tests.controllers.scene import Scene
 
@@ -398,19 +399,20 @@ async def test_a_gate_switches_a_part_off(gate: str, says: str) -> None:
             await pod(scene, "one", {"fabric": "a"})
         found = await settled(scene, "one")
         if says:
-            told = explain.pod(await facts(scene), found)
-            assert any(says in line for line in told), told
+            told = (await facts(scene)).choose(found)
+            assert isinstance(told, Waiting)
+            assert any(says in f"{refusal.summary} {refusal.details}" for _, refusal in told.hosts), told
         else:
             assert found["status"]["phase"] == "Running"
 
 
-async def facts(scene: Scene) -> explain.Facts:
+async def facts(scene: Scene) -> Facts:
     assert isinstance(scene.product, app.Embedded)
     async def all_of(kind: Kind) -> list[Object]:
         return (await scene.store.list(kind)).items
 
     settings = scene.product.settings
-    return explain.Facts(
+    return Facts(
         await all_of(kinds.INSTANCE), await all_of(kinds.POD), await all_of(kinds.RESOURCE_CLAIM),
         await all_of(kinds.DEVICE_CLASS), await all_of(kinds.RESOURCE_SLICE), await all_of(kinds.LEDGER_PAGE),
         await all_of(kinds.NODE), rules=await all_of(kinds.DEVICE_TAINT_RULE), policy=settings.policy,

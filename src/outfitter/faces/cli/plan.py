@@ -161,24 +161,24 @@ class _Planner:
         """Keep what somebody would get from those who come after."""
         purpose, now = f"{say.args[0]} of this plan", rfc3339(moments.now())
         pod["metadata"].setdefault("uid", f"{NIL}-{purpose}")
-        bookings = []
+        wanted: dict[str, list[Booking]] = {}
         for claim, given in placed.claims:
-            meta = claim["metadata"]
+            meta = {"uid": f"{NIL}-{purpose}", **claim["metadata"]}  # one for extended resources is not made yet
             holder = Holder(kinds.RESOURCE_CLAIM.kind, meta["namespace"], meta["name"], meta["uid"], purpose)
-            bookings += [Booking(device, holder, result["request"], "booked", now,
-                                 claiming.amount(result, self._facts.index.uses(device, placed.host)))
-                         for device, result in results(given)]
+            for device, result in results(given):
+                wanted.setdefault(self._facts.index.home(device, placed.host), []).append(Booking(
+                    device, holder, result["request"], "booked", now,
+                    claiming.amount(result, self._facts.index.uses(device, placed.host))))
             self._claims[meta["namespace"], meta["name"]] = {
                 **claim, "status": {**(claim.get("status") or {}), "allocation": given, "reservedFor": [claiming.user(pod)]}}
-        if bookings:
-            blank = Page.blank(placed.host)
-            before = Page(next((page for page in self._pages if page["metadata"]["name"] == placed.host), blank))
+        for name, bookings in wanted.items():
+            before = Page(next((page for page in self._pages if page["metadata"]["name"] == name), Page.blank(name)))
             try:
                 after = before.holding(bookings, self._facts.index.limits(placed.host))
             except OutfitterError as error:  # the page minds what is not in what was published
                 raise BadRequest(f"{say.args[0]} would be refused by the page of {placed.host}: {error.message}") from error
-            self._pages[:] = [*(page for page in self._pages if page["metadata"]["name"] != placed.host), after]
-            self._facts.index.put_page(placed.host, Page(after))
+            self._pages[:] = [*(page for page in self._pages if page["metadata"]["name"] != name), after]
+            self._facts.index.put_page(name, Page(after))
         self._facts.used.add({**pod, "spec": {**pod["spec"], "nodeName": placed.host}})
 
     def _device(self, claim: str, device: DeviceId, result: Mapping[str, Any]) -> Object:
