@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import secrets
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -34,12 +35,16 @@ from outfitter.faces.kube.server import Server
 from outfitter.inventory import offer, scan
 from outfitter.inventory.config import DEFAULT, Config, Scheduling
 from outfitter.inventory.host import SimulatedHost
-from outfitter.inventory.tree import FolderTree
 from outfitter.launcher import domain
 from outfitter.launcher.simulated import Simulated
 from outfitter.node.agent import Agent
+from outfitter.node.files import FolderFiles, MemoryFiles
+from outfitter.node.handover import Handover
 from outfitter.node.host import Host
 from outfitter.node.keep import Keeper
+from outfitter.node.played import PlayedRoot
+from outfitter.node.root import FolderRoot
+from outfitter.node.station import Station
 from outfitter.scheduling import choices, plugins
 from outfitter.store import pki
 from outfitter.store.access import Access
@@ -55,29 +60,48 @@ CERTIFICATES_LAST = timedelta(days=365)
 RENEW_BEFORE = timedelta(days=30)
 OURS = tuple(kind for kind in kinds.ALL if not kind.builtin)  # what a cluster must have learned
 NORMAL = DEFAULT.scheduling
+CDI = "var/run/cdi"  # below a host's root: where container runtimes look for what we hand over
+METADATA = "var/run/outfitter/metadata"  # and what they show to launchers
 CLUSTER = "outfitter"  # the name in kubeconfigs that we write
 
 
 def simulated_hosts(hosts: Sequence[SimulatedHost], data: Path | None = None, config: Config = DEFAULT) -> list[Host]:
-    """Hosts of a hosts file, as the node agent takes them; their machines are kept below `data`."""
-    return [Host(host.name, host.publisher, host.tree, Simulated(data / "domains" / host.name if data else None),
-                 host.capacity(), host.labels, simulated=True, settings=config.of(host.name)) for host in hosts]
+    """Hosts of a hosts file, as the node agent takes them; their machines, and what was done to their devices, are kept below
+    `data`."""
+    recent: OrderedDict[int, PlayedRoot] = OrderedDict()
+
+    def played(host: SimulatedHost) -> Host:
+        def files(name: str) -> FolderFiles | MemoryFiles:
+            return FolderFiles(data / "hosts" / host.name / name, durable=False) if data else MemoryFiles()
+
+        root = PlayedRoot(host.tree, files("kernel"), recent)
+        station = Station(host.name, host.publisher, root, state=files("state"), cdi=files("cdi"), metadata=files("metadata"))
+        return Host(host.name, host.publisher, lambda: root.kernel, Simulated(data / "domains" / host.name if data else None),
+                    host.capacity(), host.labels, simulated=True, settings=config.of(host.name), station=station)
+
+    return [played(host) for host in hosts]
 
 
 def this_host(name: str, data: Path | None = None, root: Path = Path("/"), config: Config = DEFAULT) -> Host | None:
-    """This machine, if it has anything to offer: what device_spec lists, or else a function that is bound to vfio-pci."""
-    tree, settings = FolderTree(root), config.of(name)
+    """This machine, if it has anything to offer: what device_spec lists, what it is asked to make, or else a function that is
+    bound to vfio-pci. Everything that is written on it stands below `root`, but for `data`."""
+    tree, settings = FolderRoot(root), config.of(name)
     found = scan.scan(tree)
-    if settings.device_spec is None and not offer.offer(found.devices, found.mdevs).offered:
+    asked = settings.device_spec is not None or settings.sriov or settings.mdev
+    if not asked and not offer.offer(found.devices, found.mdevs).offered:
         return None
     capacity = {"cpu": str(os.cpu_count() or 1), "memory": str(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))}
+    state = data / "hosts" / name if data else None
+    station = Station(name, DRIVER, tree, state=FolderFiles(state / "state") if state else None,
+                      cdi=FolderFiles(root / CDI, durable=False), metadata=FolderFiles(root / METADATA, durable=False),
+                      dev=str(root / "dev"), blocks=True)
     return Host(name, DRIVER, lambda: tree, Simulated(data / "domains" / name if data else None), capacity, {},
-                simulated=False, settings=settings)
+                simulated=False, settings=settings, station=station)
 
 
-def _agent(context: Context, hosts: Sequence[Host], keeper: Keeper) -> Agent:
+def _agent(context: Context, hosts: Sequence[Host], keeper: Keeper, handover: Handover) -> Agent:
     return Agent(
-        context.store, hosts, build=domain.build, keeper=keeper, clock=context.clock, events=context.events,
+        context.store, hosts, build=domain.build, keeper=keeper, handover=handover, clock=context.clock, events=context.events,
         pods=context.informer(kinds.POD), instances=context.informer(kinds.INSTANCE),
         claims=context.informer(kinds.RESOURCE_CLAIM), pages=context.informer(kinds.LEDGER_PAGE),
     )
@@ -89,11 +113,13 @@ class Product:
     def __init__(self, store: Store, hosts: Sequence[Host], controllers: Sequence[Controller], context: Context) -> None:
         self.store, self.hosts, self.context = store, hosts, context
         self.keeper = Keeper(store, hosts, clock=context.clock, pages=context.informer(kinds.LEDGER_PAGE))
-        self.agent = _agent(context, hosts, self.keeper)
+        self.handover = Handover(store, self.keeper, clock=context.clock)
+        self.agent = _agent(context, hosts, self.keeper, self.handover)
         self.runner = Runner(context, [*controllers, self.keeper, self.agent])
         self.offered = 0  # devices that the hosts publish
 
     async def start(self) -> None:
+        await self.handover.start()
         self.offered = await self.keeper.start()
         await self.runner.start()
 

@@ -13,13 +13,14 @@ from typing import Any
 
 from outfitter import errors
 from outfitter.api import devicegates
-from outfitter.inventory import device_spec, fields
+from outfitter.inventory import device_spec, fields, making
 from outfitter.inventory.device_spec import DeviceSpec
 from outfitter.inventory.fields import Reader, Section
+from outfitter.inventory.making import Mediated, Virtual
 
 # Every key that may stand in the file, by where it stands. Those of "host" may also stand at the top, for all hosts.
 HOST_KEYS = ("device_spec", "alias", "report_in_placement", "report_to_placement", "pci_in_placement", "pci_prefilter",
-             "report_networks", "audit_every", "history")
+             "report_networks", "audit_every", "history", "sriov", "mdev")
 KEYS: dict[str, tuple[str, ...]] = {"file": (*HOST_KEYS, "hosts", "scheduling", "features"), "host": HOST_KEYS,
                                     "history": ("keep",), "scheduling": ("policy",),
                                     "features": tuple(devicegates.DEVICE_GATES)}
@@ -53,6 +54,8 @@ class Settings:
     alias: tuple[Mapping[str, str], ...] = ()  # as written, checked one by one
     history_keep: timedelta = timedelta(days=90)
     audit_every: timedelta = timedelta(seconds=60)
+    sriov: tuple[Virtual, ...] = ()  # virtual functions to switch on at the start
+    mdev: tuple[Mediated, ...] = ()  # mediated devices to make at the start
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,8 @@ def _settings(section: Section, default: Settings) -> Settings:
         alias=_alias(section, default),
         history_keep=_duration(history, "keep", default.history_keep, timedelta(0)),
         audit_every=_duration(section, "audit_every", default.audit_every, timedelta(seconds=1)),
+        sriov=making.read_sriov(section, default.sriov),
+        mdev=making.read_mdev(section, default.mdev),
     )
 
 

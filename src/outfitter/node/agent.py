@@ -16,6 +16,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.page import Page, is_pool_page, pool_page
 from outfitter.errors import AlreadyHeld, NotFound, Refused
 from outfitter.ledger import book
+from outfitter.node.handover import Handover
 from outfitter.node.host import Host
 from outfitter.node.keep import Keeper
 from outfitter.store.base import Store
@@ -39,6 +40,7 @@ class Agent:
         *,
         build: Builder,
         keeper: Keeper,
+        handover: Handover,
         pods: Informer[Object],
         instances: Informer[Object],
         claims: Informer[Object],
@@ -47,6 +49,7 @@ class Agent:
         events: Recorder,
     ) -> None:
         self._store, self._clock, self._events, self._build, self._keeper = store, clock, events, build, keeper
+        self._handover = handover
         self.hosts = {host.name: host for host in hosts}
         self.queue = Queue(clock)
         self._pods, self._instances, self._claims, self._pages = pods, instances, claims, pages
@@ -158,6 +161,12 @@ class Agent:
             await self._mark_pools(host, claim, results)
             if lacking := wanted - held:
                 return f"{', '.join(sorted(lacking))}: not booked for claim {claim_name} on {host.name} yet"
+            ours = [result for result in results if result["device"] in wanted and (result["driver"], result["pool"]) == (
+                host.driver, host.name)]
+            try:
+                await self._handover.prepare(host, claim, ours)
+            except Refused as error:
+                return error.message
         return None
 
     async def _mark(self, host: Host, uid: str, wanted: set[str]) -> set[str]:
@@ -255,7 +264,10 @@ class Agent:
             for uid in {booking.holder.uid for booking in page.bookings if booking.state == "prepared" and (
                     booking.holder.kind, booking.holder.namespace, booking.holder.name) == (
                     kinds.RESOURCE_CLAIM.kind, namespace, claim_name) and booking.node in ("", host.name)}:
-                await book.mark(self._store, name, uid, "released")
+                if name == host.name:
+                    await self._handover.release(host, uid)
+                else:
+                    await book.mark(self._store, name, uid, "released")
 
     def _pool_pages(self) -> list[str]:
         return [page["metadata"]["name"] for page in self._pages.by("pools", "")]
@@ -275,6 +287,7 @@ class Agent:
             place = (booking.holder.namespace, booking.holder.name)
             if booking.holder.kind == kinds.RESOURCE_CLAIM.kind and booking.state == "prepared" and place not in used:
                 await self._release(host, *place)
+        await self._handover.leftovers(host)
 
     def _alive(self, host: Host) -> list[Object]:
         return [pod for pod in self._pods.by("node", host.name) if (pod.get("status") or {}).get("phase") not in machine.FINAL]

@@ -9,6 +9,7 @@ from outfitter.api.device import DeviceId
 from outfitter.api.hypervisor import Hypervisor
 from outfitter.inventory.config import Settings
 from outfitter.inventory.tree import Tree
+from outfitter.node.station import Station
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class Host:
     labels: Mapping[str, str]
     simulated: bool  # runs any pod by pretending; a real host runs machines only
     settings: Settings = field(default_factory=Settings)  # what it offers, and how it is counted
+    station: Station | None = None  # where devices are handed over and taken back; None: somebody else does that
 
     def device(self, name: str) -> DeviceId:
         return DeviceId(self.driver, self.name, name)

@@ -26,8 +26,9 @@ from outfitter.inventory.offer import Withheld
 from outfitter.inventory.survey import Survey
 from outfitter.ledger import book, heal, history, marks
 from outfitter.ledger.heal import Found
-from outfitter.node import register
+from outfitter.node import register, targets
 from outfitter.node.host import Host
+from outfitter.node.targets import Target
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
 from outfitter.store.informer import Informer
@@ -83,6 +84,7 @@ class Keeper:
         self.queue = Queue(clock)
         self.locks = {host.name: asyncio.Lock() for host in hosts}  # whoever starts, ends or counts machines of a host has it
         self.once: dict[str, frozenset[str]] = defaultdict(frozenset)  # host -> devices that must be cleaned after their use
+        self.targets: dict[str, Mapping[str, Target]] = defaultdict(dict)  # host -> its devices as they are handed over
         self._said: dict[str, set[str]] = defaultdict(set)  # host -> warnings that were logged
         self._taints_kept: bool | None = None  # by the API server; None: not known yet
         self._left: dict[str, frozenset[str]] = {}  # host -> devices that only stay until they are free
@@ -236,6 +238,8 @@ class Keeper:
                          *(f"unable to remove device {outlook.seen.address(name)} ({name}), which is {WORDS[what]}: it is "
                            "allocated, and stays until it is free" for name, what in outlook.seen.left.items())])
         self.once[host.name] = outlook.seen.once
+        if host.station is not None:
+            self.targets[host.name] = targets.of(outlook.seen)
         self._left[host.name] = frozenset(outlook.seen.left)
         node = await register.node(self._store, host, self._now())
         page = have.page

@@ -1,0 +1,44 @@
+"""The Container Device Interface's file of a claim: what a container runtime adds to a container that uses the claim. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+VERSION = "0.6.0"
+CONTROL = "vfio/vfio"  # the node by which VFIO is spoken to
+
+
+def kind(driver: str) -> str:
+    return f"{driver}/device"
+
+
+def file_name(driver: str, uid: str) -> str:
+    return f"{driver}-claim_{uid}.json"
+
+
+def device_name(uid: str, device: str) -> str:
+    return f"{uid}-{device}"
+
+
+def spec(
+    driver: str, uid: str, nodes: Mapping[str, Sequence[str]], *, env: Mapping[str, str], mounts: Mapping[str, str], dev: str
+) -> str:
+    """`nodes`: device -> its nodes below the folder `dev` of the host; `mounts`: path of the host -> path in the container."""
+
+    def node(name: str) -> dict[str, str]:
+        host = f"{dev}/{name}"
+        return {"path": f"/dev/{name}", **({"hostPath": host} if host != f"/dev/{name}" else {}), "permissions": "rw"}
+
+    return json.dumps({
+        "cdiVersion": VERSION,
+        "kind": kind(driver),
+        "devices": [{"name": device_name(uid, device), "containerEdits": {"deviceNodes": [node(name) for name in names]}}
+                    for device, names in nodes.items()],
+        "containerEdits": {
+            "env": [f"{name}={value}" for name, value in env.items()],
+            "deviceNodes": [node(CONTROL)],
+            "mounts": [{"hostPath": host, "containerPath": inside, "options": ["ro", "bind"]}
+                       for host, inside in mounts.items()],
+        },
+    }, indent=1) + "\n"

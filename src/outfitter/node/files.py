@@ -1,0 +1,104 @@
+"""Small files that the node keeps: its checkpoint, CDI specs, device metadata. Each is replaced whole, so that a reader, or a
+start after a crash, finds the old text or the new one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Protocol
+
+
+class Files(Protocol):
+    """Names are relative and may have folders in them. OSError when something cannot be written."""
+
+    def read(self, name: str) -> str | None: ...
+
+    def write(self, name: str, text: str) -> None:
+        """Make or replace a file; when it returns, the text is there to stay."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Remove a file, and the folders that are empty then; no harm if it is not there."""
+        ...
+
+    def names(self) -> list[str]:
+        """All files."""
+        ...
+
+    def at(self, name: str) -> str:
+        """Where a file or folder stands, for others who read it."""
+        ...
+
+
+class FolderFiles:
+    """Files below a folder. `durable`: they outlive a loss of power, not only of the process."""
+
+    def __init__(self, folder: Path, *, durable: bool = True) -> None:
+        self._folder, self._durable = folder, durable
+
+    def read(self, name: str) -> str | None:
+        try:
+            return (self._folder / name).read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def write(self, name: str, text: str) -> None:
+        path = self._folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.new")
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            if self._durable:
+                os.fsync(file.fileno())
+        os.replace(draft, path)
+        self._settle(path.parent)
+
+    def remove(self, name: str) -> None:
+        path = self._folder / name
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            path.unlink()
+            self._settle(path.parent)
+        for folder in path.parents:
+            if folder == self._folder or not folder.is_relative_to(self._folder):
+                return
+            with contextlib.suppress(OSError):  # not empty, or not there
+                folder.rmdir()
+
+    def names(self) -> list[str]:
+        return sorted(str(path.relative_to(self._folder)) for path in self._folder.rglob("*")
+                      if path.is_file() and not path.name.startswith("."))
+
+    def at(self, name: str) -> str:
+        return str(self._folder / name)
+
+    def _settle(self, folder: Path) -> None:
+        if self._durable:
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+
+class MemoryFiles:
+    """Files of a host that is only played, and not kept."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+
+    def read(self, name: str) -> str | None:
+        return self._texts.get(name)
+
+    def write(self, name: str, text: str) -> None:
+        self._texts[name] = text
+
+    def remove(self, name: str) -> None:
+        self._texts.pop(name, None)
+
+    def names(self) -> list[str]:
+        return sorted(self._texts)
+
+    def at(self, name: str) -> str:
+        return f"/{name}"

@@ -1,0 +1,132 @@
+"""Between the books and the hardware: what is prepared on a host's page is handed over, what is to be released is taken back,
+and what a crash left half done is found by comparing page, checkpoint and machines. Whoever calls has the host's lock."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+from outfitter.api.kinds import Object
+from outfitter.errors import Refused
+from outfitter.inventory import scan
+from outfitter.ledger import book, marks
+from outfitter.node import mdev, sriov
+from outfitter.node.host import Host
+from outfitter.node.keep import Keeper
+from outfitter.node.prepare import Prepared, Wanted, prepare
+from outfitter.node.release import release
+from outfitter.node.station import Station
+from outfitter.store.base import Store
+from outfitter.store.clock import Clock, rfc3339
+
+log = logging.getLogger(__name__)
+
+
+class Handover:
+    def __init__(self, store: Store, keeper: Keeper, *, clock: Clock) -> None:
+        self._store, self._keeper, self._clock = store, keeper, clock
+        self._ready: dict[tuple[str, str], Prepared] = {}  # host and claim -> what was handed over since the start
+
+    async def start(self) -> None:
+        """Before a host says what it has: finish what a crash left, and make what the settings ask for. Refused names
+        every host whose checkpoint cannot be read."""
+        refusals: list[str] = []
+        for host in self._keeper.hosts.values():
+            if host.station is None:
+                continue
+            try:
+                await host.station.open()
+            except Refused as error:
+                refusals.append(f"host {host.name} does not start: {error.message}")
+        if refusals:
+            raise Refused("\n".join(refusals))
+        for host in self._keeper.hosts.values():
+            if host.station is not None:
+                async with self._keeper.locks[host.name]:
+                    await self.leftovers(host)
+                    await self._arrange(host, host.station)
+
+    async def prepare(self, host: Host, claim: Object, results: Sequence[Mapping[str, object]]) -> Prepared | None:
+        """Hand over what the claim was given here, which its page says is prepared. Refused: why it cannot be. None: the
+        devices of this host are handed over by somebody else."""
+        station, key = host.station, (host.name, claim["metadata"]["uid"])
+        if station is None or key in self._ready:
+            return self._ready.get(key)
+        known = self._keeper.targets[host.name]
+        wanted = []
+        for result in results:
+            if (target := known.get(str(result["device"]))) is None:
+                raise Refused(f"{result['device']} is not known on {host.name} at the moment: it cannot be handed over")
+            wanted.append(Wanted(target, str(result["request"]), bool(result.get("adminAccess"))))
+        running = await _running(host)
+        try:
+            self._ready[key] = await station.run(lambda: prepare(station, claim, wanted, running=running))
+        except OSError as error:
+            raise Refused(f"claim {claim['metadata']['name']} cannot be prepared on {host.name}: {error}") from error
+        return self._ready[key]
+
+    async def release(self, host: Host, uid: str) -> None:
+        """Take back what a claim has here; then its bookings are released, and what did not come back whole is quarantined.
+        Refused: not while a machine has it."""
+        await self._take_back(host, uid)
+        await book.mark(self._store, host.name, uid, "released")
+        await self._forget(host, uid)
+
+    async def leftovers(self, host: Host) -> None:
+        """Give back what was taken for a claim that has nothing prepared here: we died, or its bookings went without us."""
+        if host.station is None or not host.station.checkpoint.taken:
+            return
+        page = await book.read(self._store, host.name)
+        for uid in dict.fromkeys(one.uid for one in host.station.checkpoint.taken):
+            if any(booking.state == "prepared" for booking in page.of(uid)):
+                continue
+            try:
+                await self._take_back(host, uid)
+            except Refused as error:
+                log.warning("%s: %s", host.name, error.message)
+                continue
+            await self._forget(host, uid)
+
+    async def _take_back(self, host: Host, uid: str) -> None:
+        if (station := host.station) is None:
+            return
+        self._ready.pop((host.name, uid), None)
+        running = await _running(host)
+        try:
+            trouble = await station.run(lambda: release(station, uid, running=running))
+        except OSError as error:
+            raise Refused(f"claim {uid} cannot be released on {host.name}: {error}") from error
+        for device, reason in trouble.items():
+            log.warning("%s: %s is quarantined: %s", host.name, device, reason)
+            await marks.quarantine(self._store, host.name, host.device(device), by=f"host {host.name}", reason=reason,
+                                   now=rfc3339(self._clock.now()))
+
+    async def _forget(self, host: Host, uid: str) -> None:
+        if (station := host.station) is not None:
+            await station.run(lambda: station.checkpoint.forget(uid))
+
+    async def _arrange(self, host: Host, station: Station) -> None:
+        settings = host.settings
+        if not (settings.sriov or settings.mdev or station.checkpoint.made):
+            return
+        used = await _running(host)
+        held = {booking.device.device for booking in (await book.read(self._store, host.name)).bookings}
+
+        def work() -> Iterable[str]:
+            found = scan.scan(station.root)
+            busy = used | {one.address for one in found.devices if one.name in held}
+            yield from sriov.arrange(station, settings.sriov, found.devices, busy)
+            found = scan.scan(station.root)  # a virtual function may be a parent too
+            busy = used | {one.uuid for one in found.mdevs if one.name in held}
+            yield from mdev.arrange(station, settings.mdev, found, busy)
+
+        try:
+            for trouble in await station.run(lambda: list(work())):
+                log.warning("%s: %s", host.name, trouble)
+        except OSError as error:
+            raise Refused(f"host {host.name} does not start: {error}") from error
+
+
+async def _running(host: Host) -> set[str]:
+    """What machines on the host have: addresses and UUIDs."""
+    return {source for domain in (await host.hypervisor.domains()).values() for source in domain.devices}

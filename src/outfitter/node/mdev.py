@@ -1,0 +1,63 @@
+"""Mediated devices, made where the settings ask for them. Their UUIDs follow from host, parent, type and number, so that they
+are the same devices after every start; what we made and nobody asks for any longer is removed once nobody has it."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+
+from outfitter.inventory import mdev, scan
+from outfitter.inventory.making import Mediated
+from outfitter.node.checkpoint import Made
+from outfitter.node.root import Root
+from outfitter.node.station import Station
+
+SPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "mdev.outfitter.dev")
+
+
+def identity(host: str, parent: str, type_: str, number: int) -> str:
+    return str(uuid.uuid5(SPACE, f"{host}/{parent}/{type_}/{number}"))
+
+
+def arrange(
+    station: Station, wanted: Sequence[Mediated], found: scan.Scan, used: Collection[str]
+) -> Iterator[str]:
+    """Make what is missing and remove what is too much; what could not be done, as sentences. `used`: UUIDs that machines have
+    or that are booked."""
+    root, checkpoint, host = station.root, station.checkpoint, station.host
+    parents = {function.address: function.mdev_types for function in found.devices if function.mdev_types}
+    parents |= {parent.name: parent.types for parent in found.parents}
+    asked = {identity(host, parent, entry.type, number): Made(identity(host, parent, entry.type, number), parent, entry.type)
+             for entry in wanted for parent, types in parents.items()
+             if entry.parent in (None, parent) and any(one.id == entry.type for one in types) for number in range(entry.count)}
+    for entry in wanted:
+        if not any(one.type == entry.type and entry.parent in (None, one.parent) for one in asked.values()) and entry.count:
+            yield f"no mediated device of type {entry.type} can be made: {entry.parent or 'nothing here'} has no such type"
+    there = {one.uuid for one in found.mdevs}
+    for one in checkpoint.made:
+        if one.uuid in asked or one.uuid not in there:
+            continue
+        if one.uuid in used:
+            yield f"mediated device {one.uuid} is no longer asked for and stays while it is in use"
+        elif trouble := _write(root, f"{mdev.DEVICES}/{one.uuid}/remove", "1"):
+            yield f"mediated device {one.uuid} could not be removed: {trouble}"
+        else:
+            there.discard(one.uuid)
+    # Remembered before they are made, so that none is ever ours and not known to be.
+    checkpoint.making([*(one for one in checkpoint.made if one.uuid in there and one.uuid not in asked), *asked.values()])
+    for one in asked.values():
+        if one.uuid in there:
+            continue
+        folder = f"{mdev.PARENTS}/{one.parent}/{mdev.TYPES}/{one.type}"
+        trouble = _write(root, f"{folder}/create", one.uuid)
+        if trouble or not root.exists(f"{mdev.DEVICES}/{one.uuid}"):
+            yield f"mediated device {one.uuid} ({one.type} of {one.parent}) could not be made: {trouble or 'it did not appear'}"
+
+
+def _write(root: Root, path: str, text: str) -> str | None:
+    try:
+        root.write(path, text)
+    except OSError as error:
+        return f"writing to {path}: {os.strerror(error.errno or 0)}"
+    return None

@@ -1,0 +1,83 @@
+"""How a launcher learns its devices without asking an API server: device metadata files (Kubernetes' device attributes downward
+API, as KubeVirt 1.8.3 and later read them) and environment variables by claim and request. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from outfitter.api.device import PCI_BUS_ID
+from outfitter.api.kinds import Object
+
+API_VERSION = "metadata.resource.k8s.io/v1alpha1"
+KIND = "DeviceMetadata"
+BASE = "/var/run/kubernetes.io/dra-device-attributes"  # where a launcher looks, in its container
+POD_CLAIM = "resource.kubernetes.io/pod-claim-name"  # on a claim that was made from a template: its name in the pod
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One device as it answers one request of a claim."""
+
+    request: str  # "gpu", or "gpu/large" when the request names alternatives
+    driver: str
+    pool: str
+    device: str
+    address: str | None  # of a PCI function
+    uuid: str | None  # of a mediated device
+    numa: int | None = None
+    pcie_root: str | None = None
+
+    @property
+    def asked(self) -> str:
+        """The request as machines name it."""
+        return self.request.partition("/")[0]
+
+    def attributes(self) -> Object:
+        texts = {PCI_BUS_ID: self.address, "resource.kubernetes.io/pcieRoot": self.pcie_root, "mdevUUID": self.uuid}
+        out: dict[str, Any] = {name: {"string": text} for name, text in texts.items() if text}
+        return out | ({"resource.kubernetes.io/numaNode": {"int": self.numa}} if self.numa is not None else {})
+
+
+def folder(claim: Object) -> str:
+    """Where a claim's files stand below the base."""
+    meta = claim["metadata"]
+    alias = (meta.get("annotations") or {}).get(POD_CLAIM)
+    return f"resourceclaimtemplates/{alias}" if alias else f"resourceclaims/{meta['name']}"
+
+
+def files(claim: Object, given: Sequence[Given]) -> dict[str, str]:
+    """Name below the base -> text: one file for each request and driver."""
+    meta = claim["metadata"]
+    alias = (meta.get("annotations") or {}).get(POD_CLAIM)
+    named = {"podClaimName": alias} if alias else {}
+    by_place: dict[tuple[str, str], list[Given]] = defaultdict(list)
+    for one in given:
+        by_place[one.asked, one.driver].append(one)
+    return {
+        f"{folder(claim)}/{asked}/{driver}-metadata.json": json.dumps({
+            "apiVersion": API_VERSION, "kind": KIND,
+            "metadata": {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"],
+                         "generation": meta.get("generation", 1)},
+            **named,
+            "requests": [{"name": request, "devices": [
+                {"driver": one.driver, "pool": one.pool, "name": one.device, "attributes": one.attributes()}
+                for one in devices if one.request == request]} for request in dict.fromkeys(one.request for one in devices)],
+        }) + "\n"
+        for (asked, driver), devices in by_place.items()
+    }
+
+
+def environment(claim_name: str, given: Sequence[Given]) -> Mapping[str, str]:
+    """PCI_RESOURCE_<claim>_<request>, and MDEV_PCI_RESOURCE_<claim>_<request> for mediated devices, each a list with commas."""
+    out: dict[str, list[str]] = defaultdict(list)
+    for one in given:
+        suffix = f"{claim_name}_{one.asked}".upper().replace("/", "_").replace(".", "_")
+        if one.uuid is not None:
+            out[f"MDEV_PCI_RESOURCE_{suffix}"].append(one.uuid)
+        elif one.address is not None:
+            out[f"PCI_RESOURCE_{suffix}"].append(one.address)
+    return {name: ",".join(values) for name, values in out.items()}

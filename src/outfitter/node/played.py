@@ -1,0 +1,71 @@
+"""The root of a simulated host. It shows what the host's description says and what was written since. Only what was written is
+kept, in a file when the host has a folder: so it outlives this process, as a kernel does, and thousands of hosts are small."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from outfitter.inventory.tree import Entry, Link, MemoryTree
+from outfitter.node.files import Files
+from outfitter.node.kernel import Changes, Kernel
+
+FILE = "kernel.json"
+RECENT = 64  # hosts whose trees are kept, because they are likely to be asked for again
+
+
+class PlayedRoot:
+    def __init__(self, first: Callable[[], MemoryTree], files: Files, recent: OrderedDict[int, PlayedRoot]) -> None:
+        self._first, self._files, self._recent = first, files, recent
+        self._kernel: Kernel | None = None
+
+    @property
+    def kernel(self) -> Kernel:
+        """The tree at this moment."""
+        if self._kernel is None:
+            text = self._files.read(FILE)
+            self._kernel = Kernel(self._first().entries, None if text is None else _changes(json.loads(text)))
+        self._recent[id(self)] = self
+        self._recent.move_to_end(id(self))
+        while len(self._recent) > RECENT:
+            self._recent.popitem(last=False)[1]._kernel = None
+        return self._kernel
+
+    def write(self, path: str, text: str) -> None:
+        kernel = self.kernel
+        kernel.write(path, text)
+        if changes := kernel.changes():
+            self._files.write(FILE, json.dumps(_object(changes)))
+        else:
+            self._files.remove(FILE)
+
+    def read(self, path: str) -> str | None:
+        return self.kernel.read(path)
+
+    def read_bytes(self, path: str, length: int, offset: int = 0) -> bytes | None:
+        return self.kernel.read_bytes(path, length, offset)
+
+    def names(self, path: str) -> list[str]:
+        return self.kernel.names(path)
+
+    def link(self, path: str) -> str | None:
+        return self.kernel.link(path)
+
+    def exists(self, path: str) -> bool:
+        return self.kernel.exists(path)
+
+
+def _object(changes: Changes) -> dict[str, Any]:
+    def said(entry: Entry) -> dict[str, str] | None:
+        if isinstance(entry, Link):
+            return {"l": entry.target}
+        return {"f": entry} if isinstance(entry, str) else None  # bytes are never written
+
+    return {"new": {path: said(entry) for path, entry in changes.new.items()}, "gone": list(changes.gone)}
+
+
+def _changes(raw: dict[str, Any]) -> Changes:
+    return Changes({path: None if said is None else Link(said["l"]) if "l" in said else said["f"]
+                    for path, said in raw["new"].items()}, tuple(raw["gone"]))

@@ -1,0 +1,97 @@
+"""Hands a claim's devices over. The order is what a start after a crash relies on: the page says `prepared` (the caller saw to
+that), the checkpoint remembers how everything is, the functions are bound, then come the files by which others learn of it.
+Every step may be repeated, and one that was done is found done."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from outfitter.api.kinds import Object
+from outfitter.errors import Refused
+from outfitter.inventory import mdev
+from outfitter.node import cdi, metadata, vfio
+from outfitter.node.checkpoint import Before, Taken
+from outfitter.node.files import Files
+from outfitter.node.metadata import Given
+from outfitter.node.station import Station
+from outfitter.node.targets import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A device that a claim was given."""
+
+    target: Target
+    request: str
+    looks_on: bool = False  # by admin access: whoever has the device goes on having it
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What whoever starts a container or a machine needs."""
+
+    given: tuple[Given, ...]
+    env: Mapping[str, str]  # PCI_RESOURCE_<claim>_<request> and so on
+    cdi: tuple[str, ...]  # names that a container runtime knows: "pci.outfitter.dev/device=..."
+    metadata: str  # the folder that stands at metadata.BASE in a container
+
+
+def prepare(station: Station, claim: Object, wanted: Sequence[Wanted], *, running: Collection[str] = ()) -> Prepared:
+    """Refused says which device cannot be handed over and why; what was done stays remembered, and doing it again goes on.
+    `running`: addresses and UUIDs that machines have: these are not touched."""
+    uid, root, checkpoint = claim["metadata"]["uid"], station.root, station.checkpoint
+    known = {one.device: one for one in checkpoint.of(uid)}
+    given = tuple(Given(one.request, station.driver, station.host, one.target.name, one.target.address, one.target.uuid,
+                        one.target.numa, one.target.pcie_root) for one in wanted)
+    texts = {f"{uid}/{name}": text for name, text in metadata.files(claim, given).items()}
+    taken = [known.get(one.target.name) or _taken(station, claim, one, tuple(texts)) for one in wanted]
+    for one, memory in zip(wanted, taken, strict=True):
+        _check(station, one, memory, running)
+    checkpoint.take(taken)
+    for memory in taken:
+        for before in memory.functions:
+            if before.address not in running:
+                vfio.bind(root, before)
+    env = metadata.environment(claim["metadata"]["name"], given)
+    inside = metadata.folder(claim)
+    _put(station.cdi, cdi.file_name(station.driver, uid), cdi.spec(
+        station.driver, uid, {one.target.name: _nodes(station, one.target) for one in wanted}, env=env, dev=station.dev,
+        mounts={station.metadata.at(f"{uid}/{inside}"): f"{metadata.BASE}/{inside}"}))
+    for name, text in texts.items():
+        _put(station.metadata, name, text)
+    return Prepared(given, env, tuple(f"{cdi.kind(station.driver)}={cdi.device_name(uid, one.target.name)}" for one in wanted),
+                    station.metadata.at(uid))
+
+
+def _taken(station: Station, claim: Object, one: Wanted, files: tuple[str, ...]) -> Taken:
+    meta, target = claim["metadata"], one.target
+    functions: tuple[Before, ...] = () if one.looks_on else tuple(
+        vfio.look(station.root, address) for address in target.functions)
+    return Taken(meta["uid"], meta["namespace"], meta["name"], target.name, functions, target.uuid, files)
+
+
+def _check(station: Station, one: Wanted, memory: Taken, running: Collection[str]) -> None:
+    """Refused before anything is touched."""
+    root, target = station.root, one.target
+    if target.uuid is not None and not root.exists(f"{mdev.DEVICES}/{target.uuid}"):
+        raise Refused(f"{target.name} cannot be handed over: the mediated device {target.uuid} is no longer there")
+    loose = [before.address for before in memory.functions
+             if before.address not in running and not vfio.hands_over(vfio.driver(root, before.address))]
+    if loose and not target.managed:
+        names = ", ".join(f"{address} ({vfio.driver(root, address) or 'no driver'})" for address in loose)
+        raise Refused(f"{target.name} cannot be handed over: device_spec says managed: no, and {names} is not bound to "
+                      "vfio-pci; bind it, or leave managed out")
+    if loose and (trouble := vfio.obstacle(root, [before.address for before in memory.functions])):
+        raise Refused(f"{target.name} cannot be handed over: {trouble}")
+
+
+def _nodes(station: Station, target: Target) -> list[str]:
+    places = [f"{mdev.DEVICES}/{target.uuid}"] if target.uuid else [f"{vfio.DEVICES}/{target.address}"]
+    numbers = [vfio.group(station.root, place) for place in places]
+    return [f"vfio/{number}" for number in numbers if number is not None]
+
+
+def _put(files: Files, name: str, text: str) -> None:
+    if files.read(name) != text:
+        files.write(name, text)

@@ -1,0 +1,51 @@
+"""Virtual functions, switched on where the settings ask for them. A physical function on which somebody else switched on
+another number is left as it is, unless the setting says `replace`; one whose virtual functions are in use always is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Sequence
+
+from outfitter.inventory.making import Virtual
+from outfitter.inventory.pci import Device
+from outfitter.node import vfio
+from outfitter.node.station import Station
+
+
+def arrange(
+    station: Station, wanted: Sequence[Virtual], functions: Sequence[Device], used: Collection[str]
+) -> Iterator[str]:
+    """Bring the numbers about; what could not be done, as sentences. `functions`: those of the host; `used`: addresses that
+    machines have or that are booked."""
+    for function in functions:
+        entry = next((one for one in wanted if one.means(function)), None)
+        if entry is not None and (trouble := _switch(station, entry, function, functions, used)):
+            yield trouble
+
+
+def _switch(
+    station: Station, entry: Virtual, pf: Device, functions: Sequence[Device], used: Collection[str]
+) -> str | None:
+    root, checkpoint = station.root, station.checkpoint
+    path, have, ours = f"{vfio.DEVICES}/{pf.address}/sriov_numvfs", pf.num_vfs or 0, checkpoint.vfs.get(pf.address)
+    if have == entry.count:
+        return None
+    what = f"{pf.address} has {have} virtual functions, and {entry.count} are asked for"
+    if pf.total_vfs is not None and entry.count > pf.total_vfs:
+        return f"{what}: it can have {pf.total_vfs} at most"
+    busy = [one.address for one in functions if one.parent == pf.address and one.address in used]
+    if busy:
+        return f"{what}: it is left as it is while {', '.join(busy)} {'is' if len(busy) == 1 else 'are'} in use"
+    if have and have != ours and not entry.replace:
+        return f"{what}: somebody else switched them on; say replace: yes in its entry of sriov to change that"
+    checkpoint.switched({**checkpoint.vfs, pf.address: entry.count})
+    try:
+        if have:
+            root.write(path, "0")
+        if entry.count:
+            root.write(path, str(entry.count))
+    except OSError as error:
+        return f"{what}: writing to {path}: {os.strerror(error.errno or 0)}"
+    if (now := (root.read(path) or "").strip()) != str(entry.count):
+        return f"{what}: after it was switched it has {now or 'none'}"
+    return None

@@ -1,0 +1,48 @@
+"""A device as the node handles it: which functions are to be taken from the host for it, or which mediated device it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outfitter.api.device import PCI_BUS_ID
+from outfitter.api.kinds import Object
+from outfitter.inventory import slices
+from outfitter.inventory.mdev import Mdev
+from outfitter.inventory.offer import Offered
+from outfitter.inventory.pci import Kind
+from outfitter.inventory.survey import Survey
+
+AS_IS = (Kind.VENDOR_VF, Kind.VDPA)  # handed over by the driver that has them
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    name: str
+    address: str | None  # by which a machine gets it; None for a mediated device
+    functions: tuple[str, ...] = ()  # addresses to be taken from the host: the whole IOMMU group
+    uuid: str | None = None  # of a mediated device
+    managed: bool = True  # False: somebody else binds the functions
+    numa: int | None = None
+    pcie_root: str | None = None
+
+
+def of(seen: Survey) -> dict[str, Target]:
+    """Every device that a host offers, or only keeps until it is free, by name."""
+    out = {published["name"]: _kept(published) for published in seen.kept}
+    return out | {one.name: _offered(one) for one in seen.offered}
+
+
+def _offered(one: Offered) -> Target:
+    device, managed = one.device, one.entry is None or one.entry.managed
+    if isinstance(device, Mdev):
+        return Target(one.name, None, uuid=device.uuid, numa=device.numa, pcie_root=device.pcie_root)
+    functions = tuple(member.address for member in one.members if member.kind not in AS_IS)
+    return Target(one.name, device.address, functions, managed=managed, numa=device.numa, pcie_root=device.pcie_root)
+
+
+def _kept(published: Object) -> Target:
+    texts = {name: value.get("string") for name, value in (published.get("attributes") or {}).items()}
+    address = texts.get(PCI_BUS_ID)
+    as_is = texts.get("kind") in AS_IS or address is None
+    return Target(published["name"], address, () if as_is else tuple(slices.members(published)) or (str(address),),
+                  uuid=texts.get("mdevUUID"), pcie_root=texts.get(f"{slices.STANDARD}/pcieRoot"))

@@ -1,0 +1,141 @@
+"""PCI functions between the host's drivers and vfio-pci, by driver_override, unbind and drivers_probe. Each step may be
+repeated, and is read back: the kernel takes a write and then does what it can."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+
+from outfitter.errors import Refused
+from outfitter.inventory import pci
+from outfitter.node.checkpoint import Before
+from outfitter.node.root import Root
+
+DEVICES = "/sys/bus/pci/devices"
+DRIVERS = "/sys/bus/pci/drivers"
+PROBE = "/sys/bus/pci/drivers_probe"
+# Drivers beside which VFIO takes a group of functions: those that do not use theirs.
+HARMLESS = ("pci-stub", "pcieport")
+
+
+def driver(root: Root, address: str) -> str | None:
+    end = root.link(f"{DEVICES}/{address}/driver")
+    return None if end is None else end.rpartition("/")[2]
+
+
+def hands_over(name: str | None) -> bool:
+    """Whether a driver is one that gives its function to a machine: vfio-pci, or a vendor's variant of it."""
+    return name is not None and (name == pci.VFIO or pci.VENDOR_VFIO.fullmatch(name) is not None)
+
+
+def look(root: Root, address: str) -> Before:
+    """A function as it is now. Refused: it is not there."""
+    ids = _ids(root, address)
+    if ids is None:
+        raise Refused(f"{address} is no longer on the bus")
+    return Before(address, ids, driver(root, address), _override(root, address))
+
+
+def group(root: Root, place: str) -> str | None:
+    """The number of the IOMMU group of a device in that folder."""
+    end = root.link(f"{place}/iommu_group")
+    return None if end is None else end.rpartition("/")[2]
+
+
+def obstacle(root: Root, addresses: Collection[str]) -> str | None:
+    """Why these functions cannot be handed over together: another of their IOMMU group that the host uses, or virtual functions
+    that would go with their driver."""
+    for address in addresses:
+        number = group(root, f"{DEVICES}/{address}")
+        for other in _neighbours(root, number) if number is not None else ():
+            name = driver(root, other)
+            if other in addresses or name is None or hands_over(name) or name in HARMLESS or _is_bridge(root, other):
+                continue
+            return (f"{address} is in IOMMU group {number} with {other}, which the host uses through {name}: only a whole "
+                    f"group can be handed over; list {other} in device_spec too, or free it from {name}")
+        virtual = [name for name in root.names(f"{DEVICES}/{address}") if name.startswith("virtfn")]
+        if virtual and not hands_over(driver(root, address)):
+            return (f"{address} has {len(virtual)} virtual functions, which would go when it is taken from "
+                    f"{driver(root, address) or 'the host'}: switch them off first (sriov_numvfs 0)")
+    return None
+
+
+def bind(root: Root, before: Before) -> None:
+    """The function is with vfio-pci, or with a driver that hands it over as well. Refused says what kept it."""
+    address = before.address
+    if _ids(root, address) != before.ids:
+        raise Refused(f"{address} is no longer the function {before.ids} that it was")
+    have = driver(root, address)
+    if hands_over(have):
+        return
+    if not root.exists(f"{DRIVERS}/{pci.VFIO}"):
+        raise Refused(f"{address} cannot be bound to {pci.VFIO}: the module is not loaded (modprobe {pci.VFIO})")
+    what = f"{address} could not be taken from {have}" if have else f"{address} could not be bound to {pci.VFIO}"
+    _write(root, f"{DEVICES}/{address}/driver_override", pci.VFIO, what)
+    if have is not None:
+        _write(root, f"{DRIVERS}/{have}/unbind", address, what)
+    _write(root, PROBE, address, what)
+    if (now := driver(root, address)) != pci.VFIO:
+        raise Refused(f"{address} is bound to {now or 'no driver'} after {pci.VFIO} was asked to take it; "
+                      "the kernel's log (dmesg) says why")
+
+
+def give_back(root: Root, before: Before) -> None:
+    """The function is reset and as it was before. One that is gone, or at whose address stands another card, is left alone.
+    Refused says what went wrong, and what state it is in."""
+    address = before.address
+    if _ids(root, address) != before.ids:
+        return
+    if hands_over(before.driver):  # whoever runs the host bound it, and keeps it so
+        if not hands_over(have := driver(root, address)):
+            raise Refused(f"{address} was bound to {before.driver} and is bound to {have or 'no driver'} now")
+        _reset(root, address)
+        return
+    what = f"{address} could not be given back to {before.driver or 'the host'}"
+    if _override(root, address) != before.override:
+        _write(root, f"{DEVICES}/{address}/driver_override", before.override or "\n", what)
+    have = driver(root, address)
+    if have is not None and have == before.driver:
+        return  # never taken, or back already
+    if hands_over(have):
+        _write(root, f"{DRIVERS}/{have}/unbind", address, what)
+        have = driver(root, address)
+    if have is None:
+        _reset(root, address)
+        if before.driver is not None:
+            _write(root, PROBE, address, what)
+    if (now := driver(root, address)) != before.driver:
+        raise Refused(f"{address} is bound to {now or 'no driver'}, and was bound to {before.driver or 'none'} before it was "
+                      "handed over")
+
+
+def _reset(root: Root, address: str) -> None:
+    path = f"{DEVICES}/{address}/reset"
+    if root.exists(path):
+        _write(root, path, "1", f"{address} could not be reset")
+
+
+def _write(root: Root, path: str, text: str, what: str) -> None:
+    try:
+        root.write(path, text)
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise Refused(f"{what}: writing {text.strip() or 'nothing'!r} to {path}: {reason}") from error
+
+
+def _ids(root: Root, address: str) -> str | None:
+    parts = [root.read(f"{DEVICES}/{address}/{name}") for name in ("vendor", "device")]
+    return ":".join(part.strip().removeprefix("0x") for part in parts if part) if all(parts) else None
+
+
+def _override(root: Root, address: str) -> str | None:
+    text = (root.read(f"{DEVICES}/{address}/driver_override") or "").strip()
+    return text if text not in ("", "(null)") else None
+
+
+def _neighbours(root: Root, number: str) -> Iterator[str]:
+    return (name for name in root.names(f"/sys/kernel/iommu_groups/{number}/devices") if pci.ADDRESS.fullmatch(name))
+
+
+def _is_bridge(root: Root, address: str) -> bool:
+    return (root.read(f"{DEVICES}/{address}/class") or "").startswith("0x06")
