@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 
 from outfitter import app
 from outfitter.api import kinds
+from outfitter.api.page import Page
 from outfitter.errors import NotFound
 from outfitter.inventory import config, simulate
 from outfitter.launcher.simulated import Simulated
@@ -97,7 +98,9 @@ class FatalFiles(MemoryFiles, Fatal):
 
 
 class FatalMortal(Mortal):
-    """A home that knows the machines of its hosts."""
+    """A home that knows the machines of its hosts, and to which drivers their devices belong."""
+
+    first: Mapping[str, str | None]
 
     def machines(self) -> list[tuple[str, ...]]:
         found = []
@@ -113,6 +116,13 @@ class FatalMortal(Mortal):
             for devices in self.machines():
                 self.broken += [f"write {self.writes}: a machine has {address}, which is with {name}" for address in devices
                                 if not vfio.hands_over(name := vfio.driver(host.station.root, address))]
+            page = self.peek(kinds.LEDGER_PAGE, host.name)
+            ready = {booking.device.device for booking in Page(page.object()).bookings
+                     if booking.state == "prepared"} if page is not None else set()
+            for address, name in self.first.items():
+                group = self.called[host.name][address.partition(".")[0] + ".0"]  # named after its first function
+                if vfio.driver(host.station.root, address) != name and group not in ready:
+                    self.broken.append(f"write {self.writes}: {address} is not with {name}, and nobody has it prepared")
 
 
 class Bound(World):
@@ -120,22 +130,21 @@ class Bound(World):
 
     home: FatalMortal
     parts: tuple[FatalKernel, FatalFiles, FatalFiles, FatalFiles]
-    first: dict[str, str | None]
 
     @classmethod
     async def begin(cls, vfs: int = 0, count: int = 1, *, fatal: tuple[int, When] | None = None, seed: int = 1) -> Bound:
         clock = ManualClock()
         [played] = simulate.parse(HOSTS).hosts
-        parts = FatalKernel(played.tree().entries), FatalFiles(), FatalFiles(), FatalFiles()
+        parts = FatalKernel(played.tree()), FatalFiles(), FatalFiles(), FatalFiles()
         host = replace(app.simulated_hosts([played], config=config.parse(SPEC))[0], tree=lambda: parts[0])
         home = FatalMortal(clock, [host], seed)
+        home.first = {address: parts[0].driver(address) for address in parts[0].names(vfio.DEVICES)}
         for part in parts:
             part.home = home
         home.hosts = [cls.refreshed(host, parts)]
         home.fatal = fatal
         world = cls(app.Embedded(home, home.hosts, clock=clock), "here", clock)
         world.home, world.parts = home, parts
-        world.first = {address: parts[0].driver(address) for address in parts[0].names(vfio.DEVICES)}
         async with world.as_user():
             await home.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
             await world.create(kinds.DEVICE_CLASS, "here", {"selectors": [{"cel": {
@@ -166,9 +175,9 @@ class Bound(World):
         assert cdi.names() == sorted(f"node.example.com-claim_{uid}.json" for uid in taken), picture
         assert {name.partition("/")[0] for name in metadata.names()} == set(taken), picture
         assert not page.quarantined, picture
-        now = {address: kernel.driver(address) for address in self.first}
+        now = {address: kernel.driver(address) for address in self.home.first}
         handed = {before.address for one in taken.values() for before in one.functions}
-        assert now == {address: "vfio-pci" if address in handed else name for address, name in self.first.items()}, picture
+        assert now == {address: "vfio-pci" if address in handed else name for address, name in self.home.first.items()}, picture
         running = {address for devices in self.home.machines() for address in devices}
         assert running <= handed, picture
         await self.check_books()

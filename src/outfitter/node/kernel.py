@@ -47,8 +47,12 @@ class Changes:
 
 
 class Kernel(MemoryTree):
-    def __init__(self, first: Mapping[str, Entry], changes: Changes | None = None) -> None:
-        super().__init__(first)
+    """`first` is the host as it was described, and stays as it is."""
+
+    def __init__(self, first: MemoryTree, changes: Changes | None = None) -> None:
+        # In the place of its own beginning: that a tree is sound was seen when it was made.
+        self._entries = dict(first._entries)
+        self._folders = {path: set(names) for path, names in first._folders.items()}
         self.faults: list[Fault] = []
         self.refuses: set[tuple[str, str]] = set()  # driver and address: it does not take that function
         self.busy: set[str] = set()  # addresses and UUIDs that a machine has open

@@ -33,7 +33,8 @@ def arrange(
              if entry.parent in (None, parent) and any(one.id == entry.type for one in types) for number in range(entry.count)}
     for entry in wanted:
         if not any(one.type == entry.type and entry.parent in (None, one.parent) for one in asked.values()) and entry.count:
-            yield f"no mediated device of type {entry.type} can be made: {entry.parent or 'nothing here'} has no such type"
+            where = f"{entry.parent} does not have" if entry.parent else "no parent on this host has"
+            yield f"mediated devices of type {entry.type} cannot be made: {where} that type"
     there = {one.uuid for one in found.mdevs}
     for one in checkpoint.made:
         if one.uuid in asked or one.uuid not in there:

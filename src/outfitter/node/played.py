@@ -13,7 +13,7 @@ from outfitter.node.files import Files
 from outfitter.node.kernel import Changes, Kernel
 
 FILE = "kernel.json"
-RECENT = 64  # hosts whose trees are kept, because they are likely to be asked for again
+RECENT = 256  # hosts whose trees are kept, because they are likely to be asked for again
 
 
 class PlayedRoot:
@@ -23,15 +23,19 @@ class PlayedRoot:
 
     @property
     def kernel(self) -> Kernel:
-        """The tree at this moment."""
+        """The tree at this moment, and from now on."""
         if self._kernel is None:
             text = self._files.read(FILE)
-            self._kernel = Kernel(self._first().entries, None if text is None else _changes(json.loads(text)))
+            self._kernel = Kernel(self._first(), None if text is None else _changes(json.loads(text)))
         self._recent[id(self)] = self
         self._recent.move_to_end(id(self))
         while len(self._recent) > RECENT:
             self._recent.popitem(last=False)[1]._kernel = None
         return self._kernel
+
+    def look(self) -> MemoryTree:
+        """The tree at this moment, for who reads all of it once."""
+        return self._first() if self._kernel is None and self._files.read(FILE) is None else self.kernel
 
     def write(self, path: str, text: str) -> None:
         kernel = self.kernel

@@ -1,0 +1,213 @@
+"""Prepare and release through the whole product: what a person reads when it does not work, what is quarantined, and what a
+start finds that was left."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from outfitter import app
+from outfitter.api import kinds
+from outfitter.api.page import Page
+from outfitter.errors import Refused
+from outfitter.inventory import config, simulate
+from outfitter.ledger import book
+from outfitter.node.checkpoint import Checkpoint
+from outfitter.node.host import Host
+from outfitter.node.kernel import Kernel
+from outfitter.node.played import PlayedRoot
+from outfitter.store.clock import ManualClock
+from outfitter.store.memory import Memory
+from outfitter.store.names import Names
+from tests.controllers.scene import Scene
+from tests.node.handing import BARE, GPU, NVME
+
+SSD, SPARE, GFX, SOUND = "0000:66:00.0", "0000:67:00.0", "0000:65:00.0", "0000:65:00.1"
+DISKS = "device_spec: [{vendor_id: 144d}]"
+ONCE = "device_spec: [{vendor_id: 144d, one_time_use: 'yes'}]\nreport_in_placement: true"
+
+
+def hosts(pci: str, spec: str = DISKS, data: Path | None = None) -> list[Host]:
+    played = simulate.parse(f"hosts: [{{name: node, pci: [{pci}]}}]").hosts
+    return app.simulated_hosts(played, data, config.parse(spec))
+
+
+@contextlib.asynccontextmanager
+async def running(served: list[Host], data: Path | None = None) -> AsyncIterator[Scene]:
+    clock = ManualClock()
+    async with app.embedded(hosts=served, data=data, clock=clock, names=Names(random.Random(1))) as product:
+        scene = Scene(product, "here", clock)
+        if await scene.find(kinds.NAMESPACE, "here") is None:
+            await product.store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
+            await scene.create(kinds.DEVICE_CLASS, "here", {"selectors": [{"cel": {
+                "expression": 'device.driver == "pci.outfitter.dev"'}}]})
+            await scene.template()
+        yield scene
+
+
+def played(scene: Scene) -> Kernel:
+    assert scene.host.station is not None
+    root = scene.host.station.root
+    assert isinstance(root, PlayedRoot)
+    return root.kernel
+
+
+async def page(scene: Scene) -> Page:
+    return await book.read(scene.store, "node")
+
+
+async def test_a_machine_takes_its_device_from_the_host_and_gives_it_back() -> None:
+    async with running(hosts(NVME)) as scene:
+        await scene.machine("blue")
+        await scene.running("blue")
+        assert played(scene).driver(SSD) == "vfio-pci"
+        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.empty()
+        assert played(scene).driver(SSD) == "nvme"
+        assert not (await page(scene)).quarantined
+
+
+async def test_what_cannot_be_handed_over_is_told_and_tried_again() -> None:
+    async with running(hosts(NVME)) as scene:
+        played(scene).refuses.add(("vfio-pci", SSD))
+        await scene.machine("blue")
+        why = "0000:66:00.0 is bound to no driver after vfio-pci was asked to take it; the kernel's log (dmesg) says why"
+
+        async def told() -> bool:
+            return why in await scene.events("FailedPrepareDevices")
+
+        await scene.reach(told, "the pod says why")
+        assert (await scene.pod("blue"))["status"]["message"] == why
+        assert not await scene.domains()
+        played(scene).refuses.clear()
+        await scene.running("blue")
+
+
+async def test_a_machine_that_never_starts_gives_everything_back() -> None:
+    async with running(hosts(NVME)) as scene:
+        played(scene).refuses.add(("vfio-pci", SSD))
+        await scene.machine("blue")
+
+        async def tried() -> bool:
+            return played(scene).driver(SSD) is None
+
+        await scene.reach(tried, "it was taken from its driver")
+        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.empty()
+        assert played(scene).driver(SSD) == "nvme"
+
+
+async def test_what_does_not_come_back_is_quarantined_and_given_to_nobody() -> None:
+    async with running(hosts(f"{NVME}, {BARE}")) as scene:
+        await scene.machine("blue")
+        await scene.running("blue")
+        [booking] = await scene.bookings()
+        assert booking.device.device == "pci-0000-66-00-0"
+        played(scene).refuses.add(("nvme", SSD))
+        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.empty()
+        [mark] = (await page(scene)).quarantined
+        assert (mark.device.device, mark.by) == ("pci-0000-66-00-0", "host node")
+        assert mark.reason == "0000:66:00.0 is bound to no driver, and was bound to nvme before it was handed over"
+        await scene.machine("green")
+        await scene.running("green")
+        assert [booking.device.device for booking in await scene.bookings()] == ["pci-0000-67-00-0"]
+
+
+async def test_a_device_for_one_use_comes_back_unclean() -> None:
+    async with running(hosts(NVME, ONCE)) as scene:
+        await scene.machine("blue")
+        await scene.running("blue")
+        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.empty()
+        found = await page(scene)
+        assert [mark.device.device for mark in found.unclean] == ["pci-0000-66-00-0"]
+        assert not found.quarantined
+        assert played(scene).driver(SSD) == "nvme"
+
+
+async def test_a_start_finds_everything_as_it_was_left(tmp_path: Path) -> None:
+    """With a folder: the machine runs on while outfitter does not, and its device stays its own."""
+    pci = f"{NVME}, {GPU}"
+    spec = "device_spec: [{vendor_id: 144d}, {vendor_id: 10de}]"
+    async with running(hosts(pci, spec, tmp_path), tmp_path) as scene:
+        await scene.machine("blue")
+        await scene.machine("green")
+        await scene.running("blue")
+        await scene.running("green")
+    files = tmp_path / "hosts" / "node"
+    assert len(list((files / "cdi").iterdir())) == 2
+    assert len(list((files / "metadata").rglob("*-metadata.json"))) == 2
+    async with running(hosts(pci, spec, tmp_path), tmp_path) as scene:
+        kernel = played(scene)
+        assert [kernel.driver(address) for address in (SSD, GFX, SOUND)] == ["vfio-pci"] * 3
+        await scene.running("blue")
+        await scene.check_books()
+        assert kernel.resets == []
+        for name in ("blue", "green"):
+            await scene.delete(kinds.INSTANCE, name)
+        await scene.empty()
+        assert [kernel.driver(address) for address in (SSD, GFX, SOUND)] == ["nvme", "nouveau", "snd_hda_intel"]
+    assert sorted(path.name for path in files.rglob("*") if path.is_file()) == ["checkpoint.json"]
+
+
+async def test_what_nobody_has_is_given_back_at_the_start(tmp_path: Path) -> None:
+    """The page was lost, or healed by somebody who saw no machine."""
+    async with running(hosts(NVME, data=tmp_path)) as scene:
+        await scene.machine("blue")
+        await scene.running("blue")
+    state = tmp_path / "hosts" / "node" / "state"
+    kept = (state / "checkpoint.json").read_text()
+    for path in (tmp_path / "domains" / "node").iterdir():
+        path.unlink()
+    served = hosts(NVME, data=tmp_path)
+    async with running(served) as scene:  # with books of its own, in which nothing is booked
+        assert played(scene).driver(SSD) == "nvme"
+        assert played(scene).resets == [SSD]
+    assert kept != (state / "checkpoint.json").read_text()
+
+
+async def test_what_a_machine_has_is_not_given_back_though_nobody_booked_it(tmp_path: Path) -> None:
+    async with running(hosts(NVME, data=tmp_path)) as scene:
+        await scene.machine("blue")
+        await scene.running("blue")
+        [domain] = await scene.domains()
+    served = hosts(NVME, data=tmp_path)
+    clock = ManualClock()
+    product = app.Embedded(Memory(clock=clock, names=Names(random.Random(2))), served, clock=clock)
+    await product.handover.start()
+    station = served[0].station
+    assert station is not None
+    assert len(station.checkpoint.taken) == 1
+    assert domain.devices == (SSD,)
+    assert station.root.link(f"/sys/bus/pci/devices/{SSD}/driver") == "/sys/bus/pci/drivers/vfio-pci"
+
+
+async def test_a_checkpoint_that_cannot_be_read_keeps_the_host_from_starting(tmp_path: Path) -> None:
+    served = hosts(NVME, data=tmp_path)
+    assert served[0].station is not None
+    served[0].station.state.write("checkpoint.json", '{"version": 7}')
+    with pytest.raises(Refused, match=r"host node does not start: .*checkpoint\.json has version 7"):
+        async with running(served):
+            pass
+
+
+async def test_a_page_that_lost_a_booking_is_seen_when_a_pod_goes() -> None:
+    async with running(hosts(NVME)) as scene:
+        await scene.machine("blue")
+        await scene.running("blue")
+        station = scene.host.station
+        assert station is not None
+        [domain] = await scene.domains()
+        await scene.host.hypervisor.stop(domain.uid)
+        await scene.store.delete(kinds.LEDGER_PAGE, "node")
+        await scene.delete(kinds.INSTANCE, "blue")
+
+        async def free() -> bool:
+            return Checkpoint(station.state, "node").taken == () and played(scene).driver(SSD) == "nvme"
+
+        await scene.reach(free, "the device is back with its driver")

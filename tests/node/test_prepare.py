@@ -1,0 +1,374 @@
+"""A device handed over and taken back on a kernel that is played: what is written, what is refused and why, what is left."""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+
+from outfitter.errors import Refused
+from outfitter.node.kernel import Kernel
+from outfitter.node.prepare import Wanted, prepare
+from outfitter.node.release import release
+from tests.node.handing import BARE, BOUND, EVERYTHING, GPU, NIC, NVME, Hand, captured, claim, kernel
+
+SSD, SPARE, CARD, GFX, SOUND, PF = ("0000:66:00.0", "0000:67:00.0", "0000:68:00.0", "0000:65:00.0", "0000:65:00.1",
+                                    "0000:3b:00.0")
+PCI = "/sys/bus/pci"
+
+
+def drivers(played: Kernel, *addresses: str) -> list[str | None]:
+    return [played.driver(address) for address in addresses]
+
+
+def test_what_is_written_and_in_which_order() -> None:
+    played = kernel(NVME)
+    hand = Hand(played)
+    hand.give(SSD)
+    there = [(f"{PCI}/devices/{SSD}/driver_override", "vfio-pci"), (f"{PCI}/drivers/nvme/unbind", SSD),
+             (f"{PCI}/drivers_probe", SSD)]
+    assert played.writes == there
+    assert drivers(played, SSD) == ["vfio-pci"]
+    hand.give(SSD)
+    hand.station = hand.fresh()
+    hand.give(SSD)
+    assert played.writes == there  # what is done is found done
+    assert hand.take() == {}
+    assert played.writes[3:] == [(f"{PCI}/devices/{SSD}/driver_override", ""), (f"{PCI}/drivers/vfio-pci/unbind", SSD),
+                                 (f"{PCI}/devices/{SSD}/reset", "1"), (f"{PCI}/drivers_probe", SSD)]
+    assert drivers(played, SSD) == ["nvme"]
+    assert not played.changes()
+    assert hand.take() == {}
+    assert len(played.writes) == 7
+
+
+@dataclass(frozen=True)
+class Way:
+    pci: str
+    address: str
+    before: dict[str, str | None]
+    resets: tuple[str, ...]
+
+
+WAYS = {
+    "a disk goes to vfio-pci and back": Way(NVME, SSD, {SSD: "nvme"}, (SSD,)),
+    "one without a driver has none again": Way(BARE, SPARE, {SPARE: None}, (SPARE,)),
+    "one that the operator bound stays bound": Way(BOUND, CARD, {CARD: "vfio-pci"}, (CARD,)),
+    "a whole group goes and comes": Way(GPU, GFX, {GFX: "nouveau", SOUND: "snd_hda_intel"}, (GFX, SOUND)),
+    "of a group only what is not bound is bound": Way(GPU.replace("snd_hda_intel", "vfio-pci"), GFX,
+                                                      {GFX: "nouveau", SOUND: "vfio-pci"}, (GFX, SOUND)),
+    "a virtual function of a card that stays": Way(NIC % 2, "0000:3b:01.0", {"0000:3b:01.0": "iavf", PF: "ice"},
+                                                   ("0000:3b:01.0",)),
+    "a vendor's own vfio driver hands it over": Way(NVME.replace("nvme", "mlx5_vfio_pci"), SSD, {SSD: "mlx5_vfio_pci"}, (SSD,)),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_there_and_back(name: str) -> None:
+    way = WAYS[name]
+    played = kernel(way.pci)
+    assert {address: played.driver(address) for address in way.before} == way.before
+    hand = Hand(played)
+    hand.give(way.address)
+    for address in hand.target(way.address).functions:
+        assert str(played.driver(address)).endswith(("vfio-pci", "vfio_pci"))
+    assert hand.take() == {}
+    assert {address: played.driver(address) for address in way.before} == way.before
+    assert tuple(played.resets) == way.resets
+    assert not played.changes()
+
+
+def test_a_real_host_that_was_captured() -> None:
+    """Its tree has what its scan asked for and no more, as a host may have less than the kernel of this year."""
+    played = captured("qemu-host.json")
+    hand = Hand(played, "device_spec: [{vendor_id: 1b36}, {vendor_id: '8086', product_id: 10ca}]")
+    addresses = ("0000:42:00.0", "0000:21:10.2", "0000:21:10.0")
+    assert drivers(played, *addresses) == ["nvme", None, "vfio-pci"]
+    given = hand.give(*addresses)
+    assert drivers(played, *addresses) == ["vfio-pci"] * 3
+    assert given.env == {"PCI_RESOURCE_GOLD_GPU": ",".join(addresses)}
+    assert hand.take() == {}
+    assert drivers(played, *addresses) == ["nvme", None, "vfio-pci"]
+
+
+# -- what is refused
+
+@dataclass(frozen=True)
+class Trouble:
+    pci: str
+    address: str
+    make: Callable[[Kernel], None]
+    says: str
+    spec: str = EVERYTHING
+
+
+def nothing(played: Kernel) -> None:
+    pass
+
+
+def unloaded(played: Kernel) -> None:
+    played._remove("/sys/bus/pci/drivers/vfio-pci")
+
+
+REFUSALS = {
+    "the host uses another of the group": Trouble(
+        GPU, GFX, nothing, f"{GFX} is in IOMMU group 7 with {SOUND}, which the host uses through snd_hda_intel: only a whole",
+        "device_spec: [{product_id: '2204'}, {product_id: 1aef}]"),
+    "virtual functions would go": Trouble(NIC % 2, PF, nothing, f"{PF} has 2 virtual functions, which would go"),
+    "vfio-pci is not loaded": Trouble(NVME, SSD, unloaded, "the module is not loaded (modprobe vfio-pci)"),
+    "its driver does not let go": Trouble(NVME, SSD, lambda k: k.fail("nvme/unbind", errno.EBUSY),
+                                          f"{SSD} could not be taken from nvme: writing '{SSD}' to {PCI}/drivers/nvme/unbind: "
+                                          "Device or resource busy"),
+    "vfio-pci does not take it": Trouble(NVME, SSD, lambda k: k.refuses.add(("vfio-pci", SSD)),
+                                         f"{SSD} is bound to no driver after vfio-pci was asked to take it"),
+    "the override cannot be written": Trouble(NVME, SSD, lambda k: k.fail("driver_override", errno.EACCES),
+                                              "Permission denied"),
+    "it is gone": Trouble(NVME, SSD, lambda k: k.vanish(SSD), f"{SSD} is no longer on the bus"),
+    "somebody else binds it and did not": Trouble(
+        NVME, SSD, nothing, f"device_spec says managed: no, and {SSD} (nvme) is not bound to vfio-pci; bind it",
+        "device_spec: [{vendor_id: 144d, managed: 'no'}]"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refused(name: str) -> None:
+    case = REFUSALS[name]
+    played = kernel(case.pci)
+    hand = Hand(played, case.spec)
+    target = hand.target(case.address)
+    if "another of the group" in name:  # the group grew since the host was looked at
+        target = replace(target, functions=(case.address,))
+    case.make(played)
+    with pytest.raises(Refused, match=re.escape(case.says)):
+        prepare(hand.station, claim(), [Wanted(target, "gpu")])
+    # Trying again once the trouble is over finishes it, and nothing is left in either case.
+    played.faults.clear()
+    played.refuses.clear()
+    assert release(hand.station, "uid-1") == {}
+    assert played.driver(case.address) == played.natural.get(case.address) or "gone" in name
+    assert hand.cdi.names() == hand.metadata.names() == []
+
+
+def test_a_refusal_before_anything_is_touched_writes_nothing() -> None:
+    for name in ("virtual functions would go", "somebody else binds it and did not", "vfio-pci is not loaded"):
+        case = REFUSALS[name]
+        played = kernel(case.pci)
+        case.make(played)
+        hand = Hand(played, case.spec)
+        with pytest.raises(Refused):
+            hand.give(case.address)
+        assert played.writes == []
+
+
+def test_a_second_try_goes_on_where_the_first_stopped() -> None:
+    played = kernel(NVME)
+    played.refuses.add(("vfio-pci", SSD))
+    hand = Hand(played)
+    with pytest.raises(Refused):
+        hand.give(SSD)
+    assert drivers(played, SSD) == [None]
+    played.refuses.clear()
+    hand.station = hand.fresh()
+    hand.give(SSD)
+    assert drivers(played, SSD) == ["vfio-pci"]
+    assert hand.take() == {}
+    assert drivers(played, SSD) == ["nvme"]  # and not none, as the second try found it
+
+
+def test_bridges_of_a_group_are_no_obstacle() -> None:
+    bridge = "{address: 0000:60:00.0, vendor: 8086, product: '2030', class: 060400, driver: pcieport, iommuGroup: 9}"
+    played = kernel(f"{bridge}, {NVME.replace('driver: nvme', 'driver: nvme, iommuGroup: 9')}")
+    Hand(played).give(SSD)
+    assert drivers(played, "0000:60:00.0", SSD) == ["pcieport", "vfio-pci"]
+
+
+def test_what_an_operator_binds_is_left_to_him() -> None:
+    played = kernel(BOUND)
+    hand = Hand(played, "device_spec: [{vendor_id: 10de, managed: 'no'}]")
+    hand.give(CARD)
+    assert hand.take() == {}
+    assert played.writes == [(f"{PCI}/devices/{CARD}/reset", "1")]
+
+
+# -- what does not come back
+
+def stolen(played: Kernel) -> None:
+    played.natural[SSD] = "stealer"
+    played._put(f"{PCI}/drivers/stealer", None)
+
+
+STUCK = {
+    "a driver that is not let go of": Trouble(NVME, SSD, lambda k: k.busy.add(SSD),
+                                              f"{SSD} could not be given back to nvme: writing '{SSD}' to "
+                                              f"{PCI}/drivers/vfio-pci/unbind: Device or resource busy"),
+    "a reset that fails": Trouble(NVME, SSD, lambda k: k.fail("reset", errno.EIO), f"{SSD} could not be reset: "),
+    "a driver that does not want it back": Trouble(NVME, SSD, lambda k: k.refuses.add(("nvme", SSD)),
+                                                   f"{SSD} is bound to no driver, and was bound to nvme before it was"),
+    "another driver that was faster": Trouble(NVME, SSD, stolen, f"{SSD} is bound to stealer, and was bound to nvme"),
+    "an operator's device that he took back": Trouble(BOUND, CARD, lambda k: k._leave(CARD),
+                                                      f"{CARD} was bound to vfio-pci and is bound to no driver now"),
+    "one of a group": Trouble(GPU, GFX, lambda k: k.refuses.add(("snd_hda_intel", SOUND)), f"{SOUND} is bound to no driver"),
+}
+
+
+@pytest.mark.parametrize("name", STUCK)
+def test_what_does_not_come_back_is_told(name: str) -> None:
+    case = STUCK[name]
+    played = kernel(case.pci)
+    hand = Hand(played)
+    device = hand.target(case.address).name
+    hand.give(case.address)
+    case.make(played)
+    [(who, why)] = hand.take().items()
+    assert who == device
+    assert case.says in why
+
+
+def test_what_cannot_be_reset_is_not() -> None:
+    played = kernel(NVME)
+    played.no_reset.add(SSD)
+    hand = Hand(played)
+    hand.give(SSD)
+    assert hand.take() == {}
+    assert (played.resets, drivers(played, SSD)) == ([], ["nvme"])
+
+
+def test_what_is_gone_needs_nothing() -> None:
+    played = kernel(f"{NVME}, {BARE}")
+    hand = Hand(played)
+    hand.give(SSD, SPARE)
+    played.vanish(SSD)
+    assert hand.take() == {}
+    assert drivers(played, SPARE) == [None]
+
+
+def test_another_card_at_the_address_is_left_alone() -> None:
+    """As after a start with another card in the slot: the checkpoint speaks of one that is no longer there."""
+    old, new = kernel(NVME), kernel(NVME.replace("a80a", "a80b"))
+    hand = Hand(old)
+    hand.give(SSD)
+    hand.kernel = new
+    hand.station = hand.fresh()
+    assert hand.take() == {}
+    assert (new.writes, drivers(new, SSD)) == ([], ["nvme"])
+
+
+def test_after_a_start_of_the_host_nothing_of_it_is_reset() -> None:
+    """Its drivers have everything again, and the checkpoint is older than that."""
+    hand = Hand(kernel(f"{NVME}, {GPU}"))
+    hand.give(SSD, GFX)
+    hand.kernel = fresh = kernel(f"{NVME}, {GPU}")
+    hand.station = hand.fresh()
+    assert hand.take() == {}
+    assert (fresh.writes, fresh.resets) == ([], [])
+
+
+# -- what a running machine has
+
+def test_a_running_machine_is_not_touched() -> None:
+    played = kernel(NVME)
+    hand = Hand(played)
+    hand.give(SSD)
+    before = list(played.writes)
+    with pytest.raises(Refused, match=f"is not taken back: a machine still has {SSD}"):
+        hand.take(running=(SSD,))
+    assert hand.cdi.names()  # not even the files
+    hand.station = hand.fresh()
+    hand.give(SSD, running=(SSD,))
+    assert played.writes == before
+
+
+def test_a_lost_checkpoint_and_a_running_machine() -> None:
+    """How the device was before is not known any more, so it is left with vfio-pci."""
+    played = kernel(NVME)
+    hand = Hand(played)
+    hand.give(SSD)
+    hand.state.remove("checkpoint.json")
+    hand.station = hand.fresh()
+    before = list(played.writes)
+    hand.give(SSD, running=(SSD,))
+    assert played.writes == before
+    assert hand.take() == {}
+    assert drivers(played, SSD) == ["vfio-pci"]
+
+
+def test_who_looks_on_touches_nothing_and_who_shares_goes_last() -> None:
+    played = kernel(NVME)
+    hand = Hand(played)
+    target = hand.target(SSD)
+    hand.give(SSD)
+    before = list(played.writes)
+    prepare(hand.station, claim("watch", uid="uid-2"), [Wanted(target, "all", looks_on=True)])
+    assert hand.take("uid-2") == {}
+    assert played.writes == before
+    prepare(hand.station, claim("part", uid="uid-3"), [Wanted(target, "part")])
+    assert hand.take() == {}
+    assert drivers(played, SSD) == ["vfio-pci"]  # the other one still has it
+
+
+# -- what others read
+
+def test_the_file_for_container_runtimes() -> None:
+    hand = Hand(kernel(f"{GPU}, {NVME}"))
+    given = hand.give(GFX, SSD)
+    [name] = hand.cdi.names()
+    assert name == "pci.outfitter.dev-claim_uid-1.json"
+    said = json.loads(hand.cdi.read(name) or "")
+    assert said == {
+        "cdiVersion": "0.6.0", "kind": "pci.outfitter.dev/device",
+        "devices": [
+            {"name": "uid-1-pci-0000-65-00-0",
+             "containerEdits": {"deviceNodes": [{"path": "/dev/vfio/7", "permissions": "rw"}]}},
+            {"name": "uid-1-pci-0000-66-00-0",
+             "containerEdits": {"deviceNodes": [{"path": "/dev/vfio/1", "permissions": "rw"}]}}],
+        "containerEdits": {
+            "env": [f"PCI_RESOURCE_GOLD_GPU={GFX},{SSD}"],
+            "deviceNodes": [{"path": "/dev/vfio/vfio", "permissions": "rw"}],
+            "mounts": [{"hostPath": "/uid-1/resourceclaims/gold", "options": ["ro", "bind"],
+                        "containerPath": "/var/run/kubernetes.io/dra-device-attributes/resourceclaims/gold"}]}}
+    assert given.cdi == ("pci.outfitter.dev/device=uid-1-pci-0000-65-00-0", "pci.outfitter.dev/device=uid-1-pci-0000-66-00-0")
+    hand.take()
+    assert hand.cdi.names() == hand.metadata.names() == []
+
+
+def test_metadata_for_launchers() -> None:
+    """Where KubeVirt looks, in the words that it reads: by the name of a claim, or by its name in the pod if it was made from a
+    template; one file for each request."""
+    hand = Hand(kernel(f"{GPU}, {NVME}, {BOUND}"))
+    wanted = [Wanted(hand.target(GFX), "gpu/large"), Wanted(hand.target(SSD), "disk"), Wanted(hand.target(CARD), "disk")]
+    made = claim("vm-x7", annotations={"resource.kubernetes.io/pod-claim-name": "hardware"})
+    prepare(hand.station, made, wanted)
+    base = "uid-1/resourceclaimtemplates/hardware"
+    assert hand.metadata.names() == [f"{base}/{request}/pci.outfitter.dev-metadata.json" for request in ("disk", "gpu")]
+    gpu, disk = (json.loads(hand.metadata.read(f"{base}/{request}/pci.outfitter.dev-metadata.json") or "")
+                 for request in ("gpu", "disk"))
+    assert gpu == {
+        "apiVersion": "metadata.resource.k8s.io/v1alpha1", "kind": "DeviceMetadata", "podClaimName": "hardware",
+        "metadata": {"name": "vm-x7", "namespace": "here", "uid": "uid-1", "generation": 1},
+        "requests": [{"name": "gpu/large", "devices": [{
+            "driver": "pci.outfitter.dev", "pool": "a", "name": "pci-0000-65-00-0",
+            "attributes": {"resource.kubernetes.io/pciBusID": {"string": GFX},
+                           "resource.kubernetes.io/pcieRoot": {"string": "pci0000:65"}}}]}]}
+    assert [device["name"] for device in disk["requests"][0]["devices"]] == ["pci-0000-66-00-0", "pci-0000-68-00-0"]
+
+
+def test_a_mediated_device_is_described_and_not_bound() -> None:
+    played = captured("qemu-host.json")
+    hand = Hand(played, "{}")
+    uuid = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001"
+    given = hand.give(uuid, to=claim("my.gold"), request="vgpu")
+    assert given.env == {"MDEV_PCI_RESOURCE_MY_GOLD_VGPU": uuid}
+    said = json.loads(hand.metadata.read("uid-1/resourceclaims/my.gold/vgpu/pci.outfitter.dev-metadata.json") or "")
+    assert said["requests"][0]["devices"][0]["attributes"] == {"mdevUUID": {"string": uuid}}
+    spec = json.loads(hand.cdi.read("pci.outfitter.dev-claim_uid-1.json") or "")
+    assert spec["devices"][0]["containerEdits"]["deviceNodes"][0]["path"] == "/dev/vfio/22"
+    target = hand.target(uuid)
+    assert hand.take() == {}
+    assert played.writes == []
+    played.write(f"/sys/bus/mdev/devices/{uuid}/remove", "1")
+    with pytest.raises(Refused, match=f"the mediated device {uuid} is no longer there"):
+        prepare(hand.station, claim(), [Wanted(target, "vgpu")])
