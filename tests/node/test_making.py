@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from outfitter import app
+from outfitter.api import kinds
 from outfitter.errors import Invalid
 from outfitter.inventory import config, scan, simulate
 from outfitter.inventory.config import Settings
@@ -149,6 +150,15 @@ async def test_what_is_made_is_offered(bench: Bench) -> None:
     await machine.start(foreign("theirs"))
     bare = replace(host, settings=config.parse("device_spec: [{vendor_id: 10de}]").default, hypervisor=machine)
     assert await start(bare) == {"pci-0000-65-00-0"}
+
+
+async def test_what_cannot_be_made_is_a_warning_of_the_host() -> None:
+    [played] = simulate.parse(VGPU).hosts
+    text = "device_spec: []\nsriov: [{address: 0000:3b:00.0, count: 9}]"
+    async with app.embedded(hosts=app.simulated_hosts([played], config=config.parse(text)), clock=ManualClock()) as product:
+        said = await product.store.get(kinds.HOST_INVENTORY, "a")
+    assert said["spec"]["warnings"] == [
+        "0000:3b:00.0 has 0 virtual functions, and 9 are asked for: it can have 8 at most"]
 
 
 MISTAKES = {

@@ -282,6 +282,19 @@ def test_a_running_machine_is_not_touched() -> None:
     assert played.writes == before
 
 
+def test_a_machine_whose_device_fell_off_the_bus_goes_on() -> None:
+    """It is the machine's own affair until it ends; a start in between does not complain."""
+    played = kernel(NVME)
+    hand = Hand(played)
+    target = hand.target(SSD)
+    hand.give(SSD)
+    played.vanish(SSD)
+    hand.station = hand.fresh()
+    prepare(hand.station, claim(), [Wanted(target, "gpu")], running=(SSD,))
+    with pytest.raises(Refused, match=f"{SSD} is no longer the function 144d:a80a that it was"):
+        prepare(hand.station, claim(), [Wanted(target, "gpu")])
+
+
 def test_a_lost_checkpoint_and_a_running_machine() -> None:
     """How the device was before is not known any more, so it is left with vfio-pci."""
     played = kernel(NVME)

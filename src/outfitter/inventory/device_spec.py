@@ -41,7 +41,7 @@ class Entry:
     traits: frozenset[str] = frozenset()  # as Placement knows them, without those that are added by themselves
     physical_network: str | None = None
     remote_managed: bool = False
-    managed: bool = True  # libvirt binds the device to its driver and back
+    managed: bool = True  # we bind it to vfio-pci and give it back; else somebody else did
     trusted: bool | None = None  # None, as for the next two: not written
     live_migratable: bool | None = None
     one_time_use: bool | None = None

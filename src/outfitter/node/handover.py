@@ -56,6 +56,8 @@ class Handover:
         wanted = []
         for result in results:
             if (target := known.get(str(result["device"]))) is None:
+                if any(one.device == result["device"] for one in station.checkpoint.of(key[1])):
+                    return None  # handed over before the start, and nothing more is to be done
                 raise Refused(f"{result['device']} is not known on {host.name} at the moment: it cannot be handed over")
             wanted.append(Wanted(target, str(result["request"]), bool(result.get("adminAccess"))))
         running = await _running(host)
@@ -121,8 +123,7 @@ class Handover:
             yield from mdev.arrange(station, settings.mdev, found, busy)
 
         try:
-            for trouble in await station.run(lambda: list(work())):
-                log.warning("%s: %s", host.name, trouble)
+            self._keeper.notes[host.name] = tuple(await station.run(lambda: list(work())))
         except OSError as error:
             raise Refused(f"host {host.name} does not start: {error}") from error
 

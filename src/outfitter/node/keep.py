@@ -85,6 +85,7 @@ class Keeper:
         self.locks = {host.name: asyncio.Lock() for host in hosts}  # whoever starts, ends or counts machines of a host has it
         self.once: dict[str, frozenset[str]] = defaultdict(frozenset)  # host -> devices that must be cleaned after their use
         self.targets: dict[str, Mapping[str, Target]] = defaultdict(dict)  # host -> its devices as they are handed over
+        self.notes: dict[str, tuple[str, ...]] = defaultdict(tuple)  # host -> what could not be made at its start
         self._said: dict[str, set[str]] = defaultdict(set)  # host -> warnings that were logged
         self._taints_kept: bool | None = None  # by the API server; None: not known yet
         self._left: dict[str, frozenset[str]] = {}  # host -> devices that only stay until they are free
@@ -198,7 +199,7 @@ class Keeper:
                   for booking in Page(healed.object).bookings if booking.counted and booking.device.driver == host.driver
                   for name in (booking.device.device,)])
         return Outlook(seen, healed, tuple(really), group, plan,
-                       (*map(str, found.warnings), *strange, *slices.unsaid(seen.offered)))
+                       (*self.notes[host.name], *map(str, found.warnings), *strange, *slices.unsaid(seen.offered)))
 
     async def _found(
         self, host: Host, page: Page, domains: Collection[Domain], known: Mapping[str, str]
