@@ -62,6 +62,7 @@ OURS = tuple(kind for kind in kinds.ALL if not kind.builtin)  # what a cluster m
 NORMAL = DEFAULT.scheduling
 CDI = "var/run/cdi"  # below a host's root: where container runtimes look for what we hand over
 METADATA = "var/run/outfitter/metadata"  # and what they show to launchers
+PATIENCE = 60.0  # seconds for which the kernel may think about one handover
 CLUSTER = "outfitter"  # the name in kubeconfigs that we write
 
 
@@ -94,7 +95,7 @@ def this_host(name: str, data: Path | None = None, root: Path = Path("/"), confi
     state = data / "hosts" / name if data else None
     station = Station(name, DRIVER, tree, state=FolderFiles(state / "state") if state else None,
                       cdi=FolderFiles(root / CDI, durable=False), metadata=FolderFiles(root / METADATA, durable=False),
-                      dev=str(root / "dev"), blocks=True)
+                      dev=str(root / "dev"), patience=PATIENCE)
     return Host(name, DRIVER, lambda: tree, Simulated(data / "domains" / name if data else None), capacity, {},
                 simulated=False, settings=settings, station=station)
 

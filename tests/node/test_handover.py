@@ -4,7 +4,9 @@ start finds that was left."""
 from __future__ import annotations
 
 import contextlib
+import json
 import random
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,19 +16,26 @@ from outfitter import app
 from outfitter.api import kinds
 from outfitter.api.page import Page
 from outfitter.errors import Refused
-from outfitter.inventory import config, simulate
+from outfitter.inventory import config, scan, simulate, survey
+from outfitter.inventory.tree import MemoryTree
 from outfitter.ledger import book
+from outfitter.node import targets
 from outfitter.node.checkpoint import Checkpoint
+from outfitter.node.files import FolderFiles
 from outfitter.node.host import Host
 from outfitter.node.kernel import Kernel
 from outfitter.node.played import PlayedRoot
+from outfitter.node.prepare import Wanted, prepare
+from outfitter.node.release import release
+from outfitter.node.station import Station
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Memory
 from outfitter.store.names import Names
 from tests.controllers.scene import Scene
-from tests.node.handing import BARE, GPU, NVME
+from tests.node.handing import BARE, BOUND, GPU, NVME, claim
+from tests.node.test_kernel import folder
 
-SSD, SPARE, GFX, SOUND = "0000:66:00.0", "0000:67:00.0", "0000:65:00.0", "0000:65:00.1"
+SSD, CARD, GFX, SOUND = "0000:66:00.0", "0000:68:00.0", "0000:65:00.0", "0000:65:00.1"
 DISKS = "device_spec: [{vendor_id: 144d}]"
 ONCE = "device_spec: [{vendor_id: 144d, one_time_use: 'yes'}]\nreport_in_placement: true"
 
@@ -194,6 +203,54 @@ async def test_a_checkpoint_that_cannot_be_read_keeps_the_host_from_starting(tmp
     with pytest.raises(Refused, match=r"host node does not start: .*checkpoint\.json has version 7"):
         async with running(served):
             pass
+
+
+async def test_a_kernel_that_does_not_answer_is_told_and_not_asked_twice() -> None:
+    """As when a driver waits for whoever has the device open."""
+    go, asked = threading.Event(), list[str]()
+    station = Station("node", "pci.outfitter.dev", Kernel(MemoryTree({})), patience=0.02)
+
+    def slow() -> str:
+        asked.append("again")
+        go.wait(10)
+        return "done"
+
+    for _ in range(3):
+        with pytest.raises(Refused, match="the kernel of node has not answered a write for more than 0 s"):
+            await station.run(slow)
+    assert asked == ["again"]
+    go.set()
+    assert station._slow is not None
+    await station._slow
+    assert await station.run(slow) == "done"
+
+
+async def test_a_real_host_writes_below_its_root_alone(tmp_path: Path) -> None:
+    """A folder in the place of a machine: its attributes can be written and do nothing, so nothing is believed to be done."""
+    root, data = tmp_path / "root", tmp_path / "data"
+    tree = folder(simulate.parse(f"hosts: [{{name: node, pci: [{NVME}, {BOUND}]}}]").hosts[0].tree(), root)
+    for path in ("drivers_probe", "drivers/nvme/unbind", f"devices/{CARD}/reset"):
+        (root / "sys/bus/pci" / path).write_text("")
+    (root / "sys/bus/pci/drivers/vfio-pci").mkdir(exist_ok=True)
+    host = app.this_host("node", data, root, config.parse("device_spec: [{vendor_id: 10de}, {vendor_id: 144d}]"))
+    assert host is not None
+    station = host.station
+    assert station is not None
+    seen = survey.survey("node", host.settings, scan.scan(tree))
+    known = targets.of(seen)
+    with pytest.raises(Refused, match=f"{SSD} is bound to nvme after vfio-pci was asked to take it"):
+        await station.run(lambda: prepare(station, claim(), [Wanted(known[seen.names[SSD]], "gpu")]))
+    assert (root / "sys/bus/pci/drivers/nvme/unbind").read_text() == SSD
+    made = claim("mine", uid="uid-2")
+    given = await station.run(lambda: prepare(station, made, [Wanted(known[seen.names[CARD]], "gpu")]))
+    assert given.metadata == str(root / "var/run/outfitter/metadata/uid-2")
+    said = json.loads((root / "var/run/cdi/pci.outfitter.dev-claim_uid-2.json").read_text())
+    assert said["containerEdits"]["deviceNodes"] == [
+        {"path": "/dev/vfio/vfio", "hostPath": str(root / "dev/vfio/vfio"), "permissions": "rw"}]
+    assert len(Checkpoint(FolderFiles(data / "hosts/node/state"), "node").taken) == 2
+    assert await station.run(lambda: release(station, "uid-2")) == {}
+    assert (root / f"sys/bus/pci/devices/{CARD}/reset").read_text() == "1"
+    assert [path for path in (root / "var").rglob("*") if path.is_file()] == []
 
 
 async def test_a_page_that_lost_a_booking_is_seen_when_a_pod_goes() -> None:

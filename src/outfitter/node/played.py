@@ -13,7 +13,7 @@ from outfitter.node.files import Files
 from outfitter.node.kernel import Changes, Kernel
 
 FILE = "kernel.json"
-RECENT = 256  # hosts whose trees are kept, because they are likely to be asked for again
+RECENT = 512  # hosts whose trees are kept, because they are likely to be asked for again
 
 
 class PlayedRoot:

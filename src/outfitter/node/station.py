@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable
 from typing import TypeVar
 
+from outfitter.errors import Refused
 from outfitter.node.checkpoint import Checkpoint
 from outfitter.node.files import Files, MemoryFiles
 from outfitter.node.root import Root
@@ -26,12 +27,13 @@ class Station:
         cdi: Files | None = None,
         metadata: Files | None = None,
         dev: str = "/dev",
-        blocks: bool = False,
+        patience: float | None = None,
     ) -> None:
         """`state` has the checkpoint, `cdi` the files that container runtimes read, `metadata` those that launchers do: what is
-        left out is kept in memory. `dev` is the folder of device nodes as runtimes see it. With `blocks` the kernel may make
-        whoever writes wait."""
-        self.host, self.driver, self.root, self.dev, self._blocks = host, driver, root, dev, blocks
+        left out is kept in memory. `dev` is the folder of device nodes as runtimes see it. `patience`: the kernel may
+        make whoever writes wait, and we do so for at most that many seconds; None: it answers at once."""
+        self.host, self.driver, self.root, self.dev, self._patience = host, driver, root, dev, patience
+        self._slow: asyncio.Task[object] | None = None  # what the kernel has not answered yet
         self.state, self.cdi, self.metadata = state or MemoryFiles(), cdi or MemoryFiles(), metadata or MemoryFiles()
 
     @functools.cached_property
@@ -44,5 +46,20 @@ class Station:
         await self.run(lambda: self.checkpoint)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Do something that writes to the host."""
-        return await asyncio.to_thread(work) if self._blocks else work()
+        """Do something that writes to the host. Refused: the kernel does not answer; it was not stopped, and until it is over
+        nothing else is begun here."""
+        if self._patience is None:
+            return work()
+        if self._slow is not None and not self._slow.done():
+            raise self._waits()
+        task = asyncio.ensure_future(asyncio.to_thread(work))
+        done, _ = await asyncio.wait({task}, timeout=self._patience)
+        if done:
+            return task.result()
+        self._slow = task
+        task.add_done_callback(lambda over: over.exception())  # it is done again, and says then what is wrong
+        raise self._waits()
+
+    def _waits(self) -> Refused:
+        return Refused(f"the kernel of {self.host} has not answered a write for more than {self._patience:.0f} s: a driver "
+                       "waits for somebody who still has a device open (dmesg names it)")
