@@ -1,12 +1,14 @@
 """kill -9 of the whole product at any moment: what was acknowledged is there, nothing is given twice, and all of it settles.
 
 Three devices, more machines than that, several clients that create and delete. After each kill the same data is started
-again and must come to rest with every device in use, and the claims, the pages and the domains telling the same story."""
+again and must come to rest with every device in use, and the claims, the pages, the domains, the host's checkpoint and the
+drivers of its devices telling the same story."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
 import time
 from collections.abc import AsyncIterator
@@ -24,6 +26,14 @@ from tests.e2e.process import EXAMPLE, POLL, Up
 DEVICES = 3
 CLIENTS = 3
 NAMES = 3  # of each client: nine machines for three devices
+HOST = f"""
+hosts:
+- name: node
+  pci:
+  - {{address: 0000:3b:00.0, vendor: 8086, product: 1592, class: 020000, driver: ice,
+     vfs: {{count: {DEVICES}, product: 1889, driver: iavf}}}}
+"""
+CONFIG = "device_spec: [{vendor_id: 8086, product_id: 1889}]"  # so each is taken from its driver, and given back
 SETTLE = 30.0  # seconds until everything must have come to rest
 
 
@@ -90,6 +100,8 @@ class World:
     claims: list[Object]
     pages: list[Object]
     domains: dict[str, str]  # uid -> XML
+    taken: list[tuple[str, str]]  # device and holder's uid of what the host's checkpoint says
+    bound: list[str]  # addresses that the host handed to vfio-pci
 
     @property
     def running(self) -> dict[str, Object]:
@@ -125,6 +137,10 @@ class World:
             return f"bookings are {states}"
         if self.domains.keys() != self.running.keys():
             return f"domains {sorted(self.domains)} are not the machines {sorted(self.running)}"
+        if self.taken != self.booked:
+            return f"pages say {self.booked}, the checkpoint says {self.taken}"
+        if self.bound != sorted(map(_address, self.running.values())):
+            return f"{self.bound} are with vfio-pci, and machines have {sorted(map(_address, self.running.values()))}"
         return ""
 
 
@@ -135,7 +151,19 @@ async def _world(store: Kube, up: Up) -> World:
     instances, pods, claims, pages = [await everything(kind) for kind in (
         kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM, kinds.LEDGER_PAGE)]
     domains = {name.partition("_")[0]: xml for name, xml in up.domains().items()}
-    return World({obj["metadata"]["name"]: obj for obj in instances}, pods, claims, pages, domains)
+    host = up.data / "hosts" / "node"
+    taken = sorted((one["device"], one["uid"]) for one in _read(host / "state" / "checkpoint.json").get("taken", ()))
+    bound = sorted(path.split("/")[-2] for path, entry in _read(host / "kernel" / "kernel.json").get("new", {}).items()
+                   if path.endswith("/driver") and entry["l"].endswith("/vfio-pci"))
+    return World({obj["metadata"]["name"]: obj for obj in instances}, pods, claims, pages, domains, taken, bound)
+
+
+def _read(path: Path) -> Object:
+    """A file of the host; nothing in it if it is not there (any more)."""
+    with contextlib.suppress(FileNotFoundError):
+        found: Object = json.loads(path.read_text())
+        return found
+    return {}
 
 
 def _never(world: World) -> None:
@@ -221,11 +249,14 @@ async def _story(up: Up, rounds: int, seed: int) -> list[float]:
             await store.delete(kinds.INSTANCE, name, "default")
         world = await _settled(store, up)
         assert (world.instances, world.pods, world.claims, world.booked, world.domains) == ({}, [], [], [], {})
+    assert not _read(up.data / "hosts" / "node" / "kernel" / "kernel.json"), "the host is not as it was"
     return starts
 
 
 def _run(tmp_path: Path, rounds: int, seed: int) -> None:
-    with Up(tmp_path / "data", simulate=f"1x{DEVICES}") as up:
+    (tmp_path / "hosts.yaml").write_text(HOST)
+    (tmp_path / "outfitter.yaml").write_text(CONFIG)
+    with Up(tmp_path / "data", "--config", str(tmp_path / "outfitter.yaml"), simulate=str(tmp_path / "hosts.yaml")) as up:
         up.ok("apply", "-f", str(EXAMPLE / "1-class.yaml"))
         starts = asyncio.run(_story(up, rounds, seed))
         print(f"{rounds + 1} starts took {min(starts):.2f} to {max(starts):.2f} s")
