@@ -27,6 +27,13 @@ T = TypeVar("T")
 When = Literal["before", "after"]
 
 
+def _names(host: Host) -> dict[str, str]:
+    """Under which name each function is offered: that of the first of those that travel together."""
+    first: dict[int | str, str] = {}
+    return {device.address: first.setdefault(device.address if device.iommu_group is None else device.iommu_group, device.name)
+            for device in sorted(scan.scan(host.tree()).devices, key=lambda device: device.address)}
+
+
 class Mortal(Memory):
     """A home that holds its writer still at a chosen write, for ever: whoever waits for it is as good as dead. After each write
     the books are looked at."""
@@ -39,7 +46,7 @@ class Mortal(Memory):
         self.dead = asyncio.Event()
         self.ours = False  # the test writes, not the product
         self.broken: list[str] = []  # promises that were not kept, as they were found
-        self.called = {host.name: {device.address: device.name for device in scan.scan(host.tree()).devices} for host in hosts}
+        self.called = {host.name: _names(host) for host in hosts}
 
     async def write(self, work: Callable[[Draft], T], *, dry_run: bool = False, by: base.By = base.OURSELVES) -> T:
         if self.ours:
@@ -67,13 +74,13 @@ class Mortal(Memory):
         for record in self.shelf(kinds.LEDGER_PAGE).records.values():
             self._once([str(booking.device) for booking in Page(record.object()).bookings], "booked twice")
         for host in self.hosts:
-            used = [self.called[host.name][address] for domain in (await host.hypervisor.domains()).values()
-                    for address in domain.devices]
+            used = [address for domain in (await host.hypervisor.domains()).values() for address in domain.devices]
             self._once(used, "in two domains")
             page = self.peek(kinds.LEDGER_PAGE, host.name)
             bookings = Page(page.object()).bookings if page is not None else ()
             ready = {booking.device.device for booking in bookings if booking.state == "prepared"}
-            self.broken += [f"write {self.writes}: {name} is used and not prepared" for name in set(used) - ready]
+            self.broken += [f"write {self.writes}: {name} is used and not prepared"
+                            for name in {self.called[host.name][address] for address in used} - ready]
 
     def _once(self, devices: Sequence[str], what: str) -> None:
         """Noted, not raised: the controllers would take an error for their own and try again."""
