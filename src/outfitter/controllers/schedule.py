@@ -33,6 +33,7 @@ from outfitter.store.queue import Queue
 
 log = logging.getLogger(__name__)
 SCHEDULER = "default-scheduler"
+EVERYBODY = "*"  # a key that stands for all pods that wait
 TOGETHER = 64  # pods in one commit
 SHUNNED = 60.0  # seconds for which a host is left out whose devices could not be made ready for a pod
 
@@ -74,7 +75,7 @@ class Schedule:
         pods.on_change(self._note)
         enqueue_on_change(pods, self.queue, lambda pod: [key_of(pod)] if _waits(pod) else [])
         for informer in (claims, self._classes, slices, pages, nodes, rules):
-            enqueue_on_change(informer, self.queue, self._everybody)
+            enqueue_on_change(informer, self.queue, lambda _: [EVERYBODY])
 
     # -- what is known
 
@@ -115,12 +116,12 @@ class Schedule:
             self._arrivals.pop(uid, None)
             self._shunned.pop(uid, None)
             if self._preset.pop(key, None) is not None:  # what was kept for it is anybody's
-                for other in self._everybody({}):
-                    self.queue.add(other)
+                self.queue.add(EVERYBODY)
 
-    def _everybody(self, _: Object) -> list[str]:
-        """All who wait, the first to come first."""
-        return [key_of(pod) for pod in self._ordered([pod for pod in self._informed.items() if _waits(pod)])]
+    def _wake(self) -> None:
+        """All who wait, the first to come first. However much news there was, they are woken once."""
+        for pod in self._ordered([pod for pod in self._informed.items() if _waits(pod)]):
+            self.queue.add(key_of(pod))
 
     def _ordered(self, pods: Sequence[Object]) -> list[Object]:
         return sorted(pods, key=lambda pod: (
@@ -133,7 +134,12 @@ class Schedule:
 
     async def reconcile(self, key: str) -> float | None:
         async with self._one:
+            if key == EVERYBODY:
+                self._wake()
+                return None
             others = self.queue.more(TOGETHER - 1)
+            if EVERYBODY in others:
+                self._wake()
             try:
                 outcome = await self._batch([key, *others])
             except Exception:
