@@ -19,6 +19,7 @@ import yaml
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.errors import BadRequest, Refused, Unavailable
+from outfitter.faces import scalars
 from outfitter.store import kubeconfig as configs
 from outfitter.store.clock import SystemClock
 from outfitter.store.kube import Kube
@@ -126,13 +127,9 @@ def documents(names: Iterable[str]) -> list[tuple[Kind, Object, str]]:
     return out
 
 
+@scalars.as_kubectl
 class _Loader(yaml.SafeLoader):
-    """Values that JSON has, and no others: a date stays text, and a key may stand only once."""
-
-    yaml_implicit_resolvers = {  # noqa: RUF012  # PyYAML looks for it here
-        letter: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-        for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
+    """A key may stand only once, and is plain text."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()

@@ -14,6 +14,7 @@ import msgspec
 import yaml
 
 from outfitter.errors import BadRequest, NotAcceptable, TooLarge, Unsupported
+from outfitter.faces import scalars
 from outfitter.faces.kube import protobuf
 
 MAX_BODY = 3 << 20  # bytes, as kube-apiserver
@@ -119,13 +120,9 @@ def _repeated(value: Any, path: str) -> Iterator[str]:
             yield from _repeated(inner, f"{path}[{place}]")
 
 
+@scalars.as_kubectl
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml where it is there
-    """Plain values only: a date stays text, as in JSON."""
-
-    yaml_implicit_resolvers = {  # noqa: RUF012  # PyYAML looks for it here
-        letter: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-        for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
+    """Plain values only, as in JSON."""
 
 
 def from_yaml(data: bytes) -> Body:
