@@ -171,6 +171,13 @@ REFUSED: dict[str, tuple[Kind, Object, list[tuple[str, str]]]] = {
     "a slice that cannot be read": (
         kinds.RESOURCE_SLICE, {"metadata": {"name": "x"}, "spec": {"devices": [{}]}},
         [("spec.driver", "Required value"), ("spec.pool", "Required value"), ("spec.devices[0].name", "Required value")]),
+    "a slice with values that no selector could read": (
+        kinds.RESOURCE_SLICE, {"metadata": {"name": "x"}, "spec": {"driver": "d", "pool": {"name": "p"}, "devices": [
+            {"name": "a", "attributes": {"pciAddress": {"string": 60.0}}}, {"name": "b", "attributes": {"ok": {"int": 3}}},
+            {"name": "c", "attributes": {"two": {"int": 3, "bool": True}}}, {"name": "d", "capacity": {"m": {"value": "x"}}},
+        ]}}, [("spec.devices[0].attributes[pciAddress].string", "Invalid value: 60.0 is not a string"),
+              ("spec.devices[2].attributes[two]", "Invalid value: exactly one of int, bool"),
+              ("spec.devices[3].capacity[m].value", "Invalid value: 'x' is not a quantity")]),
     "a slice without a spec": (kinds.RESOURCE_SLICE, {"metadata": {"name": "x"}}, [("spec", "Required value")]),
 }
 

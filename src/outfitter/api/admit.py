@@ -131,6 +131,7 @@ CHECKS: Mapping[Kind, Check] = {
     kinds.DEVICE_TAINT_RULE: resources.taint_rule,
     kinds.RESOURCE_CLAIM: resources.claim,
     kinds.RESOURCE_CLAIM_TEMPLATE: resources.claim_template,
+    kinds.RESOURCE_SLICE: resources.resource_slice,
     kinds.KUBEVIRT: kubevirt.check,
 }
 # Checks that depend on what the KubeVirt object says. They are for what is new: a machine that was let in stays, whatever

@@ -7,6 +7,7 @@ from typing import Any
 
 from outfitter import cel
 from outfitter.api.validate import names
+from outfitter.cel import device
 from outfitter.errors import Cause, Invalid
 
 MODES = ("ExactCount", "All")
@@ -40,6 +41,19 @@ def taint_rule(obj: Mapping[str, Any]) -> Iterator[Cause]:
     elif taint["effect"] not in EFFECTS:
         yield Cause("spec.taint.effect", f'Unsupported value: "{taint["effect"]}": supported values: '
                                          + ", ".join(f'"{effect}"' for effect in EFFECTS), "FieldValueNotSupported")
+
+
+def resource_slice(obj: Mapping[str, Any]) -> Iterator[Cause]:
+    """What no selector could read would keep claims from every device of the pool."""
+    spec = _spec(obj)
+    for index, one in enumerate(spec.get("devices") or ()):
+        if device.readable(one):
+            continue
+        try:
+            cel.Device.from_slice(str(spec.get("driver")), one)
+        except Invalid as error:
+            yield from (Cause(f"spec.devices[{index}].{cause.field}", f"Invalid value: {cause.message}")
+                        for cause in error.causes)
 
 
 def unchanged_spec(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[Cause]:
