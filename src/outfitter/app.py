@@ -78,7 +78,8 @@ def simulated_hosts(hosts: Sequence[SimulatedHost], data: Path | None = None, co
         root = PlayedRoot(host.tree, files("kernel"), recent)
         station = Station(host.name, host.publisher, root, state=files("state"), cdi=files("cdi"), metadata=files("metadata"))
         return Host(host.name, host.publisher, root.look, Simulated(data / "domains" / host.name if data else None),
-                    host.capacity(), host.labels, simulated=True, settings=config.of(host.name), station=station)
+                    host.capacity(), host.labels, simulated=True, settings=config.of(host.name), station=station,
+                    guises=host.guises)
 
     return [played(host) for host in hosts]
 

@@ -31,6 +31,25 @@ def one_pci(*functions: str, more: str = "") -> str:
 OK = "address: 0000:3b:00.0, vendor: 8086, product: 1592"
 
 WRONG = {
+    "a published name in capitals": (one_pci(OK + ", published: {name: GPU}"), "hosts[0].pci[0].published.name", "gpu-0"),
+    "a published name twice": (one_pci(OK + ", published: {name: a}", OK.replace("3b", "3c") + ", published: {name: a}"),
+                               "hosts[0].pci[1].published.name", "hosts[0].pci[0].published.name"),
+    "an unknown key of what is published": (one_pci(OK + ", published: {nam: a}"), "hosts[0].pci[0].published.nam", "name?"),
+    "attributes that are a list": (one_pci(OK + ", published: {attributes: [1]}"), "hosts[0].pci[0].published.attributes",
+                                   "mapping"),
+    "an attribute without a type": (one_pci(OK + ", published: {attributes: {type: gpu}}"),
+                                    "hosts[0].pci[0].published.attributes.type", "{string: ...}"),
+    "an attribute of a strange type": (one_pci(OK + ", published: {attributes: {type: {text: gpu}}}"),
+                                       "hosts[0].pci[0].published.attributes.type", "{string: ...}"),
+    "an attribute of another type": (one_pci(OK + ", published: {attributes: {index: {int: many}}}"),
+                                     "hosts[0].pci[0].published.attributes.index", "{int: ...}"),
+    "an attribute whose version is none": (one_pci(OK + ", published: {attributes: {driverVersion: {version: 1.0}}}"),
+                                           "hosts[0].pci[0].published.attributes.driverVersion", "{version: ...}"),
+    "an attribute with a strange name": (one_pci(OK + ", published: {attributes: {a-b: {int: 1}}}"),
+                                         "hosts[0].pci[0].published.attributes.a-b", "example.com/model"),
+    "too many attributes": (
+        one_pci(OK + f", published: {{attributes: {{{', '.join(f'a{i}: {{int: 1}}' for i in range(13))}}}}}"),
+        "hosts[0].pci[0].published.attributes", "room for 12"),
     "no file": ("", "hosts", "missing"),
     "no hosts": ("hosts: []", "hosts", "at least one"),
     "hosts is no list": ("hosts: 7", "hosts", "list"),

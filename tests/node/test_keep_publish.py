@@ -246,3 +246,29 @@ async def test_a_start_never_lifts_a_mark_where_taints_are_dropped() -> None:
     revision = bench.store.revision
     await bench.start(three)
     assert bench.store.revision == revision
+
+
+async def test_a_host_that_plays_another_driver_has_its_names_and_attributes(bench: Bench) -> None:
+    """Also when it looks again while a machine has the device, and when the device leaves the bus."""
+    says = ("published: {name: gpu-0, attributes: {type: {string: gpu}, index: {int: 0}, shared: {bool: false}, "
+            "fw: {version: 1.0.0}, kind: {string: toaster}, productName: {string: A1}}}")
+    card = host(f"{{address: 0000:65:00.0, vendor: 10de, product: 2236, {says}}}, {NIC % 1}", driver="gpu.example.com")
+    assert await bench.start(card) == 2
+    [part] = (await bench.store.list(kinds.RESOURCE_SLICE)).items
+    gpu, nic = sorted(part["spec"]["devices"], key=lambda device: str(device["name"]))
+    assert (part["spec"]["driver"], gpu["name"], nic["name"]) == ("gpu.example.com", "gpu-0", VF0)
+    wanted = {"type": {"string": "gpu"}, "index": {"int": 0}, "shared": {"bool": False}, "fw": {"version": "1.0.0"},
+              "kind": {"string": "PCI"}, "productName": {"string": "A1"},
+              "resource.kubernetes.io/pciBusID": {"string": "0000:65:00.0"}}
+    assert wanted.items() <= gpu["attributes"].items(), "what the host shows stays"
+    assert "type" not in nic["attributes"]
+
+    await book.book(bench.store, "a", [Booking(card.device("gpu-0"), Holder("Consumer", "", "c", "u1"), "", "booked", NOW)])
+    revision = bench.store.revision
+    assert await bench.start(card) == 2
+    assert bench.store.revision == revision, "nothing is news"
+    await bench.keeper(replace(card, tree=lambda: MemoryTree({}))).start()
+    [part] = (await bench.store.list(kinds.RESOURCE_SLICE)).items
+    [gone] = part["spec"]["devices"]
+    assert (gone["name"], gone["attributes"]) == ("gpu-0", gpu["attributes"])
+    assert [taint["key"] for taint in gone["taints"]] == ["outfitter.dev/vanished"]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from outfitter.inventory import pci, sysfs
+from outfitter.inventory.guise import Guise
 from outfitter.inventory.tree import MemoryTree
 
 DEFAULT_PUBLISHER = "pci.outfitter.dev"
@@ -70,6 +71,7 @@ class PciFunction:
     interface: str | None
     vfs: VirtualFunctions | None
     mdev_types: tuple[MdevType, ...]
+    guise: Guise | None = None  # in which its driver publishes it; None: as what it is
 
     def vf_addresses(self) -> Iterator[str]:
         if self.vfs is not None:
@@ -122,6 +124,11 @@ class SimulatedHost:
     def labels(self) -> dict[str, str]:
         """Labels for its Node object."""
         return dict(self.label_pairs)
+
+    @property
+    def guises(self) -> dict[str, Guise]:
+        """Address -> the guise in which that function is published."""
+        return {function.address: function.guise for function in self.hardware.pci if function.guise is not None}
 
     def capacity(self) -> dict[str, str]:
         """What its Node object says it has, as Kubernetes quantities."""

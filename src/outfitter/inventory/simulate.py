@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from outfitter import errors
-from outfitter.inventory import cpulist, pci
+from outfitter.inventory import cpulist, guise, pci
 from outfitter.inventory.fields import Reader, Section
 from outfitter.inventory.host import (
     DEFAULT_PUBLISHER,
@@ -35,9 +35,10 @@ KEYS: dict[str, tuple[str, ...]] = {
     "hosts": ("name", "count", "publisher", "labels", "cpus", "memory", "numa", "pci", "nics", "bridges"),
     "numa": ("id", "cpus", "memory", "socket"),
     "pci": ("address", "vendor", "product", "class", "revision", "driver", "numa", "pcieRoot", "iommuGroup", "serial",
-            "interface", "vfs", "mdevTypes"),
+            "interface", "vfs", "mdevTypes", "published"),
     "vfs": ("count", "total", "product", "driver", "offset", "stride", "iommuGroups", "interfaces"),
     "mdevTypes": ("id", "name", "description", "deviceApi", "available", "instances"),
+    "published": guise.KEYS,
     "nics": ("name", "mac", "bridge", "speed", "physicalNetwork"),
     "bridges": ("name",),
 }
@@ -226,6 +227,7 @@ def _functions(host: Section, nodes: set[int]) -> Iterable[PciFunction]:
     addresses = _Unique(host.reader, "is the address of", "too")
     interfaces = _Unique(host.reader, "is the interface of", "too")
     mdevs = _Unique(host.reader, "is the UUID of", "too")
+    names = _Unique(host.reader, "is the name of", "too")
     found: list[tuple[str, PciFunction]] = []
     for path, value in host.items("pci"):
         section = host.reader.section(value, path, KEYS["pci"])
@@ -235,6 +237,8 @@ def _functions(host: Section, nodes: set[int]) -> Iterable[PciFunction]:
         addresses.add(function.address, section.at("address"))
         if function.interface is not None:
             interfaces.add(function.interface, section.at("interface"))
+        if function.guise is not None and function.guise.name is not None:
+            names.add(function.guise.name, f"{section.at('published')}.name")
         for mdev_type, instance in ((t, i) for t in function.mdev_types for i in t.instances):
             mdevs.add(instance, f"{section.at('mdevTypes')} ({mdev_type.id})")
         found.append((path, function))
@@ -284,7 +288,14 @@ def _function(section: Section, nodes: set[int]) -> PciFunction | None:
         interface=section.text("interface", _interface),
         vfs=_vfs(section, address, product or "0000") if section.has("vfs") else None,
         mdev_types=mdev_types,
+        guise=_guise(section),
     )
+
+
+def _guise(function: Section) -> guise.Guise | None:
+    if not function.has("published"):
+        return None
+    return guise.read(function.reader.section(function.fields["published"], function.at("published"), KEYS["published"]))
 
 
 def _group(section: Section) -> int | Literal["own", "none"]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from outfitter.api.device import DeviceId
 from outfitter.api.hypervisor import Hypervisor
 from outfitter.inventory.config import Settings
+from outfitter.inventory.guise import Guise
 from outfitter.inventory.tree import Tree
 from outfitter.node.station import Station
 
@@ -23,6 +24,7 @@ class Host:
     simulated: bool  # runs any pod by pretending; a real host runs machines only
     settings: Settings = field(default_factory=Settings)  # what it offers, and how it is counted
     station: Station | None = None  # where devices are handed over and taken back; None: somebody else does that
+    guises: Mapping[str, Guise] = field(default_factory=dict)  # address -> how a simulated function is published
 
     def device(self, name: str) -> DeviceId:
         return DeviceId(self.driver, self.name, name)

@@ -19,7 +19,7 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import Holder, Page
 from outfitter.api.providers import Provider
 from outfitter.errors import AlreadyExists, Conflict, Invalid, NotFound, OutfitterError, Refused
-from outfitter.inventory import names, scan, slices, survey
+from outfitter.inventory import guise, names, scan, slices, survey
 from outfitter.inventory import providers as model
 from outfitter.inventory.mdev import Mdev
 from outfitter.inventory.offer import Withheld
@@ -180,7 +180,7 @@ class Keeper:
         }
 
     async def _look(self, host: Host, have: Stored) -> Outlook:
-        found = scan.scan(host.tree())
+        found = guise.renamed(scan.scan(host.tree()), host.guises)
         domains = (await host.hypervisor.domains()).values()
         running = {source for domain in domains for source in domain.devices}
         held = {booking.device.device for booking in have.page.bookings if booking.device.driver == host.driver}
@@ -282,7 +282,8 @@ class Keeper:
 
     async def _publish(self, host: Host, have: Stored, seen: Survey, page: Page, uid: str) -> None:
         held = {booking.device.device for booking in page.bookings if booking.device.driver == host.driver}
-        devices = survey.devices(seen, have.devices, held, _taints(host, seen, page), names.database())
+        devices = guise.described(
+            survey.devices(seen, have.devices, held, _taints(host, seen, page), names.database()), host.guises)
         generation = max((obj["spec"]["pool"].get("generation", 0) for obj in have.slices), default=0)
         uids = {owner["uid"] for obj in have.slices for owner in obj["metadata"].get("ownerReferences") or ()}
         counters = slices.counters(seen.offered, seen.kept).sets
