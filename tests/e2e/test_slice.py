@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.process import EXAMPLE, PATIENCE, ROOT, Up, environment, typed, until
+from tests.e2e.kubectl import Kubectl
+from tests.e2e.process import EXAMPLE, ROOT, Up, typed, until
 
 EXAMPLES = str(EXAMPLE.relative_to(ROOT))
 
@@ -79,24 +77,6 @@ def test_what_a_readme_tells_to_type_can_be_typed_in_that_order(up: Up, file: st
 
 def _typed_well(up: Up, words: list[str]) -> bool:
     return typed(*words, kubeconfig=up.kubeconfig).code == 0
-
-
-class Kubectl:
-    def __init__(self, up: Up) -> None:
-        assets = os.environ.get("KUBEBUILDER_ASSETS", "")
-        found = shutil.which("kubectl", path=assets) or shutil.which("kubectl")
-        if found is None:
-            pytest.skip("needs a kubectl in PATH or KUBEBUILDER_ASSETS")
-        self.program, self.env = found, environment(up.home, KUBECONFIG=str(up.kubeconfig))
-
-    def __call__(self, *words: str, code: int = 0, **env: str) -> str:
-        done = subprocess.run([self.program, *words], env={**self.env, **env}, cwd=ROOT, text=True, capture_output=True,
-                              timeout=PATIENCE, check=False)
-        assert done.returncode == code, f"kubectl {' '.join(words)}: {done.returncode}: {done.stdout}{done.stderr}"
-        return done.stdout
-
-    def watch(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen([self.program, *words], env=self.env, cwd=ROOT, text=True, stdout=subprocess.PIPE)
 
 
 @pytest.mark.kubectl

@@ -40,6 +40,7 @@ class Gates:
 
     on: frozenset[str] = frozenset()
     off: frozenset[str] = frozenset()
+    through: tuple[tuple[str, str], ...] = ()  # a gate and the name that stands for it and is listed as off
 
     def open(self, name: str) -> bool:
         return name in self.on or name not in self.off
@@ -47,9 +48,17 @@ class Gates:
     def closed(self, names: Iterable[str]) -> list[str]:
         return [name for name in names if not self.open(name)]
 
+    def refusal(self, name: str, sentence: str) -> str:
+        """Why a machine is refused: the sentence that its users know, what closed the gate, and how it is opened."""
+        names = " and ".join(stands for gate, stands in self.through if gate == name)
+        return (f"{sentence}: " + (f"{names} in disabledFeatureGates closes it; " if names else "")
+                + f"list {name} in spec.configuration.developerConfiguration.featureGates of the KubeVirt object")
+
 
 def listed(on: Iterable[str], off: Iterable[str]) -> Gates:
-    return Gates(frozenset(_meant(on)), frozenset(_meant(off)))
+    off = tuple(off)
+    through = tuple((gate, name) for name in off for gate in STAND_FOR.get(name, ()))
+    return Gates(frozenset(_meant(on)), frozenset(_meant(off)), through)
 
 
 def _meant(names: Iterable[str]) -> Iterator[str]:
@@ -72,8 +81,3 @@ def used(spec: Mapping[str, Any]) -> list[str]:
         PASSTHROUGH: any(ref.list == "hostDevices" for ref in refs),
     }
     return [name for name in KNOWN if passes[name]]
-
-
-def refusal(name: str, sentence: str) -> str:
-    """Why a machine is refused: the sentence that its users know, and how the gate is opened."""
-    return f"{sentence}: list {name} in spec.configuration.developerConfiguration.featureGates of the KubeVirt object"

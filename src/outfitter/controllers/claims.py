@@ -68,10 +68,11 @@ class PodClaims:
                                                f"ResourceClaimTemplate {template_name} does not exist in {meta['namespace']}")
             return None
         extra = template["spec"].get("metadata") or {}
-        name = f"{meta['name']}-{entry['name']}"[:247].rstrip("-.") + "-" + render.suffix(meta["uid"], entry["name"])
+        stem = f"{meta['name']}-{entry['name']}"[:247].rstrip("-.") + "-"
+        name = stem + render.suffix(meta["uid"], entry["name"])
         claim = {
             "metadata": {
-                "name": name, "namespace": meta["namespace"], "labels": extra.get("labels") or {},
+                "name": name, "generateName": stem, "namespace": meta["namespace"], "labels": extra.get("labels") or {},
                 "annotations": {**(extra.get("annotations") or {}), POD_CLAIM: entry["name"]},
                 "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"],
                                      "controller": True, "blockOwnerDeletion": True}],

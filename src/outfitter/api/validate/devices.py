@@ -46,7 +46,7 @@ def devices(spec: Mapping[str, Any], root: str, open_: Gates, own_claims: Collec
     refs = machine.device_refs({"spec": spec})
     yield from _misplaced(spec["domain"], root)
     if not open_.open(gates.PASSTHROUGH) and (spec["domain"].get("devices") or {}).get("hostDevices") is not None:
-        yield Cause(f"{root}.HostDevices", gates.refusal(gates.PASSTHROUGH, "Host Devices feature gate is not enabled"))
+        yield Cause(f"{root}.HostDevices", open_.refusal(gates.PASSTHROUGH, "Host Devices feature gate is not enabled"))
     pairs: dict[str, Pairs] = {}
     used: list[DeviceRef] = []
     for list_ in machine.LISTS:
@@ -103,7 +103,7 @@ def _list(list_: List, refs: list[DeviceRef], root: str, open_: Gates) -> Good:
             yield Cause(path, f"vmi.spec.domain.devices.{list_} contains {noun}s with both deviceName and claimRequest: "
                               f"{_called([ref])}; say one of them")
     if by_claim and not open_.open(GATES[list_]):
-        yield Cause(path, gates.refusal(GATES[list_], f"vmi.spec.domain.devices.{list_} contains DRA enabled {noun}s but "
+        yield Cause(path, open_.refusal(GATES[list_], f"vmi.spec.domain.devices.{list_} contains DRA enabled {noun}s but "
                                                        "feature gate is not enabled"))
         return []
     return (yield from _references(by_claim, root, noun))

@@ -90,7 +90,7 @@ def _by_claim(spec: Mapping[str, Any], listed: Collection[str | None], root: str
     if not mine:
         return
     if not open_.open(gates.NETWORKS):
-        yield Cause(f"{root}.networks", gates.refusal(gates.NETWORKS, f"{gates.NETWORKS} feature gate is not enabled"))
+        yield Cause(f"{root}.networks", open_.refusal(gates.NETWORKS, f"{gates.NETWORKS} feature gate is not enabled"))
         return
     if any(network.get("multus") is not None and network.get("resourceClaim") is None for network in networks):
         yield Cause(f"{root}.networks", "mixing Multus and DRA resourceClaim networks in the same VMI is not supported")
