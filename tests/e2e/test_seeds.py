@@ -308,3 +308,11 @@ def test_the_readme_tells_of_every_file() -> None:
     for document in DOCUMENTS:
         for file in files(document):
             assert f"[{document}/{file.name}]({document}/{file.name})" in table
+
+
+def test_what_the_readme_tells_to_type_can_be_typed_in_that_order(up: Up) -> None:
+    lines = re.findall(r"^outfit ((?!up\b)[^#\n]*)", (SEEDS / "README.md").read_text(), re.MULTILINE)
+    assert len(lines) >= 10
+    for line in lines:
+        until(lambda line=line: typed(*line.split(), kubeconfig=up.kubeconfig).code == 0, line)  # type: ignore[misc]
+    until(lambda: not up.ok("get", "vm,vmi,pods,resourceclaims", "-A", "-o", "name"), "nothing is left")

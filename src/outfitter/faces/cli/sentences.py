@@ -44,12 +44,13 @@ def sentence(device: Known, now: datetime) -> str:
 
 
 def held(booking: Booking, now: datetime) -> str:
-    """Who has a device. What is only booked was promised, and the host did not hand it over yet."""
+    """Who has a device. What is only booked was promised, and the host did not hand it over yet. What the host took back stays
+    with its claim, be it for a moment or, with a machine's own claim, until the machine is started again."""
     who, when = str(booking.holder), f"since {moments.when(booking.since, now)}"
     if booking.holder.kind == DOMAIN:
         return f"held by machine {booking.holder.name}, found to have it {when}"
     share = "".join(f"{name} {amount} " for name, amount in (booking.amount.get("capacity") or {}).items())
-    verb = {"booked": "booked for", "prepared": "held by", "released": "being given back by"}[booking.state]
+    verb = {"booked": "booked for", "prepared": "held by", "released": "kept for"}[booking.state]
     return f"{share}{verb} {who} {when}"
 
 

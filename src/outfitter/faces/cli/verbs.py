@@ -95,7 +95,7 @@ async def delete(client: Client, words: Sequence[str], files: Sequence[str], *, 
         if not obj["metadata"].get("name"):
             raise BadRequest(f"{where}: metadata.name is missing; what was made from generateName has a name of its own")
     going = [(kind, name, client.place(kind)) for kind, name in typed]
-    for kind, obj, _ in written:
+    for kind, obj, _ in reversed(written):  # what was made last needs what was made first, and not the other way round
         going.append((kind, obj["metadata"]["name"], obj["metadata"].get("namespace") or client.place(kind)))
     missing: list[NotFound] = []
     gone: list[tuple[Kind, str, str, str]] = []
