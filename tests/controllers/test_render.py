@@ -27,6 +27,17 @@ def test_a_launcher_pod() -> None:
         "requests": {"memory": "2Gi"}}
 
 
+def test_devices_by_resource_name_are_asked_for_together() -> None:
+    """In limits and requests, as device plugins want it; the two lists count as one."""
+    pod = rendered(domain={"devices": {"gpus": [{"name": "a", "deviceName": "x.com/gpu"}],
+                                       "hostDevices": [{"name": "b", "deviceName": "x.com/gpu"},
+                                                       {"name": "c", "deviceName": "x.com/nic"},
+                                                       {"name": "d", "claimName": "e", "requestName": "f"}]}})
+    assert pod["spec"]["containers"][0]["resources"] == {
+        "limits": {"x.com/gpu": "2", "x.com/nic": "1"}, "claims": [{"name": "e", "request": "f"}],
+        "requests": {"memory": "1Gi", "x.com/gpu": "2", "x.com/nic": "1"}}
+
+
 def test_the_name_of_a_pod_depends_on_the_instance_alone() -> None:
     assert rendered()["metadata"]["name"] == rendered()["metadata"]["name"]
     assert rendered()["metadata"]["name"] != rendered("green")["metadata"]["name"]

@@ -35,6 +35,7 @@ class Hypervisor(Protocol):
 
 
 class Builder(Protocol):
-    """Makes the domain of an instance whose devices are known; Refused says what is missing or contradicts itself."""
+    """Makes the domain of an instance whose devices are known; `env` tells of those that were asked for by the name of a
+    resource. Refused says what is missing or contradicts itself."""
 
-    def __call__(self, instance: Object) -> Domain: ...
+    def __call__(self, instance: Object, env: Mapping[str, str]) -> Domain: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,7 +29,11 @@ def suffix(*words: str) -> str:
 def launcher_pod(instance: Mapping[str, Any]) -> Object:
     meta, spec = instance["metadata"], instance["spec"]
     claims = [{"name": ref.claim, "request": ref.request} for ref in machine.device_refs(instance) if ref.by_claim]
+    named = Counter(ref.device_name for ref in machine.device_refs(instance) if ref.device_name)
     resources: Object = {"requests": {"memory": _memory(spec)}}
+    if named:  # as of device plugins: of such a resource a pod asks for what it may have
+        resources["limits"] = {name: str(count) for name, count in named.items()}
+        resources["requests"] |= resources["limits"]
     if claims:
         resources["claims"] = claims
     pod: Object = {

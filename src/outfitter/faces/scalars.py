@@ -36,3 +36,13 @@ def _number(loader: Any, node: yaml.ScalarNode) -> int | float:
     """JSON has one kind of number: 1e3 is 1000."""
     value: float = loader.construct_yaml_float(node)
     return int(value) if value.is_integer() else value
+
+
+@as_kubectl
+class _Plain(yaml.SafeLoader):
+    pass
+
+
+def load(text: str) -> Any:
+    """One document."""
+    return yaml.load(text, Loader=_Plain)  # it is a safe one

@@ -7,18 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from outfitter.api.environment import MDEV, PCI, key
 from outfitter.errors import Refused
 from outfitter.launcher.given import WORDS, Absent, Ask, Given, Kind, checked
 
 Env = Mapping[str, str]
-PREFIXES: Mapping[Kind, str] = {"pci": "PCI_RESOURCE", "mdev": "MDEV_PCI_RESOURCE", "usb": "USB_RESOURCE"}
+PREFIXES: Mapping[Kind, str] = {"pci": PCI, "mdev": MDEV, "usb": "USB_RESOURCE"}
 NETWORK_RESOURCE = "KUBEVIRT_RESOURCE_NAME"  # of a network: under which resource name its functions are counted
 NETWORK_PREFIX = "PCIDEVICE"
-
-
-def key(*words: str) -> str:
-    """How a resource name is written in a variable's name. A dash stays as it is."""
-    return "_".join(words).upper().replace("/", "_").replace(".", "_")
 
 
 def addresses(env: Env, prefix: str, *words: str) -> tuple[str, ...]:

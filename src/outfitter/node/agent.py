@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from outfitter.api import conditions, kinds, machine
+from outfitter.api import conditions, environment, kinds, machine
 from outfitter.api.conditions import Condition
 from outfitter.api.hypervisor import Builder
 from outfitter.api.kinds import Object
@@ -225,7 +225,7 @@ class Agent:
         if machine.unsettled_devices(instance, pod, lambda namespace, name: self._claims.get(f"{namespace}/{name}")):
             return  # the status is on its way and wakes us
         try:
-            domain = self._build(instance)
+            domain = self._build(instance, await self._environment(host, pod))
             await host.hypervisor.start(domain)
         except Refused as error:
             await self._events.warning(instance, "SyncFailed", error.message)
@@ -238,6 +238,14 @@ class Agent:
             "status": {"phase": "Running", "nodeName": host.name, "conditions": have},
         }, meta["namespace"], subresource="status")
         await self._events.normal(instance, "Started", "VirtualMachineInstance started.")
+
+    async def _environment(self, host: Host, pod: Object) -> dict[str, str]:
+        """What the pod got by the names of resources."""
+        claim = self._claims.get(f"{pod['metadata']['namespace']}/{dict(machine.claim_names(pod)).get(machine.EXTENDED)}")
+        if claim is None:
+            return {}
+        slices = await self._store.list(kinds.RESOURCE_SLICE, fields=f"spec.nodeName={host.name}")
+        return environment.of_resources(pod, claim, slices.items)
 
     # -- ending
 

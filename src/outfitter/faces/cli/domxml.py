@@ -9,9 +9,10 @@ from typing import Any, Literal
 import click
 import yaml
 
-from outfitter.api import kinds, machine
+from outfitter.api import environment, kinds, machine
 from outfitter.api.kinds import Object
 from outfitter.errors import BadRequest, Refused
+from outfitter.faces import scalars
 from outfitter.faces.cli.client import Client, documents
 from outfitter.faces.cli.verbs import NIL, kind_spoken
 from outfitter.launcher import domain, metadata, sources
@@ -22,7 +23,20 @@ async def of_server(client: Client, word: str, **options: Any) -> None:
     spoken, slash, name = word.rpartition("/")
     if (slash and kind_spoken(spoken) not in (kinds.INSTANCE, kinds.MACHINE)) or not name:
         raise click.UsageError(f"{word!r} is no machine; write its name, or vmi/NAME")
-    _say(await client.store.get(kinds.INSTANCE, name, client.namespace), **options)
+    instance = await client.store.get(kinds.INSTANCE, name, client.namespace)
+    _say(instance, told=await _told(client, instance), **options)
+
+
+async def _told(client: Client, instance: Object) -> dict[str, str]:
+    """The environment of its launcher, as far as it tells of devices that the pod got by the names of resources."""
+    meta, slices = instance["metadata"], None
+    out: dict[str, str] = {}
+    for pod in (await client.store.list(kinds.POD, meta["namespace"], labels=f"{machine.CREATED_BY}={meta['uid']}")).items:
+        if claim_name := dict(machine.claim_names(pod)).get(machine.EXTENDED):
+            slices = slices or (await client.store.list(kinds.RESOURCE_SLICE)).items
+            claim = await client.store.get(kinds.RESOURCE_CLAIM, claim_name, meta["namespace"])
+            out |= environment.of_resources(pod, claim, slices)
+    return out
 
 
 def of_file(file: str, namespace: str, **options: Any) -> None:
@@ -35,7 +49,7 @@ def of_file(file: str, namespace: str, **options: Any) -> None:
 
 
 def _say(instance: Object, *, devices: Sequence[str], env: Sequence[str], type_: Literal["qemu", "kvm"],
-         guest_metadata: bool) -> None:
+         guest_metadata: bool, told: Mapping[str, str] | None = None) -> None:
     files: dict[str, str] = {}
     for name in devices:
         path = Path(name)
@@ -43,7 +57,7 @@ def _say(instance: Object, *, devices: Sequence[str], env: Sequence[str], type_:
             files |= _folder(path)
         else:
             instance = {**instance, "status": {**(instance.get("status") or {}), "deviceStatus": _status(name)}}
-    variables = {key: value for name in env for key, value in _variables(name).items()}
+    variables = {**(told or {}), **{key: value for name in env for key, value in _variables(name).items()}}
     lacking = machine.missing_devices(instance)
     if lacking and not files and not variables:
         name = instance["metadata"]["name"]
@@ -64,7 +78,7 @@ def _text(name: str) -> str:
 
 def _mapping(name: str, text: str) -> Mapping[str, Any]:
     try:
-        found = yaml.safe_load(text)
+        found = scalars.load(text)
     except yaml.YAMLError as error:
         raise BadRequest(f"{name} is not YAML: {error}") from error
     if not isinstance(found, Mapping):
