@@ -71,3 +71,22 @@ async def test_a_machine_that_is_over_uses_nothing() -> None:
         over = {"status": {"phase": "Succeeded"}}
         await scene.store.patch(kinds.INSTANCE, "blue", over, scene.namespace, subresource="status")
         await said(scene, "False")
+
+
+async def test_a_resource_that_is_not_permitted_gets_no_pod_until_it_is() -> None:
+    async with scenes.embedded(vfs=1) as scene:
+        await scene.create(kinds.DEVICE_CLASS, "nics", {"extendedResourceName": "acme.test/nic", "selectors": [
+            {"cel": {"expression": f'device.attributes["{scene.driver}"].kind == "VF"'}}]})
+        await scene.create(kinds.KUBEVIRT, "kubevirt", {"configuration": {"permittedHostDevices": {"pciHostDevices": [
+            {"pciVendorSelector": "8086:1889", "resourceName": "acme.test/other"}]}}})
+        await scene.create(kinds.INSTANCE, "blue", {"domain": {"devices": {"hostDevices": [
+            {"name": "nic0", "deviceName": "acme.test/nic"}]}}})
+        await scene.waits("blue", "Synchronized", "hostDevices[0]: acme.test/nic is not permitted")
+        assert not await scene.all(kinds.POD)
+        await scene.store.patch(kinds.KUBEVIRT, "kubevirt", {"spec": {"configuration": {"permittedHostDevices": {
+            "pciHostDevices": [{"pciVendorSelector": "8086:1889", "resourceName": "acme.test/nic"}]}}}}, scene.namespace)
+        blue = await scene.running("blue")
+        assert conditions.find(blue, "Synchronized") is None
+        [domain] = await scene.domains()
+        assert "ua-hostdevice-nic0" in domain.xml
+        assert "deviceStatus" not in blue["status"], "that is for what was claimed"

@@ -7,13 +7,13 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from outfitter.api import conditions, kinds, machine
+from outfitter.api import conditions, kinds, machine, settings
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.controllers import render
 from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.errors import AlreadyExists, Invalid, NotFound
-from outfitter.store.informer import Informer
+from outfitter.store.informer import Informer, key_of
 from outfitter.store.queue import Queue
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,13 @@ class Instances:
         self._instances = context.informer(kinds.INSTANCE)
         self._pods = LauncherPods(context.informer(kinds.POD))
         enqueue_on_change(self._instances, self.queue)
+        self._kubevirts = context.informer(kinds.KUBEVIRT)
         enqueue_on_change(context.informer(kinds.POD), self.queue, instance_of)
+        enqueue_on_change(self._kubevirts, self.queue, self._without_pod)
+
+    def _without_pod(self, _: Object) -> list[str]:
+        """Machines that may be permitted now what was not."""
+        return [key_of(instance) for instance in self._instances.items() if not self._pods.all(instance)]
 
     async def reconcile(self, key: str) -> float | None:
         known = self._instances.get(key)
@@ -79,6 +85,7 @@ class Instances:
 
     async def _make_pod(self, instance: Object) -> Object | None:
         try:
+            self._permit(instance)
             pod = await self._store.create(kinds.POD, render.launcher_pod(instance))
         except AlreadyExists:  # made before a crash, or the informer is behind: its event comes
             return None
@@ -89,6 +96,15 @@ class Instances:
         name = pod["metadata"]["name"]
         await self._context.events.normal(instance, "SuccessfulCreate", f"Created virtual machine pod {name}")
         return pod
+
+    def _permit(self, instance: Object) -> None:
+        """Asked when the pod is made, as KubeVirt does: the list may have changed since the machine was let in."""
+        permitted = settings.of(settings.chosen(self._kubevirts.items())).permitted
+        lost = [ref for ref in machine.device_refs(instance) if permitted is not None and ref.device_name
+                and ref.device_name not in permitted]
+        if lost:
+            raise Invalid("; ".join(f"{ref.path}: {ref.device_name} is not permitted in permittedHostDevices configuration: "
+                                    "list it in the KubeVirt object" for ref in lost))
 
     async def _follow(self, instance: Object, pod: Object | None) -> None:
         """The phase that the pod's state means, and the reason while it waits."""
@@ -129,7 +145,7 @@ class Instances:
 
     def _conditions(self, status: Object, pod: Object) -> list[Object]:
         """A pod that waits for a host shows its reason on the instance too."""
-        have = status.get("conditions") or []
+        have = conditions.without_condition(status.get("conditions") or [], "Synchronized")  # why there was no pod
         scheduled = conditions.find(pod, "PodScheduled")
         if scheduled is not None and scheduled.get("status") == "False":
             wanted = Condition("PodScheduled", False, scheduled.get("reason", ""), scheduled.get("message", ""))
