@@ -94,7 +94,7 @@ def test_files_folders_documents_and_lists(say: Say, tmp_path: Path) -> None:
     done = say("apply", "-f", str(folder), "-f", "-", stdin=listed)
     assert done.out.splitlines() == [f"configmap/{name} created" for name in names]
     gone = say("delete", "-f", str(folder), "-f", "-", stdin=listed)
-    assert gone.out.splitlines() == [f"configmap/{name} deleted" for name in names]
+    assert gone.out.splitlines() == [f"configmap/{name} deleted" for name in reversed(names)]
     assert not set(names) & set(say("get", "cm", "-o", "name").out.replace("configmap/", "").split())
 
 

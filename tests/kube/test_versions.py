@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outfitter.api import fields, kinds, versions
@@ -96,6 +96,7 @@ def spec_of(kind: Kind) -> st.SearchStrategy[Object]:
     return both(UNKNOWN, st.fixed_dictionaries({"spec": spec})) if kind is kinds.RESOURCE_CLAIM_TEMPLATE else spec
 
 
+@settings(deadline=None)  # a busy machine is not a wrong answer
 @given(data=st.data())
 @pytest.mark.parametrize(("kind", "version"), [(kind, version) for kind in kinds.ALL for version in kind.older],
                          ids=lambda value: value if isinstance(value, str) else value.kind)
