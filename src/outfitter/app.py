@@ -18,6 +18,7 @@ import yaml
 from outfitter.api import admit, conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.device import DRIVER
+from outfitter.api.hypervisor import Hypervisor
 from outfitter.controllers.claims import Claims, PodClaims
 from outfitter.controllers.devicestatus import DeviceStatus
 from outfitter.controllers.evict import Evict
@@ -35,7 +36,7 @@ from outfitter.faces.kube.server import Server
 from outfitter.inventory import offer, scan
 from outfitter.inventory.config import DEFAULT, Config, Scheduling
 from outfitter.inventory.host import SimulatedHost
-from outfitter.launcher import domain
+from outfitter.launcher import connection, domain, libvirt
 from outfitter.launcher.simulated import Simulated
 from outfitter.node.agent import Agent
 from outfitter.node.files import FolderFiles, MemoryFiles
@@ -84,12 +85,30 @@ def simulated_hosts(hosts: Sequence[SimulatedHost], data: Path | None = None, co
     return [played(host) for host in hosts]
 
 
-def this_host(name: str, data: Path | None = None, root: Path = Path("/"), config: Config = DEFAULT) -> Host | None:
+def hypervisor(kind: str | None, name: str, data: Path | None = None) -> tuple[Hypervisor, str]:
+    """What runs the machines of this machine, and a word on why: "libvirt", a URI of libvirt, "simulated", or None to let
+    what is there decide. Refused: libvirt was asked for and cannot be used."""
+    if kind is not None and kind != "simulated":
+        if kind != "libvirt" and "://" not in kind:
+            raise Refused(f"--hypervisor {kind}: it is libvirt, simulated, or a URI of libvirt such as {libvirt.SYSTEM}")
+        connection.library()
+        uri = libvirt.SYSTEM if kind == "libvirt" else kind
+        return libvirt.Libvirt(uri), f"its machines run in libvirt at {uri}"
+    said = "as --hypervisor says" if kind else libvirt.missing()
+    if not said:
+        return libvirt.Libvirt(), f"its machines run in libvirt at {libvirt.SYSTEM}"
+    return Simulated(data / "domains" / name if data else None), f"its machines are only played: {said}"
+
+
+def this_host(
+    name: str, runs: Hypervisor, data: Path | None = None, root: Path = Path("/"), config: Config = DEFAULT, *,
+    empty: bool = False,
+) -> Host | None:
     """This machine, if it has anything to offer: what device_spec lists, what it is asked to make, or else a function that is
-    bound to vfio-pci. Everything that is written on it stands below `root`, but for `data`."""
+    bound to vfio-pci; with `empty` in any case. Everything that is written on it stands below `root`, but for `data`."""
     tree, settings = FolderRoot(root), config.of(name)
     found = scan.scan(tree)
-    asked = settings.device_spec is not None or settings.sriov or settings.mdev
+    asked = empty or settings.device_spec is not None or settings.sriov or settings.mdev
     if not asked and not offer.offer(found.devices, found.mdevs).offered:
         return None
     capacity = {"cpu": str(os.cpu_count() or 1), "memory": str(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))}
@@ -97,8 +116,7 @@ def this_host(name: str, data: Path | None = None, root: Path = Path("/"), confi
     station = Station(name, DRIVER, tree, state=FolderFiles(state / "state") if state else None,
                       cdi=FolderFiles(root / CDI, durable=False), metadata=FolderFiles(root / METADATA, durable=False),
                       dev=str(root / "dev"), patience=PATIENCE)
-    return Host(name, DRIVER, lambda: tree, Simulated(data / "domains" / name if data else None), capacity, {},
-                simulated=False, settings=settings, station=station)
+    return Host(name, DRIVER, lambda: tree, runs, capacity, {}, simulated=False, settings=settings, station=station)
 
 
 def _agent(context: Context, hosts: Sequence[Host], keeper: Keeper, handover: Handover) -> Agent:
@@ -127,6 +145,8 @@ class Product:
 
     async def stop(self) -> None:
         await self.runner.stop()
+        for host in self.hosts:
+            await host.hypervisor.close()
         await self.store.close()
 
 

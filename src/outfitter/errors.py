@@ -19,6 +19,7 @@ OutfitterError
 ├─ Forbidden        403  outfitter.forbidden        known, but not allowed
 ├─ Unauthorized     401  outfitter.unauthorized     not known
 ├─ Unavailable      503  outfitter.unavailable      try again later; carries after how many seconds
+│  └─ HypervisorAway 503 outfitter.hypervisor.away  what runs the machines of a host does not answer, and why
 └─ Refused          ---  outfitter.refused          the program will not start or go on, and says why
 
 A code never changes once shipped. Each face maps codes to its own language in one table."""
@@ -163,6 +164,10 @@ class Unavailable(OutfitterError):
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class HypervisorAway(Unavailable):
+    code = "outfitter.hypervisor.away"
 
 
 class Refused(OutfitterError):

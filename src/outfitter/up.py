@@ -17,21 +17,24 @@ import outfitter
 from outfitter import app
 from outfitter.errors import Refused
 from outfitter.inventory import config, simulate
-from outfitter.inventory.config import Config
+from outfitter.inventory.config import Config, Scheduling
 from outfitter.node.host import Host
 
 PLAYED = "2x8"  # what is simulated when the machine has nothing to offer
 
 
 def run(
-    *, data: Path, port: int, simulation: str | None, kubeconfig: Path | None, verbose: bool, settings: Path | None = None
+    *, data: Path, port: int, simulation: str | None, kubeconfig: Path | None, verbose: bool, settings: Path | None = None,
+    hypervisor: str | None = None,
 ) -> None:
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, stream=sys.stderr,
                         format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         try:
             loaded = config.load(settings) if settings is not None else config.DEFAULT
-            runner.run(_serve(data.absolute(), port, simulation, kubeconfig and kubeconfig.absolute(), loaded))
+            hosts, why = choose(simulation, data.absolute(), loaded, hypervisor)
+            runner.run(_serve(data.absolute(), port, hosts, why, kubeconfig=kubeconfig and kubeconfig.absolute(),
+                              scheduling=loaded.scheduling))
         except OSError as error:  # a folder that may not be written, a disk that is full
             raise Refused(f"outfitter cannot run with its data in {data.absolute()}: {error}") from error
 
@@ -44,13 +47,14 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     return uvloop.new_event_loop
 
 
-async def _serve(data: Path, port: int, simulation: str | None, kubeconfig: Path | None, settings: Config) -> None:
+async def _serve(
+    data: Path, port: int, hosts: Sequence[Host], why: str, *, kubeconfig: Path | None, scheduling: Scheduling
+) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _stop, stop)
-    hosts, why = choose(simulation, data, settings)
-    async with app.embedded(data=data, hosts=hosts, scheduling=settings.scheduling) as product:
+    async with app.embedded(data=data, hosts=hosts, scheduling=scheduling) as product:
         written = await product.serve(data, port)
         if kubeconfig is not None:
             app.copy_kubeconfig(written, kubeconfig)
@@ -66,15 +70,21 @@ def _stop(event: asyncio.Event) -> None:
     event.set()
 
 
-def choose(simulation: str | None, data: Path | None, settings: Config = config.DEFAULT) -> tuple[Sequence[Host], str]:
+def choose(
+    simulation: str | None, data: Path | None, settings: Config = config.DEFAULT, hypervisor: str | None = None
+) -> tuple[Sequence[Host], str]:
     """The hosts of this run, and why these."""
+    wanted = hypervisor not in (None, "simulated")
     if simulation is not None:
+        if wanted:
+            raise Refused(f"--simulate and --hypervisor {hypervisor} exclude each other: simulated hosts only play machines")
         played = app.simulated_hosts(simulate.named(simulation).hosts, data, settings)
         return played, f"simulated as --simulate {simulation} says"
     name = socket.gethostname().split(".")[0].lower() or "localhost"
-    host = app.this_host(name, data, config=settings)
+    runs, said = app.hypervisor(hypervisor, name, data)
+    host = app.this_host(name, runs, data, config=settings, empty=wanted)
     if host is not None:
-        return [host], "this machine; its machines are only played until a hypervisor can be chosen"
+        return [host], f"this machine; {said}"
     played = app.simulated_hosts(simulate.parse_shorthand(PLAYED).hosts, data, settings)
     return played, "simulated, because this machine has no device bound to vfio-pci to offer"
 

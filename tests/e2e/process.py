@@ -84,8 +84,8 @@ def _no_server(**options: object) -> None:
 class Up:
     """`outfit up` on a free port. `start` returns when it says that it is up."""
 
-    def __init__(self, data: Path, *words: str, simulate: str | None = "1x1") -> None:
-        self.data = data
+    def __init__(self, data: Path, *words: str, simulate: str | None = "1x1", patience: float = PATIENCE) -> None:
+        self.data, self.patience = data, patience
         self.home = data.parent
         self.kubeconfig = data / "kubeconfig"
         self.words = ("--data", str(data), "--port", "0", *(("--simulate", simulate) if simulate else ()), *words)
@@ -125,7 +125,7 @@ class Up:
         """Read on until it has said these words."""
         out = self.process.stdout
         assert out is not None
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + self.patience
         with selectors.DefaultSelector() as selector:
             selector.register(out, selectors.EVENT_READ)
             while words not in self.said:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 
 import pytest
@@ -15,7 +15,7 @@ from outfitter.api import conditions, kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.hypervisor import Domain
 from outfitter.api.page import Booking, Holder
-from outfitter.errors import Refused
+from outfitter.errors import HypervisorAway, Refused
 from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book
 from outfitter.node.host import Host
@@ -99,6 +99,93 @@ async def test_a_machine_that_ends_by_itself_is_seen_at_the_next_look() -> None:
         found = conditions.find(blue, "Ready")
         assert found is not None
         assert (found["status"], found["message"]) == ("False", "the machine no longer runs on node-0")
+
+
+@pytest.mark.parametrize(("failed", "phase", "reason"), [(True, "Failed", "DomainFailed"), (False, "Succeeded", "Stopped")])
+async def test_a_machine_that_ends_by_itself_is_told_at_once(failed: bool, phase: str, reason: str) -> None:
+    async with running(hosts_of("node", 1)) as scene:
+        made = await scene.machine("blue")
+        await scene.running("blue")
+        hypervisor = scene.host.hypervisor
+        assert isinstance(hypervisor, Simulated)
+        hypervisor.play_end(made["metadata"]["uid"], "it was a warm day", failed=failed)
+        found = conditions.find(await scene.phase("blue", phase), "Ready")
+        assert found is not None
+        assert (found["status"], found["reason"], found["message"]) == ("False", reason, "node-0: it was a warm day")
+
+        async def free() -> bool:
+            return not await scene.bookings() and not await hypervisor.ended()
+
+        await scene.reach(free, "its device is free and nothing is left of it")
+
+
+async def test_a_guest_has_its_grace_period() -> None:
+    clock = ManualClock()
+    hypervisor = Simulated(monotonic=clock.monotonic)
+    hosts = [replace(host, hypervisor=hypervisor) for host in hosts_of("node", 1)]
+    async with app.embedded(hosts=hosts, clock=clock, names=Names(random.Random(1))) as product:
+        await product.store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
+        scene = Scene(product, "here", clock)
+        await scene.classes()
+        await scene.template()
+        made = await scene.machine("blue")
+        await scene.running("blue")
+        hypervisor.deaf.add(made["metadata"]["uid"])
+        await scene.delete(kinds.INSTANCE, "blue")
+        await product.settle()
+        clock.advance(29)
+        await product.settle()
+        assert [domain.name for domain in await scene.domains()] == ["here_blue"]
+        assert [booking.state for booking in await scene.bookings()] == ["prepared"], "not free while it runs"
+        clock.advance(1)
+        await scene.empty()
+
+
+class Away(Simulated):
+    """A hypervisor whose daemon can be gone."""
+
+    away = False
+
+    async def domains(self) -> Mapping[str, Domain]:
+        if self.away:
+            raise HypervisorAway("libvirt does not answer: it naps", retry_after=5)
+        return await super().domains()
+
+    async def start(self, domain: Domain) -> None:
+        await self.domains()
+        await super().start(domain)
+
+
+async def test_while_the_hypervisor_is_away_its_pods_say_so() -> None:
+    hypervisor = Away()
+    async with running([replace(host, hypervisor=hypervisor) for host in hosts_of("node", 1)]) as scene:
+        hypervisor.away = True
+        await scene.machine("blue")
+        await scene.waits("blue", "Ready", "node-0: libvirt does not answer: it naps")
+        hypervisor.away = False
+        assert scene.clock is not None
+        scene.clock.advance(5)
+        await scene.running("blue")
+        assert "message" not in (await scene.pod("blue"))["status"]
+        before = (await scene.pod("blue"))["status"]["startTime"]
+        hypervisor.away = True
+        scene.clock.advance(5)
+        for callback in hypervisor._callbacks:
+            callback("")
+
+        async def told() -> bool:
+            return "it naps" in (await scene.pod("blue"))["status"].get("message", "")
+
+        await scene.reach(told, "the pod says it")
+        assert (await scene.pod("blue"))["status"]["phase"] == "Running", "nobody knows that it ended"
+        hypervisor.away = False
+        scene.clock.advance(5)
+
+        async def silent() -> bool:
+            return "message" not in (await scene.pod("blue"))["status"]
+
+        await scene.reach(silent, "the pod no longer says it")
+        assert (await scene.pod("blue"))["status"]["startTime"] == before
 
 
 async def test_the_fence_at_the_node() -> None:

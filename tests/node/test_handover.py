@@ -18,6 +18,7 @@ from outfitter.api.page import Page
 from outfitter.errors import Refused
 from outfitter.inventory import config, scan, simulate, survey
 from outfitter.inventory.tree import MemoryTree
+from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book
 from outfitter.node import targets
 from outfitter.node.checkpoint import Checkpoint
@@ -232,7 +233,7 @@ async def test_a_real_host_writes_below_its_root_alone(tmp_path: Path) -> None:
     for path in ("drivers_probe", "drivers/nvme/unbind", f"devices/{CARD}/reset"):
         (root / "sys/bus/pci" / path).write_text("")
     (root / "sys/bus/pci/drivers/vfio-pci").mkdir(exist_ok=True)
-    host = app.this_host("node", data, root, config.parse("device_spec: [{vendor_id: 10de}, {vendor_id: 144d}]"))
+    host = app.this_host("node", Simulated(), data, root, config.parse("device_spec: [{vendor_id: 10de}, {vendor_id: 144d}]"))
     assert host is not None
     station = host.station
     assert station is not None

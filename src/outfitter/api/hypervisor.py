@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -22,16 +22,43 @@ class Domain:
     left_out: tuple[str, ...] = field(default=(), compare=False)  # what the spec has and a simulated machine does without
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A machine of ours that does not run any more and was not put away yet."""
+
+    name: str
+    failed: bool  # False: its guest shut down
+    reason: str  # a sentence for its owner
+
+
 class Hypervisor(Protocol):
-    """One host's. Every call may be made twice without harm."""
+    """One host's. Every call may be made twice without harm. HypervisorAway: it does not answer now, and says why."""
 
     async def domains(self) -> Mapping[str, Domain]:
         """What runs, by the instance's uid; also what was started before this process was."""
         ...
 
-    async def start(self, domain: Domain) -> None: ...
+    async def ended(self) -> Mapping[str, Ended]:
+        """What ended by itself and was not stopped since, by the instance's uid; also before this process was."""
+        ...
 
-    async def stop(self, uid: str) -> None: ...
+    async def start(self, domain: Domain) -> None:
+        """Refused: it cannot run, and why."""
+        ...
+
+    async def stop(self, uid: str, grace: float = 0.0) -> float | None:
+        """End a machine of ours and put it away. With a grace period in seconds its guest is asked to shut down, and it is
+        forced only when the period is over, counted from the first call. None: it is gone. A number: call again when it
+        ended, or after so many seconds."""
+        ...
+
+    def on_change(self, callback: Callable[[str], None]) -> None:
+        """`callback` gets the uid of a machine that started, ended or changed, and "" when all may have, in the event loop."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of the hypervisor; the machines go on."""
+        ...
 
 
 class Builder(Protocol):

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from outfitter.api.hypervisor import Domain
+from outfitter.api.hypervisor import Domain, Ended
 from outfitter.launcher import domain as domains
 
 log = logging.getLogger(__name__)
 ROOM = 200  # characters of a domain's name in the name of its file
+PHASES = {"Failed": True, "Succeeded": False}  # the first line of a file that says how a machine ended
 
 
 class Simulated:
     """One host's machines. With a folder, every running domain is a file "uid_namespace_name.xml" in it (as much of the name as
-    a file's name has room for; the whole of it is in the XML)."""
+    a file's name has room for; the whole of it is in the XML), and one that ended by itself has ".ended" behind that."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path | None = None, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._folder, self._monotonic = folder, monotonic
         self._domains: dict[str, Domain] = {}
+        self._ended: dict[str, tuple[Domain, Ended]] = {}
+        self._asked: dict[str, float] = {}  # when a guest was asked to shut down
+        self._callbacks: list[Callable[[str], None]] = []
+        self.deaf: set[str] = set()  # guests that do not listen when they are asked to shut down
         if folder is not None and folder.is_dir():
             for draft in folder.glob("*.new"):  # left by a crash: that machine did not start
                 draft.unlink()
@@ -30,28 +36,76 @@ class Simulated:
     def _adopt(self, path: Path) -> None:
         uid, _, _ = path.stem.partition("_")
         try:
-            self._domains[uid] = domains.read(path.read_text(), uid)
+            domain = domains.read(path.read_text(), uid)
         except ValueError as error:
             log.warning("%s is not a domain (%s); it is left alone", path, error)
+            return
+        try:
+            phase, _, reason = path.with_suffix(".xml.ended").read_text().partition("\n")
+        except FileNotFoundError:
+            self._domains[uid] = domain
+        else:
+            self._ended[uid] = domain, Ended(domain.name, PHASES.get(phase, True), reason)
 
     async def domains(self) -> Mapping[str, Domain]:
         return dict(self._domains)
 
+    async def ended(self) -> Mapping[str, Ended]:
+        return {uid: ended for uid, (_, ended) in self._ended.items()}
+
     async def start(self, domain: Domain) -> None:
         if domain.uid in self._domains:
             return
+        if domain.uid in self._ended:
+            self._put_away(domain.uid)
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            path = self._path(domain)
-            draft = path.with_suffix(".new")
-            draft.write_text(domain.xml)
-            os.replace(draft, path)
+            self._write(self._path(domain), domain.xml)
         self._domains[domain.uid] = domain
+        self._tell(domain.uid)
 
-    async def stop(self, uid: str) -> None:
-        domain = self._domains.pop(uid, None)
+    async def stop(self, uid: str, grace: float = 0.0) -> float | None:
+        if uid in self._domains and grace > 0 and uid in self.deaf:
+            left = self._asked.setdefault(uid, self._monotonic()) + grace - self._monotonic()
+            if left > 0:
+                return left
+        ran = uid in self._domains
+        self._put_away(uid)
+        if ran:
+            self._tell(uid)
+        return None
+
+    def play_end(self, uid: str, reason: str, *, failed: bool = True) -> None:
+        """A machine that ends while nobody asked it to."""
+        domain = self._domains.pop(uid)
+        if self._folder is not None:
+            phase = next(phase for phase, value in PHASES.items() if value == failed)
+            self._write(self._path(domain).with_suffix(".xml.ended"), f"{phase}\n{reason}")
+        self._ended[uid] = domain, Ended(domain.name, failed, reason)
+        self._tell(uid)
+
+    def on_change(self, callback: Callable[[str], None]) -> None:
+        self._callbacks.append(callback)
+
+    async def close(self) -> None:
+        pass
+
+    def _put_away(self, uid: str) -> None:
+        """Nothing is left of it. The mark of its end goes last: a crash in between must not make it run again."""
+        domain = self._domains.pop(uid, None) or self._ended.pop(uid, (None, None))[0]
+        self._asked.pop(uid, None)
         if domain is not None and self._folder is not None:
             self._path(domain).unlink(missing_ok=True)
+            self._path(domain).with_suffix(".xml.ended").unlink(missing_ok=True)
+
+    def _write(self, path: Path, text: str) -> None:
+        draft = path.with_suffix(".new")
+        draft.write_text(text)
+        os.replace(draft, path)
+
+    def _tell(self, uid: str) -> None:
+        for callback in self._callbacks:
+            callback(uid)
 
     def _path(self, domain: Domain) -> Path:
         assert self._folder is not None

@@ -6,6 +6,7 @@ Every step may be repeated; a step that was done before a crash is found done.""
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterable
 
@@ -14,7 +15,7 @@ from outfitter.api.conditions import Condition
 from outfitter.api.hypervisor import Builder
 from outfitter.api.kinds import Object
 from outfitter.api.page import Page, is_pool_page, pool_page
-from outfitter.errors import AlreadyHeld, NotFound, Refused
+from outfitter.errors import AlreadyHeld, HypervisorAway, NotFound, Refused
 from outfitter.ledger import book
 from outfitter.node.handover import Handover
 from outfitter.node.host import Host
@@ -27,6 +28,7 @@ from outfitter.store.queue import Queue
 
 log = logging.getLogger(__name__)
 UNPREPARED = "FailedPrepareDevices"
+AWAY = "HypervisorAway"
 SWEEP = "host|"  # a key of this form asks for a host's leftovers
 
 
@@ -63,7 +65,8 @@ class Agent:
         instances.on_change(self._instance_changed)
         claims.on_change(self._claim_changed)
         pages.on_change(self._page_changed)
-        for name in self.hosts:
+        for name, host in self.hosts.items():
+            host.hypervisor.on_change(functools.partial(self._machine_changed, name))
             self.queue.add(SWEEP + name)
 
     # -- who is woken by what
@@ -92,6 +95,14 @@ class Agent:
         if name in self.hosts:
             self._try_again(self._pods.by("node", name))
 
+    def _machine_changed(self, name: str, uid: str) -> None:
+        """A machine that started or ended; without a uid, the hypervisor was away and any of them may have."""
+        for pod in self._pods.by("node", name):
+            if (reference := machine.owner(pod, kinds.INSTANCE.kind)) is not None and uid in ("", reference["uid"]):
+                self.queue.add(key_of(pod))
+        if not uid:
+            self.queue.add(SWEEP + name)
+
     def _try_again(self, pods: Iterable[Object]) -> None:
         for pod in pods:
             if pod["spec"].get("nodeName") in self.hosts and (pod.get("status") or {}).get("phase") == "Pending":
@@ -108,14 +119,19 @@ class Agent:
             return None
         async with self._locks[name]:
             pod = self._pods.get(key)
-            return await self._bring(self.hosts[name], pod) if pod is not None and pod["spec"].get("nodeName") == name else None
+            if pod is None or pod["spec"].get("nodeName") != name:
+                return None
+            try:
+                return await self._bring(self.hosts[name], pod)
+            except HypervisorAway as error:
+                await self._say_waiting(pod, f"{name}: {error.message}", AWAY)
+                return error.retry_after
 
     async def _bring(self, host: Host, pod: Object) -> float | None:
         """A pod nearer to where it should be."""
         phase = (pod.get("status") or {}).get("phase", "Pending")
         if pod["metadata"].get("deletionTimestamp") or phase in machine.FINAL:
-            await self._end(host, pod)
-            return None
+            return await self._end(host, pod)
         return await self._run(host, pod)
 
     # -- running
@@ -138,8 +154,20 @@ class Agent:
         if phase == "Scheduled":
             await self._start(host, pod, instance)
         elif phase == "Running" and instance["metadata"]["uid"] not in await host.hypervisor.domains():
-            await self._fail(pod, "DomainGone", f"the machine no longer runs on {host.name}")
+            await self._say_ended(host, pod, instance["metadata"]["uid"])
+        elif phase == "Running" and pod["status"].get("reason") == AWAY:  # it answers again
+            await self._store.patch(kinds.POD, pod["metadata"]["name"], {"status": {"reason": None, "message": None}},
+                                    pod["metadata"]["namespace"], subresource="status")
         return None
+
+    async def _say_ended(self, host: Host, pod: Object, uid: str) -> None:
+        how = (await host.hypervisor.ended()).get(uid)
+        if how is None:
+            await self._finish(pod, "Failed", "DomainGone", f"the machine no longer runs on {host.name}")
+        elif how.failed:
+            await self._finish(pod, "Failed", "DomainFailed", f"{host.name}: {how.reason}")
+        else:
+            await self._finish(pod, "Succeeded", "Stopped", f"{host.name}: {how.reason}")
 
     async def _prepare(self, host: Host, pod: Object) -> str | None:
         """Everything that the pod's claims hold here is prepared; else what is missing."""
@@ -196,13 +224,13 @@ class Agent:
             if any(booking.state != "prepared" for booking in mine):
                 await book.mark(self._store, name, claim["metadata"]["uid"], "prepared", now=rfc3339(self._clock.now()))
 
-    async def _say_waiting(self, pod: Object, why: str) -> None:
-        """Why it does not run yet, on the pod, once."""
+    async def _say_waiting(self, pod: Object, why: str, reason: str = UNPREPARED) -> None:
+        """Why it does not run yet, or does not end, on the pod, once."""
         if pod["status"].get("message") == why:
             return
-        await self._store.patch(kinds.POD, pod["metadata"]["name"], {"status": {"reason": UNPREPARED, "message": why}},
+        await self._store.patch(kinds.POD, pod["metadata"]["name"], {"status": {"reason": reason, "message": why}},
                                 pod["metadata"]["namespace"], subresource="status")
-        await self._events.warning(pod, UNPREPARED, why)
+        await self._events.warning(pod, reason, why)
 
     async def _say_running(self, pod: Object) -> Object:
         if pod["status"].get("phase") == "Running":
@@ -249,11 +277,13 @@ class Agent:
 
     # -- ending
 
-    async def _end(self, host: Host, pod: Object) -> None:
-        """Stop what runs, release what was prepared, then let the pod object go if it was deleted."""
+    async def _end(self, host: Host, pod: Object) -> float | None:
+        """Stop what runs, release what was prepared, then let the pod object go if it was deleted. The guest has the pod's
+        grace period to shut down; the hypervisor's news, or the time that is left, brings us back."""
         reference = machine.owner(pod, kinds.INSTANCE.kind)
-        if reference is not None:
-            await host.hypervisor.stop(reference["uid"])
+        grace = pod["metadata"].get("deletionGracePeriodSeconds") or 0.0
+        if reference is not None and (left := await host.hypervisor.stop(reference["uid"], grace)) is not None:
+            return left
         others = self._claims_in_use(other for other in self._alive(host) if other["metadata"]["uid"] != pod["metadata"]["uid"])
         for _, claim_name in machine.claim_names(pod):
             place = (pod["metadata"]["namespace"], claim_name or "")
@@ -265,6 +295,7 @@ class Agent:
                                          uid=pod["metadata"]["uid"], grace=0)
             except NotFound:
                 pass
+        return None
 
     async def _release(self, host: Host, namespace: str, claim_name: str) -> None:
         for name in [host.name, *sorted({*self._pooled.pop(f"{namespace}/{claim_name}", ()), *self._pool_pages()})]:
@@ -289,6 +320,8 @@ class Agent:
             if uid not in alive and not domain.foreign:
                 log.warning("%s: %s runs without a pod; stopping it", host.name, domain.name)
                 await host.hypervisor.stop(uid)
+        for uid in (await host.hypervisor.ended()).keys() - alive:
+            await host.hypervisor.stop(uid)
         used = self._claims_in_use(pods)
         pages = [await book.read(self._store, host.name), *map(Page, self._pages.by("pools", ""))]
         for booking in [booking for page in pages for booking in page.bookings if booking.node in ("", host.name)]:
@@ -304,9 +337,12 @@ class Agent:
         return {(pod["metadata"]["namespace"], name) for pod in pods for _, name in machine.claim_names(pod) if name}
 
     async def _fail(self, pod: Object, reason: str, message: str) -> None:
-        change = {"status": {"phase": "Failed", "reason": reason, "message": message}}
+        await self._finish(pod, "Failed", reason, message)
+
+    async def _finish(self, pod: Object, phase: str, reason: str, message: str) -> None:
+        change = {"status": {"phase": phase, "reason": reason, "message": message}}
         await self._store.patch(kinds.POD, pod["metadata"]["name"], change, pod["metadata"]["namespace"], subresource="status")
-        await self._events.warning(pod, reason, message)
+        await (self._events.warning if phase == "Failed" else self._events.normal)(pod, reason, message)
 
 
 def _instance_key(pod: Object) -> str | None:

@@ -62,17 +62,20 @@ def commands(up: Up) -> click.Group:
                   help="Play the hosts of a file, or N hosts with M virtual functions each.")
     @click.option("--config", "settings", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
                   help="What the hosts offer and how it is counted (default: what is bound to vfio-pci).")
+    @click.option("--hypervisor", metavar="libvirt|simulated|URI",
+                  help="What runs this machine's machines (default: libvirt where it runs, else simulated).")
     @click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
                   help="Write the kubeconfig there too (default: only to DIR/kubeconfig).")
     @click.option("-v", "--verbose", is_flag=True, help="Say more about what happens.")
     def up_command(
-        *, data: Path | None, port: int, simulation: str | None, settings: Path | None, kubeconfig: Path | None, verbose: bool
+        *, data: Path | None, port: int, simulation: str | None, settings: Path | None, hypervisor: str | None,
+        kubeconfig: Path | None, verbose: bool
     ) -> None:
         """Run the whole product here, in one process."""
         from outfitter.faces.cli.client import default_data  # noqa: PLC0415
 
-        up(data=data or default_data(), port=port, simulation=simulation, settings=settings, kubeconfig=kubeconfig,
-           verbose=verbose)
+        up(data=data or default_data(), port=port, simulation=simulation, settings=settings, hypervisor=hypervisor,
+           kubeconfig=kubeconfig, verbose=verbose)
 
     for command in (_get, _apply, _delete, _describe, _why, _plan, _domxml, _vm, _devices,
                     _device, _history, _providers, scan, config, _version):

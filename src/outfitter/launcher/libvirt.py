@@ -1,0 +1,185 @@
+"""Machines that libvirt runs. No call blocks the event loop: each is made in a thread, on one connection that is opened when
+it is first needed and opened again, later and later, after it was lost.
+
+A machine is defined before it is started, so that libvirt still knows how it ended when nobody of ours was listening; it is
+undefined when it is stopped. `connection.py` speaks with libvirt."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
+
+from outfitter.api.hypervisor import Domain, Ended
+from outfitter.errors import HypervisorAway, Refused
+from outfitter.launcher import connection
+from outfitter.launcher.connection import Connection
+
+log = logging.getLogger(__name__)
+SYSTEM = "qemu:///system"
+SOCKETS = ("/run/libvirt/libvirt-sock", "/run/libvirt/virtqemud-sock")  # one daemon for all drivers, or one for QEMU alone
+THREADS = 4
+BACKOFF = (1.0, 30.0)  # seconds to the second try, and at most
+PRESS_EVERY = 5.0  # seconds after which the power button is pressed again: a guest that boots does not notice it
+FRESH = 10.0  # seconds for which a list of domains is believed though libvirt did not say that anything changed
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def missing() -> str:
+    """Why machines cannot be run by libvirt here; empty when they can."""
+    try:
+        connection.library()
+    except Refused as error:
+        return error.message
+    if not any(Path(path).is_socket() for path in SOCKETS):
+        return f"libvirt does not run here (there is no {' and no '.join(SOCKETS)})"
+    return ""
+
+
+class Libvirt:
+    def __init__(
+        self, uri: str = SYSTEM, *, monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.uri = uri
+        self._monotonic, self._sleep = monotonic, sleep
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="libvirt")
+        self._opening = asyncio.Lock()
+        self._connection: Connection | None = None
+        self._away: HypervisorAway | None = None  # why there is no connection
+        self._tries, self._next_try = 0, 0.0
+        self._again: asyncio.Task[None] | None = None
+        self._closed = False
+        self._callbacks: list[Callable[[str], None]] = []
+        self._asked: dict[str, float] = {}  # when a guest was first asked to shut down
+        self._changes = 0  # counts what libvirt told us
+        self._seen: tuple[int, float, Mapping[str, Domain]] | None = None  # at which count and when, and what ran
+
+    # -- what the node asks
+
+    async def domains(self) -> Mapping[str, Domain]:
+        changes, now = self._changes, self._monotonic()
+        if self._connection is None or self._seen is None or self._seen[0] != changes or now - self._seen[1] > FRESH:
+            found = await self._call(Connection.domains)
+            self._seen = changes, now, found
+        return self._seen[2]
+
+    async def ended(self) -> Mapping[str, Ended]:
+        return await self._call(Connection.ended)
+
+    async def start(self, domain: Domain) -> None:
+        try:
+            await self._call(Connection.start, domain)
+        finally:
+            self._changes += 1
+
+    async def stop(self, uid: str, grace: float = 0.0) -> float | None:
+        if grace > 0 and await self._call(Connection.ask, uid):
+            left = self._asked.setdefault(uid, self._monotonic()) + grace - self._monotonic()
+            if left > 0:
+                return min(left, PRESS_EVERY)
+        try:
+            await self._call(Connection.end, uid)
+        finally:
+            self._changes += 1
+        self._asked.pop(uid, None)
+        return None
+
+    def on_change(self, callback: Callable[[str], None]) -> None:
+        self._callbacks.append(callback)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._again is not None:
+            self._again.cancel()
+            await asyncio.gather(self._again, return_exceptions=True)
+        if self._connection is not None:
+            link, self._connection = self._connection, None
+            await asyncio.get_running_loop().run_in_executor(self._threads, link.close)
+        self._threads.shutdown(wait=False)
+
+    # -- the connection
+
+    async def _call(self, method: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        link = await self._connected()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: method(link, *args, **kwargs))
+        except HypervisorAway as error:
+            if not link.alive():
+                self._lost(link, error)
+            raise
+
+    async def _connected(self) -> Connection:
+        async with self._opening:
+            if self._connection is not None:
+                return self._connection
+            if self._closed:
+                raise HypervisorAway(f"the connection to libvirt at {self.uri} was closed")
+            wait = self._next_try - self._monotonic()
+            if self._away is not None and wait > 0:
+                raise HypervisorAway(self._away.message, retry_after=wait)
+            try:
+                await self._open()
+            except HypervisorAway as error:
+                self._put_off(error)
+                raise HypervisorAway(error.message, retry_after=self._next_try - self._monotonic()) from error
+            assert self._connection is not None
+            return self._connection
+
+    async def _open(self) -> None:
+        loop = asyncio.get_running_loop()
+        link: Connection | None = None
+
+        def from_thread(work: Callable[[], None]) -> None:
+            try:
+                loop.call_soon_threadsafe(work)
+            except RuntimeError:  # the loop has ended, and everybody who listened with it
+                log.debug("news of libvirt at %s came too late", self.uri)
+
+        def closed(why: str) -> None:
+            from_thread(lambda: self._lost(link, HypervisorAway(f"libvirt at {self.uri} does not answer: {why}")))
+
+        link = await loop.run_in_executor(self._threads, lambda: Connection(
+            self.uri, changed=lambda uid: from_thread(lambda: self._changed(uid)), closed=closed))
+        back = self._away is not None
+        self._connection, self._away, self._tries = link, None, 0
+        self._changes += 1
+        if back:
+            log.warning("libvirt at %s answers again", self.uri)
+            self._changed("")  # whatever happened meanwhile was not told
+
+    def _lost(self, link: Connection | None, error: HypervisorAway) -> None:
+        if link is None or link is not self._connection:
+            return  # known already
+        self._connection = None
+        log.warning("%s; trying again", error.message)
+        asyncio.get_running_loop().run_in_executor(self._threads, link.close)
+        self._put_off(error)
+
+    def _put_off(self, error: HypervisorAway) -> None:
+        """Try again later, by ourselves: nobody may ask for a long time, and machines may have ended."""
+        first, most = BACKOFF
+        self._away = error
+        self._next_try = self._monotonic() + min(most, first * 2.0 ** min(self._tries, 10))
+        self._tries += 1
+        if not self._closed and (self._again is None or self._again.done()):
+            self._again = asyncio.get_running_loop().create_task(self._try_again())
+
+    async def _try_again(self) -> None:
+        while self._connection is None and not self._closed:
+            await self._sleep(max(0.0, self._next_try - self._monotonic()))
+            try:
+                await self._connected()
+            except HypervisorAway as error:
+                log.info("%s", error.message)
+
+    def _changed(self, uid: str) -> None:
+        self._changes += 1
+        for callback in self._callbacks:
+            callback(uid)

@@ -1,0 +1,87 @@
+"""A libvirtd of one's own: its folders are bound over the system's in a mount namespace, so that nothing of this machine's
+libvirt is touched or needed. Machines outlive it, as they do on a host. Needs root."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import time
+import uuid
+from pathlib import Path
+
+from tests.hardware import embed, guest
+
+LIBVIRTD = "/usr/sbin/libvirtd"
+FOLDERS = {"etc": "/etc/libvirt", "lib": "/var/lib/libvirt", "cache": "/var/cache/libvirt", "run": "/run/libvirt",
+           "log": "/var/log/libvirt"}
+PATIENCE = 30.0  # seconds until it listens
+
+
+def missing() -> str:
+    """Why none can be started; empty when it can."""
+    if importlib.util.find_spec("libvirt") is None:
+        return "needs libvirt-python (make libvirt)"
+    for program, package in ((LIBVIRTD, "libvirt-daemon-system"), (embed.QEMU, "qemu-system-x86"), ("unshare", "util-linux")):
+        if shutil.which(program) is None:
+            return f"needs {program} (on Debian: apt install {package})"
+    if os.geteuid() != 0:
+        return "needs root, for a libvirtd in a mount namespace of its own"
+    return guest.missing()
+
+
+class Daemon:
+    """`folder` keeps all its state, and should have a short name: sockets lie in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        for name in FOLDERS:
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / "etc" / "qemu.conf").write_text(embed.SETTINGS)
+        (folder / "etc" / "libvirtd.conf").write_text(
+            f'host_uuid = "{uuid.uuid4()}"\nauth_unix_ro = "none"\nauth_unix_rw = "none"\nunix_sock_rw_perms = "0700"\n')
+
+    @property
+    def _socket(self) -> Path:
+        return self.folder / "run" / "libvirt-sock"
+
+    @property
+    def uri(self) -> str:
+        return f"qemu+unix:///system?socket={self._socket}"
+
+    def start(self) -> None:
+        (self.folder / "run" / "libvirtd.pid").unlink(missing_ok=True)
+        self._socket.unlink(missing_ok=True)
+        binds = " && ".join(f"mkdir -p {there} && mount --bind {self.folder / here} {there}" for here, there in FOLDERS.items())
+        with (self.folder / "daemon.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                ["unshare", "--mount", "--propagation", "private", "sh", "-c",
+                 f"{binds} && exec {LIBVIRTD} --pid-file {self.folder}/run/libvirtd.pid"],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        end = time.monotonic() + PATIENCE
+        while not self._listens():
+            if self._process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"libvirtd did not start:\n{(self.folder / 'daemon.log').read_text()}")
+            time.sleep(0.05)
+
+    def _listens(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as one:
+            try:
+                one.connect(str(self._socket))
+            except OSError:
+                return False
+            return True
+
+    def kill(self) -> None:
+        """At once, as by kill -9."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def qemu(self, name: str) -> int:
+        """The process of a machine."""
+        return embed.pid(self.folder, name)
