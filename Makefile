@@ -1,6 +1,6 @@
 # Everything a fresh clone needs is Python 3.11+ and make; each target sets up what it uses.
 .DEFAULT_GOAL := help
-.PHONY: help venv up demo test check bench test-cluster kube-assets lock clean
+.PHONY: help venv up demo test check bench test-cluster test-libvirt test-hardware libvirt kube-assets lock clean
 
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
@@ -34,12 +34,26 @@ check: venv ## ruff, mypy --strict, import-linter
 	@$(BIN)/lint-imports --no-cache
 
 test: check ## the checks, then every test that needs nothing else
-	@$(BIN)/pytest -m "not long and not cluster" $(PYTEST)
+	@$(BIN)/pytest -m "not long and not cluster and not libvirt" $(PYTEST)
 
 test-cluster: venv ## the tests that need a real kube-apiserver (KUBEBUILDER_ASSETS, or built by make kube-assets)
 	@assets="$${KUBEBUILDER_ASSETS:-$$(scripts/kube-assets --path)}" || { \
 		echo "no kube-apiserver: set KUBEBUILDER_ASSETS, or run make kube-assets (needs Go)"; exit 1; }; \
 	KUBEBUILDER_ASSETS="$$assets" $(BIN)/pytest -m cluster $(PYTEST)
+
+libvirt: .venv/libvirt ## libvirt-python in the virtual environment (needs libvirt-dev, python3-dev, gcc, pkg-config)
+
+.venv/libvirt: .venv/installed
+	@command -v pkg-config >/dev/null && pkg-config --exists libvirt || { \
+		echo "libvirt-python is built here: apt install libvirt-dev python3-dev gcc pkg-config"; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'libvirt-python>=9.0'
+	@touch $@
+
+test-libvirt: libvirt ## the tests that need libvirt and QEMU (root on Debian: a libvirtd of their own)
+	@$(BIN)/pytest -m libvirt $(PYTEST)
+
+test-hardware: libvirt ## a host with real devices in a VM: SR-IOV, IOMMU, mdev, vfio-pci (Debian; minutes, and 250 MB once)
+	@$(BIN)/python scripts/test-hardware $(HARDWARE)
 
 kube-assets: ## build Kubernetes and etcd for the tests into a cache folder (needs Go, about 10 minutes)
 	@scripts/kube-assets

@@ -1,0 +1,108 @@
+"""The kernel's own word on devices, and devices changed by hand; knows nothing of outfitter, so that both can be compared."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from pathlib import Path
+
+PCI = Path("/sys/bus/pci/devices")
+MDEV = Path("/sys/class/mdev_bus")
+MODULES = ("nvme", "igb", "igbvf", "vfio-pci", "mtty", "mdpy", "mbochs")
+PATIENCE = 30.0
+
+
+def load() -> None:
+    subprocess.run(["modprobe", "-a", *MODULES], check=True)
+
+
+def lspci() -> dict[str, dict[str, str]]:
+    """By address, every function with what lspci says of it: class, vendor, product, driver, NUMA node, IOMMU group."""
+    told = subprocess.run(["lspci", "-Dvmmnnk"], check=True, capture_output=True, text=True).stdout
+    found = {}
+    for block in told.strip().split("\n\n"):
+        words = dict(line.split(":\t", 1) for line in block.splitlines())
+        found[words["Slot"]] = {
+            "class": _id(words["Class"]), "vendor": _id(words["Vendor"]), "product": _id(words["Device"]),
+            "driver": words.get("Driver", ""), "numa": words.get("NUMANode", ""), "group": words.get("IOMMUGroup", "")}
+    return found
+
+
+def _id(text: str) -> str:
+    """lspci writes names with the number behind them: "Ethernet controller [0200]"."""
+    matched = re.search(r"\[([0-9a-f]{4})\]$", text)
+    return matched[1] if matched else text
+
+
+def of(vendor: str, product: str) -> list[str]:
+    """Addresses of a product."""
+    return [address for address, said in lspci().items() if (said["vendor"], said["product"]) == (vendor, product)]
+
+
+def driver(address: str) -> str:
+    link = PCI / address / "driver"
+    return link.resolve().name if link.exists() else ""
+
+
+def virtual(address: str, count: int) -> list[str]:
+    """Make so many virtual functions, and tell which."""
+    path = PCI / address
+    (path / "sriov_numvfs").write_text(str(count))
+    return virtual_of(address)
+
+
+def wait_for_loose(addresses: list[str]) -> None:
+    """The NVMe driver tries virtual functions that nobody set up, and lets go of them after a while."""
+    end = time.monotonic() + 4 * PATIENCE
+    while any(driver(address) for address in addresses):
+        if time.monotonic() > end:
+            raise AssertionError(f"{addresses} still have drivers: {[driver(address) for address in addresses]}")
+        time.sleep(0.5)
+
+
+def virtual_of(address: str) -> list[str]:
+    return [path.resolve().name for path in sorted((PCI / address).glob("virtfn*"))]
+
+
+def bind(address: str, to: str) -> None:
+    """To a driver, whatever it is made for; to none when it is empty."""
+    path = PCI / address
+    if (path / "driver").exists():
+        (path / "driver" / "unbind").write_text(address)
+    if not to:
+        (path / "driver_override").write_text("\n")
+        return
+    (path / "driver_override").write_text(to)
+    Path("/sys/bus/pci/drivers_probe").write_text(address)
+
+
+def give_back(address: str, to: str) -> None:
+    """To the driver that it had, as if nothing had been; or to none."""
+    bind(address, to)
+    (PCI / address / "driver_override").write_text("\n")
+
+
+def wait_for(path: Path) -> None:
+    end = time.monotonic() + PATIENCE
+    while not path.exists():
+        if time.monotonic() > end:
+            raise AssertionError(f"{path} did not come in {PATIENCE:.0f} s")
+        time.sleep(0.1)
+
+
+def group(device: str) -> str:
+    """The IOMMU group of a function or a mediated device."""
+    base = PCI if device.count(":") == 2 else Path("/sys/bus/mdev/devices")
+    return (base / device / "iommu_group").resolve().name
+
+
+def groups_of(pid: int) -> list[str]:
+    """The IOMMU groups that a process has open."""
+    links = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
+    return [Path(link).name for link in links if re.fullmatch(r"/dev/vfio/[0-9]+", link)]
+
+
+def make_mdev(parent: str, kind: str, uuid: str) -> None:
+    (MDEV / parent / "mdev_supported_types" / kind / "create").write_text(uuid)

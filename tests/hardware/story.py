@@ -1,0 +1,157 @@
+"""The product on the host in a VM: `outfit up` as a person starts it, one machine with a device of every kind, and what becomes
+of both when outfitter or QEMU is killed. Every claim of the product is held against the kernel's own word."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from outfitter.api import machine
+from tests.e2e.process import Up
+from tests.hardware import embed, kernel
+from tests.hardware.steps import Report, expect
+
+PATIENCE = 240.0  # everything is emulated twice
+ROOT = Path("/run/lv")  # of libvirt; a short name
+ADDRESS, UUID = "resource.kubernetes.io/pciBusID", "mdevUUID"
+
+CLASS = """
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: any}
+spec: {selectors: [{cel: {expression: device.driver == "pci.outfitter.dev"}}]}
+"""
+REQUEST = """
+      - name: %s
+        exactly: {deviceClassName: any, selectors: [{cel: {expression: '%s'}}]}"""
+OURS = 'device.attributes["pci.outfitter.dev"]'
+
+
+def wait(check: Callable[[], bool], what: str) -> None:
+    """Ask once a second: whoever asks takes the processor from whoever should answer."""
+    end = time.monotonic() + PATIENCE
+    while not check():
+        if time.monotonic() > end:
+            raise TimeoutError(f"not within {PATIENCE:g} s: {what}")
+        time.sleep(1.0)
+
+
+def kind_is(kind: str, product: str = "") -> str:
+    return f'{OURS}.kind == "{kind}"' + (f' && {OURS}.product == "{product}"' if product else "")
+
+
+def manifest(name: str, wishes: dict[str, str], gpus: tuple[str, ...]) -> str:
+    """A machine with one device for each wish, and the claim from which it gets them."""
+    requests = "".join(REQUEST % wish for wish in wishes.items())
+    lists = {"gpus": [wish for wish in wishes if wish in gpus], "hostDevices": [wish for wish in wishes if wish not in gpus]}
+    devices = {list_: [{"name": wish, "claimName": "all", "requestName": wish} for wish in names]
+               for list_, names in lists.items()}
+    return f"""{CLASS}---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {{name: {name}}}
+spec:
+  spec:
+    devices:
+      requests:{requests}
+---
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstance
+metadata: {{name: {name}}}
+spec:
+  terminationGracePeriodSeconds: 0
+  resourceClaims: [{{name: all, resourceClaimTemplateName: {name}}}]
+  domain: {{memory: {{guest: 64Mi}}, devices: {json.dumps(devices)}}}
+"""
+
+
+class Story:
+    def __init__(self, report: Report, folder: Path, config: str) -> None:
+        """`config` is the configuration file's text; without any, what is bound to vfio-pci is offered."""
+        self.report = report
+        words = ["--hypervisor", embed.uri(ROOT), "-v"]
+        folder.mkdir(parents=True)
+        if config:
+            (folder / "outfitter.yaml").write_text(config)
+            words += ["--config", str(folder / "outfitter.yaml")]
+        self.up = Up(folder / "data", *words, simulate=None, patience=PATIENCE)
+
+    def offered(self) -> set[str]:
+        """Addresses and UUIDs in the slices."""
+        slices = json.loads(self.up.ok("get", "resourceslices", "-o", "json"))["items"]
+        found = [device["attributes"] for one in slices for device in one["spec"].get("devices", ())]
+        return {(each.get(ADDRESS) or each.get(UUID))["string"] for each in found}
+
+    def instance(self, name: str) -> Any:
+        return json.loads(self.up.ok("get", "vmi", name, "-o", "json"))
+
+    def _reach(self, name: str, phase: str) -> Any:
+        def there() -> bool:
+            now = self.instance(name)
+            if now.get("status", {}).get("phase") in ("Failed", "Succeeded") and phase == "Running":
+                raise AssertionError(f"{name} ended: {now['status'].get('conditions')}")
+            return bool(now.get("status", {}).get("phase") == phase)
+
+        try:
+            wait(there, f"{name} is {phase}")
+        except (TimeoutError, AssertionError):
+            print(self.up.ok("get", "vmi,pods,resourceclaims,events", "-o", "yaml"), self.up.log())
+            raise
+        return self.instance(name)
+
+    def run(self, name: str, wishes: dict[str, str], gpus: tuple[str, ...] = ()) -> dict[str, str]:
+        """Start a machine; what it got, by wish: each is with vfio-pci, and QEMU has it open."""
+        self.up.ok("apply", "-f", "-", stdin=manifest(name, wishes, gpus))
+        status = self._reach(name, "Running")["status"]["deviceStatus"]
+        entries = [*status.get("gpuStatuses", ()), *status.get("hostDeviceStatuses", ())]
+        found = {each["name"]: where[1] for each in entries if (where := machine.address_of(each)) is not None}
+        expect(sorted(found), sorted(wishes), "devices in the status")
+        for wish, device in found.items():
+            if device.count(":") == 2:
+                expect(kernel.driver(device), "vfio-pci", f"the driver of {device}, which {name} has as {wish}")
+        expect(sorted(kernel.groups_of(self.qemu(name))), sorted(map(kernel.group, found.values())),
+               "the IOMMU groups that QEMU has open")
+        return found
+
+    def qemu(self, name: str) -> int:
+        return embed.pid(ROOT, f"default_{name}")
+
+    def free(self, *names: str) -> None:
+        """Nobody holds anything."""
+        def nothing() -> bool:
+            pages = json.loads(self.up.ok("get", "ledgerpages", "-o", "json"))["items"]
+            return not any(page["spec"].get("bookings") for page in pages)
+
+        wait(nothing, f"what {', '.join(names)} had is free")
+
+    def delete(self, name: str) -> None:
+        qemu = self.qemu(name)
+        self.up.ok("delete", "vmi", name)
+        wait(lambda: not Path(f"/proc/{qemu}").exists(), f"{name} is off")
+        self.free(name)
+
+    def restart_by_kill(self, name: str) -> None:
+        """kill -9 of outfitter: the machine goes on and is adopted."""
+        qemu, before = self.qemu(name), self.instance(name)["status"]
+        self.up.kill()
+        assert Path(f"/proc/{qemu}").exists(), "machines outlive outfitter"
+        self.up.start()
+        expect(self.qemu(name), qemu, f"the process of {name}")
+        after = self._reach(name, "Running")["status"]
+        expect(after["deviceStatus"], before["deviceStatus"], f"the devices of {name}")
+
+    def stop(self) -> int:
+        self.up.send(signal.SIGINT)
+        return self.up.end(PATIENCE)
+
+    def kill_qemu(self, name: str) -> None:
+        os.kill(self.qemu(name), signal.SIGKILL)
+        ended = self._reach(name, "Failed")["status"]["conditions"]
+        said = " ".join(condition.get("message", "") for condition in ended)
+        assert "libvirt: crashed" in said, said
+        self.free(name)
