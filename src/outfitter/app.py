@@ -8,7 +8,7 @@ import logging
 import os
 import secrets
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +18,8 @@ import yaml
 from outfitter.api import admit, conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.device import DRIVER
-from outfitter.api.hypervisor import Hypervisor
+from outfitter.api.hypervisor import Abilities, Domain, Hypervisor
+from outfitter.api.kinds import Object
 from outfitter.controllers.claims import Claims, PodClaims
 from outfitter.controllers.devicestatus import DeviceStatus
 from outfitter.controllers.evict import Evict
@@ -37,6 +38,7 @@ from outfitter.inventory import offer, scan
 from outfitter.inventory.config import DEFAULT, Config, Scheduling
 from outfitter.inventory.host import SimulatedHost
 from outfitter.launcher import connection, domain, libvirt
+from outfitter.launcher.options import Options
 from outfitter.launcher.simulated import Simulated
 from outfitter.node.agent import Agent
 from outfitter.node.files import FolderFiles, MemoryFiles
@@ -119,9 +121,13 @@ def this_host(
     return Host(name, DRIVER, lambda: tree, runs, capacity, {}, simulated=False, settings=settings, station=station)
 
 
+def _build(instance: Object, env: Mapping[str, str], files: Mapping[str, str], abilities: Abilities) -> Domain:
+    return domain.build(instance, env, files, Options(type="kvm" if abilities.kvm else "qemu", simulated=abilities.plays))
+
+
 def _agent(context: Context, hosts: Sequence[Host], keeper: Keeper, handover: Handover) -> Agent:
     return Agent(
-        context.store, hosts, build=domain.build, keeper=keeper, handover=handover, clock=context.clock, events=context.events,
+        context.store, hosts, build=_build, keeper=keeper, handover=handover, clock=context.clock, events=context.events,
         pods=context.informer(kinds.POD), instances=context.informer(kinds.INSTANCE),
         claims=context.informer(kinds.RESOURCE_CLAIM), pages=context.informer(kinds.LEDGER_PAGE),
     )

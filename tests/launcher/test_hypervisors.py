@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import platform
 import shutil
 import signal
 import sys
@@ -166,6 +167,20 @@ class News:
     async def of(self, uid: str = UID) -> None:
         await until(lambda: uid in self.told, f"news of {uid!r}")
         self.told.clear()
+
+
+def emulates() -> bool:
+    """Whether this machine's processor cannot run machines."""
+    words = Path("/proc/cpuinfo").read_text().split() if Path("/proc/cpuinfo").exists() else []
+    return platform.machine() == "x86_64" and {"vmx", "svm"}.isdisjoint(words)
+
+
+async def test_what_it_can_do(lab: Lab) -> None:
+    hypervisor = lab.hypervisor()
+    found = await hypervisor.abilities()
+    assert found.plays is isinstance(lab, Played)
+    assert not (found.kvm and (found.plays or emulates()))
+    await hypervisor.close()
 
 
 async def test_a_machine_starts_once_and_is_forced_off(lab: Lab) -> None:

@@ -7,13 +7,14 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
+from xml.etree import ElementTree as ET
 
 import pytest
 
 from outfitter import app
 from outfitter.api import conditions, kinds
 from outfitter.api.device import DeviceId
-from outfitter.api.hypervisor import Domain
+from outfitter.api.hypervisor import Abilities, Domain
 from outfitter.api.page import Booking, Holder
 from outfitter.errors import HypervisorAway, Refused
 from outfitter.launcher.simulated import Simulated
@@ -87,6 +88,31 @@ async def test_a_machine_that_the_hypervisor_refuses_fails_with_the_reason() -> 
             return not await scene.bookings()
 
         await scene.reach(free, "its device is free again")
+
+
+class Real(Simulated):
+    """Says of itself what a hypervisor with KVM does."""
+
+    async def abilities(self) -> Abilities:
+        return Abilities(kvm=True)
+
+
+async def test_a_machine_on_a_real_hypervisor_is_whole_or_refused() -> None:
+    image = {"volumes": [{"name": "root", "containerDisk": {"image": "x"}}], "domain": {
+        "memory": {"guest": "1Gi"}, "devices": {"disks": [{"name": "root", "disk": {}}]}}}
+    async with running(hosts_of("node", 1)) as scene:
+        await scene.create(kinds.INSTANCE, "blue", image)
+        await scene.running("blue")
+        (played,) = await scene.domains()
+        assert ET.fromstring(played.xml).get("type") == "qemu"
+    async with running([replace(host, hypervisor=Real()) for host in hosts_of("node", 1)]) as scene:
+        await scene.create(kinds.INSTANCE, "blue", image)
+        await scene.phase("blue", "Failed")
+        assert "spec.volumes[0]: containerDisk cannot be attached" in (await scene.events("SyncFailed"))[0]
+        await scene.machine("green")
+        await scene.running("green")
+        (real,) = await scene.domains()
+        assert ET.fromstring(real.xml).get("type") == "kvm"
 
 
 async def test_a_machine_that_ends_by_itself_is_seen_at_the_next_look() -> None:

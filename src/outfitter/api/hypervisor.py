@@ -31,6 +31,14 @@ class Ended:
     reason: str  # a sentence for its owner
 
 
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What the domains of a hypervisor depend on."""
+
+    kvm: bool = False  # its machines may use the host's processors; else they are emulated
+    plays: bool = False  # nothing really runs: what cannot be had is left out, not refused
+
+
 class Hypervisor(Protocol):
     """One host's. Every call may be made twice without harm. HypervisorAway: it does not answer now, and says why."""
 
@@ -40,6 +48,10 @@ class Hypervisor(Protocol):
 
     async def ended(self) -> Mapping[str, Ended]:
         """What ended by itself and was not stopped since, by the instance's uid; also before this process was."""
+        ...
+
+    async def abilities(self) -> Abilities:
+        """Asked before a domain is built."""
         ...
 
     async def start(self, domain: Domain) -> None:
@@ -62,7 +74,7 @@ class Hypervisor(Protocol):
 
 
 class Builder(Protocol):
-    """Makes the domain of an instance whose devices are known; `env` tells of those that were asked for by the name of a
-    resource. Refused says what is missing or contradicts itself."""
+    """Makes the domain of an instance whose devices are known; Refused says what is missing or contradicts itself. `env` and
+    `files` (by path) are what a launcher finds in its container: whoever prepared the devices tells of them there too."""
 
-    def __call__(self, instance: Object, env: Mapping[str, str]) -> Domain: ...
+    def __call__(self, instance: Object, env: Mapping[str, str], files: Mapping[str, str], abilities: Abilities) -> Domain: ...

@@ -16,6 +16,7 @@ from xml.etree import ElementTree as ET
 
 from outfitter.api.hypervisor import Domain, Ended
 from outfitter.errors import HypervisorAway, Refused
+from outfitter.launcher import capability
 from outfitter.launcher import domain as domains
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class Connection:
     def __init__(self, uri: str, *, changed: Callable[[str], None], closed: Callable[[str], None]) -> None:
         self.uri, self._lib = uri, library()
         self._uids: dict[str, str] = {}  # libvirt's UUID -> the instance's uid, where they differ
+        self._kvm: bool | None = None
         with _starting:
             _events()
         try:
@@ -113,6 +115,17 @@ class Connection:
             self._conn.close()
 
     # -- looking
+
+    def kvm(self) -> bool:
+        """Whether machines can use the host's processors. Asked once: kernels are not exchanged under a daemon."""
+        if self._kvm is None:
+            with self._errors("does not tell what it can do"):
+                capabilities = self._conn.getCapabilities()
+                features = [] if (cpu := capability.cpu(capabilities)) is None else capability.features(
+                    self._conn.baselineCPU([cpu], self._lib.VIR_CONNECT_BASELINE_CPU_EXPAND_FEATURES))
+            self._kvm = capability.kvm(capabilities, features)
+            log.info("libvirt at %s %s", self.uri, "has KVM" if self._kvm else "has no KVM: machines are emulated")
+        return self._kvm
 
     def domains(self) -> dict[str, Domain]:
         """What runs: ours and everybody else's."""

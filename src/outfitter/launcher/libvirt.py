@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
-from outfitter.api.hypervisor import Domain, Ended
+from outfitter.api.hypervisor import Abilities, Domain, Ended
 from outfitter.errors import HypervisorAway, Refused
 from outfitter.launcher import connection
 from outfitter.launcher.connection import Connection
@@ -72,6 +72,9 @@ class Libvirt:
 
     async def ended(self) -> Mapping[str, Ended]:
         return await self._call(Connection.ended)
+
+    async def abilities(self) -> Abilities:
+        return Abilities(kvm=await self._call(Connection.kvm))
 
     async def start(self, domain: Domain) -> None:
         try:

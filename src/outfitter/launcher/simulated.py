@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from outfitter.api.hypervisor import Domain, Ended
+from outfitter.api.hypervisor import Abilities, Domain, Ended
 from outfitter.launcher import domain as domains
 
 log = logging.getLogger(__name__)
@@ -52,6 +52,9 @@ class Simulated:
 
     async def ended(self) -> Mapping[str, Ended]:
         return {uid: ended for uid, (_, ended) in self._ended.items()}
+
+    async def abilities(self) -> Abilities:
+        return Abilities(plays=True)
 
     async def start(self, domain: Domain) -> None:
         if domain.uid in self._domains:

@@ -17,6 +17,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.page import Page, is_pool_page, pool_page
 from outfitter.errors import AlreadyHeld, HypervisorAway, NotFound, Refused
 from outfitter.ledger import book
+from outfitter.node import tell
 from outfitter.node.handover import Handover
 from outfitter.node.host import Host
 from outfitter.node.keep import Keeper
@@ -172,7 +173,7 @@ class Agent:
     async def _prepare(self, host: Host, pod: Object) -> str | None:
         """Everything that the pod's claims hold here is prepared; else what is missing."""
         for name, claim_name in machine.claim_names(pod):
-            claim = self._claims.get(f"{pod['metadata']['namespace']}/{claim_name}") if claim_name else None
+            claim = self._claim(pod["metadata"]["namespace"], claim_name) if claim_name else None
             if claim is None:
                 return f"claim {claim_name or name} does not exist yet"
             results = (((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}).get("results") or ()
@@ -250,10 +251,12 @@ class Agent:
         }, pod["metadata"]["namespace"], subresource="status")
 
     async def _start(self, host: Host, pod: Object, instance: Object) -> None:
-        if machine.unsettled_devices(instance, pod, lambda namespace, name: self._claims.get(f"{namespace}/{name}")):
+        if machine.unsettled_devices(instance, pod, self._claim):
             return  # the status is on its way and wakes us
         try:
-            domain = self._build(instance, await self._environment(host, pod))
+            told = self._handover.told(host, pod, self._claim)
+            env = tell.combined(await self._published(host, pod), told.env)
+            domain = self._build(instance, env, told.files, await host.hypervisor.abilities())
             await host.hypervisor.start(domain)
         except Refused as error:
             await self._events.warning(instance, "SyncFailed", error.message)
@@ -267,10 +270,10 @@ class Agent:
         }, meta["namespace"], subresource="status")
         await self._events.normal(instance, "Started", "VirtualMachineInstance started.")
 
-    async def _environment(self, host: Host, pod: Object) -> dict[str, str]:
-        """What the pod got by the names of resources."""
-        claim = self._claims.get(f"{pod['metadata']['namespace']}/{dict(machine.claim_names(pod)).get(machine.EXTENDED)}")
-        if claim is None:
+    async def _published(self, host: Host, pod: Object) -> dict[str, str]:
+        """What the pod got by the names of resources, as the drivers of this host publish it."""
+        made = dict(machine.claim_names(pod)).get(machine.EXTENDED)
+        if made is None or (claim := self._claim(pod["metadata"]["namespace"], made)) is None:
             return {}
         slices = await self._store.list(kinds.RESOURCE_SLICE, fields=f"spec.nodeName={host.name}")
         return environment.of_resources(pod, claim, slices.items)
@@ -329,6 +332,9 @@ class Agent:
             if booking.holder.kind == kinds.RESOURCE_CLAIM.kind and booking.state == "prepared" and place not in used:
                 await self._release(host, *place)
         await self._handover.leftovers(host)
+
+    def _claim(self, namespace: str, name: str) -> Object | None:
+        return self._claims.get(f"{namespace}/{name}")
 
     def _alive(self, host: Host) -> list[Object]:
         return [pod for pod in self._pods.by("node", host.name) if (pod.get("status") or {}).get("phase") not in machine.FINAL]

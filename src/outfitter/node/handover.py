@@ -6,11 +6,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
+from outfitter.api import machine
 from outfitter.api.kinds import Object
 from outfitter.errors import Refused
 from outfitter.inventory import scan
 from outfitter.ledger import book, marks
-from outfitter.node import mdev, sriov
+from outfitter.node import mdev, sriov, tell
 from outfitter.node.host import Host
 from outfitter.node.keep import Keeper
 from outfitter.node.prepare import Prepared, Wanted, prepare
@@ -66,6 +67,13 @@ class Handover:
         except OSError as error:
             raise Refused(f"claim {claim['metadata']['name']} cannot be prepared on {host.name}: {error}") from error
         return self._ready[key]
+
+    def told(self, host: Host, pod: Object, claims: machine.Claims) -> tell.Told:
+        """What the pod's launcher is told of the devices that were handed over for it."""
+        found = [(name, claim) for name, claim_name in machine.claim_names(pod)
+                 if claim_name and (claim := claims(pod["metadata"]["namespace"], claim_name)) is not None]
+        return tell.tell(pod, [(name, claim, ready.given) for name, claim in found
+                               if (ready := self._ready.get((host.name, claim["metadata"]["uid"]))) is not None])
 
     async def release(self, host: Host, uid: str) -> None:
         """Take back what a claim has here; then its bookings are released, and what did not come back whole is quarantined.

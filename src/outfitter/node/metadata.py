@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from outfitter.api import environment as variables
 from outfitter.api.device import PCI_BUS_ID
 from outfitter.api.kinds import Object
 
@@ -30,6 +31,7 @@ class Given:
     uuid: str | None  # of a mediated device
     numa: int | None = None
     pcie_root: str | None = None
+    functions: tuple[str, ...] = ()  # all PCI functions that were handed over with it, itself included
 
     @property
     def asked(self) -> str:
@@ -73,11 +75,21 @@ def files(claim: Object, given: Sequence[Given]) -> dict[str, str]:
 
 def environment(claim_name: str, given: Sequence[Given]) -> Mapping[str, str]:
     """PCI_RESOURCE_<claim>_<request>, and MDEV_PCI_RESOURCE_<claim>_<request> for mediated devices, each a list with commas."""
+    return _variables((f"{claim_name}_{one.asked}", one, ()) for one in given)
+
+
+def by_resource(mappings: Iterable[tuple[str, str]], given: Sequence[Given]) -> Mapping[str, str]:
+    """PCI_RESOURCE_<resource> and MDEV_PCI_RESOURCE_<resource>, as device plugins write them: `mappings` are resources with the
+    requests of a claim that stand for them. All functions of a device are listed, as a plugin lists those of a group."""
+    return _variables((resource, one, one.functions) for resource, request in mappings for one in given if one.asked == request)
+
+
+def _variables(named: Iterable[tuple[str, Given, Sequence[str]]]) -> dict[str, str]:
     out: dict[str, list[str]] = defaultdict(list)
-    for one in given:
-        suffix = f"{claim_name}_{one.asked}".upper().replace("/", "_").replace(".", "_")
+    for name, one, functions in named:
+        suffix = variables.key(name)
         if one.uuid is not None:
-            out[f"MDEV_PCI_RESOURCE_{suffix}"].append(one.uuid)
+            out[f"{variables.MDEV}_{suffix}"].append(one.uuid)
         elif one.address is not None:
-            out[f"PCI_RESOURCE_{suffix}"].append(one.address)
+            out[f"{variables.PCI}_{suffix}"] += functions or [one.address]
     return {name: ",".join(values) for name, values in out.items()}

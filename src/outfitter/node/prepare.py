@@ -43,7 +43,7 @@ def prepare(station: Station, claim: Object, wanted: Sequence[Wanted], *, runnin
     uid, root, checkpoint = claim["metadata"]["uid"], station.root, station.checkpoint
     known = {one.device: one for one in checkpoint.of(uid)}
     given = tuple(Given(one.request, station.driver, station.host, one.target.name, one.target.address, one.target.uuid,
-                        one.target.numa, one.target.pcie_root) for one in wanted)
+                        one.target.numa, one.target.pcie_root, one.target.functions) for one in wanted)
     texts = {f"{uid}/{name}": text for name, text in metadata.files(claim, given).items()}
     taken = [known.get(one.target.name) or _taken(station, claim, one, tuple(texts)) for one in wanted]
     for one, memory in zip(wanted, taken, strict=True):

@@ -1,0 +1,153 @@
+"""What whoever prepares devices tells the launcher: the machine has what was handed over for it, whether it was asked for by
+claim or by resource name, or it does not start."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from outfitter import app
+from outfitter.api import kinds
+from outfitter.api.kinds import Object
+from outfitter.errors import Refused
+from outfitter.inventory import simulate
+from outfitter.node import metadata
+from outfitter.node.metadata import Given
+from outfitter.node.tell import combined, tell
+from outfitter.store.clock import ManualClock
+from outfitter.store.names import Names
+from tests.controllers.scene import Scene, device
+from tests.node.handing import BOUND, GPU
+
+DRIVER = "pci.outfitter.dev"
+NIC, CARD, PART = "vendor.example/nic", "vendor.example/gpu", "vendor.example/vgpu"
+VFS = "{address: 0000:3b:00.0, vendor: 8086, product: 1592, class: 020000, driver: ice, vfs: {count: 2, product: 1889}}"
+UUIDS = ["4b20d080-1b54-4048-85b3-a6a62d165c01", "4b20d080-1b54-4048-85b3-a6a62d165c02"]
+SPLIT = (f"{{address: 0000:65:00.0, vendor: 10de, product: 2236, class: 030200, driver: nvidia, mdevTypes: [{{id: nvidia-1, "
+         f"name: A10-1, available: 2, instances: [{', '.join(UUIDS)}]}}]}}")
+WHOLE = GPU.replace("nouveau", "vfio-pci").replace("snd_hda_intel", "vfio-pci")
+
+
+@contextlib.asynccontextmanager
+async def running(pci: str, **classes: str) -> AsyncIterator[Scene]:
+    """A host, with a DeviceClass for each kind of device that is counted as a resource."""
+    clock = ManualClock()
+    hosts = app.simulated_hosts(simulate.parse(f"hosts: [{{name: node, pci: [{pci}]}}]").hosts)
+    async with app.embedded(hosts=hosts, clock=clock, names=Names(random.Random(1))) as product:
+        await product.store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
+        scene = Scene(product, "here", clock)
+        for kind, resource in classes.items():
+            expression = f'device.attributes["{DRIVER}"].kind == "{kind}"'
+            await scene.create(kinds.DEVICE_CLASS, kind.lower(), {
+                "selectors": [{"cel": {"expression": expression}}], "extendedResourceName": resource})
+        yield scene
+
+
+async def machine(scene: Scene, name: str, *resources: str, claims: tuple[Object, ...] = (), **spec: object) -> None:
+    """A machine that asks for devices by resource name."""
+    asked = [{"name": f"dev{index}", "deviceName": resource} for index, resource in enumerate(resources)]
+    await scene.create(kinds.INSTANCE, name, {**spec, "domain": {
+        "memory": {"guest": "64Mi"}, "devices": {"hostDevices": [*asked, *claims]}}})
+
+
+async def has(scene: Scene, name: str) -> tuple[str, ...]:
+    await scene.running(name)
+    return next(domain.devices for domain in await scene.domains() if domain.name == f"here_{name}")
+
+
+async def test_two_machines_never_share_what_they_asked_for_by_resource_name() -> None:
+    async with running(VFS, VF=NIC) as scene:
+        await machine(scene, "blue", NIC)
+        await machine(scene, "green", NIC)
+        assert sorted([await has(scene, "blue"), await has(scene, "green")]) == [("0000:3b:01.0",), ("0000:3b:01.1",)]
+        await machine(scene, "red", NIC)
+        await scene.waits("red", "PodScheduled", "held by vmi/blue", "held by vmi/green")
+        await scene.check_books()
+        left = await has(scene, "blue")
+        await scene.delete(kinds.INSTANCE, "blue")
+        assert await has(scene, "red") == left
+        for name in ("green", "red"):
+            await scene.delete(kinds.INSTANCE, name)
+        await scene.empty()
+
+
+async def test_several_of_one_resource_and_one_of_another() -> None:
+    async with running(f"{VFS}, {BOUND}", VF=NIC, PCI=CARD) as scene:
+        await machine(scene, "blue", NIC, CARD, NIC)
+        assert await has(scene, "blue") == ("0000:3b:01.0", "0000:68:00.0", "0000:3b:01.1")
+
+
+async def test_a_card_by_resource_name_is_whole() -> None:
+    async with running(WHOLE, PCI=CARD) as scene:
+        await machine(scene, "blue", CARD)
+        assert await has(scene, "blue") == ("0000:65:00.0", "0000:65:00.1")
+
+
+async def test_mediated_devices_by_resource_name() -> None:
+    async with running(SPLIT, MDEV=PART) as scene:
+        await machine(scene, "blue", PART)
+        await machine(scene, "green", PART)
+        assert sorted([*await has(scene, "blue"), *await has(scene, "green")]) == UUIDS
+
+
+async def test_by_resource_name_and_by_claim_in_one_machine() -> None:
+    async with running(VFS, VF=NIC) as scene:
+        await scene.create(kinds.RESOURCE_CLAIM_TEMPLATE, "one-vf", {"spec": {"devices": {"requests": [
+            {"name": "nic", "exactly": {"deviceClassName": "vf"}}]}}})
+        await machine(scene, "blue", NIC, claims=(device(),), resourceClaims=[
+            {"name": "network", "resourceClaimTemplateName": "one-vf"}])
+        assert sorted(await has(scene, "blue")) == ["0000:3b:01.0", "0000:3b:01.1"]
+        await scene.check_books()
+
+
+async def test_a_machine_does_not_start_when_the_host_handed_over_something_else_than_the_status_says() -> None:
+    async with running(VFS, VF=NIC) as scene:
+        await scene.create(kinds.RESOURCE_CLAIM, "mine", {"devices": {"requests": [
+            {"name": "nic", "exactly": {"deviceClassName": "vf"}}]}})
+        known = scene.product.keeper.targets  # the card was moved to another slot, and the slices do not say so yet
+        known["node"] = {name: replace(target, address=str(target.address).replace("3b", "af"), functions=())
+                         for name, target in known["node"].items()}
+        await scene.machine("blue", claim="mine")
+        await scene.phase("blue", "Failed")
+        (said,) = set(await scene.events("SyncFailed"))
+        assert said == ("spec.domain.devices.hostDevices[0]: status.deviceStatus says that HostDevice nic0 is 0000:3b:01.0, "
+                        "but device metadata says 0000:af:01.0: the machine does not start before they agree")
+        assert not await scene.domains()
+
+
+def test_what_is_published_and_what_was_handed_over_must_agree() -> None:
+    ours, others, both = {"PCI_RESOURCE_X": "a"}, {"PCI_RESOURCE_Y": "b"}, {"PCI_RESOURCE_X": "a,c"}
+    assert combined(others, ours) == {**ours, **others}
+    assert combined(both, ours) == both
+    with pytest.raises(Refused, match="PCI_RESOURCE_X: a,c was handed over, but what is published says a: "):
+        combined(ours, both)
+
+
+def given(request: str, name: str, pool: str = "node") -> Given:
+    return Given(request, DRIVER, pool, name, f"0000:3b:01.{name[-1]}", None)
+
+
+def claim(*results: Given) -> Object:
+    return {"metadata": {"name": "mine", "namespace": "here", "uid": "u"}, "status": {"allocation": {"devices": {"results": [
+        {"request": one.request, "driver": one.driver, "pool": one.pool, "device": one.device} for one in results]}}}}
+
+
+def test_a_request_that_somebody_else_hands_over_too_is_not_told_of() -> None:
+    """We know a part of it only, and that would contradict the status."""
+    mine, both, other = given("nic", "vf-0"), given("mix/near", "vf-1"), given("mix/near", "vf-2", "elsewhere")
+    told = tell({}, [("net", claim(mine, both, other), [mine, both])])
+    assert told.env == {"PCI_RESOURCE_MINE_NIC": "0000:3b:01.0"}
+    assert list(told.files) == [f"{metadata.BASE}/resourceclaims/mine/nic/{DRIVER}-metadata.json"]
+
+
+@pytest.mark.parametrize("container", ["compute", "other"])
+def test_only_the_machine_s_own_container_counts(container: str) -> None:
+    mine = given("container-0-request-0", "vf-0")
+    pod = {"status": {"extendedResourceClaimStatus": {"requestMappings": [
+        {"containerName": container, "resourceName": NIC, "requestName": mine.request}]}}}
+    told = tell(pod, [("<extended-resources>", claim(mine), [mine])])
+    assert (told.env.get("PCI_RESOURCE_VENDOR_EXAMPLE_NIC") == "0000:3b:01.0") == (container == "compute")
