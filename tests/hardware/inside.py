@@ -37,22 +37,25 @@ def compare() -> int:
 
 
 def by_hand(report: Report, bound: list[str], *, network: bool) -> None:
-    """An operator binds functions and makes a mediated device; outfitter offers them and leaves them as they are."""
-    with report.step("outfitter offers what is bound to vfio-pci, and a mediated device"):
+    """An operator binds functions and makes a mediated device; outfitter offers them and leaves them as they are. It makes
+    another mediated device itself."""
+    with report.step("outfitter offers what is bound to vfio-pci, and mediated devices"):
         drivers = {address: kernel.driver(address) for address in bound}
         for address in bound:
             kernel.bind(address, "vfio-pci")
         kernel.make_mdev("mtty", "mtty-2", UUID)
-        story = Story(report, Path("/run/by-hand"), "")
+        story = Story(report, Path("/run/by-hand"), "mdev: [{type: mtty-1, count: 1}]\n")
         story.up.start()
         report.say(f"   outfit up took {story.up.took:.1f} s")
-        expect(story.offered(), {*bound, UUID}, "what is offered")
-    wishes = {"disk": kind_is("VF", NVME[1]), "gpu": kind_is("PCI", GPU[1]), "part": kind_is("MDEV")}
+        expect(len(kernel.mediated()), 2, "mediated devices, with the one that outfitter made")
+        everything = {*bound, *kernel.mediated()}
+        expect(story.offered(), everything, "what is offered")
+    wishes = {"disk": kind_is("VF", NVME[1]), "gpu": kind_is("PCI", GPU[1]), "part": kind_is("MDEV"), "own": kind_is("MDEV")}
     if network:
         wishes["nic"] = kind_is("VF", NIC_VF[1])
     with story.up:
         with report.step("a machine with a device of every kind runs and ends; what was bound stays bound"):
-            expect(sorted(story.run("blue", wishes, ("gpu",)).values()), sorted([*bound, UUID]), "what it got")
+            expect(sorted(story.run("blue", wishes, ("gpu",)).values()), sorted(everything), "what it got")
             story.delete("blue")
             expect({kernel.driver(address) for address in bound}, {"vfio-pci"}, "drivers")
         with report.step("outfit up ends when it is asked to"):
@@ -99,8 +102,8 @@ def by_outfitter(report: Report, counts: dict[str, int], disk: str, displays: li
         with report.step("QEMU is killed: the machine failed, its devices are with their drivers again"):
             story.kill_qemu("blue")
             as_before()
-        with report.step("another machine gets them, and gives them back when it is deleted"):
-            story.run("green", wishes, ("gpu",))
+        with report.step("another machine gets them, the network card by its resource's name, and gives them back"):
+            story.run("green", wishes, ("gpu",), **({"nic": kernel.of(*NIC_VF)} if "nic" in wishes else {}))
             story.delete("green")
             as_before()
         with report.step("outfit up ends when it is asked to"):

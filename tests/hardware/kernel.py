@@ -104,5 +104,9 @@ def groups_of(pid: int) -> list[str]:
     return [Path(link).name for link in links if re.fullmatch(r"/dev/vfio/[0-9]+", link)]
 
 
+def mediated() -> list[str]:
+    return sorted(path.name for path in Path("/sys/bus/mdev/devices").iterdir())
+
+
 def make_mdev(parent: str, kind: str, uuid: str) -> None:
     (MDEV / parent / "mdev_supported_types" / kind / "create").write_text(uuid)

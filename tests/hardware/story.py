@@ -26,6 +26,13 @@ kind: DeviceClass
 metadata: {name: any}
 spec: {selectors: [{cel: {expression: device.driver == "pci.outfitter.dev"}}]}
 """
+RESOURCE = "hardware.example/%s"  # the name of a class's devices as a resource
+NAMED = """---
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: %s}
+spec: {extendedResourceName: %s, selectors: [{cel: {expression: '%s'}}]}
+"""
 REQUEST = """
       - name: %s
         exactly: {deviceClassName: any, selectors: [{cel: {expression: '%s'}}]}"""
@@ -45,13 +52,16 @@ def kind_is(kind: str, product: str = "") -> str:
     return f'{OURS}.kind == "{kind}"' + (f' && {OURS}.product == "{product}"' if product else "")
 
 
-def manifest(name: str, wishes: dict[str, str], gpus: tuple[str, ...]) -> str:
-    """A machine with one device for each wish, and the claim from which it gets them."""
-    requests = "".join(REQUEST % wish for wish in wishes.items())
+def manifest(name: str, wishes: dict[str, str], gpus: tuple[str, ...], named: tuple[str, ...] = ()) -> str:
+    """A machine with one device for each wish, and the claim from which it gets them; `named` are those that it asks for by the
+    names of resources."""
+    requests = "".join(REQUEST % (wish, how) for wish, how in wishes.items() if wish not in named)
+    classes = "".join(NAMED % (wish, RESOURCE % wish, wishes[wish]) for wish in named)
     lists = {"gpus": [wish for wish in wishes if wish in gpus], "hostDevices": [wish for wish in wishes if wish not in gpus]}
-    devices = {list_: [{"name": wish, "claimName": "all", "requestName": wish} for wish in names]
+    devices = {list_: [{"name": wish, "deviceName": RESOURCE % wish} if wish in named else
+                       {"name": wish, "claimName": "all", "requestName": wish} for wish in names]
                for list_, names in lists.items()}
-    return f"""{CLASS}---
+    return f"""{CLASS}{classes}---
 apiVersion: resource.k8s.io/v1
 kind: ResourceClaimTemplate
 metadata: {{name: {name}}}
@@ -104,18 +114,22 @@ class Story:
             raise
         return self.instance(name)
 
-    def run(self, name: str, wishes: dict[str, str], gpus: tuple[str, ...] = ()) -> dict[str, str]:
-        """Start a machine; what it got, by wish: each is with vfio-pci, and QEMU has it open."""
-        self.up.ok("apply", "-f", "-", stdin=manifest(name, wishes, gpus))
+    def run(self, name: str, wishes: dict[str, str], gpus: tuple[str, ...] = (), **named: list[str]) -> dict[str, str]:
+        """Start a machine; what it got, by wish: each is with vfio-pci, and QEMU has it open. `named`: wishes for a device by
+        the name of a resource, of which the status says nothing, with the functions that may be meant."""
+        self.up.ok("apply", "-f", "-", stdin=manifest(name, wishes, gpus, tuple(named)))
         status = self._reach(name, "Running")["status"]["deviceStatus"]
         entries = [*status.get("gpuStatuses", ()), *status.get("hostDeviceStatuses", ())]
         found = {each["name"]: where[1] for each in entries if (where := machine.address_of(each)) is not None}
-        expect(sorted(found), sorted(wishes), "devices in the status")
+        expect(sorted(found), sorted(set(wishes) - set(named)), "devices in the status")
+        opened = kernel.groups_of(self.qemu(name))
+        for wish, functions in named.items():
+            found.update((wish, address) for address in functions if kernel.group(address) in opened)
         for wish, device in found.items():
             if device.count(":") == 2:
                 expect(kernel.driver(device), "vfio-pci", f"the driver of {device}, which {name} has as {wish}")
-        expect(sorted(kernel.groups_of(self.qemu(name))), sorted(map(kernel.group, found.values())),
-               "the IOMMU groups that QEMU has open")
+        expect(sorted(opened), sorted(map(kernel.group, found.values())), "the IOMMU groups that QEMU has open")
+        expect(sorted(found), sorted(wishes), f"what {name} has")
         return found
 
     def qemu(self, name: str) -> int:
