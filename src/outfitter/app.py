@@ -35,7 +35,7 @@ from outfitter.faces.kube import auth
 from outfitter.faces.kube.app import App as ApiServer
 from outfitter.faces.kube.server import Server
 from outfitter.inventory import offer, scan
-from outfitter.inventory.config import DEFAULT, Config, Scheduling
+from outfitter.inventory.config import DEFAULT, Config
 from outfitter.inventory.host import SimulatedHost
 from outfitter.launcher import connection, domain, libvirt
 from outfitter.launcher.options import Options
@@ -48,7 +48,8 @@ from outfitter.node.keep import Keeper
 from outfitter.node.played import PlayedRoot
 from outfitter.node.root import FolderRoot
 from outfitter.node.station import Station
-from outfitter.scheduling import choices, plugins
+from outfitter.scheduling import choices, flavored, plugins
+from outfitter.scheduling.flavored import Aliases
 from outfitter.store import pki
 from outfitter.store.access import Access
 from outfitter.store.base import Store
@@ -161,16 +162,17 @@ class Embedded(Product):
 
     store: Memory
 
-    def __init__(self, store: Memory, hosts: Sequence[Host], *, clock: Clock, scheduling: Scheduling = NORMAL) -> None:
+    def __init__(self, store: Memory, hosts: Sequence[Host], *, clock: Clock, config: Config = DEFAULT,
+                 aliases: Aliases | None = None) -> None:
         context = Context(store, clock=clock, names=store.names)
-        self.settings = choices.Choices.of(scheduling.policy, scheduling.features)
+        self.settings = choices.Choices.of(config.scheduling.policy, config.scheduling.features)
         schedule = Schedule(context, plugins.load(plugins.left_out()), policy=self.settings.policy,
                             features=self.settings.features)
-        controllers: list[Controller] = [Machines(context), Instances(context), PodClaims(context), Claims(context), schedule,
-                                         Evict(context, self.settings.features), DeviceStatus(context), Garbage(context),
-                                         KubeVirts(context)]
+        controllers: list[Controller] = [Machines(context), Instances(context, aliases), PodClaims(context), Claims(context),
+                                         schedule, Evict(context, self.settings.features), DeviceStatus(context),
+                                         Garbage(context), KubeVirts(context)]
         super().__init__(store, hosts, controllers, context)
-        self.store = store
+        self.store, self._config = store, config
         self.api = ApiServer(store)
         self.server: Server | None = None
 
@@ -180,6 +182,7 @@ class Embedded(Product):
                 await self.store.create(kinds.NAMESPACE, {"metadata": {"name": name}})
         await self._set_aside()
         await self._tell_settings()
+        await announce(self.store, self._config)
         await super().start()
 
     async def _tell_settings(self) -> None:
@@ -232,13 +235,16 @@ async def embedded(
     clock: Clock | None = None,
     names: Names | None = None,
     synchronous: str = "FULL",
-    scheduling: Scheduling = NORMAL,
+    config: Config = DEFAULT,
 ) -> AsyncIterator[Embedded]:
-    """The whole product in this process, without a port until `serve` is called; in memory unless `data` names a folder."""
-    clock, names, rules = clock or SystemClock(), names or Names(), admit.Rules()
+    """The whole product in this process, without a port until `serve` is called; in memory unless `data` names a folder. Of the
+    configuration the aliases and how to choose are used here; what it says of hosts comes with these."""
+    aliases = Aliases.of(config.default)
+    clock, names = clock or SystemClock(), names or Names()
+    rules = admit.Rules({kinds.FLAVOR: flavored.checked(aliases)})
     store = Memory(clock=clock, names=names, rules=rules) if data is None else SQLite(
         data, kinds.ALL, clock=clock, names=names, rules=rules, synchronous=synchronous)
-    product = Embedded(store, hosts, clock=clock, scheduling=scheduling)
+    product = Embedded(store, hosts, clock=clock, config=config, aliases=aliases)
     try:
         await product.start()
         yield product
@@ -248,7 +254,8 @@ async def embedded(
 
 @contextlib.asynccontextmanager
 async def cluster(
-    access: Access, *, hosts: Sequence[Host] = (), clock: Clock | None = None, names: Names | None = None
+    access: Access, *, hosts: Sequence[Host] = (), clock: Clock | None = None, names: Names | None = None,
+    config: Config = DEFAULT,
 ) -> AsyncIterator[Product]:
     """Our controllers and, for `hosts`, the node agent on a real API server, where kube-scheduler and kube-controller-manager
     do their own work."""
@@ -257,14 +264,31 @@ async def cluster(
     clock = clock or SystemClock()
     store = Kube(access, clock=clock)
     context = Context(store, clock=clock, names=names)
-    product = Product(store, hosts, [Machines(context), Instances(context), DeviceStatus(context), Pages(context)], context)
+    instances = Instances(context, Aliases.of(config.default), exact=False)
+    product = Product(store, hosts, [Machines(context), instances, DeviceStatus(context), Pages(context)], context)
     try:
         for kind in OURS:
             await store.list(kind, limit=1)  # a cluster that lacks our definitions says so now
+        await announce(store, config)
         await product.start()
         yield product
     finally:
         await product.stop()
+
+
+async def announce(store: Store, config: Config) -> None:
+    """What flavors need of everybody: the class that their claims use, and the aliases where people and `outfit plan` can read
+    them. Written where it is missing or not so any more; without aliases there is nothing to say."""
+    if not config.default.alias:
+        return
+    with contextlib.suppress(AlreadyExists):  # whatever somebody made of it
+        await store.create(kinds.DEVICE_CLASS, flavored.device_class())
+    wanted = flavored.told(config.default)
+    meta = wanted["metadata"]
+    try:
+        await store.create(kinds.CONFIG_MAP, wanted)
+    except AlreadyExists:
+        await store.patch(kinds.CONFIG_MAP, meta["name"], {"data": wanted["data"]}, meta["namespace"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ def run(
             loaded = config.load(settings) if settings is not None else config.DEFAULT
             hosts, why = choose(simulation, data.absolute(), loaded, hypervisor)
             runner.run(_serve(data.absolute(), port, hosts, why, kubeconfig=kubeconfig and kubeconfig.absolute(),
-                              scheduling=loaded.scheduling))
+                              settings=loaded))
         except OSError as error:  # a folder that may not be written, a disk that is full
             raise Refused(f"outfitter cannot run with its data in {data.absolute()}: {error}") from error
 
@@ -48,13 +48,13 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 async def _serve(
-    data: Path, port: int, hosts: Sequence[Host], why: str, *, kubeconfig: Path | None, scheduling: Scheduling
+    data: Path, port: int, hosts: Sequence[Host], why: str, *, kubeconfig: Path | None, settings: Config
 ) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _stop, stop)
-    async with app.embedded(data=data, hosts=hosts, scheduling=scheduling) as product:
+    async with app.embedded(data=data, hosts=hosts, config=settings) as product:
         written = await product.serve(data, port)
         if kubeconfig is not None:
             app.copy_kubeconfig(written, kubeconfig)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from outfitter.api import conditions, machine
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
+from outfitter.errors import Refused
+from outfitter.launcher import sources
 
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:00:09Z"
 
@@ -123,3 +127,44 @@ def test_conditions_are_found_and_told() -> None:
     assert not conditions.is_true(obj, "B")
     assert not conditions.is_true(obj, "C")
     assert conditions.find({}, "A") is None
+
+
+FLAVORED: dict[str, Any] = {"spec": {"flavor": {"name": "large"}, "domain": {}}}
+RECORD = {"name": "large", "vcpus": 4, "memory": "3Gi", "claimName": "c",
+          "devices": [{"name": "gpu", "alias": "GPU", "count": 2}]}
+
+
+def entry(name: str, device: str) -> dict[str, Any]:
+    return {"name": name, "deviceResourceClaimStatus": {"name": device, "resourceClaimName": "c", "driver": "d", "pool": "p",
+                                                       "attributes": {"pciAddress": "0000:17:00.0"}}}
+
+
+def test_a_machine_whose_flavor_is_not_settled_does_not_start() -> None:
+    pod = {"metadata": {"namespace": "n"}, "spec": {}}
+    assert machine.missing_devices(FLAVORED) == ["those of flavor large"]
+    assert machine.unsettled_devices(FLAVORED, pod, lambda namespace, name: None) == ["those of flavor large"]
+    with pytest.raises(Refused, match=r"spec\.flavor: the devices of large are not in status\.flavor"):
+        sources.devices_of(FLAVORED, {}, {})
+
+
+def test_the_devices_of_a_flavor_are_the_machines_own() -> None:
+    results = [{"request": "gpu", "driver": "d", "pool": "p", "device": name} for name in ("a", "b")]
+    claim = {"status": {"allocation": {"devices": {"results": results}}}}
+    pod = {"metadata": {"namespace": "n"}, "spec": {"resourceClaims": [{"name": "flavor", "resourceClaimName": "c"}]}}
+
+    def told(*entries: dict[str, Any], **more: Any) -> dict[str, Any]:
+        return {**FLAVORED, "status": {"flavor": {**RECORD, **more}, "deviceStatus": {"hostDeviceStatuses": list(entries)}}}
+
+    assert machine.missing_devices(told(entry("gpu-0", "a"))) == ["gpu-1"]
+    assert machine.unsettled_devices(told(entry("gpu-0", "a"), entry("gpu-1", "b")), pod, lambda *_: claim) == []
+    crossed = told(entry("gpu-0", "b"), entry("gpu-1", "a"))
+    assert machine.unsettled_devices(crossed, pod, lambda *_: claim) == ["gpu-0", "gpu-1"]
+    cells = {"opaque": {"parameters": {"kind": machine.CELLS_KIND, "hostCells": [1]}}}
+    pinned = {"status": {"allocation": {"devices": {"results": results, "config": [cells]}}}}
+    there = told(entry("gpu-0", "a"), entry("gpu-1", "b"))
+    assert machine.unsettled_devices(there, pod, lambda *_: pinned) == ["its NUMA cells"]
+    settled = told(entry("gpu-0", "a"), entry("gpu-1", "b"), hostCells=[1])
+    assert machine.unsettled_devices(settled, pod, lambda *_: pinned) == []
+    assert (machine.vcpus(there), machine.memory(there)) == (4, "3Gi")
+    own = {**there, "spec": {**there["spec"], "domain": {"cpu": {"sockets": 2}, "resources": {"requests": {"memory": "1Gi"}}}}}
+    assert (machine.vcpus(own), machine.memory(own)) == (2, "1Gi")

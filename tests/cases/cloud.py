@@ -23,7 +23,7 @@ from outfitter.api.device import DRIVER, DeviceId
 from outfitter.api.page import Booking, Holder, Page
 from outfitter.api.providers import Inventory, Provider
 from outfitter.errors import AlreadyHeld, NotFound, Unavailable
-from outfitter.inventory import config, scan
+from outfitter.inventory import cells, config, cpulist, scan
 from outfitter.inventory.config import Config
 from outfitter.inventory.tree import Entry, Link, MemoryTree
 from outfitter.launcher import domain
@@ -58,7 +58,7 @@ class Box:
     cells: Sequence[Cell] = ()
 
     def tree(self) -> MemoryTree:
-        return tree(self.pci)
+        return tree(self.pci, self.cells)
 
 
 class Cloud:
@@ -161,10 +161,13 @@ class Cloud:
         text = yaml.safe_dump({"device_spec": spec, **{key: box.switches[key] for key in SWITCHES}})
         return config.parse(text)
 
+    def host(self, box: Box) -> Host:
+        return Host(box.name, DRIVER, box.tree, box.hypervisor, {"cpu": "64", "memory": "256Gi"}, {}, simulated=True,
+                    settings=self.config(box).of(box.name))
+
     async def start(self, name: str) -> None:
         box = self.boxes[name]
-        host = Host(name, DRIVER, box.tree, box.hypervisor, {"cpu": "64", "memory": "256Gi"}, {}, simulated=True,
-                    settings=self.config(box).of(name))
+        host = self.host(box)
         box.keeper = None
         keeper = Keeper(self.store, [host], clock=self.clock, pages=self.product.context.informer(kinds.LEDGER_PAGE))
         await keeper.start()
@@ -229,8 +232,9 @@ class House:
     async def look(self) -> list[tuple[Published, Page]]:
         store, up = self.cloud.store, {name: box for name, box in self.cloud.boxes.items() if box.keeper is not None}
         nodes = [node for node in (await store.list(kinds.NODE)).items if node["metadata"]["name"] in up]
-        found = hosts.published(nodes, await placement.trees(store), (await store.list(kinds.RESOURCE_SLICE)).items,
-                                {name: box.cells for name, box in up.items()})
+        told = {obj["metadata"]["name"]: [Cell(each.id, each.count, each.socket) for each in cells.read(obj)]
+                for obj in (await store.list(kinds.HOST_INVENTORY)).items}
+        found = hosts.published(nodes, await placement.trees(store), (await store.list(kinds.RESOURCE_SLICE)).items, told)
         seen = [(each, await book.read(store, each.name)) for each in found]
         if self.line is not None:
             line, self.line = self.line, None
@@ -264,9 +268,9 @@ def addresses_of(placed: Placed) -> list[str]:
 
 
 @contextlib.asynccontextmanager
-async def cloud(given: Mapping[str, Any]) -> AsyncIterator[Cloud]:
+async def cloud(given: Mapping[str, Any], settings: Config = config.DEFAULT) -> AsyncIterator[Cloud]:
     clock = ManualClock()
-    async with app.embedded(clock=clock, names=Names(random.Random(1))) as product:
+    async with app.embedded(clock=clock, names=Names(random.Random(1)), config=settings) as product:
         await product.runner.stop()  # nothing happens between the steps
         made = Cloud(product, copy.deepcopy(given), clock)
         await made.load()
@@ -283,9 +287,15 @@ def _hostdev(address: str) -> str:
             f"<address domain='0x{domain_}' bus='0x{bus}' slot='0x{slot}' function='0x{function}'/></source></hostdev>")
 
 
-def tree(devices: Sequence[Mapping[str, Any]]) -> MemoryTree:
-    """A host's sysfs with these functions, each in an IOMMU group of its own."""
+def tree(devices: Sequence[Mapping[str, Any]], numa: Sequence[Cell] = ()) -> MemoryTree:
+    """A host's sysfs with these functions, each in an IOMMU group of its own, and these NUMA cells."""
     entries: dict[str, Entry] = {"/sys/bus/pci/devices": None}
+    first = 0
+    for cell in numa:
+        mine, first = range(first, first + cell.cpus), first + cell.cpus
+        entries[f"{cells.NODES}/node{cell.id}/cpulist"] = cpulist.text(mine) + "\n"
+        entries |= {f"{cells.CPUS}/cpu{cpu}/topology/physical_package_id": f"{-1 if cell.socket is None else cell.socket}\n"
+                    for cpu in mine}
     paths = {device["address"]: f"/sys/devices/pci{device['address'].rpartition(':')[0]}/{device['address']}"
              for device in devices}
     children: dict[str, int] = {}

@@ -91,12 +91,8 @@ class Schedule(Play):
         return found
 
     def _ask(self, given: Mapping[str, Any]) -> Ask:
-        said = {flavor.ALIAS: given.get("alias"), flavor.POLICY: given.get("numa_policy"),
-                flavor.GROUPS: given.get("group_policy"), "hw:numa_nodes": given.get("guest_cells"),
-                "hw:cpu_policy": "dedicated" if given.get("pinned") else None}
-        return flavor.read({key: str(value) for key, value in said.items() if value is not None}, self._aliases({}),
-                           new_id=lambda: str(uuid.uuid4()), in_placement=bool(self.cloud.switches["pci_in_placement"]),
-                           vcpus=given.get("vcpus", given.get("guest_cells", 1)))
+        return flavor.read(extra_specs(given), self._aliases({}), new_id=lambda: str(uuid.uuid4()),
+                           in_placement=bool(self.cloud.switches["pci_in_placement"]), vcpus=vcpus(given))
 
     def _order(self, name: str, step: Mapping[str, Any]) -> Order:
         return Order(uid_of(name), name, self._ask(step["flavor"]), NOW)
@@ -275,6 +271,18 @@ class Schedule(Play):
     def _check_distinct_devices(self, wanted: Any, expect: Mapping[str, Any]) -> Iterator[str]:
         if "all_servers_of" not in expect:
             yield "distinct_devices says nothing without all_servers_of"
+
+
+def extra_specs(given: Mapping[str, Any]) -> dict[str, str]:
+    """A case's flavor in the words of a flavor."""
+    said = {flavor.ALIAS: given.get("alias"), flavor.POLICY: given.get("numa_policy"), flavor.GROUPS: given.get("group_policy"),
+            "hw:numa_nodes": given.get("guest_cells"), "hw:cpu_policy": "dedicated" if given.get("pinned") else None}
+    return {key: str(value) for key, value in said.items() if value is not None}
+
+
+def vcpus(given: Mapping[str, Any]) -> int:
+    found: int = given.get("vcpus", given.get("guest_cells", 1))
+    return found
 
 
 def _held(page: Page | None) -> list[tuple[str, str, str]]:

@@ -292,7 +292,7 @@ def test_a_plan_says_where_and_what_and_writes_nothing(say: Say) -> None:
     assert "pci-0000-3b-00-0-vf0: held by vmi/blue" in again
     assert say("get", "vmi,pods,resourceclaims,pages", "-o", "name").out == before
     nothing = say("plan", "-f", str(EXAMPLE / "1-class.yaml"), code=1).err
-    assert "neither a VirtualMachineInstance nor a Pod" in nothing
+    assert "there is no VirtualMachine, VirtualMachineInstance or Pod to plan for" in nothing
 
 
 def test_a_plan_takes_what_the_file_brings_along(say: Say) -> None:

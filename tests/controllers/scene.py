@@ -17,7 +17,7 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import Booking
 from outfitter.errors import NotFound
 from outfitter.inventory import simulate
-from outfitter.inventory.config import Scheduling
+from outfitter.inventory.config import Config, Scheduling
 from outfitter.ledger import book
 from outfitter.node.host import Host
 from outfitter.store.base import Store
@@ -247,8 +247,8 @@ def logged(product: app.Product, kind: Kind, namespace: str) -> list[tuple[Objec
 @contextlib.asynccontextmanager
 async def embedded(vfs: int, count: int = 1, *, scheduling: Scheduling = app.NORMAL) -> AsyncIterator[Scene]:
     clock = ManualClock()
-    hosts = hosts_of("node", vfs, count)
-    async with app.embedded(hosts=hosts, clock=clock, names=Names(random.Random(1)), scheduling=scheduling) as product:
+    hosts, config = hosts_of("node", vfs, count), Config(scheduling=scheduling)
+    async with app.embedded(hosts=hosts, clock=clock, names=Names(random.Random(1)), config=config) as product:
         await product.store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
         yield Scene(product, "here", clock)
 

@@ -42,6 +42,13 @@ def instance(
             "spec": {"domain": {"devices": dict(devices or {}), **domain_}, **beside}}
 
 
+def flavored(obj: Object, *devices: tuple[str, int], **record: Any) -> Object:
+    """An instance whose flavor was looked up and brings so many devices of each kind."""
+    listed = [{"name": name, "alias": name, "count": count} for name, count in devices]
+    return {**obj, "spec": {**obj["spec"], "flavor": {"name": "large"}}, "status": {**obj["status"], "flavor": {
+        "name": "large", "vcpus": 1, "memory": "1Gi", "claimName": "claim", "devices": listed, **record}}}
+
+
 def device(name: str = "d0", driver: str = "gpu.acme.test", **attributes: Any) -> Object:
     """A device of a metadata file; its attributes by short names: address, uuid, numa, members."""
     names = {"address": BUS_ID, "uuid": "mdevUUID", "numa": NUMA_NODE}
@@ -161,6 +168,12 @@ SITUATIONS: dict[str, Situation] = {
         spec={"networks": [{"name": "default", "pod": {}}]})),
     "mainframe": Situation(instance({"hostDevices": [wanted("ap0")]}, {"hostDeviceStatuses": [got("ap0", mdevUUID=MDEV)]},
                                     spec={"architecture": "s390x"})),
+    "flavor": Situation(flavored(instance(
+        {"hostDevices": [wanted("own")]},
+        {"hostDeviceStatuses": [got("own", pciAddress="0000:66:00.0", numaNode=2), got("gpu-0", pciAddress="0000:65:00.0",
+                                                                                       numaNode=1),
+                                got("nic-0", pciAddress="0000:3b:01.0"), got("nic-1", pciAddress="0000:3b:01.1")]}),
+        ("gpu", 1), ("nic", 2), vcpus=5, memory="3Gi", hostCells=[1, 2], pinned={"1": 2, "2": 3})),
     "arm": Situation(instance({"hostDevices": [wanted("nic0")]},
                               {"hostDeviceStatuses": [got("nic0", pciAddress="0000:3b:01.2")]},
                               firmware={"bootloader": {"efi": {"secureBoot": False}}}, spec={"architecture": "arm64"})),

@@ -21,6 +21,7 @@ from tests.launcher.situations import (
     OLD_BASE,
     device,
     file,
+    flavored,
     got,
     instance,
     plugged,
@@ -55,6 +56,13 @@ def gpu(*entries: Object, **spec: object) -> Object:
 FILE = {file("card"): told("card", device(address=A))}
 FOUND: dict[str, tuple[Told, dict[str, list[str]]]] = {
     "the status": (Told(gpu(got("g0", pciAddress=A))), {"g0": [A]}),
+    "devices of a flavor": (
+        Told(flavored(instance({}, {"hostDeviceStatuses": [got("nic-0", pciAddress=A), got("nic-1", pciAddress=B)]}),
+                      ("nic", 2)), {"PCI_RESOURCE_CLAIM_NIC": f"{A},{B}"},
+             {file("nic"): told("nic", device(address=A), device("d1", address=B))}), {"nic-0": [A], "nic-1": [B]}),
+    "devices of a flavor, by files alone": (
+        Told(flavored(instance(), ("nic", 2)), files={file("nic"): told("nic", device(address=A), device("d1", address=B))}),
+        {"nic-0": [A], "nic-1": [B]}),
     "several entries of one name": (Told(gpu(got("g0", pciAddress=A), got("g0", mdevUUID=MDEV))), {"g0": [A, MDEV]}),
     "a card of several functions": (
         Told(gpu(got("g0", pciAddress=A, members=[A, "0000:65:00.1"]))), {"g0": [f"{A}+0000:65:00.1"]}),

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from outfitter.api import kinds, machine, settings
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.settings import Settings
-from outfitter.api.validate import kubevirt, machines, names, outlook, pods, resources, shape
+from outfitter.api.validate import flavors, kubevirt, machines, names, outlook, pods, resources, shape
 from outfitter.errors import Cause, Forbidden, Invalid, NotFound
 
 Check = Callable[[Mapping[str, Any]], Iterator[Cause]]
@@ -133,6 +133,7 @@ CHECKS: Mapping[Kind, Check] = {
     kinds.RESOURCE_CLAIM_TEMPLATE: resources.claim_template,
     kinds.RESOURCE_SLICE: resources.resource_slice,
     kinds.KUBEVIRT: kubevirt.check,
+    kinds.FLAVOR: flavors.flavor,
 }
 # Checks that depend on what the KubeVirt object says. They are for what is new: a machine that was let in stays, whatever
 # gate was closed since.
@@ -156,7 +157,11 @@ UNDELETABLE = ("default", "kube-system")  # namespaces that are always there
 
 
 class Rules:
-    """What `store.base.Rules` asks for."""
+    """What `store.base.Rules` asks for. `more`: checks of a kind's spec that need to know how this installation is set up; what
+    was stored before and keeps its spec is not asked again."""
+
+    def __init__(self, more: Mapping[Kind, Check] | None = None) -> None:
+        self._more = more or {}
 
     def admit(self, change: Change) -> Object:
         obj = change.new
@@ -206,7 +211,10 @@ class Rules:
         if change.subresource != "status":
             yield from names.metadata(new, namespaced=kind.namespaced, plain_label=kind in PLAIN_LABEL_NAMES)
             if kind in CHECKS and change.subresource == "":
-                yield from CHECKS[kind](new)
+                found = list(CHECKS[kind](new))
+                yield from found
+                if not found and kind in self._more and (change.old is None or change.old.get("spec") != new.get("spec")):
+                    yield from self._more[kind](new)
             if kind in SET and change.subresource == "":
                 yield from _set(change)
         if change.verb == "create" and kind == kinds.KUBEVIRT:

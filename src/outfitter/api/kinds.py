@@ -94,11 +94,12 @@ PROVIDER_TREE = Kind("outfitter.dev", "v1alpha1", "ProviderTree", "providertrees
                      builtin=False)
 HOST_INVENTORY = Kind("outfitter.dev", "v1alpha1", "HostInventory", "hostinventories", namespaced=False, short=("inventory",),
                       has_status=False, builtin=False)
+FLAVOR = Kind("outfitter.dev", "v1alpha1", "Flavor", "flavors", namespaced=False, has_status=False, builtin=False)
 
 ALL: tuple[Kind, ...] = (
     NAMESPACE, NODE, POD, EVENT, CONFIG_MAP, SECRET, SERVICE_ACCOUNT, LEASE,
     DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, RESOURCE_SLICE, DEVICE_TAINT_RULE, INSTANCE, MACHINE, MIGRATION,
-    KUBEVIRT, LEDGER_PAGE, PROVIDER_TREE, HOST_INVENTORY, PAST_BOOKING,
+    KUBEVIRT, LEDGER_PAGE, PROVIDER_TREE, HOST_INVENTORY, PAST_BOOKING, FLAVOR,
 )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from outfitter.api.kinds import Object
+from outfitter.api.quantity import to_int
 
 List = Literal["gpus", "hostDevices"]
 Claims = Callable[[str, str], Object | None]  # namespace, name -> the claim
@@ -17,6 +19,9 @@ LAUNCHER = "virt-launcher"  # label value of the pods in which machines run
 LAUNCHER_LABEL = "kubevirt.io"
 CREATED_BY = "kubevirt.io/created-by"
 EXTENDED = "<extended-resources>"  # in the place of an entry's name: the claim for a pod's extended resources
+FLAVOR_CLAIM = "flavor"  # the entry of a launcher pod's resourceClaims for the devices of the machine's flavor
+CELLS_KIND = "GuestCells"  # of the parameters in an allocation's config that say where a machine lies
+DEFAULT_MEMORY = "1Gi"
 FINALIZER = "foregroundDeleteVirtualMachine"
 
 
@@ -33,9 +38,12 @@ class DeviceRef:
     claim_at: str = "claimName"  # the fields of the entry that say claim and request, or should
     request_at: str = "requestName"
     at_odds: tuple[str, ...] = ()  # fields of the entry that say the same thing in two spellings, and differently
+    number: int | None = None  # of a flavor's device: which of those that answer the request; None: all of them are its
 
     @property
     def path(self) -> str:
+        if self.number is not None:
+            return "spec.flavor"
         return f"spec.domain.devices.{self.list}[{self.index}]"
 
     @property
@@ -55,8 +63,66 @@ def run_strategy(machine: Mapping[str, Any]) -> str:
 
 
 def device_refs(instance: Mapping[str, Any]) -> list[DeviceRef]:
-    """Every device asked for, in the order of the spec. A reference is written as claimName + requestName, as claimName +
-    deviceRequestName, or as claim: {name, request}; they mean the same."""
+    """Every device asked for: those of the spec in its order, then those of its flavor, each under a name of its own."""
+    return [*written_refs(instance), *flavor_refs(instance)]
+
+
+def flavor_name(instance: Mapping[str, Any]) -> str:
+    """The flavor that the spec names; "" for none."""
+    return str(((instance.get("spec") or {}).get("flavor") or {}).get("name") or "")
+
+
+def flavored(instance: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the flavor said when the machine was made, as the status keeps it; empty while it is not settled."""
+    found: Mapping[str, Any] = (instance.get("status") or {}).get("flavor") or {}
+    return found if flavor_name(instance) else {}
+
+
+def flavor_refs(instance: Mapping[str, Any]) -> list[DeviceRef]:
+    """As host devices that stand behind those of the spec."""
+    first = sum(ref.list == "hostDevices" for ref in written_refs(instance))
+    each = [(entry["name"], number) for entry in flavored(instance).get("devices") or () for number in range(entry["count"])]
+    return [DeviceRef("hostDevices", index, f"{name}-{number}", None, FLAVOR_CLAIM, name, number=number)
+            for index, (name, number) in enumerate(each, first)]
+
+
+def _unsettled_flavor(instance: Mapping[str, Any]) -> list[str]:
+    """A machine whose flavor is not settled has devices that nobody knows yet."""
+    name = flavor_name(instance)
+    return [f"those of flavor {name}"] if name and not flavored(instance) else []
+
+
+def memory(instance: Mapping[str, Any]) -> str:
+    """How much memory the machine has: what the spec says, else its flavor."""
+    domain = instance["spec"].get("domain") or {}
+    said = (domain.get("memory") or {}).get("guest") or _resource(domain, "memory")
+    return str(said or flavored(instance).get("memory") or DEFAULT_MEMORY)
+
+
+def _resource(domain: Mapping[str, Any], name: str) -> Any:
+    resources = domain.get("resources") or {}
+    return (resources.get("requests") or {}).get(name) or (resources.get("limits") or {}).get(name)
+
+
+def vcpus(instance: Mapping[str, Any]) -> int:
+    """How many CPUs the machine has: what the spec says, else its flavor."""
+    return math.prod(topology(instance))
+
+
+def topology(instance: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Sockets, cores, threads. Without any of them as many sockets as CPUs are requested, or as its flavor has."""
+    domain = instance["spec"].get("domain") or {}
+    cpu = domain.get("cpu") or {}
+    sockets, cores, threads = (int(cpu.get(key) or 0) for key in ("sockets", "cores", "threads"))
+    if sockets or cores or threads:
+        return sockets or 1, cores or 1, threads or 1
+    said = _resource(domain, "cpu")
+    return to_int(str(said)) if said else int(flavored(instance).get("vcpus") or 1), 1, 1
+
+
+def written_refs(instance: Mapping[str, Any]) -> list[DeviceRef]:
+    """Every device that the spec itself asks for, in its order. A reference is written as claimName + requestName, as
+    claimName + deviceRequestName, or as claim: {name, request}; they mean the same."""
     devices = ((instance.get("spec") or {}).get("domain") or {}).get("devices") or {}
     return [_ref(name, index, entry) for name in LISTS for index, entry in enumerate(devices.get(name) or ())]
 
@@ -84,7 +150,7 @@ def _ref(list_: List, index: int, entry: Mapping[str, Any]) -> DeviceRef:
 def shows_nodes(instance: Mapping[str, Any]) -> bool:
     """Whether the guest is to see the NUMA nodes of its host."""
     cpu = ((instance.get("spec") or {}).get("domain") or {}).get("cpu") or {}
-    return (cpu.get("numa") or {}).get("guestMappingPassthrough") is not None
+    return (cpu.get("numa") or {}).get("guestMappingPassthrough") is not None or bool(flavored(instance).get("hostCells"))
 
 
 def claim_names(pod: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
@@ -111,7 +177,8 @@ def statuses(instance: Mapping[str, Any], list_: List) -> Sequence[Mapping[str, 
 
 def missing_devices(instance: Mapping[str, Any]) -> list[str]:
     """The devices asked for by claim of which the status does not yet say where they are; empty: the machine may start."""
-    return [ref.name for ref in device_refs(instance) if ref.by_claim and not _complete(instance, ref)]
+    return [*_unsettled_flavor(instance),
+            *(ref.name for ref in device_refs(instance) if ref.by_claim and not _complete(instance, ref))]
 
 
 def _complete(instance: Mapping[str, Any], ref: DeviceRef) -> bool:
@@ -123,14 +190,19 @@ def unsettled_devices(instance: Mapping[str, Any], pod: Mapping[str, Any], claim
     """The devices of which the status does not say what the claims of this pod say: it is not written yet, or tells of an
     earlier pod. Empty: the machine may start in this pod."""
     names = dict(claim_names(pod))
-    out = []
+    out = _unsettled_flavor(instance)
+    record = flavored(instance)
+    if record.get("claimName"):
+        claim = claims(pod["metadata"]["namespace"], record["claimName"])
+        if claim is not None and any(record.get(key) != value for key, value in cells_of(claim).items()):
+            out.append("its NUMA cells")
     for ref in device_refs(instance):
         claim_name = names.get(ref.claim or "")
         claim = claims(pod["metadata"]["namespace"], claim_name) if ref.by_claim and claim_name else None
         told = [entry.get("deviceResourceClaimStatus") or {} for entry in statuses(instance, ref.list)
                 if entry.get("name") == ref.name]
         true = [{"resourceClaimName": claim_name, "driver": one["driver"], "pool": one["pool"], "name": one["device"]}
-                for one in results(claim or {}, ref.request)]
+                for one in answers(claim or {}, ref)]
         if ref.by_claim and not (_complete(instance, ref) and _same(told, true)):
             out.append(ref.name)
     return out
@@ -152,6 +224,23 @@ def results(claim: Mapping[str, Any], request: str | None) -> list[Mapping[str, 
     """What a claim got for one of its requests. An alternative that was chosen is written "request/alternative"."""
     devices = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
     return [result for result in devices.get("results") or () if str(result["request"]).partition("/")[0] == request]
+
+
+def answers(claim: Mapping[str, Any], ref: DeviceRef) -> list[Mapping[str, Any]]:
+    """What a claim got for a reference."""
+    found = results(claim, ref.request)
+    return found if ref.number is None else found[ref.number:ref.number + 1]
+
+
+def cells_of(claim: Mapping[str, Any]) -> Object:
+    """On which of the host's NUMA cells the machine of a claim lies, and how many CPUs of which are its own; as `hostCells` and
+    `pinned` of a machine's `status.flavor`. Empty while it has none, and for one without a topology."""
+    devices = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
+    for entry in devices.get("config") or ():
+        said = (entry.get("opaque") or {}).get("parameters") or {}
+        if isinstance(said, Mapping) and said.get("kind") == CELLS_KIND:
+            return {key: said[key] for key in ("hostCells", "pinned") if said.get(key)}
+    return {}
 
 
 def address_of(entry: Mapping[str, Any]) -> tuple[Literal["pci", "mdev"], str] | None:

@@ -74,7 +74,8 @@ class Booking:
 
     {"whole": true}                                        alone on the device
     {"shareID": "...", "capacity": {"memory": "4Gi"}}      beside others, while the capacity lasts
-    {"resources": {"VCPU": 2}}                             a host's own resources of a Placement consumer: never in the way
+    {"resources": {"VCPU": 2}}                             a host's own resources: never in the way; "cells": {"0": 2} says how
+                                                           many CPUs of which NUMA cell are the holder's alone
     {"adminAccess": true}                                  looks on while others have it: never in the way
 
     and the first two may say which of the pool's counters they use: "counters": {"<counter set>": {"<counter>": "1"}}."""

@@ -15,6 +15,7 @@ from outfitter.controllers import render
 from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from outfitter.ledger import book
+from outfitter.scheduling import flavored
 from outfitter.store.base import Replace, Write
 from outfitter.store.informer import key_of, split_key
 from outfitter.store.queue import Queue
@@ -239,10 +240,13 @@ def amount(result: Mapping[str, Any], counters: Mapping[str, Mapping[str, str]])
 def allocation(host: str, bookings: Sequence[Booking]) -> Object:
     """A claim's status as the page tells it."""
     results = [{"request": booking.request, "driver": booking.device.driver, "pool": booking.device.pool,
-                "device": booking.device.device, **_share(booking.amount)} for booking in bookings]
-    where = {"nodeSelector": {"nodeSelectorTerms": [
-        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [host]}]}]}} if host else {}
-    return {"devices": {"results": results}, **where}
+                "device": booking.device.device, **_share(booking.amount)} for booking in bookings
+               if "resources" not in booking.amount]
+    devices: Object = {"results": results}
+    for booking in bookings:
+        if cells := flavored.cells_config(booking.amount.get("guestCells") or (), booking.amount.get("cells") or {}):
+            devices["config"] = cells
+    return {"devices": devices, **({"nodeSelector": flavored.on_host(host)} if host else {})}
 
 
 def _share(amount: Mapping[str, Any]) -> Object:

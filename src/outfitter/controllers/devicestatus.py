@@ -65,7 +65,7 @@ class DeviceStatus:
         instance = self._instances.get(key)
         if instance is None or instance["metadata"].get("deletionTimestamp"):
             return None
-        refs = [ref for ref in machine.device_refs(instance) if ref.by_claim]
+        refs = [ref for ref in machine.device_refs(instance) if ref.by_claim] or machine.flavored(instance).get("claimName")
         status = instance.get("status") or {}
         phase = status.get("phase")
         if not refs or phase in machine.FINAL or (phase == "Running" and not machine.missing_devices(instance)):
@@ -73,6 +73,11 @@ class DeviceStatus:
         pod = self._launchers.current(instance)
         if pod is None or not machine.unsettled_devices(instance, pod, self._claim):
             return None
+        record = machine.flavored(instance)
+        own = self._claim(namespace, record["claimName"]) if record.get("claimName") else None
+        if cells := machine.cells_of(own or {}):
+            record = {**record, **cells}
+            instance = {**instance, "status": {**status, "flavor": record}}
         found = find_devices(instance, pod, self._claim, self._pools)
         waits = not pod["spec"].get("nodeName")
         if waits and found.unnamed and conditions.find(pod, "PodScheduled") is not None:
@@ -85,8 +90,10 @@ class DeviceStatus:
         ready = Condition(READY, True, "DevicesKnown") if not found.missing else Condition(
             READY, False, "WaitingForDevices", "; ".join(found.missing))
         change: Object = {"conditions": conditions.with_condition(status.get("conditions"), ready, self._context.now())}
-        if not (found.missing and found.unnamed):
+        if not (found.missing and found.unnamed) and found.status is not None:
             change["deviceStatus"] = found.status
+        if cells:
+            change["flavor"] = record
         if any(status.get(field) != value for field, value in change.items()):
             body = {"metadata": {"resourceVersion": instance["metadata"]["resourceVersion"]}, "status": change}
             await self._store.patch(kinds.INSTANCE, instance["metadata"]["name"], body, namespace, subresource="status")
@@ -137,7 +144,7 @@ def _entries(
         return blank, f"claim {claim_name} is being deleted"
     if not status.get("allocation"):
         return blank, f"claim {claim_name} has no devices yet"
-    results = machine.results(claim, ref.request)
+    results = machine.answers(claim, ref)
     if not results:
         return blank, f"claim {claim_name} got no device for request {ref.request}"
     out: list[Object] = []

@@ -13,7 +13,8 @@ from outfitter.api.page import Booking, Holder, Page
 from outfitter.controllers import claims
 from outfitter.errors import Conflict
 from outfitter.ledger import book
-from outfitter.scheduling import binding
+from outfitter.ledger import placement as ledger
+from outfitter.scheduling import binding, flavored
 from outfitter.scheduling.index import Index
 from outfitter.scheduling.place import Placement, results
 from outfitter.store.base import Check, Create, Delete, Replace, Store, Write
@@ -26,7 +27,8 @@ NOT_READY = "WaitingForDevices"  # the reason on a pod whose devices are being m
 
 class Draft:
     """Begins with what the index knows, and the index follows it: what is chosen next counts what stands here already. Whoever
-    does not commit it must take that back (`pages` names what has to be read again)."""
+    does not commit it must take that back (`pages` names what has to be read again). It is committed only if every page is
+    still the one that was chosen from: what a provider has left for flavors, or CPUs of a NUMA cell, clash with no booking."""
 
     def __init__(self, index: Index, claim: Claim, now: str, names: Names) -> None:
         self._index, self._known, self._now, self._names = index, claim, now, names
@@ -100,6 +102,8 @@ class Draft:
             out.setdefault(page, []).append(Booking(
                 device, holder, result["request"], "booked", self._now,
                 claims.amount(result, self._index.uses(device, host)), node=host if page != host else ""))
+        if (share := flavored.share(claim, given)) is not None:
+            out.setdefault(host, []).append(Booking(ledger.host_resources(host), holder, "", "booked", self._now, share))
 
     def _pod(self, pod: Object, placement: Placement, made: str, ready: bool) -> list[Write]:
         status = dict(pod["status"])

@@ -11,8 +11,10 @@ from outfitter.api import conditions, kinds, machine, settings
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.controllers import render
+from outfitter.controllers.flavors import Flavors
 from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.errors import AlreadyExists, Invalid, NotFound
+from outfitter.scheduling.flavored import Aliases
 from outfitter.store.informer import Informer, key_of
 from outfitter.store.queue import Queue
 
@@ -49,9 +51,10 @@ class LauncherPods:
 class Instances:
     name = "instances"
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, aliases: Aliases | None = None, *, exact: bool = True) -> None:
         self._context, self._store = context, context.store
         self.queue = Queue(context.clock)
+        self._flavors = Flavors(context, aliases or Aliases(), self.queue, exact=exact)
         self._instances = context.informer(kinds.INSTANCE)
         self._pods = LauncherPods(context.informer(kinds.POD))
         enqueue_on_change(self._instances, self.queue)
@@ -78,9 +81,18 @@ class Instances:
         if machine.FINALIZER not in (instance["metadata"].get("finalizers") or ()):
             finalizers = [*(instance["metadata"].get("finalizers") or ()), machine.FINALIZER]
             await self._patch(instance, {"metadata": {"finalizers": finalizers}}, "")
+        record: Object | None = None
+        if machine.flavor_name(instance) and not machine.flavored(instance):
+            settled = await self._flavors.settle(instance)
+            if isinstance(settled, Condition):
+                await self._tell(instance, settled)
+                return None
+            record = settled
+            known = instance
+            instance = {**known, "status": {**(known.get("status") or {}), "flavor": record}}
         if pod is None and phase in (None, "", "Pending", "Scheduling"):
             pod = await self._make_pod(instance)
-        await self._follow(instance, pod)
+        await self._follow(instance, pod, record)
         return None
 
     async def _make_pod(self, instance: Object) -> Object | None:
@@ -106,10 +118,13 @@ class Instances:
             raise Invalid("; ".join(f"{ref.path}: {ref.device_name} is not permitted in permittedHostDevices configuration: "
                                     "list it in the KubeVirt object" for ref in lost))
 
-    async def _follow(self, instance: Object, pod: Object | None) -> None:
-        """The phase that the pod's state means, and the reason while it waits."""
-        status = instance.get("status") or {}
-        phase, new = status.get("phase"), dict(status)
+    async def _follow(self, instance: Object, pod: Object | None, record: Object | None = None) -> None:
+        """The phase that the pod's state means, and the reason while it waits. `record`: what is new of its flavor."""
+        new = dict(instance.get("status") or {})
+        status = {key: value for key, value in new.items() if key != "flavor"} if record is not None else dict(new)
+        phase = status.get("phase")
+        if record is not None:
+            new["conditions"] = conditions.without_condition(new.get("conditions") or [], "Synchronized")
         new["phase"] = phase or "Pending"
         if pod is not None:
             new["phase"] = self._phase(new["phase"], pod)
@@ -126,6 +141,13 @@ class Instances:
                 status.get("conditions"), Condition("Ready", False, "PodTerminating", "its pod is gone"), self._context.now())
         if new != status:
             await self._patch(instance, {"status": _changes(status, new)}, "status")
+
+    async def _tell(self, instance: Object, why: Condition) -> None:
+        """Why a machine waits for its flavor, once."""
+        have = conditions.find(instance, why.type)
+        if have is None or have.get("message") != why.message:
+            await self._set(instance, why)
+            await self._context.events.warning(instance, why.reason, why.message)
 
     async def _has_pod(self, instance: Object) -> bool:
         """Asks the store: a pod that the informer has not seen yet is not a pod that is gone."""

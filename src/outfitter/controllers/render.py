@@ -28,9 +28,13 @@ def suffix(*words: str) -> str:
 
 def launcher_pod(instance: Mapping[str, Any]) -> Object:
     meta, spec = instance["metadata"], instance["spec"]
-    claims = [{"name": ref.claim, "request": ref.request} for ref in machine.device_refs(instance) if ref.by_claim]
-    named = Counter(ref.device_name for ref in machine.device_refs(instance) if ref.device_name)
-    resources: Object = {"requests": {"memory": _memory(spec)}}
+    claims = [{"name": ref.claim, "request": ref.request} for ref in machine.written_refs(instance) if ref.by_claim]
+    listed = [*(spec.get("resourceClaims") or ())]
+    if own := machine.flavored(instance).get("claimName"):
+        claims.append({"name": machine.FLAVOR_CLAIM})
+        listed.append({"name": machine.FLAVOR_CLAIM, "resourceClaimName": own})
+    named = Counter(ref.device_name for ref in machine.written_refs(instance) if ref.device_name)
+    resources: Object = {"requests": {"memory": machine.memory(instance)}}
     if named:  # as of device plugins: of such a resource a pod asks for what it may have
         resources["limits"] = {name: str(count) for name, count in named.items()}
         resources["requests"] |= resources["limits"]
@@ -55,13 +59,10 @@ def launcher_pod(instance: Mapping[str, Any]) -> Object:
             "containers": [{"name": "compute", "image": IMAGE, "resources": resources}],
         },
     }
-    for field in ("nodeSelector", "schedulerName", "tolerations", "affinity", "resourceClaims"):
+    for field in ("nodeSelector", "schedulerName", "tolerations", "affinity"):
         if spec.get(field):
             pod["spec"][field] = spec[field]
+    if listed:
+        pod["spec"]["resourceClaims"] = listed
     return pod
 
-
-def _memory(spec: Mapping[str, Any]) -> str:
-    domain = spec["domain"]
-    guest = (domain.get("memory") or {}).get("guest") or ((domain.get("resources") or {}).get("requests") or {}).get("memory")
-    return str(guest or "1Gi")

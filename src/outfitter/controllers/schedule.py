@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from outfitter.api import conditions, kinds, machine
@@ -27,6 +27,7 @@ from outfitter.scheduling.fit import Rooms, Used
 from outfitter.scheduling.index import FEATURES, Index
 from outfitter.scheduling.place import Placement, Waiting, place, results
 from outfitter.scheduling.plugins import Plugins
+from outfitter.scheduling.roster import Roster
 from outfitter.scheduling.score import Policy
 from outfitter.store.informer import key_of
 from outfitter.store.queue import Queue
@@ -57,9 +58,10 @@ class Schedule:
         self._informed, self._pods, self._claims = pods, Ahead(pods), Ahead(claims)
         self._classes = context.informer(kinds.DEVICE_CLASS)
         self._templates = context.informer(kinds.RESOURCE_CLAIM_TEMPLATE)
-        slices, pages, nodes, rules = (context.informer(kind) for kind in (
-            kinds.RESOURCE_SLICE, kinds.LEDGER_PAGE, kinds.NODE, kinds.DEVICE_TAINT_RULE))
-        self._index = Index(features)
+        slices, pages, nodes, rules, trees, inventories = (context.informer(kind) for kind in (
+            kinds.RESOURCE_SLICE, kinds.LEDGER_PAGE, kinds.NODE, kinds.DEVICE_TAINT_RULE, kinds.PROVIDER_TREE,
+            kinds.HOST_INVENTORY))
+        self._index, self._roster = Index(features), Roster()
         self._used, self._rooms = Used(), Rooms()
         self._resources: extended.Resources | None = None  # None: to be put together again
         self._seen: dict[str, int] = {}  # page -> its revision in the index
@@ -70,17 +72,20 @@ class Schedule:
         slices.on_change(self._slice_changed)
         pages.on_change(self._page_changed)
         nodes.on_change(self._node_changed)
-        rules.on_change(lambda old, new: self._index.put_rule((new or old or {})["metadata"]["name"], new))
+        for informer, put in ((rules, self._index.put_rule), (trees, self._roster.put_tree),
+                              (inventories, self._roster.put_inventory)):
+            informer.on_change(_feed(put))
         self._classes.on_change(self._class_changed)
         pods.on_change(self._note)
         enqueue_on_change(pods, self.queue, lambda pod: [key_of(pod)] if _waits(pod) else [])
-        for informer in (claims, self._classes, slices, pages, nodes, rules):
+        for informer in (claims, self._classes, slices, pages, nodes, rules, trees, inventories):
             enqueue_on_change(informer, self.queue, lambda _: [EVERYBODY])
 
     # -- what is known
 
     def _slice_changed(self, old: Object | None, new: Object | None) -> None:
         self._index.put_slice((new or old or {})["metadata"]["name"], new)
+        self._roster.put_slice((new or old or {})["metadata"]["name"], new)
 
     def _page_changed(self, old: Object | None, new: Object | None) -> None:
         name = (new or old or {})["metadata"]["name"]
@@ -243,7 +248,7 @@ class Schedule:
             self._resources = extended.mapped(self._classes.items())
         shunned = {host: why for host, (_, why) in self._shunned.get(pod["metadata"]["uid"], {}).items()}
         return place(pod, draft.claim, self._classes.get, self._index, self._used, rooms=self._rooms, plugins=self._plugins,
-                     avoid={**shunned, **(avoid or {})}, resources=self._resources, policy=self._policy)
+                     avoid={**shunned, **(avoid or {})}, resources=self._resources, policy=self._policy, roster=self._roster)
 
     def _pages_of(self, verdict: Placement) -> set[str]:
         return {self._index.home(device, verdict.host) for _, given in verdict.claims for device, _ in results(given)}
@@ -327,8 +332,8 @@ class Schedule:
             user.get("resource", "pods") == "pods" and user.get("uid") != uid
             for user in claim["status"].get("reservedFor") or ())]
         host = pod["status"].get("nominatedNodeName") or ""
-        names = dict.fromkeys(self._index.home(device, host) for claim in given
-                              for device, _ in results(claim["status"]["allocation"]))
+        names = dict.fromkeys([*([host] if host else ()), *(  # a flavor has CPUs of the host besides devices
+            self._index.home(device, host) for claim in given for device, _ in results(claim["status"]["allocation"]))])
         pages = [await book.read(self._store, name) for name in names]
         said = f"devices on {host or 'its host'} were given back: {why}"
         writes = [write for page in pages for write in await book.steps(
@@ -363,6 +368,10 @@ class Schedule:
             "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": {"conditions": have},
         }, meta["namespace"], subresource="status"))
         return True
+
+
+def _feed(put: Callable[[str, Object | None], None]) -> Callable[[Object | None, Object | None], None]:
+    return lambda old, new: put((new or old or {})["metadata"]["name"], new)
 
 
 def _without(page: Page, uids: set[str]) -> Object:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from outfitter.api import kinds
 from outfitter.api.device import PCI_BUS_ID
 from outfitter.api.kinds import Object
+from outfitter.api.providers import Provider
 from outfitter.inventory import providers
 from outfitter.inventory.mdev import Mdev
 from outfitter.inventory.names import Names
@@ -216,6 +217,28 @@ def _pieces(key: str, words: Iterable[str], most: int | None = None) -> dict[str
         else:
             lines.append(word)
     return {f"{key}{number if number > 1 else ''}": line for number, line in enumerate(lines[:most], start=1)}
+
+
+def on_providers(devices: Iterable[Object], tree: Iterable[Provider]) -> list[Object]:
+    """The devices with what the provider tree says of each: where it is counted, as what, and with which traits. So whoever
+    asks the slices by class and trait gets the same answer as whoever asks Placement. What there is no room for is told by
+    `unsaid`: then a trait that is not listed may be there nevertheless."""
+    homes = {name: provider for provider in tree for name in provider.devices if len(provider.inventories) == 1}
+    return [_counted(device, homes[device["name"]]) if device["name"] in homes else device for device in devices]
+
+
+def _counted(device: Object, provider: Provider) -> Object:
+    own = [key for key in device["attributes"] if key.rstrip("0123456789") in ("traits", "resourceClass", "provider", "unsaid")]
+    attributes: Object = {key: value for key, value in device["attributes"].items() if key not in own}
+    (class_,) = provider.inventories
+    traits = sorted(provider.traits - {providers.MANAGED})
+    pieces = _pieces("traits", traits, MAX_PIECES)
+    said = {word for line in pieces.values() for word in line.split(",")}
+    texts = {"provider": provider.name.rpartition("_")[2].lower(), "resourceClass": class_, **pieces}
+    attributes |= {key: {"string": text} for key, text in texts.items() if len(text) <= MAX_TEXT}
+    if len(class_) > MAX_TEXT or not said.issuperset(traits):
+        attributes["unsaid"] = {"bool": True}
+    return {**device, "attributes": attributes}
 
 
 def unsaid(offered: Iterable[Offered]) -> list[str]:

@@ -14,7 +14,7 @@ from outfitter.errors import Refused
 from outfitter.launcher import addresses, disk, hostdev, interface, mdev, numa, screen, usb
 from outfitter.launcher.addresses import FUNCTIONS, Lane, Layout, Place
 from outfitter.launcher.alias import Aliases
-from outfitter.launcher.given import Given, Resolved
+from outfitter.launcher.given import Ask, Given, Resolved
 from outfitter.launcher.options import Options
 from outfitter.launcher.system import System
 from outfitter.launcher.tags import Tagged, TaggedKind
@@ -91,7 +91,7 @@ class Devices:
         for lane, listed in by_list.items():
             number = 0
             for one in sorted(listed, key=lambda each: each.ask.index):
-                wanted = self._given[lane][one.ask.index].get("pciAddress")
+                wanted = self._entry(one.ask).get("pciAddress")
                 for port, (node, count) in enumerate(_ports(one)):
                     out[lane, one.ask.index, port] = self._layout.place(
                         lane, number, one.ask.path, node=node, wanted=wanted if port == 0 else None, functions=count)
@@ -110,6 +110,11 @@ class Devices:
                   if bus == "virtio"]
         return {index: self._layout.place("disks", number, disk.path(index), wanted=wanted)
                 for number, (index, wanted) in enumerate(on_pci)}
+
+    def _entry(self, ask: Ask) -> Mapping[str, Any]:
+        """What the spec says of a device; nothing of one that a flavor brings."""
+        entry: Mapping[str, Any] = self._given[ask.list][ask.index] if ask.number is None else {}
+        return entry
 
     def _address(self, at: Place | None, path: str, entry: Mapping[str, Any], function: int = 0) -> ET.Element | None:
         """The guest's address of a device, or the one that the user gave where addresses are not laid out here."""
@@ -139,7 +144,7 @@ class Devices:
 
     def _draw(self, one: Resolved, places: Mapping[tuple[str, int, int], Place],
               shown: Mapping[tuple[int, int], mdev.Display]) -> Iterator[ET.Element]:
-        ask, entry = one.ask, self._given[one.ask.list][one.ask.index]
+        ask, entry = one.ask, self._entry(one.ask)
         kind, alias_number, port = NAMES[ask.list, ask.by_claim], 0, 0
         for number, given in enumerate(one.devices):
             display = shown.get((ask.index, number), mdev.NONE) if ask.list == "gpus" else mdev.NONE

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
+from outfitter.api import machine
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
+from outfitter.api.quantity import to_int
 from outfitter.launcher import hostdev, numa, sources, system, tags
 from outfitter.launcher.devices import Devices
 from outfitter.launcher.environment import Env
@@ -23,10 +25,9 @@ def build(instance: Object, env: Env | None = None, files: Files | None = None, 
     meta, spec = instance["metadata"], instance["spec"]
     domain = spec.get("domain") or {}
     found = sources.devices_of(instance, env or {}, files or {})
-    machine, size = system.system(spec), system.memory(domain)
-    spread = numa.cells(instance, found, options.host_nodes, cpus=system.vcpus(domain), memory=size,
-                        page=system.page(domain) or numa.MIB)
-    devices = Devices(spec, machine, spread, options)
+    kind, size, cpus = system.system(spec), to_int(machine.memory(instance)), machine.vcpus(instance)
+    spread = numa.cells(instance, found, options.host_nodes, cpus=cpus, memory=size, page=system.page(domain) or numa.MIB)
+    devices = Devices(spec, kind, spread, options)
     parts = devices.elements(found)
 
     name = f"{meta['namespace']}_{meta['name']}"
@@ -36,11 +37,11 @@ def build(instance: Object, env: Env | None = None, files: Files | None = None, 
     ET.SubElement(ET.SubElement(root, "metadata"), OURS, instance=meta["uid"])
     _text(root, "memory", str(size), unit="b")
     _add(root, system.backing(domain))
-    _text(root, "vcpu", str(system.vcpus(domain)), placement="static")
+    _text(root, "vcpu", str(cpus), placement="static")
     _add(root, numa.tuning(spread) if spread else None)
-    root.append(system.boot(domain, machine))
-    root.append(system.features(domain, machine))
-    _add(root, system.processor(domain, options, spread))
+    root.append(system.boot(domain, kind))
+    root.append(system.features(domain, kind))
+    _add(root, system.processor(instance, options, spread))
     root.append(system.clock(domain))
     ET.SubElement(root, "devices").extend(parts)
     ET.indent(root)

@@ -28,9 +28,12 @@ class Ask:
     resource: str | None  # asked for by resource name, from a device plugin
     claim: str | None  # the name in spec.resourceClaims
     request: str | None
+    number: int | None = None  # of a flavor's device: which of those that answer the request; None: all of them are its
 
     @property
     def path(self) -> str:
+        if self.number is not None:
+            return "spec.flavor"
         return f"spec.domain.devices.{self.list}[{self.index}]"
 
     @property

@@ -26,16 +26,20 @@ class Cell:
 
 def cells(instance: Mapping[str, Any], found: Iterable[Resolved], nodes: Sequence[int], *, cpus: int, memory: int,
           page: int = MIB) -> tuple[Cell, ...]:
-    """The guest's nodes, if the machine asks for them by cpu.numa.guestMappingPassthrough. CPUs and memory are divided evenly;
-    what does not divide goes to the first ones. `nodes` are the host's; without them those of the machine's devices."""
+    """The guest's nodes, if the machine asks for them by cpu.numa.guestMappingPassthrough or its flavor gave it cells of the
+    host. Memory is divided evenly and so are CPUs, unless some of a cell are the machine's own; what does not divide goes to
+    the first ones. `nodes` are the host's; without them those of the machine's devices."""
     if not machine.shows_nodes(instance):
         return ()
+    flavor = machine.flavored(instance)
+    nodes = flavor.get("hostCells") or nodes
+    pinned = {int(node): count for node, count in (flavor.get("pinned") or {}).items()}
     near = {given.numa for one in found for given in one.devices if given.numa is not None}
     hosts = sorted(set(nodes)) or sorted(near) or [0]
     share = memory // len(hosts) // page * page
     out, cpu = [], 0
     for number, host in enumerate(hosts):
-        count = cpus // len(hosts) + (number < cpus % len(hosts))
+        count = pinned.get(host, 0) if pinned else cpus // len(hosts) + (number < cpus % len(hosts))
         out.append(Cell(number, host, range(cpu, cpu + count), share if number else memory - share * (len(hosts) - 1)))
         cpu += count
     return tuple(out)

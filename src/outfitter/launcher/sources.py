@@ -24,6 +24,8 @@ LISTS: tuple[List, ...] = ("hostDevices", "gpus", "interfaces")  # in the order 
 
 def devices_of(instance: Mapping[str, Any], env: Env, files: Files) -> tuple[Resolved, ...]:
     """What every entry of hostDevices, gpus and (for virtual functions) interfaces got, in this order and that of the spec."""
+    if (flavor := machine.flavor_name(instance)) and not machine.flavored(instance):
+        raise Refused(f"spec.flavor: the devices of {flavor} are not in status.flavor: the machine does not start without them")
     asks = asked(instance)
     plugins = environment.Plugins(env, asks)
     out: list[Resolved] = []
@@ -44,7 +46,7 @@ def devices_of(instance: Mapping[str, Any], env: Env, files: Files) -> tuple[Res
 
 
 def asked(instance: Mapping[str, Any]) -> list[Ask]:
-    refs = [Ask(ref.list, ref.index, ref.name, ref.device_name, ref.claim, ref.request)
+    refs = [Ask(ref.list, ref.index, ref.name, ref.device_name, ref.claim, ref.request, ref.number)
             for ref in machine.device_refs(instance)]
     networks = _networks(instance)
     for index, interface in enumerate(_interfaces(instance)):
@@ -66,10 +68,12 @@ def _networks(instance: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 def _claimed(instance: Mapping[str, Any], ask: Ask, env: Env, files: Files) -> Resolved:
     listed: Sequence[Mapping[str, Any]] = (instance.get("spec") or {}).get("resourceClaims") or ()
     entry = next((each for each in listed if each.get("name") == ask.claim), {})
+    if ask.number is not None:
+        entry = {"name": machine.FLAVOR_CLAIM, "resourceClaimName": machine.flavored(instance).get("claimName")}
     names = _claim_names(instance, ask, entry)
     readers: dict[str, Callable[[], tuple[Given, ...]]] = {
-        METADATA: lambda: metadata.claimed(ask, entry, names[0] if names else None, files),
-        ENVIRONMENT: lambda: environment.claimed(ask, names, env),
+        METADATA: lambda: _own(ask, metadata.claimed(ask, entry, names[0] if names else None, files)),
+        ENVIRONMENT: lambda: _own(ask, environment.claimed(ask, names, env)),
     }
     if ask.list != "interfaces":
         readers = {STATUS: lambda: _of_status(instance, ask), **readers}
@@ -92,6 +96,15 @@ def _claimed(instance: Mapping[str, Any], ask: Ask, env: Env, files: Files) -> R
             raise Refused(f"{ask.path}: {source} says that {ask.word} is {_said(devices)}, but {other} says {_said(others)}: "
                           "the machine does not start before they agree")
     return Resolved(ask, devices, source)
+
+
+def _own(ask: Ask, devices: tuple[Given, ...]) -> tuple[Given, ...]:
+    """Of what answers a request that which is for this entry: a flavor's devices share one."""
+    if ask.number is None:
+        return devices
+    if len(devices) <= ask.number:
+        raise Absent(f"{ask.word} is not among the {len(devices)} devices for request {ask.request}")
+    return devices[ask.number:ask.number + 1]
 
 
 def _said(devices: Sequence[Given]) -> str:

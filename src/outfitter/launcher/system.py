@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree as ET
 
+from outfitter.api import machine
 from outfitter.api.quantity import to_int
 from outfitter.errors import Refused
 from outfitter.launcher import numa
 from outfitter.launcher.options import Options
 
-DEFAULT_MEMORY = "1Gi"
 PASSED_THROUGH = ("host-passthrough", "host-model")  # processors that only a host that runs its own kind has
 
 
@@ -50,33 +50,10 @@ def system(spec: Mapping[str, Any]) -> System:
     return System(architecture, ((spec.get("domain") or {}).get("machine") or {}).get("type") or architecture.machine)
 
 
-def memory(domain: Mapping[str, Any]) -> int:
-    guest = (domain.get("memory") or {}).get("guest")
-    resources = domain.get("resources") or {}
-    asked = guest or (resources.get("requests") or {}).get("memory") or (resources.get("limits") or {}).get("memory")
-    return to_int(str(asked or DEFAULT_MEMORY))
-
-
 def page(domain: Mapping[str, Any]) -> int | None:
     """The size of the huge pages that the machine asks for."""
     size = ((domain.get("memory") or {}).get("hugepages") or {}).get("pageSize")
     return to_int(str(size)) if size else None
-
-
-def vcpus(domain: Mapping[str, Any]) -> int:
-    sockets, cores, threads = _topology(domain)
-    return sockets * cores * threads
-
-
-def _topology(domain: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Sockets, cores, threads. Without any of them as many sockets as CPUs are requested."""
-    cpu = domain.get("cpu") or {}
-    counts = [int(cpu.get(key) or 0) for key in ("sockets", "cores", "threads")]
-    if not any(counts):
-        resources = domain.get("resources") or {}
-        asked = (resources.get("requests") or {}).get("cpu") or (resources.get("limits") or {}).get("cpu")
-        return to_int(str(asked)) if asked else 1, 1, 1
-    return counts[0] or 1, counts[1] or 1, counts[2] or 1
 
 
 def backing(domain: Mapping[str, Any]) -> ET.Element | None:
@@ -88,12 +65,12 @@ def backing(domain: Mapping[str, Any]) -> ET.Element | None:
     return out
 
 
-def boot(domain: Mapping[str, Any], machine: System) -> ET.Element:
+def boot(domain: Mapping[str, Any], kind: System) -> ET.Element:
     out = ET.Element("os")
     efi = _efi(domain)
     if efi is not None:
         out.set("firmware", "efi")
-    ET.SubElement(out, "type", arch=machine.architecture.name, machine=machine.machine).text = "hvm"
+    ET.SubElement(out, "type", arch=kind.architecture.name, machine=kind.machine).text = "hvm"
     if efi is not None:
         secure = efi.get("secureBoot") is not False
         ET.SubElement(ET.SubElement(out, "firmware"), "feature", enabled="yes" if secure else "no", name="secure-boot")
@@ -105,12 +82,12 @@ def _efi(domain: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return (firmware.get("bootloader") or {}).get("efi")
 
 
-def features(domain: Mapping[str, Any], machine: System) -> ET.Element:
+def features(domain: Mapping[str, Any], kind: System) -> ET.Element:
     out = ET.Element("features")
     given = domain.get("features") or {}
-    if machine.architecture.acpi and (given.get("acpi") or {}).get("enabled") is not False:
+    if kind.architecture.acpi and (given.get("acpi") or {}).get("enabled") is not False:
         ET.SubElement(out, "acpi")
-    if given.get("apic") is not None and given["apic"].get("enabled") is not False and machine.architecture.name == "x86_64":
+    if given.get("apic") is not None and given["apic"].get("enabled") is not False and kind.architecture.name == "x86_64":
         ET.SubElement(out, "apic")
     efi = _efi(domain)
     if (efi is not None and efi.get("secureBoot") is not False) or (
@@ -119,8 +96,8 @@ def features(domain: Mapping[str, Any], machine: System) -> ET.Element:
     return out
 
 
-def processor(domain: Mapping[str, Any], options: Options, spread: Sequence[numa.Cell]) -> ET.Element | None:
-    cpu = domain.get("cpu") or {}
+def processor(instance: Mapping[str, Any], options: Options, spread: Sequence[numa.Cell]) -> ET.Element | None:
+    cpu = (instance["spec"].get("domain") or {}).get("cpu") or {}
     model = cpu.get("model") or ("host-model" if options.type == "kvm" else None)
     out = ET.Element("cpu")
     if model in PASSED_THROUGH:
@@ -130,7 +107,7 @@ def processor(domain: Mapping[str, Any], options: Options, spread: Sequence[numa
         out.set("match", "exact")
         ET.SubElement(out, "model").text = str(model)
     if any(cpu.get(key) for key in ("sockets", "cores", "threads")):
-        sockets, cores, threads = _topology(domain)
+        sockets, cores, threads = machine.topology(instance)
         ET.SubElement(out, "topology", sockets=str(sockets), cores=str(cores), threads=str(threads))
     for feature in cpu.get("features") or ():
         ET.SubElement(out, "feature", policy=str(feature.get("policy") or "require"), name=str(feature.get("name")))

@@ -176,9 +176,10 @@ class Agent:
             claim = self._claim(pod["metadata"]["namespace"], claim_name) if claim_name else None
             if claim is None:
                 return f"claim {claim_name or name} does not exist yet"
-            results = (((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}).get("results") or ()
+            given = (claim.get("status") or {}).get("allocation")
+            results = ((given or {}).get("devices") or {}).get("results") or ()
             wanted = {result["device"] for result in results if result["driver"] == host.driver and result["pool"] == host.name}
-            if not results:
+            if not given:
                 return f"claim {claim_name} has no devices"
             users = [user for user in claim["status"].get("reservedFor") or () if user.get("resource", "pods") == "pods"]
             if users and users[0]["uid"] != pod["metadata"]["uid"] and _instance_key(pod):

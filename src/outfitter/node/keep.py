@@ -19,8 +19,9 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import Holder, Page
 from outfitter.api.providers import Provider
 from outfitter.errors import AlreadyExists, Conflict, Invalid, NotFound, OutfitterError, Refused
-from outfitter.inventory import guise, names, scan, slices, survey
+from outfitter.inventory import cells, guise, names, scan, slices, survey
 from outfitter.inventory import providers as model
+from outfitter.inventory.cells import HostCell
 from outfitter.inventory.mdev import Mdev
 from outfitter.inventory.offer import Withheld
 from outfitter.inventory.survey import Survey
@@ -73,6 +74,7 @@ class Outlook:
     groups: Mapping[DeviceId, str]  # device -> the provider on which it is counted
     plan: model.Plan
     oddities: tuple[str, ...]
+    cells: tuple[HostCell, ...]
 
 
 class Keeper:
@@ -180,7 +182,8 @@ class Keeper:
         }
 
     async def _look(self, host: Host, have: Stored) -> Outlook:
-        found = guise.renamed(scan.scan(host.tree()), host.guises)
+        tree = host.tree()
+        found = guise.renamed(scan.scan(tree), host.guises)
         domains = (await host.hypervisor.domains()).values()
         running = {source for domain in domains for source in domain.devices}
         held = {booking.device.device for booking in have.page.bookings if booking.device.driver == host.driver}
@@ -199,7 +202,8 @@ class Keeper:
                   for booking in Page(healed.object).bookings if booking.counted and booking.device.driver == host.driver
                   for name in (booking.device.device,)])
         return Outlook(seen, healed, tuple(really), group, plan,
-                       (*self.notes[host.name], *map(str, found.warnings), *strange, *slices.unsaid(seen.offered)))
+                       (*self.notes[host.name], *map(str, found.warnings), *strange, *slices.unsaid(seen.offered)),
+                       cells.scan(tree))
 
     async def _found(
         self, host: Host, page: Page, domains: Collection[Domain], known: Mapping[str, str]
@@ -253,7 +257,7 @@ class Keeper:
             tree = providers.with_providers(have.tree or providers.blank(host.name), outlook.plan.providers)
             await self._put(kinds.PROVIDER_TREE, have.tree, tree)
         await self._put(kinds.HOST_INVENTORY, have.inventory, _inventory(host, outlook))
-        await self._publish(host, have, outlook.seen, page, node["metadata"]["uid"])
+        await self._publish(host, have, outlook.seen, page, node["metadata"]["uid"], tree=outlook.plan.providers)
 
     async def _keep_reserved(self, host: Host, page: Page, tree: Sequence[Provider]) -> Page:
         """As many devices of a provider stay out as an operator said, whichever these are."""
@@ -280,10 +284,12 @@ class Keeper:
         elif have["spec"] != wanted["spec"]:
             await self._store.replace(kind, {**have, "spec": wanted["spec"]})
 
-    async def _publish(self, host: Host, have: Stored, seen: Survey, page: Page, uid: str) -> None:
+    async def _publish(
+        self, host: Host, have: Stored, seen: Survey, page: Page, uid: str, *, tree: Sequence[Provider] = ()
+    ) -> None:
         held = {booking.device.device for booking in page.bookings if booking.device.driver == host.driver}
-        devices = guise.described(
-            survey.devices(seen, have.devices, held, _taints(host, seen, page), names.database()), host.guises)
+        devices = guise.described(slices.on_providers(
+            survey.devices(seen, have.devices, held, _taints(host, seen, page), names.database()), tree), host.guises)
         generation = max((obj["spec"]["pool"].get("generation", 0) for obj in have.slices), default=0)
         uids = {owner["uid"] for obj in have.slices for owner in obj["metadata"].get("ownerReferences") or ()}
         counters = slices.counters(seen.offered, seen.kept).sets
@@ -364,7 +370,8 @@ def _inventory(host: Host, outlook: Outlook) -> Object:
         "apiVersion": kinds.HOST_INVENTORY.api_version, "kind": kinds.HOST_INVENTORY.kind, "metadata": {"name": host.name},
         "spec": {"withheld": [_withheld(each) for each in outlook.seen.withheld],
                  "left": [{"device": name, "what": what} for name, what in outlook.seen.left.items()],
-                 "warnings": [*outlook.oddities, *outlook.plan.warnings]},
+                 "warnings": [*outlook.oddities, *outlook.plan.warnings],
+                 **({"cells": [each.to_object() for each in outlook.cells]} if outlook.cells else {})},
     }
 
 

@@ -159,7 +159,7 @@ def refused(facts: Facts, obj: Mapping[str, Any], claims: Claims, verdict: Waiti
     """What is to be said of a pod for which there is no host."""
     if verdict.hosts:
         found = relief.ways(obj, claims, facts.class_, verdict, slices=facts.slices, pages=facts.pages, index=facts.index,
-                            used=facts.used)
+                            used=facts.used, roster=facts.roster)
         return say("Waiting", f"{verb}: 0/{len(verdict.hosts)} hosts are available: {crowd.headline(verdict.hosts)}",
                    "devices", todo=tuple(found), waiting=verdict)
     todo, kind = _missing_class(facts, verdict.summary)
@@ -243,6 +243,10 @@ def _held(facts: Facts, obj: Mapping[str, Any]) -> list[tuple[str, Booking]]:
 
 
 def _booking(host: str, booking: Booking) -> str:
+    if cells := booking.amount.get("guestCells"):
+        own = ", ".join(f"{count} CPUs of cell {cell}" for cell, count in (booking.amount.get("cells") or {}).items())
+        where = f"NUMA cells {', '.join(map(str, cells))} of {host}"
+        return f"{where}{f', with {own} for itself' if own else ''}, since {booking.since}"
     return (f"{booking.device.device} on {host} for request {booking.request}: {booking.state} since {booking.since}"
             + (f", by {booking.holder.purpose}" if booking.holder.purpose else ""))
 

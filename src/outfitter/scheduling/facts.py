@@ -17,6 +17,7 @@ from outfitter.scheduling.fit import Used
 from outfitter.scheduling.index import FEATURES, Index
 from outfitter.scheduling.place import Claims, Placement, Waiting, place
 from outfitter.scheduling.plugins import NOBODY, Plugins
+from outfitter.scheduling.roster import Roster
 from outfitter.scheduling.score import Policy
 
 
@@ -37,6 +38,8 @@ class Facts:
     rules: Sequence[Object] = ()  # DeviceTaintRules
     policy: Policy = "pack"
     features: Features = FEATURES
+    trees: Sequence[Object] = ()  # ProviderTrees
+    inventories: Sequence[Object] = ()
 
     def claim(self, namespace: str, name: str) -> Object | None:
         return self._claims.get((namespace, name))
@@ -69,7 +72,12 @@ class Facts:
                    and (pod.get("status") or {}).get("phase", "Pending") == "Pending" and any(extended.presets(pod))]
         self.index.held.kept = presets.kept(waiting, self.index) if waiting else {}
         return place(obj, claims or self.claim, self.class_, self.index, self.used, plugins=self.plugins, everybody=True,
-                     resources=extended.mapped(self.classes), policy=self.policy)
+                     resources=extended.mapped(self.classes), policy=self.policy, roster=self.roster)
+
+    @functools.cached_property
+    def roster(self) -> Roster:
+        """What hosts offer to flavors."""
+        return Roster.of(self.slices, self.trees, self.inventories)
 
     @functools.cached_property
     def used(self) -> Used:

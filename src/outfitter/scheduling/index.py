@@ -42,6 +42,7 @@ class Index:
         self.held = Held()
         self._slices: dict[str, Object] = {}
         self._pages: dict[str, Page] = {}
+        self._blank: dict[str, Page] = {}  # of hosts that have none
         self._nodes: dict[str, Object] = {}
         self._rules: dict[str, Object] = {}
         self._pools = Pools(())
@@ -142,6 +143,10 @@ class Index:
 
     def node(self, name: str) -> Object:
         return self._nodes[name]
+
+    def page(self, name: str) -> Page:
+        """A page as it is known here, empty if it is not; the same value until it changes."""
+        return self._pages.get(name) or self._blank.setdefault(name, Page(Page.blank(name)))
 
     def candidates(self, demands: Sequence[Demand]) -> list[int]:
         """The rows that counting does not rule out, in the order of the hosts' names."""
@@ -334,10 +339,6 @@ class Index:
         self._bare[row], self._free[row] = bare, free
 
     # -- what a booking needs to know
-
-    def page(self, name: str) -> Page:
-        """A page as it is known here; empty if it is not."""
-        return self._pages.get(name) or Page(Page.blank(name))
 
     def home(self, device: DeviceId, host: str) -> str:
         """The page on which a device is booked that is used on a host: the host's, or its pool's if others reach it too."""

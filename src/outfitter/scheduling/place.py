@@ -14,14 +14,17 @@ from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import MARKS
 from outfitter.errors import Invalid, Unsatisfiable
-from outfitter.scheduling import affinity, extended, limits, presets
+from outfitter.scheduling import affinity, extended, flavored, hosts, limits, presets
 from outfitter.scheduling import allocate as allocator
 from outfitter.scheduling.asks import Classes, Demand, demand
 from outfitter.scheduling.fit import Need, Rooms, Used
+from outfitter.scheduling.flavor import Ask
 from outfitter.scheduling.index import Index
 from outfitter.scheduling.plugins import NOBODY, GivenDevice, Plugins
 from outfitter.scheduling.reasons import Obstacle
+from outfitter.scheduling.roster import Roster, Unmet
 from outfitter.scheduling.score import Offer, Policy, Spot, rank, spot
+from outfitter.scheduling.tolerations import unbearable
 
 Claims = Callable[[str, str], Object | None]  # namespace, name -> ResourceClaim
 TOLD = 3  # hosts whose reasons stand in the one sentence
@@ -29,6 +32,7 @@ LOOKED_AT = 8  # hosts that can take a pod and are compared
 TAKEN = ("held", *MARKS)  # what keeps a device that is what is asked for from being given
 LONGEST = 1000  # letters of the one sentence: it stands in conditions and events
 NOWHERE: Mapping[str, str] = {}
+FEWEST = "of those that can take it, it has the fewest free devices"  # why a machine with a flavor goes to a host
 
 
 @dataclass(frozen=True)
@@ -40,10 +44,10 @@ class Refusal:
     seek: Callable[[], object] | None = field(default=None, repr=False, compare=False)  # None: it was not for its devices
 
     @functools.cached_property
-    def found(self) -> allocator.Refusal | None:
+    def found(self) -> allocator.Refusal | Unmet | None:
         """The search that failed; made when somebody wants to know more."""
         found = self.seek() if self.seek is not None else None
-        return found if isinstance(found, allocator.Refusal) else None
+        return found if isinstance(found, allocator.Refusal | Unmet) else None
 
     @property
     def obstacles(self) -> tuple[Obstacle, ...]:
@@ -93,11 +97,12 @@ def results(given: Mapping[str, Any]) -> list[tuple[DeviceId, Mapping[str, Any]]
 def place(
     pod: Object, claims: Claims, classes: Classes, index: Index, used: Used, *, rooms: Rooms | None = None,
     plugins: Plugins = NOBODY, avoid: Mapping[str, str] = NOWHERE, everybody: bool = False,
-    resources: extended.Resources = extended.nothing, policy: Policy = "pack",
+    resources: extended.Resources = extended.nothing, policy: Policy = "pack", roster: Roster | None = None,
 ) -> Placement | Waiting:
     """A host for a pod and devices for its claims that have none, or the reason why it waits; with `everybody` the reason of
     each host, which takes its time. `used`: what other pods take of the hosts; `rooms` keeps what was read of hosts;
-    `avoid`: hosts that are not to be tried again, and why; `resources`: which class an extended resource stands for."""
+    `avoid`: hosts that are not to be tried again, and why; `resources`: which class an extended resource stands for;
+    `roster`: what hosts offer to flavors, whose claims are otherwise served by their selectors alone."""
     wanted: list[Object] = []
     fixed: set[str] | None = None  # the hosts that claims allocated earlier leave
     given_already = False  # extended resources, by a claim that was made earlier
@@ -115,8 +120,8 @@ def place(
             continue  # two entries of the pod name the same claim
         given = (claim.get("status") or {}).get("allocation")
         if given:
-            hosts = _reached(given, index)
-            fixed = hosts if fixed is None else fixed & hosts
+            there = _reached(given, index)
+            fixed = there if fixed is None else fixed & there
             if users := _strangers(claim, pod):
                 return Waiting(f"claim {claim_name} is in use by {', '.join(users)}")
             continue
@@ -125,6 +130,7 @@ def place(
         demands = [demand(claim, classes, index.features) for claim in wanted]
         from_devices = extended.names(pod, resources) if index.features.extended_resources else frozenset()
         need = Need.of(pod, from_devices)
+        flavors = [flavored.read(claim) if roster is not None else None for claim in wanted]
     except Invalid as error:
         return Waiting(error.message)
     if not given_already and (mistakes := presets.wrong(pod, index)):
@@ -132,7 +138,7 @@ def place(
     placer = _Placer(pod=pod, wanted=wanted, demands=demands, fixed=fixed, need=need, classes=classes, index=index, used=used,
                      rooms=rooms or Rooms(), plugins=plugins, avoid=avoid, resources=resources, policy=policy,
                      from_devices=frozenset() if given_already else from_devices,
-                     preset=None if given_already else presets.hosts(pod, index))
+                     preset=None if given_already else presets.hosts(pod, index), flavors=flavors, roster=roster)
     return placer.place() or placer.waiting(everybody)
 
 
@@ -171,6 +177,8 @@ class _Placer:
     policy: Policy
     from_devices: frozenset[str]  # extended resources that devices give where the host itself offers none
     preset: set[str] | None  # the hosts that have the devices which were chosen beforehand
+    flavors: Sequence[Ask | None]  # what those of the claims ask for that are a flavor's
+    roster: Roster | None
     _extras: dict[frozenset[str], _Extra] = field(default_factory=dict)
 
     def _extra(self, host: str) -> _Extra | None:
@@ -193,7 +201,7 @@ class _Placer:
         extra = self._extra(host)
         return [*self.demands, extra.demand] if extra else list(self.demands)
 
-    def _rows(self) -> list[int]:
+    def _counted(self) -> list[int]:
         """The hosts that counting does not rule out. One that offers an extended resource itself is not counted for it."""
         if not self.from_devices:
             return self.index.candidates(self.demands)
@@ -226,15 +234,33 @@ class _Placer:
                 points = self.plugins.points(self.pod, node, devices)
                 extra[host] = points.value, points.said
             found[host] = self._offer(row, devices), given
-            if len(found) == LOOKED_AT:
+            if len(found) == LOOKED_AT or (self._flavored and not self.plugins.scorers):
                 break
         if not found:
             return None
-        best = rank((offer for offer, _ in found.values()), self.policy, extra=extra)[0]
-        more = self._extra(best.host)
+        if self._flavored:
+            host = max(found, key=lambda name: extra[name][0] if name in extra else 0.0)  # the first of those
+            why = "; ".join([FEWEST, *(extra[host][1] if host in extra else ())])
+        else:
+            best = rank((offer for offer, _ in found.values()), self.policy, extra=extra)[0]
+            host, why = best.host, best.why
+        more = self._extra(host)
         wanted = [*self.wanted, *([more.claim] if more else ())]
-        return Placement(best.host, tuple(zip(wanted, found[best.host][1].allocations, strict=True)), best.why,
-                         more.mappings if more else ())
+        return Placement(host, tuple(zip(wanted, found[host][1].allocations, strict=True)), why, more.mappings if more else ())
+
+    @property
+    def _flavored(self) -> bool:
+        return any(ask is not None for ask in self.flavors)
+
+    def _rows(self) -> list[int]:
+        """The hosts to try. For flavors those with the fewest free devices first, so that the others stay whole, and with those
+        of which selectors do not see everything."""
+        rows, roster = self._counted(), self.roster
+        if roster is None or not self._flavored:
+            return rows
+        names = self.index.names
+        every = {*rows, *(row for row, name in enumerate(names) if roster.unsaid(name))}
+        return sorted(every, key=lambda row: (roster.host(names[row], self.index.page(names[row])).free, names[row]))
 
     def waiting(self, everybody: bool) -> Waiting:
         names, matching = self.index.names, self.index.matching(self.demands)
@@ -273,11 +299,45 @@ class _Placer:
         reasons = self.need.unfit(self.rooms.at(self.index.node(host)), self.used)
         return Refusal("; ".join(reasons), (3, len(reasons))) if reasons else None
 
-    def _allocate(self, host: str) -> allocator.Allocated | allocator.Refusal | Refusal:
+    def _allocate(self, host: str) -> allocator.Allocated | allocator.Refusal | Unmet | Refusal:
+        demands = self._asks(host)
+        flavors = [*self.flavors, *([None] * (len(demands) - len(self.flavors)))]
+        mine = [(one.claim, ask) for one, ask in zip(demands, flavors, strict=True) if ask is not None]
+        if self.roster is None or not mine:
+            return self._search(host, demands)
+        chosen = self.roster.give(host, self.index.page(host), mine, self._barred(host))
+        if isinstance(chosen, Unmet):
+            return chosen
+        others = [one for one, ask in zip(demands, flavors, strict=True) if ask is None]
+        if not others:
+            return allocator.Allocated(tuple(chosen))
+        try:
+            for given in chosen:
+                self.index.held.add(given, "goes to the flavor of the same machine")
+            rest = self._search(host, others)
+        finally:
+            for given in chosen:
+                self.index.held.remove(given)
+        if not isinstance(rest, allocator.Allocated):
+            return rest
+        mixed, left = iter(chosen), iter(rest.allocations)
+        return allocator.Allocated(tuple(next(left if ask is None else mixed) for ask in flavors))
+
+    def _barred(self, host: str) -> dict[DeviceId, str]:
+        """Devices of which neither slices nor the host's page say that a flavor cannot have them."""
+        out = dict(self.index.held.kept)
+        if self.index.features.device_taints:
+            for device in self.index.pools.at(self.index.node(host), self.index.features).devices:
+                own = [taint for taint in device.taints if taint["key"] not in hosts.SAID_BY_PAGE]  # the page says it sooner
+                if (taint := unbearable(own, ())) is not None:
+                    out[device.id] = f"tainted {taint['key']}={taint.get('value', '')}:{taint.get('effect')}"
+        return out
+
+    def _search(self, host: str, demands: Sequence[Demand]) -> allocator.Allocated | allocator.Refusal | Refusal:
         try:
             return allocator.allocate(
-                self.wanted, node=self.index.node(host), pools=self.index.pools, classes=self.classes, held=self.index.held,
-                features=self.index.features, demands=self._asks(host))
+                [one.claim for one in demands], node=self.index.node(host), pools=self.index.pools, classes=self.classes,
+                held=self.index.held, features=self.index.features, demands=demands)
         except Unsatisfiable as error:  # a selector that has no answer for a device of this host
             return Refusal(error.message)
 
@@ -301,7 +361,7 @@ class _Placer:
         """`could`: it seems to have the devices."""
         if unfit := self._unfit(host):
             return replace(unfit, far=(1, 1)) if could and len(unfit.far) > 1 else unfit
-        if counted := self._by_counting(row, host):
+        if not self._flavored and (counted := self._by_counting(row, host)):
             return counted
         found = self._allocate(host)
         if isinstance(found, allocator.Allocated):

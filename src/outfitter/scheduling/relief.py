@@ -13,6 +13,7 @@ from outfitter.scheduling.fit import Used
 from outfitter.scheduling.hosts import SAID_BY_PAGE
 from outfitter.scheduling.index import Index
 from outfitter.scheduling.place import TAKEN, Claims, Placement, Waiting, place
+from outfitter.scheduling.roster import Roster
 
 HOSTS = 5  # the nearest, that are tried
 HOLDERS = 8  # of a host
@@ -23,7 +24,7 @@ Fits = Callable[[Page], bool]
 
 def ways(
     pod: Mapping[str, Any], claims: Claims, classes: Classes, waiting: Waiting, *, slices: Sequence[Object],
-    pages: Sequence[Object], index: Index, used: Used,
+    pages: Sequence[Object], index: Index, used: Used, roster: Roster | None = None,
 ) -> list[str]:
     """At most a few, on the nearest hosts first."""
     by_host = {page["metadata"]["name"]: page for page in pages}
@@ -37,7 +38,7 @@ def ways(
 
         def fits(changed: Page, here: Sequence[Object] = here, node: Object = opened) -> bool:
             alone = Index.of(here, [changed], [node])
-            return isinstance(place(dict(pod), claims, classes, alone, used), Placement)
+            return isinstance(place(dict(pod), claims, classes, alone, used, roster=roster), Placement)
 
         page = Page(by_host.get(host) or Page.blank(host))
         if refusal.seek is None:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from outfitter.api import quantity
+from outfitter.api.machine import FLAVOR_CLAIM
 from outfitter.api.settings import Settings
 from outfitter.api.validate import devices, names, networks, resources
 from outfitter.errors import Cause, Invalid
@@ -60,13 +61,26 @@ def _spec(spec: Any, root: str, settings: Settings, own: Collection[str] = ()) -
     if not isinstance(spec, Mapping) or not isinstance(spec.get("domain"), Mapping):
         yield Cause(f"{root}.domain", "Required value: what the machine is made of", "FieldValueRequired")
         return
-    if spec.get("flavor") is not None:
-        yield from names.required(spec["flavor"].get("name"), f"{root}.flavor.name", "the flavor that the machine is made of")
+    yield from _flavor(spec, root, own)
     yield from _amounts(spec["domain"], root)
     yield from devices.claims(spec, root)
     yield from devices.devices(spec, root, settings.gates, own)
     yield from devices.displays(spec, root)
     yield from networks.check(spec, root, settings.gates, own)
+
+
+def _flavor(spec: Mapping[str, Any], root: str, own: Collection[str]) -> Iterator[Cause]:
+    if spec.get("flavor") is None:
+        return
+    yield from names.required(spec["flavor"].get("name"), f"{root}.flavor.name", "the flavor that the machine is made of")
+    if spec["flavor"].get("name"):
+        yield from names.subdomain(spec["flavor"]["name"], f"{root}.flavor.name")
+    taken = [f"{root}.resourceClaims[{index}].name" for index, entry in enumerate(spec.get("resourceClaims") or ())
+             if entry.get("name") == FLAVOR_CLAIM]
+    taken += ["spec.resourceClaimTemplates"] if FLAVOR_CLAIM in own else []
+    for path in taken:
+        yield Cause(path, f'Invalid value: "{FLAVOR_CLAIM}": so is called the claim of the flavor\'s own devices; choose '
+                          "another name")
 
 
 def _amounts(domain: Mapping[str, Any], root: str) -> Iterator[Cause]:
@@ -90,12 +104,15 @@ def _amounts(domain: Mapping[str, Any], root: str) -> Iterator[Cause]:
 
 
 def changed_instance(new: Mapping[str, Any], old: Mapping[str, Any], ours: bool) -> Iterator[Cause]:
-    """What of a running machine may change: its claims never, the rest by those who run it. People change the machine that
-    owns it, or make a new one."""
+    """What of a running machine may change: its flavor and its claims never, the rest by those who run it. People change the
+    machine that owns it, or make a new one."""
     was, is_ = old.get("spec") or {}, new.get("spec") or {}
     if was == is_:
         return
-    if was.get("resourceClaims") != is_.get("resourceClaims"):
+    if was.get("flavor") != is_.get("flavor"):
+        yield Cause("spec.flavor", "Invalid value: field is immutable: update of VMI object is restricted, a machine keeps "
+                                   "what it was made with")
+    elif was.get("resourceClaims") != is_.get("resourceClaims"):
         yield Cause("spec.resourceClaims", "Invalid value: field is immutable: update of VMI object is restricted, a machine "
                                            "keeps the claims it started with")
     elif not ours:

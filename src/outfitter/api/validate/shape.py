@@ -36,6 +36,8 @@ INSTANCE_SPEC: Shape = {
                "devices": {"gpus": [DEVICE_ENTRY], "hostDevices": [DEVICE_ENTRY], "interfaces": [INTERFACE]}}}
 DEVICE_STATUSES = [{"name": str, "deviceResourceClaimStatus": {"name": str, "resourceClaimName": str, "attributes": {
     "pciAddress": str, "mdevUUID": str, "mDevUUID": str, "members": TEXTS, "numaNode": int}}}]
+FLAVORED: Shape = {"name": str, "vcpus": int, "memory": str, "disk": str, "claimName": str, "hostCells": [int],
+                   "pinned": {"*": int}, "devices": [{"name!": str, "alias": str, "count!": int}]}
 SELECTORS = [{"cel": {"expression": str}}]
 EXACTLY: Shape = {"deviceClassName": str, "allocationMode": str, "count": int, "selectors": SELECTORS}
 CLAIM_SPEC: Shape = {"devices": {
@@ -44,7 +46,7 @@ RESULT: Shape = {"request!": str, "driver!": str, "pool!": str, "device!": str}
 DEVICE: Shape = {"driver!": str, "pool!": str, "device!": str}
 HOLDER: Shape = {"kind!": str, "namespace": str, "name!": str, "uid!": str, "purpose": str}
 AMOUNT: Shape = {"whole": bool, "adminAccess": bool, "shareID": str, "capacity": {"*": str}, "counters": {"*": {"*": str}},
-                 "resources": {"*": int}}
+                 "resources": {"*": int}, "cells": {"*": int}, "guestCells": [int]}
 MARKS = [{"device!": DEVICE, "reason": str, "by": str, "since": str, "origin": str}]
 CONTAINER: Shape = {
     "name": str, "resources": {"claims": [{"name": str, "request": str}], "requests": dict, "limits": dict},
@@ -84,7 +86,7 @@ SHAPES: Mapping[str, Shape] = {
                                              "consumesCounters": [{"counterSet!": str, "counters!": {"*": {}}}]}]}},
     "VirtualMachineInstance": {
         "spec": INSTANCE_SPEC,
-        "status": {"phase": str, "nodeName": str, "conditions": CONDITIONS,
+        "status": {"phase": str, "nodeName": str, "conditions": CONDITIONS, "flavor": FLAVORED,
                    "deviceStatus": {"gpuStatuses": DEVICE_STATUSES, "hostDeviceStatuses": DEVICE_STATUSES}},
     },
     "VirtualMachine": {
@@ -117,7 +119,9 @@ SHAPES: Mapping[str, Shape] = {
         "name!": str, "uuid": str, "parent": str, "generation": int, "traits": TEXTS, "configured": TEXTS, "devices": TEXTS,
         "inventories": {"*": {"total!": int, "reserved": int, "min_unit": int, "max_unit": int, "step_size": int}}}]}},
     "HostInventory": {"spec!": {
-        "withheld": [{"name!": str, "reason!": str}], "left": [{"device!": str, "what!": str}], "warnings": TEXTS}},
+        "withheld": [{"name!": str, "reason!": str}], "left": [{"device!": str, "what!": str}], "warnings": TEXTS,
+        "cells": [{"id!": int, "cpus!": str, "socket": int}]}},
+    "Flavor": {"spec!": {"vcpus!": int, "memory!": str, "disk": str, "extraSpecs": {"*": str}}},
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import json
@@ -16,19 +17,22 @@ from outfitter.api.device import DeviceId, text_attribute
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import Booking, Holder, Page
 from outfitter.controllers import claims as claiming
-from outfitter.controllers import render
-from outfitter.errors import BadRequest, Forbidden, OutfitterError
+from outfitter.controllers import machines, render
+from outfitter.errors import BadRequest, Forbidden, Invalid, NotFound, OutfitterError
 from outfitter.faces.cli import moments, sentences
 from outfitter.faces.cli.client import Client, documents
+from outfitter.faces.cli.known import listed
 from outfitter.faces.cli.verbs import NIL, facts
-from outfitter.scheduling import explain
+from outfitter.ledger import placement as ledger
+from outfitter.scheduling import explain, flavored
 from outfitter.scheduling.answer import Answer
 from outfitter.scheduling.facts import Facts
+from outfitter.scheduling.flavored import Aliases
 from outfitter.scheduling.place import Placement, results
 from outfitter.store.clock import rfc3339
 
-PLANNED = (kinds.INSTANCE, kinds.POD)
-BROUGHT = (kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS, kinds.RESOURCE_CLAIM_TEMPLATE)
+PLANNED = {kinds.MACHINE: "vm", kinds.INSTANCE: "vmi", kinds.POD: "pod"}  # and what people call them
+BROUGHT = (kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS, kinds.RESOURCE_CLAIM_TEMPLATE, kinds.FLAVOR)
 
 
 async def plan(client: Client, files: Sequence[str], *, long: bool, how: str) -> None:
@@ -36,7 +40,7 @@ async def plan(client: Client, files: Sequence[str], *, long: bool, how: str) ->
     found = [(named(kind), _whole(client, kind, obj, number)) for number, (kind, obj, _) in enumerate(documents(files))]
     wanted = [(kind, obj) for kind, obj in found if kind in PLANNED]
     if not wanted:
-        raise BadRequest(f"{', '.join(files)}: there is neither a VirtualMachineInstance nor a Pod to plan for")
+        raise BadRequest(f"{', '.join(files)}: there is no VirtualMachine, VirtualMachineInstance or Pod to plan for")
     there = await facts(client)
     if there.unread:
         raise Forbidden(f"a plan needs to read {', '.join(there.unread)}, which you may not; ask somebody who may")
@@ -44,7 +48,9 @@ async def plan(client: Client, files: Sequence[str], *, long: bool, how: str) ->
     planner = _Planner(replace(
         there, claims=_over(there.claims, brought[kinds.RESOURCE_CLAIM]),
         classes=_over(there.classes, brought[kinds.DEVICE_CLASS]),
-        templates=_over(there.templates, brought[kinds.RESOURCE_CLAIM_TEMPLATE])))
+        templates=_over(there.templates, brought[kinds.RESOURCE_CLAIM_TEMPLATE])),
+        _over(await listed(client, kinds.FLAVOR), brought[kinds.FLAVOR]), await _aliases(client))
+    wanted = [(kind, await _known(client, obj) if kind == kinds.MACHINE else obj) for kind, obj in wanted]
     outcomes = [planner.next(kind, obj) for kind, obj in wanted]
     waiting = [one for one in outcomes if one.answer.state == "Waiting"]
     if how == "json":
@@ -57,6 +63,23 @@ async def plan(client: Client, files: Sequence[str], *, long: bool, how: str) ->
         sentences.say(moments.spoken(line, now) for line in lines)
     if waiting:
         raise SystemExit(1)
+
+
+async def _aliases(client: Client) -> Aliases:
+    """As the server was started with them."""
+    try:
+        return flavored.heard(await client.store.get(kinds.CONFIG_MAP, flavored.TOLD, "kube-system"))
+    except (NotFound, Forbidden):
+        return Aliases()
+
+
+async def _known(client: Client, vm: Object) -> Object:
+    """A machine that is there already has claims by its uid."""
+    meta = vm["metadata"]
+    with contextlib.suppress(NotFound, Forbidden):
+        live = await client.store.get(kinds.MACHINE, meta["name"], meta["namespace"])
+        return {**vm, "metadata": {**meta, "uid": live["metadata"]["uid"]}}
+    return vm
 
 
 def named(kind: Kind) -> Kind:
@@ -107,18 +130,25 @@ class _Outcome:
 class _Planner:
     """One after the other: what the earlier ones would get is held when the next one asks."""
 
-    def __init__(self, there: Facts) -> None:
+    def __init__(self, there: Facts, flavors: Sequence[Object], aliases: Aliases) -> None:
+        self._flavors, self._aliases = {obj["metadata"]["name"]: obj for obj in flavors}, aliases
         self._pages = list(there.pages)
         self._facts = replace(there, pages=self._pages)
         self._claims: dict[tuple[str, str], Object] = {}  # made for somebody here, or given here
 
     def next(self, kind: Kind, obj: Object) -> _Outcome:
-        word = "vmi" if kind == kinds.INSTANCE else "pod"
-        say = functools.partial(Answer, f"{word}/{obj['metadata']['name']}", obj["metadata"]["namespace"])
+        say = functools.partial(Answer, f"{PLANNED[kind]}/{obj['metadata']['name']}", obj["metadata"]["namespace"])
         if host := self._already(kind, obj):
             return _Outcome(say("Running", f"is there already, on {host}"))
-        pod = render.launcher_pod(obj) if kind == kinds.INSTANCE else copy.deepcopy(obj)
-        made = self._make(pod)
+        made, later = dict[str, str](), ""
+        try:
+            if kind == kinds.MACHINE:
+                later = " once it is started" if machine.run_strategy(obj) in ("Halted", "Manual") else ""
+                obj, made = self._started(obj)
+            pod = copy.deepcopy(obj) if kind == kinds.POD else render.launcher_pod(self._settled(obj))
+        except (BadRequest, Invalid) as error:
+            return _Outcome(say("Waiting", f"would wait: {error.message}", "instance"))
+        made |= self._make(pod)
         if (lacking := explain.missing_claim(self._facts, pod, self._claim, say, verb="would wait")) is not None:
             return _Outcome(lacking)
         verdict = self._facts.choose(pod, self._claim)
@@ -127,16 +157,45 @@ class _Planner:
         self._take(pod, say, verdict)
         devices = [self._device(made.get(claim["metadata"]["name"], f"claim {claim['metadata']['name']}"), device, result)
                    for claim, given in verdict.claims for device, result in results(given)]
-        return _Outcome(say("Fits", f"would go to {verdict.host} ({verdict.why})"), verdict.host, verdict.why, tuple(devices))
+        answer = say("Fits", f"would go to {verdict.host}{later} ({verdict.why})")
+        return _Outcome(answer, verdict.host, verdict.why, tuple(devices))
 
     def _already(self, kind: Kind, obj: Object) -> str:
         """The host on which it is."""
-        there = self._facts.instances if kind == kinds.INSTANCE else self._facts.pods
+        there = self._facts.pods if kind == kinds.POD else self._facts.instances
         live = next((each for each in there if _name(each) == _name(obj)), {})
         status = live.get("status") or {}
         if not live or status.get("phase") in machine.FINAL or live["metadata"].get("deletionTimestamp"):
             return ""
         return str(status.get("nodeName") or (live.get("spec") or {}).get("nodeName") or "")
+
+    def _started(self, vm: Object) -> tuple[Object, dict[str, str]]:
+        """The instance that a machine starts as, and its own claims: name of a claim -> what the machine calls it."""
+        if not ((vm.get("spec") or {}).get("template") or {}).get("spec"):
+            raise BadRequest("it has no instance without spec.template.spec")
+        namespace, out = vm["metadata"]["namespace"], {}
+        for template in vm["spec"].get("resourceClaimTemplates") or ():
+            name = machines.claim_name(vm, template["name"])
+            out[name] = template["name"]
+            if self._claim(namespace, name) is None:
+                meta = {"name": name, "namespace": namespace, "uid": f"{NIL}-{namespace}-{name}"}
+                self._claims[namespace, name] = {"metadata": meta, "spec": template["spec"]["spec"]}
+        made = machines.instance_for(vm)
+        return {**made, "metadata": {**made["metadata"], "uid": f"{NIL}-{namespace}-{vm['metadata']['name']}"}}, out
+
+    def _settled(self, instance: Object) -> Object:
+        """An instance as it is when its flavor was looked up, and the claim for that is made."""
+        name, meta = machine.flavor_name(instance), instance["metadata"]
+        if not name:
+            return instance
+        if name not in self._flavors:
+            raise BadRequest(f"flavor {name} does not exist; there are {', '.join(sorted(self._flavors)) or 'none'}")
+        flavor, claim_name = self._flavors[name], f"{meta['name']}-{machine.FLAVOR_CLAIM}"
+        made = flavored.claim(flavor, instance, self._aliases, claim_name)
+        if made is not None:
+            made["metadata"]["uid"] = f"{NIL}-{meta['namespace']}-{claim_name}"
+            self._claims[meta["namespace"], claim_name] = made
+        return {**instance, "status": {"flavor": flavored.settled(flavor, made)}}
 
     def _claim(self, namespace: str, name: str) -> Object | None:
         return self._claims.get((namespace, name)) or self._facts.claim(namespace, name)
@@ -169,6 +228,9 @@ class _Planner:
                 wanted.setdefault(self._facts.index.home(device, placed.host), []).append(Booking(
                     device, holder, result["request"], "booked", now,
                     claiming.amount(result, self._facts.index.uses(device, placed.host))))
+            if (share := flavored.share(claim, given)) is not None:
+                wanted.setdefault(placed.host, []).append(
+                    Booking(ledger.host_resources(placed.host), holder, "", "booked", now, share))
             self._claims[meta["namespace"], meta["name"]] = {
                 **claim, "status": {**(claim.get("status") or {}), "allocation": given, "reservedFor": [claiming.user(pod)]}}
         for name, bookings in wanted.items():

@@ -217,14 +217,15 @@ async def facts(client: Client) -> Facts:
             unread.append(kind.plural)
         return []
 
-    instances, pods, claims, classes, slices, pages, nodes, templates, rules = await asyncio.gather(*map(those, (
-        kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS, kinds.RESOURCE_SLICE, kinds.LEDGER_PAGE,
-        kinds.NODE, kinds.RESOURCE_CLAIM_TEMPLATE, kinds.DEVICE_TAINT_RULE)))
+    instances, pods, claims, classes, slices, pages, nodes, templates, rules, trees, inventories = await asyncio.gather(
+        *map(those, (kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS, kinds.RESOURCE_SLICE,
+                     kinds.LEDGER_PAGE, kinds.NODE, kinds.RESOURCE_CLAIM_TEMPLATE, kinds.DEVICE_TAINT_RULE, kinds.PROVIDER_TREE,
+                     kinds.HOST_INVENTORY)))
     how = choices.Choices()
     with contextlib.suppress(NotFound, Forbidden):
         how = choices.Choices.read(await client.store.get(kinds.CONFIG_MAP, choices.NAME, choices.NAMESPACE))
     return Facts(instances, pods, claims, classes, slices, pages, nodes, plugins.load(plugins.left_out()), templates,
-                 tuple(unread), rules, how.policy, how.features)
+                 tuple(unread), rules, how.policy, how.features, trees, inventories)
 
 
 async def version(client: Client) -> None:

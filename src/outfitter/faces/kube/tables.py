@@ -191,6 +191,16 @@ def past_holder(obj: Object, now: datetime) -> Cell:
     return str(dig(obj, "spec.holder.purpose") or "/".join(map(str, words)))
 
 
+def flavor_devices(obj: Object, now: datetime) -> Cell:
+    """ "gpu:1, nic:2": keys have dots and colons, so they are no path."""
+    return str(dig(obj, "spec.extraSpecs", {}).get("pci_passthrough:alias") or NONE)
+
+
+def flavor_extra(obj: Object, now: datetime) -> Cell:
+    said = dig(obj, "spec.extraSpecs", {})
+    return ",".join(f"{key}={said[key]}" for key in sorted(said) if key != "pci_passthrough:alias") or NONE
+
+
 NAME = Column("Name", text("metadata.name"), "Name must be unique within a namespace.")
 AGE = Column("Age", when("metadata.creationTimestamp"), "How long ago the object was created.")
 
@@ -261,6 +271,11 @@ COLUMNS: Mapping[Kind, Sequence[Column]] = {
         NAME, Column("Withheld", size("spec.withheld"), "Devices that are not offered.", type="integer"),
         Column("Left", size("spec.left"), "Devices that only stay until they are free.", type="integer"),
         Column("Warnings", size("spec.warnings"), "What is odd on the host.", type="integer"), AGE,
+    ),
+    kinds.FLAVOR: (
+        NAME, Column("VCPUs", text("spec.vcpus"), type="integer"), Column("Memory", text("spec.memory")),
+        Column("Disk", text("spec.disk", NONE)), Column("Devices", flavor_devices, "Aliases and how many of each."), AGE,
+        Column("Extra-Specs", flavor_extra, "What else it says.", wide=True),
     ),
     kinds.PAST_BOOKING: (
         NAME, Column("Host", text("spec.host")), Column("Device", text("spec.device.device")), Column("Holder", past_holder),

@@ -1,0 +1,31 @@
+"""Flavors: the amounts of a machine, and extra specs of which only the shape is checked here. What they ask for depends on the
+aliases that are configured (`scheduling.flavored.checked`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from outfitter.api import quantity
+from outfitter.errors import Cause, Invalid
+
+MAX_VCPUS = 4096
+
+
+def flavor(obj: Mapping[str, Any]) -> Iterator[Cause]:
+    spec = obj["spec"]
+    if not 1 <= spec["vcpus"] <= MAX_VCPUS:
+        yield Cause("spec.vcpus", f"Invalid value: {spec['vcpus']}: must be a number from 1 to {MAX_VCPUS}")
+    for field, least, example in (("memory", 1, "2Gi"), ("disk", 0, "20Gi")):
+        if spec.get(field) is None:
+            continue
+        try:
+            enough = quantity.to_int(spec[field]) >= least
+        except Invalid:
+            enough = False
+        if not enough:
+            above = " above zero" if least else ""
+            yield Cause(f"spec.{field}", f'Invalid value: "{spec[field]}": must be an amount{above}, such as {example}')
+    for key in spec.get("extraSpecs") or {}:
+        if not key.strip():
+            yield Cause("spec.extraSpecs", "Invalid value: an extra spec has a name, such as pci_passthrough:alias")

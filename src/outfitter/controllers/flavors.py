@@ -1,0 +1,81 @@
+"""The flavor of a machine: looked up once, made into a claim that belongs to the machine, and kept in its status.
+
+The claim is made first and says everything; the status is written from it. So a flavor that changes while a machine is being
+made changes nothing of it, and a crash between the two loses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from outfitter.api import kinds, machine
+from outfitter.api.conditions import Condition
+from outfitter.api.kinds import Object
+from outfitter.controllers import render
+from outfitter.controllers.loop import Context, enqueue_on_change
+from outfitter.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
+from outfitter.scheduling import flavored
+from outfitter.scheduling.flavored import Aliases
+from outfitter.store.informer import key_of
+from outfitter.store.queue import Queue
+
+WAITING = "Synchronized"  # the condition that says why a machine has no pod
+
+
+def claim_name(instance: Mapping[str, Any]) -> str:
+    """The same for the same machine, so that making the claim twice makes it once."""
+    meta = instance["metadata"]
+    return f"{meta['name']}-{machine.FLAVOR_CLAIM}"[:247].rstrip("-.") + "-" + render.suffix(meta["uid"], machine.FLAVOR_CLAIM)
+
+
+class Flavors:
+    """Settles flavors for the loop of instances, and wakes those who wait for one."""
+
+    def __init__(self, context: Context, aliases: Aliases, queue: Queue, *, exact: bool) -> None:
+        self._store, self._events, self._aliases = context.store, context.events, aliases
+        self._exact = exact  # who gives devices reads everything that the claim says; else what is lost is told
+        self._instances = context.informer(kinds.INSTANCE)
+        self._instances.add_index("flavor", _unsettled)
+        self._flavors = context.informer(kinds.FLAVOR)
+        enqueue_on_change(self._flavors, queue, self._waiting_for)
+
+    def _waiting_for(self, flavor: Object) -> Sequence[str]:
+        return [key_of(instance) for instance in self._instances.by("flavor", flavor["metadata"]["name"])]
+
+    async def settle(self, instance: Object) -> Object | Condition:
+        """What the status is to keep of the flavor, with the claim made; or why the machine waits."""
+        name, claim = machine.flavor_name(instance), claim_name(instance)
+        if (made := await self._made(instance, claim)) is not None:
+            return flavored.settled({}, made)
+        flavor = self._flavors.get(name)
+        if flavor is None or flavor["metadata"].get("deletionTimestamp"):
+            return Condition(WAITING, False, "FlavorNotFound",
+                             f"flavor {name} does not exist; the machine goes on when it does")
+        try:
+            wanted = flavored.claim(flavor, instance, self._aliases, claim)
+            if wanted is None:
+                return flavored.settled(flavor, None)
+            made = await self._store.create(kinds.RESOURCE_CLAIM, wanted)
+            if not self._exact and (lost := flavored.beyond(made)):
+                await self._events.warning(instance, "FlavorNotExact", f"flavor {name} asks for more than kube-scheduler knows "
+                                                                       f"of: {'; '.join(lost)}")
+        except AlreadyExists:
+            made = await self._made(instance, claim)
+        except (BadRequest, Invalid, Forbidden) as error:
+            return Condition(WAITING, False, "FlavorNotUnderstood", f"flavor {name}: {error.message}")
+        return flavored.settled(flavor, made) if made is not None else Condition(
+            WAITING, False, "FailedClaim", f"claim {claim} belongs to somebody else; delete it, and the machine goes on")
+
+    async def _made(self, instance: Object, claim: str) -> Object | None:
+        """The claim, if it was made for this machine. Asks the store: it may have been made before a crash."""
+        try:
+            found = await self._store.get(kinds.RESOURCE_CLAIM, claim, instance["metadata"]["namespace"])
+        except NotFound:
+            return None
+        owner = machine.owner(found, kinds.INSTANCE.kind)
+        return found if owner is not None and owner["uid"] == instance["metadata"]["uid"] else None
+
+
+def _unsettled(instance: Object) -> list[str]:
+    name = machine.flavor_name(instance)
+    return [name] if name and not machine.flavored(instance) else []

@@ -1,0 +1,55 @@
+"""A host's NUMA cells: which CPUs each has, and on which socket it is. Read from sysfs; what it does not tell stays unknown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from outfitter.inventory import cpulist
+from outfitter.inventory.tree import Tree
+
+NODES, CPUS = "/sys/devices/system/node", "/sys/devices/system/cpu"
+_NODE = re.compile(r"node([0-9]{1,5})")
+
+
+@dataclass(frozen=True, slots=True)
+class HostCell:
+    id: int
+    cpus: str  # a list as the kernel writes it: "0-7,16-23"; "" for a cell that has memory alone
+    socket: int | None = None  # None: the host does not tell, or its CPUs are on several
+
+    @property
+    def count(self) -> int:
+        return len(cpulist.numbers(self.cpus)) if self.cpus else 0
+
+    def to_object(self) -> dict[str, Any]:
+        """As HostInventory lists it."""
+        return {"id": self.id, "cpus": self.cpus, **({"socket": self.socket} if self.socket is not None else {})}
+
+
+def scan(tree: Tree) -> tuple[HostCell, ...]:
+    """The cells of a host, by number; none when it does not tell them all."""
+    found = []
+    for number in sorted(int(match[1]) for name in tree.names(NODES) if (match := _NODE.fullmatch(name))):
+        text = (tree.read(f"{NODES}/node{number}/cpulist") or "").strip()
+        try:
+            cpus = cpulist.numbers(text) if text else []
+        except ValueError:
+            return ()
+        sockets = {_socket(tree, cpu) for cpu in cpus}
+        found.append(HostCell(number, cpulist.text(cpus), sockets.pop() if len(sockets) == 1 else None))
+    return tuple(found)
+
+
+def read(inventory: Mapping[str, Any]) -> Iterable[HostCell]:
+    """The cells that a HostInventory lists."""
+    for raw in (inventory.get("spec") or {}).get("cells") or ():
+        yield HostCell(raw["id"], raw["cpus"], raw.get("socket"))
+
+
+def _socket(tree: Tree, cpu: int) -> int | None:
+    """The kernel says -1 when the firmware does not tell."""
+    text = (tree.read(f"{CPUS}/cpu{cpu}/topology/physical_package_id") or "").strip()
+    return int(text) if re.fullmatch("[0-9]{1,9}", text) else None

@@ -1,0 +1,51 @@
+"""NUMA cells as sysfs tells them."""
+
+from __future__ import annotations
+
+import pytest
+
+from outfitter.inventory import cells, simulate
+from outfitter.inventory.cells import HostCell
+from outfitter.inventory.tree import Entry, MemoryTree
+
+NODE, CPU = "/sys/devices/system/node", "/sys/devices/system/cpu"
+
+
+def tree(nodes: dict[int, str], sockets: dict[int, str]) -> MemoryTree:
+    entries: dict[str, Entry] = {f"{NODE}/node{number}/cpulist": text for number, text in nodes.items()}
+    entries |= {f"{CPU}/cpu{cpu}/topology/physical_package_id": text for cpu, text in sockets.items()}
+    entries[f"{NODE}/online"] = "0-1\n"
+    entries[f"{NODE}/power/x"] = ""
+    return MemoryTree(entries)
+
+
+CASES = {
+    "two cells on two sockets": (tree({0: "0-1\n", 1: "2-3\n"}, {0: "0\n", 1: "0\n", 2: "1\n", 3: "1\n"}),
+                                 (HostCell(0, "0-1", 0), HostCell(1, "2-3", 1))),
+    "cells in the order of their numbers": (tree({10: "2\n", 9: "1\n"}, {1: "0\n", 2: "0\n"}),
+                                            (HostCell(9, "1", 0), HostCell(10, "2", 0))),
+    "a cell with memory alone": (tree({0: "0\n", 1: "\n"}, {0: "0\n"}), (HostCell(0, "0", 0), HostCell(1, "", None))),
+    "a socket that the firmware does not tell": (tree({0: "0-1\n"}, {0: "-1\n", 1: "-1\n"}), (HostCell(0, "0-1", None),)),
+    "a socket that one CPU does not tell": (tree({0: "0-1\n"}, {0: "0\n"}), (HostCell(0, "0-1", None),)),
+    "a list that is none": (tree({0: "0-1\n", 1: "many\n"}, {}), ()),
+    "no NUMA at all": (MemoryTree({}), ()),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_cells(name: str) -> None:
+    made, wanted = CASES[name]
+    found = cells.scan(made)
+    assert found == wanted
+    assert tuple(cells.read({"spec": {"cells": [each.to_object() for each in found]}})) == found
+
+
+def test_a_hosts_file_has_them() -> None:
+    (host,) = simulate.parse("""
+hosts:
+- name: a
+  numa: [{id: 0, cpus: "0-3,8-11", memory: 1Gi, socket: 0}, {id: 1, cpus: 4-7, memory: 1Gi, socket: 0}]
+""").hosts
+    found = cells.scan(host.tree())
+    assert found == (HostCell(0, "0-3,8-11", 0), HostCell(1, "4-7", 0))
+    assert [each.count for each in found] == [8, 4]
