@@ -173,7 +173,7 @@ SITUATIONS: dict[str, Situation] = {
         {"hostDeviceStatuses": [got("own", pciAddress="0000:66:00.0", numaNode=2), got("gpu-0", pciAddress="0000:65:00.0",
                                                                                        numaNode=1),
                                 got("nic-0", pciAddress="0000:3b:01.0"), got("nic-1", pciAddress="0000:3b:01.1")]}),
-        ("gpu", 1), ("nic", 2), vcpus=5, memory="3Gi", hostCells=[1, 2], pinned={"1": 2, "2": 3})),
+        ("gpu", 1), ("nic", 2), vcpus=5, memory="3Gi", hostCells=[1, 3], pinned={"1": 2, "3": 3})),
     "arm": Situation(instance({"hostDevices": [wanted("nic0")]},
                               {"hostDeviceStatuses": [got("nic0", pciAddress="0000:3b:01.2")]},
                               firmware={"bootloader": {"efi": {"secureBoot": False}}}, spec={"architecture": "arm64"})),

@@ -11,7 +11,7 @@ import pytest
 
 from outfitter import errors
 from outfitter.inventory import config
-from outfitter.scheduling import alias, flavor
+from outfitter.scheduling import alias, asks, flavor
 from outfitter.scheduling.alias import Traits
 
 NAMED = {"name": "gpu", "resource_class": "gpu"}
@@ -105,12 +105,13 @@ def test_the_page_tells_every_key_and_policy() -> None:
     words = {*config.ALIAS_KEYS, *alias.POLICIES, *config.ALIAS_CHOICES["device_type"], flavor.ALIAS, flavor.POLICY,
              flavor.GROUPS, flavor.IMAGE_POLICY, "isolate", "hw:cpu_policy", "hw:numa_nodes", "hw:mem_page_size"}
     assert {word for word in words if f"`{word}`" not in PAGE} == set()
-    assert f"At most {flavor.MAX_DEVICES} devices" in PAGE
+    assert f"At most {asks.MOST} devices" in PAGE
 
 
 def test_what_the_page_shows_is_right() -> None:
-    [shown] = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    found = alias.parse(config.parse(shown).default.alias, in_placement=True)
+    first, _, all_kinds = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)  # the second is a flavor
+    assert list(alias.parse(config.parse(first).default.alias, in_placement=True)) == ["gpu"]
+    found = alias.parse(config.parse(all_kinds).default.alias, in_placement=True)
     assert found["new gpu"].specs[0].traits == Traits(frozenset({"CUSTOM_AMPERE"}), frozenset({"CUSTOM_SLOW"}))
     rows = re.findall(r'^\| `("traits.*?)` \|', PAGE, re.MULTILINE)
     assert len(rows) == 4

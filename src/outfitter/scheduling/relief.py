@@ -79,7 +79,7 @@ def _let_go(page: Page, fits: Fits) -> Iterator[str]:
     """Those whose end alone would do, else some whose end together would."""
     who: dict[str, set[str]] = {}
     for booking in page.bookings:
-        if booking.counted:
+        if booking.counted or booking.amount.get("cells"):  # a device, or CPUs of the host
             holder = booking.holder
             name = (holder.purpose or f"{holder.kind} {holder.name}") + (f" in {holder.namespace}" if holder.namespace else "")
             who.setdefault(name, set()).add(holder.uid)

@@ -19,6 +19,14 @@ kind: Flavor
 metadata: {name: wrong}
 spec: {vcpus: 1, memory: 1Gi, extraSpecs: {"pci_passthrough:alias": "gpo:1"}}
 """
+MACHINE = "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\n" + (
+    "metadata: {{name: {}}}\nspec: {{flavor: {{name: {}}}, nodeSelector: {{kubernetes.io/hostname: elm}}, domain: {{}}}}\n")
+CROWDED = "---\n".join([
+    """apiVersion: outfitter.dev/v1alpha1
+kind: Flavor
+metadata: {name: cpus}
+spec: {vcpus: 5, memory: 1Gi, extraSpecs: {"hw:cpu_policy": dedicated}}
+""", MACHINE.format("card", "gpu-large"), *(MACHINE.format(name, "cpus") for name in "abc")])
 STOPPED = """
 apiVersion: kubevirt.io/v1
 kind: VirtualMachine
@@ -65,6 +73,12 @@ def test_the_story(up: Up) -> None:
     assert stopped[0].startswith("vm/stopped would go to elm once it is started (")
     assert [line.split()[0] for line in stopped[1:]] == ["mine/card:", "claim", "claim", "claim"]
     assert len({line.partition(": ")[2] for line in stopped[1:]}) == 4, "a machine's claims and its flavor share nothing"
+
+    crowded = typed("plan", "-f", "-", kubeconfig=up.kubeconfig, stdin=CROWDED).out  # CPUs count
+    assert "vmi/a would go to elm" in crowded
+    assert "vmi/b would go to elm" in crowded
+    assert "elm: the guest needs 5 dedicated CPUs on 1 of its 2 NUMA cells" in crowded
+    assert "-> elm could take it once vmi/a of this plan or vmi/b of this plan ends" in crowded
 
     up.ok("apply", "-f", str(EXAMPLE / "2-blue.yaml"))
     until(lambda: up.phase("blue") == "Running", "blue runs")
