@@ -122,13 +122,13 @@ def this_host(
     return Host(name, DRIVER, lambda: tree, runs, capacity, {}, simulated=False, settings=settings, station=station)
 
 
-def _build(instance: Object, env: Mapping[str, str], files: Mapping[str, str], abilities: Abilities) -> Domain:
+def build_domain(instance: Object, env: Mapping[str, str], files: Mapping[str, str], abilities: Abilities) -> Domain:
     return domain.build(instance, env, files, Options(type="kvm" if abilities.kvm else "qemu", simulated=abilities.plays))
 
 
 def _agent(context: Context, hosts: Sequence[Host], keeper: Keeper, handover: Handover) -> Agent:
     return Agent(
-        context.store, hosts, build=_build, keeper=keeper, handover=handover, clock=context.clock, events=context.events,
+        context.store, hosts, build=build_domain, keeper=keeper, handover=handover, clock=context.clock, events=context.events,
         pods=context.informer(kinds.POD), instances=context.informer(kinds.INSTANCE),
         claims=context.informer(kinds.RESOURCE_CLAIM), pages=context.informer(kinds.LEDGER_PAGE),
     )

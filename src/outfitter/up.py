@@ -17,7 +17,7 @@ import outfitter
 from outfitter import app
 from outfitter.errors import Refused
 from outfitter.inventory import config, simulate
-from outfitter.inventory.config import Config, Scheduling
+from outfitter.inventory.config import Config
 from outfitter.node.host import Host
 
 PLAYED = "2x8"  # what is simulated when the machine has nothing to offer

@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from outfitter import app
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.controllers.claims import Claims, PodClaims
@@ -25,7 +26,6 @@ from outfitter.controllers.schedule import Schedule as Scheduler
 from outfitter.errors import BadRequest, Invalid, NotFound
 from outfitter.inventory import config
 from outfitter.inventory.config import Config
-from outfitter.launcher import domain
 from outfitter.ledger import placement
 from outfitter.node.agent import Agent
 from outfitter.node.handover import Handover
@@ -155,7 +155,7 @@ class Product(Schedule):
         for box in up:
             assert box.keeper is not None
             keeper.once |= box.keeper.once
-        agent = Agent(store, hosts, build=domain.build, keeper=keeper, handover=Handover(store, keeper, clock=clock),
+        agent = Agent(store, hosts, build=app.build_domain, keeper=keeper, handover=Handover(store, keeper, clock=clock),
                       clock=clock, events=context.events,
                       pods=context.informer(kinds.POD), instances=context.informer(kinds.INSTANCE),
                       claims=context.informer(kinds.RESOURCE_CLAIM), pages=context.informer(kinds.LEDGER_PAGE))
