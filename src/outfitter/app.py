@@ -62,7 +62,8 @@ log = logging.getLogger(__name__)
 NAMESPACES = ("default", "kube-system")
 CERTIFICATES_LAST = timedelta(days=365)
 RENEW_BEFORE = timedelta(days=30)
-OURS = tuple(kind for kind in kinds.ALL if not kind.builtin)  # what a cluster must have learned
+# What a cluster must have learned; networks of others it need not know.
+OURS = tuple(kind for kind in kinds.ALL if not kind.builtin and kind != kinds.NETWORK_ATTACHMENT)
 NORMAL = DEFAULT.scheduling
 CDI = "var/run/cdi"  # below a host's root: where container runtimes look for what we hand over
 METADATA = "var/run/outfitter/metadata"  # and what they show to launchers

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import pytest
+
+from outfitter.api import kinds, settings
 from outfitter.api.kinds import Object
+from outfitter.api.settings import Settings
 from outfitter.controllers import render
+from tests.controllers import scene as scenes
 
 
 def rendered(name: str = "blue", **spec: Any) -> Object:
@@ -21,10 +27,107 @@ def test_a_launcher_pod() -> None:
     assert pod["spec"]["schedulerName"] == "other"
     assert pod["spec"]["tolerations"] == [{"key": "a"}]
     assert "claims" not in pod["spec"]["containers"][0]["resources"]
-    assert pod["spec"]["containers"][0]["resources"]["requests"] == {"memory": "1Gi"}
-    assert rendered(domain={"memory": {"guest": "3Gi"}})["spec"]["containers"][0]["resources"]["requests"] == {"memory": "3Gi"}
-    assert rendered(domain={"resources": {"requests": {"memory": "2Gi"}}})["spec"]["containers"][0]["resources"] == {
-        "requests": {"memory": "2Gi"}}
+
+
+def asks(settings: Settings = render.DEFAULT, *, networks: dict[str, int] | None = None, **domain: Any) -> Object:
+    """What the container asks for."""
+    pod = render.launcher_pod({"metadata": {"name": "blue", "namespace": "here", "uid": "0af3"}, "spec": {"domain": domain}},
+                              settings, networks=networks)
+    found: Object = pod["spec"]["containers"][0]["resources"]
+    return found
+
+
+def mebibytes(resources: Object) -> int:
+    return int(resources["requests"]["memory"].removesuffix("Mi"))
+
+
+def test_memory_is_the_guests_and_what_the_machine_costs_besides() -> None:
+    plain = mebibytes(asks(memory={"guest": "1Gi"}))
+    assert 1024 + 200 < plain < 1024 + 400
+    assert mebibytes(asks(resources={"requests": {"memory": "1Gi"}})) == plain
+    assert mebibytes(asks()) == plain, "a machine that does not say has 1Gi"
+    assert mebibytes(asks(memory={"guest": "3Gi"})) == plain + 2048 + 2048 // 512
+    card = {"name": "a", "claimName": "e", "requestName": "f"}
+    for devices in ({"gpus": [card]}, {"hostDevices": [card]}, {"interfaces": [{"name": "a", "sriov": {}}]},
+                    {"gpus": [{"name": "a", "deviceName": "x.com/gpu"}]}):
+        assert mebibytes(asks(memory={"guest": "1Gi"}, devices=devices)) == plain + 1024, "what VFIO maps"
+    assert mebibytes(asks(memory={"guest": "1Gi"}, cpu={"cores": 3})) == plain + 16
+
+
+def test_cpus_are_shared_unless_they_are_the_guests_own() -> None:
+    assert asks(cpu={"cores": 4})["requests"]["cpu"] == "400m"
+    assert asks(cpu={"cores": 4}, resources={"requests": {"cpu": "2"}})["requests"]["cpu"] == "2"
+    own = asks(cpu={"cores": 2, "sockets": 2, "dedicatedCpuPlacement": True})
+    assert own["requests"]["cpu"] == own["limits"]["cpu"] == "4"
+    assert own["limits"]["memory"] == own["requests"]["memory"]
+
+
+def test_what_somebody_wrote_himself_is_not_doubled() -> None:
+    named = {"gpus": [{"name": "a", "deviceName": "x.com/gpu"}]}
+    written = asks(devices=named, resources={"limits": {"x.com/gpu": "1"}})
+    assert written["limits"]["x.com/gpu"] == "1"
+    assert "x.com/gpu" not in written["requests"]
+    assert asks(devices=named, networks={"x.com/gpu": 2})["limits"]["x.com/gpu"] == "3"
+
+
+GPU = [{"name": "a", "claimName": "e", "requestName": "f"}]
+
+
+@pytest.mark.parametrize(("gate", "devices"), [
+    ("GPUsWithDRA", {"gpus": GPU}), ("HostDevicesWithDRA", {"hostDevices": GPU})])
+def test_a_closed_gate_asks_for_nothing(gate: str, devices: Object) -> None:
+    closed = settings.of({"metadata": {"name": "kubevirt"}, "spec": {"configuration": {
+        "developerConfiguration": {"disabledFeatureGates": [gate]}}}})
+    assert asks(devices=devices)["claims"] == [{"name": "e", "request": "f"}]
+    assert "claims" not in asks(closed, devices=devices)
+
+
+NETWORKS = [{"name": "default", "pod": {}}, {"name": "blue", "multus": {"networkName": "vlan10"}},
+            {"name": "red", "multus": {"networkName": "prod/vlan20"}}, {"name": "old", "multus": {"networkName": "vlan30"}}]
+INTERFACES = [{"name": "default", "masquerade": {}}, {"name": "blue", "bridge": {}, "macAddress": "02:00:00:00:00:01"},
+              {"name": "red", "sriov": {}}, {"name": "old", "bridge": {}, "state": "absent"}]
+
+
+def networks(**more: Any) -> Any:
+    pod = rendered(domain={"devices": {"interfaces": INTERFACES}}, networks=NETWORKS, **more)
+    return json.loads(pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"])
+
+
+def test_networks_stand_in_an_annotation_under_names_that_stay() -> None:
+    assert networks() == [
+        {"name": "vlan10", "namespace": "here", "mac": "02:00:00:00:00:01", "interface": "pod16477688c0e"},
+        {"name": "vlan20", "namespace": "prod", "interface": "podb1f51a511f1"}]
+    assert "k8s.v1.cni.cncf.io/networks" not in rendered(networks=NETWORKS[:1])["metadata"]["annotations"]
+    default = rendered(networks=[{"name": "own", "multus": {"networkName": "vlan10", "default": True}}])["metadata"]
+    assert default["annotations"] == {"kubevirt.io/domain": "blue", "v1.multus-cni.io/default-network": "here/vlan10"}
+
+
+@pytest.mark.parametrize(("upgrade", "names"), [
+    (True, ["pod16477688c0e", "podb1f51a511f1"]), (False, ["net1", "net2", "net3"])])
+def test_a_machine_that_moves_keeps_counted_names_until_it_may_change_them(upgrade: bool, names: list[str]) -> None:
+    source = {"metadata": {"annotations": {"k8s.v1.cni.cncf.io/network-status": '[{"interface": "net1"}]'}}}
+    gates = {"featureGates" if upgrade else "disabledFeatureGates": ["PodSecondaryInterfaceNamingUpgrade"]}
+    now = settings.of({"metadata": {"name": "kubevirt"}, "spec": {"configuration": {"developerConfiguration": gates}}})
+    pod = render.launcher_pod({"metadata": {"name": "blue", "namespace": "here", "uid": "0af3"}, "spec": {
+        "domain": {"devices": {"interfaces": INTERFACES}}, "networks": NETWORKS}}, now, source=source)
+    told = json.loads(pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"])
+    assert [entry["interface"] for entry in told] == names
+
+
+async def test_a_network_that_comes_later_is_found_and_what_it_takes_is_asked_for() -> None:
+    async with scenes.embedded(1) as scene:
+        await scene.create(kinds.INSTANCE, "blue", {"domain": {"devices": {"interfaces": [{"name": "red", "sriov": {}}]}},
+                                                    "networks": [{"name": "red", "multus": {"networkName": "vf-net"}}]})
+        await scene.waits("blue", "Synchronized", "network attachment definition here/vf-net")
+        assert not await scene.all(kinds.POD)
+        await scene.create(kinds.NETWORK_ATTACHMENT, "vf-net", {"config": "{}"},
+                           annotations={"k8s.v1.cni.cncf.io/resourceName": "x.com/vf"})
+
+        async def made() -> list[Object]:
+            return await scene.all(kinds.POD)
+
+        [pod] = await scene.reach(made, "the pod is made")
+        assert pod["spec"]["containers"][0]["resources"]["limits"] == {"x.com/vf": "1"}
 
 
 def test_devices_by_resource_name_are_asked_for_together() -> None:
@@ -33,9 +136,10 @@ def test_devices_by_resource_name_are_asked_for_together() -> None:
                                        "hostDevices": [{"name": "b", "deviceName": "x.com/gpu"},
                                                        {"name": "c", "deviceName": "x.com/nic"},
                                                        {"name": "d", "claimName": "e", "requestName": "f"}]}})
-    assert pod["spec"]["containers"][0]["resources"] == {
-        "limits": {"x.com/gpu": "2", "x.com/nic": "1"}, "claims": [{"name": "e", "request": "f"}],
-        "requests": {"memory": "1Gi", "x.com/gpu": "2", "x.com/nic": "1"}}
+    resources = pod["spec"]["containers"][0]["resources"]
+    assert resources["limits"] == {"x.com/gpu": "2", "x.com/nic": "1"}
+    assert resources["claims"] == [{"name": "e", "request": "f"}]
+    assert resources["limits"].items() <= resources["requests"].items()
 
 
 def test_the_name_of_a_pod_depends_on_the_instance_alone() -> None:

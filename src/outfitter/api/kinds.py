@@ -86,6 +86,8 @@ MIGRATION = Kind("kubevirt.io", "v1", "VirtualMachineInstanceMigration", "virtua
                  short=("vmim", "vmims"), categories=("all",), older=("v1alpha3",), builtin=False)
 KUBEVIRT = Kind("kubevirt.io", "v1", "KubeVirt", "kubevirts", short=("kv", "kvs"), categories=("all",), older=("v1alpha3",),
                 builtin=False)
+NETWORK_ATTACHMENT = Kind("k8s.cni.cncf.io", "v1", "NetworkAttachmentDefinition", "network-attachment-definitions",
+                          short=("net-attach-def",), has_status=False, builtin=False)
 LEDGER_PAGE = Kind("outfitter.dev", "v1alpha1", "LedgerPage", "ledgerpages", namespaced=False, short=("page", "pages"),
                    has_status=False, builtin=False)
 PAST_BOOKING = Kind("outfitter.dev", "v1alpha1", "PastBooking", "pastbookings", namespaced=False, short=("past",),
@@ -99,7 +101,7 @@ FLAVOR = Kind("outfitter.dev", "v1alpha1", "Flavor", "flavors", namespaced=False
 ALL: tuple[Kind, ...] = (
     NAMESPACE, NODE, POD, EVENT, CONFIG_MAP, SECRET, SERVICE_ACCOUNT, LEASE,
     DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, RESOURCE_SLICE, DEVICE_TAINT_RULE, INSTANCE, MACHINE, MIGRATION,
-    KUBEVIRT, LEDGER_PAGE, PROVIDER_TREE, HOST_INVENTORY, PAST_BOOKING, FLAVOR,
+    KUBEVIRT, NETWORK_ATTACHMENT, LEDGER_PAGE, PROVIDER_TREE, HOST_INVENTORY, PAST_BOOKING, FLAVOR,
 )
 
 

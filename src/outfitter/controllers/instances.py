@@ -10,15 +10,16 @@ from typing import Any
 from outfitter.api import conditions, kinds, machine, settings
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
-from outfitter.controllers import render
+from outfitter.controllers import nets, render
 from outfitter.controllers.flavors import Flavors
 from outfitter.controllers.loop import Context, enqueue_on_change
-from outfitter.errors import AlreadyExists, Invalid, NotFound
+from outfitter.errors import AlreadyExists, Invalid, NotFound, Refused
 from outfitter.scheduling.flavored import Aliases
 from outfitter.store.informer import Informer, key_of
 from outfitter.store.queue import Queue
 
 log = logging.getLogger(__name__)
+LOOK_AGAIN = 5.0  # seconds, for a network that is not there yet: nobody tells us of them
 
 
 def instance_of(pod: Object) -> list[str]:
@@ -93,30 +94,33 @@ class Instances:
         if pod is None and phase in (None, "", "Pending", "Scheduling"):
             pod = await self._make_pod(instance)
         await self._follow(instance, pod, record)
-        return None
+        return LOOK_AGAIN if pod is None and nets.asked_for(instance) else None
 
     async def _make_pod(self, instance: Object) -> Object | None:
         try:
-            self._permit(instance)
-            pod = await self._store.create(kinds.POD, render.launcher_pod(instance))
+            pod = await self._store.create(kinds.POD, await self._rendered(instance))
         except AlreadyExists:  # made before a crash, or the informer is behind: its event comes
             return None
-        except Invalid as error:
-            await self._set(instance, Condition("Synchronized", False, "FailedCreate", error.message))
-            await self._context.events.warning(instance, "FailedCreate", f"Error creating pod: {error.message}")
+        except (Invalid, Refused) as error:
+            await self._tell(instance, Condition("Synchronized", False, "FailedCreate", f"Error creating pod: {error.message}"))
             return None
         name = pod["metadata"]["name"]
         await self._context.events.normal(instance, "SuccessfulCreate", f"Created virtual machine pod {name}")
         return pod
 
-    def _permit(self, instance: Object) -> None:
-        """Asked when the pod is made, as KubeVirt does: the list may have changed since the machine was let in."""
-        permitted = settings.of(settings.chosen(self._kubevirts.items())).permitted
-        lost = [ref for ref in machine.device_refs(instance) if permitted is not None and ref.device_name
-                and ref.device_name not in permitted]
-        if lost:
-            raise Invalid("; ".join(f"{ref.path}: {ref.device_name} is not permitted in permittedHostDevices configuration: "
-                                    "list it in the KubeVirt object" for ref in lost))
+    async def _rendered(self, instance: Object) -> Object:
+        """By what the KubeVirt object says now: what is permitted may have changed since the machine was let in."""
+        now = settings.of(settings.chosen(self._kubevirts.items()))
+        known = {place: await self._attachment(*place) for place in nets.asked_for(instance)}
+        networks = nets.resources(instance, lambda namespace, name: known.get((namespace, name)), now.gates)
+        return render.launcher_pod(instance, now, networks=networks)
+
+    async def _attachment(self, namespace: str, name: str) -> Object | None:
+        """Asked of the store when it is needed: a cluster without such networks does not know the kind."""
+        try:
+            return await self._store.get(kinds.NETWORK_ATTACHMENT, name, namespace)
+        except NotFound:
+            return None
 
     async def _follow(self, instance: Object, pod: Object | None, record: Object | None = None) -> None:
         """The phase that the pod's state means, and the reason while it waits. `record`: what is new of its flavor."""
@@ -143,7 +147,7 @@ class Instances:
             await self._patch(instance, {"status": _changes(status, new)}, "status")
 
     async def _tell(self, instance: Object, why: Condition) -> None:
-        """Why a machine waits for its flavor, once."""
+        """Why a machine has no pod, once."""
         have = conditions.find(instance, why.type)
         if have is None or have.get("message") != why.message:
             await self._set(instance, why)

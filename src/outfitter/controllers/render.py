@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from outfitter.api import machine
 from outfitter.api.kinds import INSTANCE, Object
+from outfitter.api.settings import Settings
+from outfitter.controllers import needs, nets
 
 IMAGE = "outfitter/launcher"
+DEFAULT = Settings()
 LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
 
@@ -26,20 +28,17 @@ def suffix(*words: str) -> str:
     return "".join(LETTERS[number // len(LETTERS) ** place % len(LETTERS)] for place in range(5))
 
 
-def launcher_pod(instance: Mapping[str, Any]) -> Object:
+def launcher_pod(
+    instance: Mapping[str, Any], settings: Settings = DEFAULT, *, networks: Mapping[str, int] | None = None,
+    source: Mapping[str, Any] | None = None,
+) -> Object:
+    """The pod of an instance. `networks`: what its network cards take of the host by resource name; `source`: the pod that it
+    moves away from. Refused: it asks for what is not permitted."""
     meta, spec = instance["metadata"], instance["spec"]
-    claims = [{"name": ref.claim, "request": ref.request} for ref in machine.written_refs(instance) if ref.by_claim]
     listed = [*(spec.get("resourceClaims") or ())]
     if own := machine.flavored(instance).get("claimName"):
-        claims.append({"name": machine.FLAVOR_CLAIM})
         listed.append({"name": machine.FLAVOR_CLAIM, "resourceClaimName": own})
-    named = Counter(ref.device_name for ref in machine.written_refs(instance) if ref.device_name)
-    resources: Object = {"requests": {"memory": machine.memory(instance)}}
-    if named:  # as of device plugins: of such a resource a pod asks for what it may have
-        resources["limits"] = {name: str(count) for name, count in named.items()}
-        resources["requests"] |= resources["limits"]
-    if claims:
-        resources["claims"] = claims
+    resources = needs.resources(instance, settings, networks or {})
     pod: Object = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -48,7 +47,7 @@ def launcher_pod(instance: Mapping[str, Any]) -> Object:
             "namespace": meta["namespace"],
             "labels": {**(meta.get("labels") or {}), machine.LAUNCHER_LABEL: machine.LAUNCHER,
                        machine.CREATED_BY: meta["uid"], "vm.kubevirt.io/name": meta["name"][:63].rstrip("-.")},
-            "annotations": {"kubevirt.io/domain": meta["name"]},
+            "annotations": {"kubevirt.io/domain": meta["name"], **nets.of_pod(instance, source, settings.gates)},
             "ownerReferences": [{"apiVersion": INSTANCE.api_version, "kind": INSTANCE.kind, "name": meta["name"],
                                  "uid": meta["uid"], "controller": True, "blockOwnerDeletion": True}],
         },

@@ -1,0 +1,92 @@
+"""What a launcher's container asks of its host: memory with what the machine costs besides, CPUs, claims, and devices by
+resource name. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from outfitter.api import gates, machine
+from outfitter.api.gates import Gates
+from outfitter.api.kinds import Object
+from outfitter.api.quantity import to_int
+from outfitter.api.settings import Settings
+from outfitter.errors import Refused
+
+MI = 1 << 20
+PROGRAMS = 220 * MI  # the launcher, the hypervisor's daemons and the emulator themselves
+PER_CPU = 8 * MI
+PAGES = 512  # a page table's share of the memory that it maps
+VIDEO = 32 * MI
+PASSTHROUGH = 1024 * MI  # what VFIO maps besides the guest's memory
+SHARES = 10  # guest CPUs to one of the host, where they are not the guest's own
+WORDS: Mapping[machine.List, str] = {"gpus": "GPU", "hostDevices": "HostDevice"}
+GATES: Mapping[machine.List, str] = {"gpus": gates.GPUS, "hostDevices": gates.HOST_DEVICES}
+
+
+def resources(instance: Mapping[str, Any], settings: Settings, networks: Mapping[str, int]) -> Object:
+    """The `resources` of the container. `networks`: what its network cards ask for by resource name. Refused names every device
+    that is not permitted."""
+    spec = instance["spec"]
+    said = spec["domain"].get("resources") or {}
+    requests, limits = dict(said.get("requests") or {}), dict(said.get("limits") or {})
+    requests["memory"] = _bytes(to_int(machine.memory(instance)) + overhead(instance))
+    if "memory" in limits:
+        limits["memory"] = _bytes(to_int(str(limits["memory"])) + overhead(instance))
+    cpus = machine.vcpus(instance)
+    if (spec["domain"].get("cpu") or {}).get("dedicatedCpuPlacement"):
+        requests["cpu"] = limits["cpu"] = str(cpus)
+        limits["memory"] = requests["memory"]
+    else:
+        requests.setdefault("cpu", f"{1000 * cpus // SHARES}m")
+    for name, count in (by_name(instance, settings) + Counter(networks)).items():
+        if name not in requests and name not in limits:  # what somebody wrote himself is not doubled
+            requests[name] = limits[name] = str(count)
+    out: Object = {"requests": requests}
+    if limits:
+        out["limits"] = limits
+    if asked := list(claims(instance, settings.gates)):
+        out["claims"] = asked
+    return out
+
+
+def claims(instance: Mapping[str, Any], open_: Gates) -> Iterator[Object]:
+    """Requests of claims: those of GPUs, of host devices, of networks, then all of the flavor's; each in the order of the
+    spec, and each once."""
+    seen = []
+    for ref in machine.written_refs(instance):
+        if ref.by_claim and open_.open(GATES[ref.list]):
+            seen.append((ref.claim, ref.request))
+    for network in instance["spec"].get("networks") or () if open_.open(gates.NETWORKS) else ():
+        if given := network.get("resourceClaim"):
+            seen.append((given.get("claimName"), given.get("requestName")))
+    for claim, request in dict.fromkeys(seen):
+        yield {"name": claim, "request": request}
+    if machine.flavored(instance).get("claimName"):
+        yield {"name": machine.FLAVOR_CLAIM}
+
+
+def by_name(instance: Mapping[str, Any], settings: Settings) -> Counter[str]:
+    """Devices that are asked for by resource name."""
+    refs = [ref for ref in machine.written_refs(instance) if ref.device_name]
+    wrong = [f"{WORDS[ref.list]} {ref.device_name} is not permitted in permittedHostDevices configuration" for ref in refs
+             if settings.permitted is not None and ref.device_name not in settings.permitted]
+    if wrong:
+        known = ", ".join(sorted(settings.permitted or ())) or "nothing"
+        raise Refused(f"{' '.join(dict.fromkeys(wrong))}; permitted is {known}")
+    return Counter(ref.device_name for ref in refs if ref.device_name)
+
+
+def overhead(instance: Mapping[str, Any]) -> int:
+    """Bytes of memory that a machine costs its host besides its own."""
+    devices = instance["spec"]["domain"].get("devices") or {}
+    total = PROGRAMS + to_int(machine.memory(instance)) // PAGES + PER_CPU * machine.vcpus(instance)
+    if devices.get("autoattachGraphicsDevice") is not False:
+        total += VIDEO
+    mapped = bool(machine.device_refs(instance)) or any("sriov" in each for each in devices.get("interfaces") or ())
+    return total + (PASSTHROUGH if mapped else 0)
+
+
+def _bytes(count: int) -> str:
+    return f"{-(-count // MI)}Mi"
