@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import shlex
@@ -55,6 +56,7 @@ async def _serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _stop, stop)
     async with app.embedded(data=data, hosts=hosts, config=settings) as product:
+        spare_the_collector()
         written = await product.serve(data, port)
         if kubeconfig is not None:
             app.copy_kubeconfig(written, kubeconfig)
@@ -62,6 +64,13 @@ async def _serve(
         print(_greeting(product, data, why, written), flush=True)
         await stop.wait()
         print("stopping; everything is kept in " + str(data), flush=True)
+
+
+def spare_the_collector() -> None:
+    """What is here after the start stays: it need not be looked through for garbage again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 def _stop(event: asyncio.Event) -> None:

@@ -80,8 +80,8 @@ def flavored(instance: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def flavor_refs(instance: Mapping[str, Any]) -> list[DeviceRef]:
     """As host devices that stand behind those of the spec."""
-    first = sum(ref.list == "hostDevices" for ref in written_refs(instance))
     each = [(entry["name"], number) for entry in flavored(instance).get("devices") or () for number in range(entry["count"])]
+    first = sum(ref.list == "hostDevices" for ref in written_refs(instance)) if each else 0
     return [DeviceRef("hostDevices", index, f"{name}-{number}", None, FLAVOR_CLAIM, name, number=number)
             for index, (name, number) in enumerate(each, first)]
 

@@ -12,9 +12,12 @@ from outfitter.store.queue import Queue
 NAMED = 5  # machines that a condition names; of the others it says how many
 
 
+def _over(instance: Object) -> bool:
+    return (instance.get("status") or {}).get("phase") in machine.FINAL
+
+
 def _gates(instance: Object) -> list[str]:
-    over = (instance.get("status") or {}).get("phase") in machine.FINAL
-    return [] if over else gates.used(instance.get("spec") or {})
+    return [] if _over(instance) else gates.used(instance.get("spec") or {})
 
 
 class KubeVirts:
@@ -30,6 +33,8 @@ class KubeVirts:
         self._instances.on_change(self._machine_changed)
 
     def _machine_changed(self, old: Object | None, new: Object | None) -> None:
+        if old and new and old["spec"] == new["spec"] and _over(old) == _over(new):
+            return  # most news of a machine is of its status
         if (_gates(old) if old else []) != (_gates(new) if new else []):
             for kubevirt in self._all.items():
                 self.queue.add(key_of(kubevirt))

@@ -56,6 +56,7 @@ class Agent:
         self.hosts = {host.name: host for host in hosts}
         self.queue = Queue(clock)
         self._pods, self._instances, self._claims, self._pages = pods, instances, claims, pages
+        self._prepared: set[str] = set()  # pods whose devices are in their hands; a new process looks again
         self._pooled: dict[str, set[str]] = {}  # claim -> the pages of pools on which we prepared something for it
         pods.add_index("node", lambda pod: [pod["spec"].get("nodeName") or ""])
         pods.add_index("instance", lambda pod: [_instance_key(pod) or ""])
@@ -76,6 +77,8 @@ class Agent:
         pod = new or old
         assert pod is not None
         node = pod["spec"].get("nodeName")
+        if new is None:
+            self._prepared.discard(pod["metadata"]["uid"])
         if node in self.hosts:
             self.queue.add(key_of(pod) if new is not None else SWEEP + node)
 
@@ -142,9 +145,11 @@ class Agent:
         if instance_key is None and not host.simulated:
             await self._fail(pod, "NotAMachine", f"outfitter runs machines only: other pods need a kubelet on {host.name}")
             return None
-        if missing := await self._prepare(host, pod):
-            await self._say_waiting(pod, missing)
-            return 1.0
+        if pod["metadata"]["uid"] not in self._prepared:
+            if missing := await self._prepare(host, pod):
+                await self._say_waiting(pod, missing)
+                return 1.0
+            self._prepared.add(pod["metadata"]["uid"])
         pod = await self._say_running(pod)
         instance = self._instances.get(instance_key) if instance_key else None
         if instance is None or (reference := machine.owner(pod, kinds.INSTANCE.kind)) is None:
@@ -284,6 +289,7 @@ class Agent:
     async def _end(self, host: Host, pod: Object) -> float | None:
         """Stop what runs, release what was prepared, then let the pod object go if it was deleted. The guest has the pod's
         grace period to shut down; the hypervisor's news, or the time that is left, brings us back."""
+        self._prepared.discard(pod["metadata"]["uid"])
         reference = machine.owner(pod, kinds.INSTANCE.kind)
         grace = pod["metadata"].get("deletionGracePeriodSeconds") or 0.0
         if reference is not None and (left := await host.hypervisor.stop(reference["uid"], grace)) is not None:
