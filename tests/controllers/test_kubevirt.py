@@ -81,7 +81,7 @@ async def test_a_resource_that_is_not_permitted_gets_no_pod_until_it_is() -> Non
             {"pciVendorSelector": "8086:1889", "resourceName": "acme.test/other"}]}}})
         await scene.create(kinds.INSTANCE, "blue", {"domain": {"devices": {"hostDevices": [
             {"name": "nic0", "deviceName": "acme.test/nic"}]}}})
-        await scene.waits("blue", "Synchronized", "hostDevices[0]: acme.test/nic is not permitted")
+        await scene.waits("blue", "Synchronized", "hostDevices[0]: HostDevice acme.test/nic is not permitted")
         assert not await scene.all(kinds.POD)
         await scene.store.patch(kinds.KUBEVIRT, "kubevirt", {"spec": {"configuration": {"permittedHostDevices": {
             "pciHostDevices": [{"pciVendorSelector": "8086:1889", "resourceName": "acme.test/nic"}]}}}}, scene.namespace)
