@@ -34,7 +34,7 @@ check: venv ## ruff, mypy --strict, import-linter
 	@$(BIN)/lint-imports --no-cache
 
 test: check ## the checks, then every test that needs nothing else
-	@$(BIN)/pytest -m "not long and not cluster and not libvirt" $(PYTEST)
+	@$(BIN)/pytest -n 2 --dist loadfile -m "not long and not cluster and not libvirt" $(PYTEST)
 
 test-cluster: venv ## the tests that need a real kube-apiserver (KUBEBUILDER_ASSETS, or built by make kube-assets)
 	@assets="$${KUBEBUILDER_ASSETS:-$$(scripts/kube-assets --path)}" || { \

@@ -70,8 +70,8 @@ def claims(instance: Mapping[str, Any], open_: Gates) -> Iterator[Object]:
 def by_name(instance: Mapping[str, Any], settings: Settings) -> Counter[str]:
     """Devices that are asked for by resource name."""
     refs = [ref for ref in machine.written_refs(instance) if ref.device_name]
-    wrong = [f"{ref.path}: {WORDS[ref.list]} {ref.device_name} is not permitted in permittedHostDevices configuration" for ref in refs
-             if settings.permitted is not None and ref.device_name not in settings.permitted]
+    wrong = [f"{ref.path}: {WORDS[ref.list]} {ref.device_name} is not permitted in permittedHostDevices configuration"
+             for ref in refs if settings.permitted is not None and ref.device_name not in settings.permitted]
     if wrong:
         known = ", ".join(sorted(settings.permitted or ())) or "nothing"
         raise Refused(f"{' '.join(wrong)}; permitted is {known}: list it in the KubeVirt object")
