@@ -7,7 +7,9 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -69,11 +71,12 @@ OTHER_MACHINES = ("arm", "mainframe")  # their emulators are packages of their o
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """The folder of a hypervisor that lives in virsh alone."""
-    (tmp_path / "etc").mkdir()
-    (tmp_path / "etc" / "qemu.conf").write_text(CONFIG.format(user=os.getuid(), group=os.getgid()))
-    return tmp_path
+def root() -> Iterator[Path]:
+    """The folder of a hypervisor that lives in virsh alone; its name is short, because names of sockets have to be."""
+    with tempfile.TemporaryDirectory(prefix="outfit-") as folder:
+        (Path(folder) / "etc").mkdir()
+        (Path(folder) / "etc" / "qemu.conf").write_text(CONFIG.format(user=os.getuid(), group=os.getgid()))
+        yield Path(folder)
 
 
 @pytest.mark.parts
