@@ -62,7 +62,9 @@ def test_the_life_of_a_machine_at_the_terminal(say: Say) -> None:
 
     say("apply", "-f", "-", stdin=vm("green", "Manual"))
     assert say("vm", "start", "green").out == "green starts\n"
-    until(lambda: "held by vmi/blue" in say("vm", "list").out, "green says that blue has the only function")
+    until(lambda: "(outfit why)" in say("vm", "list").out, "green says in short that it waits")
+    assert max(map(len, say("vm", "list").out.splitlines())) < 160
+    assert "vmi/blue" in say("why", "vm/green").out
     assert say("vm", "stop", "blue", "--wait").out.splitlines()[0] == "blue stops"
     assert say("vm", "stop", "blue").out == "blue is already stopped\n"
     assert "green is already" in say("vm", "start", "green", "--wait").out

@@ -6,6 +6,7 @@ RerunOnFailure, Once) is asked in its status, as KubeVirt's own tools do."""
 from __future__ import annotations
 
 import asyncio
+import textwrap
 from collections.abc import Callable, Sequence
 
 from outfitter.api import conditions, kinds, machine
@@ -14,6 +15,7 @@ from outfitter.errors import BadRequest, NotFound, Refused
 from outfitter.faces.cli import show
 from outfitter.faces.cli.client import Client
 
+WIDTH = 90  # letters of a reason in a row; `outfit why` has all of it
 Done = Callable[[Object, Object | None], bool]  # the machine and its instance are as they were asked to be
 
 
@@ -45,7 +47,7 @@ def _row(vm: Object | None, instance: Object | None) -> list[str]:
     wanted = machine.device_refs(given or {"spec": (obj.get("spec") or {}).get("template", {}).get("spec") or {}})
     have = len(wanted) - len(machine.missing_devices(given)) if given else 0
     return [*_place(obj), word, str(status.get("nodeName") or "-"), f"{have}/{len(wanted)}" if wanted else "-",
-            _waiting(vm, given)]
+            textwrap.shorten(_waiting(vm, given), WIDTH, placeholder=" ... (outfit why)")]
 
 
 def _waiting(vm: Object | None, instance: Object) -> str:
