@@ -10,10 +10,12 @@ from typing import Any, cast
 import pytest
 
 from outfitter.api import kinds
+from outfitter.api.device import DeviceId
 from outfitter.api.page import Page
 from outfitter.controllers.claims import PodClaims
+from outfitter.controllers.schedule import Schedule
 from outfitter.errors import AlreadyHeld, Forbidden
-from outfitter.ledger import book
+from outfitter.ledger import book, marks
 from outfitter.store.base import Event, Store
 from outfitter.store.memory import Memory
 from tests.controllers import scene as scenes
@@ -164,3 +166,45 @@ async def test_a_host_whose_page_says_no_again_is_left_for_another(monkeypatch: 
         await scene.phase("green", "Scheduling")
         told = await scene.condition("green", "PodScheduled") or {}
         assert "node-0: node-0/x is held by somebody since then" in told["message"]
+
+
+async def waiting_pods(scene: scenes.Scene, *names: str) -> None:
+    for name in names:
+        await scene.claim(f"claim-{name}")
+        await scene.create(kinds.POD, name, {"containers": [{"name": "main"}], "resourceClaims": [
+            {"name": "network", "resourceClaimName": f"claim-{name}"}]})
+        await scene.product.settle()  # type: ignore[attr-defined]
+
+
+async def bound(scene: scenes.Scene) -> list[str]:
+    await scene.product.settle()  # type: ignore[attr-defined]
+    return sorted(pod["metadata"]["name"] for pod in await scene.all(kinds.POD) if pod["spec"].get("nodeName"))
+
+
+async def test_news_of_one_who_came_later_does_not_put_it_first() -> None:
+    """While the scheduler is at work there is news of the last of those who wait for a device, then the device becomes free."""
+    async with scenes.embedded(1) as scene:
+        await scene.classes()
+        device = DeviceId(scene.driver, scene.host.name, "pci-0000-3b-00-0-vf0")
+        await marks.reserve(scene.store, scene.host.name, device, by="admin")
+        await waiting_pods(scene, "zoe", "mia", "ann")
+        assert await bound(scene) == []
+        [schedule] = [each for each in scene.product.runner.controllers if isinstance(each, Schedule)]
+        async with schedule._one:
+            await scene.store.patch(kinds.POD, "ann", {"metadata": {"labels": {"a": "b"}}}, scene.namespace)
+            await asyncio.sleep(0.01)
+            await marks.unreserve(scene.store, scene.host.name, device)
+            await asyncio.sleep(0.01)
+        assert await bound(scene) == ["zoe"]
+
+
+async def test_who_cannot_be_served_stands_in_nobodys_way() -> None:
+    async with scenes.embedded(2) as scene:
+        await scene.classes()
+        for number in range(70):  # more than are taken together
+            await scene.create(kinds.POD, f"huge-{number}", {"containers": [
+                {"name": "main", "resources": {"requests": {"memory": "100Ti"}}}]})
+        await waiting_pods(scene, "one", "two", "three")
+        assert await bound(scene) == ["one", "two"]
+        await scene.delete(kinds.POD, "one")
+        assert await bound(scene) == ["three", "two"]

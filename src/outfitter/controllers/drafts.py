@@ -146,7 +146,7 @@ def give_back(pod: Object, those: Sequence[Object], why: str, now: str) -> list[
         writes.append(Replace(kinds.RESOURCE_CLAIM, {**claim, "status": status}, "status"))
         bare = {**_no_revision(meta), "finalizers": [one for one in meta.get("finalizers") or () if one != claims.FINALIZER]}
         writes.append(Replace(kinds.RESOURCE_CLAIM, {**claim, "metadata": bare, "status": status}))
-        if meta["name"] == _made(pod):
+        if meta["name"] == _made(pod) and not meta.get("deletionTimestamp"):  # else it went with its finalizer
             writes.append(Delete(kinds.RESOURCE_CLAIM, meta["name"], meta["namespace"], uid=meta["uid"]))
     kept = {key: value for key, value in pod["status"].items()
             if key not in ("nominatedNodeName", "extendedResourceClaimStatus")}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from outfitter.api import conditions, kinds, machine
@@ -23,7 +23,7 @@ from outfitter.errors import AlreadyExists, AlreadyHeld, Conflict, Invalid, NotF
 from outfitter.ledger import book
 from outfitter.scheduling import binding, extended, presets
 from outfitter.scheduling.features import Features
-from outfitter.scheduling.fit import Rooms, Used
+from outfitter.scheduling.fit import Rooms, Used, nominated
 from outfitter.scheduling.index import FEATURES, Index
 from outfitter.scheduling.place import Placement, Waiting, place, results
 from outfitter.scheduling.plugins import Plugins
@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 SCHEDULER = "default-scheduler"
 EVERYBODY = "*"  # a key that stands for all pods that wait
 TOGETHER = 64  # pods in one commit
+ROUNDS = 4  # times that those who came meanwhile are waited for before a commit
 SHUNNED = 60.0  # seconds for which a host is left out whose devices could not be made ready for a pod
 
 
@@ -67,6 +68,8 @@ class Schedule:
         self._seen: dict[str, int] = {}  # page -> its revision in the index
         self._arrivals: dict[str, int] = {}  # uid of a pod that waits -> its number
         self._numbers = itertools.count()
+        self._inbox: list[str] = []  # keys that workers hold in their hands while another is at work
+        self._outcomes: dict[str, _Outcome] = {}  # what became of those
         self._preset: dict[str, Object] = {}  # pods that wait for devices which were chosen beforehand
         self._shunned: dict[str, dict[str, tuple[float, str]]] = {}  # pod -> host -> until when it is left out, and why
         slices.on_change(self._slice_changed)
@@ -106,7 +109,9 @@ class Schedule:
     def _note(self, old: Object | None, new: Object | None) -> None:
         try:
             if new is not None:
-                self._used.add(new)
+                self._used.add(self._pods.get(key_of(new)) or new)  # what we wrote ourselves is newer
+                if self._given_up(old, new):
+                    self._used.remove(new)
             elif old is not None:
                 self._used.remove(old)
         except Invalid as error:
@@ -123,10 +128,16 @@ class Schedule:
             if self._preset.pop(key, None) is not None:  # what was kept for it is anybody's
                 self.queue.add(EVERYBODY)
 
-    def _wake(self) -> None:
-        """All who wait, the first to come first. However much news there was, they are woken once."""
-        for pod in self._ordered([pod for pod in self._informed.items() if _waits(pod)]):
-            self.queue.add(key_of(pod))
+    def _given_up(self, old: Object | None, new: Object) -> bool:
+        """It had a host in view, by all that is known, and has none any more."""
+        newest = self._pods.get(key_of(new)) or new
+        return bool(old is not None and nominated(old) and not nominated(newest) and not newest["spec"].get("nodeName"))
+
+    def _wake(self, taken: Collection[str]) -> None:
+        """All who wait and were not taken yet. However much news there was, they are woken once."""
+        for pod in self._informed.items():
+            if _waits(pod) and key_of(pod) not in taken:
+                self.queue.add(key_of(pod))
 
     def _ordered(self, pods: Sequence[Object]) -> list[Object]:
         return sorted(pods, key=lambda pod: (
@@ -138,28 +149,50 @@ class Schedule:
     # -- batches
 
     async def reconcile(self, key: str) -> float | None:
+        self._inbox.append(key)  # whoever is at work takes it along
         async with self._one:
-            if key == EVERYBODY:
-                self._wake()
-                return None
-            others = self.queue.more(TOGETHER - 1)
-            if EVERYBODY in others:
-                self._wake()
-            try:
-                outcome = await self._batch([key, *others])
-            except Exception:
-                for other in others:
-                    self.queue.retry(other)
-                raise
-            else:
-                for other in others:
-                    self._tell(other, outcome)
-            finally:
-                for other in others:
-                    self.queue.done(other)
+            if key in self._inbox:
+                await self._round()
+        outcome = self._outcomes.pop(key)
         if error := outcome.errors.get(key):
             raise error
         return outcome.after.get(key)
+
+    async def _round(self) -> None:
+        """All that waits by now, the first to come first. What comes meanwhile is taken along: a device that became free is
+        nobody's before the one who waits for it longest was asked, whichever of them there was news of."""
+        outcome, hands, others = _Outcome(), list[str](), list[str]()
+        ready: dict[str, Object] = {}
+        try:
+            while True:
+                for _ in range(ROUNDS):
+                    new = self._news(hands, others)
+                    if not new:
+                        break
+                    ready |= await self._prepared(new, outcome)
+                first = self._ordered([pod for pod in map(self._pods.get, ready) if pod is not None and _waits(pod)])[:TOGETHER]
+                if not first:
+                    break
+                await self._batch(first, outcome)
+                done = {key_of(pod) for pod in first}
+                ready = {key: pod for key, pod in ready.items() if key not in done}
+        except Exception as error:
+            outcome = _Outcome(dict.fromkeys((*hands, *others), error))
+        self._outcomes |= dict.fromkeys(hands, outcome)
+        for other in others:
+            self._tell(other, outcome)
+            self.queue.done(other)
+
+    def _news(self, hands: list[str], others: list[str]) -> list[str]:
+        """Pods that were not taken yet: those that workers hold in their hands, and all that the queue has."""
+        found, self._inbox = self._inbox, []
+        hands += found
+        more = self.queue.more(len(self.queue))
+        if EVERYBODY in found or EVERYBODY in more:
+            self._wake({*hands, *others, *more})
+            more += self.queue.more(len(self.queue))
+        others += more
+        return [key for key in (*found, *more) if key != EVERYBODY]
 
     def _tell(self, key: str, outcome: _Outcome) -> None:
         """The queue of what became of a pod that was taken along."""
@@ -172,22 +205,24 @@ class Schedule:
         if key in outcome.after:
             self.queue.add_after(key, outcome.after[key])
 
-    async def _batch(self, keys: Sequence[str]) -> _Outcome:
-        outcome, lost = _Outcome(), dict[str, dict[str, str]]()
-        known = [pod for pod in map(self._pods.get, keys) if pod is not None and _waits(pod)]
-        ready = []
-        for pod in self._ordered(known):
+    async def _prepared(self, keys: Sequence[str], outcome: _Outcome) -> dict[str, Object]:
+        """Those of them that may be given a host now."""
+        ready = {}
+        for pod in self._ordered([pod for pod in map(self._pods.get, keys) if pod is not None and _waits(pod)]):
             try:
                 if not await self._behind(pod) and await self._made_ready(pod, outcome):
-                    ready.append(pod)
+                    ready[key_of(pod)] = pod
             except OutfitterError as error:
                 outcome.errors[key_of(pod)] = error
-        for pod in await self._together(ready, outcome, lost):
+        return ready
+
+    async def _batch(self, pods: Sequence[Object], outcome: _Outcome) -> None:
+        lost: dict[str, dict[str, str]] = {}
+        for pod in await self._together(pods, outcome, lost):
             try:
                 await self._alone(pod, outcome, lost.get(key_of(pod), {}))
             except OutfitterError as error:
                 outcome.errors[key_of(pod)] = error
-        return outcome
 
     async def _together(self, pods: Sequence[Object], outcome: _Outcome, lost: dict[str, dict[str, str]]) -> list[Object]:
         """One commit for all; those that have to be tried again, each by itself."""
@@ -272,9 +307,9 @@ class Schedule:
                 self._claims.put(obj)
             elif kind == kinds.POD:
                 self._pods.put(obj)
+                self._used.add(obj)
         for pod, verdict, ready in placed:
             if not ready:
-                self._used.remove(pod)
                 await self._context.events.normal(pod, "WaitingForDevices", f"devices on {verdict.host} are being made ready")
                 continue
             name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
@@ -312,7 +347,7 @@ class Schedule:
         now = self._context.clock.now()
         found = binding.readiness(mine, now)
         if found.state == "waiting":
-            host = pod["status"].get("nominatedNodeName") or "its host"
+            host = nominated(pod) or "its host"
             await self._say(pod, Condition("PodScheduled", False, "WaitingForDevices",
                                            f"devices on {host} are being made ready: {found.why}"))
             outcome.after[key_of(pod)] = found.left
@@ -331,14 +366,17 @@ class Schedule:
         given = [claim for claim in mine if (claim.get("status") or {}).get("allocation") and not any(
             user.get("resource", "pods") == "pods" and user.get("uid") != uid
             for user in claim["status"].get("reservedFor") or ())]
-        host = pod["status"].get("nominatedNodeName") or ""
+        host = nominated(pod)
         names = dict.fromkeys([*([host] if host else ()), *(  # a flavor has CPUs of the host besides devices
             self._index.home(device, host) for claim in given for device, _ in results(claim["status"]["allocation"]))])
         pages = [await book.read(self._store, name) for name in names]
         said = f"devices on {host or 'its host'} were given back: {why}"
         writes = [write for page in pages for write in await book.steps(
             self._store, page, _without(page, {claim["metadata"]["uid"] for claim in given}), now=self._context.now())]
-        await self._store.commit([*writes, *give_back(pod, given, said, self._context.now())])
+        *_, written = await self._store.commit([*writes, *give_back(pod, given, said, self._context.now())])
+        if written is not None:
+            self._pods.put(written)
+        self._used.remove(pod)
         until = self._context.clock.monotonic() + SHUNNED
         if host:
             self._shunned.setdefault(uid, {})[host] = (until, said)

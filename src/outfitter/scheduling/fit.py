@@ -134,10 +134,10 @@ class Used:
             self.add(pod)
 
     def add(self, pod: Object) -> None:
-        """Know a pod as it is now, whatever was known of it. One that has ended takes nothing. One without a node changes
-        nothing: no pod ever leaves its node, so such news is older than what is known. Invalid for an amount that cannot be
-        read; then nothing changes either."""
-        node: str = (pod.get("spec") or {}).get("nodeName") or ""
+        """Know a pod as it is now, whatever was known of it. One that has ended takes nothing. One whose devices are being made
+        ready takes of the node that it is to go to. One without a node changes nothing: no pod ever leaves its node, so such
+        news is older than what is known. Invalid for an amount that cannot be read; then nothing changes either."""
+        node: str = (pod.get("spec") or {}).get("nodeName") or nominated(pod)
         if not node:
             return
         ended = (pod.get("status") or {}).get("phase") in machine.FINAL
@@ -171,6 +171,11 @@ class Used:
         return (self._pods, self._totals) == (other._pods, other._totals) if isinstance(other, Used) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]  # it changes
+
+
+def nominated(pod: Object) -> str:
+    """The node that a pod goes to when its devices there are ready; "" for any other pod."""
+    return (pod.get("status") or {}).get("nominatedNodeName") or ""
 
 
 def key(pod: Object) -> str:

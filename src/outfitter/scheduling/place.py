@@ -17,7 +17,7 @@ from outfitter.errors import Invalid, Unsatisfiable
 from outfitter.scheduling import affinity, extended, flavored, hosts, limits, presets
 from outfitter.scheduling import allocate as allocator
 from outfitter.scheduling.asks import Classes, Demand, demand
-from outfitter.scheduling.fit import Need, Rooms, Used
+from outfitter.scheduling.fit import Need, Rooms, Used, nominated
 from outfitter.scheduling.flavor import Ask
 from outfitter.scheduling.index import Index
 from outfitter.scheduling.plugins import NOBODY, GivenDevice, Plugins
@@ -126,6 +126,8 @@ def place(
                 return Waiting(f"claim {claim_name} is in use by {', '.join(users)}")
             continue
         wanted.append(claim)
+    if fixed is not None and nominated(pod) in fixed:
+        fixed = {nominated(pod)}  # its devices were made ready there
     try:
         demands = [demand(claim, classes, index.features) for claim in wanted]
         from_devices = extended.names(pod, resources) if index.features.extended_resources else frozenset()
