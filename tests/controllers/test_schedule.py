@@ -243,7 +243,7 @@ async def test_what_a_pod_needs_besides_is_kept_while_its_device_is_made_ready(s
     await publish(scene, "x0", **BINDING)
     cpus = [int(node["status"]["allocatable"]["cpu"]) for node in (await scene.store.list(kinds.NODE)).items]
     assert cpus[0] == cpus[1]
-    most = {"resources": {"requests": {"cpu": str(cpus[0])}}}
+    most: Object = {"resources": {"requests": {"cpu": str(cpus[0])}}}
     await pod(scene, "one", {"fabric": "a"}, **most)
     first = (await settled(scene, "one"))["status"]["nominatedNodeName"]
     await pod(scene, "two", **most)
@@ -259,7 +259,7 @@ async def test_what_a_pod_needs_besides_is_kept_while_its_device_is_made_ready(s
 async def test_what_is_given_back_includes_cpus(scene: Scene) -> None:
     await publish(scene, "x0", **BINDING)
     [cpu, _] = [node["status"]["allocatable"]["cpu"] for node in (await scene.store.list(kinds.NODE)).items]
-    most = {"resources": {"requests": {"cpu": cpu}}}
+    most: Object = {"resources": {"requests": {"cpu": cpu}}}
     await pod(scene, "one", {"fabric": "a"}, **most)
     first = (await settled(scene, "one"))["status"]["nominatedNodeName"]
     await report(scene, "a", "Broken")

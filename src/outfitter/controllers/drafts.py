@@ -136,9 +136,9 @@ class Draft:
         return [(write.kind, answer) for write, answer in zip(writes, answers, strict=True) if answer is not None]
 
 
-def give_back(pod: Object, those: Sequence[Object], why: str, now: str) -> list[Write]:
+def give_back(pod: Object, those: Sequence[Object], why: str, now: str, annotations: Mapping[str, str]) -> list[Write]:
     """What is written when devices were not made ready: all that the pod's claims got is free again, and the claim that the
-    scheduler made goes. The pages go along in the same commit."""
+    scheduler made goes. The pages go along in the same commit. The pod comes last."""
     writes: list[Write] = []
     for claim in those:
         meta = claim["metadata"]
@@ -152,7 +152,9 @@ def give_back(pod: Object, those: Sequence[Object], why: str, now: str) -> list[
             if key not in ("nominatedNodeName", "extendedResourceClaimStatus")}
     waits = Condition("PodScheduled", False, "Unschedulable", why)
     kept["conditions"] = conditions.with_condition(kept.get("conditions"), waits, now)
-    return [*writes, Replace(kinds.POD, {**pod, "status": kept}, "status")]
+    meta = {**pod["metadata"], "annotations": {**(pod["metadata"].get("annotations") or {}), **annotations}}
+    return [*writes, Replace(kinds.POD, {**pod, "metadata": meta}),
+            Replace(kinds.POD, {**pod, "metadata": _no_revision(meta), "status": kept}, "status")]
 
 
 def _made(pod: Object) -> str | None:

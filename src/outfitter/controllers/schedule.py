@@ -71,7 +71,6 @@ class Schedule:
         self._inbox: list[str] = []  # keys that workers hold in their hands while another is at work
         self._outcomes: dict[str, _Outcome] = {}  # what became of those
         self._preset: dict[str, Object] = {}  # pods that wait for devices which were chosen beforehand
-        self._shunned: dict[str, dict[str, tuple[float, str]]] = {}  # pod -> host -> until when it is left out, and why
         slices.on_change(self._slice_changed)
         pages.on_change(self._page_changed)
         nodes.on_change(self._node_changed)
@@ -124,7 +123,6 @@ class Schedule:
                 self._preset[key] = new
         else:
             self._arrivals.pop(uid, None)
-            self._shunned.pop(uid, None)
             if self._preset.pop(key, None) is not None:  # what was kept for it is anybody's
                 self.queue.add(EVERYBODY)
 
@@ -134,7 +132,7 @@ class Schedule:
         return bool(old is not None and nominated(old) and not nominated(newest) and not newest["spec"].get("nodeName"))
 
     def _wake(self, taken: Collection[str]) -> None:
-        """All who wait and were not taken yet. However much news there was, they are woken once."""
+        """All who wait, but those who are about to be chosen for. However much news there was, they are woken once."""
         for pod in self._informed.items():
             if _waits(pod) and key_of(pod) not in taken:
                 self.queue.add(key_of(pod))
@@ -166,7 +164,7 @@ class Schedule:
         try:
             while True:
                 for _ in range(ROUNDS):
-                    new = self._news(hands, others)
+                    new = self._news(hands, others, ready)
                     if not new:
                         break
                     ready |= await self._prepared(new, outcome)
@@ -183,13 +181,13 @@ class Schedule:
             self._tell(other, outcome)
             self.queue.done(other)
 
-    def _news(self, hands: list[str], others: list[str]) -> list[str]:
+    def _news(self, hands: list[str], others: list[str], ready: Collection[str]) -> list[str]:
         """Pods that were not taken yet: those that workers hold in their hands, and all that the queue has."""
         found, self._inbox = self._inbox, []
         hands += found
         more = self.queue.more(len(self.queue))
         if EVERYBODY in found or EVERYBODY in more:
-            self._wake({*hands, *others, *more})
+            self._wake({*found, *more, *ready})
             more += self.queue.more(len(self.queue))
         others += more
         return [key for key in (*found, *more) if key != EVERYBODY]
@@ -245,7 +243,10 @@ class Schedule:
         if not await self._commit(draft, placed):
             return [pod for pod in pods if key_of(pod) not in outcome.errors]
         for pod, waiting in refused:
-            await self._refuse(pod, waiting)
+            try:
+                await self._refuse(pod, waiting)
+            except OutfitterError as error:
+                outcome.errors[key_of(pod)] = error
         return again
 
     async def _alone(self, pod: Object, outcome: _Outcome, lost: dict[str, str]) -> None:
@@ -281,7 +282,7 @@ class Schedule:
     def _choose(self, pod: Object, draft: Draft, avoid: dict[str, str] | None = None) -> Placement | Waiting:
         if self._resources is None:
             self._resources = extended.mapped(self._classes.items())
-        shunned = {host: why for host, (_, why) in self._shunned.get(pod["metadata"]["uid"], {}).items()}
+        shunned = {host: why for host, (_, why) in binding.left_out(pod, self._context.clock.now()).items()}
         return place(pod, draft.claim, self._classes.get, self._index, self._used, rooms=self._rooms, plugins=self._plugins,
                      avoid={**shunned, **(avoid or {})}, resources=self._resources, policy=self._policy, roster=self._roster)
 
@@ -373,23 +374,19 @@ class Schedule:
         said = f"devices on {host or 'its host'} were given back: {why}"
         writes = [write for page in pages for write in await book.steps(
             self._store, page, _without(page, {claim["metadata"]["uid"] for claim in given}), now=self._context.now())]
-        *_, written = await self._store.commit([*writes, *give_back(pod, given, said, self._context.now())])
+        shunned = binding.leaving_out(pod, host, said, self._context.clock.now(), SHUNNED)
+        *_, written = await self._store.commit([*writes, *give_back(pod, given, said, self._context.now(), shunned)])
         if written is not None:
             self._pods.put(written)
         self._used.remove(pod)
-        until = self._context.clock.monotonic() + SHUNNED
-        if host:
-            self._shunned.setdefault(uid, {})[host] = (until, said)
         await self._reread(list(names))
         await self._context.events.warning(pod, "DevicesNotReady", said)
 
     def _forgive(self, pod: Object, outcome: _Outcome) -> None:
-        """Hosts that were left out for long enough may be tried again."""
-        shunned, now = self._shunned.get(pod["metadata"]["uid"], {}), self._context.clock.monotonic()
-        for host in [host for host, (until, _) in shunned.items() if until <= now]:
-            del shunned[host]
-        if shunned:
-            outcome.after[key_of(pod)] = max(min(until for until, _ in shunned.values()) - now, 0.001)
+        """Hosts that were left out for long enough are tried again."""
+        now = self._context.clock.now()
+        if shunned := binding.left_out(pod, now):
+            outcome.after[key_of(pod)] = max(min((until - now).total_seconds() for until, _ in shunned.values()), 0.001)
 
     async def _refuse(self, pod: Object, waiting: Waiting) -> None:
         if await self._say(pod, Condition("PodScheduled", False, "Unschedulable", waiting.summary)):

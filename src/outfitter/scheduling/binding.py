@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 Object = Mapping[str, Any]
 TIMEOUT = 600.0  # seconds, as in Kubernetes
+LEFT_OUT = "outfitter.dev/left-out"  # the annotation of a pod that says which hosts it does not go to for a while
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,24 @@ def readiness(claims: Iterable[Object], now: datetime, timeout: float = TIMEOUT)
     if left <= 0:
         return Readiness("failed", f"not made ready within {timeout:.0f} s: {words}")
     return Readiness("waiting", words, left)
+
+
+def left_out(pod: Object, now: datetime) -> dict[str, tuple[datetime, str]]:
+    """Hosts on which a pod's devices were not made ready, and that it does not go to for a while: until when, and why. It
+    stands on the pod, so that every scheduler knows, also one that was started since."""
+    try:
+        said = json.loads((pod["metadata"].get("annotations") or {}).get(LEFT_OUT) or "{}")
+        found = {str(host): (datetime.fromisoformat(until), str(why)) for host, (until, why) in said.items()}
+        return {host: (until, why) for host, (until, why) in found.items() if until > now}
+    except (ValueError, TypeError, AttributeError):  # somebody else wrote it
+        return {}
+
+
+def leaving_out(pod: Object, host: str, why: str, now: datetime, seconds: float) -> dict[str, str]:
+    """The annotation with one host more."""
+    kept = {name: [until.isoformat(), said] for name, (until, said) in left_out(pod, now).items()}
+    more = {host: [(now + timedelta(seconds=seconds)).isoformat(), why]} if host else {}
+    return {LEFT_OUT: json.dumps({**kept, **more}, sort_keys=True)}
 
 
 def waits_for(claims: Iterable[Object]) -> str:
