@@ -208,3 +208,19 @@ async def test_who_cannot_be_served_stands_in_nobodys_way() -> None:
         assert await bound(scene) == ["one", "two"]
         await scene.delete(kinds.POD, "one")
         assert await bound(scene) == ["three", "two"]
+
+
+@pytest.mark.parametrize("how", ["deleted", "ended"])
+async def test_who_waits_for_cpus_goes_on_when_there_are_some(how: str) -> None:
+    """Of pods without devices no page tells."""
+    async with scenes.embedded(1) as scene:
+        [node] = (await scene.store.list(kinds.NODE)).items
+        most = {"containers": [{"name": "main", "resources": {"requests": {"cpu": node["status"]["allocatable"]["cpu"]}}}]}
+        for name in ("one", "two"):
+            await scene.create(kinds.POD, name, most)
+            assert await bound(scene) == ["one"]
+        if how == "deleted":
+            await scene.delete(kinds.POD, "one")
+        else:
+            await scene.store.patch(kinds.POD, "one", {"status": {"phase": "Succeeded"}}, scene.namespace, subresource="status")
+        assert "two" in await bound(scene)

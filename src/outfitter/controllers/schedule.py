@@ -115,6 +115,8 @@ class Schedule:
                 self._used.remove(old)
         except Invalid as error:
             log.warning("%s takes nothing of its host: %s", key_of(new or old or {}), error)
+        if old is not None and _takes(old) and (new is None or not _takes(new)):  # there is more room on its host
+            self.queue.add(EVERYBODY)
         pod = new or old or {}
         uid, key = pod["metadata"]["uid"], key_of(pod)
         if new is not None and _waits(new):
@@ -411,6 +413,11 @@ def _feed(put: Callable[[str, Object | None], None]) -> Callable[[Object | None,
 
 def _without(page: Page, uids: set[str]) -> Object:
     return page.leaving(booking.key for booking in page.bookings if booking.holder.uid in uids)
+
+
+def _takes(pod: Object) -> bool:
+    """It takes cpu and memory of a host."""
+    return bool((pod["spec"].get("nodeName") or nominated(pod)) and (pod.get("status") or {}).get("phase") not in machine.FINAL)
 
 
 def _waits(pod: Object) -> bool:
