@@ -120,7 +120,9 @@ class Claims:
                 await self._mend(known, pages)
             return None
         users = status.get("reservedFor") or []
-        left = [user for user in users if await self._alive(namespace, user)]
+        going = known["metadata"].get("deletionTimestamp")  # then a machine that keeps it, running or not, does so no longer
+        left = [user for user in users if not (going and user.get("resource") == kinds.MACHINE.plural)
+                and await self._alive(namespace, user)]
         if left and left != users:
             await self._store.patch(kinds.RESOURCE_CLAIM, known["metadata"]["name"], {
                 "metadata": {"resourceVersion": known["metadata"]["resourceVersion"]}, "status": {"reservedFor": left},

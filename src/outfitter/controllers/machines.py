@@ -106,6 +106,8 @@ class Machines:
             claim = self._claims.get(f"{vm['metadata']['namespace']}/{claim_name(vm, template['name'])}")
             if claim is None:
                 claim = await self._make_claim(vm, template)
+            if claim["metadata"].get("deletionTimestamp"):
+                continue  # somebody wants it to let go
             if (claim.get("status") or {}).get("allocation") and user(vm) not in (claim["status"].get("reservedFor") or ()):
                 await self._keep(vm, claim)
 

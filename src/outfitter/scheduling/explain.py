@@ -11,11 +11,12 @@ from typing import Any
 from outfitter.api import conditions, kinds, machine
 from outfitter.api.device import DRIVER
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking
+from outfitter.api.page import Booking, is_pool_page
 from outfitter.scheduling import answer as answers
-from outfitter.scheduling import crowd, relief
+from outfitter.scheduling import binding, crowd, extended, presets, relief
 from outfitter.scheduling.answer import Answer
 from outfitter.scheduling.facts import Facts
+from outfitter.scheduling.fit import nominated
 from outfitter.scheduling.place import Claims, Placement, Waiting
 
 SCHEDULER = "default-scheduler"  # ours, or kube-scheduler in a cluster
@@ -134,6 +135,8 @@ def _unbound(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Answer]) -
     if facts.unread:
         return say("Waiting", f"waits: {spoken or 'the scheduler has said nothing about it yet'}", "scheduler", lines=(
             f"you may not read {', '.join(facts.unread)}, without which nobody can tell more; ask somebody who may",))
+    if (unready := _unready(facts, obj, say)) is not None:
+        return unready
     verdict = facts.choose(dict(obj))
     scheduler = obj["spec"].get("schedulerName") or SCHEDULER
     foreign = scheduler != SCHEDULER or "nodes are available" in spoken  # ours says it of hosts, and not better than here
@@ -149,9 +152,23 @@ def _unbound(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Answer]) -
         return say("Fits", f"{fits} and is about to be given it", "scheduler")
     answer = refused(facts, obj, facts.claim, verdict, say)
     if scheduler == SCHEDULER:
-        return replace(answer, lines=theirs)
+        return replace(answer, lines=(*answer.lines, *theirs))
     return replace(answer, sentence=f"{answer.sentence} (and it waits for scheduler {scheduler}, which is not ours)",
-                   waits_for="scheduler", lines=theirs)
+                   waits_for="scheduler", lines=(*answer.lines, *theirs))
+
+
+def _unready(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Answer]) -> Answer | None:
+    """What is to be said of a pod that has its devices, some of which are being made ready."""
+    held = _held(facts, obj)
+    mine = [facts.claim(obj["metadata"]["namespace"], name) for _, name in machine.claim_names(obj) if name]
+    why = binding.waits_for([claim for claim in mine if claim is not None and (claim.get("status") or {}).get("allocation")])
+    if not why or not nominated(obj):
+        return None
+    drivers = sorted({booking.device.driver for _, booking in held})
+    return say("Waiting", f"waits until its devices on {nominated(obj)} are made ready: {why}", "devices",
+               lines=tuple(_booking(host, booking) for host, booking in held),
+               todo=(f"see whether {' or '.join(drivers)} makes them ready; what is not ready after {binding.TIMEOUT:.0f} s is "
+                     "given back",))
 
 
 def refused(facts: Facts, obj: Mapping[str, Any], claims: Claims, verdict: Waiting, say: Callable[..., Answer], *,
@@ -161,9 +178,15 @@ def refused(facts: Facts, obj: Mapping[str, Any], claims: Claims, verdict: Waiti
         found = relief.ways(obj, claims, facts.class_, verdict, slices=facts.slices, pages=facts.pages, index=facts.index,
                             used=facts.used, roster=facts.roster)
         return say("Waiting", f"{verb}: 0/{len(verdict.hosts)} hosts are available: {crowd.headline(verdict.hosts)}",
-                   "devices", todo=tuple(found), waiting=verdict)
+                   "devices", lines=_assigned(facts, obj), todo=tuple(found), waiting=verdict)
     todo, kind = _missing_class(facts, verdict.summary)
     return say("Waiting", f"{verb}: {verdict.summary}", kind, todo=todo)
+
+
+def _assigned(facts: Facts, obj: Mapping[str, Any]) -> tuple[str, ...]:
+    """What stands in the way of devices that were chosen beforehand."""
+    found = list(presets.reasons(dict(obj), facts.index)) if any(extended.presets(obj)) else []
+    return (f"devices that were assigned beforehand: {'; '.join(found)}",) if found else ()
 
 
 def _missing_class(facts: Facts, summary: str) -> tuple[tuple[str, ...], str]:
@@ -247,7 +270,9 @@ def _booking(host: str, booking: Booking) -> str:
         own = ", ".join(f"{count} CPUs of cell {cell}" for cell, count in (booking.amount.get("cells") or {}).items())
         where = f"NUMA cells {', '.join(map(str, cells))} of {host}"
         return f"{where}{f', with {own} for itself' if own else ''}, since {booking.since}"
-    return (f"{booking.device.device} on {host} for request {booking.request}: {booking.state} since {booking.since}"
+    where = f"of pool {booking.device.pool}" + (f", on {booking.node}," if booking.node else "") if is_pool_page(
+        host) else f"on {host}"
+    return (f"{booking.device.device} {where} for request {booking.request}: {booking.state} since {booking.since}"
             + (f", by {booking.holder.purpose}" if booking.holder.purpose else ""))
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from outfitter.api import kinds, machine
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Page
-from outfitter.scheduling import extended, presets
+from outfitter.scheduling import binding, extended, presets
 from outfitter.scheduling.features import Features
 from outfitter.scheduling.fit import Used
 from outfitter.scheduling.index import FEATURES, Index
@@ -40,6 +41,7 @@ class Facts:
     features: Features = FEATURES
     trees: Sequence[Object] = ()  # ProviderTrees
     inventories: Sequence[Object] = ()
+    now: datetime | None = None  # None: no host is left out for a while
 
     def claim(self, namespace: str, name: str) -> Object | None:
         return self._claims.get((namespace, name))
@@ -71,8 +73,10 @@ class Facts:
                    and pod["metadata"]["uid"] != obj["metadata"].get("uid")
                    and (pod.get("status") or {}).get("phase", "Pending") == "Pending" and any(extended.presets(pod))]
         self.index.held.kept = presets.kept(waiting, self.index) if waiting else {}
+        shunned = binding.left_out(obj, self.now) if self.now is not None else {}
         return place(obj, claims or self.claim, self.class_, self.index, self.used, plugins=self.plugins, everybody=True,
-                     resources=extended.mapped(self.classes), policy=self.policy, roster=self.roster)
+                     avoid={host: why for host, (_, why) in shunned.items()}, resources=extended.mapped(self.classes),
+                     policy=self.policy, roster=self.roster)
 
     @functools.cached_property
     def roster(self) -> Roster:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from outfitter.api import kinds, machine
 from outfitter.api.kinds import Object
 from outfitter.api.page import MARKS, Page
 from outfitter.scheduling import crowd
@@ -46,7 +47,7 @@ def ways(
             continue
         taken = refusal.found.blocking if refusal.found is not None else ()
         wanted = {one.device for one in taken if one.code in TAKEN}
-        found = [*_unmarked(page, wanted, fits), *_let_go(page, fits)]
+        found = [*_unmarked(page, wanted, fits), *_let_go(page, fits, claims)]
         if not found and not fits(Page(Page.blank(host))):
             found = [f"{host} could not take it even if nobody held anything there: ask for less"]
         out += found
@@ -75,24 +76,38 @@ def _unmarked(page: Page, wanted: set[str], fits: Fits) -> Iterator[str]:
                 return
 
 
-def _let_go(page: Page, fits: Fits) -> Iterator[str]:
+def _let_go(page: Page, fits: Fits, claims: Claims) -> Iterator[str]:
     """Those whose end alone would do, else some whose end together would."""
     who: dict[str, set[str]] = {}
+    kept: dict[str, str] = {}  # who has ended and keeps it all the same -> what makes it let go
     for booking in page.bookings:
         if booking.counted or booking.amount.get("cells"):  # a device, or CPUs of the host
             holder = booking.holder
             name = (holder.purpose or f"{holder.kind} {holder.name}") + (f" in {holder.namespace}" if holder.namespace else "")
+            if vm := _stopped(claims(holder.namespace, holder.name)):
+                name = f"vm/{vm} in {holder.namespace}"
+                kept[name] = f"kubectl delete resourceclaim {holder.name} -n {holder.namespace}"
             who.setdefault(name, set()).add(holder.uid)
     tried = list(who)[:HOLDERS]
     alone = [name for name in tried if fits(_without(page, who[name]))]
-    if alone:
-        more = [f"one of {len(alone) - crowd.NAMED} more"] if len(alone) > crowd.NAMED else []
-        yield f"{page.host} could take it once {' or '.join([*alone[:crowd.NAMED], *more])} ends"
-        return
-    for last in range(2, len(tried) + 1):
+    for name in [name for name in alone if name in kept][:1]:
+        yield f"{page.host} could take it after: {kept[name]}; or delete {name}, which is stopped and keeps its devices"
+    if ending := [name for name in alone if name not in kept]:
+        more = [f"one of {len(ending) - crowd.NAMED} more"] if len(ending) > crowd.NAMED else []
+        yield f"{page.host} could take it once {' or '.join([*ending[:crowd.NAMED], *more])} ends"
+    for last in range(2, len(tried) + 1) if not alone else ():
         if fits(_without(page, {uid for name in tried[:last] for uid in who[name]})):
-            yield f"{page.host} could take it once {' and '.join(tried[:last])} end"
+            those = [f"{name} (stopped: delete it)" if name in kept else name for name in tried[:last]]
+            yield f"{page.host} could take it once {' and '.join(those)} end"
             return
+
+
+def _stopped(claim: Object | None) -> str:
+    """The machine that keeps devices in a claim while it does not run; "" if there is none."""
+    reference = machine.owner(claim, kinds.MACHINE.kind) if claim is not None else None
+    users = ((claim or {}).get("status") or {}).get("reservedFor") or ()
+    used = any(user.get("resource", "pods") == "pods" for user in users)
+    return str(reference["name"]) if reference is not None and not used else ""
 
 
 def _without(page: Page, uids: set[str]) -> Page:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import click
 
@@ -225,7 +226,7 @@ async def facts(client: Client) -> Facts:
     with contextlib.suppress(NotFound, Forbidden):
         how = choices.Choices.read(await client.store.get(kinds.CONFIG_MAP, choices.NAME, choices.NAMESPACE))
     return Facts(instances, pods, claims, classes, slices, pages, nodes, plugins.load(plugins.left_out()), templates,
-                 tuple(unread), rules, how.policy, how.features, trees, inventories)
+                 tuple(unread), rules, how.policy, how.features, trees, inventories, datetime.now(UTC))
 
 
 async def version(client: Client) -> None:
