@@ -13,6 +13,7 @@ from outfitter import app
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import Page, pool_page
+from outfitter.controllers.schedule import Schedule
 from outfitter.errors import Invalid
 from outfitter.inventory.config import Scheduling
 from outfitter.ledger import book, marks
@@ -85,6 +86,36 @@ async def test_a_device_of_the_rack_is_had_by_one(scene: Scene, where: Object) -
     await scene.delete(kinds.POD, "one")
     assert (await settled(scene, "two"))["spec"]["nodeName"]
     assert await held(scene) == [("x0", "b", "prepared")]
+
+
+@pytest.mark.parametrize("forgets", ["the device", "the page"])
+@pytest.mark.parametrize("first", ["a host's", "shared"])
+async def test_a_pool_that_changes_hands_is_not_given_twice(scene: Scene, first: str, forgets: str) -> None:
+    """A host's pool becomes one that all hosts reach, or the other way round, while its device is held: it stands on the page
+    that it stood on, and whoever books it on another is stopped by the pages, not only by what is known of them."""
+    name = scene.host.name
+    ways: list[Object] = [{"nodeName": name}, {"allNodes": True}]
+    was, now = ways if first == "a host's" else ways[::-1]
+    pool = {"driver": FABRIC, "devices": [{"name": "x0"}]}
+    await scene.create(kinds.RESOURCE_SLICE, "rack", {
+        **pool, **was, "pool": {"name": name, "generation": 1, "resourceSliceCount": 1}})
+    await scene.create(kinds.DEVICE_CLASS, "fabric", {"selectors": [{"cel": {"expression": f'device.driver == "{FABRIC}"'}}]})
+    await pod(scene, "one", {"fabric": "a"})
+    await settled(scene, "one")
+    homes = [name, pool_page(FABRIC, name)]
+    home = homes[0] if first == "a host's" else homes[1]
+    assert await held(scene, home) == [("x0", "a", "prepared")]
+    [schedule] = [each for each in scene.product.runner.controllers if isinstance(each, Schedule)]
+    await scene.delete(kinds.RESOURCE_SLICE, "rack")
+    await settled(scene, "one")
+    schedule._index.held.whole.clear()
+    if forgets == "the page":
+        schedule._index._pages.pop(home)
+    await scene.create(kinds.RESOURCE_SLICE, "rack", {
+        **pool, **now, "pool": {"name": name, "generation": 2, "resourceSliceCount": 1}})
+    await pod(scene, "two", {"fabric": "b"})
+    assert "held by pod/one" in why(await settled(scene, "two"))
+    assert [one for page in homes for one in await held(scene, page)] == [("x0", "a", "prepared")]
 
 
 async def test_a_card_of_the_host_and_a_device_of_the_rack_in_one_claim(scene: Scene) -> None:

@@ -11,7 +11,7 @@ from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import Booking, Holder, Page
 from outfitter.controllers import claims
-from outfitter.errors import Conflict
+from outfitter.errors import AlreadyHeld, Conflict
 from outfitter.ledger import book
 from outfitter.ledger import placement as ledger
 from outfitter.scheduling import binding, flavored
@@ -35,11 +35,12 @@ class Draft:
         self._claims: dict[str, Object] = {}  # as they will be
         self._old: dict[str, Page] = {}
         self._new: dict[str, Page] = {}
+        self._beside: dict[str, str] = {}  # pages on which what is booked may not stand -> the revision at which it does not
         self._writes: list[Write] = []
 
     @property
     def pages(self) -> list[str]:
-        return list(self._old)
+        return [*self._old, *self._beside]
 
     def claim(self, namespace: str, name: str) -> Object | None:
         """A claim as it will be."""
@@ -78,13 +79,26 @@ class Draft:
         pages = {name: self._page(name) for name in bookings}
         limits = self._index.limits(placement.host) if bookings else None
         changed = {name: Page(pages[name].holding(those, limits)) for name, those in bookings.items()}
+        beside = self._elsewhere([one for those in bookings.values() for one in those if one.counted], placement.host)
         for name, page in changed.items():
             self._old.setdefault(name, pages[name])
             self._new[name] = page
             self._index.put_page(name, page)
+        self._beside |= beside
         self._claims |= drafted
         self._writes += writes
         return ready
+
+    def _elsewhere(self, bookings: Sequence[Booking], host: str) -> dict[str, str]:
+        """Other pages on which these devices could stand, with their revisions. AlreadyHeld: one does."""
+        found: dict[str, str] = {}
+        for mine in bookings:
+            for name in self._index.other_homes(mine.device, host):
+                page = self._page(name)
+                found[name] = page.revision or ""
+                if (rival := next((one for one in page.bookings if one.clashes(mine)), None)) is not None:
+                    raise AlreadyHeld(mine.device.short, by=str(rival.holder), since=rival.since)
+        return found
 
     def _page(self, name: str) -> Page:
         return self._new.get(name) or self._index.page(name)
@@ -129,6 +143,8 @@ class Draft:
         """All of it or nothing; everything that was written, as it is by now."""
         writes = [write for name, old in self._old.items() for write in await book.steps(
             store, old, self._new[name].object, now=self._now)]
+        writes += [Check(kinds.LEDGER_PAGE, name, "", revision) for name, revision in self._beside.items()
+                   if name not in self._old]
         writes += self._writes
         if not writes:
             return []

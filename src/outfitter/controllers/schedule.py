@@ -289,7 +289,9 @@ class Schedule:
                      avoid={**shunned, **(avoid or {})}, resources=self._resources, policy=self._policy, roster=self._roster)
 
     def _pages_of(self, verdict: Placement) -> set[str]:
-        return {self._index.home(device, verdict.host) for _, given in verdict.claims for device, _ in results(given)}
+        devices = {device for _, given in verdict.claims for device, _ in results(given)}
+        return {page for device in devices
+                for page in (self._index.home(device, verdict.host), *self._index.other_homes(device, verdict.host))}
 
     async def _commit(self, draft: Draft, placed: Sequence[tuple[Object, Placement, bool]]) -> bool:
         """Whether it was written; if not, what the index and the totals were told of it is taken back."""

@@ -344,6 +344,12 @@ class Index:
         """The page on which a device is booked that is used on a host: the host's, or its pool's if others reach it too."""
         return host if self.pools.tied(device.driver, device.pool) else pool_page(device.driver, device.pool)
 
+    def other_homes(self, device: DeviceId, host: str) -> list[str]:
+        """The pages on which it stands if its pool was a host's and is shared now, or the other way round, or if somebody else
+        does not know yet which it is."""
+        places = {pool_page(device.driver, device.pool), host, *([device.pool] if device.pool in self._nodes else ())}
+        return sorted(places - {self.home(device, host)})
+
     def limits(self, host: str) -> Limits:
         """What was published of a host's devices, to be counted against."""
         site = self._pools.at(self._nodes[host], self.features)
