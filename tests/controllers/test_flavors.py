@@ -438,3 +438,32 @@ async def _facts(here: Scene) -> Facts:
             "inventories": kinds.HOST_INVENTORY}
     found: dict[str, Any] = {name: (await here.store.list(kind)).items for name, kind in seen.items()}
     return Facts(**found)
+
+
+async def test_a_device_that_was_assigned_to_a_pod_is_not_given_to_a_flavor() -> None:
+    """Nor is one whose pod waits for something else than the device; and when that pod goes anybody may have it."""
+    async with scene() as here:
+        await here.create(kinds.DEVICE_CLASS, "gpu", {"extendedResourceName": "example.com/gpu", "selectors": [
+            {"cel": {"expression": 'device.driver == "pci.outfitter.dev"'}}]})
+        await flavor(here, "one", "gpu:1")
+        await here.create(kinds.POD, "huge", {"containers": [{
+            "name": "main", "resources": {"requests": {"cpu": "100"}},
+            "assignedDevices": [{"resourceName": "example.com/gpu", "deviceIDs": ["oak/pci-0000-17-00-0"]}]}]})
+        await machine(here, "blue", "one", nodeSelector={"kubernetes.io/hostname": "oak"})
+        await here.waits("blue", "PodScheduled", "kept for pod/huge in here, which was given it beforehand")
+        await here.delete(kinds.POD, "huge")
+        assert addresses(await here.running("blue")) == ["0000:17:00.0"]
+
+
+async def test_cpus_of_a_cell_that_became_free_go_to_who_waits_longest() -> None:
+    async with scene() as here:
+        await flavor(here, "cpus", vcpus=4, extraSpecs={"hw:cpu_policy": "dedicated"})
+        order = ["m3", "m1", "m2"]
+        for name in order:
+            await machine(here, name, "cpus", nodeSelector={"kubernetes.io/hostname": "oak"})
+            await here.phase(name, "Running" if name == "m3" else "Scheduling")
+        for before, after in (("m3", "m1"), ("m1", "m2")):
+            await here.delete(kinds.INSTANCE, before)
+            assert (await here.running(after))["status"]["flavor"]["pinned"] == {"0": 4}
+            page = await book.read(here.store, "oak")
+            assert [booking.amount["cells"] for booking in page.bookings if booking.amount.get("cells")] == [{"0": 4}]

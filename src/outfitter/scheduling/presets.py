@@ -18,9 +18,9 @@ def resolve(word: str, index: Index) -> list[DeviceId]:
 
 
 def kept(pods: Iterable[Object], index: Index) -> dict[DeviceId, str]:
-    """What pods that wait were given beforehand: for nobody else."""
+    """What pods that wait, in this order, were given beforehand: for nobody else. Of several the first is named."""
     return {device: f"kept for pod/{pod['metadata']['name']} in {pod['metadata']['namespace']}, which was given it beforehand"
-            for pod in pods for _, word in extended.presets(pod) for device in resolve(word, index)[:1]}
+            for pod in reversed(list(pods)) for _, word in extended.presets(pod) for device in resolve(word, index)[:1]}
 
 
 def wrong(pod: Object, index: Index) -> list[str]:
