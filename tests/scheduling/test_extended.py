@@ -49,6 +49,10 @@ CASES: dict[str, tuple[Object, dict[str, int], list[str]]] = {
         {"container-1-request-0": 3, "container-2-request-0": 1},
         ["a:container-2-request-0", "i:container-2-request-0", "i:container-1-request-0", "j:container-2-request-0",
          "j:container-1-request-0"]),
+    "one that ends uses no more of those after it than it needs": (
+        pod(container("a", gpu="2"), container("b", gpu="1"), first=(container("i", gpu="2"),)),
+        {"container-1-request-0": 2, "container-2-request-0": 1},
+        ["a:container-1-request-0", "b:container-2-request-0", "i:container-1-request-0"]),
     "a sidecar keeps its own": (
         pod(container("a", gpu="1"), first=(container("s", sidecar=True, gpu="1"), container("i", gpu="1"))),
         {"container-0-request-0": 1, "container-2-request-0": 1},
@@ -71,6 +75,10 @@ def test_of_several_classes_the_youngest_counts_then_the_first_by_name() -> None
     assert (extended.mapped([both[2], both[0]])(GPU) or {})["metadata"]["name"] == "a"
     assert (extended.mapped(both)("deviceclass.resource.kubernetes.io/b") or {})["metadata"]["name"] == "b"
     assert extended.mapped(both)(NIC) is None
+
+
+def test_what_is_not_a_whole_number_is_no_number_of_devices() -> None:
+    assert extended.asked(container("a", gpu="1500m", nic="2")) == {NIC: 2}
 
 
 def test_what_a_claim_gives_is_not_counted_on_the_host_too() -> None:

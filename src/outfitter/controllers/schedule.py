@@ -312,7 +312,8 @@ class Schedule:
                 self._claims.put(obj)
             elif kind == kinds.POD:
                 self._pods.put(obj)
-                self._used.add(obj)
+                if self._informed.get(key_of(obj)) is not None:  # else it is gone by now, and takes nothing
+                    self._used.add(obj)
         for pod, verdict, ready in placed:
             if not ready:
                 await self._context.events.normal(pod, "WaitingForDevices", f"devices on {verdict.host} are being made ready")
