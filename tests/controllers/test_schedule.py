@@ -329,6 +329,16 @@ async def test_a_pod_gets_the_very_devices_that_were_assigned(scene: Scene) -> N
     assert [(await settled(scene, f"greedy-{name}"))["spec"].get("nodeName") is not None for name in "abcd"].count(True) == 3
 
 
+async def test_a_name_that_several_devices_have_and_devices_of_two_hosts(scene: Scene) -> None:
+    await scene.classes()
+    await scene.store.patch(kinds.DEVICE_CLASS, scene.namespace, {"spec": {"extendedResourceName": GPU}})
+    name, (one, two) = "pci-0000-3b-00-0-vf0", [host.name for host in scene.product.hosts]
+    await pod(scene, "vague", assignedDevices=[{"resourceName": GPU, "deviceIDs": [name]}])
+    assert f"{name} ({GPU}) may be any of {one}/{name}, {two}/{name}: write host/device" in why(await settled(scene, "vague"))
+    await pod(scene, "torn", assignedDevices=[{"resourceName": GPU, "deviceIDs": [f"{one}/{name}", f"{two}/{name}"]}])
+    assert f"no host has all of them: {one}/{name} is on {one}; {two}/{name} is on {two}" in why(await settled(scene, "torn"))
+
+
 @pytest.mark.parametrize(("devices", "says"), [
     ([{"deviceIDs": ["a/b"]}], "resourceName"), ([{"resourceName": GPU}], "deviceIDs"),
     ([{"resourceName": GPU, "deviceIDs": ["a/b", "a/b"]}], "Duplicate"),
@@ -435,6 +445,23 @@ async def test_what_is_borne_for_a_time_is_borne_for_that_time(scene: Scene) -> 
     scene.clock.advance(2)
     await scene.product.settle()  # type: ignore[attr-defined]
     assert await scene.find(kinds.POD, "one") is None
+
+
+async def test_what_is_borne_for_ever_or_was_published_earlier_sends_nobody_away(scene: Scene) -> None:
+    """A taint of an older generation of the pool is not there any more."""
+    await publish(scene, "x0")
+    await scene.create(kinds.RESOURCE_CLAIM, "a", {"devices": {"requests": [{"name": "it", "exactly": {
+        "deviceClassName": "fabric", "tolerations": [{"key": "example.com/broken", "operator": "Exists"}]}}]}})
+    await scene.create(kinds.POD, "one", {"containers": [{"name": "main"}], "resourceClaims": [
+        {"name": "a", "resourceClaimName": "a"}]})
+    assert (await settled(scene, "one"))["status"]["phase"] == "Running"
+    await scene.create(kinds.DEVICE_TAINT_RULE, "broken", rule_of("NoExecute", driver=FABRIC))
+    await scene.create(kinds.RESOURCE_SLICE, "earlier", {
+        "driver": FABRIC, "pool": {"name": "rack/one", "generation": 0, "resourceSliceCount": 1}, "allNodes": True,
+        "devices": [{"name": "x0", "taints": [{"key": "example.com/other", "effect": "NoExecute"}]}]})
+    assert scene.clock is not None
+    scene.clock.advance(3600)
+    assert (await settled(scene, "one"))["status"]["phase"] == "Running"
 
 
 async def test_what_an_operator_marks_sends_nobody_away(scene: Scene) -> None:
