@@ -187,7 +187,7 @@ class Mix(World):
 
     async def act(self) -> None:
         what = self.dice.choice([
-            self.pod, self.pod, self.pod, self.pod, self.machine, self.machine, self.end, self.end, self.end, self.driver,
+            self.pod, self.pod, self.pod, self.pod, self.machine, self.machine, self.drop, self.drop, self.drop, self.driver,
             self.driver, self.mark, self.unmark, self.taint, self.doom, self.another, self.restart, self.later, self.work_on])
         with contextlib.suppress(NotFound, Conflict):
             await what()
@@ -220,7 +220,7 @@ class Mix(World):
         await self.create(kinds.INSTANCE, self.dice.choice(NAMES[:4]), {
             "flavor": {"name": self.dice.choice(sorted(FLAVORS))}, "domain": {}})
 
-    async def end(self) -> None:
+    async def drop(self) -> None:
         kind: Kind = self.dice.choice([kinds.POD, kinds.POD, kinds.INSTANCE, kinds.RESOURCE_CLAIM])
         if there := sorted(self.books.objects[kind]):
             await self.delete(kind, self.dice.choice(there)[1], self.dice.choice([None, 0]) if kind == kinds.POD else None)

@@ -300,6 +300,8 @@ class Schedule:
         except Exception as error:
             for pod, _, _ in placed:
                 self._used.remove(pod)
+                if (known := self._pods.get(key_of(pod))) is not None:  # another scheduler may have given it a host
+                    self._used.add(known)
             await self._reread(draft.pages)
             if not isinstance(error, (Conflict, AlreadyExists, NotFound, Invalid)):
                 raise
