@@ -10,7 +10,9 @@ from typing import Any
 from outfitter import app
 from outfitter.api import kinds, machine, settings
 from outfitter.api.kinds import Object
-from outfitter.controllers import render
+from outfitter.api.quantity import to_int
+from outfitter.controllers import nets, render
+from outfitter.errors import Refused
 from tests.cases.case import Case
 from tests.cases.world import Api, Faults, NotDriven, contains, world
 
@@ -20,7 +22,8 @@ _WORD = re.compile(r"(?P<key>[^\[\]]*)(?P<items>(?:\[[^\]]+\])*)")
 
 async def run(case: Case) -> list[str]:
     given = list(case.data["given"])
-    target = next(obj for obj in given if obj["kind"] == kinds.INSTANCE.kind)
+    targets = [obj for obj in given if obj["kind"] == kinds.INSTANCE.kind]
+    pods: dict[str, Object | None] = {}
     faults = Faults()
     async with world() as place:
         try:
@@ -30,23 +33,36 @@ async def run(case: Case) -> list[str]:
                 async with place.product() as (product, api):
                     before = {pod["metadata"]["name"] for pod in given if pod["kind"] == "Pod"}
                     await product.settle()
-                    instance = await api.read(target)
-                    pod = await _pod(api, instance, before)
+                    for target in reversed(targets):  # the case tells of the first
+                        instance = await api.read(target)
+                        said = await _messages(api, instance)
+                        pod = pods[target["metadata"]["name"]] = await _pod(api, instance, before)
                     if case.config.get("renderFor") == "migration-target":
-                        pod = await _target(product, instance)
-                    said = await _messages(api, instance)
+                        pod, refused = await _target(product, instance)
+                        said += refused
         except NotDriven as error:
             return [str(error), *place.notes]
     wrong = [*compare(case.expect, pod, said), *faults.said]
+    if "delta" in case.expect:
+        names = [target["metadata"]["name"] for target in targets]
+        apart = deltas(case.expect["delta"])
+        wrong += [line for each in apart for line in _difference(each, names, pods)] if apart else ["delta: it says nothing"]
     return wrong and [*wrong, *place.notes]
 
 
-async def _target(product: app.Embedded, instance: Object) -> Object:
-    """The pod that the machine would move to, by the rules of the product; nobody moves machines yet."""
+async def _target(product: app.Embedded, instance: Object) -> tuple[Object | None, list[str]]:
+    """The pod that the machine would move to, by the rules of the product, or why there is none; nobody moves machines yet."""
     pods = (await product.store.list(kinds.POD, instance["metadata"]["namespace"])).items
     source = next((pod for pod in pods if machine.owner(pod, kinds.INSTANCE.kind)), None)
     kubevirts = (await product.store.list(kinds.KUBEVIRT)).items
-    return render.launcher_pod(instance, settings.of(settings.chosen(kubevirts)), source=source)
+    now = settings.of(settings.chosen(kubevirts))
+    known = {(each["metadata"]["namespace"], each["metadata"]["name"]): each
+             for each in (await product.store.list(kinds.NETWORK_ATTACHMENT)).items}
+    try:
+        networks = nets.resources(instance, lambda namespace, name: known.get((namespace, name)), now.gates)
+        return render.launcher_pod(instance, now, networks=networks, source=source), []
+    except Refused as error:
+        return None, [error.message]
 
 
 async def _pod(api: Api, instance: Object, before: set[str]) -> Object | None:
@@ -97,8 +113,38 @@ def _differences(expect: Mapping[str, Any], pod: Object) -> Iterator[str]:
                   if (each.get("resources") or {}).get("claims")]
         if having != [expect["onlyContainerWithClaims"]]:
             yield f"containers with claims: {having}, not {expect['onlyContainerWithClaims']} alone"
-    if "delta" in expect:
-        yield "delta: its shape is not said by the format, so it cannot be compared"
+
+
+MEMORY = "spec.containers[compute].resources.requests.memory"
+OF = ("of", "between", "vmis", "instances", "names")
+EQUALS = ("equals", "quantity", "difference", "value", "is", "by")
+
+
+def deltas(said: Any) -> list[Mapping[str, Any]]:
+    """The format calls it "difference of a quantity between the pods of two VMIs" and no more. Read as {path, of: [name, name],
+    equals: quantity} or a list of these; the names may be missing (then the first two machines are meant), so may the path
+    (memory), and a bare quantity or {path: quantity} says the rest."""
+    if isinstance(said, list):
+        return [one for each in said for one in deltas(each)]
+    if not isinstance(said, Mapping):
+        return [{"equals": said}]
+    if any(key in said for key in EQUALS):
+        return [{"path": said.get("path", MEMORY), "of": next((said[key] for key in OF if key in said), said.get("from") and [
+            said["from"], said.get("to")]), "equals": next(said[key] for key in EQUALS if key in said)}]
+    return [{"path": path, "equals": quantity} for path, quantity in said.items()]
+
+
+def _difference(delta: Mapping[str, Any], names: list[str], pods: Mapping[str, Object | None]) -> Iterator[str]:
+    path, wanted = str(delta.get("path", MEMORY)), to_int(str(delta["equals"]))
+    of = [name for name in delta.get("of") or names[:2] if name]
+    if len(of) != 2 or any(pods.get(name) is None for name in of):
+        yield f"delta: it takes the pods of two machines; {of} have {[name for name in of if pods.get(name)]}"
+        return
+    have = [find(pods[name], path) for name in of]
+    if MISSING in have:
+        yield f"delta: {path} is missing in the pod of {of[have.index(MISSING)]}"
+    elif abs(to_int(str(have[1])) - to_int(str(have[0]))) != abs(wanted):
+        yield f"delta: {path} is {have[0]} for {of[0]} and {have[1]} for {of[1]}, not {delta['equals']} apart"
 
 
 def _contained(wanted: Any, have: Any, path: str) -> Iterator[str]:

@@ -161,7 +161,7 @@ HOLDS: Mapping[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
          {"pod": {"spec": {"containers": [{"name": "sidecar"}]}}}, {"pod": {"spec": {"hostname": "a"}}},
          {"exact": [{"path": "spec.containers[compute].resources.claims", "equals": []}]},
          {"absent": ["spec.resourceClaims"]}, {"absentAnnotations": ["kubevirt.io/domain"]},
-         {"annotationJSON": {"a.test/b": {}}}, {"onlyContainerWithClaims": "sidecar"}, {"delta": {}},
+         {"annotationJSON": {"a.test/b": {}}}, {"onlyContainerWithClaims": "sidecar"}, {"delta": {}}, {"delta": "1Gi"},
          {"error": {"messageContains": "acc"}}]),
     "devices are allocated": (
         {**POOL, "claims": [claim(2)], "expect": expected("d1", "d2")},

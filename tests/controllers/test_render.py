@@ -45,6 +45,7 @@ def test_memory_is_the_guests_and_what_the_machine_costs_besides() -> None:
     plain = mebibytes(asks(memory={"guest": "1Gi"}))
     assert 1024 + 200 < plain < 1024 + 400
     assert mebibytes(asks(resources={"requests": {"memory": "1Gi"}})) == plain
+    assert mebibytes(asks(memory={"guest": "1Gi"}, resources={"requests": {"memory": "512Mi"}})) == plain - 512, "as written"
     assert mebibytes(asks()) == plain, "a machine that does not say has 1Gi"
     assert mebibytes(asks(memory={"guest": "3Gi"})) == plain + 2048 + 2048 // 512
     card = {"name": "a", "claimName": "e", "requestName": "f"}
@@ -66,7 +67,9 @@ def test_what_somebody_wrote_himself_is_not_doubled() -> None:
     named = {"gpus": [{"name": "a", "deviceName": "x.com/gpu"}]}
     written = asks(devices=named, resources={"limits": {"x.com/gpu": "1"}})
     assert written["limits"]["x.com/gpu"] == "1"
-    assert "x.com/gpu" not in written["requests"]
+    assert written["requests"]["x.com/gpu"] == "1", "Kubernetes wants both sides equal"
+    more = asks(devices=named, resources={"requests": {"x.com/gpu": "4"}})
+    assert more["requests"]["x.com/gpu"] == more["limits"]["x.com/gpu"] == "4"
     assert asks(devices=named, networks={"x.com/gpu": 2})["limits"]["x.com/gpu"] == "3"
 
 

@@ -5,22 +5,23 @@ one patch. A machine that waits costs one more: the claims it waits for, and the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from outfitter.api import conditions, kinds, machine
+from outfitter.api import conditions, kinds, machine, settings
 from outfitter.api.conditions import Condition
 from outfitter.api.device import ADDRESS_NAMES, MDEV_NAMES, members, newest_pools, numa_node, text_attribute
 from outfitter.api.kinds import Object
+from outfitter.controllers import needs
 from outfitter.controllers.instances import LauncherPods, instance_of
 from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.store.informer import split_key
 from outfitter.store.queue import Queue
 
 READY = "DevicesReady"
-PATIENCE = timedelta(seconds=2)  # until a pod that no scheduler speaks of is spoken of here
+PATIENCE = timedelta(seconds=2)  # until a pod that no scheduler speaks of, or that waits for a gate, is spoken of here
 Pools = Callable[[str, str], Sequence[Mapping[str, Any]]]  # driver, pool -> the slices of its newest complete generation
 
 
@@ -43,6 +44,7 @@ class DeviceStatus:
         self._pods = context.informer(kinds.POD)
         self._claims = context.informer(kinds.RESOURCE_CLAIM)
         self._slices = context.informer(kinds.RESOURCE_SLICE)
+        self._kubevirts = context.informer(kinds.KUBEVIRT)
         self._launchers = LauncherPods(self._pods)
         self._pods.add_index("claim", machine.claim_keys)
         self._slices.add_index("pool", lambda part: [_pool(part["spec"]["driver"], part["spec"]["pool"]["name"])])
@@ -50,13 +52,14 @@ class DeviceStatus:
         enqueue_on_change(self._pods, self.queue, instance_of)
         enqueue_on_change(self._claims, self.queue, self._of_claim)
         enqueue_on_change(self._slices, self.queue, self._waiting)
+        enqueue_on_change(self._kubevirts, self.queue, self._waiting)
 
     def _of_claim(self, claim: Object) -> list[str]:
         key = f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
         return [instance for pod in self._pods.by("claim", key) for instance in instance_of(pod)]
 
     def _waiting(self, _: Object) -> list[str]:
-        """A slice can only matter to machines that still wait for it."""
+        """A slice or a gate can only matter to machines that still wait for it."""
         return [f"{instance['metadata']['namespace']}/{instance['metadata']['name']}" for instance in self._instances.items()
                 if conditions.find(instance, READY) is not None and not conditions.is_true(instance, READY)]
 
@@ -78,12 +81,14 @@ class DeviceStatus:
         if cells := machine.cells_of(own or {}):
             record = {**record, **cells}
             instance = {**instance, "status": {**status, "flavor": record}}
-        found = find_devices(instance, pod, self._claim, self._pools)
+        open_ = settings.of(settings.chosen(self._kubevirts.items())).gates
+        closed = [list_ for list_, gate in needs.GATES.items() if not open_.open(gate)]
+        found = find_devices(instance, pod, self._claim, self._pools, closed)
         waits = not pod["spec"].get("nodeName")
         if waits and found.unnamed and conditions.find(pod, "PodScheduled") is not None:
             return None  # it says there what it waits for
-        if waits and conditions.find(pod, "PodScheduled") is None:
-            # A scheduler may not even look at a pod whose claims are not there, and then says nothing.
+        if (waits and conditions.find(pod, "PodScheduled") is None) or (closed and found.missing and found.status is None):
+            # A scheduler may not even look at a pod whose claims are not there, and then says nothing. A gate may be opened.
             age = self._context.clock.now() - datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
             if not found.missing or age < PATIENCE:
                 return (PATIENCE - age).total_seconds() if found.missing else None
@@ -108,8 +113,11 @@ class DeviceStatus:
         return newest_pools(self._slices.by("pool", _pool(driver, pool))).get((driver, pool), ())
 
 
-def find_devices(instance: Object, pod: Object, claims: machine.Claims, pools: Pools) -> Found:
-    """The device status of an instance in its pod. Pure but for the look-ups handed in."""
+def find_devices(
+    instance: Object, pod: Object, claims: machine.Claims, pools: Pools, closed: Collection[machine.List] = (),
+) -> Found:
+    """The device status of an instance in its pod. Lists whose gate is closed keep what they have and get nothing new. Pure but
+    for the look-ups handed in."""
     names = dict(machine.claim_names(pod))
     nodes = machine.shows_nodes(instance)
     missing: list[str] = []
@@ -117,6 +125,13 @@ def find_devices(instance: Object, pod: Object, claims: machine.Claims, pools: P
     out: dict[str, list[Object]] = {}
     for ref in machine.device_refs(instance):
         if not ref.by_claim:
+            continue
+        if ref.list in closed and ref.number is None:
+            told = [dict(entry) for entry in machine.statuses(instance, ref.list) if entry.get("name") == ref.name]
+            if told:
+                out.setdefault(machine.STATUS_LISTS[ref.list], []).extend(told)
+            else:
+                missing.append(f"{ref.name}: the feature gate {needs.GATES[ref.list]} is closed")
             continue
         claim_name = names.get(ref.claim or "")
         if not claim_name:
@@ -150,7 +165,7 @@ def _entries(
     out: list[Object] = []
     missing = []
     for result in results:
-        device = _published(result, pools(result["driver"], result["pool"]))
+        device = _published(result, pools(result["driver"], result["pool"]), pod["spec"].get("nodeName"))
         attributes = _attributes(device, result["driver"], nodes=nodes) if device is not None else {}
         if device is None:
             missing.append(f"{result['driver']} has not published device {result['device']} of pool {result['pool']}")
@@ -163,9 +178,15 @@ def _entries(
     return out, "; ".join(missing)
 
 
-def _published(result: Mapping[str, Any], slices: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+def _published(result: Mapping[str, Any], slices: Iterable[Mapping[str, Any]], host: str | None) -> Mapping[str, Any] | None:
+    """The device as its driver describes it. One that is on another host than the pod is not the one that was meant."""
     return next((device for part in slices for device in part["spec"].get("devices") or ()
-                 if device["name"] == result["device"]), None)
+                 if device["name"] == result["device"] and (not host or _host(part["spec"], device) in (None, host))), None)
+
+
+def _host(part: Mapping[str, Any], device: Mapping[str, Any]) -> str | None:
+    """The one host that has a device; None: several do."""
+    return part.get("nodeName") or device.get("nodeName") or None
 
 
 def _attributes(device: Mapping[str, Any], driver: str, *, nodes: bool) -> Object:

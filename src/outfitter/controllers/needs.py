@@ -31,7 +31,7 @@ def resources(instance: Mapping[str, Any], settings: Settings, networks: Mapping
     spec = instance["spec"]
     said = spec["domain"].get("resources") or {}
     requests, limits = dict(said.get("requests") or {}), dict(said.get("limits") or {})
-    requests["memory"] = _bytes(to_int(machine.memory(instance)) + overhead(instance))
+    requests["memory"] = _bytes(to_int(str(requests.get("memory") or machine.memory(instance))) + overhead(instance))
     if "memory" in limits:
         limits["memory"] = _bytes(to_int(str(limits["memory"])) + overhead(instance))
     cpus = machine.vcpus(instance)
@@ -41,8 +41,9 @@ def resources(instance: Mapping[str, Any], settings: Settings, networks: Mapping
     else:
         requests.setdefault("cpu", f"{1000 * cpus // SHARES}m")
     for name, count in (by_name(instance, settings) + Counter(networks)).items():
-        if name not in requests and name not in limits:  # what somebody wrote himself is not doubled
-            requests[name] = limits[name] = str(count)
+        # What somebody wrote himself is not doubled; what stands on one side only holds for both, as Kubernetes demands it.
+        written = requests.get(name, limits.get(name, str(count)))
+        requests[name], limits[name] = written, limits.get(name, written)
     out: Object = {"requests": requests}
     if limits:
         out["limits"] = limits
@@ -84,8 +85,8 @@ def overhead(instance: Mapping[str, Any]) -> int:
     total = PROGRAMS + to_int(machine.memory(instance)) // PAGES + PER_CPU * machine.vcpus(instance)
     if devices.get("autoattachGraphicsDevice") is not False:
         total += VIDEO
-    mapped = bool(machine.device_refs(instance)) or any("sriov" in each for each in devices.get("interfaces") or ())
-    return total + (PASSTHROUGH if mapped else 0)
+    cards = [each for each in devices.get("interfaces") or () if each.get("sriov") is not None]
+    return total + (PASSTHROUGH if cards or machine.device_refs(instance) else 0)
 
 
 def _bytes(count: int) -> str:

@@ -79,20 +79,21 @@ def _counts(pod: Mapping[str, Any]) -> bool:
 
 
 def resources(instance: Mapping[str, Any], attachments: Attachments, open_: Gates) -> Counter[str]:
-    """What SR-IOV network cards take of the host, by the resource that their networks name. Refused: a network is missing."""
+    """What networks take of the host, by the resource that their definitions name: virtual functions mostly, but also a mark
+    that a host has the bridge. Refused: the definition of an SR-IOV network is missing, so nobody knows what it takes."""
     out: Counter[str] = Counter()
     if INJECTION in open_.on:
         return out
-    cards = {each["name"] for each in (instance["spec"]["domain"].get("devices") or {}).get("interfaces") or ()
-             if "sriov" in each and each.get("state") != "absent"}
+    cards = {each["name"]: each for each in (instance["spec"]["domain"].get("devices") or {}).get("interfaces") or ()}
     for network in instance["spec"].get("networks") or ():
-        if network["name"] in cards and network.get("multus"):
+        card = cards.get(network["name"]) or {}
+        if network.get("multus") and card.get("state") != "absent":
             namespace, name = attachment(instance, network)
             found = attachments(namespace, name)
-            if found is None:
+            if found is None and card.get("sriov") is not None:
                 raise Refused(f"failed to locate network attachment definition {namespace}/{name}, which network "
                               f"{network['name']} names")
-            if resource := (found["metadata"].get("annotations") or {}).get(RESOURCE):
+            if resource := ((found or {}).get("metadata", {}).get("annotations") or {}).get(RESOURCE):
                 out[resource] += 1
     return out
 
