@@ -175,7 +175,8 @@ class Machines:
             have = conditions.with_condition(have, Condition(type_, True, reason, message), self._context.now()) if holds else (
                 conditions.without_condition(have, type_))
         return {"created": instance is not None, "ready": instance is not None and conditions.is_true(instance, "Ready"),
-                "printableStatus": running.printable(vm, instance, act), "runStrategy": machine.run_strategy(vm),
+                "printableStatus": running.printable(vm, instance, act),
+                "runStrategy": running.strategy_taken_up(vm, instance, act, failed=bool(trouble)),
                 "observedGeneration": vm["metadata"].get("generation"), "conditions": have}
 
     async def _tell(self, vm: Object, status: Object) -> None:

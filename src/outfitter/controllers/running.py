@@ -16,6 +16,7 @@ from outfitter.api.kinds import Object
 
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=10), timedelta(minutes=5)  # after a first failure, and at most
 STEADY = timedelta(minutes=1)  # who ran so long is not failing over and over
+RERUN: Object = {"action": "Start", "data": {"after": "failure"}}  # noted by ourselves: it waits for the pause to be over
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +35,9 @@ def decide(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, now: datet
     how = machine.run_strategy(vm)
     first = requests[0]["action"] if requests else ""
     if instance is None:
-        if first != "Start" and how not in ("Always", "RerunOnFailure", "Once"):
+        if first != "Start" and not _starts_by_itself(vm, how):
             return Act(requests=requests)
-        if (left := _pause(vm, now)) is not None and first != "Start":
+        if (left := _pause(vm, now)) is not None and (first != "Start" or requests[0] == RERUN):
             return Act(requests=requests, wait=left, why="it failed and is tried again later")
         return Act("create", requests[1:] if first == "Start" else requests)
     if instance["metadata"].get("deletionTimestamp"):
@@ -47,17 +48,33 @@ def decide(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, now: datet
         return Act("delete", requests, "it is halted")
     phase = (instance.get("status") or {}).get("phase")
     if phase in machine.FINAL:
-        again = how == "Always" or (how == "RerunOnFailure" and phase == "Failed") or first == "Start"
+        if how == "RerunOnFailure" and phase == "Failed" and not requests:
+            return Act(requests=(RERUN,))  # before the instance goes: afterwards nobody would know why it did
+        again = how == "Always" or first == "Start"
         return Act("delete", requests, f"it has {'ended' if phase == 'Succeeded' else 'failed'}") if again else Act(
             requests=requests)
     return Act(requests=requests[1:] if first == "Start" else requests)
 
 
+def _starts_by_itself(vm: Mapping[str, Any], how: str) -> bool:
+    """Whether a machine without an instance gets one unasked. RerunOnFailure and Once start when the machine comes to be so,
+    not whenever there is no instance: who stopped it, or deleted the instance, meant it."""
+    return how == "Always" or (how in ("RerunOnFailure", "Once") and (vm.get("status") or {}).get("runStrategy") != how)
+
+
+def strategy_taken_up(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, act: Act, *, failed: bool) -> str | None:
+    """The strategy that the machine has been brought to: not yet the new one while the start that belongs to it is to come."""
+    going = instance is not None and instance["metadata"].get("deletionTimestamp")
+    if going or (instance is None and (act.wait is not None or failed)):
+        return (vm.get("status") or {}).get("runStrategy")
+    return machine.run_strategy(vm)
+
+
 def _open(vm: Mapping[str, Any], instance: Mapping[str, Any] | None) -> tuple[Object, ...]:
-    """Requests that still mean something: a stop is for one instance, by its uid."""
+    """Requests that still mean something: a stop is for one instance, by its uid; nobody starts a halted machine."""
     uid = (instance or {}).get("metadata", {}).get("uid")
     return tuple(request for request in (vm.get("status") or {}).get("stateChangeRequests") or ()
-                 if request.get("action") == "Start"
+                 if (request.get("action") == "Start" and machine.run_strategy(vm) != "Halted")
                  or (request.get("action") == "Stop" and instance is not None and request.get("uid") in (None, "", uid)))
 
 

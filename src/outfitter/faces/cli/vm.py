@@ -82,13 +82,13 @@ async def stop(client: Client, names: Sequence[str], *, wait: bool) -> None:
     for name in names:
         vm, instance = await _read(client, name)
         how = machine.run_strategy(vm)
-        if how == "Halted" and instance is None:
+        if instance is None and how != "Always" and not (vm.get("status") or {}).get("stateChangeRequests"):
             show.say([f"{name} is already stopped"])
             continue
-        if how in ("Always", "RerunOnFailure"):
+        if how == "Always":
             await _say_in_spec(client, vm, "Halted")
-        elif instance is not None:
-            await _ask(client, vm, {"action": "Stop", "uid": instance["metadata"]["uid"]})
+        elif how != "Halted":  # and if it waits to be started, it does so no more
+            await _ask(client, vm, *([{"action": "Stop", "uid": instance["metadata"]["uid"]}] if instance is not None else ()))
         show.say([f"{name} stops"])
         if wait:
             await _until(client, name, lambda _, instance: instance is None)
@@ -99,6 +99,8 @@ async def restart(client: Client, names: Sequence[str], *, wait: bool) -> None:
         vm, instance = await _read(client, name)
         if instance is None:
             raise Refused(f"{name} does not run; start it with: outfit vm start {name}")
+        if machine.run_strategy(vm) == "Halted":
+            raise Refused(f"{name} is being stopped; when it is, start it with: outfit vm start {name}")
         uid = instance["metadata"]["uid"]
         await _ask(client, vm, {"action": "Stop", "uid": uid}, {"action": "Start"})
         show.say([f"{name} restarts"])

@@ -1,0 +1,131 @@
+"""What is done for a machine, by how it wants to run, what it was asked and how its instance is."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from outfitter.api.kinds import Object
+from outfitter.controllers import running
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+START: Object = {"action": "Start"}
+STOP: Object = {"action": "Stop", "uid": "u1"}
+OTHER: Object = {"action": "Stop", "uid": "u0"}
+SOON = {"consecutiveFailCount": 1, "lastFailedVMIUID": "u0", "retryAfterTimestamp": "2026-01-01T12:00:07Z"}
+NONE, FAILED, ENDED, RUNS, WAITS = "none", "Failed", "Succeeded", "Running", "Scheduling"
+
+
+def vm(how: str, *requests: Object, before: str | None = None, **status: Any) -> Object:
+    """`before`: how it was told to run when it was last looked at."""
+    return {"metadata": {"name": "blue"}, "spec": {"runStrategy": how},
+            "status": {**({"runStrategy": before} if before else {}), "stateChangeRequests": list(requests), **status}}
+
+
+def instance(phase: str, **meta: str) -> Object | None:
+    return None if phase == NONE else {"metadata": {"name": "blue", "uid": "u1", **meta}, "status": {"phase": phase}}
+
+
+# How it runs and what it was asked, its instance; what is done, and which requests are left.
+TABLE: dict[str, tuple[Object, str, str, list[Object]]] = {
+    "always, and there is none": (vm("Always", before="Always"), NONE, "create", []),
+    "halted, and there is none": (vm("Halted"), NONE, "nothing", []),
+    "manual, and there is none": (vm("Manual"), NONE, "nothing", []),
+    "once, for the first time": (vm("Once"), NONE, "create", []),
+    "once, and it has been": (vm("Once", before="Once"), NONE, "nothing", []),
+    "once, and it was halted before": (vm("Once", before="Halted"), NONE, "create", []),
+    "rerun, for the first time": (vm("RerunOnFailure"), NONE, "create", []),
+    "rerun, and somebody stopped it": (vm("RerunOnFailure", before="RerunOnFailure"), NONE, "nothing", []),
+    "rerun, and it is asked to start": (vm("RerunOnFailure", START, before="RerunOnFailure"), NONE, "create", []),
+    "manual, asked to start": (vm("Manual", START), NONE, "create", []),
+    "manual, asked to start and stop then": (vm("Manual", START, STOP), NONE, "create", []),
+    "manual, a stop that came too late": (vm("Manual", STOP), NONE, "nothing", []),
+    "halted, asked to start": (vm("Halted", START), NONE, "nothing", []),
+    "an action that nobody knows": (vm("Manual", {"action": "Dance"}), RUNS, "nothing", []),
+    "always, and it runs": (vm("Always"), RUNS, "nothing", []),
+    "halted, and it runs": (vm("Halted"), RUNS, "delete", []),
+    "manual, asked to stop": (vm("Manual", STOP), RUNS, "delete", []),
+    "manual, asked to stop without saying which": (vm("Manual", {"action": "Stop"}), RUNS, "delete", []),
+    "manual, asked to restart": (vm("Manual", STOP, START), RUNS, "delete", [START]),
+    "manual, a stop of an earlier one": (vm("Manual", OTHER), RUNS, "nothing", []),
+    "manual, asked to start what runs": (vm("Manual", START), RUNS, "nothing", []),
+    "manual, asked to start what waits": (vm("Manual", START), WAITS, "nothing", []),
+    "always, and it ended": (vm("Always"), ENDED, "delete", []),
+    "always, and it failed": (vm("Always"), FAILED, "delete", []),
+    "manual, and it ended": (vm("Manual"), ENDED, "nothing", []),
+    "manual, ended, and asked to start": (vm("Manual", START), ENDED, "delete", [START]),
+    "once, and it failed": (vm("Once"), FAILED, "nothing", []),
+    "rerun, and it ended": (vm("RerunOnFailure"), ENDED, "nothing", []),
+    "rerun, failed: that is noted first": (vm("RerunOnFailure"), FAILED, "nothing", [running.RERUN]),
+    "rerun, failed and noted": (vm("RerunOnFailure", running.RERUN), FAILED, "delete", [running.RERUN]),
+    "rerun, failed, and asked to stop": (vm("RerunOnFailure", STOP), FAILED, "delete", []),
+}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_what_is_done(name: str) -> None:
+    given, phase, do, left = TABLE[name]
+    act = running.decide(given, instance(phase), NOW)
+    assert (act.do, list(act.requests), act.wait) == (do, left, None)
+
+
+@pytest.mark.parametrize("how", ["Always", "Manual", "Halted", "RerunOnFailure", "Once"])
+def test_an_instance_that_is_going_is_waited_for(how: str) -> None:
+    going = instance(RUNS, deletionTimestamp="2026-01-01T12:00:00Z")
+    act = running.decide(vm(how, STOP, before=how), going, NOW)
+    assert (act.do, act.requests) == ("nothing", (STOP,))
+    assert running.printable(vm(how), going, act) == "Stopping"
+
+
+@pytest.mark.parametrize(("given", "waits"), [
+    (vm("Always", startFailure=SOON), True), (vm("RerunOnFailure", running.RERUN, startFailure=SOON), True),
+    (vm("Manual", START, startFailure=SOON), False), (vm("Always", START, startFailure=SOON), False),
+    (vm("Always", startFailure={**SOON, "retryAfterTimestamp": "2026-01-01T12:00:00Z"}), False)])
+def test_who_failed_waits_unless_somebody_asks(given: Object, waits: bool) -> None:
+    act = running.decide(given, None, NOW)
+    assert (act.do, act.wait) == (("nothing", timedelta(seconds=7)) if waits else ("create", None))
+
+
+def test_the_pause_grows_up_to_five_minutes() -> None:
+    pauses = []
+    for count in (0, 1, 2, 3, 4, 5, 50):
+        known = {"consecutiveFailCount": count, "lastFailedVMIUID": "u0"} if count else None
+        told = running.failure(vm("Always", startFailure=known), instance(FAILED), NOW) or {}
+        pauses.append((datetime.fromisoformat(told["retryAfterTimestamp"]) - NOW).total_seconds())
+    assert pauses == [10, 20, 40, 80, 160, 300, 300]
+
+
+@pytest.mark.parametrize(("phase", "meta", "taken"), [
+    (RUNS, {}, "Once"), (RUNS, {"deletionTimestamp": "2026-01-01T12:00:00Z"}, "Halted")])
+def test_a_strategy_is_taken_up_when_its_start_is_made(phase: str, meta: dict[str, str], taken: str) -> None:
+    given = vm("Once", before="Halted")
+    assert running.strategy_taken_up(given, instance(phase, **meta), running.Act(), failed=False) == taken
+    assert running.strategy_taken_up(given, None, running.Act("create"), failed=True) == "Halted", "it is still to be started"
+    assert running.strategy_taken_up(given, None, running.Act("create"), failed=False) == "Once"
+    assert running.strategy_taken_up(given, None, running.Act(wait=timedelta(1)), failed=False) == "Halted"
+
+
+def waiting(reason: str) -> Object:
+    return {**(instance(WAITS) or {}), "status": {"phase": WAITS, "conditions": [
+        {"type": "PodScheduled", "status": "False", "reason": reason}]}}
+
+
+WORDS: dict[str, tuple[Object | None, Object, str]] = {
+    "Terminating": (instance(RUNS), {"metadata": {"deletionTimestamp": "2026-01-01T12:00:00Z"}}, "nothing"),
+    "Paused": ({**(instance(RUNS) or {}), "status": {"phase": RUNS, "conditions": [
+        {"type": "Paused", "status": "True"}]}}, {}, "nothing"),
+    "Running": (instance(RUNS), {}, "nothing"),
+    "Stopping": (instance(RUNS), {}, "delete"),
+    "ErrorUnschedulable": (waiting("Unschedulable"), {}, "nothing"),
+    "Starting": (waiting("SchedulingGated"), {}, "nothing"),
+    "Stopped": (instance(FAILED), {}, "nothing"),
+}
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_the_word_for_people(word: str) -> None:
+    given, over, do = WORDS[word]
+    act = running.Act("delete") if do == "delete" else running.Act()
+    assert running.printable({**vm("Manual"), **({"metadata": {"name": "blue"}} | over)}, given, act) == word
