@@ -76,7 +76,10 @@ def test_the_life_of_a_machine_at_the_terminal(say: Say) -> None:
 WRONG: dict[str, tuple[list[str], str]] = {
     "nobody": (["start", "nobody"], "there is no virtual machine 'nobody' in namespace default"),
     "a stop of nobody": (["stop", "nobody"], "there is no virtual machine 'nobody'"),
-    "devices of nobody": (["devices", "nobody"], "nobody"),
+    "devices of nobody": (["devices", "nobody"], "there is no virtual machine 'nobody'"),
+    "devices of a stopped one": (["devices", "still"], "still does not run, so it has no devices"),
+    "no name": (["start", ""], "NAME is empty"),
+    "a second name that is wrong": (["start", "still", "nobody"], "there is no virtual machine 'nobody'"),
     "a restart of a stopped one": (["restart", "still"], "still does not run; start it with: outfit vm start still"),
     "an instance alone": (["stop", "alone"], "alone is an instance without a machine behind it"),
 }
@@ -90,3 +93,47 @@ def test_what_cannot_be_done_says_why(name: str, say: Say) -> None:
     say("apply", "-f", "-", stdin=yaml.safe_dump(alone))
     words, text = WRONG[name]
     assert text in say("vm", *words, code=1).err
+    assert rows(say("vm", "list"))["still"][0] == "Stopped", "nothing was done"
+    assert rows(say("vm", "list"))["alone"]
+
+
+@pytest.mark.parametrize(("strategy", "spec"), [
+    ("Always", "Halted"), ("Manual", "Manual"), ("RerunOnFailure", "RerunOnFailure"), ("Once", "Once")])
+def test_each_strategy_is_stopped_and_started_in_its_own_way(strategy: str, spec: str, say: Say) -> None:
+    name = f"own-{strategy.lower()}"
+    bare = yaml.safe_load(vm(name, strategy))
+    bare["spec"]["template"]["spec"] = {"domain": {"devices": {}}}
+    say("apply", "-f", "-", stdin=yaml.safe_dump(bare))
+    if strategy == "Manual":
+        assert say("vm", "stop", name).out == f"{name} is already stopped\n"
+        assert say("vm", "start", name).out == f"{name} starts\n"
+    until(lambda: rows(say("vm", "list"))[name][0] == "Running", "it runs")
+    say("vm", "stop", name, "--wait")
+    assert json.loads(say("get", "vm", name, "-o", "json").out)["spec"]["runStrategy"] == spec
+    until(lambda: rows(say("vm", "list"))[name][0] == "Stopped", "it is stopped, and stays so")
+    assert say("vm", "stop", name).out == f"{name} is already stopped\n"
+    assert say("vm", "start", name, "--wait").out.splitlines()[0] == f"{name} starts"
+    say("delete", "vm", name)
+
+
+def test_the_older_word_is_kept(say: Say) -> None:
+    old = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "old"},
+           "spec": {"running": False, "template": {"spec": {"domain": {"devices": {}}}}}}
+    say("apply", "-f", "-", stdin=yaml.safe_dump(old))
+    say("vm", "start", "old", "--wait")
+    assert json.loads(say("get", "vm", "old", "-o", "json").out)["spec"]["running"] is True
+    say("vm", "stop", "old", "--wait")
+    spec = json.loads(say("get", "vm", "old", "-o", "json").out)["spec"]
+    assert (spec["running"], "runStrategy" in spec) == (False, False)
+
+
+def test_an_instance_of_somebody_else_is_not_shown_as_the_machines(say: Say) -> None:
+    spec: dict[str, object] = {"domain": {"devices": {}}}
+    machine = {"runStrategy": "Always", "template": {"spec": spec}}
+    for kind, body in (("VirtualMachineInstance", spec), ("VirtualMachine", machine)):
+        say("apply", "-f", "-", stdin=yaml.safe_dump({
+            "apiVersion": "kubevirt.io/v1", "kind": kind, "metadata": {"name": "twice"}, "spec": body}))
+    until(lambda: "does not belong to this machine" in say("vm", "list").out, "the machine says what is in its way")
+    found = [line.split()[1:3] for line in say("vm", "list").out.splitlines() if line.startswith("twice")]
+    assert sorted(found) == [["Running", "node-0"], ["Starting", "-"]]
+    say("delete", "vm", "twice")

@@ -133,10 +133,13 @@ async def _(scene: Scene) -> None:
 async def _(scene: Scene) -> None:
     await scene.create(kinds.MACHINE, "blue", {
         "runStrategy": "Always", "template": {"spec": {"domain": body()["domain"]}}, "resourceClaimTemplates": [
-            {"name": "network", "spec": {"metadata": {"labels": {"for": "blue"}}, "spec": scene.claim_spec()}}]})
+            {"name": "network", "spec": {"metadata": {"labels": {"for": "blue"}, "annotations": {"a": "b"}},
+                                         "spec": scene.claim_spec()}}]})
     [first] = addresses(await scene.running("blue"))
     [claim] = await scene.all(kinds.RESOURCE_CLAIM)
-    assert claim["metadata"]["labels"] == {"for": "blue"}
+    assert (claim["metadata"]["labels"], claim["metadata"]["annotations"]) == ({"for": "blue"}, {"a": "b"})
+    machine = await shows(scene, "Running")
+    assert conditions.find(machine, "RestartRequired") is None, "claims of its own are no change of the template"
     assert claim["metadata"]["name"].startswith("blue-network-")
 
     async def kept() -> bool:
@@ -145,7 +148,8 @@ async def _(scene: Scene) -> None:
 
     await scene.reach(kept, "the claim is the machine's")
     await change(scene, {"runStrategy": "Halted"})
-    await shows(scene, "Stopped")
+    stopped = await shows(scene, "Stopped")
+    assert [each["type"] for each in stopped["status"]["conditions"]] == ["Ready"], "what its instance said is gone with it"
     await scene.template()
     for name in ("red", "green"):  # there are two functions, and one of them is kept
         await scene.machine(name)
@@ -200,6 +204,52 @@ async def _(scene: Scene) -> None:
 
     assert "does not belong to this machine" in await scene.reach(said, "the machine says what is in its way")
     assert (await scene.running("blue"))["metadata"]["uid"] == foreign["metadata"]["uid"]
+    await scene.delete(kinds.INSTANCE, "blue")
+    await another(scene, foreign["metadata"]["uid"])
+    machine = await shows(scene, "Running")
+    assert conditions.find(machine, "Failure") is None
+
+
+@story("a machine that goes alone leaves its claim to those who use it")
+async def _(scene: Scene) -> None:
+    await scene.create(kinds.MACHINE, "blue", {
+        "runStrategy": "Always", "template": {"spec": {"domain": body()["domain"]}},
+        "resourceClaimTemplates": [{"name": "network", "spec": {"spec": scene.claim_spec()}}]})
+    await scene.running("blue")
+
+    async def users() -> list[str]:
+        [claim] = await scene.all(kinds.RESOURCE_CLAIM)
+        return sorted(user["resource"] for user in claim["status"].get("reservedFor") or ())
+
+    async def both() -> bool:
+        return await users() == ["pods", "virtualmachines"]
+
+    async def pod_alone() -> bool:
+        return await users() == ["pods"]
+
+    await scene.reach(both, "the machine keeps its claim")
+    await scene.delete(kinds.MACHINE, "blue", propagation="Orphan")
+    await scene.reach(pod_alone, "the machine keeps it no more")
+    await scene.running("blue")
+
+
+@story("who deletes the instance of one that runs once, or stops one that reruns, means it")
+async def _(scene: Scene) -> None:
+    await scene.template()
+    await vm(scene, runStrategy="Once")
+    await scene.running("blue")
+    await scene.delete(kinds.INSTANCE, "blue")
+    await shows(scene, "Stopped", created=False)
+    await change(scene, {"runStrategy": "RerunOnFailure"})
+    first = (await scene.running("blue"))["metadata"]["uid"]
+    await ask(scene, {"action": "Stop", "uid": first})
+    await shows(scene, "Stopped", created=False)
+    await ask(scene, {"action": "Start"})
+    await another(scene, first)
+    await change(scene, {"runStrategy": "Halted"})
+    await shows(scene, "Stopped", created=False)
+    await ask(scene, {"action": "Start"})
+    await shows(scene, "Stopped", created=False, stateChangeRequests=None)
 
 
 @pytest.mark.parametrize("name", STORIES)

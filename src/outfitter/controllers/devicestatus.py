@@ -154,11 +154,14 @@ def _entries(
     if claim is None:
         return blank, f"claim {claim_name} does not exist"
     status = claim.get("status") or {}
-    if claim["metadata"].get("deletionTimestamp") and not any(
-            user.get("uid") == pod["metadata"]["uid"] for user in status.get("reservedFor") or ()):
+    users = status.get("reservedFor") or ()
+    ours = any(user.get("uid") == pod["metadata"]["uid"] for user in users)
+    if claim["metadata"].get("deletionTimestamp") and not ours:
         return blank, f"claim {claim_name} is being deleted"
     if not status.get("allocation"):
         return blank, f"claim {claim_name} has no devices yet"
+    if users and not ours and not pod["spec"].get("nodeName"):  # what others have is not shown as this machine's
+        return blank, f"claim {claim_name} is not given to it yet"
     results = machine.answers(claim, ref)
     if not results:
         return blank, f"claim {claim_name} got no device for request {ref.request}"

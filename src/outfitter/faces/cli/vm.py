@@ -24,7 +24,8 @@ async def list_(client: Client, *, everywhere: bool) -> None:
     machines, instances = await asyncio.gather(client.store.list(kinds.MACHINE, place),
                                                client.store.list(kinds.INSTANCE, place))
     by_name = {_place(obj): obj for obj in instances.items}
-    rows = [_row(vm, by_name.pop(_place(vm), None)) for vm in machines.items]
+    own = [_place(vm) for vm in machines.items if _belongs(by_name.get(_place(vm)), vm)]
+    rows = [_row(vm, by_name.pop(_place(vm)) if _place(vm) in own else None) for vm in machines.items]
     rows += [_row(None, instance) for instance in by_name.values()]  # instances that no machine stands behind
     if not rows:
         show.say([f"No machines found{'' if everywhere else f' in namespace {client.namespace}'}."])
@@ -33,6 +34,12 @@ async def list_(client: Client, *, everywhere: bool) -> None:
     skip = 0 if everywhere else 1
     head = ["NAMESPACE", "NAME", "STATUS", "NODE", "DEVICES", "WAITING FOR"]
     show.say(show.columns([head[skip:], *(row[skip:] for row in rows)]))
+
+
+def _belongs(instance: Object | None, vm: Object) -> bool:
+    """Not every instance of that name does: it may have been there before the machine."""
+    reference = machine.owner(instance, kinds.MACHINE.kind) if instance is not None else None
+    return reference is not None and reference.get("uid") == vm["metadata"]["uid"]
 
 
 def _place(obj: Object) -> tuple[str, str]:
@@ -63,6 +70,7 @@ def _waiting(vm: Object | None, instance: Object) -> str:
 
 
 async def start(client: Client, names: Sequence[str], *, wait: bool) -> None:
+    await _all_there(client, names)
     for name in names:
         vm, instance = await _read(client, name)
         how = machine.run_strategy(vm)
@@ -79,6 +87,7 @@ async def start(client: Client, names: Sequence[str], *, wait: bool) -> None:
 
 
 async def stop(client: Client, names: Sequence[str], *, wait: bool) -> None:
+    await _all_there(client, names)
     for name in names:
         vm, instance = await _read(client, name)
         how = machine.run_strategy(vm)
@@ -95,6 +104,7 @@ async def stop(client: Client, names: Sequence[str], *, wait: bool) -> None:
 
 
 async def restart(client: Client, names: Sequence[str], *, wait: bool) -> None:
+    await _all_there(client, names)
     for name in names:
         vm, instance = await _read(client, name)
         if instance is None:
@@ -112,7 +122,10 @@ async def restart(client: Client, names: Sequence[str], *, wait: bool) -> None:
 async def devices(client: Client, names: Sequence[str]) -> None:
     """What each machine asked for and what it got."""
     for number, name in enumerate(names):
-        instance = await client.store.get(kinds.INSTANCE, name, client.namespace)
+        instance = await _instance(client, name)
+        if instance is None:
+            await _read(client, name)
+            raise Refused(f"{name} does not run, so it has no devices; start it with: outfit vm start {name}")
         rows = [["DEVICE", "AS", "IS", "ADDRESS", "PRODUCT", "CLAIM", "ON"]]
         for ref in machine.device_refs(instance):
             found = [entry for entry in machine.statuses(instance, ref.list) if entry.get("name") == ref.name]
@@ -125,20 +138,27 @@ async def devices(client: Client, names: Sequence[str]) -> None:
         show.say(show.columns(rows) if len(rows) > 1 else [f"{name} asks for no devices"])
 
 
+async def _all_there(client: Client, names: Sequence[str]) -> None:
+    """A name that is wrong is said before anything is done for the others."""
+    for name in names:
+        await _read(client, name)
+
+
 async def _read(client: Client, name: str) -> tuple[Object, Object | None]:
+    instance = await _instance(client, name)
     try:
         vm = await client.store.get(kinds.MACHINE, name, client.namespace)
     except NotFound:
-        try:
-            await client.store.get(kinds.INSTANCE, name, client.namespace)
-        except NotFound:
+        if instance is None:
             raise NotFound(f"there is no virtual machine {name!r} in namespace {client.namespace}") from None
         raise BadRequest(f"{name} is an instance without a machine behind it: it runs from its creation to its deletion "
                          f"(outfit delete vmi {name})") from None
-    return vm, await _instance(client, name)
+    return vm, instance
 
 
 async def _instance(client: Client, name: str) -> Object | None:
+    if not name:
+        raise BadRequest("NAME is empty: it takes the name of a virtual machine (outfit vm list shows them)")
     try:
         return await client.store.get(kinds.INSTANCE, name, client.namespace)
     except NotFound:
