@@ -38,15 +38,15 @@ class Machines:
         self._machines = context.informer(kinds.MACHINE)
         self._instances = context.informer(kinds.INSTANCE)
         self._claims = context.informer(kinds.RESOURCE_CLAIM)
-        self._claims.add_index("machine", machine_of)
+        self._claims.add_index("kept for", _kept_for)
         enqueue_on_change(self._machines, self.queue)
         enqueue_on_change(self._instances, self.queue, lambda obj: [*machine_of(obj), key_of(obj)])
-        enqueue_on_change(self._claims, self.queue, machine_of)
+        enqueue_on_change(self._claims, self.queue, lambda obj: [*machine_of(obj), *_kept_for(obj)])
 
     async def reconcile(self, key: str) -> float | None:
         vm = self._machines.get(key)
+        await self._let_go(key, vm)
         if vm is None:
-            await self._let_go(key)
             return None
         found = self._instances.get(key)
         instance = found if found is not None and _owned(found, vm) else None
@@ -134,26 +134,27 @@ class Machines:
             "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": {"reservedFor": users},
         }, meta["namespace"], subresource="status")
 
-    async def _let_go(self, key: str) -> None:
-        """The machine is gone: it uses its claims no more."""
+    async def _let_go(self, key: str, vm: Object | None) -> None:
+        """A machine that is gone uses its claims no more, be it that another one has its name. The claims may have lost their
+        owner before, when it was told to go alone."""
         namespace, name = split_key(key)
-        for claim in self._claims.by("machine", key):
-            users = (claim.get("status") or {}).get("reservedFor") or []
-            left = [one for one in users if (one.get("resource"), one["name"]) != (kinds.MACHINE.plural, name)]
-            if left != users and await self._is_gone(namespace, claim):
+        for claim in self._claims.by("kept for", key):
+            users = claim["status"]["reservedFor"]
+            gone = [one for one in users if _is_machine(one) and one["name"] == name
+                    and (vm is None or one.get("uid") != vm["metadata"]["uid"])]
+            if gone and await self._are_gone(namespace, name, gone):
                 await self._store.patch(kinds.RESOURCE_CLAIM, claim["metadata"]["name"], {
                     "metadata": {"resourceVersion": claim["metadata"]["resourceVersion"]},
-                    "status": {"reservedFor": left or None},
+                    "status": {"reservedFor": [one for one in users if one not in gone] or None},
                 }, namespace, subresource="status")
 
-    async def _is_gone(self, namespace: str, claim: Object) -> bool:
+    async def _are_gone(self, namespace: str, name: str, users: list[Object]) -> bool:
         """Asks the store: a machine that the informer has not seen yet is not one that is gone."""
-        reference = machine.owner(claim, kinds.MACHINE.kind) or {}
         try:
-            found = await self._store.get(kinds.MACHINE, reference["name"], namespace)
+            found = await self._store.get(kinds.MACHINE, name, namespace)
         except NotFound:
             return True
-        return bool(found["metadata"]["uid"] != reference["uid"])
+        return all(one.get("uid") != found["metadata"]["uid"] for one in users)
 
     # -- what people see
 
@@ -218,6 +219,16 @@ def user(vm: Object) -> Object:
     """A machine as a claim's reservedFor names it."""
     return {"apiGroup": kinds.MACHINE.group, "resource": kinds.MACHINE.plural, "name": vm["metadata"]["name"],
             "uid": vm["metadata"]["uid"]}
+
+
+def _is_machine(one: Object) -> bool:
+    return (one.get("apiGroup"), one.get("resource")) == (kinds.MACHINE.group, kinds.MACHINE.plural)
+
+
+def _kept_for(claim: Object) -> list[str]:
+    """The keys of the machines that use a claim themselves."""
+    return [f"{claim['metadata']['namespace']}/{one['name']}" for one in (claim.get("status") or {}).get("reservedFor") or ()
+            if _is_machine(one)]
 
 
 def _reference(vm: Object) -> Object:
