@@ -155,7 +155,7 @@ SITUATIONS = {
         "  2 hosts such as gpu-a: nodeSelector wants rack=r9; it has r2"), "nodeSelector wants rack=r9"),
     "huge": Stuck((
         "vmi/huge waits: 0/2 hosts are available: no host takes it",
-        r"  2 hosts such as .*: .* memory free, 10[0-9.]+Gi wanted"), "100Gi wanted"),
+        r"  2 hosts such as .*: .* memory free, 10[0-9.]+Gi wanted"), r"10[0-9.]+Gi wanted"),
     "marked": Stuck((
         f"vmi/marked waits: {THERE}", r"  net-a: .*reserved since \d\d:\d\d: maintenance; .*",
         "  gpu-a: nodeSelector wants rack=r1; it has r2",

@@ -53,6 +53,9 @@ def test_memory_is_the_guests_and_what_the_machine_costs_besides() -> None:
                     {"gpus": [{"name": "a", "deviceName": "x.com/gpu"}]}):
         assert mebibytes(asks(memory={"guest": "1Gi"}, devices=devices)) == plain + 1024, "what VFIO maps"
     assert mebibytes(asks(memory={"guest": "1Gi"}, cpu={"cores": 3})) == plain + 16
+    assert mebibytes(asks(memory={"guest": "1Gi"}, devices={"autoattachGraphicsDevice": False})) == plain - 32
+    limited = asks(memory={"guest": "1Gi"}, resources={"limits": {"memory": "2Gi"}})["limits"]["memory"]
+    assert limited == f"{plain + 1024}Mi", "a limit has room for what the machine costs besides"
 
 
 def test_cpus_are_shared_unless_they_are_the_guests_own() -> None:
