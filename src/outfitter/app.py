@@ -4,7 +4,6 @@ node agent on a real Kubernetes API server."""
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import secrets
 from collections import OrderedDict
@@ -58,7 +57,6 @@ from outfitter.store.memory import Memory
 from outfitter.store.names import Names
 from outfitter.store.sqlite import SQLite
 
-log = logging.getLogger(__name__)
 NAMESPACES = ("default", "kube-system")
 CERTIFICATES_LAST = timedelta(days=365)
 RENEW_BEFORE = timedelta(days=30)

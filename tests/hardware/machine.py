@@ -22,8 +22,8 @@ mount -t proc proc /proc; mount -t sysfs sysfs /sys; mount -t devtmpfs dev /dev
 for module in $(cat /modules/order); do insmod /modules/$module; done
 options=trans=virtio,version=9p2000.L,msize=262144
 mount -t 9p -o $options,ro,cache=loose host /lower
-mount -t tmpfs -o size=2g tmpfs /upper; mkdir -p /upper/files /upper/work
-mount -t overlay -o lowerdir=/lower,upperdir=/upper/files,workdir=/upper/work overlay /new
+mount -t tmpfs -o size=2g tmpfs /upper; mkdir -p /upper/files /upper/scratch
+mount -t overlay -o lowerdir=/lower,upperdir=/upper/files,workdir=/upper/scratch overlay /new
 for folder in proc sys dev; do mount --move /$folder /new/$folder; done
 mount -t tmpfs tmpfs /new/run
 mkdir -p /new/dev/pts /new/dev/shm /new/run/report /new/lib/modules
@@ -31,7 +31,7 @@ mount -t devpts devpts /new/dev/pts; mount -t tmpfs tmpfs /new/dev/shm
 mount --bind /lower@MODULES@ /new/lib/modules
 mount -t 9p -o $options report /new/run/report
 exec switch_root /new /bin/sh -c '
-  export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root PYTHONDONTWRITEBYTECODE=1
+  export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/run PYTHONDONTWRITEBYTECODE=1
   hostname host-in-a-vm; ip link set lo up 2>/dev/null
   cd @ROOT@ && @PYTHON@ -m tests.hardware.inside /run/report/@REPORT@ > /run/report/output.txt 2>&1
   echo "ended with status $?" >> /run/report/output.txt

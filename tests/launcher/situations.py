@@ -96,7 +96,7 @@ DISKS = {"disks": [{"name": "root", "disk": {"bus": "virtio"}, "bootOrder": 1, "
                    {"name": "more", "disk": {"bus": "sata"}, "cache": "none"},
                    {"name": "third", "disk": {"bus": "scsi", "readonly": True}}, {"name": "init", "cdrom": {"bus": "sata"}},
                    {"name": "image", "disk": {"bus": "virtio"}}]}
-VOLUMES = {"volumes": [{"name": "root", "hostDisk": {"path": "/vms/root.img", "type": "Disk"}},
+VOLUMES = {"volumes": [{"name": "root", "hostDisk": {"path": "/vms/system.img", "type": "Disk"}},
                        {"name": "more", "hostDisk": {"path": "/vms/more.img", "type": "Disk"}},
                        {"name": "third", "hostDisk": {"path": "/vms/third.img", "type": "Disk"}},
                        {"name": "init", "cloudInitConfigDrive": {"userData": "#cloud-config"}},

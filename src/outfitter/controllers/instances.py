@@ -4,7 +4,6 @@ The node says when the machine runs or has ended; this loop says everything befo
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from outfitter.api import conditions, kinds, machine, settings
@@ -18,7 +17,6 @@ from outfitter.scheduling.flavored import Aliases
 from outfitter.store.informer import Informer, key_of
 from outfitter.store.queue import Queue
 
-log = logging.getLogger(__name__)
 LOOK_AGAIN = 5.0  # seconds, for a network that is not there yet: nobody tells us of them
 
 

@@ -6,7 +6,6 @@ What was written in `spec` stays as it was written; an instance gets a copy of t
 from __future__ import annotations
 
 import copy
-import logging
 
 from outfitter.api import conditions, kinds, machine
 from outfitter.api.conditions import Condition
@@ -17,7 +16,6 @@ from outfitter.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from outfitter.store.informer import key_of, split_key
 from outfitter.store.queue import Queue
 
-log = logging.getLogger(__name__)
 GENERATION = "kubevirt.io/vm-generation"  # annotation of an instance: of which state of the machine it is
 MIRRORED = ("Ready", "Paused", "LiveMigratable", "DevicesReady", "PodScheduled")  # conditions of the instance
 CHANGED = "a non-live-updatable field was changed in the template spec: it counts from the next start on"

@@ -4,7 +4,6 @@ agent turns booked into prepared."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,8 +18,6 @@ from outfitter.errors import AlreadyHeld, OutOfService
 from outfitter.ledger import book
 from outfitter.store.informer import key_of
 from outfitter.store.queue import Queue
-
-log = logging.getLogger(__name__)
 
 
 class Pages:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -22,7 +21,6 @@ from outfitter.store.names import Names
 from outfitter.store.shelf import Key, Record, Selection, Shelf, Step, Watcher, own_copy
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
 ShelfName = tuple[str, str]  # group, plural
 PROPAGATION: Mapping[base.Propagation, str] = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
 
