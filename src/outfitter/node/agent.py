@@ -10,26 +10,23 @@ import functools
 import logging
 from collections.abc import Iterable
 
-from outfitter.api import conditions, environment, kinds, machine
-from outfitter.api.conditions import Condition
+from outfitter.api import environment, kinds, machine
 from outfitter.api.hypervisor import Builder
 from outfitter.api.kinds import Object
-from outfitter.api.page import Page, is_pool_page, pool_page
 from outfitter.errors import AlreadyHeld, HypervisorAway, NotFound, Refused
-from outfitter.ledger import book
-from outfitter.node import tell
+from outfitter.node import hold, report, tell
 from outfitter.node.handover import Handover
+from outfitter.node.hold import Holdings
 from outfitter.node.host import Host
 from outfitter.node.keep import Keeper
+from outfitter.node.report import Reporter
 from outfitter.store.base import Store
-from outfitter.store.clock import Clock, rfc3339
+from outfitter.store.clock import Clock
 from outfitter.store.events import Recorder
 from outfitter.store.informer import Informer, key_of
 from outfitter.store.queue import Queue
 
 log = logging.getLogger(__name__)
-UNPREPARED = "FailedPrepareDevices"
-AWAY = "HypervisorAway"
 SWEEP = "host|"  # a key of this form asks for a host's leftovers
 
 
@@ -51,17 +48,16 @@ class Agent:
         clock: Clock,
         events: Recorder,
     ) -> None:
-        self._store, self._clock, self._events, self._build, self._keeper = store, clock, events, build, keeper
-        self._handover = handover
+        self._store, self._build, self._handover = store, build, handover
+        self._report = Reporter(store, clock=clock, events=events)
+        self._holdings = Holdings(store, keeper, handover, pages, clock=clock)
         self.hosts = {host.name: host for host in hosts}
         self.queue = Queue(clock)
-        self._pods, self._instances, self._claims, self._pages = pods, instances, claims, pages
+        self._pods, self._instances, self._claims = pods, instances, claims
         self._prepared: set[str] = set()  # pods whose devices are in their hands; a new process looks again
-        self._pooled: dict[str, set[str]] = {}  # claim -> the pages of pools on which we prepared something for it
         pods.add_index("node", lambda pod: [pod["spec"].get("nodeName") or ""])
         pods.add_index("instance", lambda pod: [_instance_key(pod) or ""])
         pods.add_index("claim", machine.claim_keys)
-        pages.add_index("pools", lambda page: [""] if is_pool_page(page["metadata"]["name"]) else [])
         self._locks = keeper.locks  # a host's leftovers are told from what is just starting
         pods.on_change(self._pod_changed)
         instances.on_change(self._instance_changed)
@@ -128,7 +124,7 @@ class Agent:
             try:
                 return await self._bring(self.hosts[name], pod)
             except HypervisorAway as error:
-                await self._say_waiting(pod, f"{name}: {error.message}", AWAY)
+                await self._report.waiting(pod, f"{name}: {error.message}", report.AWAY)
                 return error.retry_after
 
     async def _bring(self, host: Host, pod: Object) -> float | None:
@@ -143,14 +139,15 @@ class Agent:
     async def _run(self, host: Host, pod: Object) -> float | None:
         instance_key = _instance_key(pod)
         if instance_key is None and not host.simulated:
-            await self._fail(pod, "NotAMachine", f"outfitter runs machines only: other pods need a kubelet on {host.name}")
+            why = f"outfitter runs machines only: other pods need a kubelet on {host.name}"
+            await self._report.failed(pod, "NotAMachine", why)
             return None
         if pod["metadata"]["uid"] not in self._prepared:
             if missing := await self._prepare(host, pod):
-                await self._say_waiting(pod, missing)
+                await self._report.waiting(pod, missing)
                 return 1.0
             self._prepared.add(pod["metadata"]["uid"])
-        pod = await self._say_running(pod)
+        pod = await self._report.running(pod)
         instance = self._instances.get(instance_key) if instance_key else None
         if instance is None or (reference := machine.owner(pod, kinds.INSTANCE.kind)) is None:
             return None
@@ -160,20 +157,10 @@ class Agent:
         if phase == "Scheduled":
             await self._start(host, pod, instance)
         elif phase == "Running" and instance["metadata"]["uid"] not in await host.hypervisor.domains():
-            await self._say_ended(host, pod, instance["metadata"]["uid"])
-        elif phase == "Running" and pod["status"].get("reason") == AWAY:  # it answers again
-            await self._store.patch(kinds.POD, pod["metadata"]["name"], {"status": {"reason": None, "message": None}},
-                                    pod["metadata"]["namespace"], subresource="status")
+            await self._report.ended(pod, host.name, (await host.hypervisor.ended()).get(instance["metadata"]["uid"]))
+        elif phase == "Running":
+            await self._report.no_longer_away(pod)
         return None
-
-    async def _say_ended(self, host: Host, pod: Object, uid: str) -> None:
-        how = (await host.hypervisor.ended()).get(uid)
-        if how is None:
-            await self._finish(pod, "Failed", "DomainGone", f"the machine no longer runs on {host.name}")
-        elif how.failed:
-            await self._finish(pod, "Failed", "DomainFailed", f"{host.name}: {how.reason}")
-        else:
-            await self._finish(pod, "Succeeded", "Stopped", f"{host.name}: {how.reason}")
 
     async def _prepare(self, host: Host, pod: Object) -> str | None:
         """Everything that the pod's claims hold here is prepared; else what is missing."""
@@ -182,79 +169,21 @@ class Agent:
             if claim is None:
                 return f"claim {claim_name or name} does not exist yet"
             given = (claim.get("status") or {}).get("allocation")
-            results = ((given or {}).get("devices") or {}).get("results") or ()
-            wanted = {result["device"] for result in results if result["driver"] == host.driver and result["pool"] == host.name}
             if not given:
                 return f"claim {claim_name} has no devices"
             users = [user for user in claim["status"].get("reservedFor") or () if user.get("resource", "pods") == "pods"]
             if users and users[0]["uid"] != pod["metadata"]["uid"] and _instance_key(pod):
                 return f"claim {claim_name} is in use by pod/{users[0]['name']}: a machine's devices are its own"
+            results = (given.get("devices") or {}).get("results") or ()
             try:
-                held = await self._mark(host, claim["metadata"]["uid"], wanted)
+                if lacking := await self._holdings.prepare(host, claim, results):
+                    return f"{', '.join(sorted(lacking))}: not booked for claim {claim_name} on {host.name} yet"
+                await self._handover.prepare(host, claim, hold.ours(host, results))
             except AlreadyHeld as error:
                 return str(error)
-            await self._mark_pools(host, claim, results)
-            if lacking := wanted - held:
-                return f"{', '.join(sorted(lacking))}: not booked for claim {claim_name} on {host.name} yet"
-            ours = [result for result in results if result["device"] in wanted and (result["driver"], result["pool"]) == (
-                host.driver, host.name)]
-            try:
-                await self._handover.prepare(host, claim, ours)
             except Refused as error:
                 return error.message
         return None
-
-    async def _mark(self, host: Host, uid: str, wanted: set[str]) -> set[str]:
-        """The devices that a claim has prepared on this host, once all that are wanted are booked for it; until then those that
-        are booked. AlreadyHeld: another has one of them."""
-        page = await book.read(self._store, host.name)
-        bookings = page.of(uid)
-        names = {booking.device.device for booking in bookings}
-        for booking in page.bookings:
-            device = booking.device
-            if (device.driver, device.pool) == (host.driver, host.name) and device.device in wanted - names:
-                raise AlreadyHeld(device.short, by=str(booking.holder), since=booking.since)
-        if wanted <= names and any(booking.state != "prepared" for booking in bookings):
-            used = [host.device(name) for name in sorted(wanted & self._keeper.once[host.name])]
-            held = await book.mark(self._store, host.name, uid, "prepared", now=rfc3339(self._clock.now()), unclean=used)
-            names = {booking.device.device for booking in held}
-        return names
-
-    async def _mark_pools(self, host: Host, claim: Object, results: Iterable[Object]) -> None:
-        """What a claim has of pools that no host owns is prepared too, so that nobody gets it while it is used here. Where it
-        is not booked there is nothing to fence: that is for whoever drives it."""
-        for name in sorted({pool_page(one["driver"], one["pool"]) for one in results
-                            if (one["driver"], one["pool"]) != (host.driver, host.name)}):
-            mine = (await book.read(self._store, name)).of(claim["metadata"]["uid"])
-            if mine:
-                self._pooled.setdefault(key_of(claim), set()).add(name)
-            if any(booking.state != "prepared" for booking in mine):
-                await book.mark(self._store, name, claim["metadata"]["uid"], "prepared", now=rfc3339(self._clock.now()))
-
-    async def _say_waiting(self, pod: Object, why: str, reason: str = UNPREPARED) -> None:
-        """Why it does not run yet, or does not end, on the pod, once."""
-        if pod["status"].get("message") == why:
-            return
-        await self._store.patch(kinds.POD, pod["metadata"]["name"], {"status": {"reason": reason, "message": why}},
-                                pod["metadata"]["namespace"], subresource="status")
-        await self._events.warning(pod, reason, why)
-
-    async def _say_running(self, pod: Object) -> Object:
-        if pod["status"].get("phase") == "Running":
-            return pod
-        now = rfc3339(self._clock.now())
-        have = pod["status"].get("conditions") or []
-        for type_ in ("Initialized", "ContainersReady", "Ready"):
-            have = conditions.with_condition(have, Condition(type_, True), now)
-        containers = [{"name": container["name"], "ready": True, "started": True, "restartCount": 0, "imageID": "",
-                       "image": container.get("image", ""), "state": {"running": {"startedAt": now}}}
-                      for container in pod["spec"]["containers"]]
-        status = {"phase": "Running", "startTime": now, "conditions": have, "containerStatuses": containers,
-                  "reason": None, "message": None}
-        # At the revision that was read: whoever wrote conditions since does not lose them.
-        return await self._store.patch(kinds.POD, pod["metadata"]["name"], {
-            "metadata": {"resourceVersion": pod["metadata"]["resourceVersion"]}, "status": status,
-        }, pod["metadata"]["namespace"], subresource="status")
 
     async def _start(self, host: Host, pod: Object, instance: Object) -> None:
         if machine.unsettled_devices(instance, pod, self._claim):
@@ -265,16 +194,9 @@ class Agent:
             domain = self._build(instance, env, told.files, await host.hypervisor.abilities())
             await host.hypervisor.start(domain)
         except Refused as error:
-            await self._events.warning(instance, "SyncFailed", error.message)
-            await self._fail(pod, "SyncFailed", error.message)
-            return
-        meta, now = instance["metadata"], rfc3339(self._clock.now())
-        have = conditions.with_condition(instance["status"].get("conditions"), Condition("Ready", True), now)
-        await self._store.patch(kinds.INSTANCE, meta["name"], {
-            "metadata": {"resourceVersion": meta["resourceVersion"]},
-            "status": {"phase": "Running", "nodeName": host.name, "conditions": have},
-        }, meta["namespace"], subresource="status")
-        await self._events.normal(instance, "Started", "VirtualMachineInstance started.")
+            await self._report.not_started(pod, instance, error.message)
+        else:
+            await self._report.started(instance, host.name)
 
     async def _published(self, host: Host, pod: Object) -> dict[str, str]:
         """What the pod got by the names of resources, as the drivers of this host publish it."""
@@ -298,7 +220,7 @@ class Agent:
         for _, claim_name in machine.claim_names(pod):
             place = (pod["metadata"]["namespace"], claim_name or "")
             if place not in others:
-                await self._release(host, *place)
+                await self._holdings.release(host, *place)
         if pod["metadata"].get("deletionTimestamp"):
             try:
                 await self._store.delete(kinds.POD, pod["metadata"]["name"], pod["metadata"]["namespace"],
@@ -306,20 +228,6 @@ class Agent:
             except NotFound:
                 pass
         return None
-
-    async def _release(self, host: Host, namespace: str, claim_name: str) -> None:
-        for name in [host.name, *sorted({*self._pooled.pop(f"{namespace}/{claim_name}", ()), *self._pool_pages()})]:
-            page = await book.read(self._store, name)
-            for uid in {booking.holder.uid for booking in page.bookings if booking.state == "prepared" and (
-                    booking.holder.kind, booking.holder.namespace, booking.holder.name) == (
-                    kinds.RESOURCE_CLAIM.kind, namespace, claim_name) and booking.node in ("", host.name)}:
-                if name == host.name:
-                    await self._handover.release(host, uid)
-                else:
-                    await book.mark(self._store, name, uid, "released")
-
-    def _pool_pages(self) -> list[str]:
-        return [page["metadata"]["name"] for page in self._pages.by("pools", "")]
 
     async def _sweep(self, host: Host) -> None:
         """What runs or is prepared here for a pod that is no longer there: it went while we were not looking."""
@@ -332,12 +240,7 @@ class Agent:
                 await host.hypervisor.stop(uid)
         for uid in (await host.hypervisor.ended()).keys() - alive:
             await host.hypervisor.stop(uid)
-        used = self._claims_in_use(pods)
-        pages = [await book.read(self._store, host.name), *map(Page, self._pages.by("pools", ""))]
-        for booking in [booking for page in pages for booking in page.bookings if booking.node in ("", host.name)]:
-            place = (booking.holder.namespace, booking.holder.name)
-            if booking.holder.kind == kinds.RESOURCE_CLAIM.kind and booking.state == "prepared" and place not in used:
-                await self._release(host, *place)
+        await self._holdings.release_all_but(host, self._claims_in_use(pods))
         await self._handover.leftovers(host)
 
     def _claim(self, namespace: str, name: str) -> Object | None:
@@ -348,14 +251,6 @@ class Agent:
 
     def _claims_in_use(self, pods: Iterable[Object]) -> set[tuple[str, str]]:
         return {(pod["metadata"]["namespace"], name) for pod in pods for _, name in machine.claim_names(pod) if name}
-
-    async def _fail(self, pod: Object, reason: str, message: str) -> None:
-        await self._finish(pod, "Failed", reason, message)
-
-    async def _finish(self, pod: Object, phase: str, reason: str, message: str) -> None:
-        change = {"status": {"phase": phase, "reason": reason, "message": message}}
-        await self._store.patch(kinds.POD, pod["metadata"]["name"], change, pod["metadata"]["namespace"], subresource="status")
-        await (self._events.warning if phase == "Failed" else self._events.normal)(pod, reason, message)
 
 
 def _instance_key(pod: Object) -> str | None:
