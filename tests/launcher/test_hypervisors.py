@@ -11,12 +11,13 @@ import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
-from outfitter.api.hypervisor import Domain, Hypervisor
+from outfitter.api.hypervisor import BY_USER, Domain, Hypervisor
 from outfitter.api.kinds import Object
 from outfitter.errors import HypervisorAway, Refused
 from outfitter.launcher import connection, domain
@@ -55,8 +56,16 @@ class Lab(Protocol):
         """Its guest shuts down of itself."""
         ...
 
+    def freeze(self, hypervisor: Hypervisor, uid: str) -> None:
+        """Somebody else pauses it."""
+        ...
+
     async def up(self, hypervisor: Hypervisor, made: Domain) -> None:
         """Start it and wait for its guest."""
+        ...
+
+    async def begins_anew(self, hypervisor: Hypervisor, times: int) -> None:
+        """Wait until its guest has begun so many times."""
         ...
 
 
@@ -82,8 +91,16 @@ class Played:
         assert isinstance(hypervisor, Simulated)
         hypervisor.play_end(uid, "the guest shut down", failed=False)
 
+    def freeze(self, hypervisor: Hypervisor, uid: str) -> None:
+        assert isinstance(hypervisor, Simulated)
+        hypervisor.play_pause(uid, BY_USER)
+
     async def up(self, hypervisor: Hypervisor, made: Domain) -> None:
         await hypervisor.start(made)
+
+    async def begins_anew(self, hypervisor: Hypervisor, times: int) -> None:
+        assert isinstance(hypervisor, Simulated)
+        assert len(hypervisor.pressed) + 1 == times
 
 
 class Real:
@@ -105,11 +122,19 @@ class Real:
         conn.lookupByName("here_blue").shutdown()  # as the button on a machine: the guest does the rest
         conn.close()
 
+    def freeze(self, hypervisor: Hypervisor, uid: str) -> None:
+        conn = connection.library().open(self.uri)
+        conn.lookupByName("here_blue").suspend()
+        conn.close()
+
     async def up(self, hypervisor: Hypervisor, made: Domain) -> None:
         log = self.root / f"{made.name.removeprefix('here_')}.log"
         log.unlink(missing_ok=True)
         await hypervisor.start(made)
         await until(lambda: log.exists() and "U" in log.read_text(), "the guest is up")
+
+    async def begins_anew(self, hypervisor: Hypervisor, times: int) -> None:
+        await until(lambda: (self.root / "blue.log").read_text().count("U") == times, f"the guest is up for the {times}. time")
 
 
 @pytest.fixture(scope="module")
@@ -276,6 +301,94 @@ async def test_a_machine_outlives_its_owner_and_is_adopted(lab: Lab) -> None:
     assert list(await second.domains()) == [UID], "what runs is not started again"
     assert await second.stop(UID) is None
     await second.close()
+
+
+async def test_a_machine_is_paused_and_goes_on(lab: Lab) -> None:
+    hypervisor = lab.hypervisor()
+    await lab.up(hypervisor, lab.machine())
+    news = News(hypervisor)
+    for _ in range(2):  # a second time is no harm
+        await hypervisor.pause(UID)
+        assert (await hypervisor.domains())[UID].paused == BY_USER
+    await news.of(UID)
+    await hypervisor.start(lab.machine())
+    assert (await hypervisor.domains())[UID].paused == BY_USER, "to start what is there changes nothing"
+    for _ in range(2):
+        await hypervisor.unpause(UID)
+        assert (await hypervisor.domains())[UID].paused is None
+    await news.of(UID)
+    await hypervisor.close()
+
+
+async def test_a_machine_that_is_paused_is_adopted_so(lab: Lab) -> None:
+    first = lab.hypervisor()
+    await first.start(lab.machine())
+    await first.pause(UID)
+    await first.close()
+    second = lab.hypervisor()
+    assert (await second.domains())[UID].paused == BY_USER
+    await second.unpause(UID)
+    await second.close()
+    third = lab.hypervisor()
+    assert (await third.domains())[UID].paused is None
+    await third.close()
+
+
+async def test_a_machine_starts_paused(lab: Lab) -> None:
+    hypervisor = lab.hypervisor()
+    await hypervisor.start(replace(lab.machine(), paused=BY_USER))
+    assert (await hypervisor.domains())[UID].paused == BY_USER
+    await hypervisor.stop(UID)
+    await hypervisor.start(lab.machine())
+    assert (await hypervisor.domains())[UID].paused is None, "the next one of that name does not"
+    await hypervisor.close()
+    again = lab.hypervisor()
+    assert (await again.domains())[UID].paused is None
+    await again.close()
+
+
+async def test_a_machine_that_somebody_else_paused_is_told(lab: Lab) -> None:
+    hypervisor = lab.hypervisor()
+    await hypervisor.start(lab.machine())
+    assert (await hypervisor.domains())[UID].paused is None
+    news = News(hypervisor)
+    lab.freeze(hypervisor, UID)
+    await news.of(UID)
+    assert (await hypervisor.domains())[UID].paused == BY_USER
+    await hypervisor.close()
+
+
+async def test_a_machine_that_is_paused_cannot_hear_the_power_button_and_is_forced_at_once(lab: Lab) -> None:
+    hypervisor = lab.hypervisor()
+    await lab.up(hypervisor, lab.machine(deaf=True))
+    await hypervisor.pause(UID)
+    assert await hypervisor.stop(UID, 30.0) is None
+    assert (await hypervisor.domains(), await hypervisor.ended()) == ({}, {})
+    await lab.up(hypervisor, lab.machine(deaf=True))
+    assert await hypervisor.stop(UID, 30.0) is not None
+    await hypervisor.pause(UID)
+    assert await hypervisor.stop(UID, 30.0) is None, "nor one that is paused while it should shut down"
+    await hypervisor.close()
+
+
+async def test_a_machine_begins_anew(lab: Lab) -> None:
+    hypervisor = lab.hypervisor()
+    await lab.up(hypervisor, lab.machine())
+    await hypervisor.reset(UID)
+    await lab.begins_anew(hypervisor, 2)
+    await hypervisor.reboot(UID)
+    await lab.begins_anew(hypervisor, 3)
+    assert list(await hypervisor.domains()) == [UID]
+    assert not await hypervisor.ended()
+    await hypervisor.close()
+
+
+async def test_what_does_not_run_has_no_buttons(lab: Lab) -> None:
+    hypervisor = lab.hypervisor()
+    for press in (hypervisor.pause, hypervisor.unpause, hypervisor.reset, hypervisor.reboot):
+        with pytest.raises(Refused, match=f"the machine of instance {UID} does not run"):
+            await press(UID)
+    await hypervisor.close()
 
 
 @pytest.mark.libvirt

@@ -10,6 +10,18 @@ from outfitter.api.kinds import Object
 
 
 @dataclass(frozen=True, slots=True)
+class Paused:
+    """Why the processors of a machine stand still, in KubeVirt's words where it has some."""
+
+    reason: str
+    message: str  # a sentence for its owner
+
+
+BY_USER = Paused("PausedByUser", "VMI was paused by user")
+IO_ERROR = Paused("PausedIOError", "VMI was paused, low-level IO error detected")
+
+
+@dataclass(frozen=True, slots=True)
 class Domain:
     """A running machine."""
 
@@ -20,6 +32,7 @@ class Domain:
     foreign: bool = False  # somebody else started it: we leave it alone, and its devices to it
     guest_metadata: str = field(default="", compare=False)  # meta_data.json for the config drive: what tagged devices are
     left_out: tuple[str, ...] = field(default=(), compare=False)  # what the spec has and a simulated machine does without
+    paused: Paused | None = field(default=None, compare=False)  # its processors stand still; to be started: they shall
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +68,35 @@ class Hypervisor(Protocol):
         ...
 
     async def start(self, domain: Domain) -> None:
-        """Refused: it cannot run, and why."""
+        """With its processors standing still if it says `paused`. One that runs already stays as it is. Refused: it cannot
+        run, and why."""
+        ...
+
+    async def pause(self, uid: str) -> None:
+        """Its processors stand still, and nothing of it is lost. Refused: they cannot, and why."""
+        ...
+
+    async def unpause(self, uid: str) -> None:
+        """Whoever paused it. Refused: it cannot go on, and why."""
+        ...
+
+    async def reset(self, uid: str) -> None:
+        """The reset button: its guest is not asked, and begins anew. Refused: it cannot, and why."""
+        ...
+
+    async def reboot(self, uid: str) -> None:
+        """Its guest is asked to shut down, and the machine begins anew when it did. Refused: it cannot be asked, and why."""
         ...
 
     async def stop(self, uid: str, grace: float = 0.0) -> float | None:
         """End a machine of ours and put it away. With a grace period in seconds its guest is asked to shut down, and it is
-        forced only when the period is over, counted from the first call. None: it is gone. A number: call again when it
-        ended, or after so many seconds."""
+        forced only when the period is over, counted from the first call; one that is paused cannot hear it, and is forced at
+        once. None: it is gone. A number: call again when it ended, or after so many seconds."""
         ...
 
     def on_change(self, callback: Callable[[str], None]) -> None:
-        """`callback` gets the uid of a machine that started, ended or changed, and "" when all may have, in the event loop."""
+        """`callback` gets the uid of a machine that started, ended, was paused or changed, and "" when all may have, in the
+        event loop."""
         ...
 
     async def close(self) -> None:

@@ -11,10 +11,11 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from outfitter.api.hypervisor import Domain, Ended
+from outfitter.api.hypervisor import BY_USER, IO_ERROR, Domain, Ended, Paused
 from outfitter.errors import HypervisorAway, Refused
 from outfitter.launcher import capability
 from outfitter.launcher import domain as domains
@@ -36,6 +37,17 @@ ENDS: Mapping[int, tuple[bool, str]] = {
     8: (True, "libvirt ended the machine when it was started again, because it could not go on with it (libvirt: daemon)"),
 }
 UNKNOWN = (True, "the machine ended while libvirt was not running or the host was restarted (libvirt: unknown)")
+
+# Why libvirt says that a domain is paused (virDomainPausedReason). Those that are not here are moments of something else, which
+# ends by itself: a start, a snapshot, the end of a guest that shut down.
+PAUSES: Mapping[int, Paused] = {
+    0: Paused("Paused", "VMI was paused, and libvirt does not say why"),
+    1: BY_USER,
+    5: IO_ERROR,
+    6: Paused("PausedByWatchdog", "VMI was paused by its watchdog"),
+    7: Paused("PausedFromSnapshot", "VMI was set back to a snapshot in which it was paused"),
+    10: Paused("PausedCrashed", "VMI was paused because its guest crashed"),
+}
 
 
 def library() -> Any:
@@ -131,13 +143,20 @@ class Connection:
         """What runs: ours and everybody else's."""
         found = {}
         with self._errors("cannot list its domains"):
+            still = {dom.UUIDString() for dom in self._conn.listAllDomains(self._lib.VIR_CONNECT_LIST_DOMAINS_PAUSED)}
             for dom in self._conn.listAllDomains(self._lib.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
                 with self._gone():
                     domain = domains.read(dom.XMLDesc(0))
+                    if dom.UUIDString() in still:
+                        domain = replace(domain, paused=self._paused(dom))
                     found[domain.uid] = domain
                     if not domain.foreign:
                         self._uids[dom.UUIDString()] = domain.uid
         return found
+
+    def _paused(self, dom: Any) -> Paused | None:
+        state, reason = dom.state()
+        return PAUSES.get(reason) if state == self._lib.VIR_DOMAIN_PAUSED else None
 
     def ended(self) -> dict[str, Ended]:
         """Ours that are defined and do not run."""
@@ -206,17 +225,43 @@ class Connection:
             made = self._conn.defineXMLFlags(domain.xml, self._lib.VIR_DOMAIN_DEFINE_VALIDATE)
             self._uids[made.UUIDString()] = domain.uid
             try:
-                made.create()
+                made.createWithFlags(self._lib.VIR_DOMAIN_START_PAUSED if domain.paused is not None else 0)
             except self._lib.libvirtError:
                 with suppress(self._lib.libvirtError):
                     self._undefine(made)
                 raise
 
+    def pause(self, uid: str) -> None:
+        with self._errors(f"cannot pause {uid}"):
+            dom = self._running(uid)
+            if self._paused(dom) is None:
+                dom.suspend()
+
+    def unpause(self, uid: str) -> None:
+        with self._errors(f"cannot unpause {uid}"):
+            dom = self._running(uid)
+            if self._paused(dom) is not None:
+                dom.resume()
+
+    def reset(self, uid: str) -> None:
+        with self._errors(f"cannot reset {uid}"):
+            self._running(uid).reset(0)
+
+    def reboot(self, uid: str) -> None:
+        with self._errors(f"cannot reboot {uid}"):
+            self._running(uid).reboot(self._lib.VIR_DOMAIN_REBOOT_ACPI_POWER_BTN)
+
+    def _running(self, uid: str) -> Any:
+        dom = self._find(uid)
+        if dom is None or not dom.isActive():
+            raise Refused(f"the machine of instance {uid} does not run at {self.uri}")
+        return dom
+
     def ask(self, uid: str) -> bool:
-        """Press the power button. Whether it still runs."""
+        """Press the power button. Whether it still runs and may hear it: one that is paused does not."""
         with self._errors(f"cannot shut {uid} down"):
             dom = self._find(uid)
-            if dom is None or not dom.isActive():
+            if dom is None or not dom.isActive() or self._paused(dom) is not None:
                 return False
             try:
                 dom.shutdownFlags(self._lib.VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN)

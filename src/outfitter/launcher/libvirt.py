@@ -82,6 +82,24 @@ class Libvirt:
         finally:
             self._changes += 1
 
+    async def pause(self, uid: str) -> None:
+        await self._press(Connection.pause, uid)
+
+    async def unpause(self, uid: str) -> None:
+        await self._press(Connection.unpause, uid)
+
+    async def reset(self, uid: str) -> None:
+        await self._press(Connection.reset, uid)
+
+    async def reboot(self, uid: str) -> None:
+        await self._press(Connection.reboot, uid)
+
+    async def _press(self, method: Callable[[Connection, str], None], uid: str) -> None:
+        try:
+            await self._call(method, uid)
+        finally:
+            self._changes += 1
+
     async def stop(self, uid: str, grace: float = 0.0) -> float | None:
         if grace > 0 and await self._call(Connection.ask, uid):
             left = self._asked.setdefault(uid, self._monotonic()) + grace - self._monotonic()

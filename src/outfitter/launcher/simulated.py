@@ -6,9 +6,11 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from outfitter.api.hypervisor import Abilities, Domain, Ended
+from outfitter.api.hypervisor import BY_USER, Abilities, Domain, Ended, Paused
+from outfitter.errors import Refused
 from outfitter.launcher import domain as domains
 
 log = logging.getLogger(__name__)
@@ -18,7 +20,8 @@ PHASES = {"Failed": True, "Succeeded": False}  # the first line of a file that s
 
 class Simulated:
     """One host's machines. With a folder, every running domain is a file "uid_namespace_name.xml" in it (as much of the name as
-    a file's name has room for; the whole of it is in the XML), and one that ended by itself has ".ended" behind that."""
+    a file's name has room for; the whole of it is in the XML). One that ended by itself has a file with ".ended" behind that, and
+    one that is paused a file with ".paused", which says why."""
 
     def __init__(self, folder: Path | None = None, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._folder, self._monotonic = folder, monotonic
@@ -27,9 +30,13 @@ class Simulated:
         self._asked: dict[str, float] = {}  # when a guest was asked to shut down
         self._callbacks: list[Callable[[str], None]] = []
         self.deaf: set[str] = set()  # guests that do not listen when they are asked to shut down
+        self.pressed: list[tuple[str, str]] = []  # which buttons were pressed on which machines, since this process was
         if folder is not None and folder.is_dir():
             for draft in folder.glob("*.new"):  # left by a crash: that machine did not start
                 draft.unlink()
+            for mark in folder.glob("*.paused"):  # likewise: it is written before the machine is, and goes after it
+                if not mark.with_suffix("").exists():
+                    mark.unlink()
             for path in sorted(folder.glob("*.xml")):
                 self._adopt(path)
 
@@ -43,7 +50,7 @@ class Simulated:
         try:
             phase, _, reason = path.with_suffix(".xml.ended").read_text().partition("\n")
         except FileNotFoundError:
-            self._domains[uid] = domain
+            self._domains[uid] = replace(domain, paused=_paused(path))
         else:
             self._ended[uid] = domain, Ended(domain.name, PHASES.get(phase, True), reason)
 
@@ -63,12 +70,25 @@ class Simulated:
             self._put_away(domain.uid)
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
+            self._mark(domain)
             self._write(self._path(domain), domain.xml)
         self._domains[domain.uid] = domain
         self._tell(domain.uid)
 
+    async def pause(self, uid: str) -> None:
+        self.play_pause(uid, BY_USER)
+
+    async def unpause(self, uid: str) -> None:
+        self.play_pause(uid, None)
+
+    async def reset(self, uid: str) -> None:
+        self._pressed(uid, "reset")
+
+    async def reboot(self, uid: str) -> None:
+        self._pressed(uid, "reboot")
+
     async def stop(self, uid: str, grace: float = 0.0) -> float | None:
-        if uid in self._domains and grace > 0 and uid in self.deaf:
+        if uid in self._domains and grace > 0 and uid in self.deaf and not self._domains[uid].paused:
             left = self._asked.setdefault(uid, self._monotonic()) + grace - self._monotonic()
             if left > 0:
                 return left
@@ -87,19 +107,46 @@ class Simulated:
         self._ended[uid] = domain, Ended(domain.name, failed, reason)
         self._tell(uid)
 
+    def play_pause(self, uid: str, why: Paused | None) -> None:
+        """Its processors stand still, or go on with None, whoever did that."""
+        domain = self._running(uid)
+        if domain.paused == why:
+            return
+        self._domains[uid] = replace(domain, paused=why)
+        if self._folder is not None:
+            self._mark(self._domains[uid])
+        self._tell(uid)
+
     def on_change(self, callback: Callable[[str], None]) -> None:
         self._callbacks.append(callback)
 
     async def close(self) -> None:
         pass
 
+    def _running(self, uid: str) -> Domain:
+        if uid not in self._domains:
+            raise Refused(f"the machine of instance {uid} does not run here")
+        return self._domains[uid]
+
+    def _pressed(self, uid: str, button: str) -> None:
+        self._running(uid)
+        self.pressed.append((uid, button))
+
+    def _mark(self, domain: Domain) -> None:
+        mark = self._path(domain).with_suffix(".xml.paused")
+        if domain.paused is not None:
+            self._write(mark, f"{domain.paused.reason}\n{domain.paused.message}")
+        else:
+            mark.unlink(missing_ok=True)
+
     def _put_away(self, uid: str) -> None:
-        """Nothing is left of it. The mark of its end goes last: a crash in between must not make it run again."""
+        """Nothing is left of it. The marks go last: a crash in between must not make it run again."""
         domain = self._domains.pop(uid, None) or self._ended.pop(uid, (None, None))[0]
         self._asked.pop(uid, None)
         if domain is not None and self._folder is not None:
             self._path(domain).unlink(missing_ok=True)
-            self._path(domain).with_suffix(".xml.ended").unlink(missing_ok=True)
+            for mark in (".xml.ended", ".xml.paused"):
+                self._path(domain).with_suffix(mark).unlink(missing_ok=True)
 
     def _write(self, path: Path, text: str) -> None:
         draft = path.with_suffix(".new")
@@ -113,3 +160,12 @@ class Simulated:
     def _path(self, domain: Domain) -> Path:
         assert self._folder is not None
         return self._folder / f"{domain.uid}_{domain.name[:ROOM]}.xml"
+
+
+def _paused(path: Path) -> Paused | None:
+    """Whether the machine of a file is paused."""
+    try:
+        reason, _, message = path.with_suffix(".xml.paused").read_text().partition("\n")
+    except FileNotFoundError:
+        return None
+    return Paused(reason, message)
