@@ -48,8 +48,9 @@ def compare(expect: Mapping[str, Any], instance: Object, writes: int, events: li
         shown = _spelled(have) if _names_besides(wanted) else _without_besides(_spelled(have))
         if (shown or None) != (wanted or None):
             wrong.append(f"deviceStatus: expected {json.dumps(wanted)}, it is {json.dumps(shown)}")
-    if "deviceStatusNotContains" in expect and str(expect["deviceStatusNotContains"]) in json.dumps(have):
-        wrong.append(f"deviceStatus contains {expect['deviceStatusNotContains']}: {json.dumps(have)}")
+    unwanted = expect.get("deviceStatusNotContains", [])
+    wrong += [f"deviceStatus contains {each}: {json.dumps(have)}" for each in (
+        unwanted if isinstance(unwanted, list) else [unwanted]) if str(each) in json.dumps(have)]
     if "ready" in expect and expect["ready"] != (missing := machine.missing_devices(instance) == []):
         wrong.append(f"ready: {expect['ready']} was expected, it is {missing}; conditions: {_said(status)}")
     if "patchesAtMost" in expect and writes > expect["patchesAtMost"]:

@@ -26,7 +26,7 @@ from outfitter.store.memory import OpenRules
 from outfitter.store.names import Names
 
 ADMIN = auth.User("cases", (auth.MASTERS,))
-OWNERS = ("VirtualMachine", "VirtualMachineInstance")  # made first: others carry their uid
+OWNERS = ("VirtualMachine", "VirtualMachineInstance")  # made first, then pods: others carry their uid
 HOLD = "outfitter.dev/cases"  # keeps an object that is being deleted from going
 # Gates known to the cases, with whether KubeVirt 1.9 has them on: one that a case does not name is off, but for `gateDefaults`.
 GATES = {"HostDevices": False, "GPUsWithDRA": True, "HostDevicesWithDRA": True, "NetworkDevicesWithDRA": False,
@@ -115,6 +115,7 @@ class World:
         self.clock, self._names = ManualClock(), Names(random.Random(1))
         self._uids: dict[str, str] = {}  # as the case writes it -> as the server gave it
         self._placed: dict[tuple[str, str, str], str] = {}  # namespace, kind, name -> the uid that the server gave
+        self._with_uid: set[tuple[str, str, str]] = set()  # those of which the case says a uid
         self.notes: list[str] = []  # what could not be told to the product
 
     @contextlib.asynccontextmanager
@@ -130,7 +131,7 @@ class World:
         for namespace in sorted({obj["metadata"]["namespace"] for obj in given if obj["metadata"].get("namespace")}):
             await self._put(product, api, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
         age = ""
-        for obj in sorted(given, key=lambda obj: (obj["kind"] not in OWNERS, _created(obj))):
+        for obj in sorted(given, key=lambda obj: (obj["kind"] not in OWNERS, obj["kind"] != "Pod", _created(obj))):
             if age and _created(obj) > age:
                 self.clock.advance(1)  # the server gives the time: what a case calls younger becomes younger
             age = _created(obj) or age
@@ -142,6 +143,10 @@ class World:
             owner = (obj["metadata"].get("namespace", ""), reference["kind"], reference["name"])
             if owner in self._placed and reference.get("uid"):
                 self._uids[reference["uid"]] = self._placed[owner]
+        for user in (obj.get("status") or {}).get("reservedFor") or ():  # of a claim: pods that the case gives no uid
+            pod = (obj["metadata"].get("namespace", ""), "Pod", user.get("name", ""))
+            if user.get("resource") == "pods" and user.get("uid") and pod in self._placed and pod not in self._with_uid:
+                self._uids.setdefault(user["uid"], self._placed[pod])
         mapped: Object = _replaced(copy.deepcopy(obj), self._uids)
         return mapped
 
@@ -163,6 +168,7 @@ class World:
         self._placed[place] = answer.body["metadata"]["uid"]
         if meta.get("uid"):
             self._uids[meta["uid"]] = self._placed[place]
+            self._with_uid.add(place)
         if status and kind_of(obj).has_status:
             answer = await api.set_status(obj)
             if not answer.ok:

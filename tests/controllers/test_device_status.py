@@ -55,10 +55,10 @@ class Desk:
         name = pod_name(await self.store.get(kinds.INSTANCE, "blue", "default"))
         await self.store.patch(kinds.POD, name, {"spec": {"nodeName": "far"}}, "default")
 
-    async def publish(self, generation: int, devices: dict[str, Object], count: int = 1) -> None:
+    async def publish(self, generation: int, devices: dict[str, Object], count: int = 1, **more: object) -> None:
         await self.store.create(kinds.RESOURCE_SLICE, {"metadata": {"name": f"far-{generation}"}, "spec": {
             "driver": DRIVER, "nodeName": "far", "pool": {"name": "far", "generation": generation, "resourceSliceCount": count},
-            "devices": [{"name": name, "attributes": attributes} for name, attributes in devices.items()]}})
+            "devices": [{"name": name, "attributes": attributes} for name, attributes in devices.items()], **more}})
 
 
 @contextlib.asynccontextmanager
@@ -120,6 +120,23 @@ async def test_an_incomplete_pool_and_a_device_without_address_are_said() -> Non
         [entry] = (await here.machine())["status"]["deviceStatus"]["hostDeviceStatuses"]
         assert entry["deviceResourceClaimStatus"]["attributes"] == {
             "pciAddress": "0000:65:00.0", "mdevUUID": "5f7fd9a8-6a3f-4f6c-8ee8-1d2b3c4d5e6f"}
+
+
+async def test_a_host_that_gets_the_label_of_a_slice_reaches_its_devices() -> None:
+    async with desk() as here:
+        await here.create()
+        await here.claim()
+        await here.allocate("gpu-0")
+        await here.settle()
+        await here.bind()
+        await here.store.create(kinds.NODE, {"metadata": {"name": "far", "labels": {"rack": "r2"}}})
+        await here.publish(1, {"gpu-0": address("0000:65:00.0")}, nodeName=None, nodeSelector={"nodeSelectorTerms": [
+            {"matchExpressions": [{"key": "rack", "operator": "In", "values": ["r1"]}]}]})
+        found = conditions.find(await here.machine(), "DevicesReady")
+        assert found is not None
+        assert found["message"] == f"nic0: {DRIVER} has not published device gpu-0 of pool far for far"
+        await here.store.patch(kinds.NODE, "far", {"metadata": {"labels": {"rack": "r1"}}})
+        assert addresses(await here.machine()) == ["0000:65:00.0"]
 
 
 async def test_a_pod_that_nobody_schedules_is_explained_after_a_while() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 DRIVER = "pci.outfitter.dev"  # who publishes what we scan
 PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
@@ -14,6 +14,7 @@ PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
 ADDRESS_NAMES = (PCI_BUS_ID, "pciBusID", "pciAddress")
 NUMA_NODE = "resource.kubernetes.io/numaNode"
 MDEV_NAMES = ("resource.kubernetes.io/mdevUUID", "mdevUUID", "resource.kubernetes.io/mDevUUID", "mDevUUID")
+_Slice = TypeVar("_Slice", bound=Mapping[str, Any])
 _MEMBERS = re.compile(r"members([2-9]|[1-9][0-9]+)?")
 
 
@@ -65,18 +66,20 @@ def newest_pools(slices: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], l
     """Slices by driver and pool, of the newest generation only, and only pools all of whose slices are there."""
     pools: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for entry in slices:
-        spec = entry["spec"]
-        name = (spec["driver"], spec["pool"]["name"])
-        have = pools.setdefault(name, [])
-        if have and _generation(have[0]) < _generation(entry):
-            have.clear()
-        if not have or _generation(have[0]) == _generation(entry):
-            have.append(entry)
-    return {
-        name: sorted(have, key=lambda entry: str(entry["metadata"]["name"]))
-        for name, have in pools.items()
-        if len(have) == (have[0]["spec"]["pool"].get("resourceSliceCount") or 1)
-    }
+        pools.setdefault((entry["spec"]["driver"], entry["spec"]["pool"]["name"]), []).append(entry)
+    found = {name: newest(have) for name, have in pools.items()}
+    return {name: have for name, have in found.items() if len(have) == (have[0]["spec"]["pool"].get("resourceSliceCount") or 1)}
+
+
+def newest(slices: Iterable[_Slice]) -> list[_Slice]:
+    """Of the slices of one pool those of its newest generation, in the order of their names; not necessarily all of them."""
+    out: list[_Slice] = []
+    for entry in slices:
+        if out and _generation(out[0]) < _generation(entry):
+            out.clear()
+        if not out or _generation(out[0]) == _generation(entry):
+            out.append(entry)
+    return sorted(out, key=lambda entry: str(entry["metadata"]["name"]))
 
 
 def _generation(entry: Mapping[str, Any]) -> int:

@@ -5,24 +5,25 @@ one patch. A machine that waits costs one more: the claims it waits for, and the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from outfitter.api import conditions, kinds, machine, settings
 from outfitter.api.conditions import Condition
-from outfitter.api.device import ADDRESS_NAMES, MDEV_NAMES, members, newest_pools, numa_node, text_attribute
+from outfitter.api.device import ADDRESS_NAMES, MDEV_NAMES, members, numa_node, text_attribute
 from outfitter.api.kinds import Object
 from outfitter.controllers import needs
 from outfitter.controllers.instances import LauncherPods, instance_of
 from outfitter.controllers.loop import Context, enqueue_on_change
+from outfitter.controllers.published import Published
 from outfitter.store.informer import split_key
 from outfitter.store.queue import Queue
 
 READY = "DevicesReady"
 PATIENCE = timedelta(seconds=2)  # until a pod that no scheduler speaks of, or that waits for a gate, is spoken of here
-Pools = Callable[[str, str], Sequence[Mapping[str, Any]]]  # driver, pool -> the slices of its newest complete generation
+Find = Callable[[Mapping[str, Any], str | None], Mapping[str, Any] | str]  # a result, a host -> the device, or why not
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +44,16 @@ class DeviceStatus:
         self._instances = context.informer(kinds.INSTANCE)
         self._pods = context.informer(kinds.POD)
         self._claims = context.informer(kinds.RESOURCE_CLAIM)
-        self._slices = context.informer(kinds.RESOURCE_SLICE)
+        self._published = Published(context)
         self._kubevirts = context.informer(kinds.KUBEVIRT)
         self._launchers = LauncherPods(self._pods)
         self._pods.add_index("claim", machine.claim_keys)
-        self._slices.add_index("pool", lambda part: [_pool(part["spec"]["driver"], part["spec"]["pool"]["name"])])
         enqueue_on_change(self._instances, self.queue)
         enqueue_on_change(self._pods, self.queue, instance_of)
         enqueue_on_change(self._claims, self.queue, self._of_claim)
-        enqueue_on_change(self._slices, self.queue, self._waiting)
+        enqueue_on_change(self._published.slices, self.queue, self._waiting)
         enqueue_on_change(self._kubevirts, self.queue, self._waiting)
+        self._published.nodes.on_change(self._labelled)
 
     def _of_claim(self, claim: Object) -> list[str]:
         key = f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
@@ -62,6 +63,12 @@ class DeviceStatus:
         """A slice or a gate can only matter to machines that still wait for it."""
         return [f"{instance['metadata']['namespace']}/{instance['metadata']['name']}" for instance in self._instances.items()
                 if conditions.find(instance, READY) is not None and not conditions.is_true(instance, READY)]
+
+    def _labelled(self, old: Object | None, new: Object | None) -> None:
+        """A host can reach other devices once it has other labels; the rest of its news, and there is much, does not matter."""
+        if new is not None and (old is None or old["metadata"].get("labels") != new["metadata"].get("labels")):
+            for key in self._waiting(new):
+                self.queue.add(key)
 
     async def reconcile(self, key: str) -> float | None:
         namespace, _ = split_key(key)
@@ -83,7 +90,7 @@ class DeviceStatus:
             instance = {**instance, "status": {**status, "flavor": record}}
         open_ = settings.of(settings.chosen(self._kubevirts.items())).gates
         closed = [list_ for list_, gate in needs.GATES.items() if not open_.open(gate)]
-        found = find_devices(instance, pod, self._claim, self._pools, closed)
+        found = find_devices(instance, pod, self._claim, self._published.find, closed)
         waits = not pod["spec"].get("nodeName")
         if waits and found.unnamed and conditions.find(pod, "PodScheduled") is not None:
             return None  # it says there what it waits for
@@ -109,12 +116,9 @@ class DeviceStatus:
     def _claim(self, namespace: str, name: str) -> Object | None:
         return self._claims.get(f"{namespace}/{name}")
 
-    def _pools(self, driver: str, pool: str) -> Sequence[Mapping[str, Any]]:
-        return newest_pools(self._slices.by("pool", _pool(driver, pool))).get((driver, pool), ())
-
 
 def find_devices(
-    instance: Object, pod: Object, claims: machine.Claims, pools: Pools, closed: Collection[machine.List] = (),
+    instance: Object, pod: Object, claims: machine.Claims, find: Find, closed: Collection[machine.List] = (),
 ) -> Found:
     """The device status of an instance in its pod. Lists whose gate is closed keep what they have and get nothing new. Pure but
     for the look-ups handed in."""
@@ -138,7 +142,7 @@ def find_devices(
             unnamed = True
             missing.append(f"{ref.name}: claim {ref.claim} has not been made yet")
             continue
-        entries, why = _entries(ref, claim_name, pod, claims, pools, nodes=nodes)
+        entries, why = _entries(ref, claim_name, pod, claims, find, nodes=nodes)
         if why:
             missing.append(f"{ref.name}: {why}")
         out.setdefault(machine.STATUS_LISTS[ref.list], []).extend(entries)
@@ -146,7 +150,7 @@ def find_devices(
 
 
 def _entries(
-    ref: machine.DeviceRef, claim_name: str, pod: Object, claims: machine.Claims, pools: Pools, *, nodes: bool
+    ref: machine.DeviceRef, claim_name: str, pod: Object, claims: machine.Claims, find: Find, *, nodes: bool
 ) -> tuple[list[Object], str]:
     """One status entry for each device that answers a reference, as far as it is known, and what is missing."""
     blank = [{"name": ref.name, "deviceResourceClaimStatus": {"resourceClaimName": claim_name}}]
@@ -160,36 +164,28 @@ def _entries(
         return blank, f"claim {claim_name} is being deleted"
     if not status.get("allocation"):
         return blank, f"claim {claim_name} has no devices yet"
-    if users and not ours and not pod["spec"].get("nodeName"):  # what others have is not shown as this machine's
+    if not ours and (users or not pod["spec"].get("nodeName")):  # what others have, or may get, is not shown as this machine's
         return blank, f"claim {claim_name} is not given to it yet"
+    if not ref.request:
+        return blank, f"it does not say which request of claim {claim_name} it means: write {ref.path}.{ref.request_at}"
     results = machine.answers(claim, ref)
     if not results:
         return blank, f"claim {claim_name} got no device for request {ref.request}"
     out: list[Object] = []
     missing = []
     for result in results:
-        device = _published(result, pools(result["driver"], result["pool"]), pod["spec"].get("nodeName"))
-        attributes = _attributes(device, result["driver"], nodes=nodes) if device is not None else {}
-        if device is None:
-            missing.append(f"{result['driver']} has not published device {result['device']} of pool {result['pool']}")
+        found = find(result, pod["spec"].get("nodeName"))
+        device = {} if isinstance(found, str) else found
+        attributes = _attributes(device, result["driver"], nodes=nodes)
+        if isinstance(found, str):
+            missing.append(found)
         elif not attributes:
             missing.append(f"device {result['device']} of {result['driver']} has neither a PCI address nor a mediated "
                            "device's UUID")
         out.append({"name": ref.name, "deviceResourceClaimStatus": {
             "name": result["device"], "resourceClaimName": claim_name, "driver": result["driver"], "pool": result["pool"],
-            **_product(device or {}, result["driver"]), "attributes": attributes}})
+            **_product(device, result["driver"]), "attributes": attributes}})
     return out, "; ".join(missing)
-
-
-def _published(result: Mapping[str, Any], slices: Iterable[Mapping[str, Any]], host: str | None) -> Mapping[str, Any] | None:
-    """The device as its driver describes it. One that is on another host than the pod is not the one that was meant."""
-    return next((device for part in slices for device in part["spec"].get("devices") or ()
-                 if device["name"] == result["device"] and (not host or _host(part["spec"], device) in (None, host))), None)
-
-
-def _host(part: Mapping[str, Any], device: Mapping[str, Any]) -> str | None:
-    """The one host that has a device; None: several do."""
-    return part.get("nodeName") or device.get("nodeName") or None
 
 
 def _attributes(device: Mapping[str, Any], driver: str, *, nodes: bool) -> Object:
@@ -212,7 +208,3 @@ def _product(device: Mapping[str, Any], driver: str) -> Object:
     """What hardware it is, for people, where the driver says so."""
     name = text_attribute(device, driver, ("productName", "product", "model"))
     return {"product": name} if name else {}
-
-
-def _pool(driver: str, pool: str) -> str:
-    return f"{driver}\x00{pool}"
