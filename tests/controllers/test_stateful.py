@@ -20,6 +20,7 @@ from outfitter.api.page import Page, pool_page
 from outfitter.controllers.claims import Claims
 from outfitter.ledger import marks
 from outfitter.node.agent import Agent
+from outfitter.node.hold import Holdings
 from outfitter.scheduling import index
 from outfitter.store.informer import Informer
 from outfitter.store.memory import Draft
@@ -280,7 +281,7 @@ MISTAKES = {
     "what an operator marked is given away": (unmarked, "and was booked for"),
     "the revision of a page is not checked": (careless, "is held by|no page says so|pages say|not prepared|outlived its pod"),
     "a claim that is over is never let go of": (never(Claims, "_free"), "no user|no longer has a use|pages say"),
-    "a host never lets go of devices": (never(Agent, "_release"), "no user|pages say|no longer has a use"),
+    "a host never lets go of devices": (never(Holdings, "release"), "no user|pages say|no longer has a use"),
     "what a crash left is never looked for": (never(Agent, "_sweep"), "no user|domains:|not prepared|no longer has a use"),
     "the scheduler does not hear of pages": (behind, "are free|no user|no longer has a use|pages say"),
 }
