@@ -20,8 +20,8 @@ PHASES = {"Failed": True, "Succeeded": False}  # the first line of a file that s
 
 class Simulated:
     """One host's machines. With a folder, every running domain is a file "uid_namespace_name.xml" in it (as much of the name as
-    a file's name has room for; the whole of it is in the XML). One that ended by itself has a file with ".ended" behind that, and
-    one that is paused a file with ".paused", which says why."""
+    a file's name has room for; the whole of it is in the XML). One that ended by itself has a file with ".ended" behind that,
+    and one that is paused a file with ".paused", which says why."""
 
     def __init__(self, folder: Path | None = None, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._folder, self._monotonic = folder, monotonic
