@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from outfitter import app
@@ -12,7 +12,7 @@ from outfitter.api import kinds, machine, settings
 from outfitter.api.kinds import Object
 from outfitter.api.quantity import to_int
 from outfitter.controllers import nets, render
-from outfitter.errors import Refused
+from outfitter.errors import Invalid, Refused
 from tests.cases.case import Case
 from tests.cases.world import Api, Faults, NotDriven, contains, world
 
@@ -33,6 +33,7 @@ async def run(case: Case) -> list[str]:
                 async with place.product() as (product, api):
                     before = {pod["metadata"]["name"] for pod in given if pod["kind"] == "Pod"}
                     await product.settle()
+                    targets = targets or await _made(api, given)
                     for target in reversed(targets):  # the case tells of the first
                         instance = await api.read(target)
                         said = await _messages(api, instance)
@@ -45,9 +46,18 @@ async def run(case: Case) -> list[str]:
     wrong = [*compare(case.expect, pod, said), *faults.said]
     if "delta" in case.expect:
         names = [target["metadata"]["name"] for target in targets]
-        apart = deltas(case.expect["delta"])
+        apart = deltas(case.expect["delta"], names)
         wrong += [line for each in apart for line in _difference(each, names, pods)] if apart else ["delta: it says nothing"]
     return wrong and [*wrong, *place.notes]
+
+
+async def _made(api: Api, given: list[Object]) -> list[Object]:
+    """The instances of machines that the case gives without instances."""
+    homes = {obj["metadata"].get("namespace", "default") for obj in given if obj["kind"] == kinds.MACHINE.kind}
+    found = [each for home in sorted(homes) for each in await api.list(kinds.INSTANCE, home)]
+    if not found:
+        raise NotDriven("the case gives no machine that runs")
+    return [{**each, "apiVersion": kinds.INSTANCE.api_version, "kind": kinds.INSTANCE.kind} for each in found]
 
 
 async def _target(product: app.Embedded, instance: Object) -> tuple[Object | None, list[str]]:
@@ -95,14 +105,14 @@ def _differences(expect: Mapping[str, Any], pod: Object) -> Iterator[str]:
     yield from _contained(expect.get("pod") or {}, pod, "pod")
     for each in expect.get("exact") or ():
         have = find(pod, each["path"])
-        if have != each["equals"]:
+        if not _same(each["equals"], None if have is MISSING else have):
             yield f"{each['path']} is {'missing' if have is MISSING else json.dumps(have)}, not {json.dumps(each['equals'])}"
     for path in expect.get("absent") or ():
         if (have := find(pod, path)) is not MISSING and have not in (None, "", [], {}):
             yield f"{path} should be absent, it is {json.dumps(have)}"
     annotations = pod["metadata"].get("annotations") or {}
     for key, value in (expect.get("annotationJSON") or {}).items():
-        if key not in annotations or json.loads(annotations[key]) != value:
+        if key not in annotations or not _same(value, _parsed(annotations[key])):
             yield f"annotation {key} is {annotations.get(key)}, not {json.dumps(value)}"
     for key in expect.get("absentAnnotations") or ():
         if key in annotations:
@@ -116,22 +126,30 @@ def _differences(expect: Mapping[str, Any], pod: Object) -> Iterator[str]:
 
 
 MEMORY = "spec.containers[compute].resources.requests.memory"
-OF = ("of", "between", "vmis", "instances", "names")
-EQUALS = ("equals", "quantity", "difference", "value", "is", "by")
 
 
-def deltas(said: Any) -> list[Mapping[str, Any]]:
-    """The format calls it "difference of a quantity between the pods of two VMIs" and no more. Read as {path, of: [name, name],
-    equals: quantity} or a list of these; the names may be missing (then the first two machines are meant), so may the path
-    (memory), and a bare quantity or {path: quantity} says the rest."""
+def deltas(said: Any, names: Collection[str]) -> list[Mapping[str, Any]]:
+    """The format calls it "difference of a quantity between the pods of two VMIs" and no more. Read as a path, two names of
+    machines and a quantity, told apart by what they are and not by their keys, or as a list of these; the names may be missing
+    (then the first two machines are meant), so may the path (memory), and a bare quantity or {path: quantity} says the rest."""
     if isinstance(said, list):
-        return [one for each in said for one in deltas(each)]
+        return [one for each in said for one in deltas(each, names)]
     if not isinstance(said, Mapping):
         return [{"equals": said}]
-    if any(key in said for key in EQUALS):
-        return [{"path": said.get("path", MEMORY), "of": next((said[key] for key in OF if key in said), said.get("from") and [
-            said["from"], said.get("to")]), "equals": next(said[key] for key in EQUALS if key in said)}]
+    values = [one for value in said.values() for one in (value if isinstance(value, list) else [value])]
+    of = [value for value in values if value in names]
+    paths = [value for value in values if isinstance(value, str) and value.startswith(("spec.", "metadata."))]
+    rest = [value for value in values if value not in of and value not in paths and _amount(value)]
+    if len(rest) == 1 and not any(str(key).startswith("spec.") for key in said):
+        return [{"path": paths[0] if paths else MEMORY, "of": of, "equals": rest[0]}]
     return [{"path": path, "equals": quantity} for path, quantity in said.items()]
+
+
+def _amount(value: Any) -> bool:
+    try:
+        return to_int(str(value)) is not None
+    except Invalid:
+        return False
 
 
 def _difference(delta: Mapping[str, Any], names: list[str], pods: Mapping[str, Object | None]) -> Iterator[str]:
@@ -162,12 +180,31 @@ def _contained(wanted: Any, have: Any, path: str) -> Iterator[str]:
             if not any(not list(_contained(item, each, path)) for each in found):
                 yield from _contained(item, found[0], f"{path}[{item['name']}]") if named and found else [
                     f"{path} holds no {json.dumps(item)}"]
-    elif wanted != have:
+    elif not _same(wanted, have):
         yield f"{path} is {json.dumps(have)}, not {json.dumps(wanted)}"
 
 
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:  # an annotation that is plain text
+        return text
+
+
+def _same(wanted: Any, have: Any) -> bool:
+    """Amounts may be written as text or as numbers; what is empty may be left out."""
+    if isinstance(wanted, Mapping) and isinstance(have, Mapping):
+        return all(_same(wanted.get(key), have.get(key)) for key in {**wanted, **have})
+    if isinstance(wanted, list) and isinstance(have, list):
+        return len(wanted) == len(have) and all(map(_same, wanted, have))
+    if {type(wanted), type(have)} == {int, str}:
+        return str(wanted) == str(have)
+    return bool(wanted == have) or (have is None and wanted in ([], {}))
+
+
 def find(value: Any, path: str) -> Any:
-    """The value at a path: dots, and `[x]` for the list item named x. A key may hold dots itself; the longest one wins."""
+    """The value at a path: dots, and `[x]` for the list item named x, or the key of a map. A key may hold dots itself; the
+    longest one wins."""
     words = _split(path)
     return _find(value, words)
 
@@ -181,10 +218,18 @@ def _find(value: Any, words: list[str]) -> Any:
             continue
         inner = value[whole["key"]]
         for name in re.findall(r"\[([^\]]+)\]", whole["items"]):
-            inner = next((item for item in inner or () if item.get("name") == name), MISSING)
+            inner = _item(inner, name)
         if inner is not MISSING and (found := _find(inner, words[length:])) is not MISSING:
             return found
     return MISSING
+
+
+def _item(inner: Any, name: str) -> Any:
+    if isinstance(inner, Mapping):
+        return inner.get(name, MISSING)
+    items = inner if isinstance(inner, list) else []
+    named = next((item for item in items if isinstance(item, Mapping) and item.get("name") == name), MISSING)
+    return items[int(name)] if named is MISSING and name.isdecimal() and int(name) < len(items) else named
 
 
 def _split(path: str) -> list[str]:

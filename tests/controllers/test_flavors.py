@@ -312,6 +312,17 @@ async def test_a_flavor_that_must_not_be_is_refused_at_the_door(name: str) -> No
         assert words in caught.value.message
 
 
+async def test_all_that_is_wrong_with_a_flavor_is_said_at_once() -> None:
+    """Amounts, extra specs and fields of the wrong kind alike."""
+    async with scene() as here:
+        with pytest.raises(Invalid) as caught:
+            await here.create(kinds.FLAVOR, "f", {"memory": "much", "disk": 7, "extraSpecs": {
+                "pci_passthrough:alias": "gpo:1", "group_policy": "apart", "hw:numa_nodes": 2, "hw:cpu_policy": "mine"}})
+        assert [cause.field for cause in caught.value.causes] == [
+            "spec.disk", "spec.extraSpecs.hw:numa_nodes", "spec.vcpus", "spec.memory", "spec.extraSpecs[pci_passthrough:alias]",
+            "spec.extraSpecs[group_policy]", "spec.extraSpecs[hw:cpu_policy]"]
+
+
 async def test_a_flavor_whose_alias_is_no_longer_configured_makes_no_machines_but_can_be_changed(tmp_path: Path) -> None:
     async with scene(data=tmp_path) as here:
         await flavor(here, "large", "gpu:1")

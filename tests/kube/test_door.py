@@ -139,6 +139,17 @@ WARNED = {
         "spec.domain.devices.gpus[0].deviceName: a.test/y is not in permittedHostDevices"],
         ((kinds.KUBEVIRT, {"metadata": {"name": "kv", "namespace": "default"}, "spec": {"configuration": {
             "permittedHostDevices": {"pciHostDevices": [{"resourceName": "a.test/x", "pciVendorSelector": "10de:1eb8"}]}}}}),)),
+    "networks and plugins that nobody made": Case(
+        {"metadata": {"name": "blue"}, "spec": {
+            "domain": {"devices": {"interfaces": [{"name": "a", "bridge": {}}, {"name": "b", "binding": {"name": "vdpa"}},
+                                                  {"name": "c", "binding": {"name": "tap"}}]}},
+            "networks": [{"name": "a", "multus": {"networkName": "lan"}}, {"name": "b", "multus": {"networkName": "prod/wan"}},
+                         {"name": "c", "pod": {}}]}},
+        ['spec.networks[1].multus.networkName: there is no NetworkAttachmentDefinition "wan" in namespace "prod" yet',
+         'spec.domain.devices.interfaces[1].binding.name: there is no network binding plugin "vdpa"'],
+        ((kinds.NETWORK_ATTACHMENT, {"metadata": {"name": "lan", "namespace": "default"}, "spec": {}}),
+         (kinds.KUBEVIRT, {"metadata": {"name": "kv", "namespace": "default"}, "spec": {"configuration": {
+             "network": {"binding": {"tap": {}}}}}}))),
     "one tag for two": Case(
         vmi(gpus=[{"name": "g", "deviceName": "a.test/y", "tag": "x"}], hostDevices=[
             {"name": "h", "deviceName": "a.test/z", "tag": "x"}]),

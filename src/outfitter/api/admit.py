@@ -167,12 +167,13 @@ class Rules:
         obj = change.new
         if change.verb == "delete":
             return self._delete(change)
-        refuse(change.kind, obj, list(shape.check(change.kind.kind, obj)))
+        if wrong := list(shape.check(change.kind.kind, obj)):
+            refuse(change.kind, obj, [*wrong, *self._besides(change, wrong)])
         if change.verb == "create":
             self._place(change)
         if change.subresource == "" and change.kind in DEFAULTS:
             DEFAULTS[change.kind](obj)
-        refuse(change.kind, obj, list(self._causes(change)))
+        refuse(change.kind, obj, list(self._causes(change, obj)))
         self._foresee(change)
         return obj
 
@@ -206,21 +207,29 @@ class Rules:
             raise Forbidden(f'{change.kind.resource} "{change.new["metadata"]["name"]}" is forbidden: unable to create new '
                             f"content in namespace {name} because it is being terminated")
 
-    def _causes(self, change: Change) -> Iterator[Cause]:
-        kind, new = change.kind, change.new
+    def _causes(self, change: Change, new: Object) -> Iterator[Cause]:
+        kind = change.kind
         if change.subresource != "status":
             yield from names.metadata(new, namespaced=kind.namespaced, plain_label=kind in PLAIN_LABEL_NAMES)
             if kind in CHECKS and change.subresource == "":
-                found = list(CHECKS[kind](new))
-                yield from found
-                if not found and kind in self._more and (change.old is None or change.old.get("spec") != new.get("spec")):
+                yield from CHECKS[kind](new)
+                if kind in self._more and _new_spec(change):
                     yield from self._more[kind](new)
             if kind in SET and change.subresource == "":
-                yield from _set(change)
+                yield from _set(change, new)
         if change.verb == "create" and kind == kinds.KUBEVIRT:
             yield from _only_one(change)
         if change.old is not None and change.subresource == "" and kind in COMPARES:
             yield from COMPARES[kind](new, change.old)
+
+    def _besides(self, change: Change, wrong: Sequence[Cause]) -> Iterator[Cause]:
+        """What else is wrong with an object of the wrong shape, as far as that can be said without what is wrong there."""
+        rest = shape.without_wrong(change.kind.kind, change.new)
+        if any(shape.check(change.kind.kind, rest)):
+            return  # what the others rely on is missing
+        for cause in self._causes(change, rest):
+            if not any(_within_path(cause.field, each.field) or _within_path(each.field, cause.field) for each in wrong):
+                yield cause
 
     def _foresee(self, change: Change) -> None:
         """Whoever hears warnings is told what cannot work yet in what they wrote."""
@@ -228,6 +237,10 @@ class Rules:
             return
         for words in FORESEE[change.kind](change.new, _settings(change), change.look):
             change.by.warn(words)
+
+
+def _within_path(inner: str, outer: str) -> bool:
+    return inner == outer or inner.startswith((f"{outer}.", f"{outer}["))
 
 
 def _settings(change: Change) -> Settings:
@@ -238,18 +251,18 @@ def _new_spec(change: Change) -> bool:
     return change.old is None or change.new.get("spec") != change.old.get("spec")
 
 
-def _set(change: Change) -> Iterator[Cause]:
+def _set(change: Change, new: Object) -> Iterator[Cause]:
     if not _new_spec(change):
         return
     now = _settings(change)
     if change.kind == kinds.INSTANCE and change.old is not None:
-        refused = list(machines.changed_instance(change.new, change.old, now.ours(change.by.user)))
+        refused = list(machines.changed_instance(new, change.old, now.ours(change.by.user)))
         yield from refused
         if refused:
             return
     same = change.kind == kinds.MACHINE and change.old is not None and all(
-        (change.new.get("spec") or {}).get(part) == (change.old.get("spec") or {}).get(part) for part in machines.BUILT_FROM)
-    for cause in SET[change.kind](change.new, now):
+        (new.get("spec") or {}).get(part) == (change.old.get("spec") or {}).get(part) for part in machines.BUILT_FROM)
+    for cause in SET[change.kind](new, now):
         if not (same and cause.field.startswith(machines.BUILT_AT)):
             yield cause
 

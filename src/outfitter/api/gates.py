@@ -16,6 +16,11 @@ HOST_DEVICES = "HostDevicesWithDRA"
 NETWORKS = "NetworkDevicesWithDRA"
 PASSTHROUGH = "HostDevices"
 CLAIMS = (GPUS, HOST_DEVICES, NETWORKS)
+# Gates that change nothing at the door, but the pods of machines.
+INJECTION = "ExternalNetResourceInjection"  # on: somebody else adds what networks take of the host; off unless it is listed
+NAMING = "PodSecondaryInterfaceNamingUpgrade"  # on: interfaces that are counted get names made from the network's by moving
+IOMMUFD = "IOMMUFD"  # on: a pod asks for that device too; off unless it is listed
+OF_PODS = (INJECTION, NAMING, IOMMUFD)
 STAND_FOR: Mapping[str, tuple[str, ...]] = {"DynamicResourceAllocation": CLAIMS, "DRADevices": CLAIMS}
 
 
@@ -68,7 +73,7 @@ def _meant(names: Iterable[str]) -> Iterator[str]:
 
 
 def unknown(names: Iterable[str]) -> list[str]:
-    return [name for name in names if name not in KNOWN and name not in STAND_FOR]
+    return [name for name in names if name not in (*KNOWN, *STAND_FOR, *OF_PODS)]
 
 
 def used(spec: Mapping[str, Any]) -> list[str]:

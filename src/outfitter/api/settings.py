@@ -15,7 +15,8 @@ STRATEGIES = ("LiveUpdate", "Stage")
 METHODS = ("LiveMigrate", "Evict")
 # Lists of permittedHostDevices, with the field by which each finds its devices.
 PERMITTED = {"pciHostDevices": "pciVendorSelector", "mediatedDevices": "mdevNameSelector", "usb": "selectors"}
-ACCOUNTS = ("kubevirt-api", "kubevirt-controller", "kubevirt-handler", "outfitter")
+ACCOUNTS = ("kubevirt-apiserver", "kubevirt-api", "kubevirt-controller", "kubevirt-handler",
+            "kubevirt-synchronization-controller", "outfitter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class Settings:
     permitted: frozenset[str] | None = None  # resource names that a machine may ask for by deviceName; None: any
     rollout: str = STRATEGIES[0]
     update_methods: tuple[str, ...] = ()
+    plugins: Mapping[str, str] = field(default_factory=dict)  # network binding plugin -> its network definition; "": has none
     namespace: str = HOME
 
     def ours(self, user: str) -> bool:
@@ -44,6 +46,8 @@ def of(kubevirt: Mapping[str, Any] | None) -> Settings:
         _permitted(given.get("permittedHostDevices")),
         given.get("vmRolloutStrategy") or STRATEGIES[0],
         tuple((spec.get("workloadUpdateStrategy") or {}).get("workloadUpdateMethods") or ()),
+        {name: str((plugin or {}).get("networkAttachmentDefinition") or "")
+         for name, plugin in ((given.get("network") or {}).get("binding") or {}).items()},
         kubevirt["metadata"].get("namespace") or HOME,
     )
 

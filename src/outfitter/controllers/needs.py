@@ -20,6 +20,7 @@ PER_CPU = 8 * MI
 PAGES = 512  # a page table's share of the memory that it maps
 VIDEO = 32 * MI
 PASSTHROUGH = 1024 * MI  # what VFIO maps besides the guest's memory
+IOMMUFD_DEVICE = "devices.kubevirt.io/iommufd"
 SHARES = 10  # guest CPUs to one of the host, where they are not the guest's own
 WORDS: Mapping[machine.List, str] = {"gpus": "GPU", "hostDevices": "HostDevice"}
 GATES: Mapping[machine.List, str] = {"gpus": gates.GPUS, "hostDevices": gates.HOST_DEVICES}
@@ -31,7 +32,8 @@ def resources(instance: Mapping[str, Any], settings: Settings, networks: Mapping
     spec = instance["spec"]
     said = spec["domain"].get("resources") or {}
     requests, limits = dict(said.get("requests") or {}), dict(said.get("limits") or {})
-    requests["memory"] = _bytes(to_int(str(requests.get("memory") or machine.memory(instance))) + overhead(instance))
+    mine = to_int(str(requests.get("memory") or limits.get("memory") or machine.memory(instance)))
+    requests["memory"] = _bytes(mine + (0 if said.get("overcommitGuestOverhead") else overhead(instance)))
     if "memory" in limits:
         limits["memory"] = _bytes(to_int(str(limits["memory"])) + overhead(instance))
     cpus = machine.vcpus(instance)
@@ -40,7 +42,10 @@ def resources(instance: Mapping[str, Any], settings: Settings, networks: Mapping
         limits["memory"] = requests["memory"]
     else:
         requests.setdefault("cpu", f"{1000 * cpus // SHARES}m")
-    for name, count in (by_name(instance, settings) + Counter(networks)).items():
+    wanted = by_name(instance, settings) + Counter(networks)
+    if gates.IOMMUFD in settings.gates.on:
+        wanted[IOMMUFD_DEVICE] += 1
+    for name, count in wanted.items():
         # What somebody wrote himself is not doubled; what stands on one side only holds for both, as Kubernetes demands it.
         written = requests.get(name, limits.get(name, str(count)))
         requests[name], limits[name] = written, limits.get(name, written)

@@ -13,24 +13,24 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from outfitter.api import gates
 from outfitter.api.gates import Gates
 from outfitter.api.kinds import Object
+from outfitter.api.settings import Settings
 from outfitter.errors import Refused
 
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 DEFAULT_NETWORK = "v1.multus-cni.io/default-network"
 STATUS = "k8s.v1.cni.cncf.io/network-status"
 RESOURCE = "k8s.v1.cni.cncf.io/resourceName"
-INJECTION = "ExternalNetResourceInjection"  # somebody else adds what networks take of the host
-UPGRADE = "PodSecondaryInterfaceNamingUpgrade"
 _COUNTED = re.compile(r"net\d+")
 Attachments = Callable[[str, str], Object | None]  # namespace, name -> NetworkAttachmentDefinition
 
 
-def of_pod(instance: Mapping[str, Any], source: Mapping[str, Any] | None = None, open_: Gates | None = None) -> Object:
+def of_pod(instance: Mapping[str, Any], settings: Settings, source: Mapping[str, Any] | None = None) -> Object:
     """What a pod says of its networks. `source`: the pod that the machine moves away from."""
-    counted = source is not None and _counts(source) and not (open_ or Gates()).open(UPGRADE)
-    entries = list(_entries(instance, counted=counted))
+    counted = source is not None and _counts(source) and not settings.gates.open(gates.NAMING)
+    entries = list(_entries(instance, settings.plugins, counted=counted))
     out: Object = {}
     if entries:
         out[NETWORKS] = json.dumps(entries, separators=(",", ":"))
@@ -41,20 +41,24 @@ def of_pod(instance: Mapping[str, Any], source: Mapping[str, Any] | None = None,
     return out
 
 
-def _entries(instance: Mapping[str, Any], *, counted: bool) -> Iterator[Object]:
+def _entries(instance: Mapping[str, Any], plugins: Mapping[str, str], *, counted: bool) -> Iterator[Object]:
+    """In the order of the networks; what a binding plugin adds comes after the network that it binds."""
     interfaces = {each["name"]: each for each in (instance["spec"]["domain"].get("devices") or {}).get("interfaces") or ()}
-    second = [network for network in instance["spec"].get("networks") or ()
-              if network.get("multus") and not network["multus"].get("default")]
-    for number, network in enumerate(second, 1):
+    number = 0
+    for network in instance["spec"].get("networks") or ():
         interface = interfaces.get(network["name"]) or {}
+        second = network.get("multus") and not network["multus"].get("default")
+        number += bool(second)
         if interface.get("state") == "absent" and not counted:
             continue
-        namespace, name = attachment(instance, network)
-        entry: Object = {"name": name, "namespace": namespace}
-        if interface.get("macAddress"):
-            entry["mac"] = interface["macAddress"]
-        entry["interface"] = f"net{number}" if counted else interface_name(network["name"])
-        yield entry
+        if second:
+            namespace, name = attachment(instance, network)
+            mac = {"mac": interface["macAddress"]} if interface.get("macAddress") else {}
+            yield {"name": name, "namespace": namespace, **mac,
+                   "interface": f"net{number}" if counted else interface_name(network["name"])}
+        if definition := plugins.get((interface.get("binding") or {}).get("name", "")):
+            namespace, name = _definition(instance, definition)
+            yield {"name": name, "namespace": namespace, "cni-args": {"logicNetworkName": network["name"]}}
 
 
 def interface_name(network: str) -> str:
@@ -63,7 +67,11 @@ def interface_name(network: str) -> str:
 
 def attachment(instance: Mapping[str, Any], network: Mapping[str, Any]) -> tuple[str, str]:
     """Namespace and name of a network's definition."""
-    namespace, _, name = str(network["multus"]["networkName"]).rpartition("/")
+    return _definition(instance, str(network["multus"]["networkName"]))
+
+
+def _definition(instance: Mapping[str, Any], definition: str) -> tuple[str, str]:
+    namespace, _, name = definition.rpartition("/")
     return namespace or instance["metadata"]["namespace"], name
 
 
@@ -82,7 +90,7 @@ def resources(instance: Mapping[str, Any], attachments: Attachments, open_: Gate
     """What networks take of the host, by the resource that their definitions name: virtual functions mostly, but also a mark
     that a host has the bridge. Refused: the definition of an SR-IOV network is missing, so nobody knows what it takes."""
     out: Counter[str] = Counter()
-    if INJECTION in open_.on:
+    if gates.INJECTION in open_.on:
         return out
     cards = {each["name"]: each for each in (instance["spec"]["domain"].get("devices") or {}).get("interfaces") or ()}
     for network in instance["spec"].get("networks") or ():

@@ -47,7 +47,7 @@ def launcher_pod(
             "namespace": meta["namespace"],
             "labels": {**(meta.get("labels") or {}), machine.LAUNCHER_LABEL: machine.LAUNCHER,
                        machine.CREATED_BY: meta["uid"], "vm.kubevirt.io/name": meta["name"][:63].rstrip("-.")},
-            "annotations": {"kubevirt.io/domain": meta["name"], **nets.of_pod(instance, source, settings.gates)},
+            "annotations": {"kubevirt.io/domain": meta["name"], **nets.of_pod(instance, settings, source)},
             "ownerReferences": [{"apiVersion": INSTANCE.api_version, "kind": INSTANCE.kind, "name": meta["name"],
                                  "uid": meta["uid"], "controller": True, "blockOwnerDeletion": True}],
         },

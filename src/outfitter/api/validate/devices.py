@@ -26,12 +26,13 @@ def claims(spec: Mapping[str, Any], root: str) -> Iterator[Cause]:
         here = f"{root}.resourceClaims[{index}]"
         if not entry.get("name"):
             yield Cause(f"{here}.name", f"{here}.name is a required field", "FieldValueRequired")
+        elif entry["name"] in seen:
+            yield Cause(f"{here}.name", f'duplicate resourceClaims name "{entry["name"]}"', "FieldValueDuplicate")
         else:
-            yield from names.label(entry["name"], f"{here}.name")
-            if entry["name"] in seen:
-                yield Cause(f"{here}.name", f'duplicate resourceClaims name "{entry["name"]}"', "FieldValueDuplicate")
+            for cause in names.label(entry["name"], f"{here}.name"):
+                yield Cause(cause.field, f"{cause.message}, as the kubernetes DNS_LABEL rules have it")
             seen.add(entry["name"])
-        given = [source for source in SOURCES if entry.get(source)]
+        given = [source for source in SOURCES if entry.get(source) is not None]
         if len(given) > 1:
             yield Cause(here, f"at most one of {SOURCES[0]} or {SOURCES[1]} may be specified")
         if not given:
@@ -46,7 +47,8 @@ def devices(spec: Mapping[str, Any], root: str, open_: Gates, own_claims: Collec
     refs = machine.device_refs({"spec": spec})
     yield from _misplaced(spec["domain"], root)
     if not open_.open(gates.PASSTHROUGH) and (spec["domain"].get("devices") or {}).get("hostDevices") is not None:
-        yield Cause(f"{root}.HostDevices", open_.refusal(gates.PASSTHROUGH, "Host Devices feature gate is not enabled"))
+        yield Cause(f"{root}.HostDevices", open_.refusal(
+            gates.PASSTHROUGH, "Host Devices feature gate is not enabled in kubevirt-config"))
     pairs: dict[str, Pairs] = {}
     used: list[DeviceRef] = []
     for list_ in machine.LISTS:
@@ -60,7 +62,8 @@ def devices(spec: Mapping[str, Any], root: str, open_: Gates, own_claims: Collec
     yield from _shared(pairs, root)
     listed = {entry.get("name") for entry in spec.get("resourceClaims") or ()}
     if lost := [ref for ref in used if ref.claim not in listed and ref.claim not in own_claims]:
-        yield Cause(f"{root}.resourceClaims", "vmi.spec.resourceClaims must specify all claims used in gpus and hostDevices: "
+        yield Cause(f"{root}.resourceClaims", "vmi.spec.resourceClaims must specify all claims used in "
+                    "vmi.spec.domain.devices.gpus and vmi.spec.domain.devices.hostDevices: "
                     + ", ".join(f'{_path(ref, root)} uses "{ref.claim}"' for ref in lost))
 
 
@@ -152,16 +155,14 @@ PATHS = {"GPUs": "domain.devices.gpus", "HostDevices": "domain.devices.hostDevic
 
 
 def _shared(pairs: Mapping[str, Pairs], root: str) -> Iterator[Cause]:
-    """One request of one claim is used in one list."""
-    lists = list(pairs)
-    for place, later in enumerate(lists):
-        for (claim, request), index in pairs[later].items():
-            for earlier in lists[:place]:
-                if (claim, request) in pairs[earlier]:
-                    yield Cause(f"{root}.{PATHS[later]}[{index}]",
-                                f'duplicate claimName/requestName pair "{claim}/{request}" between '
-                                f"{earlier}[{pairs[earlier][claim, request]}] and {later}[{index}]", "FieldValueDuplicate")
-                    break
+    """One request of one claim is used in one list. Every later use is told of the first one alone."""
+    first: dict[tuple[str, str], str] = {}
+    for list_, uses in pairs.items():
+        for (claim, request), index in uses.items():
+            here = f"{list_}[{index}]"
+            if (earlier := first.setdefault((claim, request), here)) != here:
+                yield Cause(f"{root}.{PATHS[list_]}[{index}]", f'duplicate claimName/requestName pair "{claim}/{request}" '
+                                                               f"between {earlier} and {here}", "FieldValueDuplicate")
 
 
 def displays(spec: Mapping[str, Any], root: str) -> Iterator[Cause]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from outfitter.api import quantity
+from outfitter.api.validate import names
 from outfitter.errors import Cause, Invalid
 
 MAX_VCPUS = 4096
@@ -14,10 +15,12 @@ MAX_VCPUS = 4096
 
 def flavor(obj: Mapping[str, Any]) -> Iterator[Cause]:
     spec = obj["spec"]
-    if not 1 <= spec["vcpus"] <= MAX_VCPUS:
+    for field in ("vcpus", "memory"):
+        yield from names.required(spec.get(field), f"spec.{field}")
+    if spec.get("vcpus") is not None and not 1 <= spec["vcpus"] <= MAX_VCPUS:
         yield Cause("spec.vcpus", f"Invalid value: {spec['vcpus']}: must be a number from 1 to {MAX_VCPUS}")
     for field, least, example in (("memory", 1, "2Gi"), ("disk", 0, "20Gi")):
-        if spec.get(field) is None:
+        if spec.get(field) in (None, ""):
             continue
         try:
             enough = quantity.to_int(spec[field]) >= least

@@ -9,6 +9,7 @@ from typing import Any
 from outfitter.api import gates, settings
 from outfitter.errors import Cause
 
+OPTIONAL = "selectors"  # of usb: somebody else may provide the resource
 _VENDOR = re.compile(r"[0-9a-fA-F]{4}:[0-9a-fA-F]{4}")
 
 
@@ -26,7 +27,7 @@ def check(obj: Mapping[str, Any]) -> Iterator[Cause]:
         for index, entry in enumerate(permitted.get(list_) or ()):
             here = f"spec.configuration.permittedHostDevices.{list_}[{index}]"
             for field in ("resourceName", selector):
-                if not entry.get(field):
+                if not entry.get(field) and field != OPTIONAL:
                     yield Cause(f"{here}.{field}", "Required value", "FieldValueRequired")
     for index, entry in enumerate(permitted.get("pciHostDevices") or ()):
         words = entry.get("pciVendorSelector")
@@ -47,7 +48,7 @@ def outlook(obj: Mapping[str, Any]) -> Iterator[str]:
     at = "spec.configuration.developerConfiguration"
     for field, names in (("featureGates", on), ("disabledFeatureGates", off)):
         if strange := gates.unknown(names):
-            known = ", ".join([*gates.KNOWN, *gates.STAND_FOR])
+            known = ", ".join([*gates.KNOWN, *gates.STAND_FOR, *gates.OF_PODS])
             yield f"{at}.{field}: {', '.join(strange)} changes nothing here; known are {known}"
     if both := [name for name in off if name in on]:
         yield f"{at}.disabledFeatureGates: {', '.join(both)} is also in featureGates, and stays on"

@@ -12,9 +12,12 @@ from outfitter.api.validate import devices
 from outfitter.errors import Cause
 
 TYPES = ("pod", "multus", "resourceClaim")
+BINDINGS = ("bridge", "masquerade", "sriov", "slirp", "passt", "passtBinding", "macvtap", "binding")
+MODELS = ("e1000", "e1000e", "igb", "ne2k_pci", "pcnet", "rtl8139", "virtio")
 STATES = ("", "up", "down", "absent")
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _MAC = re.compile(r"[0-9a-fA-F]{2}([:-])[0-9a-fA-F]{2}(\1[0-9a-fA-F]{2}){4}")
+_PCI = re.compile(r"([0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 
 
 def check(spec: Mapping[str, Any], root: str, open_: Gates, own_claims: Collection[str] = ()) -> Iterator[Cause]:
@@ -24,6 +27,7 @@ def check(spec: Mapping[str, Any], root: str, open_: Gates, own_claims: Collecti
     yield from _sources(networks, root)
     yield from _states(interfaces, networks, at)
     yield from _names(networks, interfaces, root, at)
+    yield from _cards(interfaces, at)
     listed = {entry.get("name") for entry in spec.get("resourceClaims") or ()} | set(own_claims)
     yield from _by_claim(spec, listed, root, open_)
 
@@ -37,10 +41,22 @@ def _sources(networks: Any, root: str) -> Iterator[Cause]:
         elif len(given) > 1:
             yield Cause(here, f"should have only one network type: it has {' and '.join(given)}", "FieldValueRequired")
         if network.get("multus") is not None and not network["multus"].get("networkName"):
-            yield Cause(f"{here}.multus.networkName", "Required value: a NetworkAttachmentDefinition, as name or "
-                        "namespace/name", "FieldValueRequired")
-    if sum(1 for network in networks if network.get("pod") is not None) > 1:
-        yield Cause(f"{root}.networks", "more than one network is the pod network: a machine has one", "FieldValueDuplicate")
+            yield Cause(here, "CNI delegating plugin must have a networkName: multus.networkName names a "
+                              "NetworkAttachmentDefinition, as name or namespace/name", "FieldValueRequired")
+    of_pod = [network for network in networks if network.get("pod") is not None]
+    default = [network for network in networks if (network.get("multus") or {}).get("default")]
+    if len(of_pod) > 1:
+        yield Cause(f"{root}.interfaces", f"more than one interface is connected to a pod network: {_called(of_pod)}; a "
+                                          "machine has one", "FieldValueDuplicate")
+    if len(default) > 1:
+        yield Cause(f"{root}.networks", f"Multus CNI should only have one default network: {_called(default)}")
+    if of_pod and default:
+        yield Cause(f"{root}.networks", "Pod network cannot be defined when Multus default network is defined: "
+                                        f"{_called([*of_pod, *default])}")
+
+
+def _called(networks: Any) -> str:
+    return ", ".join(str(network.get("name")) for network in networks)
 
 
 def _states(interfaces: Any, networks: Any, at: str) -> Iterator[Cause]:
@@ -66,20 +82,34 @@ def _names(networks: Any, interfaces: Any, root: str, at: str) -> Iterator[Cause
         if name in called["networks"][:index]:
             yield Cause(here, f'Network with name "{name}" already exists, every network must have a unique name',
                         "FieldValueDuplicate")
-        elif name not in called["interfaces"]:
+        if name not in called["interfaces"]:
             yield Cause(here, f"{here} '{name}' not found: no interface of that name is on it", "FieldValueRequired")
     for index, name in enumerate(called["interfaces"]):
         here = f"{at}[{index}].name"
         if name in called["interfaces"][:index]:
             yield Cause(here, f'Only one interface can be connected to one specific network: there are two "{name}"',
                         "FieldValueDuplicate")
-        elif name not in called["networks"]:
+        if name not in called["networks"]:
             yield Cause(here, f"{here} '{name}' not found: {root}.networks has no network of that name")
-        elif not _NAME.fullmatch(name):
-            yield Cause(here, f'Invalid value: "{name}": letters, digits, - and _ only')
-        mac = interfaces[index].get("macAddress")
+        if not _NAME.fullmatch(name):
+            yield Cause(here, f'Invalid value: "{name}": a network interface has a name of letters, digits, - and _ only')
+
+
+def _cards(interfaces: Any, at: str) -> Iterator[Cause]:
+    """What an interface looks like to the guest. One without a binding is a bridge."""
+    for index, interface in enumerate(interfaces):
+        here = f"{at}[{index}]"
+        if len(given := [binding for binding in BINDINGS if interface.get(binding) is not None]) > 1:
+            yield Cause(here, f"logical {interface.get('name')} interface must have exactly one binding method or binding "
+                              f"plugin: it has {' and '.join(given)}")
+        mac, model, address = (interface.get(field) for field in ("macAddress", "model", "pciAddress"))
         if mac and not _MAC.fullmatch(mac):
-            yield Cause(f"{at}[{index}].macAddress", f'Invalid value: "{mac}": six bytes such as 02:00:00:12:34:56')
+            yield Cause(f"{here}.macAddress", f'Invalid value: "{mac}": six bytes such as 02:00:00:12:34:56')
+        if model and model not in MODELS:
+            yield Cause(f"{here}.model", f'Unsupported value: "{model}": supported values: '
+                                         + ", ".join(f'"{each}"' for each in MODELS), "FieldValueNotSupported")
+        if address and not _PCI.fullmatch(address):
+            yield Cause(f"{here}.pciAddress", f'Invalid value: "{address}": malformed PCI address; one such as 0000:81:01.0')
 
 
 def _by_claim(spec: Mapping[str, Any], listed: Collection[str | None], root: str, open_: Gates) -> Iterator[Cause]:
@@ -90,9 +120,10 @@ def _by_claim(spec: Mapping[str, Any], listed: Collection[str | None], root: str
     if not mine:
         return
     if not open_.open(gates.NETWORKS):
-        yield Cause(f"{root}.networks", open_.refusal(gates.NETWORKS, f"{gates.NETWORKS} feature gate is not enabled"))
+        yield Cause(f"{root}.networks", open_.refusal(
+            gates.NETWORKS, f"vmi.spec.networks contains DRA networks but {gates.NETWORKS} feature gate is not enabled"))
         return
-    if any(network.get("multus") is not None and network.get("resourceClaim") is None for network in networks):
+    if any(network.get("multus") is not None for network in networks):
         yield Cause(f"{root}.networks", "mixing Multus and DRA resourceClaim networks in the same VMI is not supported")
         return
     first = devices.network_pairs(spec)
@@ -101,8 +132,8 @@ def _by_claim(spec: Mapping[str, Any], listed: Collection[str | None], root: str
         here, given = f"{root}.networks[{index}]", network["resourceClaim"]
         interface = bindings.get(network.get("name"))
         if interface is not None and interface.get("sriov") is None and interface.get("binding") is None:
-            yield Cause(f"{root}.domain.devices.interfaces", f'DRA network "{network.get("name")}" requires an interface with '
-                                                             "sriov or a binding plugin")
+            yield Cause(f"{root}.domain.devices.interfaces", f'DRA network "{network.get("name")}" requires an SR-IOV '
+                                                             "or binding plugin interface")
         for field in ("claimName", "requestName"):
             if not given.get(field):
                 yield Cause(f"{here}.resourceClaim.{field}", f"{field} is required for DRA network", "FieldValueRequired")
@@ -113,4 +144,5 @@ def _by_claim(spec: Mapping[str, Any], listed: Collection[str | None], root: str
             yield Cause(f"{here}.resourceClaim.claimName", f'network references resourceClaim "{claim}" which is not '
                                                            f"defined in {root}.resourceClaims", "FieldValueNotFound")
         if first[claim, request] != index:
-            yield Cause(here, f'duplicate claimName/requestName combination "{claim}/{request}"', "FieldValueDuplicate")
+            yield Cause(here, f'duplicate claimName/requestName combination "{claim}/{request}", which '
+                              f"{root}.networks[{first[claim, request]}] has", "FieldValueDuplicate")

@@ -60,7 +60,23 @@ def _spec(spec: Mapping[str, Any], place: Place, own: Known) -> Iterator[str]:
                 yield from _classes(asked, f'{kind.kind} "{name}"', place.look)
     yield from _requests(spec, place.root, known)
     yield from _not_permitted(spec, place.root, place.settings)
+    yield from _networks(spec, place)
     yield from _tags(spec, place.root)
+
+
+def _networks(spec: Mapping[str, Any], place: Place) -> Iterator[str]:
+    for index, network in enumerate(spec.get("networks") or ()):
+        if given := (network.get("multus") or {}).get("networkName"):
+            namespace, _, name = given.rpartition("/")
+            namespace = namespace or place.namespace
+            if place.look(kinds.NETWORK_ATTACHMENT, namespace, name) is None:
+                yield f'{place.root}.networks[{index}].multus.networkName: there is no NetworkAttachmentDefinition "{name}" ' \
+                      f'in namespace "{namespace}" yet'
+    for index, interface in enumerate((spec["domain"].get("devices") or {}).get("interfaces") or ()):
+        plugin = interface.get("binding")
+        if plugin is not None and plugin.get("name") not in place.settings.plugins:
+            yield f'{place.root}.domain.devices.interfaces[{index}].binding.name: there is no network binding plugin ' \
+                  f'"{plugin.get("name", "")}" in spec.configuration.network.binding of the KubeVirt object'
 
 
 def _classes(claim: Mapping[str, Any], where: str, look: Look) -> Iterator[str]:

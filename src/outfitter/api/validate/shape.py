@@ -11,7 +11,9 @@ from outfitter.errors import Cause
 # field -> str, int, bool, dict, list, a nested Shape, or [Shape] for a list of such; "field!" must be there, "*" is every field
 # of a map. Only what no other check asks for is marked: a reader of status or of our own kinds finds it without looking twice.
 Shape = Mapping[str, Any]
-WORDS = {str: "text", int: "a whole number", bool: "true or false", dict: "an object", list: "a list"}
+QUANTITY = (str, int)
+WORDS: Mapping[Any, str] = {
+    QUANTITY: "an amount", str: "text", int: "a whole number", bool: "true or false", dict: "an object", list: "a list"}
 TEXTS = [str]
 
 METADATA: Shape = {
@@ -31,7 +33,7 @@ NETWORK: Shape = {"name": str, "pod": dict, "multus": {"networkName": str, "defa
 INSTANCE_SPEC: Shape = {
     "resourceClaims": RESOURCE_CLAIMS, "nodeSelector": dict, "schedulerName": str, "flavor": {"name": str},
     "networks": [NETWORK],
-    "domain": {"memory": {"guest": str}, "cpu": {"cores": int, "sockets": int, "threads": int},
+    "domain": {"memory": {"guest": QUANTITY}, "cpu": {"cores": int, "sockets": int, "threads": int},
                "resources": {"requests": dict}, "machine": {"type": str}, "firmware": {"uuid": str},
                "devices": {"gpus": [DEVICE_ENTRY], "hostDevices": [DEVICE_ENTRY], "interfaces": [INTERFACE]}}}
 DEVICE_STATUSES = [{"name": str, "deviceResourceClaimStatus": {"name": str, "resourceClaimName": str, "attributes": {
@@ -101,6 +103,7 @@ SHAPES: Mapping[str, Shape] = {
         "spec": {"configuration": {
             "developerConfiguration": {"featureGates": TEXTS, "disabledFeatureGates": TEXTS}, "vmRolloutStrategy": str,
             "migrations": {"parallelMigrationsPerCluster": int},
+            "network": {"binding": {"*": {"networkAttachmentDefinition": str}}},
             "permittedHostDevices": {
                 "pciHostDevices": [{"pciVendorSelector": str, "resourceName": str, "externalResourceProvider": bool}],
                 "mediatedDevices": [{"mdevNameSelector": str, "resourceName": str, "externalResourceProvider": bool}],
@@ -121,12 +124,37 @@ SHAPES: Mapping[str, Shape] = {
     "HostInventory": {"spec!": {
         "withheld": [{"name!": str, "reason!": str}], "left": [{"device!": str, "what!": str}], "warnings": TEXTS,
         "cells": [{"id!": int, "cpus!": str, "socket": int}]}},
-    "Flavor": {"spec!": {"vcpus!": int, "memory!": str, "disk": str, "extraSpecs": {"*": str}}},
+    "Flavor": {"spec!": {"vcpus": int, "memory": str, "disk": str, "extraSpecs": {"*": str}}},
 }
 
 
 def check(kind: str, obj: Mapping[str, Any]) -> Iterator[Cause]:
     yield from _object(obj, {"metadata!": METADATA, **SHAPES.get(kind, {})}, "")
+
+
+def without_wrong(kind: str, obj: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy without what has the wrong shape, for those who look on. A list with such an item goes as a whole: its other items
+    keep their places or are not spoken of."""
+    out = _right(obj, {"metadata": METADATA, **SHAPES.get(kind, {})})
+    assert isinstance(out, dict)
+    return out
+
+
+_WRONG = object()
+
+
+def _right(value: Any, wanted: Any) -> Any:
+    if isinstance(wanted, list):
+        items = [_right(item, wanted[0]) for item in value] if isinstance(value, list) else [_WRONG]
+        return _WRONG if any(item is _WRONG for item in items) else items
+    if not isinstance(wanted, dict):
+        return value if _fits(value, wanted) else _WRONG
+    if not isinstance(value, dict):
+        return _WRONG
+    known = {mark.rstrip("!"): inner for mark, inner in wanted.items()}
+    pairs = {field: inner if inner is None or known.get(field, known.get("*")) is None else
+             _right(inner, known.get(field, known.get("*"))) for field, inner in value.items()}
+    return {field: inner for field, inner in pairs.items() if inner is not _WRONG}
 
 
 def _object(value: Mapping[str, Any], shape: Shape, path: str) -> Iterator[Cause]:
@@ -158,10 +186,14 @@ def _value(value: Any, wanted: Any, path: str) -> Iterator[Cause]:
             yield from _object(value, wanted, path)
         else:
             yield _wrong(path, value, dict)
-    elif not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+    elif not _fits(value, wanted):
         yield _wrong(path, value, wanted)
 
 
-def _wrong(path: str, value: Any, wanted: type) -> Cause:
+def _fits(value: Any, wanted: Any) -> bool:
+    return isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool))
+
+
+def _wrong(path: str, value: Any, wanted: Any) -> Cause:
     shown = repr(value)
     return Cause(path, f"Invalid value: {shown[:60]}: must be {WORDS[wanted]}", "FieldValueTypeInvalid")
