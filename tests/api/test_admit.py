@@ -63,7 +63,7 @@ REFUSED: dict[str, tuple[Kind, Object, list[tuple[str, str]]]] = {
         kinds.CONFIG_MAP, {"metadata": meta(), "data": {"a": "1", "b": 2}, "binaryData": {"c": None}},
         [("data.b", "Invalid value: 2: must be text"), ("binaryData.c", "Invalid value: None: must be text")]),
     "a list where a map belongs": (
-        kinds.SECRET, {"metadata": meta(), "data": ["a"]}, [("data", "Invalid value: ['a']: must be an object")]),
+        kinds.SECRET, {"metadata": meta(), "data": ["a"]}, [("data", 'Invalid value: ["a"]: must be an object')]),
     "a machine of nothing": (kinds.INSTANCE, {"metadata": meta()}, [("spec.domain", "Required value")]),
     "a claim entry without a name": (kinds.INSTANCE, vmi(resourceClaims=[{"resourceClaimName": "c"}]), [
         ("spec.resourceClaims[0].name", "spec.resourceClaims[0].name is a required field")]),
@@ -105,7 +105,7 @@ REFUSED: dict[str, tuple[Kind, Object, list[tuple[str, str]]]] = {
         kinds.INSTANCE, vmi(resourceClaims={}, domain={
             "devices": {"gpus": [3], "hostDevices": [{"name": 4}]}, "cpu": {"cores": True}}),
         [("spec.resourceClaims", "Invalid value: {}: must be a list"),
-         ("spec.domain.cpu.cores", "Invalid value: True: must be a whole number"),
+         ("spec.domain.cpu.cores", "Invalid value: true: must be a whole number"),
          ("spec.domain.devices.gpus[0]", "Invalid value: 3: must be an object"),
          ("spec.domain.devices.hostDevices[0].name", "Invalid value: 4: must be text")]),
     "a claim for nothing": (kinds.RESOURCE_CLAIM, {"metadata": meta(), "spec": {}}, [("spec.devices", "Required value")]),

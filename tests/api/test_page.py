@@ -83,17 +83,17 @@ def test_what_is_written_is_admitted() -> None:
 
 
 UNREADABLE: dict[str, tuple[Object, str, str]] = {
-    "a mark that is text": ({"reserved": ["vf0"]}, "spec.reserved[0]", "Invalid value: 'vf0': must be an object"),
+    "a mark that is text": ({"reserved": ["vf0"]}, "spec.reserved[0]", 'Invalid value: "vf0": must be an object'),
     "a mark of no device": ({"unclean": [{"by": "admin"}]}, "spec.unclean[0].device", "Required value"),
     "a capacity that is a number": (
         {"bookings": [{**share(ONE, "a").to_object(), "amount": {"capacity": {"memory": 4}}}]},
-        "spec.bookings[0].amount.capacity.memory", "Invalid value: 4: must be text"),
+        "spec.bookings[0].amount.capacity.memory", "Invalid value: 4: must be text; put it in quotes"),
     "counters without a set": (
         {"bookings": [{**share(ONE, "a").to_object(), "amount": {"whole": True, "counters": {"slices": "1"}}}]},
-        "spec.bookings[0].amount.counters.slices", "Invalid value: '1': must be an object"),
+        "spec.bookings[0].amount.counters.slices", 'Invalid value: "1": must be an object'),
     "resources in words": (
         {"bookings": [{**share(ONE, "a").to_object(), "amount": {"resources": {"VCPU": "two"}}}]},
-        "spec.bookings[0].amount.resources.VCPU", "Invalid value: 'two': must be a whole number"),
+        "spec.bookings[0].amount.resources.VCPU", 'Invalid value: "two": must be a whole number'),
 }
 
 

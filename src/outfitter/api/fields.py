@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Union
 
-from outfitter.api import kinds
+from outfitter.api import kinds, machinefields
 from outfitter.api.kinds import Kind, Object
 from outfitter.errors import BadRequest
 
@@ -95,6 +95,7 @@ _ALPHA_CLASS_SPEC = _CLASS_SPEC | {"suitableNodes": _NODE_SELECTOR}
 
 # What stands beside apiVersion, kind and metadata.
 TOP: Mapping[Kind, Tree] = {
+    **machinefields.TOP,
     kinds.NAMESPACE: {"spec": _leaves("finalizers"), "status": {"phase": ANY, "conditions": CONDITION}},
     kinds.NODE: _leaves("spec status"),
     kinds.POD: _leaves("spec status"),

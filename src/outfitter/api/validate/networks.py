@@ -60,8 +60,8 @@ def _called(networks: Any) -> str:
 
 
 def _states(interfaces: Any, networks: Any, at: str) -> Iterator[Cause]:
-    first = {network.get("name") for network in networks
-             if network.get("pod") is not None or (network.get("multus") or {}).get("default")}
+    first = next((network.get("name") for network in networks
+                  if network.get("pod") is not None or (network.get("multus") or {}).get("default")), None)
     for index, interface in enumerate(interfaces):
         here, name, state = f"{at}[{index}].state", interface.get("name"), interface.get("state") or ""
         if state not in STATES:
@@ -70,7 +70,7 @@ def _states(interfaces: Any, networks: Any, at: str) -> Iterator[Cause]:
             yield Cause(here, f'"{name}" interface\'s state "{state}" is not supported for SR-IOV NICs')
         if state == "absent" and interface.get("bridge") is None:
             yield Cause(here, f'"{name}" interface\'s state "absent" is supported only for bridge binding')
-        if state == "absent" and name in first:
+        if state == "absent" and name is not None and name == first:
             yield Cause(here, f'"{name}" interface\'s state "absent" is not supported on default networks')
 
 

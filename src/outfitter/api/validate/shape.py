@@ -3,6 +3,7 @@ object, so that the rest may rely on it. Fields that nobody here reads may have 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -195,5 +196,6 @@ def _fits(value: Any, wanted: Any) -> bool:
 
 
 def _wrong(path: str, value: Any, wanted: Any) -> Cause:
-    shown = repr(value)
-    return Cause(path, f"Invalid value: {shown[:60]}: must be {WORDS[wanted]}", "FieldValueTypeInvalid")
+    shown = json.dumps(value, ensure_ascii=False, default=repr)
+    hint = "; put it in quotes" if wanted is str and isinstance(value, bool | int | float) else ""
+    return Cause(path, f"Invalid value: {shown[:60]}: must be {WORDS[wanted]}{hint}", "FieldValueTypeInvalid")
