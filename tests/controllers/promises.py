@@ -40,6 +40,10 @@ class Books:
     def bookings(self) -> list[Booking]:
         return [booking for page in self.pages for booking in page.bookings]
 
+    def had(self, host: str, domain: Domain) -> set[str]:
+        """The devices of a domain; functions that travel together are one."""
+        return {self.names[host, address] for address in domain.devices}
+
     def parent(self, device: DeviceId) -> DeviceId | None:
         name = self.parents.get((device.pool, device.device))
         return DeviceId(device.driver, device.pool, name) if name else None
@@ -89,8 +93,7 @@ def _domains(books: Books, holders: Mapping[DeviceId, list[Booking]]) -> Iterato
     for host, domains in books.domains.items():
         seen: dict[str, str] = {}
         for domain in domains:
-            for address in domain.devices:
-                name = books.names[host, address]
+            for name in sorted(books.had(host, domain)):
                 if (host, name) not in prepared:
                     yield f"{name} is used by {domain.name} on {host} and not prepared"
                 if name in seen:
@@ -127,9 +130,10 @@ def _agree(books: Books) -> Iterator[str]:
 
 
 def _leaks(books: Books) -> Iterator[str]:
-    uids = {claim["metadata"]["uid"] for claim in books.all(kinds.RESOURCE_CLAIM)}
+    claims = {claim["metadata"]["uid"]: claim for claim in books.all(kinds.RESOURCE_CLAIM)}
     for booking in books.bookings:
-        if user_of(booking) in books.served and (booking.holder.uid not in uids or booking.state == "released"):
+        claim = claims.get(booking.holder.uid)
+        if user_of(booking) in books.served and (claim is None or (booking.state == "released" and not _kept(books, claim))):
             yield f"{booking.device.short} is {booking.state} for {booking.holder}, which no longer has a use for it"
     for claim in books.all(kinds.RESOURCE_CLAIM):
         meta, status = claim["metadata"], claim.get("status") or {}
@@ -141,8 +145,9 @@ def _leaks(books: Books) -> Iterator[str]:
         if here and meta.get("deletionTimestamp") and not users:
             yield f"claim {meta['name']} was deleted, nobody uses it, and it is still there: {claim}"
         for owner in meta.get("ownerReferences") or ():
-            if here and (meta["namespace"], owner["name"]) not in books.objects[kinds.POD]:
-                yield f"claim {meta['name']} outlived its pod"
+            kind = kinds.POD if owner["kind"] == kinds.POD.kind else kinds.MACHINE
+            if here and (meta["namespace"], owner["name"]) not in books.objects[kind]:
+                yield f"claim {meta['name']} outlived its {kind.singular}"
 
 
 def user_of(booking: Booking) -> str:
@@ -150,7 +155,16 @@ def user_of(booking: Booking) -> str:
     return booking.node or booking.device.pool
 
 
+def _kept(books: Books, claim: Object) -> bool:
+    """By a machine, which may be stopped."""
+    return any(user["resource"] == kinds.MACHINE.plural and _alive(books, claim["metadata"]["namespace"], user)
+               for user in (claim.get("status") or {}).get("reservedFor") or ())
+
+
 def _alive(books: Books, namespace: str, user: Mapping[str, Any]) -> bool:
+    if user["resource"] == kinds.MACHINE.plural:
+        vm = books.objects[kinds.MACHINE].get((namespace, user["name"]))
+        return vm is not None and bool(vm["metadata"]["uid"] == user["uid"])
     pod = books.objects[kinds.POD].get((namespace, user["name"]))
     return (pod is not None and pod["metadata"]["uid"] == user["uid"]
             and (pod.get("status") or {}).get("phase") not in machine.FINAL)
@@ -167,7 +181,7 @@ def _machines(books: Books) -> Iterator[str]:
         for domain in books.domains.get(host, ()):
             if domain.uid in instances:
                 wanted = sorted(_given(books, instances[domain.uid]))
-                have = sorted(books.names[host, address] for address in domain.devices)
+                have = sorted(books.had(host, domain))
                 if wanted != have:
                     yield f"{domain.name} has {have}, and its claims {wanted}"
     for pod in books.all(kinds.POD):

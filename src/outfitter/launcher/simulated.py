@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -151,7 +150,7 @@ class Simulated:
     def _write(self, path: Path, text: str) -> None:
         draft = path.with_suffix(".new")
         draft.write_text(text)
-        os.replace(draft, path)
+        draft.replace(path)
 
     def _tell(self, uid: str) -> None:
         for callback in self._callbacks:

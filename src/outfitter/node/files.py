@@ -52,7 +52,7 @@ class FolderFiles:
             file.flush()
             if self._durable:
                 os.fsync(file.fileno())
-        os.replace(draft, path)
+        draft.replace(path)
         self._settle(path.parent)
 
     def remove(self, name: str) -> None:

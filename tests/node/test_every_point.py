@@ -1,0 +1,72 @@
+"""The product is killed at every single point of a short life, before it and after it, and started again on what it left: all
+that was wanted still comes about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from outfitter.api import kinds
+from tests.controllers.scene import addresses
+from tests.node.lives import World
+from tests.node.mortal import Kill, When
+from tests.node.test_kills import ask, machine
+
+
+async def runs(world: World, name: str) -> list[str]:
+    """The addresses that a machine runs with."""
+    found = await world.find(kinds.INSTANCE, name)
+    assert found is not None, await world.picture()
+    assert found["status"]["phase"] == "Running", await world.picture()
+    return addresses(found)
+
+
+async def life(folder: Path, kill: Kill | None) -> World:
+    """Two machines from their making to their end; one is stopped in between and keeps its device."""
+    world = await World.begin(folder, kill=kill)
+    with world.deaths.as_user():
+        await world.create(kinds.MACHINE, "blue", {"runStrategy": "Always", **machine(world, "template")})
+        await world.create(kinds.MACHINE, "green", {"runStrategy": "Manual", **machine(world, "own")})
+        await ask(world, "start", "green")
+    await world.rest()
+    blue, green = await runs(world, "blue"), await runs(world, "green")
+    with world.deaths.as_user():
+        await ask(world, "stop", "green")
+    await world.rest()
+    assert await world.find(kinds.INSTANCE, "green") is None, await world.picture()
+    assert len(await world.bookings()) == 2, await world.picture()
+    with world.deaths.as_user():
+        await ask(world, "start", "green")
+    await world.rest()
+    assert (await runs(world, "blue"), await runs(world, "green")) == (blue, green), "devices moved"
+    with world.deaths.as_user():
+        for name in ("blue", "green"):
+            await world.delete(kinds.MACHINE, name)
+    await world.rest()
+    await world.end()
+    return world
+
+
+async def every(folder: Path, when: When, first: int, stride: int) -> None:
+    points = (await life(folder / "0", None)).deaths.points
+    assert points > 200
+    for number in range(first, points + 1, stride):
+        try:
+            world = await life(folder / str(number), Kill(number, when))
+        except AssertionError as error:
+            error.add_note(f"killed {when} point {number} of {points}")
+            raise
+        assert len(world.deaths.places) == 1, f"point {number} of {points} was never reached"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_death_at_points_of_a_life(when: When, tmp_path: Path) -> None:
+    await every(tmp_path, when, 1 if when == "before" else 6, 11)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(1, 12))
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_death_at_every_point_of_a_life(when: When, first: int, tmp_path: Path) -> None:
+    await every(tmp_path, when, first, 11)

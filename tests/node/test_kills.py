@@ -1,0 +1,125 @@
+"""Two hundred seeded kill points over prepare, start, stop and release. After every one of them the product is started again
+and comes to rest: domains, bookings and claims are the same, as are the checkpoint and the drivers of each host, and the
+machines that ran, and were not asked to stop, still run with the same devices."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from outfitter.api import kinds, lifecycle
+from outfitter.api.kinds import Object
+from outfitter.errors import AlreadyExists, Conflict, NotFound
+from tests.node import lives
+from tests.node.lives import RESOURCE, World
+from tests.node.mortal import Kill
+
+NAMES = [f"vm{number}" for number in range(8)]  # for six devices
+STRATEGIES = ["Always", "Always", "Manual", "RerunOnFailure", "Halted", "Once"]
+# Where a life's deaths are, one after the other, and at which point of that step at the latest.
+PLAN = [("prepare", 24), ("start", 6), ("stop", 6), ("release", 20),
+        ("prepare", 48), ("start", 9), ("stop", 9), ("release", 40)]
+ACTS = ("create", "create", "start", "start", "stop", "restart", "delete", "end", "drop", "force", "deafen")
+PATIENCE = 150  # acts after which a kill should have happened
+
+
+def machine(world: World, how: str, grace: int = 0, kind: str = "hostDevices") -> Object:
+    """With a device by a claim that is made for each of its pods, by a claim of its own, or by the name of a resource."""
+    device: Object = {"name": "card", "claimName": "cards", "requestName": "card"}
+    if how == "resource":
+        device = {"name": "card", "deviceName": RESOURCE}
+    domain = {"memory": {"guest": "1Gi"}, "devices": {kind: [device]}}
+    claims = {"resourceClaims": [{"name": "cards", "resourceClaimTemplateName": "one"}]} if how == "template" else {}
+    own = {"resourceClaimTemplates": [{"name": "cards", "spec": {"spec": world.claim_spec()}}]} if how == "own" else {}
+    return {**own, "template": {"spec": {"terminationGracePeriodSeconds": grace, "domain": domain, **claims}}}
+
+
+async def ask(world: World, action: lifecycle.Action, name: str) -> None:
+    """As the API server does it for start, stop and restart."""
+    wish = lifecycle.wish(action, await world.store.get(kinds.MACHINE, name, "here"), await world.find(kinds.INSTANCE, name))
+    await world.store.replace(kinds.MACHINE, wish.machine, subresource=wish.subresource)
+
+
+async def act(world: World, chance: random.Random) -> None:
+    """What users, guests and operators do; what cannot be done is refused, and nothing happens."""
+    name = chance.choice(NAMES)
+    match chance.choice(ACTS):
+        case "create":
+            spec = machine(world, chance.choice(["template", "own", "resource"]), chance.choice([0, 30]),
+                           chance.choice(["gpus", "hostDevices"]))
+            await world.create(kinds.MACHINE, name, {"runStrategy": chance.choice(STRATEGIES), **spec})
+        case "start" | "stop" | "restart" as action:
+            await ask(world, action, name)
+        case "delete":
+            await world.delete(kinds.MACHINE, name, propagation=chance.choice(["Background", "Foreground"]))
+        case "drop":
+            await world.delete(kinds.INSTANCE, name)
+        case "force":
+            for pod in await world.all(kinds.POD):
+                if pod["metadata"]["labels"]["vm.kubevirt.io/name"] == name:
+                    await world.delete(kinds.POD, pod["metadata"]["name"], grace=0)
+        case "end" | "deafen" as what:  # a guest shuts down or crashes, or will not listen when it is asked to shut down
+            for _, machines in world.hypervisors():
+                for uid in [uid for uid, domain in machines.running.items() if domain.name == f"here_{name}"]:
+                    if what == "end":
+                        machines.play_end(uid, "so it was played", failed=chance.random() < 0.5)
+                    else:
+                        world.deaf.add(uid)
+
+
+async def life(folder: Path, seed: int) -> World:
+    """Machines are started, stopped, restarted and deleted, and the product is killed at every point of the plan."""
+    chance = random.Random(seed)
+    world = await World.begin(folder, seed=seed)
+    for step, most in PLAN:
+        world.deaths.plan = Kill(chance.randint(1, most), chance.choice(["before", "after"]), step)
+        if chance.random() < 0.25:
+            world.deaths.then = Kill(chance.randint(1, 25), chance.choice(["before", "after"]))  # and soon after the next start
+        deaths = len(world.deaths.places)
+        for _ in range(PATIENCE):
+            with world.deaths.as_user(), contextlib.suppress(AlreadyExists, Conflict, NotFound):
+                await act(world, chance)
+            if chance.random() < 0.3:
+                world.clock.advance(chance.choice([0.01, 1, 31]))
+            await world.live(lives.turns(chance.choice([0, 1, 10, 60, 300])))
+            if len(world.deaths.places) > deaths:
+                break
+        else:
+            pytest.fail(f"seed {seed}: nobody came to the point of {step} where it should have died")
+        await world.rest()
+    world.deaths.plan = None
+    for kind in (kinds.MACHINE, kinds.INSTANCE):
+        for obj in await world.all(kind):
+            with world.deaths.as_user(), contextlib.suppress(NotFound):
+                await world.delete(kind, obj["metadata"]["name"])
+    await world.rest()
+    await world.end()
+    return world
+
+
+async def all_of(folder: Path, seeds: range) -> None:
+    """As many as there are seeds, each with all kill points of the plan."""
+    where: Counter[str] = Counter()
+    for seed in seeds:
+        try:
+            where.update(place.partition(":")[0] for place in (await life(folder / str(seed), seed)).deaths.places)
+        except AssertionError as error:
+            error.add_note(f"seed {seed}")
+            raise
+    planned = Counter(step for step, _ in PLAN)
+    assert all(where[step] >= number * len(seeds) for step, number in planned.items()), where
+
+
+@pytest.mark.parametrize("part", range(5))
+async def test_forty_kill_points(part: int, tmp_path: Path) -> None:
+    await all_of(tmp_path, range(part, part + 1))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(5))
+async def test_two_hundred_kill_points(part: int, tmp_path: Path) -> None:
+    await all_of(tmp_path, range(100 + part * 5, 105 + part * 5))
