@@ -42,7 +42,8 @@ CASES = {
         ["spec.recourceClaims", "spec.resourceClaims[1].nmae", "spec.domain.cpu.core", "spec.domain.devices.hostDevice",
          "spec.domain.devices.gpus[0].claim.requset", "spec.domain.devices.interfaces[0].mac", "spec.networks[0].multus.name"]),
     "in a machine's template": Case(kinds.MACHINE, {"spec": {
-        "runstrategy": "Always", "template": {"spec": {"domain": {"device": {}}}}, "resourceClaimTemplates": [{"metadata": {}}]}},
+        "runstrategy": "Always", "template": {"spec": {"domain": {"device": {}}}},
+        "resourceClaimTemplates": [{"metadata": {}}]}},
         ["spec.runstrategy", "spec.template.spec.domain.device", "spec.resourceClaimTemplates[0].metadata"]),
     "in the settings": Case(kinds.KUBEVIRT, {"spec": {"configuration": {
         "permitedHostDevices": {}, "permittedHostDevices": {"pciHostDevices": [{"resourcename": "x"}]},

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from outfitter.api import wires
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
+from outfitter.api.wires import Wire
 from outfitter.launcher import domain
 from outfitter.launcher.options import Options
 
@@ -92,6 +94,10 @@ NETWORKS = {"networks": [{"name": "default", "pod": {}}, *(
     {"name": name, "multus": {"networkName": f"nets/{name}"}} for name in ("blue", "fast", "gone", "idle"))]}
 NETWORK_INFO = {"/etc/podinfo/network-info": json.dumps({"interfaces": [
     {"network": "fast", "deviceInfo": {"type": "pci", "version": "1.0.0", "pci": {"pci-address": "0000:3b:02.1"}}}]})}
+WIRED = {wires.FILE: wires.write([  # as a host without a network plugin says it
+    Wire("default", "user", "02:00:00:00:00:0c"), Wire("blue", "bridge", "02:00:00:00:00:0a", bridge="br-blue"),
+    Wire("fast", "function", "02:00:00:00:00:0b", "0000:3b:02.1", vlan=100),
+    Wire("idle", "bridge", "02:00:00:00:00:0d", bridge="br0")])}
 DISKS = {"disks": [{"name": "root", "disk": {"bus": "virtio"}, "bootOrder": 1, "serial": "R1", "tag": "root"},
                    {"name": "more", "disk": {"bus": "sata"}, "cache": "none"},
                    {"name": "third", "disk": {"bus": "scsi", "readonly": True}}, {"name": "init", "cdrom": {"bus": "sata"}},
@@ -139,8 +145,7 @@ SITUATIONS: dict[str, Situation] = {
                   wanted("b", virtualGPUOptions={"display": {"ramFB": {"enabled": False}}})]},
         {"gpuStatuses": [got("a", mdevUUID=MDEV), got("b", mdevUUID=MDEV2)]})),
     "networks": Situation(instance(NICS, spec=NETWORKS), {}, NETWORK_INFO),
-    "networks-on-this-host": Situation(instance(NICS, spec=NETWORKS), {}, NETWORK_INFO, Options(
-        bridges={"default": "br0", "blue": "br-blue"}, hypervisor_sets_mac=True)),
+    "networks-on-this-host": Situation(instance(NICS, spec=NETWORKS), {}, WIRED),
     "network-by-claim": Situation(
         instance({"interfaces": [{"name": "fast", "sriov": {}, "pciAddress": "0000:05:00.0", "bootOrder": 1}]},
                  spec={**NAMED, "networks": [{"name": "fast", "resourceClaim": {"claimName": "claim", "requestName": "vf"}}]}),

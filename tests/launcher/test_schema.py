@@ -7,7 +7,9 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from outfitter.api import wires
 from outfitter.api.hypervisor import Domain
+from outfitter.api.wires import Wire
 from outfitter.errors import Refused
 from outfitter.launcher.options import Options
 from tests.launcher.schema import needed, wrong
@@ -18,6 +20,8 @@ UUIDS = st.uuids().map(str)
 ADDRESSES = st.builds("{:04x}:{:02x}:{:02x}.{}".format, st.integers(0, 0xFFFF), st.integers(0, 255), st.integers(0, 31),
                       st.integers(0, 7))
 GUEST = st.none() | st.builds("0000:{:02x}:{:02x}.0".format, st.integers(0, 40), st.integers(0, 3))
+MACS = st.sampled_from([None, "02:00:00:00:00:0e"])
+VLANS = st.sampled_from([None, 1, 4094])
 FLAG = st.sampled_from([None, True, False])
 DISPLAY = st.none() | st.fixed_dictionaries({}, optional={"enabled": FLAG, "ramFB": st.fixed_dictionaries({}, optional={
     "enabled": FLAG})})
@@ -64,6 +68,10 @@ def machines(draw: st.DrawFn) -> Situation:
     for number, interface in enumerate(interfaces):
         env[f"KUBEVIRT_RESOURCE_NAME_{interface['name']}"] = f"vf/{number}"
         env[f"PCIDEVICE_VF_{number}"] = draw(ADDRESSES)
+    wired = [Wire(each["name"], draw(st.sampled_from(["function", "device"])), draw(MACS), draw(ADDRESSES), vlan=draw(VLANS))
+             if "sriov" in each else
+             Wire(each["name"], draw(st.sampled_from(["user", "bridge", "none"])), draw(MACS), bridge="br0", why="it is so")
+             for each in interfaces]
     disks = [{"name": name, draw(st.sampled_from(["disk", "cdrom"])): {"bus": draw(st.sampled_from([
         "virtio", "sata", "scsi", "usb"])), "readonly": draw(FLAG), "pciAddress": draw(GUEST)},
         "serial": draw(st.sampled_from([None, "S1"])), "cache": draw(st.sampled_from([None, "none", "writethrough"]))}
@@ -85,9 +93,8 @@ def machines(draw: st.DrawFn) -> Situation:
             None, {"pageSize": "2Mi"}]))},
         machine={"type": draw(st.sampled_from([None, "q35", "pc-q35-9.0", "pc"]))},
         firmware={"bootloader": draw(st.sampled_from([None, {"bios": {}}, {"efi": {}}, {"efi": {"secureBoot": False}}]))},
-        spec=spec), {**env, **more_env}, {}, Options(
-            type=draw(st.sampled_from(["qemu", "kvm"])), bridges=draw(st.sampled_from([{}, {"a": "br0"}])),
-            hypervisor_sets_mac=draw(st.booleans()), host_nodes=draw(st.sampled_from([(), (0, 1)])),
+        spec=spec), {**env, **more_env}, draw(st.sampled_from([{}, {wires.FILE: wires.write(wired)}])), Options(
+            type=draw(st.sampled_from(["qemu", "kvm"])), host_nodes=draw(st.sampled_from([(), (0, 1)])),
             config_drive=draw(st.sampled_from([None, "/run/x.iso"]))))
 
 

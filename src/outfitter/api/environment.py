@@ -19,17 +19,31 @@ def key(*words: str) -> str:
 def of_resources(pod: Mapping[str, Any], claim: Mapping[str, Any], slices: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Variables for what the claim for a pod's extended resources got, as far as slices say where it is. Of a device that is
     several functions all are listed."""
-    published = {(driver, pool, one["name"]): one for (driver, pool), parts in device.newest_pools(slices).items()
-                 for part in parts for one in part["spec"].get("devices") or ()}
+    known = list(slices)
     found: dict[str, list[str]] = {}
     told = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
     for mapping in told.get("requestMappings") or ():
-        for result in machine.results(claim, mapping.get("requestName")):
-            driver = result["driver"]
-            one = published.get((driver, result["pool"], result["device"])) or {}
+        for driver, one in published(claim, mapping.get("requestName"), known):
             if uuid := device.text_attribute(one, driver, device.MDEV_NAMES):
                 found.setdefault(f"{MDEV}_{key(mapping['resourceName'])}", []).append(uuid)
-            elif address := device.text_attribute(one, driver, device.ADDRESS_NAMES):
-                functions = device.members(one, driver) or [address]
-                found.setdefault(f"{PCI}_{key(mapping['resourceName'])}", []).extend(functions)
-    return {name: ",".join(places) for name, places in found.items()}
+            else:
+                found.setdefault(f"{PCI}_{key(mapping['resourceName'])}", []).extend(functions(one, driver))
+    return {name: ",".join(places) for name, places in found.items() if places}
+
+
+def published(
+    claim: Mapping[str, Any], request: str | None, slices: Iterable[Mapping[str, Any]],
+) -> list[tuple[str, Mapping[str, Any]]]:
+    """What a claim got for a request, in its order, each with its driver and as that publishes it; empty while it does not."""
+    known = {(driver, pool, one["name"]): one for (driver, pool), parts in device.newest_pools(slices).items()
+             for part in parts for one in part["spec"].get("devices") or ()}
+    return [(result["driver"], known.get((result["driver"], result["pool"], result["device"])) or {})
+            for result in machine.results(claim, request)]
+
+
+def functions(one: Mapping[str, Any], driver: str) -> list[str]:
+    """The addresses of a published device, all of them when it is several functions; none of a mediated one."""
+    if device.text_attribute(one, driver, device.MDEV_NAMES):
+        return []
+    address = device.text_attribute(one, driver, device.ADDRESS_NAMES)
+    return (device.members(one, driver) or [address]) if address else []

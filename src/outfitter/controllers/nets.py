@@ -6,23 +6,21 @@ the gate says that moving is the time to change."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from outfitter.api import gates
+from outfitter.api import gates, wires
 from outfitter.api.gates import Gates
 from outfitter.api.kinds import Object
 from outfitter.api.settings import Settings
+from outfitter.api.wires import RESOURCE, STATUS, attachment, interface_name
 from outfitter.errors import Refused
 
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 DEFAULT_NETWORK = "v1.multus-cni.io/default-network"
-STATUS = "k8s.v1.cni.cncf.io/network-status"
-RESOURCE = "k8s.v1.cni.cncf.io/resourceName"
 _COUNTED = re.compile(r"net\d+")
 Attachments = Callable[[str, str], Object | None]  # namespace, name -> NetworkAttachmentDefinition
 
@@ -61,15 +59,6 @@ def _entries(instance: Mapping[str, Any], plugins: Mapping[str, str], *, counted
             yield {"name": name, "namespace": namespace, "cni-args": {"logicNetworkName": network["name"]}}
 
 
-def interface_name(network: str) -> str:
-    return "pod" + hashlib.sha256(network.encode()).hexdigest()[:11]
-
-
-def attachment(instance: Mapping[str, Any], network: Mapping[str, Any]) -> tuple[str, str]:
-    """Namespace and name of a network's definition."""
-    return _definition(instance, str(network["multus"]["networkName"]))
-
-
 def _definition(instance: Mapping[str, Any], definition: str) -> tuple[str, str]:
     namespace, _, name = definition.rpartition("/")
     return namespace or instance["metadata"]["namespace"], name
@@ -104,6 +93,21 @@ def resources(instance: Mapping[str, Any], attachments: Attachments, open_: Gate
             if resource := ((found or {}).get("metadata", {}).get("annotations") or {}).get(RESOURCE):
                 out[resource] += 1
     return out
+
+
+def without_resource(instance: Mapping[str, Any], attachments: Attachments, open_: Gates) -> None:
+    """Refused: an SR-IOV network takes nothing of the host, so its card would never get a function."""
+    cards = {each["name"]: each for each in wires.interfaces(instance)}
+    for index, network in enumerate(wires.networks(instance)):
+        card = cards.get(network["name"]) or {}
+        if gates.INJECTION in open_.on or not network.get("multus") or card.get("sriov") is None or card.get("state") == "absent":
+            continue
+        namespace, name = attachment(instance, network)
+        found = attachments(namespace, name)
+        if found is not None and not (found["metadata"].get("annotations") or {}).get(RESOURCE):
+            raise Refused(f"spec.networks[{index}].multus.networkName: NetworkAttachmentDefinition {namespace}/{name} names no "
+                          f"resource from which the sriov interface {network['name']} would get its function: add the "
+                          f"annotation {RESOURCE}, or use bridge for the interface")
 
 
 def asked_for(instance: Mapping[str, Any]) -> list[tuple[str, str]]:

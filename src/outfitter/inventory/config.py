@@ -20,7 +20,8 @@ from outfitter.inventory.making import Mediated, Virtual
 
 # Every key that may stand in the file, by where it stands. Those of "host" may also stand at the top, for all hosts.
 HOST_KEYS = ("device_spec", "alias", "report_in_placement", "report_to_placement", "pci_in_placement", "pci_prefilter",
-             "report_networks", "audit_every", "history", "sriov", "mdev")
+             "report_networks", "audit_every", "history", "sriov", "mdev",
+             "pod_bridge")
 KEYS: dict[str, tuple[str, ...]] = {"file": (*HOST_KEYS, "hosts", "scheduling", "features"), "host": HOST_KEYS,
                                     "history": ("keep",), "scheduling": ("policy",),
                                     "features": tuple(devicegates.DEVICE_GATES)}
@@ -40,6 +41,7 @@ MAX_ALIAS_NAME = 256
 _DURATION = re.compile(r"([0-9]{1,10})(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _LONGEST = timedelta(days=36_500)
+_INTERFACE = re.compile(r"[^/\s]{1,15}")
 _ALIAS_ID = re.compile(r"[0-9a-fA-F]{4}")
 
 
@@ -56,6 +58,7 @@ class Settings:
     audit_every: timedelta = timedelta(seconds=60)
     sriov: tuple[Virtual, ...] = ()  # virtual functions to switch on at the start
     mdev: tuple[Mediated, ...] = ()  # mediated devices to make at the start
+    pod_bridge: str = ""  # the bridge that stands for the pod network of machines; "": there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,7 @@ def _settings(section: Section, default: Settings) -> Settings:
         audit_every=_duration(section, "audit_every", default.audit_every, timedelta(seconds=1)),
         sriov=making.read_sriov(section, default.sriov),
         mdev=making.read_mdev(section, default.mdev),
+        pod_bridge=default.pod_bridge if (bridge := section.text("pod_bridge", _bridge)) is None else bridge,
     )
 
 
@@ -149,6 +153,10 @@ def _alias(section: Section, default: Settings) -> tuple[Mapping[str, str], ...]
     if "alias" not in section.fields:
         return default.alias
     return read_alias(section.reader, _list(section, "alias", "for none write []"), section.at("alias"))
+
+
+def _bridge(text: str) -> str | None:
+    return None if _INTERFACE.fullmatch(text) else f"{text!r} is no name of a network interface, for example br0"
 
 
 def _list(section: Section, key: str, instead: str) -> list[Any]:

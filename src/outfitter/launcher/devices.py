@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree as ET
 
+from outfitter.api.wires import Wire
 from outfitter.errors import Refused
 from outfitter.launcher import addresses, disk, hostdev, interface, mdev, numa, screen, usb
 from outfitter.launcher.addresses import FUNCTIONS, Lane, Layout, Place
@@ -28,8 +29,9 @@ UNSUPPORTED = ("tpm", "watchdog", "sound", "filesystems", "clientPassthrough", "
 class Devices:
     """The devices of one machine: first all get their places, then they are drawn."""
 
-    def __init__(self, spec: Mapping[str, Any], machine: System, spread: Sequence[numa.Cell], options: Options) -> None:
-        self._spec, self._machine, self._options = spec, machine, options
+    def __init__(self, spec: Mapping[str, Any], machine: System, spread: Sequence[numa.Cell], options: Options,
+                 wires: Mapping[str, Wire]) -> None:
+        self._spec, self._machine, self._options, self._wires = spec, machine, options, wires
         self._given: Mapping[str, Any] = (spec.get("domain") or {}).get("devices") or {}
         self._cells = {cell.host: cell.id for cell in spread}
         if spread and not machine.express:
@@ -37,7 +39,8 @@ class Devices:
         self._layout = Layout(self._cells)
         self._aliases = Aliases()
         self._interfaces = [each for each in enumerate(self._given.get("interfaces") or ()) if each[1].get("state") != "absent"]
-        self._unknown = {index: why for index, each in self._interfaces if (why := interface.unsupported(each))}
+        self._unknown = {index: why for index, each in self._interfaces
+                         if (why := interface.unsupported(each, wires.get(str(each.get("name")))))}
         self._networks = {each.get("name"): each for each in spec.get("networks") or ()}
         self.left_out: list[str] = []  # what the spec has and this domain has not, a sentence each
         self.tagged: list[Tagged] = []
@@ -157,13 +160,17 @@ class Devices:
                 out = self._hostdev(one, given, address, alias, guest)
                 if count == 0:
                     mdev.show(out, display)
-                    self._tag("nic" if ask.list == "interfaces" else "hostdev", ask.path, entry, at, mac=interface.mac(entry))
+                    self._tag("nic" if ask.list == "interfaces" else "hostdev", ask.path, entry, at, mac=self._mac(ask, entry))
                 yield out
             port += -(-len(functions) // FUNCTIONS) if given.kind != "usb" else 0
 
+    def _mac(self, ask: Ask, entry: Mapping[str, Any]) -> str | None:
+        return interface.mac(entry, self._wires.get(ask.name) if ask.list == "interfaces" else None)
+
     def _hostdev(self, one: Resolved, given: Given, address: str, alias: str, guest: ET.Element | None) -> ET.Element:
         if one.ask.list == "interfaces":
-            return interface.function(self._given["interfaces"][one.ask.index], address, alias, guest, self._options)
+            card = self._given["interfaces"][one.ask.index]
+            return interface.function(card, address, alias, guest, self._wires.get(one.ask.name))
         if given.kind == "usb":
             return usb.element(given, alias)
         if given.kind == "mdev":
@@ -183,9 +190,9 @@ class Devices:
                 self._leave_out(f"{path}: {self._unknown[index]}")
             if index in self._unknown or interface.binding(each) == "sriov":
                 continue
-            at = places.get(("interfaces", index, 0))
-            self._tag("nic", path, each, at, mac=interface.mac(each))
-            yield interface.element(each, network, alias=self._aliases.name("", str(each["name"])), options=self._options,
+            at, wire = places.get(("interfaces", index, 0)), self._wires.get(str(each["name"]))
+            self._tag("nic", path, each, at, mac=interface.mac(each, wire))
+            yield interface.element(each, network, alias=self._aliases.name("", str(each["name"])), wire=wire,
                                     guest=self._address(at, path, each), express=self._machine.express)
 
     def _disks(self) -> Iterator[tuple[int, Mapping[str, Any], str, str, str]]:

@@ -27,7 +27,7 @@ def build(instance: Object, env: Env | None = None, files: Files | None = None, 
     found = sources.devices_of(instance, env or {}, files or {})
     kind, size, cpus = system.system(spec), to_int(machine.memory(instance)), machine.vcpus(instance)
     spread = numa.cells(instance, found, options.host_nodes, cpus=cpus, memory=size, page=system.page(domain) or numa.MIB)
-    devices = Devices(spec, kind, spread, options)
+    devices = Devices(spec, kind, spread, options, sources.wired(files or {}))
     parts = devices.elements(found)
 
     name = f"{meta['namespace']}_{meta['name']}"

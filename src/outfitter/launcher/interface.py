@@ -1,4 +1,5 @@
-"""Network interfaces in a domain: a tap or a bridge of the host, or a virtual function."""
+"""Network interfaces in a domain: what somebody plugged them into on the host (a `Wire`), else a tap that a network plugin has
+made; or a virtual function."""
 
 from __future__ import annotations
 
@@ -7,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 from xml.etree import ElementTree as ET
 
+from outfitter.api import wires
+from outfitter.api.wires import Wire
 from outfitter.launcher import hostdev
-from outfitter.launcher.options import Options
 
 TAPS = ("bridge", "masquerade")  # bindings that end in a tap which whoever set up the network has made
 DEFAULT_MODEL = "virtio"
@@ -30,15 +32,16 @@ def tap(network: Mapping[str, Any]) -> str:
     return "tap" + hashlib.sha256(network["name"].encode()).hexdigest()[:11]
 
 
-def mac(interface: Mapping[str, Any]) -> str | None:
-    """The address that the user gave it, in one spelling."""
-    given = interface.get("macAddress")
-    return str(given).replace("-", ":").lower() if given else None
+def mac(interface: Mapping[str, Any], wire: Wire | None) -> str | None:
+    """The address that whoever plugged it in says, else the one that the user gave it."""
+    return wire.mac if wire is not None and wire.type is not None else wires.told_mac(interface)
 
 
-def unsupported(interface: Mapping[str, Any]) -> str | None:
+def unsupported(interface: Mapping[str, Any], wire: Wire | None) -> str | None:
     """Why an interface cannot be attached; None: it can."""
     how = binding(interface)
+    if wire is not None and wire.type == "none":
+        return wire.why
     if how in (*TAPS, "slirp", "sriov"):
         return None
     name = f"plugin {interface[how].get('name', '?')}" if how == "binding" else how
@@ -46,18 +49,18 @@ def unsupported(interface: Mapping[str, Any]) -> str | None:
 
 
 def element(interface: Mapping[str, Any], network: Mapping[str, Any], *, alias: str, guest: ET.Element | None,
-            options: Options, express: bool) -> ET.Element:
+            wire: Wire | None, express: bool) -> ET.Element:
     """An interface of the kinds that are no device of the host."""
-    if binding(interface) == "slirp":
+    how = wire.type if wire is not None else None
+    if how == "user" or (how is None and binding(interface) == "slirp"):
         out = ET.Element("interface", type="user")
-    elif bridge := options.bridges.get(network["name"]):
+    elif wire is not None and how == "bridge":
         out = ET.Element("interface", type="bridge")
-        ET.SubElement(out, "source", bridge=bridge)
-        ET.SubElement(out, "target", dev=tap(network))
+        ET.SubElement(out, "source", bridge=wire.bridge)
     else:
         out = ET.Element("interface", type="ethernet")
         ET.SubElement(out, "target", dev=tap(network), managed="no")
-    _mac(out, interface)
+    _mac(out, mac(interface, wire))
     model = str(interface.get("model") or DEFAULT_MODEL)
     ET.SubElement(out, "model", type=MODELS.get(model, model) if express else model)
     if interface.get("state") == "down":
@@ -67,23 +70,25 @@ def element(interface: Mapping[str, Any], network: Mapping[str, Any], *, alias: 
     return out
 
 
-def function(interface: Mapping[str, Any], address: str, alias: str, guest: ET.Element | None, options: Options) -> ET.Element:
-    """A virtual function. It is a device of the host like any other, unless the hypervisor is to set its MAC address."""
-    if not options.hypervisor_sets_mac:
+def function(interface: Mapping[str, Any], address: str, alias: str, guest: ET.Element | None, wire: Wire | None) -> ET.Element:
+    """A virtual function. It is a device of the host like any other, unless the hypervisor is to set its MAC and VLAN."""
+    if wire is None or wire.type != "function":
         out = hostdev.element(str(interface["name"]), address, alias, guest)
         _boot(out, interface)
         return out
     out = ET.Element("interface", type="hostdev", managed="no")
-    _mac(out, interface)
+    _mac(out, wire.mac)
     source = hostdev.source(str(interface["name"]), address)
     source[0].set("type", "pci")
     out.append(source)
+    if wire.vlan:
+        ET.SubElement(ET.SubElement(out, "vlan"), "tag", id=str(wire.vlan))
     _rest(out, interface, alias, guest)
     return out
 
 
-def _mac(out: ET.Element, interface: Mapping[str, Any]) -> None:
-    if address := mac(interface):
+def _mac(out: ET.Element, address: str | None) -> None:
+    if address:
         ET.SubElement(out, "mac", address=address)
 
 

@@ -6,11 +6,11 @@ machine that would start with fewer devices than it asks for, with others or wit
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from outfitter.api import machine
+from outfitter.api import machine, wires
+from outfitter.api.wires import Wire
 from outfitter.errors import Refused
 from outfitter.launcher import environment, metadata
 from outfitter.launcher.environment import Env
@@ -18,7 +18,7 @@ from outfitter.launcher.given import Absent, Ask, Given, List, Resolved, checked
 from outfitter.launcher.metadata import Files
 
 STATUS, METADATA, ENVIRONMENT = "status.deviceStatus", "device metadata", "the environment"
-NETWORK_INFO = "/etc/podinfo/network-info"  # which function a network plugin gave to which network
+NETWORK_INFO = wires.FILE  # which function was given to which network
 LISTS: tuple[List, ...] = ("hostDevices", "gpus", "interfaces")  # in the order of the domain
 
 
@@ -75,7 +75,9 @@ def _claimed(instance: Mapping[str, Any], ask: Ask, env: Env, files: Files) -> R
         METADATA: lambda: _own(ask, metadata.claimed(ask, entry, names[0] if names else None, files)),
         ENVIRONMENT: lambda: _own(ask, environment.claimed(ask, names, env)),
     }
-    if ask.list != "interfaces":
+    if ask.list == "interfaces":
+        readers[NETWORK_INFO] = lambda: _network_info(ask, files)
+    else:
         readers = {STATUS: lambda: _of_status(instance, ask), **readers}
     told: list[tuple[str, tuple[Given, ...]]] = []
     silent: list[str] = []
@@ -168,21 +170,29 @@ def _interface(instance: Mapping[str, Any], ask: Ask, env: Env, files: Files, ta
     raise Refused(f"{ask.path}: found no SR-IOV networks to PCI-Address mapping for {ask.name}: {'; '.join(silent)}")
 
 
+def wired(files: Files) -> dict[str, Wire]:
+    """How network cards are plugged in, by network; nothing where nobody says so in a way that can be read."""
+    try:
+        return wires.read(files.get(NETWORK_INFO) or "{}")
+    except ValueError:
+        return {}
+
+
 def _network_info(ask: Ask, files: Files) -> tuple[Given, ...]:
     text = files.get(NETWORK_INFO)
     if text is None:
         raise Absent(f"there is no {NETWORK_INFO}")
-    if not text.strip():
+    if not text.strip() and not ask.by_claim:
         raise Refused(f"{ask.path}: {NETWORK_INFO} is empty: no network plugin has said yet which function {ask.name} gets")
     try:
-        listed = json.loads(text).get("interfaces") or ()
-        found = [((each.get("deviceInfo") or {}).get("pci") or {}).get("pci-address") for each in listed
-                 if each.get("network") == ask.name]
-    except (ValueError, AttributeError, TypeError) as error:
+        wire = wires.read(text or "{}").get(ask.name)
+    except ValueError as error:
         raise Refused(f"{ask.path}: {NETWORK_INFO} cannot be read: {error}") from error
-    if not found or not found[0]:
+    if wire is not None and wire.type == "none":
+        raise Refused(f"{ask.path}: {wire.why}")
+    if wire is None or not wire.address:
         raise Absent(f"{NETWORK_INFO} names no PCI address for {ask.name}")
-    return (checked(ask, Given("pci", str(found[0]))),)
+    return (checked(ask, Given("pci", wire.address)),)
 
 
 def _nothing_else(instance: Mapping[str, Any], asks: Sequence[Ask]) -> None:

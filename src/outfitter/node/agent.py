@@ -10,15 +10,16 @@ import functools
 import logging
 from collections.abc import Iterable
 
-from outfitter.api import environment, kinds, machine
+from outfitter.api import environment, kinds, machine, wires
 from outfitter.api.hypervisor import Builder
 from outfitter.api.kinds import Object
 from outfitter.errors import AlreadyHeld, HypervisorAway, NotFound, Refused
-from outfitter.node import hold, report, tell
+from outfitter.node import hold, networks, report, tell
 from outfitter.node.handover import Handover
 from outfitter.node.hold import Holdings
 from outfitter.node.host import Host
 from outfitter.node.keep import Keeper
+from outfitter.node.networks import Networks
 from outfitter.node.report import Reporter
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock
@@ -50,6 +51,7 @@ class Agent:
     ) -> None:
         self._store, self._build, self._handover = store, build, handover
         self._report = Reporter(store, clock=clock, events=events)
+        self._networks = Networks(store, self._claim)
         self._holdings = Holdings(store, keeper, handover, pages, clock=clock)
         self.hosts = {host.name: host for host in hosts}
         self.queue = Queue(clock)
@@ -142,16 +144,24 @@ class Agent:
             why = f"outfitter runs machines only: other pods need a kubelet on {host.name}"
             await self._report.failed(pod, "NotAMachine", why)
             return None
+        instance = self._instances.get(instance_key) if instance_key else None
+        if instance is not None and instance["metadata"]["uid"] != (machine.owner(pod, kinds.INSTANCE.kind) or {}).get("uid"):
+            instance = None  # another one of the same name
         if pod["metadata"]["uid"] not in self._prepared:
             if missing := await self._prepare(host, pod):
                 await self._report.waiting(pod, missing)
                 return 1.0
+            if instance_key and pod["status"].get("phase") != "Running":
+                if instance is None:
+                    return None  # its news wakes us, or its end takes the pod along
+                try:
+                    pod = await self._networks.plug(host, pod, instance)
+                except Refused as error:
+                    await self._report.waiting(pod, error.message, report.UNPLUGGED)
+                    return 1.0
             self._prepared.add(pod["metadata"]["uid"])
         pod = await self._report.running(pod)
-        instance = self._instances.get(instance_key) if instance_key else None
-        if instance is None or (reference := machine.owner(pod, kinds.INSTANCE.kind)) is None:
-            return None
-        if instance["metadata"]["uid"] != reference["uid"] or instance["metadata"].get("deletionTimestamp"):
+        if instance is None or instance["metadata"].get("deletionTimestamp"):
             return None
         phase = (instance.get("status") or {}).get("phase")
         if phase == "Scheduled":
@@ -190,13 +200,15 @@ class Agent:
             return  # the status is on its way and wakes us
         try:
             told = self._handover.told(host, pod, self._claim)
-            env = tell.combined(await self._published(host, pod), told.env)
-            domain = self._build(instance, env, told.files, await host.hypervisor.abilities())
+            env = wires.left_of(tell.combined(await self._published(host, pod), told.env), pod)
+            plugged = (pod["metadata"].get("annotations") or {}).get(wires.INFO)
+            files = {**told.files, **({wires.FILE: plugged} if plugged is not None else {})}
+            domain = self._build(instance, env, files, await host.hypervisor.abilities())
             await host.hypervisor.start(domain)
         except Refused as error:
             await self._report.not_started(pod, instance, error.message)
         else:
-            await self._report.started(instance, host.name)
+            await self._report.started(instance, host.name, networks.statuses(instance, wires.of_pod(pod)))
 
     async def _published(self, host: Host, pod: Object) -> dict[str, str]:
         """What the pod got by the names of resources, as the drivers of this host publish it."""

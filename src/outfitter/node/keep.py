@@ -27,7 +27,7 @@ from outfitter.inventory.offer import Withheld
 from outfitter.inventory.survey import Survey
 from outfitter.ledger import book, heal, history, marks
 from outfitter.ledger.heal import Found
-from outfitter.node import register, targets
+from outfitter.node import networks, register, targets
 from outfitter.node.host import Host
 from outfitter.node.targets import Target
 from outfitter.store.base import Store
@@ -75,6 +75,7 @@ class Outlook:
     plan: model.Plan
     oddities: tuple[str, ...]
     cells: tuple[HostCell, ...]
+    bridges: tuple[str, ...]  # to which network cards of machines can be plugged
 
 
 class Keeper:
@@ -203,7 +204,7 @@ class Keeper:
                   for name in (booking.device.device,)])
         return Outlook(seen, healed, tuple(really), group, plan,
                        (*self.notes[host.name], *map(str, found.warnings), *strange, *slices.unsaid(seen.offered)),
-                       cells.scan(tree))
+                       cells.scan(tree), tuple(networks.bridges(tree)))
 
     async def _found(
         self, host: Host, page: Page, domains: Collection[Domain], known: Mapping[str, str]
@@ -246,7 +247,7 @@ class Keeper:
         if host.station is not None:
             self.targets[host.name] = targets.of(outlook.seen)
         self._left[host.name] = frozenset(outlook.seen.left)
-        node = await register.node(self._store, host, self._now())
+        node = await register.node(self._store, host, outlook.bridges, self._now())
         page = have.page
         if outlook.healed.object != page.object:
             await heal.heal_page(self._store, host.name, outlook.found, group=outlook.groups, now=self._now(),
@@ -382,7 +383,8 @@ def _withheld(one: Withheld) -> Object:
     else:
         said = {"name": device.name, "address": device.address, "kind": device.kind.value, "vendor": device.vendor,
                 "product": device.product, "class": device.class_code, "driver": device.driver, "parent": device.parent,
-                "numaNode": device.numa, "iommuGroup": device.iommu_group}
+                "numaNode": device.numa, "iommuGroup": device.iommu_group, "totalVfs": device.total_vfs,
+                "numVfs": device.num_vfs}
     return {**{key: value for key, value in said.items() if value is not None}, "reason": one.reason}
 
 

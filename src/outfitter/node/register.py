@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
@@ -10,12 +12,14 @@ from outfitter.node.host import Host
 from outfitter.store.base import Store
 
 NOT_READY = "node.kubernetes.io/not-ready"
+BRIDGE = "bridge.network.kubevirt.io/"  # and the name of a bridge: a resource that hosts have which have the bridge
+PLENTY = "1000"
 
 
-async def node(store: Store, host: Host, now: str) -> Object:
-    amounts = {**host.capacity, "pods": "1000"}
+async def node(store: Store, host: Host, bridges: Sequence[str], now: str) -> Object:
+    amounts = {**host.capacity, "pods": PLENTY, **{f"{BRIDGE}{name}": PLENTY for name in bridges}}
     ready = Condition("Ready", True, "OutfitterReady", "outfitter is running on this host")
-    wanted = {"capacity": amounts, "allocatable": amounts,
+    wanted: Object = {"capacity": amounts, "allocatable": amounts,
               "nodeInfo": {"kubeletVersion": "outfitter", "operatingSystem": "linux", "architecture": "amd64", "bootID": "",
                            "containerRuntimeVersion": "", "kernelVersion": "", "kubeProxyVersion": "", "machineID": "",
                            "osImage": "simulated" if host.simulated else "", "systemUUID": ""}}
@@ -33,6 +37,8 @@ async def node(store: Store, host: Host, now: str) -> Object:
             node = await store.get(kinds.NODE, host.name)
     have = node.get("status") or {}
     if any(have.get(key) != value for key, value in wanted.items()) or not conditions.is_true(node, "Ready"):
+        gone = {name: None for name in have.get("capacity") or {} if name.startswith(BRIDGE) and name not in amounts}
+        wanted |= {"capacity": {**amounts, **gone}, "allocatable": {**amounts, **gone}}
         change = {**wanted, "conditions": conditions.with_condition(have.get("conditions"), ready, now)}
         node = await store.patch(kinds.NODE, host.name, {"status": change}, subresource="status")
     taints = (node.get("spec") or {}).get("taints") or []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
@@ -13,6 +13,7 @@ from outfitter.store.clock import Clock, rfc3339
 from outfitter.store.events import Recorder
 
 UNPREPARED = "FailedPrepareDevices"
+UNPLUGGED = "FailedPlugNetworks"
 AWAY = "HypervisorAway"
 UNBUILT = "SyncFailed"
 
@@ -47,12 +48,13 @@ class Reporter:
         return await self._patch_pod(pod, {"phase": "Running", "startTime": now, "conditions": have, "reason": None,
                                            "containerStatuses": containers, "message": None}, at_revision=True)
 
-    async def started(self, instance: Object, host: str) -> None:
+    async def started(self, instance: Object, host: str, cards: Sequence[Object] = ()) -> None:
+        """`cards`: what is known of its network cards."""
         meta, now = instance["metadata"], rfc3339(self._clock.now())
         have = conditions.with_condition(instance["status"].get("conditions"), Condition("Ready", True), now)
         await self._store.patch(kinds.INSTANCE, meta["name"], {
             "metadata": {"resourceVersion": meta["resourceVersion"]},
-            "status": {"phase": "Running", "nodeName": host, "conditions": have},
+            "status": {"phase": "Running", "nodeName": host, "conditions": have, **({"interfaces": cards} if cards else {})},
         }, meta["namespace"], subresource="status")
         await self._events.normal(instance, "Started", "VirtualMachineInstance started.")
 

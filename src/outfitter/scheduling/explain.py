@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from outfitter.api import conditions, kinds, machine
+from outfitter.api import conditions, kinds, machine, wires
 from outfitter.api.device import DRIVER
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, is_pool_page
 from outfitter.scheduling import answer as answers
-from outfitter.scheduling import binding, crowd, extended, presets, relief
+from outfitter.scheduling import binding, crowd, extended, hints, presets, relief
 from outfitter.scheduling.answer import Answer
 from outfitter.scheduling.facts import Facts
 from outfitter.scheduling.fit import nominated
@@ -54,7 +54,7 @@ def instance(facts: Facts, obj: Mapping[str, Any]) -> Answer:
         lacking = machine.missing_devices(obj)
         more = (f"devices not known yet: {', '.join(lacking)}{_because(obj, 'DevicesReady')}",) if lacking else ()
         return say("Running", f"runs on {status.get('nodeName')}: nothing is wrong" if not lacking else
-                   f"runs on {status.get('nodeName')}", lines=(*_devices(obj), *more))
+                   f"runs on {status.get('nodeName')}", lines=(*_devices(obj), *_cards(facts, obj), *more))
     if phase in machine.FINAL:
         ended = phase == "Succeeded"
         return say("Ended" if ended else "Failed", f"has {'ended' if ended else 'failed'}{_because(obj, 'Ready')}")
@@ -85,6 +85,12 @@ def _devices(obj: Mapping[str, Any]) -> list[str]:
             out.append(f"{ref.name}: {given.get('name')} at {where[1] if where else 'an unknown place'} "
                        f"(claim {given.get('resourceClaimName')})")
     return out
+
+
+def _cards(facts: Facts, obj: Mapping[str, Any]) -> list[str]:
+    """What its network cards are plugged into, as its pod says."""
+    mine = [pod for pod in facts.pods if (machine.owner(pod, kinds.INSTANCE.kind) or {}).get("uid") == obj["metadata"]["uid"]]
+    return [f"{wire.network}: {wire.words}" for pod in mine for wire in wires.of_pod(pod).values()]
 
 
 # -- a pod
@@ -176,9 +182,10 @@ def refused(facts: Facts, obj: Mapping[str, Any], claims: Claims, verdict: Waiti
     """What is to be said of a pod for which there is no host."""
     if verdict.hosts:
         found = relief.ways(obj, claims, facts.class_, verdict, slices=facts.slices, pages=facts.pages, index=facts.index,
-                            used=facts.used, roster=facts.roster)
+                            used=facts.used, roster=facts.roster, resources=extended.mapped(facts.classes))
+        todo = (*found, *hints.unmapped(facts, obj), *hints.unmade(facts, obj, claims))
         return say("Waiting", f"{verb}: 0/{len(verdict.hosts)} hosts are available: {crowd.headline(verdict.hosts)}",
-                   "devices", lines=_assigned(facts, obj), todo=tuple(found), waiting=verdict)
+                   "devices", lines=_assigned(facts, obj), todo=todo, waiting=verdict)
     todo, kind = _missing_class(facts, verdict.summary)
     return say("Waiting", f"{verb}: {verdict.summary}", kind, todo=todo)
 

@@ -10,6 +10,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.page import MARKS, Page
 from outfitter.scheduling import crowd
 from outfitter.scheduling.asks import Classes
+from outfitter.scheduling.extended import Resources, nothing
 from outfitter.scheduling.fit import Used
 from outfitter.scheduling.hosts import SAID_BY_PAGE
 from outfitter.scheduling.index import Index
@@ -25,7 +26,7 @@ Fits = Callable[[Page], bool]
 
 def ways(
     pod: Mapping[str, Any], claims: Claims, classes: Classes, waiting: Waiting, *, slices: Sequence[Object],
-    pages: Sequence[Object], index: Index, used: Used, roster: Roster | None = None,
+    pages: Sequence[Object], index: Index, used: Used, roster: Roster | None = None, resources: Resources = nothing,
 ) -> list[str]:
     """At most a few, on the nearest hosts first."""
     by_host = {page["metadata"]["name"]: page for page in pages}
@@ -39,7 +40,8 @@ def ways(
 
         def fits(changed: Page, here: Sequence[Object] = here, node: Object = opened) -> bool:
             alone = Index.of(here, [changed], [node])
-            return isinstance(place(dict(pod), claims, classes, alone, used, roster=roster), Placement)
+            verdict = place(dict(pod), claims, classes, alone, used, roster=roster, resources=resources)
+            return isinstance(verdict, Placement)
 
         page = Page(by_host.get(host) or Page.blank(host))
         if refusal.seek is None:

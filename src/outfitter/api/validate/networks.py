@@ -28,6 +28,7 @@ def check(spec: Mapping[str, Any], root: str, open_: Gates, own_claims: Collecti
     yield from _states(interfaces, networks, at)
     yield from _names(networks, interfaces, root, at)
     yield from _cards(interfaces, at)
+    yield from _bindings(networks, interfaces, at)
     listed = {entry.get("name") for entry in spec.get("resourceClaims") or ()} | set(own_claims)
     yield from _by_claim(spec, listed, root, open_)
 
@@ -110,6 +111,16 @@ def _cards(interfaces: Any, at: str) -> Iterator[Cause]:
                                          + ", ".join(f'"{each}"' for each in MODELS), "FieldValueNotSupported")
         if address and not _PCI.fullmatch(address):
             yield Cause(f"{here}.pciAddress", f'Invalid value: "{address}": malformed PCI address; one such as 0000:81:01.0')
+
+
+def _bindings(networks: Any, interfaces: Any, at: str) -> Iterator[Cause]:
+    """Addresses are translated for the pod's network alone; what hangs on another is plugged into it."""
+    on = {network.get("name"): network for network in networks}
+    for index, interface in enumerate(interfaces):
+        network = on.get(interface.get("name"))
+        if network is not None and interface.get("masquerade") is not None and network.get("multus") is not None:
+            yield Cause(f"{at}[{index}].name", "Masquerade interface only implemented with pod network: use bridge or sriov on "
+                                               f'"{interface.get("name")}", which is a multus network')
 
 
 def _by_claim(spec: Mapping[str, Any], listed: Collection[str | None], root: str, open_: Gates) -> Iterator[Cause]:

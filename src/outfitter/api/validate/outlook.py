@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from outfitter.api import kinds, machine
+from outfitter.api import kinds, machine, wires
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.settings import Settings
 
@@ -61,17 +61,30 @@ def _spec(spec: Mapping[str, Any], place: Place, own: Known) -> Iterator[str]:
     yield from _requests(spec, place.root, known)
     yield from _not_permitted(spec, place.root, place.settings)
     yield from _networks(spec, place)
+    yield from _plugins(spec, place)
     yield from _tags(spec, place.root)
 
 
 def _networks(spec: Mapping[str, Any], place: Place) -> Iterator[str]:
+    """Definitions of networks that are not there, or give an SR-IOV interface nothing."""
+    cards = {each.get("name"): each for each in (spec["domain"].get("devices") or {}).get("interfaces") or ()}
     for index, network in enumerate(spec.get("networks") or ()):
-        if given := (network.get("multus") or {}).get("networkName"):
-            namespace, _, name = given.rpartition("/")
-            namespace = namespace or place.namespace
-            if place.look(kinds.NETWORK_ATTACHMENT, namespace, name) is None:
-                yield f'{place.root}.networks[{index}].multus.networkName: there is no NetworkAttachmentDefinition "{name}" ' \
-                      f'in namespace "{namespace}" yet'
+        card = cards.get(network.get("name")) or {}
+        if not network.get("multus") or card.get("state") == "absent":
+            continue
+        here = f"{place.root}.networks[{index}].multus.networkName"
+        namespace, name = wires.attachment({"metadata": {"namespace": place.namespace}}, network)
+        found = place.look(kinds.NETWORK_ATTACHMENT, namespace, name)
+        if found is None:
+            yield f'{here}: there is no NetworkAttachmentDefinition "{name}" in namespace "{namespace}" yet; the machine ' \
+                  "waits for it"
+        elif card.get("sriov") is not None and not (found["metadata"].get("annotations") or {}).get(wires.RESOURCE):
+            yield f'{here}: NetworkAttachmentDefinition "{name}" names no resource (annotation {wires.RESOURCE}), from which ' \
+                  f"the sriov interface {network['name']} would get its function"
+
+
+def _plugins(spec: Mapping[str, Any], place: Place) -> Iterator[str]:
+    """Binding plugins that nobody has set up."""
     for index, interface in enumerate((spec["domain"].get("devices") or {}).get("interfaces") or ()):
         plugin = interface.get("binding")
         if plugin is not None and plugin.get("name") not in place.settings.plugins:

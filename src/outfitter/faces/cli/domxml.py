@@ -9,7 +9,7 @@ from typing import Any, Literal
 import click
 import yaml
 
-from outfitter.api import environment, kinds, machine
+from outfitter.api import environment, kinds, machine, wires
 from outfitter.api.kinds import Object
 from outfitter.errors import BadRequest, Refused
 from outfitter.faces import scalars
@@ -24,19 +24,24 @@ async def of_server(client: Client, word: str, **options: Any) -> None:
     if (slash and kind_spoken(spoken) not in (kinds.INSTANCE, kinds.MACHINE)) or not name:
         raise click.UsageError(f"{word!r} is no machine; write its name, or vmi/NAME")
     instance = await client.store.get(kinds.INSTANCE, name, client.namespace)
-    _say(instance, told=await _told(client, instance), **options)
+    told, plugged = await _told(client, instance)
+    _say(instance, told=told, plugged=plugged, **options)
 
 
-async def _told(client: Client, instance: Object) -> dict[str, str]:
-    """The environment of its launcher, as far as it tells of devices that the pod got by the names of resources."""
+async def _told(client: Client, instance: Object) -> tuple[dict[str, str], dict[str, str]]:
+    """The environment and the files of its launcher, as far as they tell of devices that the pod got by the names of resources,
+    and of network cards."""
     meta, slices = instance["metadata"], None
     out: dict[str, str] = {}
+    files: dict[str, str] = {}
     for pod in (await client.store.list(kinds.POD, meta["namespace"], labels=f"{machine.CREATED_BY}={meta['uid']}")).items:
         if claim_name := dict(machine.claim_names(pod)).get(machine.EXTENDED):
             slices = slices or (await client.store.list(kinds.RESOURCE_SLICE)).items
             claim = await client.store.get(kinds.RESOURCE_CLAIM, claim_name, meta["namespace"])
-            out |= environment.of_resources(pod, claim, slices)
-    return out
+            out |= wires.left_of(environment.of_resources(pod, claim, slices), pod)
+        if text := (pod["metadata"].get("annotations") or {}).get(wires.INFO):
+            files[wires.FILE] = text
+    return out, files
 
 
 def of_file(file: str, namespace: str, **options: Any) -> None:
@@ -49,8 +54,8 @@ def of_file(file: str, namespace: str, **options: Any) -> None:
 
 
 def _say(instance: Object, *, devices: Sequence[str], env: Sequence[str], type_: Literal["qemu", "kvm"],
-         guest_metadata: bool, told: Mapping[str, str] | None = None) -> None:
-    files: dict[str, str] = {}
+         guest_metadata: bool, told: Mapping[str, str] | None = None, plugged: Mapping[str, str] | None = None) -> None:
+    files = dict(plugged or {})
     for name in devices:
         path = Path(name)
         if path.is_dir():
@@ -59,7 +64,7 @@ def _say(instance: Object, *, devices: Sequence[str], env: Sequence[str], type_:
             instance = {**instance, "status": {**(instance.get("status") or {}), "deviceStatus": _status(name)}}
     variables = {**(told or {}), **{key: value for name in env for key, value in _variables(name).items()}}
     lacking = machine.missing_devices(instance)
-    if lacking and not files and not variables:
+    if lacking and not devices and not variables:
         name = instance["metadata"]["name"]
         raise Refused(f"vmi/{name} has no domain yet: status.deviceStatus does not name {', '.join(lacking)}; "
                       f"outfit why vmi/{name} says what it waits for")

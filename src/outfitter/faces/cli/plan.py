@@ -12,13 +12,13 @@ from typing import Any
 
 import click
 
-from outfitter.api import kinds, machine
+from outfitter.api import kinds, machine, settings
 from outfitter.api.device import DeviceId, text_attribute
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import Booking, Holder, Page
 from outfitter.controllers import claims as claiming
-from outfitter.controllers import machines, render
-from outfitter.errors import BadRequest, Forbidden, Invalid, NotFound, OutfitterError
+from outfitter.controllers import machines, nets, render
+from outfitter.errors import BadRequest, Forbidden, Invalid, NotFound, OutfitterError, Refused
 from outfitter.faces.cli import moments, sentences
 from outfitter.faces.cli.client import Client, documents
 from outfitter.faces.cli.known import listed
@@ -32,7 +32,7 @@ from outfitter.scheduling.place import Placement, results
 from outfitter.store.clock import rfc3339
 
 PLANNED = {kinds.MACHINE: "vm", kinds.INSTANCE: "vmi", kinds.POD: "pod"}  # and what people call them
-BROUGHT = (kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS, kinds.RESOURCE_CLAIM_TEMPLATE, kinds.FLAVOR)
+BROUGHT = (kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS, kinds.RESOURCE_CLAIM_TEMPLATE, kinds.FLAVOR, kinds.NETWORK_ATTACHMENT)
 
 
 async def plan(client: Client, files: Sequence[str], *, long: bool, how: str) -> None:
@@ -49,7 +49,9 @@ async def plan(client: Client, files: Sequence[str], *, long: bool, how: str) ->
         there, claims=_over(there.claims, brought[kinds.RESOURCE_CLAIM]),
         classes=_over(there.classes, brought[kinds.DEVICE_CLASS]),
         templates=_over(there.templates, brought[kinds.RESOURCE_CLAIM_TEMPLATE])),
-        _over(await listed(client, kinds.FLAVOR), brought[kinds.FLAVOR]), await _aliases(client))
+        _over(await listed(client, kinds.FLAVOR), brought[kinds.FLAVOR]), await _aliases(client),
+        _over(await listed(client, kinds.NETWORK_ATTACHMENT), brought[kinds.NETWORK_ATTACHMENT]),
+        settings.of(settings.chosen(await listed(client, kinds.KUBEVIRT))))
     wanted = [(kind, await _known(client, obj) if kind == kinds.MACHINE else obj) for kind, obj in wanted]
     outcomes = [planner.next(kind, obj) for kind, obj in wanted]
     waiting = [one for one in outcomes if one.answer.state == "Waiting"]
@@ -130,7 +132,9 @@ class _Outcome:
 class _Planner:
     """One after the other: what the earlier ones would get is held when the next one asks."""
 
-    def __init__(self, there: Facts, flavors: Sequence[Object], aliases: Aliases) -> None:
+    def __init__(self, there: Facts, flavors: Sequence[Object], aliases: Aliases, attachments: Sequence[Object],
+                 now: settings.Settings) -> None:
+        self._attachments, self._settings = {_name(obj): obj for obj in attachments}, now
         self._flavors, self._aliases = {obj["metadata"]["name"]: obj for obj in flavors}, aliases
         self._pages = list(there.pages)
         self._facts = replace(there, pages=self._pages)
@@ -145,8 +149,8 @@ class _Planner:
             if kind == kinds.MACHINE:
                 later = " once it is started" if machine.run_strategy(obj) in ("Halted", "Manual") else ""
                 obj, made = self._started(obj)
-            pod = copy.deepcopy(obj) if kind == kinds.POD else render.launcher_pod(self._settled(obj))
-        except (BadRequest, Invalid) as error:
+            pod = copy.deepcopy(obj) if kind == kinds.POD else self._rendered(self._settled(obj))
+        except (BadRequest, Invalid, Refused) as error:
             return _Outcome(say("Waiting", f"would wait: {error.message}", "instance"))
         made |= self._make(pod)
         if (lacking := explain.missing_claim(self._facts, pod, self._claim, say, verb="would wait")) is not None:
@@ -159,6 +163,15 @@ class _Planner:
                    for claim, given in verdict.claims for device, result in results(given)]
         answer = say("Fits", f"would go to {verdict.host}{later} ({verdict.why})")
         return _Outcome(answer, verdict.host, verdict.why, tuple(devices))
+
+    def _rendered(self, instance: Object) -> Object:
+        """Refused: a network is missing, or takes what is not permitted."""
+        def known(namespace: str, name: str) -> Object | None:
+            return self._attachments.get((namespace, name))
+
+        networks = nets.resources(instance, known, self._settings.gates)
+        nets.without_resource(instance, known, self._settings.gates)
+        return render.launcher_pod(instance, self._settings, networks=networks)
 
     def _already(self, kind: Kind, obj: Object) -> str:
         """The host on which it is."""

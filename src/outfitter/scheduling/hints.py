@@ -1,0 +1,68 @@
+"""What a person may have forgotten who waits for devices that no host has: said beside the reasons, when it is true. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from outfitter.api import machine
+from outfitter.scheduling import crowd, extended
+from outfitter.scheduling.facts import Facts
+from outfitter.scheduling.place import Claims
+
+PLAIN = ("cpu", "memory", "pods", "ephemeral-storage")
+VIRTUAL = ('"VF"', "'VF'")  # by which a selector asks for virtual functions
+
+
+def unmapped(facts: Facts, pod: Mapping[str, Any]) -> Iterator[str]:
+    """Resources that a pod asks for, no host offers and no class stands for."""
+    class_of = extended.mapped(facts.classes)
+    offered = {name for node in facts.nodes for name in (node.get("status") or {}).get("allocatable") or {}}
+    for name in sorted(_asked(pod)):
+        if name not in offered and class_of(name) is None and "/" in name:
+            yield (f"apply a DeviceClass with spec.extendedResourceName: {name}: no host offers {name} itself, and no class "
+                   "stands for it")
+
+
+def unmade(facts: Facts, pod: Mapping[str, Any], claims: Claims) -> Iterator[str]:
+    """Cards of which more virtual functions could be switched on, for a pod that asks for some."""
+    if not any(word in selector for selector in _selectors(facts, pod, claims) for word in VIRTUAL):
+        return
+    found = []
+    for inventory in facts.inventories:
+        for one in (inventory.get("spec") or {}).get("withheld") or ():
+            most, have = one.get("totalVfs"), one.get("numVfs") or 0
+            if most and have < most:
+                found.append(f"{one['address']} of {inventory['metadata']['name']} has {have} of {most}")
+    if found:
+        yield (f"more virtual functions can be switched on (sriov in the configuration, or sriov_numvfs): {crowd.few(found)}")
+
+
+def _asked(pod: Mapping[str, Any]) -> set[str]:
+    containers = (pod.get("spec") or {}).get("containers") or ()
+    return {name for container in containers for name in extended.asked(container)} - set(PLAIN)
+
+
+def _selectors(facts: Facts, pod: Mapping[str, Any], claims: Claims) -> Iterator[str]:
+    """The expressions of all classes and requests that a pod asks by."""
+    class_of = extended.mapped(facts.classes)
+    classes = [class_of(name) for name in _asked(pod)]
+    for claim in _claims(pod, claims):
+        for request in ((claim.get("spec") or {}).get("devices") or {}).get("requests") or ():
+            for each in (request.get("exactly"), *(request.get("firstAvailable") or ())):
+                classes.append(facts.class_((each or {}).get("deviceClassName") or ""))
+                yield from _expressions((each or {}).get("selectors"))
+    for class_ in classes:
+        yield from _expressions(((class_ or {}).get("spec") or {}).get("selectors"))
+
+
+def _claims(pod: Mapping[str, Any], claims: Claims) -> Iterator[Mapping[str, Any]]:
+    for _, name in machine.claim_names(pod):
+        found = claims(pod["metadata"]["namespace"], name) if name else None
+        if found is not None:
+            yield found
+
+
+def _expressions(selectors: Any) -> Iterator[str]:
+    for selector in selectors or ():
+        yield str((selector.get("cel") or {}).get("expression") or "")
