@@ -17,12 +17,15 @@ def key(*words: str) -> str:
 
 
 def of_resources(pod: Mapping[str, Any], claim: Mapping[str, Any], slices: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Variables for what the claim for a pod's extended resources got, as far as slices say where it is. Of a device that is
-    several functions all are listed."""
+    """Variables for what the claim for a pod's extended resources got for the machine's container, as far as slices say where
+    it is; in the order in which the entries of the machine take them (`machine.refs_in`). Of a device that is several functions
+    all are listed."""
     known = list(slices)
     found: dict[str, list[str]] = {}
     told = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
     for mapping in told.get("requestMappings") or ():
+        if mapping["containerName"] != machine.CONTAINER:
+            continue
         for driver, one in published(claim, mapping.get("requestName"), known):
             if uuid := device.text_attribute(one, driver, device.MDEV_NAMES):
                 found.setdefault(f"{MDEV}_{key(mapping['resourceName'])}", []).append(uuid)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from outfitter.api.kinds import Object
@@ -13,10 +13,12 @@ from outfitter.api.quantity import to_int
 List = Literal["gpus", "hostDevices"]
 Claims = Callable[[str, str], Object | None]  # namespace, name -> the claim
 LISTS: tuple[List, ...] = ("gpus", "hostDevices")
+DOMAIN_LISTS: tuple[List, ...] = ("hostDevices", "gpus")  # in the order of the domain
 STATUS_LISTS: Mapping[List, str] = {"gpus": "gpuStatuses", "hostDevices": "hostDeviceStatuses"}
 FINAL = ("Succeeded", "Failed")
 LAUNCHER = "virt-launcher"  # label value of the pods in which machines run
 LAUNCHER_LABEL = "kubevirt.io"
+CONTAINER = "compute"  # of a launcher pod: that in which the machine runs
 CREATED_BY = "kubevirt.io/created-by"
 EXTENDED = "<extended-resources>"  # in the place of an entry's name: the claim for a pod's extended resources
 FLAVOR_CLAIM = "flavor"  # the entry of a launcher pod's resourceClaims for the devices of the machine's flavor
@@ -38,11 +40,11 @@ class DeviceRef:
     claim_at: str = "claimName"  # the fields of the entry that say claim and request, or should
     request_at: str = "requestName"
     at_odds: tuple[str, ...] = ()  # fields of the entry that say the same thing in two spellings, and differently
-    number: int | None = None  # of a flavor's device: which of those that answer the request; None: all of them are its
+    number: int | None = None  # of a flavor's device, or one by resource name: which of those that answer; None: all are its
 
     @property
     def path(self) -> str:
-        if self.number is not None:
+        if self.number is not None and not self.by_resource:
             return "spec.flavor"
         return f"spec.domain.devices.{self.list}[{self.index}]"
 
@@ -55,6 +57,11 @@ class DeviceRef:
     def by_claim(self) -> bool:
         return self.device_name is None and self.says_claim
 
+    @property
+    def by_resource(self) -> bool:
+        """Asked for by resource name, and got from the claim that the scheduler made for the pod's resources."""
+        return self.claim == EXTENDED
+
 
 def run_strategy(machine: Mapping[str, Any]) -> str:
     """Whether a VirtualMachine is meant to run. One that does not say stays stopped; `running` is the older way to say it."""
@@ -65,6 +72,22 @@ def run_strategy(machine: Mapping[str, Any]) -> str:
 def device_refs(instance: Mapping[str, Any]) -> list[DeviceRef]:
     """Every device asked for: those of the spec in its order, then those of its flavor, each under a name of its own."""
     return [*written_refs(instance), *flavor_refs(instance)]
+
+
+def refs_in(instance: Mapping[str, Any], pod: Mapping[str, Any]) -> list[DeviceRef]:
+    """Every device asked for, as it comes to be in a pod: one by resource name is a reference to the claim that the scheduler
+    made for the pod's resources, where it made one (else a device plugin knows). The first of the claim's devices for a resource
+    is that of the first entry in the order of the domain, and so on: the order in which a launcher's environment has them."""
+    refs = device_refs(instance)
+    told = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
+    requests = {one["resourceName"]: one["requestName"] for one in reversed(told.get("requestMappings") or ())
+                if one.get("containerName") == CONTAINER} if told.get("resourceClaimName") else {}
+    numbers = dict.fromkeys(requests, 0)
+    for place, ref in sorted(enumerate(refs), key=lambda each: (DOMAIN_LISTS.index(each[1].list), each[1].index)):
+        if (resource := ref.device_name) in requests:
+            refs[place] = replace(ref, device_name=None, claim=EXTENDED, request=requests[resource], number=numbers[resource])
+            numbers[resource] += 1
+    return refs
 
 
 def flavor_name(instance: Mapping[str, Any]) -> str:
@@ -175,14 +198,20 @@ def statuses(instance: Mapping[str, Any], list_: List) -> Sequence[Mapping[str, 
     return given.get(STATUS_LISTS[list_]) or ()
 
 
+def status_of(instance: Mapping[str, Any], ref: DeviceRef) -> list[Mapping[str, Any]]:
+    """What the status says of a device asked for."""
+    return [entry for entry in statuses(instance, ref.list) if entry.get("name") == ref.name]
+
+
 def missing_devices(instance: Mapping[str, Any]) -> list[str]:
-    """The devices asked for by claim of which the status does not yet say where they are; empty: the machine may start."""
-    return [*_unsettled_flavor(instance),
-            *(ref.name for ref in device_refs(instance) if ref.by_claim and not _complete(instance, ref))]
+    """The devices of which the status does not yet say where they are; empty: the machine may start. Of one that a device plugin
+    gives it says nothing."""
+    return [*_unsettled_flavor(instance), *(ref.name for ref in device_refs(instance) if not _complete(instance, ref)
+                                            and (ref.by_claim or status_of(instance, ref)))]
 
 
 def _complete(instance: Mapping[str, Any], ref: DeviceRef) -> bool:
-    entries = [entry for entry in statuses(instance, ref.list) if entry.get("name") == ref.name]
+    entries = status_of(instance, ref)
     return bool(entries) and all(address_of(entry) for entry in entries)
 
 
@@ -196,16 +225,23 @@ def unsettled_devices(instance: Mapping[str, Any], pod: Mapping[str, Any], claim
         claim = claims(pod["metadata"]["namespace"], record["claimName"])
         if claim is not None and any(record.get(key) != value for key, value in cells_of(claim).items()):
             out.append("its NUMA cells")
-    for ref in device_refs(instance):
+    for ref in refs_in(instance, pod):
         claim_name = names.get(ref.claim or "")
         claim = claims(pod["metadata"]["namespace"], claim_name) if ref.by_claim and claim_name else None
-        told = [entry.get("deviceResourceClaimStatus") or {} for entry in statuses(instance, ref.list)
-                if entry.get("name") == ref.name]
+        told = [entry.get("deviceResourceClaimStatus") or {} for entry in status_of(instance, ref)]
         true = [{"resourceClaimName": claim_name, "driver": one["driver"], "pool": one["pool"], "name": one["device"]}
                 for one in answers(claim or {}, ref)]
-        if ref.by_claim and not (_complete(instance, ref) and _same(told, true)):
+        settled = _complete(instance, ref) and _same(told, true) if claimed(ref, claim) else not told
+        if not settled:
             out.append(ref.name)
     return out
+
+
+def claimed(ref: DeviceRef, claim: Mapping[str, Any] | None) -> bool:
+    """Whether a claim is to say which device it is. That for a pod's resources may have got fewer than there are entries,
+    because somebody wrote the number himself: then it never will."""
+    given = ((claim or {}).get("status") or {}).get("allocation")
+    return ref.by_claim and not (ref.by_resource and given and not answers(claim or {}, ref))
 
 
 def _same(told: Sequence[Mapping[str, Any]], true: Sequence[Mapping[str, Any]]) -> bool:

@@ -75,10 +75,10 @@ class DeviceStatus:
         instance = self._instances.get(key)
         if instance is None or instance["metadata"].get("deletionTimestamp"):
             return None
-        refs = [ref for ref in machine.device_refs(instance) if ref.by_claim] or machine.flavored(instance).get("claimName")
+        asked = machine.device_refs(instance) or machine.flavored(instance).get("claimName")
         status = instance.get("status") or {}
         phase = status.get("phase")
-        if not refs or phase in machine.FINAL or (phase == "Running" and not machine.missing_devices(instance)):
+        if not asked or phase in machine.FINAL or (phase == "Running" and not machine.missing_devices(instance)):
             return None  # what is assigned stays assigned
         pod = self._launchers.current(instance)
         if pod is None or not machine.unsettled_devices(instance, pod, self._claim):
@@ -99,19 +99,27 @@ class DeviceStatus:
             age = self._context.clock.now() - datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
             if not found.missing or age < PATIENCE:
                 return (PATIENCE - age).total_seconds() if found.missing else None
-        ready = Condition(READY, True, "DevicesKnown") if not found.missing else Condition(
-            READY, False, "WaitingForDevices", "; ".join(found.missing))
-        change: Object = {"conditions": conditions.with_condition(status.get("conditions"), ready, self._context.now())}
-        if not (found.missing and found.unnamed) and found.status is not None:
+        change: Object = {"conditions": self._conditions(instance, found)}
+        if not (found.missing and found.unnamed):
             change["deviceStatus"] = found.status
         if cells:
             change["flavor"] = record
         if any(status.get(field) != value for field, value in change.items()):
+            if change.get("deviceStatus") is not None:  # a list that a patch does not speak of would stay
+                change["deviceStatus"] = {**dict.fromkeys(machine.STATUS_LISTS.values()), **change["deviceStatus"]}
             body = {"metadata": {"resourceVersion": instance["metadata"]["resourceVersion"]}, "status": change}
             await self._store.patch(kinds.INSTANCE, instance["metadata"]["name"], body, namespace, subresource="status")
             if found.missing and not waits:
                 await self._context.events.warning(instance, "WaitingForDevices", "; ".join(found.missing))
         return None
+
+    def _conditions(self, instance: Object, found: Found) -> list[Object]:
+        have = (instance.get("status") or {}).get("conditions")
+        if not found.missing and found.status is None and not machine.flavored(instance):
+            return conditions.without_condition(have, READY)  # what an earlier pod got is gone, and this one has no claim
+        ready = Condition(READY, True, "DevicesKnown") if not found.missing else Condition(
+            READY, False, "WaitingForDevices", "; ".join(found.missing))
+        return conditions.with_condition(have, ready, self._context.now())
 
     def _claim(self, namespace: str, name: str) -> Object | None:
         return self._claims.get(f"{namespace}/{name}")
@@ -127,7 +135,7 @@ def find_devices(
     missing: list[str] = []
     unnamed = False
     out: dict[str, list[Object]] = {}
-    for ref in machine.device_refs(instance):
+    for ref in machine.refs_in(instance, pod):
         if not ref.by_claim:
             continue
         if ref.list in closed and ref.number is None:
@@ -145,7 +153,8 @@ def find_devices(
         entries, why = _entries(ref, claim_name, pod, claims, find, nodes=nodes)
         if why:
             missing.append(f"{ref.name}: {why}")
-        out.setdefault(machine.STATUS_LISTS[ref.list], []).extend(entries)
+        if entries:
+            out.setdefault(machine.STATUS_LISTS[ref.list], []).extend(entries)
     return Found(out or None, tuple(missing), unnamed)
 
 
@@ -168,6 +177,8 @@ def _entries(
         return blank, f"claim {claim_name} is not given to it yet"
     if not ref.request:
         return blank, f"it does not say which request of claim {claim_name} it means: write {ref.path}.{ref.request_at}"
+    if not machine.claimed(ref, claim):
+        return [], ""  # whoever starts the machine says that there are too few
     results = machine.answers(claim, ref)
     if not results:
         return blank, f"claim {claim_name} got no device for request {ref.request}"

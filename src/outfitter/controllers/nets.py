@@ -100,7 +100,8 @@ def without_resource(instance: Mapping[str, Any], attachments: Attachments, open
     cards = {each["name"]: each for each in wires.interfaces(instance)}
     for index, network in enumerate(wires.networks(instance)):
         card = cards.get(network["name"]) or {}
-        if gates.INJECTION in open_.on or not network.get("multus") or card.get("sriov") is None or card.get("state") == "absent":
+        wired = network.get("multus") and card.get("sriov") is not None and card.get("state") != "absent"
+        if not wired or gates.INJECTION in open_.on:
             continue
         namespace, name = attachment(instance, network)
         found = attachments(namespace, name)

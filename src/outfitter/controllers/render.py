@@ -55,7 +55,7 @@ def launcher_pod(
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": spec.get("terminationGracePeriodSeconds", 30),
-            "containers": [{"name": "compute", "image": IMAGE, "resources": resources}],
+            "containers": [{"name": machine.CONTAINER, "image": IMAGE, "resources": resources}],
         },
     }
     for field in ("nodeSelector", "schedulerName", "tolerations", "affinity"):

@@ -27,18 +27,25 @@ def addresses(env: Env, prefix: str, *words: str) -> tuple[str, ...]:
 
 
 class Plugins:
-    """Hands out what device plugins gave, each device once, to entries in the order of the domain."""
+    """Hands out what device plugins gave, each device once, to entries in the order of the domain. `known`: what the status
+    says of some of them already, which nobody else is given."""
 
-    def __init__(self, env: Env, asks: Sequence[Ask]) -> None:
+    def __init__(self, env: Env, asks: Sequence[Ask], known: Iterable[Given] = ()) -> None:
         self._env = env
         self._asks = asks
-        self._used: set[str] = set()
+        self._used: set[str] = {each for given in known for each in given.identity}
 
-    def take(self, ask: Ask) -> tuple[Given, ...]:
+    def listed(self, ask: Ask) -> dict[Kind, tuple[str, ...]]:
+        """What the environment says of a resource, by the kind of device; nothing: it does not speak of it."""
         assert ask.resource is not None
         listed = {kind: addresses(self._env, prefix, ask.resource) for kind, prefix in PREFIXES.items()
                   if kind != "usb" or ask.list == "hostDevices"}
-        kinds = [kind for kind, texts in listed.items() if texts]
+        return {kind: texts for kind, texts in listed.items() if texts}
+
+    def take(self, ask: Ask) -> tuple[Given, ...]:
+        assert ask.resource is not None
+        listed = self.listed(ask)
+        kinds = list(listed)
         if len(kinds) > 1:
             raise Refused(f"{self._mismatch(ask)}: {' and '.join(PREFIXES[kind] + '_' + key(ask.resource) for kind in kinds)} "
                           "are both set")

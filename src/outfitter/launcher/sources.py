@@ -1,8 +1,10 @@
 """Which devices a machine got, and who says so. Pure: the instance, the launcher's environment and its files in.
 
 A device that was claimed is looked for in three places: status.deviceStatus, device metadata files, the environment. The first
-that speaks of it is believed, and every other that does must say the same. A device of a plugin is in the environment alone. A
-machine that would start with fewer devices than it asks for, with others or with one of them twice is refused."""
+that speaks of it is believed, and every other that does must say the same. A device by resource name is in the status where the
+scheduler made a claim for it, and must be in the environment if that speaks of its resource; one of a plugin is in the
+environment alone. A machine that would start with fewer devices than it asks for, with others or with one of them twice is
+refused."""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ def devices_of(instance: Mapping[str, Any], env: Env, files: Files) -> tuple[Res
     if (flavor := machine.flavor_name(instance)) and not machine.flavored(instance):
         raise Refused(f"spec.flavor: the devices of {flavor} are not in status.flavor: the machine does not start without them")
     asks = asked(instance)
-    plugins = environment.Plugins(env, asks)
+    known = {ask.path: given for ask in asks if ask.resource for given in _named(instance, ask)}
+    plugins = environment.Plugins(env, asks, known.values())
     out: list[Resolved] = []
     for ask in asks:
         if ask.list == "interfaces":
@@ -37,7 +40,8 @@ def devices_of(instance: Mapping[str, Any], env: Env, files: Files) -> tuple[Res
         elif ask.by_claim:
             out.append(_claimed(instance, ask, env, files))
         elif ask.resource:
-            out.append(Resolved(ask, plugins.take(ask), ENVIRONMENT))
+            given = known.get(ask.path)
+            out.append(_confirmed(ask, given, plugins) if given else Resolved(ask, plugins.take(ask), ENVIRONMENT))
         else:
             raise Refused(f"{ask.path}: {ask.word} names neither a deviceName nor a claim and its request")
     _nothing_else(instance, asks)
@@ -98,6 +102,27 @@ def _claimed(instance: Mapping[str, Any], ask: Ask, env: Env, files: Files) -> R
             raise Refused(f"{ask.path}: {source} says that {ask.word} is {_said(devices)}, but {other} says {_said(others)}: "
                           "the machine does not start before they agree")
     return Resolved(ask, devices, source)
+
+
+def _named(instance: Mapping[str, Any], ask: Ask) -> tuple[Given, ...]:
+    """The device that the status tells of for an entry by resource name, if it does."""
+    try:
+        found = _of_status(instance, ask)
+    except Absent:
+        return ()
+    if len(found) > 1:
+        raise Refused(f"{ask.path}: {STATUS} tells of {len(found)} devices for {ask.word}, which asks for one {ask.resource}")
+    return found
+
+
+def _confirmed(ask: Ask, given: Given, plugins: environment.Plugins) -> Resolved:
+    """Of one resource the environment lists what all entries got, in whichever order: this one's is among them."""
+    listed = plugins.listed(ask)
+    if listed and given.address.lower() not in {each.lower() for each in listed.get(given.kind) or ()}:
+        said = ", ".join(each for texts in listed.values() for each in texts)
+        raise Refused(f"{ask.path}: {STATUS} says that {ask.word} is {_said([given])}, but {ENVIRONMENT} says that {ask.resource} "
+                      f"is {said}: the machine does not start before they agree")
+    return Resolved(ask, (given,), STATUS)
 
 
 def _own(ask: Ask, devices: tuple[Given, ...]) -> tuple[Given, ...]:

@@ -12,8 +12,6 @@ from outfitter.errors import Refused
 from outfitter.node import metadata
 from outfitter.node.metadata import Given
 
-CONTAINER = "compute"  # of a launcher pod: that in which the machine runs
-
 
 @dataclass(frozen=True, slots=True)
 class Told:
@@ -56,4 +54,4 @@ def _resources(pod: Object) -> list[tuple[str, str]]:
     """Which requests of the claim for extended resources stand for which resource."""
     said = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
     return [(one["resourceName"], one["requestName"]) for one in said.get("requestMappings") or ()
-            if one["containerName"] == CONTAINER]
+            if one["containerName"] == machine.CONTAINER]

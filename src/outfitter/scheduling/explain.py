@@ -80,7 +80,7 @@ def _going(meta: Mapping[str, Any]) -> str:
 def _devices(obj: Mapping[str, Any]) -> list[str]:
     out = []
     for ref in machine.device_refs(obj):
-        for entry in (entry for entry in machine.statuses(obj, ref.list) if entry.get("name") == ref.name):
+        for entry in machine.status_of(obj, ref):
             given, where = entry.get("deviceResourceClaimStatus") or {}, machine.address_of(entry)
             out.append(f"{ref.name}: {given.get('name')} at {where[1] if where else 'an unknown place'} "
                        f"(claim {given.get('resourceClaimName')})")

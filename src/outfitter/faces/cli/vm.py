@@ -128,7 +128,7 @@ async def devices(client: Client, names: Sequence[str]) -> None:
             raise Refused(f"{name} does not run, so it has no devices; start it with: outfit vm start {name}")
         rows = [["DEVICE", "AS", "IS", "ADDRESS", "PRODUCT", "CLAIM", "ON"]]
         for ref in machine.device_refs(instance):
-            found = [entry for entry in machine.statuses(instance, ref.list) if entry.get("name") == ref.name]
+            found = machine.status_of(instance, ref)
             for entry in found or [{}]:
                 given, where = entry.get("deviceResourceClaimStatus") or {}, machine.address_of(entry) if entry else None
                 rows.append([ref.name, {"gpus": "gpu", "hostDevices": "host device"}[ref.list], given.get("name") or "-",
