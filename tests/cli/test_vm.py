@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -70,6 +71,39 @@ def test_the_life_of_a_machine_at_the_terminal(say: Say) -> None:
     assert "green is already" in say("vm", "start", "green", "--wait").out
     assert "blue" in say("vm", "list", "-A").out.splitlines()[1]
     say("vm", "stop", "green", "--wait")
+    say("vm", "start", "blue", "--wait")
+
+
+def test_a_device_by_resource_name_is_shown_like_any_other(say: Say) -> None:
+    class_ = yaml.safe_load_all((EXAMPLE / "1-class.yaml").read_text())
+    own = next(obj for obj in class_ if obj["kind"] == "DeviceClass")
+    own["metadata"] = {"name": "counted"}
+    own["spec"]["extendedResourceName"] = "vendor.example/vf"
+    say("apply", "-f", "-", stdin=yaml.safe_dump(own))
+    say("vm", "stop", "blue", "--wait")
+    named = yaml.safe_load(vm("named", "Always"))
+    named["spec"]["template"]["spec"] = {"domain": {"devices": {"hostDevices": [
+        {"name": "nic0", "deviceName": "vendor.example/vf"}]}}}
+    say("apply", "-f", "-", stdin=yaml.safe_dump(named))
+    until(lambda: rows(say("vm", "list"))["named"] == ["Running", "node-0", "1/1"], "it runs")
+    header, line = say("vm", "devices", "named").out.splitlines()
+    cells = dict(zip(header.split(), re.split(r"  +", line), strict=True))
+    assert cells["IS"] == "pci-0000-3b-00-0-vf0"
+    assert cells["ADDRESS"] == "0000:3b:01.0"
+    assert re.fullmatch(r"virt-launcher-named-\w+-extended-resources-\w+ for vendor.example/vf", cells["CLAIM"])
+    assert cells["ON"] == "node-0"
+    claim = cells["CLAIM"].partition(" ")[0]
+    assert f"nic0: pci-0000-3b-00-0-vf0 at 0000:3b:01.0 (vendor.example/vf, claim {claim})" in say("why", "vmi/named").out
+    assert "held by vmi/named" in say("devices").out
+    head, row = say("get", "vmi", "named").out.splitlines()
+    assert row[head.index("DEVICES"):].split()[0] == "1"
+    waits = yaml.safe_load(vm("later", "Always"))
+    waits["spec"]["template"]["spec"] = named["spec"]["template"]["spec"]
+    say("apply", "-f", "-", stdin=yaml.safe_dump(waits))
+    until(lambda: rows(say("vm", "list"))["later"][2] == "0/1", "it has nothing yet")
+    assert "not known yet" in say("vm", "devices", "later").out
+    for name in ("named", "later"):
+        say("delete", "vm", name)
     say("vm", "start", "blue", "--wait")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
@@ -321,6 +321,15 @@ async def _(scene: Scene) -> None:
         "gpuStatuses": ["gpu0"], "hostDeviceStatuses": ["nic0"]}
 
 
+def _of_devices(seen: Sequence[tuple[Object | None, Object | None]]) -> list[Object | None]:
+    """The changes of an instance that told of its devices."""
+    def told(obj: Object | None) -> tuple[object, object]:
+        known = conditions.find(obj or {}, "DevicesReady") or {}
+        return ((obj or {}).get("status") or {}).get("deviceStatus"), (known.get("status"), known.get("message"))
+
+    return [new for old, new in seen if told(old) != told(new)]
+
+
 @story("the device status costs at most two patches")
 async def _(scene: Scene) -> None:
     await scene.template()
@@ -328,14 +337,38 @@ async def _(scene: Scene) -> None:
     await scene.machine("blue")
     await scene.running("blue")
 
-    def told(obj: Object | None) -> tuple[object, object]:
-        known = conditions.find(obj or {}, "DevicesReady") or {}
-        return ((obj or {}).get("status") or {}).get("deviceStatus"), (known.get("status"), known.get("message"))
-
-    patches = [new for old, new in seen if told(old) != told(new)]
-    assert 1 <= len(patches) <= 2
+    assert 1 <= len(_of_devices(seen)) <= 2
     # All of a machine's start: made, finalizer, waiting (in one or two sentences), scheduled, devices, running.
     assert len(seen) <= (7 if scene.embedded else 9), [(new or {}).get("status") for _, new in seen]
+
+
+@story("devices by resource name stand in the status, and cost no more patches", vfs=3)
+async def _(scene: Scene) -> None:
+    """Of one resource in both lists the host devices come first, as in the domain."""
+    resource = f"{scene.namespace}.example/vf"
+    await scene.store.patch(kinds.DEVICE_CLASS, scene.namespace, {"spec": {"extendedResourceName": resource}})
+    seen = logged(scene.product, kinds.INSTANCE, scene.namespace)
+    await scene.create(kinds.INSTANCE, "blue", {"domain": {"memory": {"guest": "1Gi"}, "devices": {
+        "gpus": [{"name": "g", "deviceName": resource}],
+        "hostDevices": [{"name": "a", "deviceName": resource}, {"name": "b", "deviceName": resource}]}}})
+    blue = await scene.running("blue")
+    made = (await scene.pod("blue"))["status"]["extendedResourceClaimStatus"]["resourceClaimName"]
+    claim = await scene.find(kinds.RESOURCE_CLAIM, made)
+    assert claim is not None
+    [domain] = await scene.domains()
+    status = blue["status"]["deviceStatus"]
+    entries = [*status["hostDeviceStatuses"], *status["gpuStatuses"]]
+    given = [entry["deviceResourceClaimStatus"] for entry in entries]
+    assert [entry["name"] for entry in entries] == ["a", "b", "g"]
+    assert [one["name"] for one in given] == [
+        one["device"] for one in claim["status"]["allocation"]["devices"]["results"]], "the order of the claim"
+    assert [one["attributes"]["pciAddress"] for one in given] == list(domain.devices), "the order of the domain"
+    assert {(one["resourceClaimName"], one["driver"], one["pool"], one["product"]) for one in given} == {
+        (made, scene.driver, scene.host.name, "1889")}
+    assert conditions.is_true(blue, "DevicesReady")
+    assert 1 <= len(_of_devices(seen)) <= 2
+    await scene.delete(kinds.INSTANCE, "blue")
+    await scene.empty()
 
 
 @story("a spec is never rewritten", vfs=2)

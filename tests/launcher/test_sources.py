@@ -117,6 +117,21 @@ FOUND: dict[str, tuple[Told, dict[str, list[str]]]] = {
     "one resource in both lists": (
         Told(instance({"gpus": [plugged("g")], "hostDevices": [plugged("h")]}), {"PCI_RESOURCE_ACME_TEST_CARD": f"{A},{B}"}),
         {"h": [A], "g": [B]}),
+    "by resource name, in the status alone": (
+        Told(instance({"gpus": [plugged("a")]}, {"gpuStatuses": [got("a", pciAddress=A, members=[A, "0000:65:00.1"])]})),
+        {"a": [f"{A}+0000:65:00.1"]}),
+    "by resource name: which entry has which is said by the status": (
+        Told(instance({"gpus": [plugged("a"), plugged("b")]}, {
+            "gpuStatuses": [got("a", pciAddress=B), got("b", pciAddress=A)]}), {"PCI_RESOURCE_ACME_TEST_CARD": f"{A},{B}"}),
+        {"a": [B], "b": [A]}),
+    "by resource name: a card of the status is whole, whatever else the environment lists": (
+        Told(instance({"gpus": [plugged("a")]}, {"gpuStatuses": [got("a", pciAddress=A, members=[A, "0000:65:00.1"])]}),
+             {"PCI_RESOURCE_ACME_TEST_CARD": f"{A},0000:65:00.1,{B},0000:66:00.1"}), {"a": [f"{A}+0000:65:00.1"]}),
+    "by resource name: the status knows of one, the environment of all": (
+        Told(instance({"gpus": [plugged("a"), plugged("b")]}, {"gpuStatuses": [got("b", pciAddress=A)]}),
+             {"PCI_RESOURCE_ACME_TEST_CARD": f"{A},{B}"}), {"a": [B], "b": [A]}),
+    "by resource name: a status without address is no status": (
+        Told(instance({"gpus": [plugged("a")]}, {"gpuStatuses": [got("a")]}), {"PCI_RESOURCE_ACME_TEST_CARD": A}), {"a": [A]}),
     "one card under two names": (
         Told(instance({"gpus": [plugged("a", "x.test/A"), plugged("b", "x.test/B")]}),
              {"PCI_RESOURCE_X_TEST_A": f"{A},{B}", "PCI_RESOURCE_X_TEST_B": f"{A},{B}"}), {"a": [A], "b": [B]}),
@@ -208,6 +223,21 @@ REFUSED: dict[str, tuple[Told, list[str]]] = {
         Told(instance({"gpus": [wanted("g")], "hostDevices": [wanted("h")]}, {
             "gpuStatuses": [got("g", pciAddress=A, members=[A, "0000:65:00.1"])],
             "hostDeviceStatuses": [got("h", pciAddress="0000:65:00.1")]})), ["would both be 0000:65:00.1"]),
+    "by resource name: another one than the environment has": (
+        Told(instance({"gpus": [plugged("a")]}, {"gpuStatuses": [got("a", pciAddress=A)]}),
+             {"PCI_RESOURCE_ACME_TEST_CARD": B}), [
+            "spec.domain.devices.gpus[0]: status.deviceStatus says that GPU a is 0000:65:00.0, but the environment says that "
+            "acme.test/card is 0000:66:00.0"]),
+    "by resource name: of another kind than the environment has": (
+        Told(instance({"gpus": [plugged("a")]}, {"gpuStatuses": [got("a", mdevUUID=MDEV)]}),
+             {"PCI_RESOURCE_ACME_TEST_CARD": A}),
+        [f"GPU a is {MDEV}, but the environment says that acme.test/card is {A}"]),
+    "by resource name: two for one": (
+        Told(instance({"gpus": [plugged("a")]}, {"gpuStatuses": [got("a", pciAddress=A), got("a", pciAddress=B)]})), [
+            "gpus[0]: status.deviceStatus tells of 2 devices for GPU a, which asks for one acme.test/card"]),
+    "by resource name: one card for two": (
+        Told(instance({"gpus": [plugged("a"), plugged("b")]}, {
+            "gpuStatuses": [got("a", pciAddress=A), got("b", pciAddress=A)]})), ["GPU b and GPU a would both be 0000:65:00.0"]),
     "fewer than asked for": (Told(PLUGINS, {"PCI_RESOURCE_ACME_TEST_CARD": A}), [
         "spec.domain.devices.gpus[1]", "the number of device plugin GPU/s do not match", "has no more than 1"]),
     "none at all": (Told(PLUGINS), ["PCI_RESOURCE_ACME_TEST_CARD", "list none"]),

@@ -11,8 +11,9 @@ from dataclasses import replace
 import pytest
 
 from outfitter import app
-from outfitter.api import kinds
+from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
+from outfitter.api.machine import statuses
 from outfitter.errors import Refused
 from outfitter.inventory import simulate
 from outfitter.node import metadata
@@ -20,7 +21,7 @@ from outfitter.node.metadata import Given
 from outfitter.node.tell import combined, tell
 from outfitter.store.clock import ManualClock
 from outfitter.store.names import Names
-from tests.controllers.scene import Scene, device
+from tests.controllers.scene import Scene, addresses, device
 from tests.node.handing import BOUND, GPU
 
 DRIVER = "pci.outfitter.dev"
@@ -94,6 +95,64 @@ async def test_mediated_devices_by_resource_name() -> None:
         assert sorted([*await has(scene, "blue"), *await has(scene, "green")]) == UUIDS
 
 
+async def test_more_cards_than_entries_leave_each_entry_a_whole_one() -> None:
+    """Somebody asked for one more than the machine has entries: it has the first one, with its sound."""
+    other = WHOLE.replace("0000:65:", "0000:66:").replace("iommuGroup: 7", "iommuGroup: 8")
+    async with running(f"{WHOLE}, {other}", PCI=CARD) as scene:
+        await scene.create(kinds.INSTANCE, "blue", {"domain": {
+            "memory": {"guest": "64Mi"}, "resources": {"limits": {CARD: "2"}},
+            "devices": {"gpus": [{"name": "g0", "deviceName": CARD}]}}})
+        assert await has(scene, "blue") == ("0000:65:00.0", "0000:65:00.1")
+        [entry] = statuses(await scene.running("blue"), "gpus")
+        assert entry["deviceResourceClaimStatus"]["attributes"]["members"] == ["0000:65:00.0", "0000:65:00.1"]
+
+
+async def test_fewer_than_entries_are_refused() -> None:
+    async with running(VFS, VF=NIC) as scene:
+        await scene.create(kinds.INSTANCE, "blue", {"domain": {
+            "memory": {"guest": "64Mi"}, "resources": {"limits": {NIC: "1"}},
+            "devices": {"hostDevices": [{"name": "a", "deviceName": NIC}, {"name": "b", "deviceName": NIC}]}}})
+        await scene.phase("blue", "Failed")
+        (said,) = set(await scene.events("SyncFailed"))
+        assert "spec.domain.devices.hostDevices[1]: failed to create HostDevice b" in said
+        assert "2 of vendor.example/nic are asked for" in said
+        assert not await scene.domains()
+
+
+async def test_what_the_pod_before_got_is_not_told_of_the_next_one() -> None:
+    """A machine that was given a device by a claim, and whose next pod gets one from a device plugin."""
+    async with running(VFS, VF=NIC) as scene:
+        node = {"status": {"allocatable": {NIC: "1"}, "capacity": {NIC: "1"}}}
+        await scene.store.create(kinds.INSTANCE, {"metadata": {"name": "blue", "namespace": "here"}, "spec": {
+            "nodeSelector": {"kubernetes.io/hostname": "elsewhere"}, "domain": {"memory": {"guest": "64Mi"}, "devices": {
+                "hostDevices": [{"name": "dev0", "deviceName": NIC}]}}}})
+        await scene.waits("blue", "PodScheduled", "elsewhere")
+        old: Object = {"name": "dev0", "deviceResourceClaimStatus": {
+            "resourceClaimName": "gone", "name": "gone", "attributes": {"pciAddress": "0000:99:00.0"}}}
+        ready: Object = {"type": "DevicesReady", "status": "True", "reason": "DevicesKnown"}
+        have = (await scene.find(kinds.INSTANCE, "blue") or {})["status"]["conditions"]
+        await scene.store.patch(kinds.INSTANCE, "blue", {"status": {
+            "deviceStatus": {"hostDeviceStatuses": [old]}, "conditions": [*have, ready]}}, "here", subresource="status")
+
+        async def forgotten() -> bool:
+            found = await scene.find(kinds.INSTANCE, "blue") or {}
+            return not statuses(found, "hostDevices") and conditions.find(found, "DevicesReady") is None
+
+        await scene.reach(forgotten, "what an earlier pod got is forgotten")
+        await scene.create(kinds.NODE, "elsewhere", {}, labels={"kubernetes.io/hostname": "elsewhere"})
+        allocatable = {**node["status"]["allocatable"], "cpu": "8", "memory": "8Gi", "pods": "10"}
+        await scene.store.patch(kinds.NODE, "elsewhere", {"status": {
+            "allocatable": allocatable, "conditions": [{"type": "Ready", "status": "True"}]}}, subresource="status")
+
+        async def bound() -> bool:
+            return bool((await scene.pod("blue"))["spec"].get("nodeName"))
+
+        await scene.reach(bound, "the plugin's host takes it")
+        blue = await scene.find(kinds.INSTANCE, "blue") or {}
+        assert "deviceStatus" not in blue["status"]
+        assert conditions.find(blue, "DevicesReady") is None, "nobody waits for what a plugin alone knows"
+
+
 async def test_by_resource_name_and_by_claim_in_one_machine() -> None:
     async with running(VFS, VF=NIC) as scene:
         await scene.create(kinds.RESOURCE_CLAIM_TEMPLATE, "one-vf", {"spec": {"devices": {"requests": [
@@ -101,6 +160,9 @@ async def test_by_resource_name_and_by_claim_in_one_machine() -> None:
         await machine(scene, "blue", NIC, claims=(device(),), resourceClaims=[
             {"name": "network", "resourceClaimTemplateName": "one-vf"}])
         assert sorted(await has(scene, "blue")) == ["0000:3b:01.0", "0000:3b:01.1"]
+        told = statuses(await scene.running("blue"), "hostDevices")
+        assert [entry["name"] for entry in told] == ["dev0", "nic0"]
+        assert sorted(addresses(await scene.running("blue"))) == ["0000:3b:01.0", "0000:3b:01.1"]
         await scene.check_books()
 
 

@@ -76,8 +76,8 @@ def device_refs(instance: Mapping[str, Any]) -> list[DeviceRef]:
 
 def refs_in(instance: Mapping[str, Any], pod: Mapping[str, Any]) -> list[DeviceRef]:
     """Every device asked for, as it comes to be in a pod: one by resource name is a reference to the claim that the scheduler
-    made for the pod's resources, where it made one (else a device plugin knows). The first of the claim's devices for a resource
-    is that of the first entry in the order of the domain, and so on: the order in which a launcher's environment has them."""
+    made for the pod's resources, where it made one (else a device plugin knows). The first of the claim's devices for a
+    resource is that of the first entry in the order of the domain, and so on: as a launcher's environment lists them."""
     refs = device_refs(instance)
     told = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
     requests = {one["resourceName"]: one["requestName"] for one in reversed(told.get("requestMappings") or ())
@@ -204,8 +204,8 @@ def status_of(instance: Mapping[str, Any], ref: DeviceRef) -> list[Mapping[str, 
 
 
 def missing_devices(instance: Mapping[str, Any]) -> list[str]:
-    """The devices of which the status does not yet say where they are; empty: the machine may start. Of one that a device plugin
-    gives it says nothing."""
+    """The devices of which the status does not yet say where they are; empty: the machine may start. Of one that a device
+    plugin gives it says nothing."""
     return [*_unsettled_flavor(instance), *(ref.name for ref in device_refs(instance) if not _complete(instance, ref)
                                             and (ref.by_claim or status_of(instance, ref)))]
 

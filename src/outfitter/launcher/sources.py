@@ -120,8 +120,8 @@ def _confirmed(ask: Ask, given: Given, plugins: environment.Plugins) -> Resolved
     listed = plugins.listed(ask)
     if listed and given.address.lower() not in {each.lower() for each in listed.get(given.kind) or ()}:
         said = ", ".join(each for texts in listed.values() for each in texts)
-        raise Refused(f"{ask.path}: {STATUS} says that {ask.word} is {_said([given])}, but {ENVIRONMENT} says that {ask.resource} "
-                      f"is {said}: the machine does not start before they agree")
+        raise Refused(f"{ask.path}: {STATUS} says that {ask.word} is {_said([given])}, but {ENVIRONMENT} says that "
+                      f"{ask.resource} is {said}: the machine does not start before they agree")
     return Resolved(ask, (given,), STATUS)
 
 

@@ -80,10 +80,13 @@ def _going(meta: Mapping[str, Any]) -> str:
 def _devices(obj: Mapping[str, Any]) -> list[str]:
     out = []
     for ref in machine.device_refs(obj):
-        for entry in machine.status_of(obj, ref):
+        entries, name = machine.status_of(obj, ref), f"{ref.device_name}, " if ref.device_name else ""
+        for entry in entries:
             given, where = entry.get("deviceResourceClaimStatus") or {}, machine.address_of(entry)
             out.append(f"{ref.name}: {given.get('name')} at {where[1] if where else 'an unknown place'} "
-                       f"(claim {given.get('resourceClaimName')})")
+                       f"({name}claim {given.get('resourceClaimName')})")
+        if name and not entries:
+            out.append(f"{ref.name}: {ref.device_name} from a device plugin, which alone knows which device it is")
     return out
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from outfitter.api import conditions, kinds, machine
 from outfitter.api.kinds import Object
@@ -52,7 +52,8 @@ def _row(vm: Object | None, instance: Object | None) -> list[str]:
     word = str((vm.get("status") or {}).get("printableStatus") or "Pending") if vm is not None else str(
         status.get("phase") or "Pending")
     wanted = machine.device_refs(given or {"spec": (obj.get("spec") or {}).get("template", {}).get("spec") or {}})
-    have = len(wanted) - len(machine.missing_devices(given)) if given else 0
+    unknown = sum(bool(ref.device_name and not machine.status_of(given, ref)) for ref in wanted if not status.get("nodeName"))
+    have = len(wanted) - len(machine.missing_devices(given)) - unknown if given else 0
     return [*_place(obj), word, str(status.get("nodeName") or "-"), f"{have}/{len(wanted)}" if wanted else "-",
             textwrap.shorten(_waiting(vm, given), WIDTH, placeholder=" ... (outfit why)")]
 
@@ -127,15 +128,19 @@ async def devices(client: Client, names: Sequence[str]) -> None:
             await _read(client, name)
             raise Refused(f"{name} does not run, so it has no devices; start it with: outfit vm start {name}")
         rows = [["DEVICE", "AS", "IS", "ADDRESS", "PRODUCT", "CLAIM", "ON"]]
-        for ref in machine.device_refs(instance):
-            found = machine.status_of(instance, ref)
-            for entry in found or [{}]:
-                given, where = entry.get("deviceResourceClaimStatus") or {}, machine.address_of(entry) if entry else None
-                rows.append([ref.name, {"gpus": "gpu", "hostDevices": "host device"}[ref.list], given.get("name") or "-",
-                             where[1] if where else "not known yet", given.get("product") or "-",
-                             given.get("resourceClaimName") or ref.device_name or "-", given.get("pool") or "-"])
+        rows += [row for ref in machine.device_refs(instance) for row in _device_rows(instance, ref)]
         show.say([*([""] if number else []), *([f"{name}:"] if len(names) > 1 else [])])
         show.say(show.columns(rows) if len(rows) > 1 else [f"{name} asks for no devices"])
+
+
+def _device_rows(instance: Object, ref: machine.DeviceRef) -> Iterator[list[str]]:
+    placed = bool((instance.get("status") or {}).get("nodeName"))
+    for entry in machine.status_of(instance, ref) or [{}]:
+        given, where = entry.get("deviceResourceClaimStatus") or {}, machine.address_of(entry) if entry else None
+        unknown = "a device plugin knows" if ref.device_name and placed and not entry else "not known yet"
+        yield [ref.name, {"gpus": "gpu", "hostDevices": "host device"}[ref.list], given.get("name") or "-",
+               where[1] if where else unknown, given.get("product") or "-",
+               " for ".join(filter(None, (given.get("resourceClaimName"), ref.device_name))) or "-", given.get("pool") or "-"]
 
 
 async def _all_there(client: Client, names: Sequence[str]) -> None:
