@@ -33,6 +33,7 @@ from outfitter.errors import AlreadyExists, Refused
 from outfitter.faces.kube import auth
 from outfitter.faces.kube.app import App as ApiServer
 from outfitter.faces.kube.server import Server
+from outfitter.faces.metrics import Metrics
 from outfitter.inventory import offer, scan
 from outfitter.inventory.config import DEFAULT, Config
 from outfitter.inventory.host import SimulatedHost
@@ -142,6 +143,7 @@ class Product:
         self.handover = Handover(store, self.keeper, clock=context.clock)
         self.agent = _agent(context, hosts, self.keeper, self.handover)
         self.runner = Runner(context, [*controllers, self.keeper, self.agent])
+        self.metrics = Metrics(self.runner, context)
         self.offered = 0  # devices that the hosts publish
 
     async def start(self) -> None:
@@ -172,7 +174,7 @@ class Embedded(Product):
                                          Garbage(context), KubeVirts(context)]
         super().__init__(store, hosts, controllers, context)
         self.store, self._config = store, config
-        self.api = ApiServer(store)
+        self.api = ApiServer(store, metrics=self.metrics.text)
         self.server: Server | None = None
 
     async def start(self) -> None:
@@ -207,7 +209,8 @@ class Embedded(Product):
     async def serve(self, data: Path, port: int) -> Path:
         """Answer kubectl on a port of this machine; the path of the kubeconfig for it."""
         access = credentials(data / "pki", self.context.clock)
-        self.api = ApiServer(self.store, tokens={access.token: auth.User("admin", (auth.MASTERS,))})
+        self.api = ApiServer(self.store, tokens={access.token: auth.User("admin", (auth.MASTERS,))},
+                             metrics=self.metrics.text)
         self.server = Server(self.api, certfile=access.folder / "server.crt", keyfile=access.folder / "server.key",
                              ca=access.folder / "ca.crt", port=port)
         await self.server.start()

@@ -179,3 +179,25 @@ async def test_it_counts(queue: Queue) -> None:
     for key in ("a", "a", "b"):
         queue.add(key)
     assert queue.added == 2
+
+
+async def test_it_measures_how_long_keys_wait_and_are_worked_on(queue: Queue, clock: ManualClock) -> None:
+    """A key that comes back while it is worked on waits from the moment it was added."""
+    queue.add("a")
+    queue.add("b")
+    clock.advance(0.05)
+    assert await queue.take() == "a"
+    clock.advance(2)
+    assert queue.more(1) == ["b"]
+    queue.add("a")
+    clock.advance(3)
+    assert sorted(queue.times.in_work()) == [3, 5]
+    queue.done("a")
+    queue.done("b")
+    assert await queue.take() == "a"
+    waits, works = queue.times.waits, queue.times.works
+    assert waits.total == pytest.approx(0.05 + 2.05 + 3)
+    assert works.total == pytest.approx(5 + 3)
+    assert dict(waits.up_to()) == {1e-8: 0, 1e-7: 0, 1e-6: 0, 1e-5: 0, 1e-4: 0, 1e-3: 0, 0.01: 0, 0.1: 1, 1.0: 1, 10.0: 3,
+                                   float("inf"): 3}
+    assert queue.times.in_work() == [0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
@@ -67,6 +68,7 @@ class Runner:
         self.controllers = controllers
         self._context, self._workers = context, workers
         self._tasks: list[asyncio.Task[None]] = []
+        self.errors: Counter[tuple[str, str]] = Counter()  # (controller, reason) -> how often it could not do what it tried
 
     async def start(self, before: Callable[[], Awaitable[None]] | None = None) -> None:
         """Returns when every informer has its first list and the controllers run; `before` runs between the two."""
@@ -104,15 +106,19 @@ class Runner:
                 again = await controller.reconcile(key)
             except (Conflict, NotFound) as error:  # somebody moved first; the change that did it is on its way
                 log.debug("%s %s: %s", controller.name, key, error)
+                self.errors[controller.name, "conflict"] += 1
                 queue.retry(key)
             except Unavailable as error:
                 log.warning("%s %s: %s", controller.name, key, error)
+                self.errors[controller.name, "unavailable"] += 1
                 queue.add_after(key, max(error.retry_after, queue.retry(key)))
             except OutfitterError as error:
                 log.warning("%s %s: %s", controller.name, key, error)
+                self.errors[controller.name, "refused"] += 1
                 queue.retry(key)
             except Exception:
                 log.exception("%s %s: this is a fault of outfitter; trying again", controller.name, key)
+                self.errors[controller.name, "fault"] += 1
                 queue.retry(key)
             else:
                 queue.forget(key)

@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from outfitter.store.clock import Clock
+from outfitter.store.times import Times
 
 
 class Queue:
@@ -27,6 +28,7 @@ class Queue:
         self._timers: dict[str, tuple[float, asyncio.Task[None]]] = {}
         self._getters: deque[asyncio.Future[None]] = deque()
         self.added = self.retried = 0
+        self.times = Times(clock)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -40,6 +42,7 @@ class Queue:
         if key in self._queued or key in self._again:
             return
         self.added += 1
+        self.times.added(key)
         if key in self._working:
             self._again.add(key)
             return
@@ -85,6 +88,7 @@ class Queue:
         key = self._waiting.popleft()
         self._queued.discard(key)
         self._working.add(key)
+        self.times.taken(key)
         return key
 
     def more(self, most: int) -> list[str]:
@@ -92,10 +96,13 @@ class Queue:
         keys = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
         self._queued.difference_update(keys)
         self._working.update(keys)
+        for key in keys:
+            self.times.taken(key)
         return keys
 
     def done(self, key: str) -> None:
         self._working.discard(key)
+        self.times.done(key)
         if key in self._again:
             self._again.discard(key)
             self._queued.add(key)

@@ -1,7 +1,7 @@
 """The API server as a raw ASGI application: who asks, what about, may they, and the answer.
 
-Every path ends here in one of three ways: an answer in one piece, a watch, or a Status that says what is wrong. Metrics,
-users and roles, and server-side apply have their places in `_page`, `auth.authorize` and `verbs.patch_`."""
+Every path ends here in one of three ways: an answer in one piece, a watch, or a Status that says what is wrong. Users and
+roles, and server-side apply have their places in `auth.authorize` and `verbs.patch_`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from outfitter.store.memory import Memory
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
+Metrics = Callable[[str], tuple[bytes, str]]
 
 log = logging.getLogger(__name__)
 ABORT = "outfitter.abort"  # the ASGI extension that drops the connection
@@ -39,13 +40,15 @@ class App:
         tokens: Mapping[str, auth.User] | None = None,
         kinds: Iterable[Kind] = table.ALL,
         ready: Callable[[], bool] = lambda: True,
+        metrics: Metrics | None = None,
     ) -> None:
+        """`metrics`: gives what `/metrics` shows and its media type, for what the client accepts."""
         self.store = store
         self._door = auth.Door(tokens)
         self._paths = paths.Paths(kinds)
         self._discovery = discovery.Discovery(self._paths.kinds)
         self._openapi = openapi.OpenApi(self._paths.kinds)
-        self._ready = ready
+        self._ready, self._metrics = ready, metrics
         self._watches: set[watch.Watch] = set()
         self._stopping = False
 
@@ -68,7 +71,7 @@ class App:
             user = None if path in auth.OPEN else self._door.authenticate(scope, headers)
             if target is None:
                 if user:
-                    auth.authorize(user, scope["method"].lower(), None)
+                    auth.authorize(user, scope["method"].lower(), None, path)
                 result = self._fixed(scope["method"], words, path, headers)
             else:
                 verb = paths.verb(target, scope["method"])
@@ -80,7 +83,7 @@ class App:
                     request.verb = "watch"
                 if user:
                     request.user = user.name
-                    auth.authorize(user, request.verb, target)
+                    auth.authorize(user, request.verb, target, path)
                 close = True  # until the body has been read, the connection cannot be used again
                 request.body = await _body(headers, receive)
                 close = False
@@ -104,7 +107,7 @@ class App:
     # -- what is not an object
 
     def _fixed(self, method: str, words: list[str], path: str, headers: Mapping[bytes, bytes]) -> Answer:
-        """Discovery, OpenAPI, version and health."""
+        """Discovery, OpenAPI, version, health and metrics."""
         found = self._page(words, path, headers)
         if method not in ("GET", "HEAD"):
             raise MethodNotAllowed("the server does not allow this method on the requested resource")
@@ -119,6 +122,9 @@ class App:
             return Answer(b"ok", content_type="text/plain")
         if path == "/version":
             return answer(discovery.version())
+        if path == auth.METRICS and self._metrics is not None:
+            text, media = self._metrics(headers.get(b"accept", b"").decode("latin-1"))
+            return Answer(text, content_type=media)
         match words:
             case [("api" | "apis") as root]:
                 return self._roots(root, headers.get(b"accept", b"").decode("latin-1"))

@@ -12,6 +12,8 @@ from outfitter.faces.kube.paths import Target
 
 MASTERS = "system:masters"  # may do everything
 PEER = "outfitter.peercert"  # the ASGI extension under which the server hands in the client's certificate
+MONITORING = "system:monitoring"  # may read metrics
+METRICS = "/metrics"
 OPEN = frozenset({"/version", "/healthz", "/livez", "/readyz"})  # anybody may ask these
 
 
@@ -55,9 +57,14 @@ def _of_certificate(peer: Mapping[str, Any] | None) -> User | None:
     return User(names[-1], tuple(groups)) if names else None
 
 
-def authorize(user: User, verb: str, target: Target | None) -> None:
-    """Forbidden unless the user may do this. What is served (discovery, OpenAPI) may be read by everybody who is known."""
-    if MASTERS in user.groups or target is None:
+def authorize(user: User, verb: str, target: Target | None, path: str) -> None:
+    """Forbidden unless the user may do this. What is served (discovery, OpenAPI) may be read by everybody who is known; metrics
+    tell of everybody's machines, and may not."""
+    if MASTERS in user.groups:
+        return
+    if target is None:
+        if path == METRICS and MONITORING not in user.groups:
+            raise Forbidden(f'forbidden: User "{user.name}" cannot {verb} path "{path}"')
         return
     kind = target.kind
     where = f' in the namespace "{target.namespace}"' if target.namespace else " at the cluster scope"

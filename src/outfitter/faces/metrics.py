@@ -1,0 +1,126 @@
+"""What a process tells of itself in Prometheus' words: its work queues under the names that Kubernetes' own have, and a few
+numbers of ours. Nothing is counted for it: everything is read when somebody asks. docs/metrics.md lists it all."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from outfitter import __version__
+from outfitter.api import kinds
+from outfitter.api.page import MARKS
+from outfitter.controllers.loop import Context, Controller, Runner
+from outfitter.store.times import Durations
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry, Metric
+
+WAITS = "How long keys waited in the queue until somebody took them, in seconds."
+WORKS = "How long the work on a key took, in seconds."
+UNFINISHED = "The seconds for which all keys in work have been so. If it grows steadily, somebody is stuck."
+LONGEST = "The seconds for which the key that has been in work longest has been so."
+
+
+class Metrics:
+    """Of the controllers and the node agent that one runner runs."""
+
+    def __init__(self, runner: Runner, context: Context) -> None:
+        self._runner, self._context = runner, context
+
+    def text(self, accept: str = "") -> tuple[bytes, str]:
+        """The numbers of this moment, and their media type: the newest form that the client accepts."""
+        from prometheus_client import exposition  # noqa: PLC0415
+
+        encode, media = exposition.choose_encoder(accept)
+        return encode(self._registry), media
+
+    @functools.cached_property
+    def _registry(self) -> CollectorRegistry:
+        # Asked for by nobody in most runs, and dear to import: a tenth of the start of `outfit up`.
+        from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415
+
+        registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        registry.register(self)
+        return registry
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # else it would be collected once when it is registered
+
+    def collect(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415
+
+        gauge, count = GaugeMetricFamily, CounterMetricFamily
+        loops = self._runner.controllers
+        yield _one(gauge, "workqueue_depth", "How many keys wait.", loops, lambda each: len(each.queue))
+        yield _one(count, "workqueue_adds", "How often a key was added.", loops, lambda each: each.queue.added)
+        yield _one(count, "workqueue_retries", "How often a key came back after a failure.", loops,
+                   lambda each: each.queue.retried)
+        yield _durations("workqueue_queue_duration_seconds", WAITS, loops, lambda each: each.queue.times.waits)
+        yield _durations("workqueue_work_duration_seconds", WORKS, loops, lambda each: each.queue.times.works)
+        yield _one(gauge, "workqueue_unfinished_work_seconds", UNFINISHED, loops, lambda each: sum(each.queue.times.in_work()))
+        yield _one(gauge, "workqueue_longest_running_processor_seconds", LONGEST, loops,
+                   lambda each: max(each.queue.times.in_work(), default=0.0))
+        yield _many(count, "outfitter_reconcile_errors", "How often a loop could not do what it tried, and why.",
+                    ("name", "reason"), self._runner.errors)
+        yield _many(gauge, "outfitter_build_info", "What runs.", ("version",), {(__version__,): 1})
+        yield _many(gauge, "outfitter_instances", "Machine instances.", ("phase",), Counter(
+            ((instance.get("status") or {}).get("phase") or "Pending",) for instance in self._items(kinds.INSTANCE)))
+        yield _many(gauge, "outfitter_devices", "Devices that are published, of which host and by whom.", ("host", "driver"),
+                    self._devices())
+        yield _many(gauge, "outfitter_bookings", "Bookings on a page of the ledger.", ("page", "state"), Counter(
+            (page["metadata"]["name"], booking["state"]) for page in self._items(kinds.LEDGER_PAGE)
+            for booking in page["spec"].get("bookings") or ()))
+        yield _many(gauge, "outfitter_marks", "Devices that are out of service, by the page that says so.", ("page", "mark"),
+                    self._marks())
+
+    def _items(self, kind: kinds.Kind) -> Iterable[Mapping[str, Any]]:
+        informer = self._context.informers.get(kind)
+        return informer.items() if informer is not None else ()
+
+    def _devices(self) -> Counter[tuple[str, ...]]:
+        out: Counter[tuple[str, ...]] = Counter()
+        for part in self._items(kinds.RESOURCE_SLICE):
+            spec = part["spec"]
+            out[spec.get("nodeName") or "", spec["driver"]] += len(spec.get("devices") or ())
+        return out
+
+    def _marks(self) -> Counter[tuple[str, ...]]:
+        out: Counter[tuple[str, ...]] = Counter()
+        for page in self._items(kinds.LEDGER_PAGE):
+            for mark in MARKS:
+                if found := page["spec"].get(mark):
+                    out[page["metadata"]["name"], mark] = len(found)
+        return out
+
+
+Gauges = Callable[..., Any]  # a family of the library: name, help text, labels
+Place = TypeVar("Place", bound=tuple[str, ...])  # the values of the labels
+
+
+def _one(family: Gauges, name: str, text: str, loops: Iterable[Controller], read: Callable[[Controller], float]) -> Metric:
+    return _many(family, name, text, ("name",), {(each.name,): read(each) for each in loops})
+
+
+def _many(family: Gauges, name: str, text: str, labels: tuple[str, ...], values: Mapping[Place, float]) -> Metric:
+    out = family(name, text, labels=labels)
+    for place in sorted(values):
+        out.add_metric(place, values[place])
+    return out  # type: ignore[no-any-return]  # both families are of one kind
+
+
+def _durations(name: str, text: str, loops: Iterable[Controller], read: Callable[[Controller], Durations]) -> Metric:
+    from prometheus_client.core import HistogramMetricFamily  # noqa: PLC0415
+
+    out = HistogramMetricFamily(name, text, labels=("name",))
+    for each in loops:
+        seen = read(each)
+        out.add_metric((each.name,), [(_bound(bound), count) for bound, count in seen.up_to()], seen.total)
+    return out
+
+
+def _bound(seconds: float) -> str:
+    return "+Inf" if math.isinf(seconds) else str(seconds)
