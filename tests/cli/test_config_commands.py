@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from outfitter import errors
+from outfitter import app, errors
 from outfitter.faces.cli import config as commands
-from outfitter.inventory import capture, config, simulate
+from outfitter.faces.cli import makes
+from outfitter.inventory import capture, config, scan, simulate
 
 ROOT = Path(__file__).parents[2]
 HOSTS = str(ROOT / "examples" / "hosts" / "two-sockets.yaml")
@@ -83,6 +84,91 @@ def test_a_line_tells_no_device_that_lies_between() -> None:
     text = shown("device_spec: [{product_id: 1889, address: {function: '[^3]'}}]", "--simulate", "1x8")
     assert [line.split(" VFs")[0] for line in table(text, "device_spec[0]")[1:]] == [
         "0000:3b:01.0 to 0000:3b:01.2 3", "0000:3b:01.4 to 0000:3b:01.7 4"]
+
+
+CARDS = """
+hosts:
+- name: here
+  pci:
+  - {address: 0000:3b:00.0, vendor: 8086, product: 1592, class: 020000, driver: ice, vfs: {count: 0, total: 64, product: 1889}}
+  - {address: 0000:3c:00.0, vendor: 15b3, product: 101d, class: 020000, driver: mlx5_core,
+     vfs: {count: 4, total: 8, product: 101e}}
+  - {address: 0000:65:00.0, vendor: 10de, product: 2236, class: 030200, driver: nvidia, mdevTypes: [
+      {id: nvidia-1, name: A10-1, available: 2, instances: [4b20d080-1b54-4048-85b3-a6a62d165c01]}]}
+"""
+NIC, TAKEN, GPU = "address: 0000:3b:00.0", "address: 0000:3c:00.0", "0000:65:00.0"
+# What is written of sriov or mdev, and what is said below the entry.
+MAKES: dict[str, tuple[str, list[str]]] = {
+    "virtual functions where there are none": (f"sriov: [{{{NIC}, count: 8}}]", [
+        "0000:3b:00.0 gets 8 virtual functions; it has none, and can have 64"]),
+    "as many as there are": (f"sriov: [{{{TAKEN}, count: 4}}]", ["0000:3c:00.0 has 4 virtual functions, as asked for"]),
+    "more than there can be": (f"sriov: [{{{TAKEN}, count: 9, replace: yes}}]", [
+        "0000:3c:00.0 has 4 virtual functions, and is left as it is",
+        "warning: sriov[0].count: 9 are asked for, and 0000:3c:00.0 can have 8 at most; write 8 or less"]),
+    "another number": (f"sriov: [{{{TAKEN}, count: 2}}]", [
+        "0000:3c:00.0 has 4 virtual functions, and gets 2 instead only if outfitter switched them on",
+        "warning: sriov[0].replace: if somebody else did, it is left as it is; to change that write replace: yes"]),
+    "another number in any case": (f"sriov: [{{{TAKEN}, count: 0, replace: yes}}]", [
+        "0000:3c:00.0 has 4 virtual functions, and gets none instead, unless one of them is in use"]),
+    "a card that is not there": ("sriov: [{address: 0000:99:00.0, count: 1}]", [
+        "makes nothing: no card of this host fits; those with virtual functions are 0000:3b:00.0 (8086:1592), 0000:3c:00.0 "
+        "(15b3:101d)"]),
+    "a card without": ("sriov: [{vendor_id: 10de, count: 1}]", ["makes nothing: 0000:65:00.0 can have no virtual functions"]),
+    "a virtual function": ("sriov: [{product_id: 101e, count: 1}]", [
+        "makes nothing: 0000:3c:01.0 is itself a virtual function"]),
+    "mediated devices": ("mdev: [{type: nvidia-1, count: 2}]", [
+        f"{GPU} gets 2 of nvidia-1 (A10-1); it has none of those; 1 that others made stays"]),
+    "more than can be made": (f"mdev: [{{type: nvidia-1, parent: {GPU}, count: 3}}]", [
+        f"{GPU} gets 2 of nvidia-1 (A10-1); it has none of those; 1 that others made stays",
+        f"warning: mdev[0].count: {GPU} can make 2 more of nvidia-1, and 3 are missing: what cannot be made is left out"]),
+    "none": ("mdev: [{type: nvidia-1, count: 0}]", [
+        f"{GPU} has none of nvidia-1 (A10-1), as asked for; 1 that others made stays"]),
+    "a type that is not there": ("mdev: [{type: nvidia-2, count: 1}]", [
+        "warning: mdev[0].type: nothing on this host has the type nvidia-2; it is one of nvidia-1"]),
+    "a type that the parent lacks": (f"mdev: [{{type: nvidia-2, count: 1, parent: {GPU}}}]", [
+        f"warning: mdev[0].type: {GPU} does not have the type nvidia-2; it is one of nvidia-1"]),
+    "a parent that is none": ("mdev: [{type: nvidia-1, count: 1, parent: mtty}]", [
+        f"warning: mdev[0].parent: mtty makes no mediated devices; those that do are {GPU}"]),
+}
+
+
+@pytest.mark.parametrize("name", MAKES)
+def test_what_a_host_would_make_of_its_cards(name: str) -> None:
+    text, says = MAKES[name]
+    Path("hosts.yaml").write_text(CARDS)
+    assert table(shown(text, "--simulate", "hosts.yaml"), f"\n  {text.partition(':')[0]}[0] ") == says
+
+
+def test_the_first_entry_that_means_a_card_counts() -> None:
+    Path("hosts.yaml").write_text(CARDS)
+    text = shown(f"sriov: [{{vendor_id: 8086, count: 2}}, {{{NIC}, count: 8}}]", "--simulate", "hosts.yaml")
+    assert table(text, "sriov[0] vendor_id 8086, count 2") == [
+        "0000:3b:00.0 gets 2 virtual functions; it has none, and can have 64"]
+    assert table(text, "sriov[1] address 0000:3b:00.0, count 8") == [
+        "makes nothing: what it means is meant before, by sriov[0]"]
+
+
+@pytest.mark.parametrize("text", [text for text, says in MAKES.values() if "only if" not in says[0]], ids=[
+    name for name, (_, says) in MAKES.items() if "only if" not in says[0]])
+async def test_what_is_told_is_what_a_start_makes(text: str) -> None:
+    """What a host has, and what it warns of, after a start with that configuration; then there is nothing left to do."""
+    given = config.parse(text)
+    hosts = app.simulated_hosts(simulate.parse(CARDS).hosts, config=given)
+    told = _told(given.default, scan.scan(hosts[0].tree()))
+    async with app.embedded(hosts=hosts, config=given) as product:
+        notes = product.keeper.notes.get("here", ())
+        after = scan.scan(hosts[0].tree())
+    gets = {line.split()[0]: int(line.split(" gets ")[1].split()[0].replace("none", "0")) for line in told if " gets " in line}
+    for address, count in gets.items():
+        [card] = [device for device in after.devices if device.address == address]
+        assert (card.num_vfs if text.startswith("sriov") else sum(one.parent == address for one in after.mdevs) - 1) == count
+    if text.startswith("sriov"):
+        assert bool(notes) == any(line.startswith("warning") for line in told)
+    assert not any(" gets " in line for line in _told(given.default, after) if not notes)
+
+
+def _told(settings: config.Settings, found: scan.Scan) -> list[str]:
+    return [line.strip() for line in makes.lines("here", settings, found)]
 
 
 def test_hosts_alike_are_told_once() -> None:

@@ -13,7 +13,7 @@ import pytest
 from outfitter import app
 from outfitter.api import kinds
 from outfitter.errors import Invalid
-from outfitter.inventory import config, scan, simulate
+from outfitter.inventory import config, making, scan, simulate
 from outfitter.inventory.config import Settings
 from outfitter.launcher.simulated import Simulated
 from outfitter.node import mdev, sriov
@@ -92,7 +92,7 @@ def test_mediated_devices_are_the_same_after_every_start() -> None:
     before = {one.uuid for one in scan.scan(hand.kernel).mdevs}
     assert mediated(hand, LARGE) == []
     made = {one.uuid for one in scan.scan(hand.kernel).mdevs} - before
-    assert made == {mdev.identity("a", "mbochs", "mbochs-large", number) for number in range(2)}
+    assert made == {making.identity("a", "mbochs", "mbochs-large", number) for number in range(2)}
     writes = len(hand.kernel.writes)  # type: ignore[attr-defined]
     hand.station = hand.fresh()
     assert mediated(hand, LARGE) == []
@@ -144,7 +144,7 @@ async def test_what_is_made_is_offered(bench: Bench) -> None:
         async with app.embedded(hosts=[one], clock=ManualClock(), names=Names(random.Random(1))) as product:  # type: ignore[list-item]
             return set(await Bench(product, ManualClock()).devices())
 
-    vgpus = {f"mdev-{mdev.identity('a', '0000:65:00.0', 'nvidia-232', number)}" for number in range(2)}
+    vgpus = {f"mdev-{making.identity('a', '0000:65:00.0', 'nvidia-232', number)}" for number in range(2)}
     assert await start(host) == {f"pci-0000-3b-00-0-vf{number}" for number in range(4)} | vgpus
     machine = Simulated()
     await machine.start(foreign("theirs"))

@@ -4,17 +4,20 @@ configuration file. The inventory only reads what is asked; the node does it."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from outfitter.inventory import device_spec, pci
 from outfitter.inventory.fields import Section
+from outfitter.inventory.mdev import MdevType, Parent
 
 SRIOV_KEYS = ("address", "vendor_id", "product_id", "count", "replace")
 MDEV_KEYS = ("type", "parent", "count")
 MAX_VFS = 65535
 MAX_MDEVS = 1024
+SPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "mdev.outfitter.dev")
 _TYPE = re.compile(r"[\x21-\x2e\x30-\x7e]{1,64}")
 
 T = TypeVar("T")
@@ -42,6 +45,22 @@ class Mediated:
     type: str
     count: int
     parent: str | None = None  # a PCI address or another parent's name; None: every one that has the type
+
+
+def first(wanted: Sequence[Virtual], function: pci.Device) -> Virtual | None:
+    """The entry that counts for a function."""
+    return next((one for one in wanted if one.means(function)), None)
+
+
+def parents(functions: Iterable[pci.Device], others: Iterable[Parent]) -> dict[str, tuple[MdevType, ...]]:
+    """What can make mediated devices of which types, by the name that entries give it."""
+    return {**{function.address: function.mdev_types for function in functions if function.mdev_types},
+            **{parent.name: parent.types for parent in others}}
+
+
+def identity(host: str, parent: str, type_: str, number: int) -> str:
+    """The UUID of a mediated device that is made, the same after every start."""
+    return str(uuid.uuid5(SPACE, f"{host}/{parent}/{type_}/{number}"))
 
 
 def read_sriov(section: Section, default: tuple[Virtual, ...]) -> tuple[Virtual, ...]:

@@ -4,20 +4,13 @@ are the same devices after every start; what we made and nobody asks for any lon
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Collection, Iterator, Sequence
 
-from outfitter.inventory import mdev, scan
+from outfitter.inventory import making, mdev, scan
 from outfitter.inventory.making import Mediated
 from outfitter.node.checkpoint import Made
 from outfitter.node.root import Root
 from outfitter.node.station import Station
-
-SPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "mdev.outfitter.dev")
-
-
-def identity(host: str, parent: str, type_: str, number: int) -> str:
-    return str(uuid.uuid5(SPACE, f"{host}/{parent}/{type_}/{number}"))
 
 
 def arrange(
@@ -26,11 +19,11 @@ def arrange(
     """Make what is missing and remove what is too much; what could not be done, as sentences. `used`: UUIDs that machines have
     or that are booked."""
     root, checkpoint, host = station.root, station.checkpoint, station.host
-    parents = {function.address: function.mdev_types for function in found.devices if function.mdev_types}
-    parents |= {parent.name: parent.types for parent in found.parents}
-    asked = {identity(host, parent, entry.type, number): Made(identity(host, parent, entry.type, number), parent, entry.type)
+    parents = making.parents(found.devices, found.parents)
+    asked = {name: Made(name, parent, entry.type)
              for entry in wanted for parent, types in parents.items()
-             if entry.parent in (None, parent) and any(one.id == entry.type for one in types) for number in range(entry.count)}
+             if entry.parent in (None, parent) and any(one.id == entry.type for one in types) for number in range(entry.count)
+             for name in [making.identity(host, parent, entry.type, number)]}
     for entry in wanted:
         if not any(one.type == entry.type and entry.parent in (None, one.parent) for one in asked.values()) and entry.count:
             where = f"{entry.parent} does not have" if entry.parent else "no parent on this host has"

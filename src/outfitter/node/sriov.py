@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Sequence
 
+from outfitter.inventory import making
 from outfitter.inventory.making import Virtual
 from outfitter.inventory.pci import Device
 from outfitter.node import vfio
@@ -18,7 +19,7 @@ def arrange(
     """Bring the numbers about; what could not be done, as sentences. `functions`: those of the host; `used`: addresses that
     machines have or that are booked."""
     for function in functions:
-        entry = next((one for one in wanted if one.means(function)), None)
+        entry = making.first(wanted, function)
         if entry is not None and (trouble := _switch(station, entry, function, functions, used)):
             yield trouble
 

@@ -124,6 +124,7 @@ def _few(words: Sequence[str]) -> str:
 
 def _report(host: str, settings: Settings, tree: Tree) -> tuple[tuple[str, ...], bool]:
     """What the configuration makes of a host, as lines, and whether the host would refuse to start with it."""
+    from outfitter.faces.cli import makes  # noqa: PLC0415
     from outfitter.inventory import scan, survey  # noqa: PLC0415
 
     found = scan.scan(tree)
@@ -133,7 +134,7 @@ def _report(host: str, settings: Settings, tree: Tree) -> tuple[tuple[str, ...],
         return ("  would refuse to start:", *(f"  - {cause.field}: {cause.message}" for cause in error.causes)), True
     told = _Told(settings, found, seen)
     placement, refused = told.placement(host)
-    return (*told.lines(), *placement), refused
+    return (*told.lines(), *makes.lines(host, settings, found), *placement), refused
 
 
 @dataclass(slots=True)
