@@ -478,6 +478,33 @@ async def test_openapi_tells_clients_that_fields_are_checked_here(client: Client
     assert (await client.get("/openapi/v2")).status == 404
 
 
+EXPLAINED = {  # where the document of a kind is, its schema, and a way into it -> what stands at its end
+    "a device of a machine": ("apis/kubevirt.io/v1", "io.kubevirt.v1.VirtualMachineInstance",
+                              "spec domain devices gpus [] claim request", {"type": "string"}),
+    "a list of a template": ("apis/kubevirt.io/v1", "io.kubevirt.v1.VirtualMachine",
+                             "spec template spec networks [] multus default", {"type": "boolean"}),
+    "a name whose type nobody knows": ("apis/kubevirt.io/v1", "io.kubevirt.v1.VirtualMachineInstance", "spec volumes",
+                                       {"x-kubernetes-preserve-unknown-fields": True}),
+    "a flavor": ("apis/outfitter.dev/v1alpha1", "dev.outfitter.v1alpha1.Flavor", "spec vcpus", {"type": "integer"}),
+    "a claim": ("apis/resource.k8s.io/v1", "io.k8s.resource.v1.ResourceClaim",
+                "spec devices requests [] exactly deviceClassName", {"type": "string"}),
+    "a claim of an older version": ("apis/resource.k8s.io/v1beta1", "io.k8s.resource.v1beta1.ResourceClaim",
+                                    "spec devices requests [] exactly", None),
+    "a container": ("api/v1", "core.v1.Pod", "spec containers [] resources claims [] request", {"type": "string"}),
+}
+
+
+@pytest.mark.parametrize("name", EXPLAINED)
+async def test_openapi_names_the_fields_that_are_known(client: Client, name: str) -> None:
+    """kubectl explain shows them."""
+    place, schema, way, end = EXPLAINED[name]
+    found = (await client.get(f"/openapi/v3/{place}")).json["components"]["schemas"][schema]
+    assert found["x-kubernetes-preserve-unknown-fields"], "others are allowed"
+    for word in way.split():
+        found = found["items"] if word == "[]" else found["properties"].get(word)
+    assert found == end
+
+
 async def test_version(client: Client) -> None:
     version = (await client.get("/version")).json
     assert (version["major"], version["minor"]) == ("1", "36")

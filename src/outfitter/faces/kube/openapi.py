@@ -1,18 +1,23 @@
 """OpenAPI v3, as much as clients need to know that the server checks fields itself: an index, and a small document per
-group and version. Schemas are open; the field names that are checked are in `api.fields`."""
+group and version. Schemas are open: they name the fields that the server knows (`api.fields`, `api.validate.shape`), so that
+`kubectl explain` can show them, and allow others."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 
+from outfitter.api import fields
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.validate import shape
 from outfitter.faces.kube import discovery
 
 _QUERY = ("dryRun", "fieldManager", "fieldValidation", "pretty")
 _PATCHES = ("application/json-patch+json", "application/merge-patch+json")  # a strategic patch would need typed schemas
+_TYPES: Mapping[Any, str] = {str: "string", int: "integer", bool: "boolean"}
 _OPERATIONS = {"get": "get", "put": "put", "patch": "patch", "delete": "delete"}
 
 
@@ -63,11 +68,29 @@ def _schema_name(kind: Kind, version: str) -> str:
 
 
 def _schema(kind: Kind, version: str) -> Object:
+    known = {"apiVersion": str, "kind": str, "metadata": shape.METADATA, **shape.SHAPES.get(kind.kind, {})}
     return {
-        "type": "object",
+        **_object(fields.tree(kind, version), known),
         "x-kubernetes-preserve-unknown-fields": True,
         "x-kubernetes-group-version-kind": [{"group": kind.group, "version": version, "kind": kind.kind}],
     }
+
+
+def _object(tree: fields.Tree | None, known: Mapping[str, Any]) -> Object:
+    """The fields that are known by name, where all of them are; else those whose type is."""
+    types = {mark.rstrip("!"): wanted for mark, wanted in known.items()}
+    properties = {name: _value((tree or {}).get(name), types.get(name)) for name in tree or types if name != "*"}
+    return {"type": "object", **({"properties": properties} if properties else {})}
+
+
+def _value(tree: fields.Tree | None, wanted: Any) -> Object:
+    if isinstance(wanted, list):
+        return {"type": "array", "items": _value(tree, wanted[0])}
+    if isinstance(wanted, dict):
+        return _object(tree, wanted)
+    if wanted in _TYPES:
+        return {"type": _TYPES[wanted]}
+    return _object(tree, {}) if tree else {"x-kubernetes-preserve-unknown-fields": True}
 
 
 def _operation(action: str, what: Object, reference: Object) -> Object:
