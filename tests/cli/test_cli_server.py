@@ -158,6 +158,14 @@ spec:
     assert say("get", "vmi", "bad", code=1).err == 'error: virtualmachineinstances.kubevirt.io "bad" not found\n'
 
 
+def test_more_causes_than_the_servers_text_has_are_all_shown(say: Say) -> None:
+    names = "".join(f"{{name: g{number}}}, " for number in range(12))
+    head = "{apiVersion: kubevirt.io/v1, kind: VirtualMachineInstance, metadata: {name: bad}, "
+    done = say("apply", "-f", "-", code=1, stdin=head + "spec: {domain: {devices: {gpus: [" + names + "]}}}}")
+    assert len(done.err.splitlines()) == 1 + 12
+    assert "more" not in done.err
+
+
 def test_warnings_of_the_server_are_passed_on(up: Up, say: Say) -> None:
     text = """
 apiVersion: kubevirt.io/v1

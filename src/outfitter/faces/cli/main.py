@@ -35,10 +35,10 @@ def main(*, up: Up, arguments: Sequence[str] | None = None) -> None:
 
 
 def _sentence(error: OutfitterError) -> str:
-    """Several causes stand on a line each."""
+    """Several causes stand on a line each, all of them: the server's own text names ten at most."""
     causes = [f"{cause.field}: {cause.message}" for cause in error.causes] if isinstance(error, Invalid) else []
-    head = str(error).removesuffix("; ".join(causes))
-    return "\n  ".join([head.rstrip(), *causes]) if len(causes) > 1 and head != str(error) else str(error)
+    head, found, _ = str(error).partition(causes[0]) if len(causes) > 1 else ("", "", "")
+    return "\n  ".join([head.rstrip(), *causes]) if found else str(error)
 
 
 def commands(up: Up) -> click.Group:
