@@ -189,6 +189,45 @@ async def store() -> Memory:
     return store
 
 
+REASONS = {  # of a machine that is wrong in all these ways: the field, and Kubernetes' word for what is wrong with it
+    "spec.resourceClaims[0].name": "FieldValueRequired",
+    "spec.resourceClaims[1]": "FieldValueInvalid",
+    "spec.resourceClaims[2].name": "FieldValueDuplicate",
+    "spec.domain.devices.gpus": "FieldValueRequired",
+    "spec.domain.devices.hostDevices": "FieldValueInvalid",
+    "spec.domain.devices.hostDevices[1].requestName": "FieldValueRequired",
+    "spec.domain.devices.hostDevices[3]": "FieldValueDuplicate",
+    "spec.domain.cpu.cores": "FieldValueTypeInvalid",
+    "spec.networks[0].resourceClaim.claimName": "FieldValueNotFound",
+    "spec.networks[1].resourceClaim.requestName": "FieldValueRequired",
+    "spec.networks[2]": "FieldValueDuplicate",
+    "spec.networks[2].resourceClaim.claimName": "FieldValueNotFound",
+    "spec.networks[3]": "FieldValueRequired",
+    "spec.networks[3].name": "FieldValueRequired",
+    "spec.interfaces": "FieldValueDuplicate",
+    "spec.domain.devices.interfaces[0].model": "FieldValueNotSupported",
+    "spec.domain.devices.interfaces[3].name": "FieldValueDuplicate",
+}
+
+
+async def test_what_is_wrong_is_told_in_kubernetes_words(store: Memory) -> None:
+    by_claim: dict[str, Any] = {"name": "a", "resourceClaim": {"claimName": "lost", "requestName": "r"}}
+    host = {"claimName": "acc", "requestName": "r"}
+    wrong = vmi(
+        resourceClaims=[{"resourceClaimName": "c"}, {"name": "acc"}, {"name": "acc", "resourceClaimName": "c"}],
+        domain={"cpu": {"cores": "two"}, "devices": {
+            "gpus": [{"name": "g"}],
+            "hostDevices": [{"name": "h", "deviceName": "a.test/x", **host}, {"name": "i", "claimName": "acc"},
+                            {"name": "j", **host}, {"name": "k", **host}],
+            "interfaces": [{"name": "a", "sriov": {}, "model": "horse"}, {"name": "b", "sriov": {}}, {"name": "c", "sriov": {}},
+                           {"name": "c", "bridge": {}}, {"name": "e", "bridge": {}}, {"name": "f", "bridge": {}}]}},
+        networks=[by_claim, {"name": "b", "resourceClaim": {"claimName": "acc"}}, {**by_claim, "name": "c"}, {"name": "d"},
+                  {"name": "e", "pod": {}}, {"name": "f", "pod": {}}])
+    with pytest.raises(Invalid) as caught:
+        await store.create(kinds.INSTANCE, wrong)
+    assert sorted((cause.field, cause.reason) for cause in caught.value.causes) == sorted(REASONS.items())
+
+
 @pytest.mark.parametrize("name", REFUSED)
 async def test_refused_with_every_cause(store: Memory, name: str) -> None:
     kind, obj, wanted = REFUSED[name]
