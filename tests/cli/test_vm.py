@@ -53,6 +53,17 @@ def test_the_life_of_a_machine_at_the_terminal(say: Say) -> None:
     assert say("vm", "start", "blue", "--wait").out.splitlines()[0] == "blue starts"
     assert rows(say("vm", "list"))["blue"] == ["Running", "node-0", "1/1"]
     assert say("vm", "start", "blue").out == "blue is already running\n"
+    assert say("vm", "pause", "blue", "--wait").out == "blue is paused\n"
+    until(lambda: rows(say("vm", "list"))["blue"][0] == "Paused", "the list shows it")
+    assert "VMI is already paused" in say("vm", "pause", "blue", code=1).err
+    assert "VMI is paused" in say("vm", "soft-reboot", "blue", code=1).err
+    assert say("vm", "unpause", "blue", "--wait").out == "blue goes on\n"
+    assert "VMI is not paused" in say("vm", "unpause", "blue", code=1).err
+    assert say("vm", "reset", "blue", "--wait").out == "blue is reset\n"
+    assert say("vm", "soft-reboot", "blue", "--wait").out == "blue is asked to reboot\n"
+    until(lambda: rows(say("vm", "list"))["blue"][0] == "Running", "the list shows it")
+    said = say("describe", "vmi", "blue").out
+    assert [word for word in ("Paused", "Unpaused", "Reset", "SoftRebooted") if f" {word} " not in said] == []
     [device] = [line.split() for line in say("vm", "devices", "blue").out.splitlines()[1:]]
     assert device[0] == "nic0"
     assert device[-1] == "node-0"
@@ -109,6 +120,8 @@ def test_a_device_by_resource_name_is_shown_like_any_other(say: Say) -> None:
 
 WRONG: dict[str, tuple[list[str], str]] = {
     "nobody": (["start", "nobody"], "there is no virtual machine 'nobody' in namespace default"),
+    "a pause of nobody": (["pause", "nobody"], "there is no virtual machine 'nobody'"),
+    "a pause of a stopped one": (["pause", "still"], "still does not run; start it with: outfit vm start still"),
     "a stop of nobody": (["stop", "nobody"], "there is no virtual machine 'nobody'"),
     "devices of nobody": (["devices", "nobody"], "there is no virtual machine 'nobody'"),
     "devices of a stopped one": (["devices", "still"], "still does not run, so it has no devices"),

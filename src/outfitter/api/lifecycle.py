@@ -1,6 +1,8 @@
 """Starting, stopping and restarting a VirtualMachine, as KubeVirt's tools ask for it: what has to be written so that the
 machine's controller sees the wish. A strategy that says by itself whether the machine runs is changed; one that leaves it to
-people stays, and the wish is noted in status.stateChangeRequests for the controller to take away when it is done."""
+people stays, and the wish is noted in status.stateChangeRequests for the controller to take away when it is done.
+
+What is asked of a machine while it runs is in `notes`."""
 
 from __future__ import annotations
 
@@ -9,50 +11,103 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from outfitter.api import kinds, machine
-from outfitter.api.kinds import Object
-from outfitter.errors import Conflict
+from outfitter.api.kinds import Kind, Object
+from outfitter.errors import BadRequest, Conflict
 
 Action = Literal["start", "stop", "restart"]
 ACTIONS: tuple[Action, ...] = ("start", "stop", "restart")
+GRACE_FIELDS: Mapping[str, str] = {"stop": "gracePeriod", "restart": "gracePeriodSeconds"}  # of the options of an action
+PAUSED: Object = {"paused": "true"}  # data of a request to start
+DEFAULT_GRACE = 30  # seconds, of a machine that does not say
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """The machine as it has to be written, and which part of it."""
+class Options:
+    """What may be said besides the action."""
 
-    machine: Object
-    subresource: Literal["", "status"]
+    dry_run: bool = False
+    paused: bool = False  # start it with its processors standing still
+    grace: int | None = None  # seconds that its guest gets to shut down; None: as its spec says
 
 
-def wish(action: Action, vm: Object, instance: Mapping[str, Any] | None) -> Wish:
-    """What the action changes. Conflict, with the reason, when the machine is not in a state for it."""
+PLAIN = Options()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One object of the machine's name, and what of it becomes otherwise, as a merge patch."""
+
+    kind: Kind
+    patch: Object
+    subresource: Literal["", "status"] = ""
+
+
+def options(action: str, body: Any) -> Options:
+    """The options of an action on a machine or instance, as its request's body says them. BadRequest names the field."""
+    if not isinstance(body, Mapping):
+        raise BadRequest(f"the body of {action} must be an object of options, or nothing")
+    dry_run, paused = body.get("dryRun") or [], body.get("paused") or False
+    if dry_run not in ([], ["All"]):
+        raise BadRequest(f'dryRun: Unsupported value: {dry_run!r}: supported values: ["All"]')
+    if not isinstance(paused, bool):
+        raise BadRequest(f"paused: Invalid value: {paused!r}: must be true or false")
+    field = GRACE_FIELDS.get(action, "")
+    grace = body.get(field)
+    if grace is not None and (type(grace) is not int or grace < 0):
+        raise BadRequest(f"{field}: Invalid value: {grace!r}: gracePeriod has to be a whole number of seconds, 0 or more")
+    return Options(bool(dry_run), paused and action == "start", grace)
+
+
+def wish(action: Action, vm: Object, instance: Mapping[str, Any] | None, said: Options = PLAIN) -> list[Change]:
+    """What the action changes, all of it at once; `instance` is the machine's own. Conflict, with the reason, when the machine
+    is not in a state for it."""
     strategy = machine.run_strategy(vm)
     alive = instance is not None and (instance.get("status") or {}).get("phase") not in machine.FINAL
     stop: list[Object] = [{"action": "Stop", "uid": instance["metadata"]["uid"]}] if instance is not None else []
-    start: list[Object] = [{"action": "Start"}]
+    start: list[Object] = [{"action": "Start", **({"data": PAUSED} if said.paused else {})}]
     if action == "start" and alive:
         raise _not(vm, "VM is already running")
     if not alive and (action == "restart" or (action == "stop" and strategy != "Always")):
         raise _not(vm, "VM is not running")
     if (action == "start" and strategy in ("Always", "Once")) or (action == "restart" and strategy in ("Halted", "Once")):
         raise _not(vm, f"{strategy} does not support manual {action} requests")
+    other = _other_grace(instance, said.grace) if instance is not None and alive else []
     if action == "start" and strategy == "Halted":
-        return Wish(_meant(vm, runs=True), "")
+        return [_meant(vm, runs=True), *([_note(vm, start)] if said.paused else [])]
     if action == "stop" and strategy == "Always":
-        return Wish(_meant(vm, runs=False), "")
+        return [_meant(vm, runs=False), *other]
     if action == "stop" and strategy == "Halted":
-        raise _not(vm, "VM is stopping already")
+        if said.grace is None or said.grace >= grace(instance or {}):
+            raise _not(vm, "Halted only supports manual stop requests with a shorter graceperiod")
+        return other
     wanted = {"start": [*stop, *start], "stop": stop, "restart": [*stop, *start]}[action]
-    if noted := (vm.get("status") or {}).get("stateChangeRequests"):
+    return [_note(vm, wanted), *other]
+
+
+def grace(instance: Mapping[str, Any]) -> int:
+    """How many seconds the guest of an instance gets to shut down."""
+    said = (instance.get("spec") or {}).get("terminationGracePeriodSeconds")
+    return DEFAULT_GRACE if said is None else int(said)
+
+
+def _note(vm: Object, wanted: list[Object]) -> Change:
+    """A stop takes the place of whatever was to come; else one wish is done before there is another."""
+    if (noted := (vm.get("status") or {}).get("stateChangeRequests")) and [each["action"] for each in wanted] != ["Stop"]:
         words = " and ".join(str(each.get("action")) for each in noted)
         raise _not(vm, f"unable to complete request: {words} already underway")
-    return Wish({**vm, "status": {**(vm.get("status") or {}), "stateChangeRequests": wanted}}, "status")
+    return Change(kinds.MACHINE, {"status": {"stateChangeRequests": wanted}}, "status")
 
 
-def _meant(vm: Object, *, runs: bool) -> Object:
+def _other_grace(instance: Mapping[str, Any], seconds: int | None) -> list[Change]:
+    if seconds is None or seconds == grace(instance):
+        return []
+    return [Change(kinds.INSTANCE, {"spec": {"terminationGracePeriodSeconds": seconds}})]
+
+
+def _meant(vm: Object, *, runs: bool) -> Change:
     """In the word in which it was said before."""
     said = {"running": runs} if vm["spec"].get("running") is not None else {"runStrategy": "Always" if runs else "Halted"}
-    return {**vm, "spec": {**vm["spec"], **said}}
+    return Change(kinds.MACHINE, {"spec": said})
 
 
 def _not(vm: Mapping[str, Any], why: str) -> Conflict:

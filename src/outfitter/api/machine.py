@@ -258,8 +258,13 @@ def _same(told: Sequence[Mapping[str, Any]], true: Sequence[Mapping[str, Any]]) 
 
 def results(claim: Mapping[str, Any], request: str | None) -> list[Mapping[str, Any]]:
     """What a claim got for one of its requests. An alternative that was chosen is written "request/alternative"."""
+    return [result for result in given(claim) if str(result["request"]).partition("/")[0] == request]
+
+
+def given(claim: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Everything that a claim got."""
     devices = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
-    return [result for result in devices.get("results") or () if str(result["request"]).partition("/")[0] == request]
+    return devices.get("results") or ()
 
 
 def answers(claim: Mapping[str, Any], ref: DeviceRef) -> list[Mapping[str, Any]]:
@@ -294,3 +299,16 @@ def owner(obj: Mapping[str, Any], kind: str) -> Object | None:
         if reference.get("kind") == kind and reference.get("controller"):
             return dict(reference)
     return None
+
+
+def belongs(instance: Mapping[str, Any], vm: Mapping[str, Any]) -> bool:
+    """Whether an instance is a machine's own; another one may have its name."""
+    reference = owner(instance, "VirtualMachine")
+    return reference is not None and reference.get("uid") == vm["metadata"]["uid"]
+
+
+def entered(status: Mapping[str, Any], phase: str, now: str) -> list[Object]:
+    """`status.phaseTransitionTimestamps` of an instance that comes to a phase: when it did so for the first time."""
+    have: list[Object] = list(status.get("phaseTransitionTimestamps") or ())
+    known = any(entry.get("phase") == phase for entry in have)
+    return have if known else [*have, {"phase": phase, "phaseTransitionTimestamp": now}]

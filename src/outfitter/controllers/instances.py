@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from outfitter.api import conditions, kinds, machine, settings
+from outfitter.api import conditions, kinds, lifecycle, machine, settings
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.controllers import nets, render
@@ -141,6 +141,8 @@ class Instances:
             new["phase"] = "Failed"
             new["conditions"] = conditions.with_condition(
                 status.get("conditions"), Condition("Ready", False, "PodTerminating", "its pod is gone"), self._context.now())
+        if new["phase"] != phase:
+            new["phaseTransitionTimestamps"] = machine.entered(new, new["phase"], self._context.now())
         if new != status:
             await self._patch(instance, {"status": _changes(status, new)}, "status")
 
@@ -185,8 +187,11 @@ class Instances:
     async def _end(self, instance: Object, pods: list[Object]) -> None:
         meta = instance["metadata"]
         for pod in pods:
-            if not pod["metadata"].get("deletionTimestamp"):
-                await self._store.delete(kinds.POD, pod["metadata"]["name"], meta["namespace"], uid=pod["metadata"]["uid"])
+            fresh, grace = not pod["metadata"].get("deletionTimestamp"), _other_grace(instance, pod)
+            if fresh or grace is not None:
+                await self._store.delete(kinds.POD, pod["metadata"]["name"], meta["namespace"], uid=pod["metadata"]["uid"],
+                                         grace=grace)
+            if fresh:
                 await self._context.events.normal(instance, "SuccessfulDelete",
                                                   f"Deleted virtual machine pod {pod['metadata']['name']}")
         if pods:
@@ -214,6 +219,17 @@ def _not_ready(pod: Object, otherwise: str) -> Condition:
     """The node's reason, where it gave one."""
     status = pod.get("status") or {}
     return Condition("Ready", False, status.get("reason") or "GuestNotRunning", status.get("message") or otherwise)
+
+
+def _other_grace(instance: Object, pod: Object) -> int | None:
+    """The seconds that a machine has to shut down, where they were made others than its pod has. Never none: the pod would go
+    at once, and with it the knowledge that there is something to stop."""
+    meta, wanted = pod["metadata"], lifecycle.grace(instance)
+    has = meta.get("deletionGracePeriodSeconds") if meta.get("deletionTimestamp") else pod["spec"].get(
+        "terminationGracePeriodSeconds")
+    if has is None or wanted == has or (meta.get("deletionTimestamp") and max(1, wanted) >= has):
+        return None
+    return max(1, wanted)
 
 
 def _changes(old: Object, new: Object) -> Object:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 
-from outfitter.api import conditions, kinds, machine
+from outfitter.api import conditions, kinds, machine, notes
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.controllers import render, running
@@ -47,7 +47,7 @@ class Machines:
         if vm is None:
             return None
         found = self._instances.get(key)
-        instance = found if found is not None and _owned(found, vm) else None
+        instance = found if found is not None and machine.belongs(found, vm) else None
         now = self._context.clock.now()
         act = running.decide(vm, instance, now)
         trouble = ""
@@ -74,7 +74,7 @@ class Machines:
         meta = vm["metadata"]
         if act.do == "create":
             try:
-                made = await self._store.create(kinds.INSTANCE, instance_for(vm))
+                made = await self._store.create(kinds.INSTANCE, instance_for(vm, paused=act.paused))
             except AlreadyExists:  # made before a crash: its event comes. Or somebody else's, and then that is said
                 return await self._stranger(vm)
             except (Invalid, Forbidden) as error:
@@ -94,7 +94,7 @@ class Machines:
             found = await self._store.get(kinds.INSTANCE, meta["name"], meta["namespace"])
         except NotFound:
             return ""
-        return "" if _owned(found, vm) else f"an instance {meta['name']} exists that does not belong to this machine"
+        return "" if machine.belongs(found, vm) else f"an instance {meta['name']} exists that does not belong to this machine"
 
     # -- its claims
 
@@ -170,7 +170,7 @@ class Machines:
                 have = conditions.with_condition(have, wanted, self._context.now())
         for type_, holds, reason, message in (
                 ("Failure", bool(trouble), "FailedCreate", trouble),
-                ("RestartRequired", _outdated(vm, instance), "TemplateChanged", CHANGED)):
+                ("RestartRequired", act.do != "delete" and _outdated(vm, instance), "TemplateChanged", CHANGED)):
             have = conditions.with_condition(have, Condition(type_, True, reason, message), self._context.now()) if holds else (
                 conditions.without_condition(have, type_))
         return {"created": instance is not None, "ready": instance is not None and conditions.is_true(instance, "Ready"),
@@ -188,15 +188,16 @@ class Machines:
             }, meta["namespace"], subresource="status")
 
 
-def instance_for(vm: Object) -> Object:
-    """The instance that a machine starts as."""
+def instance_for(vm: Object, *, paused: bool = False) -> Object:
+    """The instance that a machine starts as; `paused` if it was asked to start so this time."""
     meta, template = vm["metadata"], vm["spec"]["template"]
     said = template.get("metadata") or {}
     labels = {**(said.get("labels") or {}), "kubevirt.io/vm": meta["name"][:63].rstrip("-.")}
+    spec = {**_spec(vm), "startStrategy": notes.START_PAUSED} if paused else _spec(vm)
     return {"apiVersion": kinds.INSTANCE.api_version, "kind": kinds.INSTANCE.kind, "metadata": {
         "name": meta["name"], "namespace": meta["namespace"], "labels": labels,
         "annotations": {**(said.get("annotations") or {}), GENERATION: str(meta.get("generation", 1))},
-        "ownerReferences": [_reference(vm)]}, "spec": _spec(vm)}
+        "ownerReferences": [_reference(vm)]}, "spec": spec}
 
 
 def _spec(vm: Object) -> Object:
@@ -234,12 +235,11 @@ def _reference(vm: Object) -> Object:
             "uid": vm["metadata"]["uid"], "controller": True, "blockOwnerDeletion": True}
 
 
-def _owned(obj: Object, vm: Object) -> bool:
-    return bool((machine.owner(obj, kinds.MACHINE.kind) or {}).get("uid") == vm["metadata"]["uid"])
-
-
 def _outdated(vm: Object, instance: Object | None) -> bool:
-    """The template is not what the running instance was made from."""
+    """The template is not what the running instance was made from. How it starts says nothing of one that did."""
     if instance is None or (instance.get("status") or {}).get("phase") in machine.FINAL:
         return False
-    return bool(instance["spec"] != _spec(vm))
+    if instance["metadata"].get("deletionTimestamp"):
+        return False
+    is_, was = ({**spec, "startStrategy": None} for spec in (_spec(vm), instance["spec"]))
+    return bool(is_ != was)

@@ -27,6 +27,7 @@ class Act:
     requests: tuple[Object, ...] = ()
     why: str = ""
     wait: timedelta | None = None  # nothing before that: it failed, and is tried again later
+    paused: bool = False  # what is created starts with its processors standing still
 
 
 def decide(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, now: datetime) -> Act:
@@ -39,7 +40,9 @@ def decide(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, now: datet
             return Act(requests=requests)
         if (left := _pause(vm, now)) is not None and (first != "Start" or requests[0] == RERUN):
             return Act(requests=requests, wait=left, why="it failed and is tried again later")
-        return Act("create", requests[1:] if first == "Start" else requests)
+        if first != "Start":
+            return Act("create", requests)
+        return Act("create", requests[1:], paused=(requests[0].get("data") or {}).get("paused") == "true")
     if instance["metadata"].get("deletionTimestamp"):
         return Act(requests=requests)
     if first == "Stop":
@@ -116,7 +119,10 @@ def printable(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, act: Ac
     if vm["metadata"].get("deletionTimestamp"):
         return "Terminating"
     if instance is None:
-        return "CrashLoopBackOff" if act.wait is not None else "Starting" if act.do == "create" else "Stopped"
+        if act.wait is not None:
+            return "CrashLoopBackOff"
+        waits = machine.run_strategy(vm) == "WaitAsReceiver"
+        return "Starting" if act.do == "create" else "WaitingForReceiver" if waits else "Stopped"
     if instance["metadata"].get("deletionTimestamp") or act.do == "delete":
         return "Stopping"
     phase = (instance.get("status") or {}).get("phase")

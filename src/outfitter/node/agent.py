@@ -6,12 +6,13 @@ Every step may be repeated; a step that was done before a crash is found done.""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 from collections.abc import Iterable
 
-from outfitter.api import environment, kinds, machine, wires
-from outfitter.api.hypervisor import Builder
+from outfitter.api import environment, kinds, machine, notes, wires
+from outfitter.api.hypervisor import BY_USER, Builder
 from outfitter.api.kinds import Object
 from outfitter.errors import AlreadyHeld, HypervisorAway, NotFound, Refused
 from outfitter.node import hold, networks, report, tell
@@ -21,6 +22,7 @@ from outfitter.node.host import Host
 from outfitter.node.keep import Keeper
 from outfitter.node.networks import Networks
 from outfitter.node.report import Reporter
+from outfitter.node.wishes import Wishes
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock
 from outfitter.store.events import Recorder
@@ -52,11 +54,13 @@ class Agent:
         self._store, self._build, self._handover = store, build, handover
         self._report = Reporter(store, clock=clock, events=events)
         self._networks = Networks(store, self._claim)
+        self._wishes = Wishes(store, self._report, clock=clock)
         self._holdings = Holdings(store, keeper, handover, pages, clock=clock)
         self.hosts = {host.name: host for host in hosts}
         self.queue = Queue(clock)
         self._pods, self._instances, self._claims = pods, instances, claims
         self._prepared: set[str] = set()  # pods whose devices are in their hands; a new process looks again
+        self._asked: set[str] = set()  # pods whose machines were asked to shut down
         pods.add_index("node", lambda pod: [pod["spec"].get("nodeName") or ""])
         pods.add_index("instance", lambda pod: [_instance_key(pod) or ""])
         pods.add_index("claim", machine.claim_keys)
@@ -77,6 +81,7 @@ class Agent:
         node = pod["spec"].get("nodeName")
         if new is None:
             self._prepared.discard(pod["metadata"]["uid"])
+            self._asked.discard(pod["metadata"]["uid"])
         if node in self.hosts:
             self.queue.add(key_of(pod) if new is not None else SWEEP + node)
 
@@ -160,17 +165,25 @@ class Agent:
                     await self._report.waiting(pod, error.message, report.UNPLUGGED)
                     return 1.0
             self._prepared.add(pod["metadata"]["uid"])
-        pod = await self._report.running(pod)
+        pod = await self._report.running(pod, self._told(host, pod))
         if instance is None or instance["metadata"].get("deletionTimestamp"):
             return None
         phase = (instance.get("status") or {}).get("phase")
         if phase == "Scheduled":
             await self._start(host, pod, instance)
-        elif phase == "Running" and instance["metadata"]["uid"] not in await host.hypervisor.domains():
+        elif phase == "Running" and (domain := (await host.hypervisor.domains()).get(instance["metadata"]["uid"])) is None:
             await self._report.ended(pod, host.name, (await host.hypervisor.ended()).get(instance["metadata"]["uid"]))
-        elif phase == "Running":
+        elif phase == "Running" and domain is not None:
             await self._report.no_longer_away(pod)
+            await self._wishes.heed(host, instance, domain)
         return None
+
+    def _told(self, host: Host, pod: Object) -> str:
+        """What was prepared for a pod, for people."""
+        claims = [(name, self._claim(pod["metadata"]["namespace"], name)) for _, name in machine.claim_names(pod) if name]
+        given = [f"{', '.join(one['device'] for one in machine.given(claim))} for claim {name}"
+                 for name, claim in claims if claim is not None]
+        return f"Prepared on {host.name}: {'; '.join(given)}" if given else ""
 
     async def _prepare(self, host: Host, pod: Object) -> str | None:
         """Everything that the pod's claims hold here is prepared; else what is missing."""
@@ -204,11 +217,14 @@ class Agent:
             plugged = (pod["metadata"].get("annotations") or {}).get(wires.INFO)
             files = {**told.files, **({wires.FILE: plugged} if plugged is not None else {})}
             domain = self._build(instance, env, files, await host.hypervisor.abilities())
+            if notes.starts_paused(instance):
+                domain = dataclasses.replace(domain, paused=BY_USER)
             await host.hypervisor.start(domain)
         except Refused as error:
-            await self._report.not_started(pod, instance, error.message)
+            await self._report.not_started(pod, error.message)
         else:
-            await self._report.started(instance, host.name, networks.statuses(instance, wires.of_pod(pod)))
+            cards = networks.statuses(instance, wires.of_pod(pod))
+            await self._report.started(instance, host.name, domain.paused, cards)
 
     async def _published(self, host: Host, pod: Object) -> dict[str, str]:
         """What the pod got by the names of resources, as the drivers of this host publish it."""
@@ -227,12 +243,18 @@ class Agent:
         reference = machine.owner(pod, kinds.INSTANCE.kind)
         grace = pod["metadata"].get("deletionGracePeriodSeconds") or 0.0
         if reference is not None and (left := await host.hypervisor.stop(reference["uid"], grace)) is not None:
+            if pod["metadata"]["uid"] not in self._asked:
+                self._asked.add(pod["metadata"]["uid"])
+                await self._report.stopping(pod, grace)
             return left
         others = self._claims_in_use(other for other in self._alive(host) if other["metadata"]["uid"] != pod["metadata"]["uid"])
+        released: list[str] = []
         for _, claim_name in machine.claim_names(pod):
             place = (pod["metadata"]["namespace"], claim_name or "")
-            if place not in others:
-                await self._holdings.release(host, *place)
+            if place not in others and await self._holdings.release(host, *place):
+                released.append(place[1])
+        if reference is not None and (released or pod["metadata"].get("deletionTimestamp")):
+            await self._report.released(pod, host.name, released)
         if pod["metadata"].get("deletionTimestamp"):
             try:
                 await self._store.delete(kinds.POD, pod["metadata"]["name"], pod["metadata"]["namespace"],

@@ -59,18 +59,21 @@ class Holdings:
             if any(booking.state != "prepared" for booking in mine):
                 await book.mark(self._store, name, claim["metadata"]["uid"], "prepared", now=rfc3339(self._clock.now()))
 
-    async def release(self, host: Host, namespace: str, claim: str) -> None:
-        """Give back what the claim of this name had prepared here."""
+    async def release(self, host: Host, namespace: str, claim: str) -> bool:
+        """Give back what the claim of this name had prepared here; whether that was anything."""
+        found = False
         pools = {page["metadata"]["name"] for page in self._pages.by("pools", "")}
         for name in [host.name, *sorted(self._pooled.pop(f"{namespace}/{claim}", set()) | pools)]:
             page = await book.read(self._store, name)
             for uid in {booking.holder.uid for booking in page.bookings if booking.state == "prepared" and (
                     booking.holder.kind, booking.holder.namespace, booking.holder.name) == (
                     kinds.RESOURCE_CLAIM.kind, namespace, claim) and booking.node in ("", host.name)}:
+                found = True
                 if name == host.name:
                     await self._handover.release(host, uid)
                 else:
                     await book.mark(self._store, name, uid, "released")
+        return found
 
     async def release_all_but(self, host: Host, used: set[tuple[str, str]]) -> None:
         """Give back what is prepared here for claims (namespace and name) that nobody uses any more."""

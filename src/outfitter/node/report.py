@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from outfitter.api import conditions, kinds
+from outfitter.api import conditions, kinds, machine, notes
 from outfitter.api.conditions import Condition
-from outfitter.api.hypervisor import Ended
+from outfitter.api.hypervisor import BY_USER, Ended, Paused
 from outfitter.api.kinds import Object
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
@@ -16,6 +16,7 @@ UNPREPARED = "FailedPrepareDevices"
 UNPLUGGED = "FailedPlugNetworks"
 AWAY = "HypervisorAway"
 UNBUILT = "SyncFailed"
+NAMED = 8  # devices that an event names; of the others it says how many
 
 
 class Reporter:
@@ -33,8 +34,8 @@ class Reporter:
         if pod["status"].get("reason") == AWAY:
             await self._patch_pod(pod, {"reason": None, "message": None})
 
-    async def running(self, pod: Object) -> Object:
-        """The pod as it is then."""
+    async def running(self, pod: Object, prepared: str) -> Object:
+        """The pod as it is then; `prepared` says what it was given, "" for nothing."""
         if pod["status"].get("phase") == "Running":
             return pod
         now = rfc3339(self._clock.now())
@@ -45,21 +46,56 @@ class Reporter:
                        "image": container.get("image", ""), "state": {"running": {"startedAt": now}}}
                       for container in pod["spec"]["containers"]]
         # At the revision that was read: whoever wrote conditions since does not lose them.
-        return await self._patch_pod(pod, {"phase": "Running", "startTime": now, "conditions": have, "reason": None,
-                                           "containerStatuses": containers, "message": None}, at_revision=True)
+        fresh = await self._patch_pod(pod, {"phase": "Running", "startTime": now, "conditions": have, "reason": None,
+                                            "containerStatuses": containers, "message": None}, at_revision=True)
+        if prepared:
+            await self._events.normal(pod, "Prepared", prepared)
+        return fresh
 
-    async def started(self, instance: Object, host: str, cards: Sequence[Object] = ()) -> None:
+    async def started(self, instance: Object, host: str, paused: Paused | None, cards: Sequence[Object] = ()) -> None:
         """`cards`: what is known of its network cards."""
-        meta, now = instance["metadata"], rfc3339(self._clock.now())
-        have = conditions.with_condition(instance["status"].get("conditions"), Condition("Ready", True), now)
-        await self._store.patch(kinds.INSTANCE, meta["name"], {
-            "metadata": {"resourceVersion": meta["resourceVersion"]},
-            "status": {"phase": "Running", "nodeName": host, "conditions": have, **({"interfaces": cards} if cards else {})},
-        }, meta["namespace"], subresource="status")
-        await self._events.normal(instance, "Started", "VirtualMachineInstance started.")
+        now = rfc3339(self._clock.now())
+        await self._patch_instance(instance, {
+            "phase": "Running", "nodeName": host, "conditions": self._conditions(instance, paused),
+            "phaseTransitionTimestamps": machine.entered(instance["status"], "Running", now),
+            **({"interfaces": cards} if cards else {})})
+        await self._events.normal(instance, "Started", f"VirtualMachineInstance started.{_given(instance)}")
 
-    async def not_started(self, pod: Object, instance: Object, why: str) -> None:
-        await self._events.warning(instance, UNBUILT, why)
+    async def stands(self, instance: Object, paused: Paused | None) -> None:
+        """Whether the processors of a machine that runs stand still; whatever was asked about that is done."""
+        was, open_ = conditions.find(instance, notes.PAUSED), notes.of(instance)
+        same = (was or {}).get("reason") == (paused.reason if paused else None)
+        if same and not open_:
+            return
+        change: Object = {notes.FIELD: [note for note in open_ if note.get("action") not in notes.PAUSES] or None}
+        if not same:
+            change["conditions"] = self._conditions(instance, paused)
+        await self._patch_instance(instance, change)
+        if same:
+            return
+        if paused is None:
+            await self._events.normal(instance, "Unpaused", "VirtualMachineInstance unpaused")
+        elif paused == BY_USER:
+            await self._events.normal(instance, "Paused", "VirtualMachineInstance paused")
+        else:
+            await self._events.warning(instance, paused.reason, paused.message)
+
+    def _conditions(self, instance: Object, paused: Paused | None) -> list[Object]:
+        """Of a machine that runs. One that stands still is not ready for anybody."""
+        now, have = rfc3339(self._clock.now()), instance["status"].get("conditions")
+        if paused is None:
+            return conditions.with_condition(conditions.without_condition(have, notes.PAUSED), Condition("Ready", True), now)
+        have = conditions.with_condition(have, Condition("Ready", False, paused.reason, paused.message), now)
+        return conditions.with_condition(have, Condition(notes.PAUSED, True, paused.reason, paused.message), now)
+
+    async def done(self, instance: Object, reason: str, message: str) -> None:
+        await self._events.normal(instance, reason, message)
+
+    async def not_done(self, instance: Object, action: str, why: str) -> None:
+        """What was asked of a running machine, and could not be."""
+        await self._events.warning(instance, f"Failed{action}", why)
+
+    async def not_started(self, pod: Object, why: str) -> None:
         await self.failed(pod, UNBUILT, why)
 
     async def ended(self, pod: Object, host: str, how: Ended | None) -> None:
@@ -70,11 +106,23 @@ class Reporter:
             await self.failed(pod, "DomainFailed", f"{host}: {how.reason}")
         else:
             await self._patch_pod(pod, {"phase": "Succeeded", "reason": "Stopped", "message": f"{host}: {how.reason}"})
-            await self._events.normal(pod, "Stopped", f"{host}: {how.reason}")
+            await self._events.normal(_machine(pod), "Stopped", f"{host}: {how.reason}")
 
     async def failed(self, pod: Object, reason: str, message: str) -> None:
         await self._patch_pod(pod, {"phase": "Failed", "reason": reason, "message": message})
-        await self._events.warning(pod, reason, message)
+        await self._events.warning(_machine(pod), reason, message)
+
+    async def stopping(self, pod: Object, grace: float) -> None:
+        await self._events.normal(_machine(pod), "ShuttingDown", f"Signaled Graceful Shutdown: its guest has {grace:g} seconds")
+
+    async def released(self, pod: Object, host: str, claims: Sequence[str]) -> None:
+        """It is off, and what it had is given back."""
+        given_back = f"the devices of {', '.join(claims)} are given back" if claims else ""
+        if pod["metadata"].get("deletionTimestamp"):
+            words = "; ".join(filter(None, [f"Signaled Deletion: it is off on {host}", given_back]))
+            await self._events.normal(_machine(pod), "Deleted", words)
+        else:
+            await self._events.normal(_machine(pod), "Released", f"{host}: {given_back}")
 
     async def _patch_pod(self, pod: Object, status: Mapping[str, object], *, at_revision: bool = False) -> Object:
         meta = pod["metadata"]
@@ -82,3 +130,26 @@ class Reporter:
         if at_revision:
             patch["metadata"] = {"resourceVersion": meta["resourceVersion"]}
         return await self._store.patch(kinds.POD, meta["name"], patch, meta["namespace"], subresource="status")
+
+    async def _patch_instance(self, instance: Object, status: Mapping[str, object]) -> None:
+        meta = instance["metadata"]
+        await self._store.patch(kinds.INSTANCE, meta["name"], {
+            "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": status,
+        }, meta["namespace"], subresource="status")
+
+
+def _machine(pod: Object) -> Object:
+    """What an event is about that its owner should read: the machine in a pod, or the pod itself."""
+    reference = machine.owner(pod, kinds.INSTANCE.kind)
+    if reference is None:
+        return pod
+    meta = {"name": reference["name"], "uid": reference["uid"], "namespace": pod["metadata"]["namespace"]}
+    return {"apiVersion": reference.get("apiVersion"), "kind": reference["kind"], "metadata": meta}
+
+
+def _given(instance: Object) -> str:
+    """The devices that a machine got, each with its address."""
+    given = [f"{entry['name']} ({where[1]})" for list_ in machine.LISTS for entry in machine.statuses(instance, list_)
+             if (where := machine.address_of(entry))]
+    more = f" and {len(given) - NAMED} more" if len(given) > NAMED else ""
+    return f" It has {', '.join(given[:NAMED])}{more}." if given else ""

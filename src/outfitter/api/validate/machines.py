@@ -8,6 +8,7 @@ from typing import Any
 
 from outfitter.api import quantity
 from outfitter.api.machine import FLAVOR_CLAIM
+from outfitter.api.notes import START_PAUSED
 from outfitter.api.settings import Settings
 from outfitter.api.validate import devices, names, networks, resources
 from outfitter.errors import Cause, Invalid
@@ -62,6 +63,9 @@ def _spec(spec: Any, root: str, settings: Settings, own: Collection[str] = ()) -
         yield Cause(f"{root}.domain", "Required value: what the machine is made of", "FieldValueRequired")
         return
     yield from _flavor(spec, root, own)
+    if spec.get("startStrategy") is not None and spec["startStrategy"] != START_PAUSED:
+        yield Cause(f"{root}.startStrategy", f"Invalid value: {spec['startStrategy']!r}: {root}.startStrategy is set with an "
+                                             f'unrecognized option: it may be "{START_PAUSED}", or left out')
     yield from _amounts(spec["domain"], root)
     yield from devices.claims(spec, root)
     yield from devices.devices(spec, root, settings.gates, own)

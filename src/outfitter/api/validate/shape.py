@@ -33,7 +33,7 @@ NETWORK: Shape = {"name": str, "pod": dict, "multus": {"networkName": str, "defa
                   "resourceClaim": {"claimName": str, "requestName": str}}
 INSTANCE_SPEC: Shape = {
     "resourceClaims": RESOURCE_CLAIMS, "nodeSelector": dict, "schedulerName": str, "flavor": {"name": str},
-    "networks": [NETWORK],
+    "networks": [NETWORK], "startStrategy": str, "terminationGracePeriodSeconds": int,
     "domain": {"memory": {"guest": QUANTITY}, "cpu": {"cores": int, "sockets": int, "threads": int},
                "resources": {"requests": dict}, "machine": {"type": str}, "firmware": {"uuid": str},
                "devices": {"gpus": [DEVICE_ENTRY], "hostDevices": [DEVICE_ENTRY], "interfaces": [INTERFACE]}}}
@@ -90,6 +90,8 @@ SHAPES: Mapping[str, Shape] = {
     "VirtualMachineInstance": {
         "spec": INSTANCE_SPEC,
         "status": {"phase": str, "nodeName": str, "conditions": CONDITIONS, "flavor": FLAVORED,
+                   "stateChangeRequests": [{"action!": str, "requestedAt": str}],
+                   "phaseTransitionTimestamps": [{"phase!": str, "phaseTransitionTimestamp!": str}],
                    "deviceStatus": {"gpuStatuses": DEVICE_STATUSES, "hostDeviceStatuses": DEVICE_STATUSES}},
     },
     "VirtualMachine": {

@@ -239,7 +239,7 @@ _device_verb("clear", "Say that devices were cleaned after their use.", reason=F
 
 @click.group("vm")
 def _vm() -> None:
-    """See, start and stop virtual machines."""
+    """See, start, stop and pause virtual machines."""
 
 
 @_vm.command("list")
@@ -253,7 +253,7 @@ def _vm_list(context: click.Context, everywhere: bool) -> None:
 
 def _vm_verb(name: str, text: str) -> None:
     def run(context: click.Context, names: tuple[str, ...], wait: bool) -> None:
-        _work(context, f"vm.{name}", names, wait=wait)
+        _work(context, f"vm.{name.replace('-', '_')}", names, wait=wait)
 
     run.__doc__ = text
     command = _place(click.pass_context(run))
@@ -264,6 +264,10 @@ def _vm_verb(name: str, text: str) -> None:
 _vm_verb("start", "Start machines.")
 _vm_verb("stop", "Stop machines; claims of their own are kept.")
 _vm_verb("restart", "Stop machines and start them again.")
+_vm_verb("pause", "Let the processors of machines stand still; nothing of them is lost.")
+_vm_verb("unpause", "Let paused machines go on.")
+_vm_verb("soft-reboot", "Ask the guests of machines to shut down and begin anew.")
+_vm_verb("reset", "Let machines begin anew without asking their guests.")
 
 
 @_vm.command("devices")

@@ -1,4 +1,4 @@
-"""Virtual machines by name: which there are, start and stop them, and what hardware they have.
+"""Virtual machines by name: which there are, start, stop and pause them, and what hardware they have.
 
 A machine that is to run always or never is told so in its spec; one that only does what it is asked (runStrategy Manual,
 RerunOnFailure, Once) is asked in its status, as KubeVirt's own tools do."""
@@ -9,11 +9,12 @@ import asyncio
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
-from outfitter.api import conditions, kinds, machine
+from outfitter.api import conditions, kinds, machine, notes
 from outfitter.api.kinds import Object
 from outfitter.errors import BadRequest, NotFound, Refused
-from outfitter.faces.cli import show
+from outfitter.faces.cli import moments, show
 from outfitter.faces.cli.client import Client
+from outfitter.store.clock import rfc3339
 
 WIDTH = 90  # letters of a reason in a row; `outfit why` has all of it
 Done = Callable[[Object, Object | None], bool]  # the machine and its instance are as they were asked to be
@@ -24,7 +25,7 @@ async def list_(client: Client, *, everywhere: bool) -> None:
     machines, instances = await asyncio.gather(client.store.list(kinds.MACHINE, place),
                                                client.store.list(kinds.INSTANCE, place))
     by_name = {_place(obj): obj for obj in instances.items}
-    own = [_place(vm) for vm in machines.items if _belongs(by_name.get(_place(vm)), vm)]
+    own = [_place(vm) for vm in machines.items if (found := by_name.get(_place(vm))) and machine.belongs(found, vm)]
     rows = [_row(vm, by_name.pop(_place(vm)) if _place(vm) in own else None) for vm in machines.items]
     rows += [_row(None, instance) for instance in by_name.values()]  # instances that no machine stands behind
     if not rows:
@@ -36,12 +37,6 @@ async def list_(client: Client, *, everywhere: bool) -> None:
     show.say(show.columns([head[skip:], *(row[skip:] for row in rows)]))
 
 
-def _belongs(instance: Object | None, vm: Object) -> bool:
-    """Not every instance of that name does: it may have been there before the machine."""
-    reference = machine.owner(instance, kinds.MACHINE.kind) if instance is not None else None
-    return reference is not None and reference.get("uid") == vm["metadata"]["uid"]
-
-
 def _place(obj: Object) -> tuple[str, str]:
     return obj["metadata"]["namespace"], obj["metadata"]["name"]
 
@@ -49,8 +44,8 @@ def _place(obj: Object) -> tuple[str, str]:
 def _row(vm: Object | None, instance: Object | None) -> list[str]:
     obj = vm or instance or {}
     given, status = instance or {}, (instance or {}).get("status") or {}
-    word = str((vm.get("status") or {}).get("printableStatus") or "Pending") if vm is not None else str(
-        status.get("phase") or "Pending")
+    alone = "Paused" if _paused(instance) else str(status.get("phase") or "Pending")
+    word = str((vm.get("status") or {}).get("printableStatus") or "Pending") if vm is not None else alone
     wanted = machine.device_refs(given or {"spec": (obj.get("spec") or {}).get("template", {}).get("spec") or {}})
     unknown = sum(bool(ref.device_name and not machine.status_of(given, ref)) for ref in wanted if not status.get("nodeName"))
     have = len(wanted) - len(machine.missing_devices(given)) - unknown if given else 0
@@ -120,6 +115,46 @@ async def restart(client: Client, names: Sequence[str], *, wait: bool) -> None:
                          and _phase(now) == "Running")
 
 
+async def pause(client: Client, names: Sequence[str], *, wait: bool) -> None:
+    await _nudge(client, names, "pause", "is paused", lambda _, instance: _paused(instance), wait=wait)
+
+
+async def unpause(client: Client, names: Sequence[str], *, wait: bool) -> None:
+    await _nudge(client, names, "unpause", "goes on", lambda _, instance: instance is not None and not _paused(instance),
+                 wait=wait)
+
+
+async def reset(client: Client, names: Sequence[str], *, wait: bool) -> None:
+    await _nudge(client, names, "reset", "is reset", lambda _, instance: not notes.of(instance or {}), wait=wait)
+
+
+async def soft_reboot(client: Client, names: Sequence[str], *, wait: bool) -> None:
+    await _nudge(client, names, "softreboot", "is asked to reboot", lambda _, instance: not notes.of(instance or {}),
+                 wait=wait)
+
+
+async def _nudge(client: Client, names: Sequence[str], action: notes.Action, said: str, done: Done, *, wait: bool) -> None:
+    """What a running machine is asked is noted on its instance, which need not have a machine behind it."""
+    found = [(name, await _instance(client, name)) for name in names]
+    for name, instance in found:
+        if instance is None:
+            await _read(client, name)
+            raise Refused(f"{name} does not run; start it with: outfit vm start {name}")
+    for name, instance in found:
+        assert instance is not None
+        wanted = notes.noted(action, instance, rfc3339(moments.now()))
+        await client.store.patch(kinds.INSTANCE, name, {
+            "metadata": {"resourceVersion": instance["metadata"]["resourceVersion"]}, "status": {notes.FIELD: wanted},
+        }, client.namespace, subresource="status")
+        show.say([f"{name} {said}"])
+    for name in names if wait else ():
+        await _until(client, name, done)
+
+
+def _paused(instance: Object | None) -> bool:
+    return instance is not None and conditions.is_true(instance, notes.PAUSED)
+
+
 async def devices(client: Client, names: Sequence[str]) -> None:
     """What each machine asked for and what it got."""
     for number, name in enumerate(names):
@@ -151,14 +186,21 @@ async def _all_there(client: Client, names: Sequence[str]) -> None:
 
 async def _read(client: Client, name: str) -> tuple[Object, Object | None]:
     instance = await _instance(client, name)
+    vm = await _machine(client, name, instance)
+    if vm is None:
+        raise BadRequest(f"{name} is an instance without a machine behind it: it runs from its creation to its deletion "
+                         f"(outfit delete vmi {name})")
+    return vm, instance
+
+
+async def _machine(client: Client, name: str, instance: Object | None) -> Object | None:
+    """None: there is an instance alone."""
     try:
-        vm = await client.store.get(kinds.MACHINE, name, client.namespace)
+        return await client.store.get(kinds.MACHINE, name, client.namespace)
     except NotFound:
         if instance is None:
             raise NotFound(f"there is no virtual machine {name!r} in namespace {client.namespace}") from None
-        raise BadRequest(f"{name} is an instance without a machine behind it: it runs from its creation to its deletion "
-                         f"(outfit delete vmi {name})") from None
-    return vm, instance
+        return None
 
 
 async def _instance(client: Client, name: str) -> Object | None:
@@ -190,8 +232,9 @@ async def _until(client: Client, name: str, done: Done) -> None:
     """Look until it is so; what it waits for is said when that changes. Ctrl-C ends the looking, not the machine."""
     said = ""
     while True:
-        vm, instance = await _read(client, name)
-        if done(vm, instance):
+        instance = await _instance(client, name)
+        vm = await _machine(client, name, instance)
+        if done(vm or {}, instance):
             return
         waiting = _waiting(vm, instance or {})
         if waiting and waiting != said:

@@ -46,7 +46,7 @@ class App:
         self.store = store
         self._door = auth.Door(tokens)
         self._paths = paths.Paths(kinds)
-        self._discovery = discovery.Discovery(self._paths.kinds)
+        self._discovery = discovery.Discovery(self._paths.kinds, self._paths.actions)
         self._openapi = openapi.OpenApi(self._paths.kinds)
         self._ready, self._metrics = ready, metrics
         self._watches: set[watch.Watch] = set()
@@ -132,13 +132,15 @@ class App:
                 return answer(self._discovery.resources("", version))
             case ["apis", group] if group in self._discovery.groups():
                 return answer(self._discovery.group(group))
-            case ["apis", group, version] if group and self._paths.served(group, version):
+            case ["apis", group, version] if group and version in self._discovery.versions(group):
                 return answer(self._discovery.resources(group, version))
+            case ["apis", paths.ACTIONS_GROUP, version, "version"] if version in self._discovery.versions(paths.ACTIONS_GROUP):
+                return answer(discovery.kubevirt_version())
             case ["openapi", "v3"]:
                 return answer(self._openapi.index())
             case ["openapi", "v3", *place] if document := self._openapi.document("/".join(place)):
                 return answer(document)
-        raise NotFound("the server could not find the requested resource")
+        raise NotFound(self._paths.unserved(words) or "the server could not find the requested resource")
 
     def _roots(self, root: str, accept: str) -> Answer:
         """/api and /apis, aggregated for a client that asks for it first."""

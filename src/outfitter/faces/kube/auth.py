@@ -69,7 +69,8 @@ def authorize(user: User, verb: str, target: Target | None, path: str) -> None:
     kind = target.kind
     where = f' in the namespace "{target.namespace}"' if target.namespace else " at the cluster scope"
     resource = f"{kind.plural}/{target.subresource}" if target.subresource else kind.plural
+    whole = f"{kind.plural}.{target.group}" if target.group else kind.plural
     raise Forbidden(
-        f'{kind.resource}{" " + chr(34) + target.name + chr(34) if target.name else ""} is forbidden: User "{user.name}" '
-        f'cannot {verb} resource "{resource}" in API group "{kind.group}"{where}'
+        f'{whole}{" " + chr(34) + target.name + chr(34) if target.name else ""} is forbidden: User "{user.name}" '
+        f'cannot {verb} resource "{resource}" in API group "{target.group}"{where}'
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import outfitter
 from outfitter.api.kinds import Kind, Object
@@ -20,17 +20,27 @@ def version() -> Object:
             "platform": ""}
 
 
+def kubevirt_version() -> Object:
+    """As KubeVirt's tools ask for it, about the server that they talk to."""
+    return {"gitVersion": f"v{outfitter.__version__}", "gitCommit": "", "gitTreeState": "clean",
+            "buildDate": "1970-01-01T00:00:00Z", "goVersion": "", "compiler": "", "platform": ""}
+
+
 class Discovery:
-    def __init__(self, kinds: Iterable[Kind]) -> None:
+    """`actions`: what can be asked of which kinds, in a group that has nothing else."""
+
+    def __init__(self, kinds: Iterable[Kind], actions: Mapping[Kind, Sequence[str]] | None = None) -> None:
         self._kinds = tuple(kinds)
+        self._actions = actions or {}
 
     def groups(self) -> list[str]:
         """The named groups (the core group has no name), in order."""
-        return sorted({kind.group for kind in self._kinds} - {""})
+        return sorted({kind.group for kind in self._kinds} - {""} | ({paths.ACTIONS_GROUP} if self._actions else set()))
 
     def versions(self, group: str) -> list[str]:
         """The versions of a group, the preferred one first."""
-        return sorted({version for kind in self._kinds if kind.group == group for version in kind.versions}, key=_rank)
+        kinds = self._actions if group == paths.ACTIONS_GROUP else [kind for kind in self._kinds if kind.group == group]
+        return sorted({version for kind in kinds for version in kind.versions}, key=_rank)
 
     def core(self) -> Object:
         return {"kind": "APIVersions", "versions": self.versions(""), "serverAddressByClientCIDRs": []}
@@ -47,6 +57,10 @@ class Discovery:
 
     def resources(self, group: str, version: str) -> Object:
         resources: list[Object] = []
+        if group == paths.ACTIONS_GROUP:
+            resources = [{"name": f"{kind.plural}/{name}", "singularName": "", "namespaced": kind.namespaced, "kind": kind.kind,
+                          "group": kind.group, "version": kind.version, "verbs": _verbs(name)}
+                         for kind, known in self._actions.items() for name in known]
         for kind in self._in(group, version):
             entry: Object = {"name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced,
                              "kind": kind.kind, "verbs": list(OBJECT_VERBS)}
@@ -64,8 +78,9 @@ class Discovery:
         items = []
         for group in groups:
             versions = [
-                {"version": each, "resources": [_resource(kind, each) for kind in self._in(group, each)],
-                 "freshness": "Current"}
+                {"version": each, "freshness": "Current", "resources": [_acting(kind, known) for kind, known in
+                 self._actions.items()] if group == paths.ACTIONS_GROUP else [
+                    _resource(kind, each) for kind in self._in(group, each)]}
                 for each in self.versions(group)
             ]
             items.append({"metadata": {"name": group} if group else {}, "versions": versions})
@@ -101,3 +116,11 @@ def _resource(kind: Kind, version: str) -> Object:
     if inner := [{"subresource": name, "responseKind": what, "verbs": _verbs(name)} for name in paths.subresources(kind)]:
         entry["subresources"] = inner
     return entry
+
+
+def _acting(kind: Kind, known: Sequence[str]) -> Object:
+    """A resource that has subresources alone: with an empty kind, by which clients know that it is not there itself."""
+    what = {"group": kind.group, "version": kind.version, "kind": kind.kind}
+    return {"resource": kind.plural, "responseKind": {"group": "", "version": "", "kind": ""},
+            "scope": "Namespaced" if kind.namespaced else "Cluster", "singularResource": "", "verbs": [],
+            "subresources": [{"subresource": name, "responseKind": what, "verbs": _verbs(name)} for name in known]}

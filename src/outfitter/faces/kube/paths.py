@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from outfitter.api import kinds, lifecycle
+from outfitter.api import kinds, lifecycle, notes
 from outfitter.api.kinds import Kind
 
 
@@ -18,6 +18,11 @@ class Target:
     namespace: str = ""  # "" for all namespaces, and for kinds that have none
     name: str = ""  # "" for the collection
     subresource: str = ""
+
+    @property
+    def group(self) -> str:
+        """The API group in the path: actions on an object stand in another one than the object."""
+        return ACTIONS_GROUP if self.subresource in ACTIONS.get(self.kind, ()) else self.kind.group
 
     @property
     def api_version(self) -> str:
@@ -35,11 +40,24 @@ ONE: Mapping[str, str] = {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH":
 SUBRESOURCES: Mapping[str, Mapping[str, str]] = {
     "status": {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch"},
     "finalize": {"PUT": "update"},
-    **{action: {"PUT": "update"} for action in lifecycle.ACTIONS},
+    **{action: {"PUT": "update"} for action in (*lifecycle.ACTIONS, *notes.ACTIONS)},
 }
 # Where KubeVirt's tools ask for actions: /apis/{group}/{version}/namespaces/{namespace}/{resource}/{name}/{action}.
 ACTIONS_GROUP = "subresources.kubevirt.io"
-ACTIONS: Mapping[str, tuple[Kind, tuple[str, ...]]] = {kinds.MACHINE.plural: (kinds.MACHINE, lifecycle.ACTIONS)}
+ACTIONS: Mapping[Kind, tuple[str, ...]] = {kinds.MACHINE: lifecycle.ACTIONS, kinds.INSTANCE: notes.ACTIONS}
+# What KubeVirt's tools also ask there, and why it is not to be had.
+UNSERVED: Mapping[str, str] = {
+    **dict.fromkeys(("console", "vnc", "usbredir", "vsock", "portforward"),
+                    "outfitter opens no way into a machine: use virsh console, or the tools of the network it is in"),
+    **dict.fromkeys(("guestosinfo", "userlist", "filesystemlist", "freeze", "unfreeze"), "it takes an agent in the guest, and "
+                    "outfitter speaks with none"),
+    **dict.fromkeys(("addvolume", "removevolume", "memorydump", "removememorydump", "backup", "redefine-checkpoint"),
+                    "outfitter does not keep disks"),
+    **dict.fromkeys(("migrate", "evacuate"), "live migration is not served yet"),
+    "sev": "machines with encrypted memory are not served",
+    "expand-spec": "there are no instance types here that could be written out",
+    "objectgraph": "use outfit why, which says what a machine holds and waits for",
+}
 
 
 class Paths:
@@ -70,12 +88,25 @@ class Paths:
             spot = self._place(group, version, rest[2:], rest[1])
         return spot
 
+    @property
+    def actions(self) -> Mapping[Kind, tuple[str, ...]]:
+        """What can be asked of which of the kinds that are served."""
+        return {kind: known for kind, known in ACTIONS.items() if kind in self.kinds}
+
     def _action(self, version: str, rest: list[str]) -> Target | None:
         match rest:
-            case ["namespaces", namespace, plural, name, action] if plural in ACTIONS:
-                kind, known = ACTIONS[plural]
-                served = kind in self.kinds and version in kind.versions and action in known
-                return Target(kind, version, namespace, name, action) if served else None
+            case ["namespaces", namespace, plural, name, action]:
+                for kind, known in self.actions.items():
+                    if plural == kind.plural and version in kind.versions and action in known:
+                        return Target(kind, version, namespace, name, action)
+        return None
+
+    def unserved(self, words: list[str]) -> str | None:
+        """Why what KubeVirt serves at a path is not served here; None: it is nothing of KubeVirt's."""
+        match words:
+            case ["apis", group, _, "namespaces", _, plural, _, action, *_] if group == ACTIONS_GROUP and action in UNSERVED:
+                if plural in (kind.plural for kind in self.actions):
+                    return f"{plural}/{action} is not served: {UNSERVED[action]}"
         return None
 
     def _place(self, group: str, version: str, rest: list[str], namespace: str = "") -> Target | None:

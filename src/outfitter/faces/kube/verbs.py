@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import msgspec
 
-from outfitter.api import fields, kinds, lifecycle, patch, versions
+from outfitter.api import fields, kinds, patch, versions
 from outfitter.api.kinds import Kind, Object
 from outfitter.errors import BadRequest, Cause, Invalid, NotFound, TooLarge, TooNew, Unsupported
-from outfitter.faces.kube import negotiate, status
-from outfitter.faces.kube.paths import Target
+from outfitter.faces.kube import actions, negotiate, status
+from outfitter.faces.kube.paths import ACTIONS_GROUP, Target
 from outfitter.faces.kube.render import Renderer
 from outfitter.faces.kube.request import Answer, Request
 from outfitter.store import base
@@ -113,8 +113,8 @@ async def create(store: Memory, request: Request) -> Answer:
 
 async def update(store: Memory, request: Request) -> Answer:
     target = request.target
-    if target.subresource in lifecycle.ACTIONS:
-        return await _act(store, request, target.subresource)
+    if target.group == ACTIONS_GROUP:
+        return await actions.act(store, request)
     renderer = Renderer(request, store.clock)
     dry_run, validation = request.dry_run("UpdateOptions"), _validation(request, "UpdateOptions")
     obj = _object(request, validation, store.peek(target.kind, target.name, target.namespace))
@@ -124,24 +124,6 @@ async def update(store: Memory, request: Request) -> Answer:
         lambda draft: _bounded(draft.replace(target.kind, obj, target.subresource)), dry_run=dry_run, by=request.by
     )
     return renderer.one(record)
-
-
-async def _act(store: Memory, request: Request, action: lifecycle.Action) -> Answer:
-    """An action on a machine is noted and answered at once; its controller carries it out."""
-    options = request.content().value if request.body.strip() else {}
-    if not isinstance(options, dict):
-        raise BadRequest(f"the body of {action} must be an object of options, or nothing")
-    if options.get("paused"):
-        raise BadRequest("paused: Invalid value: true: a machine cannot be started paused yet")
-    target = request.target
-
-    def work(draft: Draft) -> None:
-        vm = draft.need(target.kind, target.name, target.namespace).object()
-        wish = lifecycle.wish(action, vm, draft.look(kinds.INSTANCE, target.namespace, target.name))
-        draft.change(target.kind, target.name, target.namespace, lambda _: wish.machine, wish.subresource)
-
-    await store.write(work, dry_run=bool(options.get("dryRun")), by=request.by)
-    return Answer(b"", 202)
 
 
 def _finalize(draft: Draft, target: Target, obj: Object) -> Record:

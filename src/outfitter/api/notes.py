@@ -1,0 +1,57 @@
+"""What people ask of a machine that runs, as KubeVirt's tools do: pause, unpause, reset, soft reboot. A wish is noted in the
+instance's `status.stateChangeRequests` until the node has done it, so that it outlives every process in between. There is at
+most one note that pauses or unpauses, for the last one counts, and one of each other kind.
+
+A machine that is paused stays so by itself, not by a note: who pauses it with other tools, or lets it go on, is not fought."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from outfitter.api import conditions, kinds
+from outfitter.api.kinds import Object
+from outfitter.errors import Conflict
+
+Action = Literal["pause", "unpause", "reset", "softreboot"]
+ACTIONS: tuple[Action, ...] = ("pause", "unpause", "reset", "softreboot")
+WORDS: Mapping[Action, str] = {"pause": "Pause", "unpause": "Unpause", "reset": "Reset", "softreboot": "SoftReboot"}
+PAUSES = ("Pause", "Unpause")
+PAUSED = "Paused"  # the condition
+FIELD = "stateChangeRequests"
+START_PAUSED = "Paused"  # of spec.startStrategy
+
+
+def of(instance: Mapping[str, Any]) -> list[Object]:
+    """What is still to be done, the oldest first."""
+    return list((instance.get("status") or {}).get(FIELD) or ())
+
+
+def noted(action: Action, instance: Mapping[str, Any], now: str) -> list[Object]:
+    """The notes with the wish among them. Conflict, with the reason, when the machine is not in a state for it."""
+    if (instance.get("status") or {}).get("phase") != "Running" or instance["metadata"].get("deletionTimestamp"):
+        raise _not(instance, "VM is not running" if action in ("pause", "softreboot") else "VMI is not running")
+    have, paused = of(instance), pausing(instance)
+    paused = conditions.is_true(instance, PAUSED) if paused is None else paused
+    if action == "pause" and paused:
+        raise _not(instance, "VMI is already paused")
+    if action == "unpause" and not paused:
+        raise _not(instance, "VMI is not paused")
+    if action == "softreboot" and paused:
+        raise _not(instance, "VMI is paused")
+    word = WORDS[action]
+    over = PAUSES if word in PAUSES else (word,)
+    return [*(note for note in have if note.get("action") not in over), {"action": word, "requestedAt": now}]
+
+
+def pausing(instance: Mapping[str, Any]) -> bool | None:
+    """Whether the machine is to be paused or to go on; None: it is to stay as it is."""
+    return next((note["action"] == "Pause" for note in reversed(of(instance)) if note.get("action") in PAUSES), None)
+
+
+def starts_paused(instance: Mapping[str, Any]) -> bool:
+    return (instance.get("spec") or {}).get("startStrategy") == START_PAUSED
+
+
+def _not(instance: Mapping[str, Any], why: str) -> Conflict:
+    return Conflict(f'Operation cannot be fulfilled on {kinds.INSTANCE.resource} "{instance["metadata"]["name"]}": {why}')
