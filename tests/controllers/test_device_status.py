@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from outfitter.api import admit, conditions, kinds, machine
 from outfitter.api.kinds import Object
@@ -14,6 +15,7 @@ from outfitter.controllers.devicestatus import DeviceStatus
 from outfitter.controllers.instances import Instances
 from outfitter.controllers.loop import Context, settle
 from outfitter.controllers.render import pod_name
+from outfitter.errors import Cause
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Memory
 from outfitter.store.names import Names
@@ -62,9 +64,9 @@ class Desk:
 
 
 @contextlib.asynccontextmanager
-async def desk() -> AsyncIterator[Desk]:
+async def desk(rules: admit.Rules | None = None) -> AsyncIterator[Desk]:
     clock = ManualClock()
-    store = Memory(clock=clock, names=Names(random.Random(1)), rules=admit.Rules())
+    store = Memory(clock=clock, names=Names(random.Random(1)), rules=rules or admit.Rules())
     await store.create(kinds.NAMESPACE, {"metadata": {"name": "default"}})
     context = Context(store, clock=clock, names=store.names)
     product = Product(store, [], [Instances(context), DeviceStatus(context)], context)
@@ -214,14 +216,16 @@ async def test_a_pod_that_ends_ends_the_machine_with_its_reason() -> None:
 
 
 async def test_a_pod_that_is_refused_is_said_on_the_machine() -> None:
-    async with desk() as here:
-        await here.store.create(kinds.INSTANCE, {"metadata": {"name": "blue", "namespace": "default"}, "spec": {
-            "domain": {}, "terminationGracePeriodSeconds": "soon"}})
+    def closed(pod: Mapping[str, Any]) -> Iterator[Cause]:
+        yield Cause("spec.containers", "Forbidden: no pods today")
+
+    async with desk(admit.Rules({kinds.POD: closed})) as here:
+        await here.store.create(kinds.INSTANCE, {"metadata": {"name": "blue", "namespace": "default"}, "spec": {"domain": {}}})
         blue = await here.machine()
         found = conditions.find(blue, "Synchronized")
         assert found is not None
         assert found["reason"] == "FailedCreate"
-        assert "spec.terminationGracePeriodSeconds" in found["message"]
+        assert "spec.containers: Forbidden: no pods today" in found["message"]
         assert not (await here.store.list(kinds.POD)).items
 
 

@@ -124,6 +124,10 @@ WORDS: dict[str, tuple[Object | None, Object, str]] = {
 }
 
 
+def test_a_machine_that_waits_to_be_moved_here() -> None:
+    assert running.printable(vm("WaitAsReceiver"), None, running.Act()) == "WaitingForReceiver"
+
+
 @pytest.mark.parametrize("word", WORDS)
 def test_the_word_for_people(word: str) -> None:
     given, over, do = WORDS[word]

@@ -307,8 +307,7 @@ def belongs(instance: Mapping[str, Any], vm: Mapping[str, Any]) -> bool:
     return reference is not None and reference.get("uid") == vm["metadata"]["uid"]
 
 
-def entered(status: Mapping[str, Any], phase: str, now: str) -> list[Object]:
-    """`status.phaseTransitionTimestamps` of an instance that comes to a phase: when it did so for the first time."""
-    have: list[Object] = list(status.get("phaseTransitionTimestamps") or ())
-    known = any(entry.get("phase") == phase for entry in have)
-    return have if known else [*have, {"phase": phase, "phaseTransitionTimestamp": now}]
+def entered(have: Sequence[Object] | None, phase: str, now: str) -> list[Object]:
+    """`phaseTransitionTimestamps` of an instance that comes to a phase: when it did so for the first time."""
+    known = any(entry.get("phase") == phase for entry in have or ())
+    return [*(have or ()), *([] if known else [{"phase": phase, "phaseTransitionTimestamp": now}])]

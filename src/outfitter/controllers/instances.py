@@ -142,7 +142,8 @@ class Instances:
             new["conditions"] = conditions.with_condition(
                 status.get("conditions"), Condition("Ready", False, "PodTerminating", "its pod is gone"), self._context.now())
         if new["phase"] != phase:
-            new["phaseTransitionTimestamps"] = machine.entered(new, new["phase"], self._context.now())
+            began = machine.entered(new.get("phaseTransitionTimestamps"), "Pending", instance["metadata"]["creationTimestamp"])
+            new["phaseTransitionTimestamps"] = machine.entered(began, new["phase"], self._context.now())
         if new != status:
             await self._patch(instance, {"status": _changes(status, new)}, "status")
 

@@ -253,14 +253,14 @@ class Agent:
             place = (pod["metadata"]["namespace"], claim_name or "")
             if place not in others and await self._holdings.release(host, *place):
                 released.append(place[1])
-        if reference is not None and (released or pod["metadata"].get("deletionTimestamp")):
-            await self._report.released(pod, host.name, released)
         if pod["metadata"].get("deletionTimestamp"):
             try:
                 await self._store.delete(kinds.POD, pod["metadata"]["name"], pod["metadata"]["namespace"],
                                          uid=pod["metadata"]["uid"], grace=0)
             except NotFound:
-                pass
+                return None  # it went before, and that was told
+        if reference is not None and (released or pod["metadata"].get("deletionTimestamp")):
+            await self._report.released(pod, host.name, released)
         return None
 
     async def _sweep(self, host: Host) -> None:

@@ -57,7 +57,7 @@ class Reporter:
         now = rfc3339(self._clock.now())
         await self._patch_instance(instance, {
             "phase": "Running", "nodeName": host, "conditions": self._conditions(instance, paused),
-            "phaseTransitionTimestamps": machine.entered(instance["status"], "Running", now),
+            "phaseTransitionTimestamps": machine.entered(instance["status"].get("phaseTransitionTimestamps"), "Running", now),
             **({"interfaces": cards} if cards else {})})
         await self._events.normal(instance, "Started", f"VirtualMachineInstance started.{_given(instance)}")
 
