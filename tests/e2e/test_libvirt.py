@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from outfitter.launcher import connection
 from tests.e2e.process import Up, until
 from tests.hardware import daemon
 from tests.hardware.daemon import Daemon
@@ -84,6 +85,64 @@ def test_whoever_is_killed_the_rest_goes_on(libvirtd: Daemon, tmp_path: Path) ->
         up.ok("delete", "vmi", "green")
         until(lambda: not alive(green), "green is off", PATIENCE)
         assert up.stop() == 0
+
+
+def state(libvirtd: Daemon, name: str, *, do: str = "") -> str:
+    """What libvirt itself says of a machine, or what somebody does to it with virsh."""
+    library: Any = connection.library()
+    conn = library.open(libvirtd.uri)
+    dom = conn.lookupByName(name)
+    if do:
+        getattr(dom, do)()
+    words = {library.VIR_DOMAIN_RUNNING: "running", library.VIR_DOMAIN_PAUSED: "paused"}
+    found = words.get(dom.state()[0], "something else")
+    conn.close()
+    return found
+
+
+def paused(up: Up, name: str) -> bool:
+    return any(one["type"] == "Paused" and one["status"] == "True" for one in shown(up, name)["status"]["conditions"])
+
+
+def test_whoever_pauses_a_machine_it_is_told_and_whoever_is_killed_it_is_done(libvirtd: Daemon, tmp_path: Path) -> None:
+    up = Up(tmp_path / "data", "--hypervisor", libvirtd.uri, simulate=None)
+    with up:
+        up.ok("apply", "-f", "-", stdin=MACHINE.format(name="blue").replace("Seconds: 0", "Seconds: 3600"))
+        until(lambda: up.phase("blue") == "Running", "blue runs", PATIENCE)
+        qemu = libvirtd.qemu("default_blue")
+        up.ok("vm", "pause", "blue")
+        up.kill()
+        up.start()
+        until(lambda: paused(up, "blue"), "blue is paused", PATIENCE)
+        assert state(libvirtd, "default_blue") == "paused"
+
+        state(libvirtd, "default_blue", do="resume")
+        until(lambda: not paused(up, "blue"), "somebody else let it go on, and that is told", PATIENCE)
+        state(libvirtd, "default_blue", do="suspend")
+        until(lambda: paused(up, "blue"), "somebody else paused it, and that is told", PATIENCE)
+
+        libvirtd.kill()
+        up.ok("vm", "unpause", "blue")
+        libvirtd.start()
+        until(lambda: not paused(up, "blue"), "it goes on when libvirt is back", PATIENCE)
+        assert state(libvirtd, "default_blue") == "running"
+
+        up.ok("vm", "pause", "blue", "--wait")
+        assert libvirtd.qemu("default_blue") == qemu
+        up.ok("delete", "vmi", "blue")
+        until(lambda: not alive(qemu), "it is off, long before its hour is over", PATIENCE)
+        assert up.stop() == 0
+
+
+def test_a_machine_starts_paused(libvirtd: Daemon, tmp_path: Path) -> None:
+    with Up(tmp_path / "data", "--hypervisor", libvirtd.uri, simulate=None) as up:
+        up.ok("apply", "-f", "-", stdin=MACHINE.format(name="blue").replace("spec: {", "spec: {startStrategy: Paused, ", 1))
+        until(lambda: up.phase("blue") == "Running", "blue is there", PATIENCE)
+        assert paused(up, "blue")
+        assert state(libvirtd, "default_blue") == "paused"
+        up.ok("vm", "unpause", "blue", "--wait")
+        assert state(libvirtd, "default_blue") == "running"
+        up.ok("delete", "vmi", "blue")
 
 
 def test_a_libvirt_that_is_not_there_is_told_at_the_start(tmp_path: Path) -> None:

@@ -86,3 +86,18 @@ def test_what_a_person_sees(kubectl: Kubectl) -> None:
     assert "feature gate is not enabled: list GPUsWithDRA in" in seen
     seen = kubectl("patch", "vmi", "red", "--type=merge", "-p", '{"spec":{"domain":{"cpu":{"cores":2}}}}', fails=True)
     assert "update of VMI object is restricted" in seen
+
+
+def test_actions_are_found_and_asked_for(kubectl: Kubectl) -> None:
+    """kubectl asks for everything that is served, in one answer or in several; a group of actions alone is no harm."""
+    assert "virtualmachineinstances" in kubectl("api-resources", "--api-group=kubevirt.io")
+    assert kubectl("api-resources", "--api-group=subresources.kubevirt.io", "--no-headers=true").strip() == ""
+    assert "subresources.kubevirt.io/v1" in kubectl("api-versions").splitlines()
+    assert '"virtualmachineinstances/pause"' in kubectl("get", "--raw", "/apis/subresources.kubevirt.io/v1")
+    kubectl("apply", "-f", "-", stdin=GOOD.replace("running: false", "runStrategy: Manual"))
+    place = "/apis/subresources.kubevirt.io/v1/namespaces/default/virtualmachines/blue"
+    kubectl("replace", "--raw", f"{place}/start", "-f", "-", stdin='{"paused": true}')
+    assert '[{"action":"Start","data":{"paused":"true"}}]' in kubectl(
+        "get", "vm", "blue", "-o", "jsonpath={.status.stateChangeRequests}")
+    seen = kubectl("replace", "--raw", f"{place}/migrate", "-f", "-", stdin="{}", fails=True)
+    assert "virtualmachines/migrate is not served: live migration is not served yet" in seen
