@@ -1,5 +1,5 @@
 """Machines that are paused, go on, begin anew, start paused and are stopped by force, as virtctl asks for it: from the request
-to the hypervisor and back to what people read, whoever is killed in between."""
+to the hypervisor and back to what people read. `tests/node/test_pause_kills.py` kills in between."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Memory
 from outfitter.store.names import Names
 from tests.controllers.scene import Scene, device, hosts_of
-from tests.controllers.test_restart import When, World
 from tests.kube.asgi import Client
 
 PLACE = "/apis/subresources.kubevirt.io/v1/namespaces/here"
@@ -361,49 +360,3 @@ async def test_notes_that_nobody_understands_go_with_a_reason() -> None:
         assert await told.scene.events("FailedDance") == [
             "nobody here knows how to; what can be asked is Pause, Unpause, Reset, SoftReboot"]
         assert [button for _, button in told.hypervisor.pressed] == ["reset", "reboot"]
-
-
-async def life(fatal: tuple[int, When] | None) -> World:
-    """A machine is paused, reset, goes on and is stopped by force."""
-    world = await World.begin(1, 1, fatal=fatal)
-    client = Client(App(world.home, tokens={"admin": User("admin", (MASTERS,))}))
-    [host] = world.home.hosts
-    assert isinstance(host.hypervisor, Simulated)
-
-    async def ask(action: str, kind: str = "virtualmachineinstances", **options: Any) -> None:
-        async with world.as_user():
-            answer = await client.put(f"{PLACE}/{kind}/blue/{action}", options)
-        assert answer.status < 300, answer
-        await world.rest()
-
-    async with world.as_user():
-        await world.create(kinds.MACHINE, "blue", {"runStrategy": "Always", "template": {"spec": {
-            "resourceClaims": [{"name": "network", "resourceClaimTemplateName": "one-vf"}],
-            "domain": {"devices": {"hostDevices": [device()]}}}}})
-    await world.rest()
-    for action, why in (("pause", BY_USER), ("reset", BY_USER), ("unpause", None)):
-        await ask(action)
-        blue, vm = await world.find(kinds.INSTANCE, "blue"), await world.find(kinds.MACHINE, "blue")
-        assert blue is not None
-        assert vm is not None
-        assert [one.paused for one in await world.domains()] == [why], await world.picture()
-        assert paused(blue) == (("True", "False", "PausedByUser") if why else ("-", "True", "")), await world.picture()
-        assert vm["status"]["printableStatus"] == ("Paused" if why else "Running")
-        assert "stateChangeRequests" not in blue["status"]
-    assert len(host.hypervisor.pressed) <= 1, "never twice"
-    if fatal is None:
-        assert len(host.hypervisor.pressed) == 1
-    await ask("stop", "virtualmachines", gracePeriod=0)
-    await world.empty()
-    await world.end()
-    return world
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-async def test_death_at_every_write(when: When) -> None:
-    writes = (await life(None)).home.writes
-    for number in range(1, writes + 1):
-        try:
-            await life((number, when))
-        except AssertionError as error:
-            raise AssertionError(f"killed {when} write {number} of {writes}: {error}") from error

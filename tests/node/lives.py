@@ -228,8 +228,12 @@ class World(Scene):
             instance = self.home.books.objects[kinds.INSTANCE].get(("here", name))
             phase = (instance or {}).get("status", {}).get("phase")
             runs = any(one.name == f"here_{name}" for domains in self.home.books.domains.values() for one in domains)
-            if (said == "Running", phase == "Running") != (runs, runs):
+            if (said in ("Running", "Paused"), phase == "Running") != (runs, runs):
                 yield f"{name} says {said}, its instance {phase}, and it {'runs' if runs else 'does not run'}"
+            still = any(one.paused for domains in self.home.books.domains.values() for one in domains
+                        if one.name == f"here_{name}")
+            if (said == "Paused") != still:
+                yield f"{name} says {said}, and its processors {'stand still' if still else 'do not stand still'}"
             if vm["spec"].get("runStrategy") == "Halted" and instance is not None:
                 yield f"{name} is halted, and its instance is {phase}"
             if vm["spec"].get("runStrategy") == "Always" and phase not in ("Running", "Pending", "Scheduling"):

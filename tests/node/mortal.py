@@ -1,6 +1,6 @@
 """Parts of a product that can be killed at any point. A point is a write to the store, to a host's attributes or to a file, and
-every start and stop of a machine: the process dies just before or just after it, and what would come later is never done. The
-promises are looked at after every write. `lives.py` makes a world of these parts."""
+every start, stop and pause of a machine: the process dies just before or just after it, and what would come later never happens.
+The promises are looked at after every write. `lives.py` makes a world of these parts."""
 
 from __future__ import annotations
 
@@ -139,6 +139,7 @@ class MortalHome(many.Home):
         self.deaths = deaths
         self.hosts: list[Host] = []
         self.first: dict[tuple[str, str], str | None] = {}  # (host, address) -> the driver that it had at first
+        self.resets: list[str] = []  # instances whose reset button was pressed, by whichever process
 
     async def write(self, work: Callable[[Draft], T], *, dry_run: bool = False, by: base.By = base.OURSELVES) -> T:
         with self.deaths.point("a write to the store"):
@@ -190,6 +191,19 @@ class MortalMachines(Simulated):
             self._home.broken.append(f"{self._domains[uid].name} was stopped and nobody asked for it")
         with self._home.deaths.point(f"the stop of {uid}"):
             return await super().stop(uid, grace)
+
+    async def pause(self, uid: str) -> None:
+        with self._home.deaths.point(f"the pause of {uid}"):
+            await super().pause(uid)
+
+    async def unpause(self, uid: str) -> None:
+        with self._home.deaths.point(f"the end of the pause of {uid}"):
+            await super().unpause(uid)
+
+    async def reset(self, uid: str) -> None:
+        with self._home.deaths.point(f"the reset of {uid}"):
+            await super().reset(uid)
+            self._home.resets.append(uid)
 
 
 def wanted(books: Books, uid: str) -> bool:

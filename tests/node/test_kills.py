@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from outfitter.api import kinds, lifecycle
+from outfitter.api import kinds, lifecycle, notes
 from outfitter.api.kinds import Object
 from outfitter.errors import AlreadyExists, Conflict, NotFound
+from outfitter.store.clock import rfc3339
 from tests.node import lives
 from tests.node.lives import RESOURCE, World
 from tests.node.mortal import Kill
@@ -23,7 +24,7 @@ STRATEGIES = ["Always", "Always", "Manual", "RerunOnFailure", "Halted", "Once"]
 # Where a life's deaths are, one after the other, and at which point of that step at the latest.
 PLAN = [("prepare", 24), ("start", 6), ("stop", 6), ("release", 20),
         ("prepare", 48), ("start", 9), ("stop", 9), ("release", 40)]
-ACTS = ("create", "create", "start", "start", "stop", "restart", "delete", "end", "drop", "force", "deafen")
+ACTS = ("create", "create", "start", "start", "stop", "restart", "delete", "end", "drop", "force", "deafen", "pause", "unpause")
 PATIENCE = 150  # acts after which a kill should have happened
 
 
@@ -40,8 +41,15 @@ def machine(world: World, how: str, grace: int = 0, kind: str = "hostDevices") -
 
 async def ask(world: World, action: lifecycle.Action, name: str) -> None:
     """As the API server does it for start, stop and restart."""
-    wish = lifecycle.wish(action, await world.store.get(kinds.MACHINE, name, "here"), await world.find(kinds.INSTANCE, name))
-    await world.store.replace(kinds.MACHINE, wish.machine, subresource=wish.subresource)
+    vm, instance = await world.store.get(kinds.MACHINE, name, "here"), await world.find(kinds.INSTANCE, name)
+    for change in lifecycle.wish(action, vm, instance):
+        await world.store.patch(change.kind, name, change.patch, "here", subresource=change.subresource)
+
+
+async def nudge(world: World, action: notes.Action, name: str) -> None:
+    """As the API server does it for what is asked of a machine that runs."""
+    wanted = notes.noted(action, await world.store.get(kinds.INSTANCE, name, "here"), rfc3339(world.clock.now()))
+    await world.store.patch(kinds.INSTANCE, name, {"status": {notes.FIELD: wanted}}, "here", subresource="status")
 
 
 async def act(world: World, chance: random.Random) -> None:
@@ -54,6 +62,8 @@ async def act(world: World, chance: random.Random) -> None:
             await world.create(kinds.MACHINE, name, {"runStrategy": chance.choice(STRATEGIES), **spec})
         case "start" | "stop" | "restart" as action:
             await ask(world, action, name)
+        case "pause" | "unpause" as wish:
+            await nudge(world, wish, name)
         case "delete":
             await world.delete(kinds.MACHINE, name, propagation=chance.choice(["Background", "Foreground"]))
         case "drop":
