@@ -105,6 +105,10 @@ def template(name: str = "t", cls: str = "gpu", *requests: str) -> tuple[kinds.K
                                            "spec": {"spec": {"devices": {"requests": asked}}}}
 
 
+def definition(name: str, annotations: Object | None = None) -> tuple[kinds.Kind, Object]:
+    return kinds.NETWORK_ATTACHMENT, {"metadata": {"name": name, "namespace": "default", "annotations": annotations or {}}}
+
+
 CLASS: tuple[kinds.Kind, Object] = (kinds.DEVICE_CLASS, {"metadata": {"name": "gpu"}, "spec": {}})
 OWN = {"name": "disk", "spec": template(cls="nvme")[1]["spec"]}
 WARNED = {
@@ -150,6 +154,15 @@ WARNED = {
         ((kinds.NETWORK_ATTACHMENT, {"metadata": {"name": "lan", "namespace": "default"}, "spec": {}}),
          (kinds.KUBEVIRT, {"metadata": {"name": "kv", "namespace": "default"}, "spec": {"configuration": {
              "network": {"binding": {"tap": {}}}}}}))),
+    "networks that are not there or give nothing": Case(
+        {"metadata": {"name": "blue"}, "spec": {
+            "networks": [{"name": "a", "multus": {"networkName": "far/lan"}}, {"name": "b", "multus": {"networkName": "poor"}},
+                         {"name": "c", "multus": {"networkName": "fast"}}],
+            "domain": {"devices": {"interfaces": [{"name": "a", "bridge": {}}, {"name": "b", "sriov": {}},
+                                                  {"name": "c", "sriov": {}}]}}}},
+        ['spec.networks[0].multus.networkName: there is no NetworkAttachmentDefinition "lan" in namespace "far" yet',
+         'spec.networks[1].multus.networkName: NetworkAttachmentDefinition "poor" names no resource'],
+        (definition("poor"), definition("fast", {"k8s.v1.cni.cncf.io/resourceName": "x.com/vf"}))),
     "one tag for two": Case(
         vmi(gpus=[{"name": "g", "deviceName": "a.test/y", "tag": "x"}], hostDevices=[
             {"name": "h", "deviceName": "a.test/z", "tag": "x"}]),

@@ -40,12 +40,15 @@ class Wire:
         return {"type": "pci", "version": "1.1.0", "pci": {"pci-address": self.address}}
 
     @property
+    def place(self) -> str:
+        """What it is plugged into, in a word or two."""
+        return self.address or {"bridge": f"bridge {self.bridge}", "user": "behind the host", "none": "left out"}.get(
+            self.type or "", "by a plugin")
+
+    @property
     def words(self) -> str:
-        """What it is plugged into, for a person."""
-        where = {"bridge": f"bridge {self.bridge}", "user": "the emulator's own network, behind the host",
-                 "none": f"left out, for {self.why}"}.get(self.type or "", self.address or "set up by a network plugin")
-        about = [f"MAC {self.mac}" if self.mac else "", f"VLAN {self.vlan}" if self.vlan else ""]
-        return ", ".join(filter(None, (where, *about)))
+        about = [f"MAC {self.mac}" if self.mac else "", f"VLAN {self.vlan}" if self.vlan else "", self.why]
+        return ", ".join(filter(None, (self.place, *about)))
 
     def to_object(self) -> Object:
         wire = {"type": self.type, "bridge": self.bridge, "vlan": self.vlan, "why": self.why}

@@ -9,7 +9,7 @@ import asyncio
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
-from outfitter.api import conditions, kinds, machine, notes
+from outfitter.api import conditions, kinds, machine, notes, wires
 from outfitter.api.kinds import Object
 from outfitter.errors import BadRequest, NotFound, Refused
 from outfitter.faces.cli import moments, show
@@ -164,6 +164,7 @@ async def devices(client: Client, names: Sequence[str]) -> None:
             raise Refused(f"{name} does not run, so it has no devices; start it with: outfit vm start {name}")
         rows = [["DEVICE", "AS", "IS", "ADDRESS", "PRODUCT", "CLAIM", "ON"]]
         rows += [row for ref in machine.device_refs(instance) for row in _device_rows(instance, ref)]
+        rows += await _cards(client, instance)
         show.say([*([""] if number else []), *([f"{name}:"] if len(names) > 1 else [])])
         show.say(show.columns(rows) if len(rows) > 1 else [f"{name} asks for no devices"])
 
@@ -176,6 +177,24 @@ def _device_rows(instance: Object, ref: machine.DeviceRef) -> Iterator[list[str]
         yield [ref.name, {"gpus": "gpu", "hostDevices": "host device"}[ref.list], given.get("name") or "-",
                where[1] if where else unknown, given.get("product") or "-",
                " for ".join(filter(None, (given.get("resourceClaimName"), ref.device_name))) or "-", given.get("pool") or "-"]
+
+
+async def _cards(client: Client, instance: Object) -> list[list[str]]:
+    """Its network cards, and what its pod says that they are plugged into."""
+    cards = [each for each in wires.interfaces(instance) if each.get("state") != "absent"]
+    if not cards:
+        return []
+    meta = instance["metadata"]
+    pods = await client.store.list(kinds.POD, meta["namespace"], labels=f"{machine.CREATED_BY}={meta['uid']}")
+    plugged = {name: wire for pod in pods.items for name, wire in wires.of_pod(pod).items()}
+    on = {network["name"]: network for network in wires.networks(instance)}
+    out = []
+    for card in cards:
+        network, wire = on.get(card["name"]) or {}, plugged.get(card["name"])
+        source = (network.get("resourceClaim") or {}).get("claimName") or (network.get("multus") or {}).get("networkName")
+        out.append([card["name"], "network card", "-", wire.place if wire else "not known yet", "-", source or "-",
+                    (instance.get("status") or {}).get("nodeName") or "-"])
+    return out
 
 
 async def _all_there(client: Client, names: Sequence[str]) -> None:

@@ -1,0 +1,89 @@
+"""The story of examples/04-network: machines with network cards, their addresses, and what they wait for."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.e2e.process import ROOT, Up, typed, until
+
+EXAMPLE = ROOT / "examples" / "04-network"
+HOSTS = ROOT / "examples" / "hosts" / "one-uplink.yaml"
+UPLINK = "02:00:00:00:10:01"  # as coral says
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    with Up(tmp_path / "data", simulate=str(HOSTS)) as running:
+        yield running
+        assert not running.log()
+
+
+def status(up: Up, name: str) -> Any:
+    return json.loads(up.ok("get", "vmi", name, "-o", "json"))["status"]
+
+
+def addresses(up: Up, name: str) -> dict[str, str]:
+    return {each["name"]: each["mac"] for each in status(up, name)["interfaces"]}
+
+
+def drawn(xml: str) -> list[tuple[str, str, str, str]]:
+    """Of each interface of a domain its type, its MAC address, its bridge or its place on the host, and its VLAN."""
+    def said(each: ET.Element, path: str, name: str) -> str:
+        found = each.find(path)
+        return "" if found is None else found.get(name, "")
+
+    return [(each.get("type", ""), said(each, "mac", "address"),
+             said(each, "source", "bridge") or said(each, "source/address", "slot") + said(each, "source/address", "function"),
+             said(each, "vlan/tag", "id")) for each in ET.fromstring(xml).iterfind("devices/interface")]
+
+
+def test_what_cards_are_plugged_into(up: Up) -> None:
+    up.ok("apply", "-f", str(EXAMPLE / "1-networks.yaml"))
+    planned = up.ok("plan", "-f", str(EXAMPLE / "2-coral.yaml"))
+    assert "vm/coral would go to rack" in planned
+    assert "(0000:3b:01.0, " in planned, "what networks take is planned too"
+    up.ok("apply", "-f", str(EXAMPLE / "2-coral.yaml"))
+    until(lambda: up.phase("coral") == "Running", "coral runs")
+    first = addresses(up, "coral")
+    assert (list(first), first["fast"]) == (["default", "lan", "fast"], UPLINK)
+    xml = up.ok("domxml", "coral")
+    assert drawn(xml) == [("user", first["default"], "", ""), ("bridge", first["lan"], "br0", ""),
+                          ("hostdev", UPLINK, "0x010x0", "100")]
+    assert list(up.domains().values()) == [xml], "what is shown is what runs"
+    told = up.ok("why", "vm/coral")
+    assert f"lan: bridge br0, MAC {first['lan']}" in told
+    assert f"fast: 0000:3b:01.0, MAC {UPLINK}, VLAN 100" in told
+
+    uid = json.loads(up.ok("get", "vmi", "coral", "-o", "json"))["metadata"]["uid"]
+    up.ok("vm", "restart", "coral")
+    until(lambda: uid not in up.ok("get", "vmi", "-o", "yaml") and up.phase("coral") == "Running", "coral runs again")
+    assert addresses(up, "coral") == first, "addresses that nobody chose stay"
+    up.kill()
+    up.start()
+    assert (addresses(up, "coral"), up.ok("domxml", "coral").count("<interface")) == (first, 3)
+
+    up.ok("apply", "-f", str(EXAMPLE / "3-teal.yaml"))
+    until(lambda: up.phase("teal") == "Running", "teal runs")
+    assert drawn(up.ok("domxml", "teal")) == [("hostdev", addresses(up, "teal")["fast"], "0x010x1", "")]
+    up.ok("apply", "-f", str(EXAMPLE / "4-ivory.yaml"))
+    until(lambda: "2 match, 0 free" in up.ok("why", "vmi/ivory"), "ivory waits")
+    assert "rack could take it once vmi/coral or vmi/teal ends" in up.ok("why", "vmi/ivory")
+    assert "0000:3b:00.0 of rack has 2 of 8" in up.ok("why", "vmi/ivory"), "the card could have more"
+    up.ok("delete", "vm", "teal")
+    until(lambda: up.phase("ivory") == "Running", "ivory runs")
+    assert "0000:3b:01.1" in up.ok("vm", "devices", "ivory")
+
+
+def test_what_the_readme_tells_to_type_can_be_typed_in_that_order(up: Up) -> None:
+    lines = re.findall(r"^outfit ((?!up\b)[^#\n]*)", (EXAMPLE / "README.md").read_text(), re.MULTILINE)
+    assert len(lines) >= 15
+    for line in lines:
+        until(lambda line=line: typed(*line.split(), kubeconfig=up.kubeconfig).code == 0, line)  # type: ignore[misc]
+    until(lambda: not up.ok("get", "vm,vmi,pods,resourceclaims", "-o", "name"), "nothing is left")
