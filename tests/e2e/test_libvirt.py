@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,21 @@ apiVersion: kubevirt.io/v1
 kind: VirtualMachineInstance
 metadata: {{name: {name}}}
 spec: {{terminationGracePeriodSeconds: 0, domain: {{memory: {{guest: 32Mi}}, devices: {{}}}}}}
+"""
+NETWORK = """
+apiVersion: k8s.cni.cncf.io/v1
+kind: NetworkAttachmentDefinition
+metadata: {{name: lan}}
+spec: {{config: '{{"cniVersion": "0.3.1", "name": "lan", "type": "bridge", "bridge": "{bridge}"}}'}}
+"""
+WITH_CARDS = """
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstance
+metadata: {{name: {name}}}
+spec:
+  terminationGracePeriodSeconds: 0
+  networks: [{networks}]
+  domain: {{memory: {{guest: 32Mi}}, devices: {{interfaces: [{interfaces}]}}}}
 """
 
 
@@ -143,6 +159,46 @@ def test_a_machine_starts_paused(libvirtd: Daemon, tmp_path: Path) -> None:
         up.ok("vm", "unpause", "blue", "--wait")
         assert state(libvirtd, "default_blue") == "running"
         up.ok("delete", "vmi", "blue")
+
+
+@pytest.fixture
+def bridge() -> Iterator[str]:
+    """The name of a bridge that is not there yet; whatever is called so afterwards goes."""
+    name = f"outfit{os.getpid()}"
+    yield name
+    subprocess.run(["ip", "link", "delete", name], check=False, capture_output=True)
+
+
+def test_network_cards_of_a_real_machine(libvirtd: Daemon, tmp_path: Path, bridge: str) -> None:
+    """One behind the host, one on a bridge that comes later, and what cannot be had is refused."""
+    with Up(tmp_path / "data", "--hypervisor", libvirtd.uri, simulate=None) as up:
+        up.ok("apply", "-f", "-", stdin=NETWORK.format(bridge=bridge))
+        up.ok("apply", "-f", "-", stdin=WITH_CARDS.format(name="blue", networks="{name: default, pod: {}}, "
+              "{name: lan, multus: {networkName: lan}}", interfaces="{name: default, masquerade: {}}, {name: lan, bridge: {}}"))
+        until(lambda: f"names bridge {bridge}, which" in said(up, "blue"), "it says what is missing", PATIENCE)
+        made = subprocess.run(["ip", "link", "add", bridge, "type", "bridge"], check=False, capture_output=True, text=True)
+        if made.returncode:
+            pytest.skip(f"needs a kernel with bridges: {made.stderr}")
+        until(lambda: up.phase("blue") == "Running", "blue runs", PATIENCE)
+        cards = shown(up, "blue")["status"]["interfaces"]
+        assert [(each["name"], each["infoSource"]) for each in cards] == [
+            ("default", "domain"), ("lan", "domain, multus-status")]
+        [tap] = plugged(bridge)
+        assert tap["address"][2:] == cards[1]["mac"][2:], "its end on the host has the same address but for a byte"
+
+        up.ok("apply", "-f", "-", stdin=WITH_CARDS.format(
+            name="green", networks="{name: default, pod: {}}", interfaces="{name: default, bridge: {}}"))
+        until(lambda: up.phase("green") == "Failed", "green is refused", PATIENCE)
+        assert "interfaces[0]: " in said(up, "green")
+        assert "has no bridge for the pod network: use masquerade" in said(up, "green")
+        up.ok("delete", "vmi", "blue")
+        until(lambda: not plugged(bridge), "the card is unplugged", PATIENCE)
+
+
+def plugged(bridge: str) -> Any:
+    """What hangs on a bridge of this machine."""
+    return json.loads(subprocess.run(["ip", "-json", "link", "show", "master", bridge], check=True, capture_output=True,
+                                     text=True).stdout or "[]")
 
 
 def test_a_libvirt_that_is_not_there_is_told_at_the_start(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from outfitter.inventory.tree import FolderTree
 from tests.hardware import kernel
 from tests.hardware.machine import DONE
 from tests.hardware.steps import Report, expect
-from tests.hardware.story import Story, kind_is
+from tests.hardware.story import CARD_MAC, Story, kind_is
 
 NIC, NIC_VF = ("8086", "10c9"), ("8086", "10ca")
 NVME = ("1b36", "0010")
@@ -106,6 +106,13 @@ def by_outfitter(report: Report, counts: dict[str, int], disk: str, displays: li
             story.run("green", wishes, ("gpu",), **({"nic": kernel.of(*NIC_VF)} if "nic" in wishes else {}))
             story.delete("green")
             as_before()
+        for parent in [address for address in counts if address in kernel.of(*NIC)]:
+            with report.step("a virtual function is a network card with a MAC address and a VLAN, and has neither afterwards"):
+                plugged = story.run_with_card(parent)
+                story.delete("cyan")
+                expect(kernel.set_on(parent, plugged)[0] != CARD_MAC, True, "its MAC address is another")
+                expect(kernel.set_on(parent, plugged)[1], "", "its VLAN")
+                as_before()
         with report.step("outfit up ends when it is asked to"):
             expect(story.stop(), 0, "its exit status")
 

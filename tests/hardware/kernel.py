@@ -66,6 +66,26 @@ def virtual_of(address: str) -> list[str]:
     return [path.resolve().name for path in sorted((PCI / address).glob("virtfn*"))]
 
 
+def interface(address: str) -> str:
+    """The network interface of a physical function."""
+    return next(path.name for path in (PCI / address / "net").iterdir())
+
+
+def switch(name: str, state: str) -> None:
+    """A network interface, "up" or "down"."""
+    subprocess.run(["ip", "link", "set", name, state], check=True)
+
+
+def set_on(parent: str, function: str) -> tuple[str, str]:
+    """The MAC address and the VLAN ("" for none) that a network card says its virtual function has."""
+    links = (PCI / parent).glob("virtfn*")
+    number = next(path.name.removeprefix("virtfn") for path in links if path.resolve().name == function)
+    told = subprocess.run(["ip", "link", "show", interface(parent)], check=True, capture_output=True, text=True).stdout
+    line = next(line for line in told.splitlines() if line.split()[:2] == ["vf", number])
+    mac, vlan = re.search(r"link/ether ([0-9a-f:]{17})", line), re.search(r"vlan (\d+)", line)
+    return mac[1] if mac else "", vlan[1] if vlan else ""
+
+
 def bind(address: str, to: str) -> None:
     """To a driver, whatever it is made for; to none when it is empty."""
     path = PCI / address

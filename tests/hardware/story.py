@@ -80,6 +80,26 @@ spec:
 """
 
 
+CARD_MAC, CARD_VLAN = "02:00:00:00:77:01", "77"
+CARDS = f"""---
+apiVersion: k8s.cni.cncf.io/v1
+kind: NetworkAttachmentDefinition
+metadata: {{name: fast, annotations: {{k8s.v1.cni.cncf.io/resourceName: {RESOURCE % 'nic'}}}}}
+spec: {{config: '{{"type": "sriov", "vlan": {CARD_VLAN}}}'}}
+---
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstance
+metadata: {{name: cyan}}
+spec:
+  terminationGracePeriodSeconds: 0
+  networks: [{{name: fast, multus: {{networkName: fast}}}}, {{name: default, pod: {{}}}}]
+  domain:
+    memory: {{guest: 64Mi}}
+    devices:
+      interfaces: [{{name: fast, sriov: {{}}, macAddress: "{CARD_MAC}"}}, {{name: default, masquerade: {{}}}}]
+"""
+
+
 class Story:
     def __init__(self, report: Report, folder: Path, config: str) -> None:
         """`config` is the configuration file's text; without any, what is bound to vfio-pci is offered."""
@@ -131,6 +151,23 @@ class Story:
         expect(sorted(opened), sorted(map(kernel.group, found.values())), "the IOMMU groups that QEMU has open")
         expect(sorted(found), sorted(wishes), f"what {name} has")
         return found
+
+    def run_with_card(self, parent: str) -> str:
+        """Start a machine whose network card is a virtual function of `parent`, by a network that another machine's class
+        serves; which it is. While the parent is switched off the machine waits, and says so."""
+        name = kernel.interface(parent)
+        kernel.switch(name, "down")
+        self.up.ok("apply", "-f", "-", stdin=CARDS)
+        wait(lambda: f"ip link set {name} up" in self.up.ok("why", "vmi/cyan"), "it says what to do")
+        kernel.switch(name, "up")
+        cards = self._reach("cyan", "Running")["status"]["interfaces"]
+        expect([each["name"] for each in cards], ["fast", "default"], "cards in the status")
+        pods = json.loads(self.up.ok("get", "pods", "-o", "json"))["items"]
+        told = json.loads(pods[0]["metadata"]["annotations"]["k8s.v1.cni.cncf.io/network-status"])
+        address = str(told[0]["device-info"]["pci"]["pci-address"])
+        expect(sorted(kernel.groups_of(self.qemu("cyan"))), [kernel.group(address)], "the IOMMU groups that QEMU has open")
+        expect(kernel.set_on(parent, address), (CARD_MAC, CARD_VLAN), f"MAC address and VLAN of {address}")
+        return address
 
     def qemu(self, name: str) -> int:
         return embed.pid(ROOT, f"default_{name}")
