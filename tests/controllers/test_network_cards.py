@@ -157,6 +157,27 @@ async def test_a_network_that_comes_after_the_pod() -> None:
                     if each["status"] == "False"]
 
 
+async def test_whoever_writes_on_a_pod_does_not_choose_the_card() -> None:
+    """A function that is nobody's, written on the pod before its machine starts."""
+    async with scenery() as scene:
+        await machine(scene, "blue", {"fast": (multus("fast"), {**SRIOV, "state": ""})})
+        await scene.waits("blue", "Synchronized", "here/fast")
+        await definition(scene, "fast", "x.com/vf", type="sriov")
+        text = json.dumps({"interfaces": [{"network": "fast", "wire": {"type": "device"}, "deviceInfo": {
+            "type": "pci", "pci": {"pci-address": "0000:3b:01.2"}}}]})
+        made = scene.store.create
+
+        async def marked(kind: Any, obj: Object, *args: Any, **more: Any) -> Object:
+            if kind == kinds.POD:
+                obj["metadata"]["annotations"]["kubevirt.io/network-info"] = text
+            return await made(kind, obj, *args, **more)
+
+        scene.store.create = marked  # type: ignore[method-assign]
+        await scene.running("blue")
+        assert await functions(scene) == {"ua-sriov-fast": "0x010x0"}
+        assert '"0000:3b:01.0"' in (await scene.pod("blue"))["metadata"]["annotations"]["kubevirt.io/network-info"]
+
+
 async def test_addresses_are_translated_for_the_pods_network_alone() -> None:
     async with scenery() as scene:
         with pytest.raises(Invalid, match=r"interfaces\[0\]\.name: Masquerade interface only implemented with pod network"):

@@ -205,10 +205,10 @@ def test_missing(name: str) -> None:
 
 def test_what_devices_by_name_get_is_not_what_networks_have() -> None:
     given = around([multus("a", "fast")], [card("a")], [A, B, C], hostDevices=[{"name": "h", "deviceName": "x.com/vf"}])
-    pod = {**given.pod, "metadata": {"annotations": {wires.INFO: wires.write(networks.decide(given))}}}
+    cards = networks.decide(given)
     env = {"PCI_RESOURCE_X_COM_VF": f"{A},{B},{C}", "PCI_RESOURCE_UPLINK_VF": B}
-    assert wires.left_of(env, pod) == {"PCI_RESOURCE_X_COM_VF": f"{A},{C}", "PCI_RESOURCE_UPLINK_VF": B}
-    assert wires.left_of({"PCI_RESOURCE_X_COM_VF": B}, pod) == {}
+    assert wires.left_of(env, given.pod, cards) == {"PCI_RESOURCE_X_COM_VF": f"{A},{C}", "PCI_RESOURCE_UPLINK_VF": B}
+    assert wires.left_of({"PCI_RESOURCE_X_COM_VF": B}, given.pod, cards) == {}
 
 
 def test_an_address_stays_with_the_machine() -> None:

@@ -121,7 +121,7 @@ def _read(each: Mapping[str, Any]) -> Wire:
 
 
 def of_pod(pod: Mapping[str, Any]) -> dict[str, Wire]:
-    """What a pod says of its machine's network cards; nothing where it says nothing that can be read."""
+    """What a pod says of its machine's network cards, for people; nothing where it says nothing that can be read."""
     text = (pod["metadata"].get("annotations") or {}).get(INFO)
     try:
         return read(text) if text else {}
@@ -129,10 +129,10 @@ def of_pod(pod: Mapping[str, Any]) -> dict[str, Wire]:
         return {}
 
 
-def left_of(env: Mapping[str, str], pod: Mapping[str, Any]) -> dict[str, str]:
+def left_of(env: Mapping[str, str], pod: Mapping[str, Any], cards: Iterable[Wire]) -> dict[str, str]:
     """A launcher's environment without the functions that its network cards have: what a pod got of a resource is also for the
     devices that ask by the resource's name, and nothing is handed out twice."""
-    taken = {wire.address for wire in of_pod(pod).values()}
+    taken = {wire.address for wire in cards}
     told = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
     counted = {f"{environment.PCI}_{environment.key(str(each.get('resourceName')))}"
                for each in told.get("requestMappings") or ()}

@@ -82,6 +82,7 @@ class Agent:
         if new is None:
             self._prepared.discard(pod["metadata"]["uid"])
             self._asked.discard(pod["metadata"]["uid"])
+            self._networks.forget(pod)
         if node in self.hosts:
             self.queue.add(key_of(pod) if new is not None else SWEEP + node)
 
@@ -156,15 +157,15 @@ class Agent:
             if missing := await self._prepare(host, pod):
                 await self._report.waiting(pod, missing)
                 return 1.0
-            if instance_key and pod["status"].get("phase") != "Running":
-                if instance is None:
-                    return None  # its news wakes us, or its end takes the pod along
-                try:
-                    pod = await self._networks.plug(host, pod, instance)
-                except Refused as error:
-                    await self._report.waiting(pod, error.message, report.UNPLUGGED)
-                    return 1.0
             self._prepared.add(pod["metadata"]["uid"])
+        if instance is None and instance_key and pod["status"].get("phase") != "Running":
+            return None  # its news wakes us, or its end takes the pod along
+        if instance is not None and (instance.get("status") or {}).get("phase") not in ("Running", *machine.FINAL):
+            try:
+                pod = await self._networks.plug(host, pod, instance)
+            except Refused as error:
+                await self._report.waiting(pod, error.message, report.UNPLUGGED)
+                return 1.0
         pod = await self._report.running(pod, self._told(host, pod))
         if instance is None or instance["metadata"].get("deletionTimestamp"):
             return None
@@ -213,9 +214,9 @@ class Agent:
             return  # the status is on its way and wakes us
         try:
             told = self._handover.told(host, pod, self._claim)
-            env = wires.left_of(tell.combined(await self._published(host, pod), told.env), pod)
-            plugged = (pod["metadata"].get("annotations") or {}).get(wires.INFO)
-            files = {**told.files, **({wires.FILE: plugged} if plugged is not None else {})}
+            cards = self._networks.of(pod)
+            env = wires.left_of(tell.combined(await self._published(host, pod), told.env), pod, cards.values())
+            files = {**told.files, **({wires.FILE: wires.write(cards.values())} if cards else {})}
             domain = self._build(instance, env, files, await host.hypervisor.abilities())
             if notes.starts_paused(instance):
                 domain = dataclasses.replace(domain, paused=BY_USER)
@@ -223,8 +224,8 @@ class Agent:
         except Refused as error:
             await self._report.not_started(pod, error.message)
         else:
-            cards = networks.statuses(instance, wires.of_pod(pod))
-            await self._report.started(instance, host.name, domain.paused, cards)
+            await self._report.started(instance, host.name, domain.paused, networks.statuses(instance, cards))
+            self._networks.forget(pod)
 
     async def _published(self, host: Host, pod: Object) -> dict[str, str]:
         """What the pod got by the names of resources, as the drivers of this host publish it."""

@@ -45,13 +45,17 @@ class Around:
 
 
 class Networks:
+    """Decides for a pod, and remembers it until the machine runs. What it writes on the pod is for others to read: whoever may
+    change a pod does not choose what its machine is plugged into."""
+
     def __init__(self, store: Store, claims: machine.Claims) -> None:
         self._store, self._claims = store, claims
+        self._decided: dict[str, tuple[Wire, ...]] = {}  # uid of a pod -> its machine's cards
 
     async def plug(self, host: Host, pod: Object, instance: Object) -> Object:
         """The pod, with how its machine's network cards are plugged in. Refused: why they cannot be yet."""
         meta = pod["metadata"]
-        if not wires.interfaces(instance) or wires.INFO in (meta.get("annotations") or {}):
+        if meta["uid"] in self._decided or not wires.interfaces(instance):
             return pod
         slices = await self._store.list(kinds.RESOURCE_SLICE, fields=f"spec.nodeName={host.name}")
         around = Around(instance, pod, host.name, host.tree(), await self._attachments(instance), self._claims, slices.items,
@@ -60,8 +64,18 @@ class Networks:
         annotations = {wires.INFO: wires.write(found)}
         if second := list(_told(instance, found)):
             annotations[wires.STATUS] = json.dumps(second, separators=(",", ":"))
-        return await self._store.patch(kinds.POD, meta["name"], {"metadata": {
-            "resourceVersion": meta["resourceVersion"], "annotations": annotations}}, meta["namespace"])
+        have = meta.get("annotations") or {}
+        if any(have.get(name) != text for name, text in annotations.items()):
+            pod = await self._store.patch(kinds.POD, meta["name"], {"metadata": {
+                "resourceVersion": meta["resourceVersion"], "annotations": annotations}}, meta["namespace"])
+        self._decided[meta["uid"]] = tuple(found)
+        return pod
+
+    def of(self, pod: Object) -> dict[str, Wire]:
+        return {wire.network: wire for wire in self._decided.get(pod["metadata"]["uid"], ())}
+
+    def forget(self, pod: Object) -> None:
+        self._decided.pop(pod["metadata"]["uid"], None)
 
     async def _attachments(self, instance: Object) -> dict[tuple[str, str], Object]:
         out = {}

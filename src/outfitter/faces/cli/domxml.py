@@ -38,7 +38,7 @@ async def _told(client: Client, instance: Object) -> tuple[dict[str, str], dict[
         if claim_name := dict(machine.claim_names(pod)).get(machine.EXTENDED):
             slices = slices or (await client.store.list(kinds.RESOURCE_SLICE)).items
             claim = await client.store.get(kinds.RESOURCE_CLAIM, claim_name, meta["namespace"])
-            out |= wires.left_of(environment.of_resources(pod, claim, slices), pod)
+            out |= wires.left_of(environment.of_resources(pod, claim, slices), pod, wires.of_pod(pod).values())
         if text := (pod["metadata"].get("annotations") or {}).get(wires.INFO):
             files[wires.FILE] = text
     return out, files
