@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from outfitter.api import wires
 from outfitter.api.kinds import Object
+from outfitter.api.wires import Wire
 from outfitter.errors import Refused
 from outfitter.launcher import sources
 from tests.launcher.situations import (
@@ -151,6 +153,10 @@ FOUND: dict[str, tuple[Told, dict[str, list[str]]]] = {
         Told(instance(NIC, spec=MULTUS), {"KUBEVIRT_RESOURCE_NAME_fast": "acme.test/vf", "PCIDEVICE_ACME_TEST_VF": A}),
         {"fast": [A]}),
     "a network by claim": (Told(instance(NIC, spec=BY_CLAIM), {}, FILE), {"fast": [A]}),
+    "a network by claim, as the pod says it": (
+        Told(instance(NIC, spec=BY_CLAIM), {}, NETWORK_INFO), {"fast": ["0000:3b:02.1"]}),
+    "a network by claim, and a pod that says nothing": (
+        Told(instance(NIC, spec=BY_CLAIM), {}, {**FILE, "/etc/podinfo/network-info": ""}), {"fast": [A]}),
     "an interface that is being plugged": (
         Told({**instance(NIC, spec=MULTUS), "status": {"phase": "Running"}}), {}),
     "an interface that goes": (
@@ -261,6 +267,12 @@ REFUSED: dict[str, tuple[Told, list[str]]] = {
     "a network by claim is a PCI function": (
         Told(instance(NIC, spec=BY_CLAIM), {}, {file("card"): told("card", device(uuid=MDEV))}), [
             "Interface fast has no pciBusID", "interfaces[0]"]),
+    "a network by claim of which two say different things": (
+        Told(instance(NIC, spec=BY_CLAIM), {}, {**FILE, **NETWORK_INFO}), [
+            "interfaces[0]", f"says that Interface fast is {A}, but /etc/podinfo/network-info says 0000:3b:02.1"]),
+    "a network that cannot be had": (
+        Told(instance(NIC, spec=MULTUS), {}, {wires.FILE: wires.write([Wire("fast", "none", why="it is so")])}), [
+            "interfaces[0]: it is so"]),
     "running, reported, and without address": (
         Told({**instance(NIC, spec=MULTUS), "status": {"phase": "Running", "interfaces": [
             {"name": "fast", "infoSource": "domain, multus-status"}]}}), ["found no SR-IOV networks"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from outfitter.api import conditions, kinds
@@ -14,10 +15,11 @@ from outfitter.store.base import Store
 NOT_READY = "node.kubernetes.io/not-ready"
 BRIDGE = "bridge.network.kubevirt.io/"  # and the name of a bridge: a resource that hosts have which have the bridge
 PLENTY = "1000"
+_SPOKEN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")  # interfaces may be called more than resources may
 
 
 async def node(store: Store, host: Host, bridges: Sequence[str], now: str) -> Object:
-    amounts = {**host.capacity, "pods": PLENTY, **{f"{BRIDGE}{name}": PLENTY for name in bridges}}
+    amounts = {**host.capacity, "pods": PLENTY, **{f"{BRIDGE}{name}": PLENTY for name in bridges if _SPOKEN.fullmatch(name)}}
     ready = Condition("Ready", True, "OutfitterReady", "outfitter is running on this host")
     wanted: Object = {"capacity": amounts, "allocatable": amounts,
               "nodeInfo": {"kubeletVersion": "outfitter", "operatingSystem": "linux", "architecture": "amd64", "bootID": "",

@@ -186,7 +186,7 @@ def refused(facts: Facts, obj: Mapping[str, Any], claims: Claims, verdict: Waiti
     if verdict.hosts:
         found = relief.ways(obj, claims, facts.class_, verdict, slices=facts.slices, pages=facts.pages, index=facts.index,
                             used=facts.used, roster=facts.roster, resources=extended.mapped(facts.classes))
-        todo = (*found, *hints.unmapped(facts, obj), *hints.unmade(facts, obj, claims))
+        todo = (*found, *hints.unmapped(facts, obj), *hints.unmade(facts, obj, claims, verdict))
         return say("Waiting", f"{verb}: 0/{len(verdict.hosts)} hosts are available: {crowd.headline(verdict.hosts)}",
                    "devices", lines=_assigned(facts, obj), todo=todo, waiting=verdict)
     todo, kind = _missing_class(facts, verdict.summary)

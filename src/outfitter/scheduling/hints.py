@@ -8,7 +8,7 @@ from typing import Any
 from outfitter.api import machine
 from outfitter.scheduling import crowd, extended
 from outfitter.scheduling.facts import Facts
-from outfitter.scheduling.place import Claims
+from outfitter.scheduling.place import Claims, Waiting
 
 PLAIN = ("cpu", "memory", "pods", "ephemeral-storage")
 VIRTUAL = ('"VF"', "'VF'")  # by which a selector asks for virtual functions
@@ -24,18 +24,14 @@ def unmapped(facts: Facts, pod: Mapping[str, Any]) -> Iterator[str]:
                    "stands for it")
 
 
-def unmade(facts: Facts, pod: Mapping[str, Any], claims: Claims) -> Iterator[str]:
-    """Cards of which more virtual functions could be switched on, for a pod that asks for some."""
-    if not any(word in selector for selector in _selectors(facts, pod, claims) for word in VIRTUAL):
-        return
-    found = []
-    for inventory in facts.inventories:
-        for one in (inventory.get("spec") or {}).get("withheld") or ():
-            most, have = one.get("totalVfs"), one.get("numVfs") or 0
-            if most and have < most:
-                found.append(f"{one['address']} of {inventory['metadata']['name']} has {have} of {most}")
-    if found:
-        yield (f"more virtual functions can be switched on (sriov in the configuration, or sriov_numvfs): {crowd.few(found)}")
+def unmade(facts: Facts, pod: Mapping[str, Any], claims: Claims, waiting: Waiting) -> Iterator[str]:
+    """Cards whose virtual functions nobody has switched on, for a pod that asks for some and lacks nothing else there."""
+    lacking = {host for host, refusal in waiting.hosts if refusal.seek is not None}
+    found = [f"{one['address']} of {inventory['metadata']['name']} can have {one['totalVfs']}"
+             for inventory in facts.inventories if inventory["metadata"]["name"] in lacking
+             for one in (inventory.get("spec") or {}).get("withheld") or () if one.get("totalVfs") and not one.get("numVfs")]
+    if found and any(word in selector for selector in _selectors(facts, pod, claims) for word in VIRTUAL):
+        yield f"switch virtual functions on (sriov in the configuration, or sriov_numvfs): {crowd.few(found)}, and has none"
 
 
 def _asked(pod: Mapping[str, Any]) -> set[str]:
