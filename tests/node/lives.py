@@ -210,6 +210,8 @@ class World(Scene):
                 ("drivers and the checkpoint", drivers, proper),
                 ("files for runtimes", host.station.cdi.names(), sorted(f"{host.driver}-claim_{uid}.json" for uid in uids)),
                 ("files for launchers", sorted({name.partition("/")[0] for name in host.station.metadata.names()}), uids),
+                ("machines and their files", sorted(path.name for path in (self.folder / "domains" / host.name).glob("*")),
+                 sorted(machines.files())),
                 ("half-written files", [name for name in files if name.endswith(".new")], []),
             ):
                 if one != other:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from outfitter.api import kinds, machine
+from outfitter.api.device import DeviceId
 from outfitter.api.hypervisor import Domain
 from outfitter.launcher.simulated import Simulated
 from outfitter.node import vfio
@@ -22,7 +23,7 @@ from outfitter.node.root import Root
 from outfitter.store import base
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Draft
-from tests.controllers import many
+from tests.controllers import many, promises
 from tests.controllers.promises import Books
 
 T = TypeVar("T")
@@ -140,6 +141,8 @@ class MortalHome(many.Home):
         self.hosts: list[Host] = []
         self.first: dict[tuple[str, str], str | None] = {}  # (host, address) -> the driver that it had at first
         self.resets: list[str] = []  # instances whose reset button was pressed, by whichever process
+        self.over: set[str] = set()  # instances whose guests ended by themselves
+        self.owned: dict[str, list[DeviceId]] = {}  # claim of a machine's own -> what it has, for as long as the machine is
 
     async def write(self, work: Callable[[Draft], T], *, dry_run: bool = False, by: base.By = base.OURSELVES) -> T:
         with self.deaths.point("a write to the store"):
@@ -148,6 +151,19 @@ class MortalHome(many.Home):
     def look(self) -> None:
         super().look()
         self.note(self.drivers())
+        self.note(self.moved())
+
+    def moved(self) -> Iterator[str]:
+        """What a machine has by a claim of its own, running or stopped, stays its own."""
+        for claim in self.books.all(kinds.RESOURCE_CLAIM):
+            owner, uid = machine.owner(claim, kinds.MACHINE.kind), claim["metadata"]["uid"]
+            vm = self.books.objects[kinds.MACHINE].get(("here", owner["name"])) if owner is not None else None
+            if vm is None or vm["metadata"].get("deletionTimestamp") or claim["metadata"].get("deletionTimestamp"):
+                continue
+            have = promises.results(claim)
+            if have != self.owned.setdefault(uid, have) and self.owned[uid]:
+                yield f"{vm['metadata']['name']} had {self.owned[uid]} by a claim of its own, which now has {have}"
+            self.owned[uid] = have
 
     def drivers(self) -> Iterator[str]:
         """What a machine has is with the driver that hands it over, and what is not with its own is prepared."""
@@ -169,6 +185,7 @@ class MortalMachines(Simulated):
     def __init__(self, folder: Path, home: MortalHome, deaf: set[str]) -> None:
         super().__init__(folder, monotonic=home.clock.monotonic)
         self._home, self.deaf = home, deaf
+        home.broken += [f"{self._domains[uid].name} had ended and runs again" for uid in self._domains.keys() & home.over]
 
     @property
     def running(self) -> dict[str, Domain]:
@@ -179,11 +196,26 @@ class MortalMachines(Simulated):
         found = os.stat(self._path(self._domains[uid]))
         return found.st_ino, found.st_mtime_ns
 
+    def files(self) -> Iterator[str]:
+        """Of what runs, and of what ended and was not put away."""
+        for domain in self._domains.values():
+            yield self._path(domain).name
+        for domain, _ in self._ended.values():
+            yield from (self._path(domain).name, f"{self._path(domain).name}.ended")
+
     async def start(self, domain: Domain) -> None:
         await asyncio.sleep(0)  # a real one takes its time
+        before = self.incarnation(domain.uid) if domain.uid in self._domains else None
         with self._home.deaths.point(f"the start of {domain.name}"):
             await super().start(domain)
+        if before not in (None, self.incarnation(domain.uid)):
+            self._home.broken.append(f"{domain.name} was started and ran already")
+        self._home.over.discard(domain.uid)
         self._home.look()
+
+    def play_end(self, uid: str, reason: str, *, failed: bool = True) -> None:
+        super().play_end(uid, reason, failed=failed)
+        self._home.over.add(uid)
 
     async def stop(self, uid: str, grace: float = 0.0) -> float | None:
         await asyncio.sleep(0)
