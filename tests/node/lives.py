@@ -148,6 +148,11 @@ class World(Scene):
         return bool(vm["metadata"].get("deletionTimestamp") or machine.run_strategy(vm) == "Halted"
                     or any(request["action"] == "Stop" for request in requests))
 
+    def release_from_running(self) -> None:
+        """Who was asked to stop since the death, or ended by itself, need not run any more."""
+        self.ran = {uid: ran for uid, ran in self.ran.items() if uid not in self.home.over
+                    and wanted(self.home.books, uid) and not self._asked_to_stop(uid)}
+
     # -- time
 
     async def settle(self) -> None:

@@ -100,6 +100,10 @@ async def life(folder: Path, seed: int) -> World:
                 break
         else:
             pytest.fail(f"seed {seed}: nobody came to the point of {step} where it should have died")
+        if chance.random() < 0.3:  # somebody waited for it to come back
+            with world.deaths.as_user(), contextlib.suppress(AlreadyExists, Conflict, NotFound):
+                await act(world, chance)
+            world.release_from_running()
         await world.rest()
     world.deaths.plan = None
     for kind in (kinds.MACHINE, kinds.INSTANCE):

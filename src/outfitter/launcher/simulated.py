@@ -33,7 +33,7 @@ class Simulated:
         if folder is not None and folder.is_dir():
             for draft in folder.glob("*.new"):  # left by a crash: that machine did not start
                 draft.unlink()
-            for mark in folder.glob("*.paused"):  # likewise: it is written before the machine is, and goes after it
+            for mark in [*folder.glob("*.paused"), *folder.glob("*.ended")]:  # likewise: marks go after their machine
                 if not mark.with_suffix("").exists():
                     mark.unlink()
             for path in sorted(folder.glob("*.xml")):
