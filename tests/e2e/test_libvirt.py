@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,17 +44,8 @@ spec:
 
 @pytest.fixture
 def libvirtd() -> Iterator[Daemon]:
-    folder = Path(tempfile.mkdtemp(prefix="outfit-"))
-    made = Daemon(folder)
-    made.start()
-    yield made
-    for pid in (folder / "run" / "qemu").glob("*.pid"):
-        try:
-            os.kill(int(pid.read_text()), signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-    made.kill()
-    shutil.rmtree(folder, ignore_errors=True)
+    with daemon.own() as made:
+        yield made
 
 
 def shown(up: Up, name: str) -> Any:

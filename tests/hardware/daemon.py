@@ -6,10 +6,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import socket
 import subprocess
+import tempfile
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.hardware import embed, guest
@@ -85,3 +89,23 @@ class Daemon:
     def qemu(self, name: str) -> int:
         """The process of a machine."""
         return embed.pid(self.folder, name)
+
+    def end(self) -> None:
+        """With all its machines."""
+        for pid in (self.folder / "run" / "qemu").glob("*.pid"):
+            with suppress(ProcessLookupError):
+                os.kill(int(pid.read_text()), signal.SIGKILL)
+        self.kill()
+
+
+@contextmanager
+def own() -> Iterator[Daemon]:
+    """One that runs, and of which nothing is left afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="outfit-"))
+    made = Daemon(folder)
+    made.start()
+    try:
+        yield made
+    finally:
+        made.end()
+        shutil.rmtree(folder, ignore_errors=True)
