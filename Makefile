@@ -50,7 +50,7 @@ libvirt: .venv/libvirt ## libvirt-python in the virtual environment (needs libvi
 	@touch $@
 
 test-libvirt: libvirt ## the tests that need libvirt and QEMU (root on Debian: a libvirtd of their own)
-	@$(BIN)/pytest -m libvirt $(PYTEST)
+	@$(BIN)/pytest -m "libvirt and not long" $(PYTEST)
 
 test-hardware: libvirt ## a host with real devices in a VM: SR-IOV, IOMMU, mdev, vfio-pci (Debian; minutes, and 250 MB once)
 	@$(BIN)/python scripts/test-hardware $(HARDWARE)
