@@ -1,8 +1,9 @@
 """kill -9 of the whole product at any moment: what was acknowledged is there, nothing is given twice, and all of it settles.
 
-Three devices, more machines than that, several clients that create and delete. After each kill the same data is started
-again and must come to rest with every device in use, and the claims, the pages, the domains, the host's checkpoint and the
-drivers of its devices telling the same story."""
+Three devices, more machines than that, several clients: one makes and deletes instances, one virtual machines with claims of
+their own, one such whose claims are made for each start; these are started, stopped and restarted too. After each kill the same
+data is started again and must come to rest with no device idle that somebody waits for, and the claims, the pages, the domains,
+the host's checkpoint and the drivers of its devices telling the same story."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from outfitter import errors
-from outfitter.api import kinds
+from outfitter.api import kinds, machine
 from outfitter.api.kinds import Object
 from outfitter.store.kube import Kube
 from tests.e2e.process import EXAMPLE, POLL, Up
@@ -37,10 +38,24 @@ CONFIG = "device_spec: [{vendor_id: 8086, product_id: 1889}]"  # so each is take
 SETTLE = 30.0  # seconds until everything must have come to rest
 
 
-def _machine(name: str) -> Object:
+CLAIM = {"devices": {"requests": [{"name": "nic", "exactly": {"deviceClassName": "virtual-function"}}]}}
+ACTS = ("start", "start", "stop", "restart", "delete")
+STRATEGIES = ("Always", "Manual", "RerunOnFailure")
+
+
+def _instance(name: str) -> Object:
     return {"metadata": {"name": name, "namespace": "default"}, "spec": {
         "resourceClaims": [{"name": "network", "resourceClaimTemplateName": "one-vf"}],
         "domain": {"devices": {"hostDevices": [{"name": "nic0", "claimName": "network", "requestName": "nic"}]}}}}
+
+
+def _machine(name: str, strategy: str, *, own: bool) -> Object:
+    """With a claim of its own, which it keeps while it is stopped, or one that is made for each start."""
+    made = _instance(name)
+    if own:
+        del made["spec"]["resourceClaims"]
+    more = {"resourceClaimTemplates": [{"name": "network", "spec": {"spec": CLAIM}}]} if own else {}
+    return {"metadata": made["metadata"], "spec": {"runStrategy": strategy, **more, "template": {"spec": made["spec"]}}}
 
 
 @dataclass
@@ -49,22 +64,33 @@ class Known:
 
     there: dict[str, str] = field(default_factory=dict)  # name -> uid of a create that was acknowledged
     gone: set[str] = field(default_factory=set)  # uids of deletes that were acknowledged
-    running: dict[str, str] = field(default_factory=dict)  # uid -> address that a machine was seen to run with
+    running: dict[str, tuple[str, str]] = field(default_factory=dict)  # uid -> name and address of what was seen to run
+    stopping: set[str] = field(default_factory=set)  # names of what was, or may have been, asked to stop in this round
     answers: int = 0
 
 
-async def _client(store: Kube, names: list[str], known: Known, dice: random.Random, enough: asyncio.Event) -> None:
-    """Create and delete until the server is gone."""
+async def _client(
+    store: Kube, names: list[str], known: Known, *, number: int, dice: random.Random, enough: asyncio.Event
+) -> None:
+    """Make, start, stop, restart and delete until the server is gone."""
+    kind = kinds.MACHINE if number else kinds.INSTANCE
     while True:
         name = dice.choice(names)
         try:
-            if name in known.there:
+            if name not in known.there:
+                wanted = _machine(name, dice.choice(STRATEGIES), own=number == 1) if number else _instance(name)
+                made = await store.create(kind, wanted)
+                known.there[name] = made["metadata"]["uid"]
+            elif not number or (what := dice.choice(ACTS)) == "delete":
+                known.stopping.add(name)
                 uid = known.there.pop(name)  # from here on until the answer nobody knows
-                await store.delete(kinds.INSTANCE, name, "default", uid=uid)
+                await store.delete(kind, name, "default", uid=uid)
                 known.gone.add(uid)
             else:
-                made = await store.create(kinds.INSTANCE, _machine(name))
-                known.there[name] = made["metadata"]["uid"]
+                known.stopping.update([name] if what != "start" else ())
+                place = f"/apis/subresources.kubevirt.io/v1/namespaces/default/virtualmachines/{name}/{what}"
+                status, _, payload = await store.raw("PUT", place, body=b"{}")
+                assert status in (202, 404, 409), payload
         except errors.Unavailable:
             return
         except errors.AlreadyExists:
@@ -72,7 +98,7 @@ async def _client(store: Kube, names: list[str], known: Known, dice: random.Rand
         except (errors.NotFound, errors.Conflict):
             pass
         known.answers += 1
-        if dice.random() < 0.3:
+        if dice.random() < 0.3 and name not in known.stopping:
             with contextlib.suppress(errors.NotFound, errors.Unavailable):
                 _note(await store.get(kinds.INSTANCE, name, "default"), known)
         if known.answers >= dice.randrange(5, 40):
@@ -88,13 +114,14 @@ def _address(instance: Object) -> str:
 
 def _note(instance: Object, known: Known) -> None:
     if (instance.get("status") or {}).get("phase") == "Running":
-        known.running[instance["metadata"]["uid"]] = _address(instance)
+        known.running[instance["metadata"]["uid"]] = instance["metadata"]["name"], _address(instance)
 
 
 @dataclass
 class World:
     """Everything there is, read at about one moment."""
 
+    machines: dict[str, Object]
     instances: dict[str, Object]
     pods: list[Object]
     claims: list[Object]
@@ -108,11 +135,10 @@ class World:
         return {obj["metadata"]["uid"]: obj for obj in self.instances.values()
                 if (obj.get("status") or {}).get("phase") == "Running" and not obj["metadata"].get("deletionTimestamp")}
 
-    @property
-    def booked(self) -> list[tuple[str, str]]:
-        """Device and holder's uid of every booking."""
+    def held(self, *states: str) -> list[tuple[str, str]]:
+        """Device and holder's uid of every booking in one of these states."""
         return sorted((raw["device"]["device"], raw["holder"]["uid"]) for page in self.pages
-                      for raw in page["spec"]["bookings"])
+                      for raw in page["spec"]["bookings"] if not states or raw["state"] in states)
 
     @property
     def allocated(self) -> list[tuple[str, str]]:
@@ -122,23 +148,31 @@ class World:
 
     def unrest(self) -> str:
         """Why this is not yet the end of the story; empty when it is. Says nothing that may never be true on the way."""
-        left = [name for name, obj in self.instances.items() if obj["metadata"].get("deletionTimestamp")]
+        left = [name for objects in (self.machines, self.instances) for name, obj in objects.items()
+                if obj["metadata"].get("deletionTimestamp")]
         if left:
             return f"still being deleted: {left}"
-        if len(self.running) != min(DEVICES, len(self.instances)):
-            phases = {name: (obj.get("status") or {}).get("phase") for name, obj in self.instances.items()}
-            return f"{len(self.running)} run of {phases}"
-        if {"pods": len(self.pods), "claims": len(self.claims)} != dict.fromkeys(("pods", "claims"), len(self.instances)):
-            return f"{len(self.pods)} pods and {len(self.claims)} claims for {len(self.instances)} machines"
-        if self.booked != self.allocated:
-            return f"pages say {self.booked}, claims say {self.allocated}"
-        states = {raw["state"] for page in self.pages for raw in page["spec"]["bookings"]}
-        if states - {"prepared"}:
-            return f"bookings are {states}"
+        for name, vm in self.machines.items():
+            how, status = machine.run_strategy(vm), vm.get("status") or {}
+            if status.get("stateChangeRequests") or (how, name in self.instances) in (("Always", False), ("Halted", True)):
+                return f"{name} is to be {how}, and has to do {status.get('stateChangeRequests')}"
+            if (status.get("printableStatus") == "Stopped") != (name not in self.instances):
+                return f"{name} says {status.get('printableStatus')}, and its instance is {self.instances.get(name)}"
+        waiting = self.instances.keys() - {obj["metadata"]["name"] for obj in self.running.values()}
+        if waiting and len(self.held()) < DEVICES:
+            return f"{waiting} wait, and {len(self.held())} devices are held"
+        own = [name for name, vm in self.machines.items() if vm["spec"].get("resourceClaimTemplates")]
+        claims = len(own) + len(self.instances.keys() - set(own))
+        if (len(self.pods), len(self.claims)) != (len(self.instances), claims):
+            return f"{len(self.pods)} pods for {len(self.instances)} instances, {len(self.claims)} claims and not {claims}"
+        if self.held() != self.allocated:
+            return f"pages say {self.held()}, claims say {self.allocated}"
+        if len(self.held("prepared")) != len(self.running):
+            return f"{self.held('prepared')} are prepared, and {sorted(self.running)} run"
         if self.domains.keys() != self.running.keys():
             return f"domains {sorted(self.domains)} are not the machines {sorted(self.running)}"
-        if self.taken != self.booked:
-            return f"pages say {self.booked}, the checkpoint says {self.taken}"
+        if self.taken != self.held("prepared"):
+            return f"pages say {self.held('prepared')}, the checkpoint says {self.taken}"
         if self.bound != sorted(map(_address, self.running.values())):
             return f"{self.bound} are with vfio-pci, and machines have {sorted(map(_address, self.running.values()))}"
         return ""
@@ -148,14 +182,18 @@ async def _world(store: Kube, up: Up) -> World:
     async def everything(kind: kinds.Kind) -> list[Object]:
         return (await store.list(kind)).items
 
-    instances, pods, claims, pages = [await everything(kind) for kind in (
-        kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM, kinds.LEDGER_PAGE)]
+    machines, instances, pods, claims, pages = [await everything(kind) for kind in (
+        kinds.MACHINE, kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM, kinds.LEDGER_PAGE)]
     domains = {name.partition("_")[0]: xml for name, xml in up.domains().items()}
     host = up.data / "hosts" / "node"
     taken = sorted((one["device"], one["uid"]) for one in _read(host / "state" / "checkpoint.json").get("taken", ()))
     bound = sorted(path.split("/")[-2] for path, entry in _read(host / "kernel" / "kernel.json").get("new", {}).items()
                    if path.endswith("/driver") and entry["l"].endswith("/vfio-pci"))
-    return World({obj["metadata"]["name"]: obj for obj in instances}, pods, claims, pages, domains, taken, bound)
+    return World(_by_name(machines), _by_name(instances), pods, claims, pages, domains, taken, bound)
+
+
+def _by_name(objects: list[Object]) -> dict[str, Object]:
+    return {obj["metadata"]["name"]: obj for obj in objects}
 
 
 def _read(path: Path) -> Object:
@@ -168,8 +206,8 @@ def _read(path: Path) -> Object:
 
 def _never(world: World) -> None:
     """What must not be at any moment, settled or not."""
-    devices = [device for device, _ in world.booked]
-    assert len(devices) == len(set(devices)), f"booked twice: {world.booked}"
+    devices = [device for device, _ in world.held()]
+    assert len(devices) == len(set(devices)), f"booked twice: {world.held()}"
     addresses = [_address(obj) for obj in world.running.values()]
     assert len(addresses) == len(set(addresses)), f"given twice: {addresses}"
 
@@ -188,7 +226,7 @@ async def _settled(store: Kube, up: Up) -> World:
 
 def _check(world: World, known: Known) -> None:
     """A settled world against what the clients were told."""
-    have = {obj["metadata"]["uid"] for obj in world.instances.values()}
+    have = {obj["metadata"]["uid"] for objects in (world.machines, world.instances) for obj in objects.values()}
     for name, uid in known.there.items():
         assert uid in have, f"the create of {name} was acknowledged, and it is gone"
     assert not have & known.gone, "what was deleted is back"
@@ -197,8 +235,8 @@ def _check(world: World, known: Known) -> None:
         bus, slot, function = address[5:7], address[8:10], address[11]
         assert f'bus="0x{bus}" slot="0x{slot}" function="0x{function}"' in world.domains[uid]
         if uid in known.running:
-            assert address == known.running[uid], "a device moved under a running machine"
-    stopped = [uid for uid in known.running if uid in have and uid not in world.running]
+            assert address == known.running[uid][1], "a device moved under a running machine"
+    stopped = [name for uid, (name, _) in known.running.items() if uid not in world.running and name not in known.stopping]
     assert not stopped, f"ran before the kill and do not any more: {stopped}"
 
 
@@ -215,9 +253,10 @@ async def _round(up: Up, known: Known, dice: random.Random) -> None:
     """Work, kill in the middle of it, start again, settle, compare."""
     async with _connected(up) as store:
         enough = asyncio.Event()
-        known.answers = 0
+        known.answers, known.stopping = 0, set()
         names = [[f"m{client}{number}" for number in range(NAMES)] for client in range(CLIENTS)]
-        clients = [asyncio.create_task(_client(store, mine, known, random.Random(dice.random()), enough)) for mine in names]
+        clients = [asyncio.create_task(_client(store, mine, known, number=number, enough=enough,
+                                               dice=random.Random(dice.random()))) for number, mine in enumerate(names)]
         await asyncio.wait_for(enough.wait(), SETTLE)
         await asyncio.sleep(dice.uniform(0, 0.05))  # the moment of the kill is the point of the test
         up.kill()
@@ -231,8 +270,8 @@ async def _round(up: Up, known: Known, dice: random.Random) -> None:
         world = await _settled(store, up)
         _check(world, known)
         # What was in flight has now an answer, and the next round begins from it.
-        known.there = {name: obj["metadata"]["uid"] for name, obj in world.instances.items()}
-        known.running = {uid: _address(obj) for uid, obj in world.running.items()}
+        known.there = {name: obj["metadata"]["uid"] for name, obj in (world.instances | world.machines).items()}
+        known.running = {uid: (obj["metadata"]["name"], _address(obj)) for uid, obj in world.running.items()}
 
 
 async def _story(up: Up, rounds: int, seed: int) -> list[float]:
@@ -246,9 +285,10 @@ async def _story(up: Up, rounds: int, seed: int) -> list[float]:
         starts.append(up.took)
     async with _connected(up) as store:
         for name in known.there:
-            await store.delete(kinds.INSTANCE, name, "default")
+            await store.delete(kinds.INSTANCE if name.startswith("m0") else kinds.MACHINE, name, "default")
         world = await _settled(store, up)
-        assert (world.instances, world.pods, world.claims, world.booked, world.domains) == ({}, [], [], [], {})
+        left = (world.machines, world.instances, world.pods, world.claims, world.held(), world.domains)
+        assert left == ({}, {}, [], [], [], {})
     assert not _read(up.data / "hosts" / "node" / "kernel" / "kernel.json"), "the host is not as it was"
     return starts
 
