@@ -1,267 +1,46 @@
-"""Which devices on which host, and what is said when there are none: pick, place and explain as tables of reasons."""
+"""Which host, and what is said when there is none: place as a table of reasons."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from outfitter.api import machine
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder, Mark, Marks, Page, State
-from outfitter.scheduling import crowd, explain
-from outfitter.scheduling.answer import Answer
-from outfitter.scheduling.facts import Facts
+from outfitter.api.page import Page
+from outfitter.scheduling import crowd
 from outfitter.scheduling.fit import Used
 from outfitter.scheduling.index import Index
-from outfitter.scheduling.place import Placement, Refusal, Waiting, place, results
+from outfitter.scheduling.place import Placement, Waiting, place, results
 from outfitter.scheduling.plugins import GivenDevice, Plugins
-
-DRIVER = "pci.example.com"
-SINCE = "2026-01-01T12:04:00Z"
-HELD = f"held by vmi/train (claim train) in here since {SINCE}"
-NONE = "0/1 hosts are available: a: "
-
-
-def dev(name: str, **attributes: Any) -> Object:
-    kinds = {bool: "bool", int: "int", str: "string"}
-    return {"name": name, "attributes": {key: {kinds[type(value)]: value} for key, value in attributes.items()}}
-
-
-def part(node: str, *devices: Object, generation: int = 1, count: int = 1, name: str = "") -> Object:
-    return {"metadata": {"name": name or f"{node}-{generation}"}, "spec": {
-        "driver": DRIVER, "nodeName": node, "devices": list(devices),
-        "pool": {"name": node, "generation": generation, "resourceSliceCount": count}}}
-
-
-def node(name: str, ready: bool | None = True, cordoned: bool = False, **labels: str) -> Object:
-    status: Object = {} if ready is None else {"conditions": [
-        {"type": "Ready", "status": str(ready), "message": "" if ready else "the kubelet stopped posting"}]}
-    status["allocatable"] = {"pods": "110", "cpu": "16", "memory": "64Gi"}
-    return {"metadata": {"name": name, "labels": labels}, "spec": {"unschedulable": cordoned}, "status": status}
-
-
-def page(host: str, *held: tuple[str, str], state: State = "booked") -> Page:
-    bookings = [Booking(DeviceId(DRIVER, host, device), Holder("ResourceClaim", "here", claim, f"uid-{claim}", f"vmi/{claim}"),
-                        "nic", state, SINCE).to_object() for device, claim in held]
-    return Page({"metadata": {"name": host}, "spec": {"host": host, "bookings": bookings}})
-
-
-def claim(name: str, *requests: Object, **status: Any) -> Object:
-    return {"metadata": {"name": name, "namespace": "here", "uid": f"uid-{name}"}, "status": status,
-            "spec": {"devices": {"requests": list(requests) or [ask("nic")]}}}
-
-
-def ask(name: str, expression: str = "", **exactly: Any) -> Object:
-    selectors = [{"cel": {"expression": expression}}] if expression else []
-    return {"name": name, "exactly": {"deviceClassName": "vf", "selectors": selectors, **exactly}}
-
-
-def allocated(host: str, *devices: str, users: Sequence[str] = ()) -> Object:
-    return {"allocation": {"devices": {"results": [
-        {"request": "nic", "driver": DRIVER, "pool": host, "device": device} for device in devices]}},
-        "reservedFor": [{"resource": "pods", "name": user, "uid": f"uid-{user}"} for user in users]}
-
-
-def pod(*claims: str, **spec: Any) -> Object:
-    return {"metadata": {"name": "pod", "namespace": "here", "uid": "uid-pod"}, "spec": {
-        "resourceClaims": [{"name": f"entry-{name}", "resourceClaimName": name} for name in claims], **spec}}
-
-
-CLASSES: dict[str, Object] = {"vf": {"metadata": {"name": "vf"}, "spec": {"selectors": [{"cel": {
-    "expression": f'device.attributes["{DRIVER}"].kind == "VF"'}}]}},
-    "any": {"metadata": {"name": "any"}, "spec": {}}}
-
-
-# -- pick: one host
-
-
-@dataclass(frozen=True)
-class Pick:
-    requests: Sequence[Object]
-    devices: Sequence[Object]
-    gives: Sequence[tuple[str, str]] = ()
-    held: Mapping[str, str] = field(default_factory=dict)
-    marks: Mapping[str, Marks] = field(default_factory=dict)
-    counters: Mapping[str, int] = field(default_factory=dict)
-    says: str = ""
-    details: Sequence[str] = ()
-
-
-VF, PF = {"kind": "VF"}, {"kind": "PF"}
-
-
-def tainted(device: Object, *effects: str) -> Object:
-    return {**device, "taints": [{"key": f"a.test/{effect.lower()}", "effect": effect} for effect in effects]}
-
-
-def taking(device: Object, amount: int) -> Object:
-    return {**device, "consumesCounters": [{"counterSet": "card", "counters": {"functions": {"value": str(amount)}}}]}
-
-
-CARD = [taking(dev("pf", **PF), 2), taking(dev("vf0", **VF), 1), taking(dev("vf1", **VF), 1)]
-SHORT = f"the devices share functions of card ({DRIVER}/n), of which too little is left"
-NO_VF, NO_PF = 'class vf wants kind == "VF"; it says kind PF', 'request card wants kind == "PF"; it says kind VF'
-WHOLE = ask("card", deviceClassName="any", expression=f'device.attributes["{DRIVER}"].kind == "PF"')
-PICKS = {
-    "the first that fits, in the order of publishing": Pick(
-        [ask("nic")], [dev("c", **PF), dev("b", **VF), dev("a", **VF)], gives=[("nic", "b")]),
-    "what is held is passed over": Pick(
-        [ask("nic")], [dev("a", **VF), dev("b", **VF)], gives=[("nic", "b")], held={"a": "train"}),
-    "as many as asked": Pick([ask("nic", count=2)], [dev(name, **VF) for name in "abc"], gives=[("nic", "a"), ("nic", "b")]),
-    "two requests get different devices": Pick(
-        [ask("x"), ask("y")], [dev("a", **VF), dev("b", **VF)], gives=[("x", "a"), ("y", "b")]),
-    "a request's own selector narrows the class": Pick(
-        [ask("nic", f'device.attributes["{DRIVER}"].speed > 10')],
-        [dev("a", kind="VF", speed=10), dev("b", kind="VF", speed=25)], gives=[("nic", "b")]),
-    "one held": Pick([ask("nic")], [dev("a", **VF)], held={"a": "train"}, says="request nic wants 1: 1 match, 0 free",
-                     details=[f"a: {HELD}"]),
-    "too few": Pick([ask("nic", count=3)], [dev("a", **VF), dev("b", **VF), dev("c", **PF)], held={"b": "train"},
-                    says="request nic wants 3: 2 match, 1 free",
-                    details=[f"b: {HELD}", f"c: {NO_VF}"]),
-    "too few, and all are free": Pick([ask("nic", count=2)], [dev("a", **VF), dev("b", **PF)],
-                                      says="request nic wants 2: 1 match, 1 free", details=[f"b: {NO_VF}"]),
-    "what is held is told first, the rest as it was published": Pick(
-        [ask("nic")], [dev("c", **PF), dev("a", **PF), dev("z", **VF), dev("b", **VF)], held={"z": "train", "b": "train"},
-        says="request nic wants 1: 2 match, 0 free", details=[f"z: {HELD}", f"b: {HELD}", f"c: {NO_VF}", f"a: {NO_VF}"]),
-    "none is of the kind": Pick([ask("nic")], [dev("a", **PF), dev("b", **PF)],
-                                says="none of its 2 devices is what request nic (vf) asks for",
-                                details=[f"a: {NO_VF}", f"b: {NO_VF}"]),
-    "nothing published": Pick([ask("nic")], [], says="it publishes no devices"),
-    "the second request gets nothing": Pick(
-        [ask("x"), ask("y")], [dev("a", **VF)], says="the requests want 2 devices together, and 1 free ones match"),
-    "a selector that cannot be told of a device": Pick(
-        [ask("nic", f'device.attributes["{DRIVER}"].speed > 10')], [dev("a", **VF)],
-        says=f"claim here/c, request nic: selector #0: CEL runtime error on device {DRIVER}/n/a: no such key: speed"),
-    "a selector that has no answer for one is an error, as in Kubernetes": Pick(
-        [ask("nic", f'device.attributes["{DRIVER}"].speed > 10')], [dev("a", **VF), dev("b", kind="VF", speed=25)],
-        says=f"claim here/c, request nic: selector #0: CEL runtime error on device {DRIVER}/n/a: no such key: speed"),
-    "a device that is not reached does no harm": Pick(
-        [ask("nic", f'device.attributes["{DRIVER}"].speed > 10')], [dev("b", kind="VF", speed=25), dev("a", **VF)],
-        gives=[("nic", "b")]),
-    "no requests, nothing needed": Pick([], [dev("a", **VF)]),
-    "what is tainted is passed over": Pick(
-        [ask("nic")], [tainted(dev("a", **VF), "NoSchedule"), tainted(dev("b", **VF), "NoExecute"),
-                       tainted(dev("c", **VF), "None")], gives=[("nic", "c")]),
-    "a taint is named": Pick([ask("nic")], [tainted(dev("a", **VF), "NoSchedule", "NoExecute")],
-                             says="request nic wants 1: 1 match, 0 free",
-                             details=["a: tainted a.test/noschedule=:NoSchedule, which request nic does not tolerate"]),
-    "what is out of service is passed over": Pick(
-        [ask("nic")], [dev(name, **VF) for name in "abcd"], gives=[("nic", "d")],
-        marks={"a": "reserved", "b": "quarantined", "c": "unclean"}),
-    "what was done to a device is told": Pick(
-        [ask("nic")], [dev("a", **VF)], marks={"a": "quarantined"}, says="request nic wants 1: 1 match, 0 free",
-        details=[f"a: quarantined since {SINCE}: it smells"]),
-    "a card is whole while none of its functions is held": Pick(
-        [WHOLE], CARD, gives=[("card", "pf")], counters={"functions": 2}),
-    "a held function keeps the card from being given whole": Pick(
-        [WHOLE], CARD, counters={"functions": 2}, held={"vf1": "train"}, says=SHORT,
-        details=[f"pf: excluded by vf1 ({HELD}), with which it shares card", f"vf0: {NO_PF}", f"vf1: {NO_PF}"]),
-    "the whole card keeps its functions from being given": Pick(
-        [ask("nic")], CARD, counters={"functions": 2}, held={"pf": "train"}, says=SHORT,
-        details=[f"vf0: excluded by pf ({HELD})", f"vf1: excluded by pf ({HELD})", f"pf: {NO_VF}"]),
-    "one function beside another": Pick([ask("nic")], CARD, gives=[("nic", "vf1")], counters={"functions": 2},
-                                        held={"vf0": "train"}),
-    "the card and its functions exclude each other in one claim": Pick(
-        [ask("nic"), WHOLE], CARD, counters={"functions": 2}, says=SHORT,
-        details=[f"pf: {NO_VF}", f"vf0: {NO_PF}", f"vf1: {NO_PF}"]),
-    "a counter that is no number": Pick(
-        [ask("nic")], [taking(dev("vf0", **VF), "many")], counters={"functions": 2},  # type: ignore[arg-type]
-        says=f"pool {DRIVER}/n is being updated",
-        details=[f"pool {DRIVER}/n is being updated: not all of its slices are there"]),
-    "a counter that nobody published": Pick(
-        [ask("nic")], CARD, says=f"invalid resource pools were encountered: {DRIVER}/n: device pf uses counter set card, "
-                                 "which is not there"),
-}
-
-
-@pytest.mark.parametrize("name", PICKS)
-def test_pick(name: str) -> None:
-    case = PICKS[name]
-    held = page("n", *case.held.items())
-    for device, which in case.marks.items():
-        held = Page(held.with_marks(which, [Mark(DeviceId(DRIVER, "n", device), "it smells", "admin", SINCE)]))
-    parts = [part("n", *case.devices, count=2 if case.counters else 1)]
-    if case.counters:
-        parts.append(part("n", count=2, name="counters"))
-        parts[1]["spec"]["sharedCounters"] = [{"name": "card", "counters": {
-            name: {"value": str(amount)} for name, amount in case.counters.items()}}]
-    verdict = served(case.requests, parts, held)
-    if not case.says:
-        assert verdict == list(case.gives)
-        return
-    assert isinstance(verdict, Refusal), verdict
-    assert verdict.summary == case.says
-    assert len(verdict.details) == len(case.details), verdict.details
-    assert all(detail.startswith(wanted) for detail, wanted in zip(verdict.details, case.details, strict=True)), verdict.details
-
-
-def served(requests: Sequence[Object], parts: Sequence[Object], held: Page) -> list[tuple[str, str]] | Refusal:
-    """Request and device, for a pod with one claim of these requests; or why not."""
-    wanted = claim("c")
-    wanted["spec"]["devices"]["requests"] = list(requests)
-    verdict = place(pod("c"), lambda namespace, name: wanted, CLASSES.get, Index.of(parts, [held], [node("n")]), Used())
-    if isinstance(verdict, Waiting):
-        return verdict.hosts[0][1] if verdict.hosts else Refusal(verdict.summary)
-    [(_, given)] = verdict.claims
-    return [(result["request"], device.device) for device, result in results(given)]
-
-
-def counted(node: str, amount: int, *devices: Object, limit: str = "", name: str = "card") -> list[Object]:
-    """Slices of a host whose devices share a counter."""
-    sets = part(node, count=2, name=f"{node}-counters")
-    sets["spec"]["sharedCounters"] = [{"name": name, "counters": {"functions": {"value": limit or str(amount)}}}]
-    return [part(node, *devices, count=2), sets]
-
-
-@pytest.mark.parametrize(("held", "who"), {
-    1: f"vf0 (held by vmi/c0 (claim c0) in here since {SINCE})",
-    4: ", ".join(f"vf{n} (held by vmi/c{n} (claim c{n}) in here since {SINCE})" for n in range(3)) + " and more",
-}.items())
-def test_at_most_three_that_exclude_a_device_are_named(held: int, who: str) -> None:
-    devices = [taking(dev("pf", **PF), 5), *(taking(dev(f"vf{n}", **VF), 1) for n in range(5))]
-    parts, taken = counted("n", 5, *devices), page("n", *((f"vf{n}", f"c{n}") for n in range(held)))
-    refusal = served([WHOLE], parts, taken)
-    assert isinstance(refusal, Refusal)
-    assert f"pf: excluded by {who}, with which it shares card" in refusal.details
-    assert served([ask("nic")], parts, taken) == [("nic", f"vf{held}")]
-
-
-def test_cards_of_the_same_name_on_two_hosts_are_two() -> None:
-    slices = [*counted("a", 2, *CARD), *counted("b", 2, *CARD)]
-    found = placed(pod("c"), [claim("c", WHOLE)], Index.of(slices, [page("a", ("vf0", "train"))], NODES))
-    assert isinstance(found, Placement)
-    assert found.host == "b"
-
-
-def test_a_device_that_takes_of_another_counter_is_not_in_the_way() -> None:
-    light: Object = {**dev("light", **VF), "consumesCounters": [
-        {"counterSet": "card", "counters": {"lamps": {"value": "9"}}}]}
-    slices = counted("n", 2, *CARD, light)
-    slices[1]["spec"]["sharedCounters"][0]["counters"]["lamps"] = {"value": "9"}
-    assert served([WHOLE], slices, page("n", ("light", "train"))) == [("card", "pf")]
-
-
-def test_all_pages_count_and_a_mark_says_what_is_known() -> None:
-    marked = Page(page("b").with_marks("reserved", [Mark(DeviceId(DRIVER, "b", "b0"), "", "admin", SINCE)]))
-    other = Page(page("c").with_marks("unclean", [Mark(DeviceId(DRIVER, "c", "c0"), "used", "admin", SINCE)]))
-    slices = [part(host, dev(f"{host}0", **VF)) for host in "abcd"]
-    pages = [page("a", ("a0", "train")), marked, other, page("d", ("d0", "train"))]
-    found = placed(pod("x"), [claim("x")], Index.of(slices, pages, [node(host) for host in "abcd"]), everybody=True)
-    assert isinstance(found, Waiting)
-    assert {host: refusal.details for host, refusal in found.hosts} == {
-        "a": (f"a0: {HELD}",), "b": (f"b0: reserved since {SINCE}",), "c": (f"c0: unclean since {SINCE}: used",),
-        "d": (f"d0: {HELD}",)}
-
-
-@pytest.mark.parametrize("amount", [{"resources": {"VCPU": 1}}, {"adminAccess": True}], ids=["a host's own", "looking on"])
-def test_what_holds_no_device(amount: Object) -> None:
-    resources = Booking(DeviceId(DRIVER, "n", "a"), Holder("Consumer", "", "s", "uid-s"), "", "booked", SINCE, amount)
-    assert served([ask("nic")], [part("n", dev("a", **VF))], Page(page("n").adding(resources))) == [("nic", "a")]
-
+from tests.scheduling.placing import (
+    CARD,
+    CLASSES,
+    DRIVER,
+    HELD,
+    NO_VF,
+    NODES,
+    NONE,
+    PF,
+    SINCE,
+    VF,
+    WHOLE,
+    A,
+    B,
+    allocated,
+    ask,
+    claim,
+    counted,
+    dev,
+    node,
+    page,
+    part,
+    placed,
+    pod,
+)
 
 # -- place: all hosts
 
@@ -278,8 +57,6 @@ class Place:
     says: str = ""
 
 
-A, B = part("a", dev("a0", **VF)), part("b", dev("b0", **VF), dev("b1", **VF))
-NODES = [node("a"), node("b")]
 PLACES = {
     "the first host that can": Place(pod("c"), [claim("c")], [A, B], NODES, host="a", gives={"c": ["a0"]}),
     "a pod without claims": Place(pod(), nodes=NODES, host="a"),
@@ -388,11 +165,6 @@ def test_place(name: str) -> None:
     assert verdict.host == case.host
     assert {entry["metadata"]["name"]: [device.device for device, _ in results(given)] for entry, given in verdict.claims} == {
         name: list(devices) for name, devices in case.gives.items()}
-
-
-def placed(wanted: Object, claims: Sequence[Object], index: Index, *, everybody: bool = False) -> Placement | Waiting:
-    by_name = {entry["metadata"]["name"]: entry for entry in claims}
-    return place(wanted, lambda namespace, name: by_name.get(name), CLASSES.get, index, Used(), everybody=everybody)
 
 
 def test_how_much_a_device_takes_and_of_how_much() -> None:
@@ -510,162 +282,3 @@ def test_a_host_without_room_is_passed_over() -> None:
     alone = placed(wanted, [claim("c")], Index.of([A], [], [small]))
     assert isinstance(alone, Waiting)
     assert alone.summary == NONE + "1 of 1 cpu free, 2 wanted"
-
-
-# -- explain: what a person reads
-
-
-def instance(**status: Any) -> Object:
-    return {"metadata": {"name": "blue", "namespace": "here", "uid": "uid-blue"}, "status": status, "spec": {
-        "resourceClaims": [{"name": "entry-c", "resourceClaimName": "c"}],
-        "domain": {"devices": {"hostDevices": [{"name": "nic0", "claimName": "entry-c", "requestName": "nic"}]}}}}
-
-
-def facts(*pods: Object, claims: Sequence[Object] = (), pages: Sequence[Page] = ()) -> Facts:
-    return Facts([], pods, claims, list(CLASSES.values()), [A], [entry.object for entry in pages], [node("a")])
-
-
-def launcher(**more: Any) -> Object:
-    made = pod("c", **more.pop("spec", {}))
-    made["metadata"]["ownerReferences"] = [
-        {"kind": "VirtualMachineInstance", "uid": "uid-blue", "name": "blue", "controller": True}]
-    return {**made, **more}
-
-
-GIVEN = {"hostDeviceStatuses": [{"name": "nic0", "deviceResourceClaimStatus": {
-    "name": "a0", "resourceClaimName": "c", "attributes": {"pciAddress": "0000:3b:01.0"}}}]}
-ANSWERS: dict[str, tuple[Answer, str, list[str]]] = {
-    "a machine that runs": (
-        explain.instance(facts(), instance(phase="Running", nodeName="a", deviceStatus=GIVEN)), "Running",
-        ["vmi/blue runs on a: nothing is wrong", "  nic0: a0 at 0000:3b:01.0 (claim c)"]),
-    "a machine without a pod": (
-        explain.instance(facts(), instance(conditions=[{"type": "Synchronized", "status": "False", "message": "no room"}])),
-        "Waiting pod", ["vmi/blue has no pod yet: no room"]),
-    "a machine that failed": (
-        explain.instance(facts(), instance(phase="Failed", conditions=[{"type": "Ready", "message": "gone"}])), "Failed",
-        ["vmi/blue has failed: gone"]),
-    "a machine that waits for a device": (
-        explain.instance(facts(launcher(), claims=[claim("c")], pages=[page("a", ("a0", "train"))]),
-                         instance(phase="Scheduling")), "Waiting devices",
-        ["vmi/blue waits: 0/1 hosts are available: the devices that it asks for are there, but not to be had now",
-         f"  a: request nic wants 1: 1 match, 0 free (a0: held by vmi/train since {SINCE})",
-         "  -> a could take it once vmi/train ends"]),
-    "a machine whose node says why": (
-        explain.instance(facts(launcher(spec={"nodeName": "a"}, status={"phase": "Pending", "message": "a0 is held by x"}),
-                               claims=[claim("c")], pages=[page("a", ("a0", "c"))]), instance(phase="Scheduling")),
-        "Waiting node",
-        ["vmi/blue is Scheduling: pod/pod is on a and Pending: a0 is held by x",
-         f"  a0 on a for request nic: booked since {SINCE}, by vmi/c", "  devices not known yet: nic0"]),
-    "a machine whose node prepares its device": (
-        explain.instance(facts(launcher(spec={"nodeName": "a"}, status={"phase": "Pending"}), claims=[claim("c")],
-                               pages=[page("a", ("a0", "c"))]), instance(phase="Scheduled", deviceStatus=GIVEN)),
-        "Waiting node",
-        ["vmi/blue is Scheduled: pod/pod is on a and Pending: the node agent there prepares a0",
-         f"  a0 on a for request nic: booked since {SINCE}, by vmi/c"]),
-    "a pod on a node that went": (
-        explain.pod(facts(), pod(nodeName="z")), "Waiting node", ["pod/pod is on z and Pending: there is no such node"]),
-    "a pod with scheduling gates": (
-        explain.pod(facts(), pod(schedulingGates=[{"name": "a.test/quota"}])), "Waiting gates",
-        ["pod/pod waits until its scheduling gates are taken away: a.test/quota",
-         "  -> whoever set them takes them out of spec.schedulingGates"]),
-    "a pod of somebody else's scheduler": (
-        explain.pod(facts(claims=[claim("c")]), pod("c", schedulerName="volcano")), "Waiting scheduler",
-        ["pod/pod waits for scheduler volcano, which is not ours", "  by what is published and held it fits on a",
-         "  -> see whether volcano runs, or take spec.schedulerName out"]),
-    "a pod that fits, and kube-scheduler says no": (
-        explain.pod(facts(claims=[claim("c")]), {**pod("c"), "status": {"conditions": [
-            {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: 1 too sunny."}]}}),
-        "Waiting scheduler",
-        ["pod/pod waits for default-scheduler; by what is published and held it fits on a",
-         "  default-scheduler says: 0/1 nodes are available: 1 too sunny."]),
-    "what a claim of another driver holds counts without a page": (
-        explain.pod(facts(claims=[claim("c"), claim("d", **allocated("a", "a0", users=["web"]))]), pod("c")), "Waiting devices",
-        ["pod/pod waits: 0/1 hosts are available: the devices that it asks for are there, but not to be had now",
-         "  a: request nic wants 1: 1 match, 0 free (a0: held by pod/web in here)"]),
-    "a machine that is going": (
-        explain.instance(facts(), {**instance(), "metadata": {**instance()["metadata"], "deletionTimestamp": SINCE,
-                                                              "finalizers": [machine.FINALIZER]}}), "Deleting end",
-        [f"vmi/blue is being deleted since {SINCE}; it waits for foregroundDeleteVirtualMachine"]),
-    "a pod that fits": (
-        explain.pod(facts(claims=[claim("c")]), launcher()), "Fits scheduler",
-        ["pod/pod fits on a and is about to be given it"]),
-    "a pod whose claim is not there": (
-        explain.pod(facts(claims=[claim("cc")]), pod("c")), "Waiting claim",
-        ["pod/pod waits: claim c (resourceClaims entry entry-c) does not exist",
-         "  -> apply a ResourceClaim c in namespace here; did you mean cc?"]),
-    "a claim that holds": (
-        explain.claim(facts(pages=[page("a", ("a0", "c"), state="prepared")]), claim("c")), "Holding",
-        ["claim/c holds 1 device: nothing is wrong", f"  a0 on a for request nic: prepared since {SINCE}, by vmi/c"]),
-    "a claim of another driver that holds": (
-        explain.claim(facts(), claim("c", **allocated("a", "a0", users=["web"]))), "Holding",
-        ["claim/c holds 1 device for pod/web in here: nothing is wrong", f"  a0 of pool a ({DRIVER}) for request nic"]),
-    "a claim that is going": (
-        explain.claim(facts(), {**claim("c", **allocated("a", "a0", users=["web"])), "metadata": {
-            **claim("c")["metadata"], "deletionTimestamp": SINCE}}), "Deleting end",
-        [f"claim/c is being deleted since {SINCE}; it waits for pod/web to end"]),
-    "a claim that nobody uses": (
-        explain.claim(facts(), claim("c")), "Unused",
-        ["claim/c has no devices: no pod uses it, and devices are given when one does"]),
-    "a claim whose pod waits": (
-        explain.claim(facts(launcher(spec={"nodeSelector": {"zone": "east"}}), claims=[claim("c")]), claim("c")),
-        "Waiting devices",
-        ["claim/c has no devices: pod/pod waits: 0/1 hosts are available: no host takes it",
-         "  a: nodeSelector wants zone=east; it has no such label"]),
-}
-
-
-@pytest.mark.parametrize("name", ANSWERS)
-def test_explain(name: str) -> None:
-    answer, state, wanted = ANSWERS[name]
-    assert answer.text() == wanted
-    assert f"{answer.state} {answer.waits_for}".strip() == state
-
-
-def test_an_answer_for_programs() -> None:
-    answer = explain.pod(facts(claims=[claim("c")], pages=[page("a", ("a0", "train"))]), pod("c"))
-    short, long = answer.to_object(), answer.to_object(long=True)
-    assert (short["state"], short["waitsFor"]) == ("Waiting", "devices")
-    assert short["reasons"] == [{"reason": "request nic wants 1: 1 match, 0 free", "hosts": ["a"]}]
-    assert "hosts" not in short
-    assert long["hosts"][0]["devices"] == [{"device": "a0", "request": "nic", "code": "held", "why": HELD}]
-
-
-def test_who_may_not_read_the_hosts_is_told_what_the_scheduler_said() -> None:
-    known = replace(facts(claims=[claim("c")]), unread=("nodes",))
-    told = {**pod("c"), "status": {"conditions": [{"type": "PodScheduled", "status": "False", "message": "no room"}]}}
-    assert explain.pod(known, told).text() == [
-        "pod/pod waits: no room", "  you may not read nodes, without which nobody can tell more; ask somebody who may"]
-
-
-RELIEF = {
-    "one of two": (1, {"a0": "red", "a1": "blue"}, {}, ["a could take it once vmi/red in here or vmi/blue in here ends"]),
-    "two together": (2, {"a0": "red", "a1": "blue"}, {}, ["a could take it once vmi/red in here and vmi/blue in here end"]),
-    "a mark": (2, {"a0": "red"}, {"a1": "reserved"}, []),
-    "a mark alone": (1, {"a0": "red"}, {"a1": "quarantined"}, [
-        "a could take it after: outfit device restore a/a1", "a could take it once vmi/red in here ends"]),
-}
-
-
-@pytest.mark.parametrize("name", RELIEF)
-def test_what_would_help_is_tried_out(name: str) -> None:
-    count, held, marks, wanted = RELIEF[name]
-    taken = page("a", *held.items())
-    for device, which in marks.items():
-        taken = Page(taken.with_marks(which, [Mark(DeviceId(DRIVER, "a", device), "", "admin", SINCE)]))  # type: ignore[arg-type]
-    known = replace(facts(claims=[claim("c", ask("nic", count=count))], pages=[taken]),
-                    slices=[part("a", dev("a0", **VF), dev("a1", **VF))])
-    assert list(explain.pod(known, pod("c")).todo) == wanted
-
-
-def test_what_can_never_be_is_told() -> None:
-    near = {**claim("c"), "spec": {"devices": {"requests": [ask("nic", count=2)],
-                                               "constraints": [{"matchAttribute": f"{DRIVER}/numa"}]}}}
-    known = replace(facts(claims=[near]), slices=[part("a", *(dev(f"a{n}", kind="VF", numa=n) for n in range(2)))])
-    assert explain.pod(known, pod("c")).todo == ("a could not take it even if nobody held anything there: ask for less",)
-
-
-def test_a_cordoned_host_that_would_do_is_told() -> None:
-    known = replace(facts(claims=[claim("c")]), nodes=[node("a", cordoned=True)])
-    assert explain.pod(known, pod("c")).todo == ("a could take it after: kubectl uncordon a",)
-    full = replace(known, pages=[page("a", ("a0", "train")).object])
-    assert explain.pod(full, pod("c")).todo == ()

@@ -1,0 +1,97 @@
+"""Hosts, pools, pages, claims and pods in few words, for tests of where a pod goes and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from outfitter.api.device import DeviceId
+from outfitter.api.kinds import Object
+from outfitter.api.page import Booking, Holder, Page, State
+from outfitter.scheduling.fit import Used
+from outfitter.scheduling.index import Index
+from outfitter.scheduling.place import Placement, Waiting, place
+
+DRIVER = "pci.example.com"
+SINCE = "2026-01-01T12:04:00Z"
+HELD = f"held by vmi/train (claim train) in here since {SINCE}"
+NONE = "0/1 hosts are available: a: "
+
+
+def dev(name: str, **attributes: Any) -> Object:
+    kinds = {bool: "bool", int: "int", str: "string"}
+    return {"name": name, "attributes": {key: {kinds[type(value)]: value} for key, value in attributes.items()}}
+
+
+def part(node: str, *devices: Object, generation: int = 1, count: int = 1, name: str = "") -> Object:
+    return {"metadata": {"name": name or f"{node}-{generation}"}, "spec": {
+        "driver": DRIVER, "nodeName": node, "devices": list(devices),
+        "pool": {"name": node, "generation": generation, "resourceSliceCount": count}}}
+
+
+def node(name: str, ready: bool | None = True, cordoned: bool = False, **labels: str) -> Object:
+    status: Object = {} if ready is None else {"conditions": [
+        {"type": "Ready", "status": str(ready), "message": "" if ready else "the kubelet stopped posting"}]}
+    status["allocatable"] = {"pods": "110", "cpu": "16", "memory": "64Gi"}
+    return {"metadata": {"name": name, "labels": labels}, "spec": {"unschedulable": cordoned}, "status": status}
+
+
+def page(host: str, *held: tuple[str, str], state: State = "booked") -> Page:
+    bookings = [Booking(DeviceId(DRIVER, host, device), Holder("ResourceClaim", "here", claim, f"uid-{claim}", f"vmi/{claim}"),
+                        "nic", state, SINCE).to_object() for device, claim in held]
+    return Page({"metadata": {"name": host}, "spec": {"host": host, "bookings": bookings}})
+
+
+def claim(name: str, *requests: Object, **status: Any) -> Object:
+    return {"metadata": {"name": name, "namespace": "here", "uid": f"uid-{name}"}, "status": status,
+            "spec": {"devices": {"requests": list(requests) or [ask("nic")]}}}
+
+
+def ask(name: str, expression: str = "", **exactly: Any) -> Object:
+    selectors = [{"cel": {"expression": expression}}] if expression else []
+    return {"name": name, "exactly": {"deviceClassName": "vf", "selectors": selectors, **exactly}}
+
+
+def allocated(host: str, *devices: str, users: Sequence[str] = ()) -> Object:
+    return {"allocation": {"devices": {"results": [
+        {"request": "nic", "driver": DRIVER, "pool": host, "device": device} for device in devices]}},
+        "reservedFor": [{"resource": "pods", "name": user, "uid": f"uid-{user}"} for user in users]}
+
+
+def pod(*claims: str, **spec: Any) -> Object:
+    return {"metadata": {"name": "pod", "namespace": "here", "uid": "uid-pod"}, "spec": {
+        "resourceClaims": [{"name": f"entry-{name}", "resourceClaimName": name} for name in claims], **spec}}
+
+
+CLASSES: dict[str, Object] = {"vf": {"metadata": {"name": "vf"}, "spec": {"selectors": [{"cel": {
+    "expression": f'device.attributes["{DRIVER}"].kind == "VF"'}}]}},
+    "any": {"metadata": {"name": "any"}, "spec": {}}}
+
+
+VF, PF = {"kind": "VF"}, {"kind": "PF"}
+
+
+def taking(device: Object, amount: int) -> Object:
+    return {**device, "consumesCounters": [{"counterSet": "card", "counters": {"functions": {"value": str(amount)}}}]}
+
+
+CARD = [taking(dev("pf", **PF), 2), taking(dev("vf0", **VF), 1), taking(dev("vf1", **VF), 1)]
+SHORT = f"the devices share functions of card ({DRIVER}/n), of which too little is left"
+NO_VF, NO_PF = 'class vf wants kind == "VF"; it says kind PF', 'request card wants kind == "PF"; it says kind VF'
+WHOLE = ask("card", deviceClassName="any", expression=f'device.attributes["{DRIVER}"].kind == "PF"')
+
+
+def counted(node: str, amount: int, *devices: Object, limit: str = "", name: str = "card") -> list[Object]:
+    """Slices of a host whose devices share a counter."""
+    sets = part(node, count=2, name=f"{node}-counters")
+    sets["spec"]["sharedCounters"] = [{"name": name, "counters": {"functions": {"value": limit or str(amount)}}}]
+    return [part(node, *devices, count=2), sets]
+
+
+A, B = part("a", dev("a0", **VF)), part("b", dev("b0", **VF), dev("b1", **VF))
+NODES = [node("a"), node("b")]
+
+
+def placed(wanted: Object, claims: Sequence[Object], index: Index, *, everybody: bool = False) -> Placement | Waiting:
+    by_name = {entry["metadata"]["name"]: entry for entry in claims}
+    return place(wanted, lambda namespace, name: by_name.get(name), CLASSES.get, index, Used(), everybody=everybody)
