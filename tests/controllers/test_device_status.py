@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from outfitter.api import admit, conditions, kinds, machine
 from outfitter.api.kinds import Object
 from outfitter.app import Product
+from outfitter.controllers import cards
 from outfitter.controllers.devicestatus import DeviceStatus
 from outfitter.controllers.instances import Instances
 from outfitter.controllers.loop import Context, settle
@@ -253,3 +257,74 @@ async def test_all_functions_of_a_card_and_the_node_of_a_machine_that_shows_node
             [entry] = (await here.machine())["status"]["deviceStatus"]["hostDeviceStatuses"]
             attributes = entry["deviceResourceClaimStatus"]["attributes"]
             assert attributes == {"pciAddress": "0000:65:00.0", "members": members, **more}
+
+
+async def plug(here: Desk, name: str, **functions: str) -> None:
+    """What a network plugin says of the pod's networks."""
+    told = [{"network": network, "deviceInfo": {"type": "pci", "pci": {"pci-address": address}}}
+            for network, address in functions.items()]
+    await here.store.patch(kinds.POD, name, {"metadata": {"annotations": {
+        "kubevirt.io/network-info": json.dumps({"interfaces": told})}}}, "default")
+
+
+async def test_network_cards_whose_function_came_from_a_claim() -> None:
+    """Of three cards one has a function of the claim that the scheduler made, one that of a claim of the machine's own, and one
+    something that nobody published."""
+    async with desk() as here:
+        await here.claim()
+        await here.publish(1, {"gpu-0": address("0000:65:00.0"), "vf-0": address("0000:3b:01.0"),
+                               "vf-1": address("0000:3b:01.1")})
+        made = await here.create()
+        await here.settle()
+        name = pod_name(made)
+        await here.store.create(kinds.RESOURCE_CLAIM, {"metadata": {"name": "counted", "namespace": "default"}, "spec": {
+            "devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "any", "count": 2}}]}}})
+        await here.store.patch(kinds.RESOURCE_CLAIM, "counted", {"status": {"allocation": {"devices": {"results": [
+            {"request": "r", "driver": DRIVER, "pool": "far", "device": each} for each in ("vf-0", "vf-1")]}}}}, "default",
+            subresource="status")
+        await here.store.patch(kinds.POD, name, {"status": {"extendedResourceClaimStatus": {
+            "resourceClaimName": "counted", "requestMappings": [
+                {"containerName": "compute", "resourceName": "x.example/vf", "requestName": "r"}]}}}, "default",
+            subresource="status")
+        await here.allocate("gpu-0")
+        await here.bind()
+        blue = await here.machine()
+        assert addresses(blue) == ["0000:65:00.0"]
+        assert "interfaceStatuses" not in blue["status"]["deviceStatus"], "nobody has said yet which card has which"
+        revision = here.store.shelf(kinds.INSTANCE).revision
+        await plug(here, name, fast="0000:3b:01.1", own="0000:65:00.0", other="0000:99:00.0")
+        blue = await here.machine()
+        told = blue["status"]["deviceStatus"]["interfaceStatuses"]
+        assert [(entry["name"], entry["deviceResourceClaimStatus"]) for entry in told] == [
+            ("fast", {"name": "vf-1", "resourceClaimName": "counted", "driver": DRIVER, "pool": "far",
+                      "attributes": {"pciAddress": "0000:3b:01.1"}}),
+            ("own", {"name": "gpu-0", "resourceClaimName": "mine", "driver": DRIVER, "pool": "far",
+                     "attributes": {"pciAddress": "0000:65:00.0"}})]
+        assert [machine.address_of(entry) for entry in machine.statuses(blue, "hostDevices")] == [("pci", "0000:65:00.0")]
+        writes = [step for step in here.store.shelf(kinds.INSTANCE).log if step.next and step.next.revision > revision]
+        assert len(writes) == 1
+        await here.store.patch(kinds.INSTANCE, "blue", {"status": {"phase": "Running"}}, "default", subresource="status")
+        await plug(here, name, fast="0000:3b:01.0")
+        after = await here.machine()
+        assert after["status"]["deviceStatus"] == blue["status"]["deviceStatus"], "what a running machine has stays"
+
+
+async def test_network_cards_of_a_pod_that_went_are_forgotten() -> None:
+    async with desk() as here:
+        await here.claim()
+        await here.publish(1, {"gpu-0": address("0000:65:00.0")})
+        made = await here.create()
+        await here.settle()
+        await here.allocate("gpu-0")
+        await here.bind()
+        await plug(here, pod_name(made), fast="0000:65:00.0")
+        assert "interfaceStatuses" in (await here.machine())["status"]["deviceStatus"]
+        await here.store.delete(kinds.POD, pod_name(made), "default", grace=0)
+        await here.settle()
+        assert "interfaceStatuses" not in (await here.machine())["status"]["deviceStatus"]
+
+
+@pytest.mark.parametrize("text", [
+    "", "[1]", "{", '{"interfaces": [1]}', '{"interfaces": [{"deviceInfo": {"pci": {"pci-address": "a"}}}]}'])
+async def test_what_a_pod_says_of_its_networks_may_be_anything(text: str) -> None:
+    assert cards.plugged({"metadata": {"annotations": {cards.INFO: text}}}) == {}

@@ -1,6 +1,6 @@
 """Parts of a product that can be killed at any point. A point is a write to the store, to a host's attributes or to a file, and
-every start, stop and pause of a machine: the process dies just before or just after it, and what would come later never happens.
-The promises are looked at after every write. `lives.py` makes a world of these parts."""
+every start, stop and pause of a machine: the process dies just before or just after it, and what would come later never
+happens. The promises are looked at after every write. `lives.py` makes a world of these parts."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from outfitter.api import conditions, kinds, machine, settings
 from outfitter.api.conditions import Condition
 from outfitter.api.device import ADDRESS_NAMES, MDEV_NAMES, members, numa_node, text_attribute
 from outfitter.api.kinds import Object
-from outfitter.controllers import needs
+from outfitter.controllers import cards, needs
 from outfitter.controllers.instances import LauncherPods, instance_of
 from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.controllers.published import Published
@@ -75,13 +75,16 @@ class DeviceStatus:
         instance = self._instances.get(key)
         if instance is None or instance["metadata"].get("deletionTimestamp"):
             return None
-        asked = machine.device_refs(instance) or machine.flavored(instance).get("claimName")
         status = instance.get("status") or {}
         phase = status.get("phase")
-        if not asked or phase in machine.FINAL or (phase == "Running" and not machine.missing_devices(instance)):
-            return None  # what is assigned stays assigned
-        pod = self._launchers.current(instance)
-        if pod is None or not machine.unsettled_devices(instance, pod, self._claim):
+        pod = self._launchers.current(instance) if phase not in machine.FINAL else None
+        if pod is None:
+            return None
+        told, have = self._cards(instance, pod), (status.get("deviceStatus") or {}).get(cards.LIST) or []
+        runs = phase == "Running" and not machine.missing_devices(instance)  # what is assigned stays assigned
+        if runs or not machine.unsettled_devices(instance, pod, self._claim):
+            if told != have and not (runs and have):
+                await self._patch(instance, {"deviceStatus": {cards.LIST: told or None}})
             return None
         record = machine.flavored(instance)
         own = self._claim(namespace, record["claimName"]) if record.get("claimName") else None
@@ -101,17 +104,28 @@ class DeviceStatus:
                 return (PATIENCE - age).total_seconds() if found.missing else None
         change: Object = {"conditions": self._conditions(instance, found)}
         if not (found.missing and found.unnamed):
-            change["deviceStatus"] = found.status
+            change["deviceStatus"] = {**(found.status or {}), **({cards.LIST: told} if told else {})} or None
         if cells:
             change["flavor"] = record
         if any(status.get(field) != value for field, value in change.items()):
             if change.get("deviceStatus") is not None:  # a list that a patch does not speak of would stay
-                change["deviceStatus"] = {**dict.fromkeys(machine.STATUS_LISTS.values()), **change["deviceStatus"]}
-            body = {"metadata": {"resourceVersion": instance["metadata"]["resourceVersion"]}, "status": change}
-            await self._store.patch(kinds.INSTANCE, instance["metadata"]["name"], body, namespace, subresource="status")
+                lists = (*machine.STATUS_LISTS.values(), cards.LIST)
+                change["deviceStatus"] = {**dict.fromkeys(lists), **change["deviceStatus"]}
+            await self._patch(instance, change)
             if found.missing and not waits:
                 await self._context.events.warning(instance, "WaitingForDevices", "; ".join(found.missing))
         return None
+
+    def _cards(self, instance: Object, pod: Object) -> list[Object]:
+        nodes = machine.shows_nodes(instance)
+        host = pod["spec"].get("nodeName")
+        return cards.entries(pod, self._claim, lambda name, claim, result: _entry(
+            name, claim, result, self._published.find(result, host), nodes=nodes), self._published.find)
+
+    async def _patch(self, instance: Object, change: Object) -> None:
+        meta = instance["metadata"]
+        body = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "status": change}
+        await self._store.patch(kinds.INSTANCE, meta["name"], body, meta["namespace"], subresource="status")
 
     def _conditions(self, instance: Object, found: Found) -> list[Object]:
         have = (instance.get("status") or {}).get("conditions")
@@ -185,18 +199,23 @@ def _entries(
     out: list[Object] = []
     missing = []
     for result in results:
-        found = find(result, pod["spec"].get("nodeName"))
-        device = {} if isinstance(found, str) else found
-        attributes = _attributes(device, result["driver"], nodes=nodes)
-        if isinstance(found, str):
-            missing.append(found)
-        elif not attributes:
-            missing.append(f"device {result['device']} of {result['driver']} has neither a PCI address nor a mediated "
-                           "device's UUID")
-        out.append({"name": ref.name, "deviceResourceClaimStatus": {
-            "name": result["device"], "resourceClaimName": claim_name, "driver": result["driver"], "pool": result["pool"],
-            **_product(device, result["driver"]), "attributes": attributes}})
+        entry, why = _entry(ref.name, claim_name, result, find(result, pod["spec"].get("nodeName")), nodes=nodes)
+        out.append(entry)
+        missing += [why] if why else []
     return out, "; ".join(missing)
+
+
+def _entry(
+    name: str, claim_name: str, result: Mapping[str, Any], found: Mapping[str, Any] | str, *, nodes: bool
+) -> tuple[Object, str]:
+    """What the status says of one result of a claim, and what it cannot say yet. `found`: the device, or why not."""
+    device = {} if isinstance(found, str) else found
+    attributes = _attributes(device, result["driver"], nodes=nodes)
+    why = found if isinstance(found, str) else "" if attributes else (
+        f"device {result['device']} of {result['driver']} has neither a PCI address nor a mediated device's UUID")
+    return {"name": name, "deviceResourceClaimStatus": {
+        "name": result["device"], "resourceClaimName": claim_name, "driver": result["driver"], "pool": result["pool"],
+        **_product(device, result["driver"]), "attributes": attributes}}, why
 
 
 def _attributes(device: Mapping[str, Any], driver: str, *, nodes: bool) -> Object:

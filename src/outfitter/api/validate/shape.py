@@ -92,7 +92,8 @@ SHAPES: Mapping[str, Shape] = {
         "status": {"phase": str, "nodeName": str, "conditions": CONDITIONS, "flavor": FLAVORED,
                    "stateChangeRequests": [{"action!": str, "requestedAt": str}],
                    "phaseTransitionTimestamps": [{"phase!": str, "phaseTransitionTimestamp!": str}],
-                   "deviceStatus": {"gpuStatuses": DEVICE_STATUSES, "hostDeviceStatuses": DEVICE_STATUSES}},
+                   "deviceStatus": {"gpuStatuses": DEVICE_STATUSES, "hostDeviceStatuses": DEVICE_STATUSES,
+                                    "interfaceStatuses": DEVICE_STATUSES}},
     },
     "VirtualMachine": {
         "spec": {"running": bool, "runStrategy": str, "template": {"metadata": dict, "spec": INSTANCE_SPEC},

@@ -163,7 +163,8 @@ def instance_ip(obj: Object, now: datetime) -> Cell:
 
 
 def instance_devices(obj: Object, now: datetime) -> Cell:
-    return size("status.deviceStatus.gpuStatuses", "status.deviceStatus.hostDeviceStatuses")(obj, now)
+    lists = (*machine.STATUS_LISTS.values(), "interfaceStatuses")
+    return size(*(f"status.deviceStatus.{name}" for name in lists))(obj, now)
 
 
 def instance_waiting(obj: Object, now: datetime) -> Cell:
