@@ -88,6 +88,18 @@ async def test_a_card_by_resource_name_is_whole() -> None:
         assert await has(scene, "blue") == ("0000:65:00.0", "0000:65:00.1")
 
 
+async def test_one_of_the_host_and_one_that_all_hosts_reach_by_one_resource_name() -> None:
+    async with running(VFS.replace("count: 2", "count: 1"), VF=NIC) as scene:
+        await scene.create(kinds.RESOURCE_SLICE, "fabric", {
+            "driver": "fabric.example", "allNodes": True, "pool": {"name": "rack", "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "far", "attributes": {"resource.kubernetes.io/pciBusID": {"string": "0000:e0:00.0"}}}]})
+        either = f'device.driver == "fabric.example" || device.attributes["{DRIVER}"].kind == "VF"'
+        await scene.store.patch(kinds.DEVICE_CLASS, "vf", {"spec": {"selectors": [{"cel": {"expression": either}}]}})
+        await machine(scene, "blue", NIC, NIC)
+        assert sorted(await has(scene, "blue")) == ["0000:3b:01.0", "0000:e0:00.0"]
+        assert list(await has(scene, "blue")) == addresses(await scene.running("blue"))
+
+
 async def test_mediated_devices_by_resource_name() -> None:
     async with running(SPLIT, MDEV=PART) as scene:
         await machine(scene, "blue", PART)

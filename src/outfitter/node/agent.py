@@ -228,12 +228,16 @@ class Agent:
             self._networks.forget(pod)
 
     async def _published(self, host: Host, pod: Object) -> dict[str, str]:
-        """What the pod got by the names of resources, as the drivers of this host publish it."""
+        """What the pod got by the names of resources, as it is published: by this host, or in a pool that several reach."""
         made = dict(machine.claim_names(pod)).get(machine.EXTENDED)
         if made is None or (claim := self._claim(pod["metadata"]["namespace"], made)) is None:
             return {}
-        slices = await self._store.list(kinds.RESOURCE_SLICE, fields=f"spec.nodeName={host.name}")
-        return environment.of_resources(pod, claim, slices.items)
+        slices = (await self._store.list(kinds.RESOURCE_SLICE, fields=f"spec.nodeName={host.name}")).items
+        pools = {(part["spec"]["driver"], part["spec"]["pool"]["name"]) for part in slices}
+        given = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
+        if any((one["driver"], one["pool"]) not in pools for one in given.get("results") or ()):
+            slices = (await self._store.list(kinds.RESOURCE_SLICE)).items
+        return environment.of_resources(pod, claim, slices)
 
     # -- ending
 
