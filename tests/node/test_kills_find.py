@@ -161,7 +161,8 @@ def said_before_it_runs(patch: Patch) -> None:
     async def late(self: MortalMachines, domain: Domain) -> None:
         books = self._home.books
         [instance] = [obj for obj in books.all(kinds.INSTANCE) if obj["metadata"]["uid"] == domain.uid]
-        await Reporter(self._home, clock=self._home.clock, events=_Silent()).started(instance, "node-a")  # type: ignore[arg-type]
+        reporter = Reporter(self._home, clock=self._home.clock, events=_Silent())  # type: ignore[arg-type]
+        await reporter.started(instance, "node-a", paused=None)
         await start(self, domain)
 
     patch.setattr(MortalMachines, "start", late)
