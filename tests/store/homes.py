@@ -9,12 +9,15 @@ from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from outfitter import errors
 from outfitter.api import kinds
-from outfitter.api.kinds import Object
-from outfitter.store.base import Event, Store
+from outfitter.api.kinds import Kind, Object
+from outfitter.store.base import Event, Listing, Store
 from outfitter.store.clock import ManualClock
 
 T = TypeVar("T")
+FINALIZER = "outfitter.dev/test"
+DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments")
 PATIENCE = 20.0  # seconds until a test that hears nothing fails instead of hanging
 
 
@@ -81,3 +84,19 @@ async def settle(rounds: int = 30) -> None:
     """Let every task that can go on do so."""
     for _ in range(rounds):
         await asyncio.sleep(0)
+
+
+def revision(obj: Object) -> str:
+    return str(obj["metadata"]["resourceVersion"])
+
+
+def names(listing: Listing) -> list[str]:
+    return [item["metadata"]["name"] for item in listing.items]
+
+
+async def absent(store: Store, kind: Kind, name: str, namespace: str = "") -> bool:
+    try:
+        await store.get(kind, name, namespace)
+    except errors.NotFound:
+        return True
+    return False
