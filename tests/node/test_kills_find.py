@@ -16,13 +16,14 @@ from outfitter.controllers.machines import Machines
 from outfitter.errors import Refused
 from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book
-from outfitter.node import handover, vfio
+from outfitter.node import vfio
 from outfitter.node.agent import Agent
 from outfitter.node.checkpoint import Checkpoint, Taken
 from outfitter.node.files import FolderFiles
 from outfitter.node.handover import Handover
 from outfitter.node.hold import Holdings
 from outfitter.node.host import Host
+from outfitter.node.release import release
 from outfitter.node.report import Reporter
 from outfitter.node.station import Station
 from tests.node import test_every_point, test_kills
@@ -53,7 +54,7 @@ def blind_start(patch: Patch) -> None:
 
 def released_first(patch: Patch) -> None:
     """And nobody looks whether a machine still has it."""
-    end, give_back = Agent._end, handover.release
+    end = Agent._end
 
     async def backwards(self: Agent, host: Host, pod: Object) -> float | None:
         for _, claim in machine.claim_names(pod):
@@ -61,10 +62,10 @@ def released_first(patch: Patch) -> None:
         return await end(self, host, pod)
 
     def whatever(station: Station, uid: str, *, running: Collection[str] = ()) -> dict[str, str]:
-        return give_back(station, uid)
+        return release(station, uid)
 
     patch.setattr(Agent, "_end", backwards)
-    patch.setattr(handover, "release", whatever)
+    patch.setattr("outfitter.node.handover.release", whatever)
 
 
 def unmarked_touch(patch: Patch) -> None:
@@ -109,16 +110,16 @@ def looks_again(patch: Patch) -> None:
 
 
 def page_first(patch: Patch) -> None:
-    async def release(self: Handover, host: Host, uid: str) -> None:
+    async def backwards(self: Handover, host: Host, uid: str) -> None:
         await book.mark(self._store, host.name, uid, "released")
         await self._take_back(host, uid)
         await self._forget(host, uid)
 
-    patch.setattr(Handover, "release", release)
+    patch.setattr(Handover, "release", backwards)
 
 
 def forgets_first(patch: Patch) -> None:
-    async def release(self: Handover, host: Host, uid: str) -> None:
+    async def backwards(self: Handover, host: Host, uid: str) -> None:
         taken = host.station.checkpoint.of(uid) if host.station is not None else ()
         await self._forget(host, uid)
         assert host.station is not None
@@ -130,7 +131,7 @@ def forgets_first(patch: Patch) -> None:
         host.station.cdi.remove(f"{host.driver}-claim_{uid}.json")
         await book.mark(self._store, host.name, uid, "released")
 
-    patch.setattr(Handover, "release", release)
+    patch.setattr(Handover, "release", backwards)
 
 
 def in_place(patch: Patch) -> None:
