@@ -20,7 +20,9 @@ def rendered(name: str = "blue", **spec: Any) -> Object:
 
 
 def test_a_launcher_pod() -> None:
-    pod = rendered(nodeSelector={"zone": "east"}, schedulerName="other", tolerations=[{"key": "a"}])
+    pod = rendered(nodeSelector={"zone": "east"}, schedulerName="other", tolerations=[{"key": "a"}],
+                   terminationGracePeriodSeconds=7)
+    assert (pod["spec"]["terminationGracePeriodSeconds"], rendered()["spec"]["terminationGracePeriodSeconds"]) == (7, 30)
     assert pod["metadata"]["labels"] == {"team": "net", "kubevirt.io": "virt-launcher", "kubevirt.io/created-by": "0af3",
                                          "vm.kubevirt.io/name": "blue"}
     assert pod["spec"]["nodeSelector"] == {"zone": "east"}
@@ -56,6 +58,16 @@ def test_memory_is_the_guests_and_what_the_machine_costs_besides() -> None:
     assert mebibytes(asks(memory={"guest": "1Gi"}, devices={"autoattachGraphicsDevice": False})) == plain - 32
     limited = asks(memory={"guest": "1Gi"}, resources={"limits": {"memory": "2Gi"}})["limits"]["memory"]
     assert limited == f"{plain + 1024}Mi", "a limit has room for what the machine costs besides"
+
+
+def test_devices_of_a_flavor_cost_memory_like_those_of_the_spec() -> None:
+    def pod(devices: list[Object]) -> Object:
+        record = {"name": "f", "vcpus": 1, "memory": "1Gi", "claimName": "c", "devices": devices}
+        return render.launcher_pod({"metadata": {"name": "blue", "namespace": "here", "uid": "0af3"},
+                                    "spec": {"domain": {}, "flavor": {"name": "f"}}, "status": {"flavor": record}})
+
+    plain, more = (pod(devices)["spec"]["containers"][0]["resources"] for devices in ([], [{"name": "gpu", "count": 2}]))
+    assert mebibytes(more) == mebibytes(plain) + 1024
 
 
 def test_cpus_are_shared_unless_they_are_the_guests_own() -> None:
