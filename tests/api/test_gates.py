@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from outfitter.api import gates, settings
+from outfitter.api import devicegates, gates, settings
 from outfitter.api.kinds import Object
 
 G, H, N, P = gates.GPUS, gates.HOST_DEVICES, gates.NETWORKS, gates.PASSTHROUGH
@@ -79,3 +79,9 @@ def test_the_gates_that_a_machine_passes() -> None:
                                    "hostDevices": [{"name": "h", "claimName": "c", "deviceRequestName": "r"}]}}}
     assert gates.used(spec) == [G, H, P]
     assert gates.used({"domain": {}}) == []
+
+
+def test_gates_of_devices_that_somebody_has_to_open() -> None:
+    """The others are open, as whoever asks for what they let through expects it."""
+    assert {name for name, (_, on) in devicegates.DEVICE_GATES.items() if not on} == {
+        "DRAFractionalCapacityRange", "DRADeviceCompatibilityGroups", "DRADerivedAttributes", "DRAOptionalNodeOperations"}
