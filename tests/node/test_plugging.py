@@ -9,14 +9,17 @@ from typing import Any
 import pytest
 
 from outfitter import app
-from outfitter.api import wires
+from outfitter.api import kinds, wires
 from outfitter.api.kinds import Object
 from outfitter.api.wires import Wire
 from outfitter.errors import Refused
 from outfitter.inventory import simulate
 from outfitter.inventory.tree import MemoryTree
-from outfitter.node import networks
+from outfitter.node import networks, register
 from outfitter.node.networks import Around
+from outfitter.store.clock import ManualClock
+from outfitter.store.memory import Memory
+from outfitter.store.names import Names
 
 HOST = """
 hosts:
@@ -229,3 +232,21 @@ def test_a_document_that_is_none(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         wires.read(text)
     assert wires.of_pod({"metadata": {"annotations": {wires.INFO: text}}}) == {}
+
+
+async def test_a_host_offers_the_bridges_that_it_has() -> None:
+    [host] = app.simulated_hosts(simulate.parse(HOST, "hosts").hosts)
+    store = Memory(clock=ManualClock(), names=Names())
+    mark = "bridge.network.kubevirt.io/"
+
+    async def offered(*bridges: str) -> list[str]:
+        node = await register.node(store, host, bridges, "2026-01-01T00:00:00Z")
+        assert node == await store.get(kinds.NODE, "rack")
+        return sorted(name.removeprefix(mark) for name in node["status"]["allocatable"] if name.startswith(mark))
+
+    assert networks.bridges(host.tree()) == ["br0", "br1"]
+    assert await offered("br0", "br1", "br@odd") == ["br0", "br1"], "resources cannot be called everything"
+    assert await offered("br1", "br2") == ["br1", "br2"], "one that is gone is not offered any more"
+    before = (await store.get(kinds.NODE, "rack"))["metadata"]["resourceVersion"]
+    assert await offered("br1", "br2") == ["br1", "br2"]
+    assert (await store.get(kinds.NODE, "rack"))["metadata"]["resourceVersion"] == before, "nothing new is not written"
