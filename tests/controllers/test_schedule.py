@@ -202,7 +202,7 @@ async def test_what_the_node_offers_itself_comes_first(scene: Scene) -> None:
 async def test_without_a_device_the_reason_is_told(scene: Scene) -> None:
     await mapped(scene, "x0")
     await pod(scene, "one", resources={"limits": {GPU: "2"}})
-    assert "container-0-request-0 wants 2" in why(await settled(scene, "one"))
+    assert f"resource {GPU} wants 2: 1 match" in why(await settled(scene, "one"))
     assert not await scene.all(kinds.RESOURCE_CLAIM)
 
 

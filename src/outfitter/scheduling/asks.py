@@ -4,6 +4,7 @@ What cannot be understood is refused here, before anything is searched."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from outfitter.scheduling.features import Features
 from outfitter.scheduling.pools import Asked
 
 MOST = 32  # devices in one allocation
+_MADE = re.compile(r"container-\d+-request-\d+")  # how requests for extended resources are called (`extended.py`)
 Object = Mapping[str, Any]
 Classes = Callable[[str], Object | None]  # name -> DeviceClass
 
@@ -39,6 +41,12 @@ class Ask:
     derived: Mapping[str, cel.Selector]  # attributes that the request computes itself
     constraints: tuple[int, ...] = ()  # which of the claim's are for it
     only: frozenset[DeviceId] | None = None  # the very devices, chosen beforehand
+
+    @property
+    def spoken(self) -> str:
+        """As people know it: they asked for a resource, where the scheduler made the request of it."""
+        resource = (self.class_.get("spec") or {}).get("extendedResourceName")
+        return f"resource {resource}" if resource and _MADE.fullmatch(self.name) else f"request {self.name}"
 
 
 @dataclass(slots=True)

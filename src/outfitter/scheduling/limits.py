@@ -54,12 +54,12 @@ def _short(having: Sequence[tuple[Want, int]], count: int) -> str:
 
 def nothing_like(asks: Sequence[Ask], count: int) -> str:
     """No device is what a request asks for, whichever alternative is taken."""
-    names = " nor ".join(f"request {ask.name} ({ask.class_['metadata']['name']})" for ask in asks)
+    names = " nor ".join(f"{ask.spoken} ({ask.class_['metadata']['name']})" for ask in asks)
     return f"none of its {count} devices is what {names} asks for"
 
 
 def too_few(ask: Ask, match: int, free: int) -> str:
-    return f"request {ask.name} wants {'all' if ask.everything else ask.count}: {match} match, {free} free"
+    return f"{ask.spoken} wants {'all' if ask.everything else ask.count}: {match} match, {free} free"
 
 
 def _crowded(search: Search, options: Options) -> str | None:

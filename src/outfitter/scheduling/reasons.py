@@ -51,7 +51,7 @@ def _drained(search: Search) -> str | None:
     for step in search.steps if search.counters is not None else ():
         if not any(want.ask.everything or limits.packs(search, search.start(), want) for want in step.wants):
             want = step.wants[-1]
-            return f"request {want.ask.name} wants {want.need}: too little is left of the counters that its devices share"
+            return f"{want.ask.spoken} wants {want.need}: too little is left of the counters that its devices share"
     return None
 
 
@@ -100,7 +100,7 @@ def _why(search: Search, want: Want, index: int) -> tuple[str, str] | tuple[str,
     if it can by itself."""
     device, bit = search.site.devices[index], 1 << index
     if index in want.wrong:
-        return "unclear", f"request {want.ask.name} cannot be told of it: {want.wrong[index]}"
+        return "unclear", f"{want.ask.spoken} cannot be told of it: {want.wrong[index]}"
     if not want.fit & bit:
         if want.ask.only is not None and device.id not in want.ask.only:
             return None  # others were chosen, and that is all there is to say
@@ -111,14 +111,14 @@ def _why(search: Search, want: Want, index: int) -> tuple[str, str] | tuple[str,
     taint = unbearable(device.taints, want.ask.tolerations) if search.features.device_taints else None
     if taint is not None:
         words = f"{taint.get('key')}={taint.get('value', '')}:{taint.get('effect')}"
-        return "tainted", f"tainted {words}, which request {want.ask.name} does not tolerate"
+        return "tainted", f"tainted {words}, which {want.ask.spoken} does not tolerate"
     if search.site.counted & bit and not search.features.partitionable_devices:
         return "off", "shares counters, which is switched off"
     if search.counters is not None and search.counters.take(*search.counters.nothing, index) is None and not (
             device.shared and search.held.parted(device.id)):
         return "counters", _excluded(search, index)
     if not want.ready & bit and device.shared:
-        return "capacity", f"has too little capacity left for request {want.ask.name}"
+        return "capacity", f"has too little capacity left for {want.ask.spoken}"
     for which, table, _ in want.tables:
         if not table.has & bit:
             return "attribute", f"has no {search.demands[want.claim].constraints[which].attribute}"
@@ -135,4 +135,4 @@ def _unlike(search: Search, want: Want, index: int) -> tuple[str, str] | tuple[s
         return "off", "has binding conditions, which are switched off"
     if search.site.lazy & bit and search.features.optional_node_operations:
         return "off", "leaves out operations that the node cannot leave out"
-    return "capacity", f"has too little capacity for request {want.ask.name}"
+    return "capacity", f"has too little capacity for {want.ask.spoken}"
