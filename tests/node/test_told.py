@@ -7,21 +7,23 @@ import contextlib
 import random
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from xml.etree import ElementTree as ET
 
 import pytest
 
 from outfitter import app
-from outfitter.api import conditions, kinds
+from outfitter.api import conditions, kinds, wires
 from outfitter.api.kinds import Object
 from outfitter.api.machine import statuses
 from outfitter.errors import Refused
 from outfitter.inventory import simulate
+from outfitter.launcher import hostdev
 from outfitter.node import metadata
 from outfitter.node.metadata import Given
 from outfitter.node.tell import combined, tell
 from outfitter.store.clock import ManualClock
 from outfitter.store.names import Names
-from tests.controllers.scene import Scene, addresses, device
+from tests.controllers.scene import Scene, addresses, device, logged
 from tests.node.handing import BOUND, GPU
 
 DRIVER = "pci.outfitter.dev"
@@ -98,6 +100,44 @@ async def test_one_of_the_host_and_one_that_all_hosts_reach_by_one_resource_name
         await machine(scene, "blue", NIC, NIC)
         assert sorted(await has(scene, "blue")) == ["0000:3b:01.0", "0000:e0:00.0"]
         assert list(await has(scene, "blue")) == addresses(await scene.running("blue"))
+
+
+async def test_devices_and_network_cards_share_a_resource_in_one_order() -> None:
+    """Host devices first, then GPUs, then networks: in the claim, the status, the environment and the domain. All of it costs
+    two patches at most."""
+    async with running(VFS.replace("count: 2", "count: 4"), VF=NIC) as scene:
+        await scene.create(kinds.NETWORK_ATTACHMENT, "fast", {"config": '{"type": "sriov"}'}, annotations={wires.RESOURCE: NIC})
+        seen = logged(scene.product, kinds.INSTANCE, "here")
+        await scene.create(kinds.INSTANCE, "blue", {
+            "networks": [{"name": name, "multus": {"networkName": "fast"}} for name in ("n1", "n0")],
+            "domain": {"memory": {"guest": "64Mi"}, "devices": {
+                "interfaces": [{"name": "n0", "sriov": {}}, {"name": "n1", "sriov": {}}],
+                "gpus": [{"name": "g", "deviceName": NIC}], "hostDevices": [{"name": "h", "deviceName": NIC}]}}})
+        await has(scene, "blue")
+        blue = await scene.running("blue")
+        claim = (await scene.all(kinds.RESOURCE_CLAIM))[0]
+        status = blue["status"]["deviceStatus"]
+        told = [entry for field in ("hostDeviceStatuses", "gpuStatuses", "interfaceStatuses") for entry in status[field]]
+        assert [entry["name"] for entry in told] == ["h", "g", "n1", "n0"]
+        given = [entry["deviceResourceClaimStatus"] for entry in told]
+        assert [one["name"] for one in given] == [
+            one["device"] for one in claim["status"]["allocation"]["devices"]["results"]]
+        assert {one["resourceClaimName"] for one in given} == {claim["metadata"]["name"]}
+        places = {entry["name"]: one["attributes"]["pciAddress"] for entry, one in zip(told, given, strict=True)}
+        xml = ET.fromstring(next(domain.xml for domain in await scene.domains()))
+        handed = [element for element in xml.iterfind("devices/*") if element.find("source/address") is not None]
+        assert {str(element.find("alias").attrib["name"]).rpartition("-")[2]: hostdev.sources(_alone(element))[0]  # type: ignore[union-attr]
+                for element in handed} == places
+        changes = [new for old, new in seen if ((old or {}).get("status") or {}).get("deviceStatus") != (
+            (new or {}).get("status") or {}).get("deviceStatus")]
+        assert 1 <= len(changes) <= 2
+
+
+def _alone(element: ET.Element) -> ET.Element:
+    """A domain with this device and no other."""
+    root = ET.Element("domain")
+    ET.SubElement(root, "devices").append(element)
+    return root
 
 
 async def test_mediated_devices_by_resource_name() -> None:

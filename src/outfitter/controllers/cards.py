@@ -3,27 +3,14 @@ the node agent) says on the pod which function it took; this finds the claim tha
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from outfitter.api import machine
+from outfitter.api import machine, wires
 from outfitter.api.device import ADDRESS_NAMES, text_attribute
 from outfitter.api.kinds import Object
 
-INFO = "kubevirt.io/network-info"  # annotation of a launcher pod
 LIST = "interfaceStatuses"  # of status.deviceStatus
-
-
-def plugged(pod: Mapping[str, Any]) -> dict[str, str]:
-    """The function that each network has, as far as the pod says so in a way that can be read."""
-    text = (pod["metadata"].get("annotations") or {}).get(INFO)
-    try:
-        listed = json.loads(text).get("interfaces") or () if text else ()
-        return {str(each["network"]): str(each["deviceInfo"]["pci"]["pci-address"]) for each in listed
-                if ((each.get("deviceInfo") or {}).get("pci") or {}).get("pci-address")}
-    except (ValueError, AttributeError, TypeError, KeyError):
-        return {}
 
 
 def entries(
@@ -31,7 +18,7 @@ def entries(
     find: Callable[[Mapping[str, Any], str | None], Mapping[str, Any] | str],
 ) -> list[Object]:
     """One for each card whose function one of the pod's claims got. `entry`: what is written of a result under a name."""
-    wanted = plugged(pod)
+    wanted = {name: wire.address.lower() for name, wire in wires.of_pod(pod).items() if name and wire.address}
     if not wanted:
         return []
     there: dict[str, tuple[str, Mapping[str, Any]]] = {}
@@ -41,4 +28,4 @@ def entries(
             device = find(result, pod["spec"].get("nodeName"))
             if not isinstance(device, str) and (address := text_attribute(device, result["driver"], ADDRESS_NAMES)):
                 there[address.lower()] = claim_name, result
-    return [entry(network, *there[address.lower()])[0] for network, address in wanted.items() if address.lower() in there]
+    return [entry(network, *there[address])[0] for network, address in wanted.items() if address in there]
