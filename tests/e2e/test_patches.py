@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from outfitter.api import kinds
+from outfitter.api import kinds, wires
 from outfitter.api.kinds import Object
 from outfitter.errors import OutfitterError
 from tests.e2e.process import Up, until
@@ -44,6 +44,8 @@ WORLD = [
     _object(kinds.RESOURCE_CLAIM_TEMPLATE, "three", {"spec": _requests(3)}),
     _object(kinds.RESOURCE_CLAIM_TEMPLATE, "both", {"spec": _requests(1, 1)}),
     _object(kinds.RESOURCE_CLAIM, "named", _requests(1)),
+    {**_object(kinds.NETWORK_ATTACHMENT, "fast", {"config": '{"type": "sriov"}'}), "metadata": {
+        "name": "fast", "namespace": "default", "annotations": {wires.RESOURCE: RESOURCE}}},
     _object(kinds.FLAVOR, "two-nics", {"vcpus": 1, "memory": "64Mi", "extraSpecs": {"pci_passthrough:alias": "nic:2"}}),
 ]
 # How a machine asks, and how many devices it then has.
@@ -56,6 +58,10 @@ WAYS: Mapping[str, tuple[Object, int]] = {
                                             "hostDevices": [{"name": "h", "deviceName": RESOURCE}]}}}, 2),
     "mixed": ({**_claimed({"resourceClaimTemplateName": "one"}, "r0"), "domain": {"devices": {"hostDevices": [
         {"name": "r0", "claimName": "mine", "requestName": "r0"}, {"name": "h", "deviceName": RESOURCE}]}}}, 2),
+    "network-card": ({"networks": [{"name": "n", "multus": {"networkName": "fast"}}], "domain": {"devices": {
+        "interfaces": [{"name": "n", "sriov": {}}]}}}, 1),
+    "network-card-and-device": ({"networks": [{"name": "n", "multus": {"networkName": "fast"}}], "domain": {"devices": {
+        "interfaces": [{"name": "n", "sriov": {}}], "hostDevices": [{"name": "h", "deviceName": RESOURCE}]}}}, 2),
     "flavor": ({"flavor": {"name": "two-nics"}, "domain": {}}, 2),
 }
 
