@@ -89,4 +89,4 @@ async def test_a_resource_that_is_not_permitted_gets_no_pod_until_it_is() -> Non
         assert conditions.find(blue, "Synchronized") is None
         [domain] = await scene.domains()
         assert "ua-hostdevice-nic0" in domain.xml
-        assert [entry["name"] for entry in blue["status"]["deviceStatus"]["hostDeviceStatuses"]] == ["nic0"]
+        assert scenes.addresses(blue) == list(domain.devices), "the scheduler made a claim for it"
