@@ -3,6 +3,7 @@ kube-scheduler and kube-controller-manager. There the scheduler has words of its
 
 from __future__ import annotations
 
+import functools
 import json
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from outfitter.api import conditions, kinds, machine
+from outfitter.api import conditions, kinds, machine, notes
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder
@@ -128,6 +129,32 @@ async def _(scene: Scene) -> None:
     await scene.running("blue")
     await scene.delete(kinds.INSTANCE, "blue")
     await scene.gone("blue")
+    await scene.empty()
+
+
+@story("a machine is paused and goes on")
+async def _(scene: Scene) -> None:
+    await scene.template()
+    await scene.machine("blue")
+    await scene.running("blue")
+
+    async def asked(action: notes.Action) -> None:
+        found = await scene.running("blue")
+        change = {"status": {notes.FIELD: notes.noted(action, found, "2026-01-01T00:00:00Z")}}
+        await scene.store.patch(kinds.INSTANCE, "blue", change, scene.namespace, subresource="status")
+
+    async def told(still: bool) -> bool:
+        found = await scene.running("blue")
+        paused, ready = conditions.is_true(found, "Paused"), conditions.is_true(found, "Ready")
+        return (paused, ready, notes.of(found)) == (still, not still, [])
+
+    actions: tuple[notes.Action, ...] = ("pause", "unpause", "pause")
+    for action in actions:
+        await asked(action)
+        await scene.reach(functools.partial(told, action == "pause"), f"{action} is told")
+        assert [domain.paused is not None for domain in await scene.domains()] == [action == "pause"]
+    await scene.check_books()
+    await scene.delete(kinds.INSTANCE, "blue")
     await scene.empty()
 
 
