@@ -166,24 +166,32 @@ class Agent:
             except Refused as error:
                 await self._report.waiting(pod, error.message, report.UNPLUGGED)
                 return 1.0
-        pod = await self._report.running(pod, self._told(host, pod))
+        if pod["status"].get("phase") != "Running":
+            pod = await self._report.running(pod, self._told(host, pod))
         if instance is None or instance["metadata"].get("deletionTimestamp"):
             return None
         phase = (instance.get("status") or {}).get("phase")
         if phase == "Scheduled":
             await self._start(host, pod, instance)
-        elif phase == "Running" and (domain := (await host.hypervisor.domains()).get(instance["metadata"]["uid"])) is None:
-            await self._report.ended(pod, host.name, (await host.hypervisor.ended()).get(instance["metadata"]["uid"]))
-        elif phase == "Running" and domain is not None:
+        elif phase == "Running":
+            await self._attend(host, pod, instance)
+        return None
+
+    async def _attend(self, host: Host, pod: Object, instance: Object) -> None:
+        """A machine that runs, as far as people know."""
+        uid = instance["metadata"]["uid"]
+        domain = (await host.hypervisor.domains()).get(uid)
+        if domain is None:
+            await self._report.ended(pod, host.name, (await host.hypervisor.ended()).get(uid))
+        else:
             await self._report.no_longer_away(pod)
             await self._wishes.heed(host, instance, domain)
-        return None
 
     def _told(self, host: Host, pod: Object) -> str:
         """What was prepared for a pod, for people."""
         claims = [(name, self._claim(pod["metadata"]["namespace"], name)) for _, name in machine.claim_names(pod) if name]
-        given = [f"{', '.join(one['device'] for one in machine.given(claim))} for claim {name}"
-                 for name, claim in claims if claim is not None]
+        given = [f"{', '.join(one['device'] for one in found)} for claim {name}"
+                 for name, claim in claims if (found := machine.given(claim or {}))]
         return f"Prepared on {host.name}: {'; '.join(given)}" if given else ""
 
     async def _prepare(self, host: Host, pod: Object) -> str | None:

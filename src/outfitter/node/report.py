@@ -36,8 +36,6 @@ class Reporter:
 
     async def running(self, pod: Object, prepared: str) -> Object:
         """The pod as it is then; `prepared` says what it was given, "" for nothing."""
-        if pod["status"].get("phase") == "Running":
-            return pod
         now = rfc3339(self._clock.now())
         have = pod["status"].get("conditions") or []
         for type_ in ("Initialized", "ContainersReady", "Ready"):
