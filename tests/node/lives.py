@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from outfitter import app
-from outfitter.api import kinds, machine
+from outfitter.api import kinds, lifecycle, machine, notes
+from outfitter.api.kinds import Object
 from outfitter.inventory import config, scan, simulate
 from outfitter.node import vfio
 from outfitter.node.host import Host
-from outfitter.store.clock import ManualClock
+from outfitter.store.clock import ManualClock, rfc3339
 from tests.controllers import promises
 from tests.controllers.promises import Books
 from tests.controllers.scene import Scene
@@ -83,8 +84,34 @@ class World(Scene):
         await world.live(world.product.start())
         return world
 
-    def claim_spec(self, *requests: str, **exactly: Any) -> Any:
+    def claim_spec(self, *requests: str, **exactly: Any) -> Object:
         return {"devices": {"requests": [{"name": "card", "exactly": {"deviceClassName": CLASS}}]}}
+
+    # -- users
+
+    def wish(self, how: str, grace: int = 0, kind: str = "hostDevices") -> Object:
+        """Most of a machine's spec, with one device: by a claim that is made for each of its pods ("template"), by a claim of
+        its own ("own"), or by the name of a resource ("resource")."""
+        device: Object = {"name": "card", "claimName": "cards", "requestName": "card"}
+        if how == "resource":
+            device = {"name": "card", "deviceName": RESOURCE}
+        domain = {"memory": {"guest": "1Gi"}, "devices": {kind: [device]}}
+        claims = {"resourceClaims": [{"name": "cards", "resourceClaimTemplateName": "one"}]} if how == "template" else {}
+        own = {"resourceClaimTemplates": [{"name": "cards", "spec": {"spec": self.claim_spec()}}]} if how == "own" else {}
+        return {**own, "template": {"spec": {"terminationGracePeriodSeconds": grace, "domain": domain, **claims}}}
+
+    async def ask(self, action: lifecycle.Action, name: str) -> None:
+        """As the API server does it for start, stop and restart. Conflict: it is not in a state for it."""
+        vm, instance = await self.store.get(kinds.MACHINE, name, "here"), await self.find(kinds.INSTANCE, name)
+        for change in lifecycle.wish(action, vm, instance):
+            await self.store.patch(change.kind, name, change.patch, "here", subresource=change.subresource)
+
+    async def nudge(self, action: notes.Action, name: str) -> None:
+        """As the API server does it for what is asked of a machine that runs. Conflict: it is not in a state for it."""
+        wanted = notes.noted(action, await self.store.get(kinds.INSTANCE, name, "here"), rfc3339(self.clock.now()))
+        await self.store.patch(kinds.INSTANCE, name, {"status": {notes.FIELD: wanted}}, "here", subresource="status")
+
+    # -- dying
 
     def plug_in(self) -> None:
         """As a new process finds its hosts: what the last one kept in memory is gone."""
@@ -106,8 +133,6 @@ class World(Scene):
         for host in self.home.hosts:
             assert isinstance(host.hypervisor, MortalMachines)
             yield host, host.hypervisor
-
-    # -- dying
 
     async def live(self, work: Awaitable[None]) -> None:
         """Until the work is done or the product dies; then it is started again."""

@@ -11,7 +11,6 @@ from outfitter.api import kinds
 from tests.controllers.scene import addresses
 from tests.node.lives import World
 from tests.node.mortal import Kill, When
-from tests.node.test_kills import ask, machine
 
 
 async def runs(world: World, name: str) -> list[str]:
@@ -27,19 +26,19 @@ async def life(folder: Path, kill: Kill | None) -> World:
     down, and it is started again."""
     world = await World.begin(folder, kill=kill)
     with world.deaths.as_user():
-        await world.create(kinds.MACHINE, "blue", {"runStrategy": "Always", **machine(world, "template")})
-        await world.create(kinds.MACHINE, "green", {"runStrategy": "Manual", **machine(world, "own")})
-        await ask(world, "start", "green")
+        await world.create(kinds.MACHINE, "blue", {"runStrategy": "Always", **world.wish("template")})
+        await world.create(kinds.MACHINE, "green", {"runStrategy": "Manual", **world.wish("own")})
+        await world.ask("start", "green")
     await world.rest()
     blue, green = await runs(world, "blue"), await runs(world, "green")
     with world.deaths.as_user():
-        await ask(world, "stop", "green")
+        await world.ask("stop", "green")
     await world.rest()
     assert await world.find(kinds.INSTANCE, "green") is None, await world.picture()
     assert len(await world.bookings()) == 2, await world.picture()
     assert await runs(world, "blue") == blue, "a device moved"
     with world.deaths.as_user():
-        await ask(world, "start", "green")
+        await world.ask("start", "green")
         for _, machines in world.hypervisors():
             for uid in list(machines.running):
                 machines.play_end(uid, "so it was played", failed=False)

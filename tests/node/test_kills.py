@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from outfitter.api import kinds, lifecycle, notes
-from outfitter.api.kinds import Object
+from outfitter.api import kinds
 from outfitter.errors import AlreadyExists, Conflict, NotFound
-from outfitter.store.clock import rfc3339
 from tests.node import lives
-from tests.node.lives import RESOURCE, World
+from tests.node.lives import World
 from tests.node.mortal import Kill
 
 NAMES = [f"vm{number}" for number in range(8)]  # for six devices
@@ -28,42 +26,18 @@ ACTS = ("create", "create", "start", "start", "stop", "restart", "delete", "end"
 PATIENCE = 150  # acts after which a kill should have happened
 
 
-def machine(world: World, how: str, grace: int = 0, kind: str = "hostDevices") -> Object:
-    """With a device by a claim that is made for each of its pods, by a claim of its own, or by the name of a resource."""
-    device: Object = {"name": "card", "claimName": "cards", "requestName": "card"}
-    if how == "resource":
-        device = {"name": "card", "deviceName": RESOURCE}
-    domain = {"memory": {"guest": "1Gi"}, "devices": {kind: [device]}}
-    claims = {"resourceClaims": [{"name": "cards", "resourceClaimTemplateName": "one"}]} if how == "template" else {}
-    own = {"resourceClaimTemplates": [{"name": "cards", "spec": {"spec": world.claim_spec()}}]} if how == "own" else {}
-    return {**own, "template": {"spec": {"terminationGracePeriodSeconds": grace, "domain": domain, **claims}}}
-
-
-async def ask(world: World, action: lifecycle.Action, name: str) -> None:
-    """As the API server does it for start, stop and restart."""
-    vm, instance = await world.store.get(kinds.MACHINE, name, "here"), await world.find(kinds.INSTANCE, name)
-    for change in lifecycle.wish(action, vm, instance):
-        await world.store.patch(change.kind, name, change.patch, "here", subresource=change.subresource)
-
-
-async def nudge(world: World, action: notes.Action, name: str) -> None:
-    """As the API server does it for what is asked of a machine that runs."""
-    wanted = notes.noted(action, await world.store.get(kinds.INSTANCE, name, "here"), rfc3339(world.clock.now()))
-    await world.store.patch(kinds.INSTANCE, name, {"status": {notes.FIELD: wanted}}, "here", subresource="status")
-
-
 async def act(world: World, chance: random.Random) -> None:
     """What users, guests and operators do; what cannot be done is refused, and nothing happens."""
     name = chance.choice(NAMES)
     match chance.choice(ACTS):
         case "create":
-            spec = machine(world, chance.choice(["template", "own", "resource"]), chance.choice([0, 30]),
-                           chance.choice(["gpus", "hostDevices"]))
+            spec = world.wish(chance.choice(["template", "own", "resource"]), chance.choice([0, 30]),
+                              chance.choice(["gpus", "hostDevices"]))
             await world.create(kinds.MACHINE, name, {"runStrategy": chance.choice(STRATEGIES), **spec})
         case "start" | "stop" | "restart" as action:
-            await ask(world, action, name)
+            await world.ask(action, name)
         case "pause" | "unpause" as wish:
-            await nudge(world, wish, name)
+            await world.nudge(wish, name)
         case "delete":
             await world.delete(kinds.MACHINE, name, propagation=chance.choice(["Background", "Foreground"]))
         case "drop":

@@ -10,7 +10,6 @@ import pytest
 from outfitter.api import conditions, kinds
 from tests.node.lives import World
 from tests.node.mortal import Kill, When
-from tests.node.test_kills import ask, machine, nudge
 
 
 async def stands(world: World) -> bool:
@@ -26,20 +25,20 @@ async def stands(world: World) -> bool:
 
 async def life(folder: Path, kill: Kill | None) -> World:
     world = await World.begin(folder, kill=kill)
-    spec = machine(world, "template", grace=3600)
+    spec = world.wish("template", grace=3600)
     spec["template"]["spec"]["startStrategy"] = "Paused"
     with world.deaths.as_user():
         await world.create(kinds.MACHINE, "blue", {"runStrategy": "Manual", **spec})
-        await ask(world, "start", "blue")
+        await world.ask("start", "blue")
     await world.rest()
     assert await stands(world)
     for action, then in (("unpause", False), ("pause", True)):
         with world.deaths.as_user():
-            await nudge(world, action, "blue")  # type: ignore[arg-type]
+            await world.nudge(action, "blue")  # type: ignore[arg-type]
         await world.rest()
         assert await stands(world) is then, await world.picture()
     with world.deaths.as_user():
-        await nudge(world, "reset", "blue")
+        await world.nudge("reset", "blue")
     await world.rest()
     assert await stands(world)
     assert len(world.home.resets) <= 1, "never twice"
@@ -47,7 +46,7 @@ async def life(folder: Path, kill: Kill | None) -> World:
         assert len(world.home.resets) == 1
     world.deaf.update(domain.uid for domain in await world.domains())
     with world.deaths.as_user():
-        await ask(world, "stop", "blue")
+        await world.ask("stop", "blue")
     await world.rest()
     await world.end()
     return world
