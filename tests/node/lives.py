@@ -4,7 +4,7 @@ started again on what it left, wired as `outfit up` wires it. When everybody has
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,7 @@ class World(Scene):
     folder: Path
     deaths: Deaths
     deaf: set[str]  # instances whose guests do not listen
+    while_dead: Callable[[], Awaitable[None]] | None = None  # what users do before it is started again
     ran: dict[str, Ran]  # at the last death: instance -> what ran and was to go on
 
     @classmethod
@@ -153,6 +154,9 @@ class World(Scene):
         self.ran = {**self.ran, **dict(self._running())}
         self.deaths.dead = asyncio.Event()
         with self.deaths.as_user():
+            if self.while_dead is not None:
+                await self.while_dead()
+                self.release_from_running()
             self.plug_in()
         self.home.look()
         await self.live(self.product.start())

@@ -12,6 +12,8 @@ from tests.controllers.scene import addresses
 from tests.node.lives import World
 from tests.node.mortal import Kill, When
 
+FOLDERS = ("hosts", "domains", "node-a", "node-b", "state", "kernel", "cdi", "metadata")
+
 
 async def runs(world: World, name: str) -> list[str]:
     """The addresses that a machine runs with."""
@@ -63,6 +65,33 @@ async def every(folder: Path, when: When, first: int, stride: int) -> None:
             error.add_note(f"killed {when} point {number} of {points}")
             raise
         assert len(world.deaths.places) == 1, f"point {number} of {points} was never reached"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_what_was_begun_for_a_machine_that_goes_leaves_nothing(when: When, tmp_path: Path) -> None:
+    """The product dies at every point of the preparation, and when it is back the machine and its pod are gone."""
+    for number in range(1, 100):
+        world = await World.begin(tmp_path / str(number), kill=Kill(number, when, "prepare"))
+
+        async def delete(world: World = world) -> None:
+            for kind in (kinds.MACHINE, kinds.INSTANCE, kinds.POD):
+                for obj in await world.all(kind):
+                    await world.delete(kind, obj["metadata"]["name"], grace=0)
+
+        world.while_dead = delete
+        with world.deaths.as_user():
+            await world.create(kinds.MACHINE, "blue", {"runStrategy": "Always", **world.wish("template")})
+        await world.settle()
+        if not world.deaths.places:
+            with world.deaths.as_user():
+                await delete()
+        await world.rest()
+        await world.end()
+        left = [path.name for path in world.folder.rglob("*") if not path.is_dir() or path.name not in FOLDERS]
+        assert set(left) <= {"checkpoint.json"}, world.deaths.places
+        if not world.deaths.places:
+            break
+    assert number > 20
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

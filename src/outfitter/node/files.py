@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import Protocol
 
+DRAFT = ".{}.new"  # the name of a file while it is written
+
 
 class Files(Protocol):
     """Names are relative and may have folders in them. OSError when something cannot be written."""
@@ -20,6 +22,10 @@ class Files(Protocol):
 
     def remove(self, name: str) -> None:
         """Remove a file, and the folders that are empty then; no harm if it is not there."""
+        ...
+
+    def tidy(self) -> None:
+        """Remove what a crash left half-written; for files among which nobody else writes."""
         ...
 
     def names(self) -> list[str]:
@@ -46,7 +52,7 @@ class FolderFiles:
     def write(self, name: str, text: str) -> None:
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.new")
+        draft = _draft(path)
         with draft.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
@@ -57,14 +63,19 @@ class FolderFiles:
 
     def remove(self, name: str) -> None:
         path = self._folder / name
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            path.unlink()
-            self._settle(path.parent)
+        for file in (_draft(path), path):  # a draft was left by a crash
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                file.unlink()
+                self._settle(path.parent)
         for folder in path.parents:
             if folder == self._folder or not folder.is_relative_to(self._folder):
                 return
             with contextlib.suppress(OSError):  # not empty, or not there
                 folder.rmdir()
+
+    def tidy(self) -> None:
+        for path in list(self._folder.rglob(DRAFT.format("*"))):
+            path.unlink(missing_ok=True)
 
     def names(self) -> list[str]:
         return sorted(str(path.relative_to(self._folder)) for path in self._folder.rglob("*")
@@ -82,6 +93,10 @@ class FolderFiles:
                 os.close(handle)
 
 
+def _draft(path: Path) -> Path:
+    return path.with_name(DRAFT.format(path.name))
+
+
 class MemoryFiles:
     """Files of a host that is only played, and not kept."""
 
@@ -96,6 +111,9 @@ class MemoryFiles:
 
     def remove(self, name: str) -> None:
         self._texts.pop(name, None)
+
+    def tidy(self) -> None:
+        pass
 
     def names(self) -> list[str]:
         return sorted(self._texts)

@@ -25,6 +25,7 @@ class PlayedRoot:
     def kernel(self) -> Kernel:
         """The tree at this moment, and from now on."""
         if self._kernel is None:
+            self._files.tidy()
             text = self._files.read(FILE)
             self._kernel = Kernel(self._first(), None if text is None else _changes(json.loads(text)))
         self._recent[id(self)] = self

@@ -43,7 +43,11 @@ class Station:
 
     async def open(self) -> None:
         """Refused: the checkpoint cannot be read."""
-        await self.run(lambda: self.checkpoint)
+        def first() -> None:
+            self.state.tidy()
+            _ = self.checkpoint
+
+        await self.run(first)
 
     async def run(self, work: Callable[[], T]) -> T:
         """Do something that writes to the host. Refused: the kernel does not answer; it was not stopped, and until it is over
