@@ -59,14 +59,19 @@ async def life(folder: Path, seed: int) -> World:
     """Machines are started, stopped, restarted and deleted, and the product is killed at every point of the plan."""
     chance = random.Random(seed)
     world = await World.begin(folder, seed=seed)
+
+    async def one_act() -> None:
+        with world.deaths.as_user(), contextlib.suppress(AlreadyExists, Conflict, NotFound):
+            await act(world, chance)
+
     for step, most in PLAN:
         world.deaths.plan = Kill(chance.randint(1, most), chance.choice(["before", "after"]), step)
         if chance.random() < 0.25:
             world.deaths.then = Kill(chance.randint(1, 25), chance.choice(["before", "after"]))  # and soon after the next start
+        world.while_dead = one_act if chance.random() < 0.3 else None
         deaths = len(world.deaths.places)
         for _ in range(PATIENCE):
-            with world.deaths.as_user(), contextlib.suppress(AlreadyExists, Conflict, NotFound):
-                await act(world, chance)
+            await one_act()
             if chance.random() < 0.3:
                 world.clock.advance(chance.choice([0.01, 1, 31]))
             await world.live(lives.turns(chance.choice([0, 1, 10, 60, 300])))
@@ -75,8 +80,7 @@ async def life(folder: Path, seed: int) -> World:
         else:
             pytest.fail(f"seed {seed}: nobody came to the point of {step} where it should have died")
         if chance.random() < 0.3:  # somebody waited for it to come back
-            with world.deaths.as_user(), contextlib.suppress(AlreadyExists, Conflict, NotFound):
-                await act(world, chance)
+            await one_act()
             world.release_from_running()
         await world.rest()
     world.deaths.plan = None
