@@ -2,100 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from outfitter.api import wires
 from outfitter.api.hypervisor import Domain
-from outfitter.api.wires import Wire
 from outfitter.errors import Refused
-from outfitter.launcher.options import Options
+from tests.launcher.random_machines import machines
 from tests.launcher.schema import needed, wrong
-from tests.launcher.situations import PASSED, Situation, got, instance, plugged, wanted
-
-NAMES = st.text("abcXYZ019.-_é ", min_size=1, max_size=8)
-UUIDS = st.uuids().map(str)
-ADDRESSES = st.builds("{:04x}:{:02x}:{:02x}.{}".format, st.integers(0, 0xFFFF), st.integers(0, 255), st.integers(0, 31),
-                      st.integers(0, 7))
-GUEST = st.none() | st.builds("0000:{:02x}:{:02x}.0".format, st.integers(0, 40), st.integers(0, 3))
-MACS = st.sampled_from([None, "02:00:00:00:00:0e"])
-VLANS = st.sampled_from([None, 1, 4094])
-FLAG = st.sampled_from([None, True, False])
-DISPLAY = st.none() | st.fixed_dictionaries({}, optional={"enabled": FLAG, "ramFB": st.fixed_dictionaries({}, optional={
-    "enabled": FLAG})})
-
-
-@st.composite
-def devices(draw: st.DrawFn, list_: str) -> tuple[list[Any], list[Any], dict[str, str]]:
-    entries: list[Any] = []
-    statuses: list[Any] = []
-    env: dict[str, str] = {}
-    for name in draw(st.lists(NAMES, max_size=4, unique=True)):
-        mediated = draw(st.booleans())
-        more: dict[str, Any] = {"tag": draw(st.sampled_from([None, "tagged"])), "pciAddress": draw(GUEST)}
-        if list_ == "gpus":
-            # A whole card with a display needs a newer schema than some systems have.
-            more["virtualGPUOptions"] = {"display": draw(DISPLAY)} if mediated else None
-        if draw(st.booleans()):
-            resource = f"acme.test/{len(env)}-{list_}"
-            entries.append(plugged(name, resource, **more))
-            prefix = "MDEV_PCI_RESOURCE" if mediated else "PCI_RESOURCE"
-            env[f"{prefix}_{resource.upper().replace('/', '_').replace('.', '_')}"] = draw(UUIDS if mediated else ADDRESSES)
-            continue
-        entries.append(wanted(name, **more))
-        for _ in range(draw(st.integers(1, 3))):
-            node = draw(st.sampled_from([None, 0, 1, 9]))
-            where: dict[str, Any] = {"mdevUUID": draw(UUIDS)} if mediated else {"pciAddress": draw(ADDRESSES)}
-            if not mediated and draw(st.booleans()):
-                where["members"] = [where["pciAddress"], *draw(st.lists(ADDRESSES, max_size=9, unique=True))]
-            statuses.append(got(name, numaNode=node, **where))
-    return entries, statuses, env
-
-
-@st.composite
-def machines(draw: st.DrawFn) -> Situation:
-    gpus, gpu_statuses, env = draw(devices("gpus"))
-    others, other_statuses, more_env = draw(devices("hostDevices"))
-    interfaces: list[dict[str, Any]] = [{
-        "name": name, draw(st.sampled_from(["bridge", "masquerade", "slirp", "sriov"])): {}, "pciAddress": draw(GUEST),
-        "macAddress": draw(st.sampled_from([None, "02-00-00-00-00-01", "02:00:00:00:AA:01"])),
-        "model": draw(st.sampled_from([None, "virtio", "e1000e"])),
-        "state": draw(st.sampled_from([None, "up", "down", "absent"])),
-        "bootOrder": draw(st.sampled_from([None, 1, 7])), "tag": draw(st.sampled_from([None, "net"])),
-    } for name in draw(st.lists(NAMES, max_size=3, unique=True))]
-    for number, interface in enumerate(interfaces):
-        env[f"KUBEVIRT_RESOURCE_NAME_{interface['name']}"] = f"vf/{number}"
-        env[f"PCIDEVICE_VF_{number}"] = draw(ADDRESSES)
-    wired = [Wire(each["name"], draw(st.sampled_from(["function", "device"])), draw(MACS), draw(ADDRESSES), vlan=draw(VLANS))
-             if "sriov" in each else
-             Wire(each["name"], draw(st.sampled_from(["user", "bridge", "none"])), draw(MACS), bridge="br0", why="it is so")
-             for each in interfaces]
-    disks = [{"name": name, draw(st.sampled_from(["disk", "cdrom"])): {"bus": draw(st.sampled_from([
-        "virtio", "sata", "scsi", "usb"])), "readonly": draw(FLAG), "pciAddress": draw(GUEST)},
-        "serial": draw(st.sampled_from([None, "S1"])), "cache": draw(st.sampled_from([None, "none", "writethrough"]))}
-        for name in draw(st.lists(NAMES, max_size=3, unique=True))]
-    spec = {"networks": [{"name": each["name"], **draw(st.sampled_from([{"pod": {}}, {"multus": {"networkName": "n"}}]))}
-                         for each in interfaces],
-            "volumes": [{"name": each["name"], **draw(st.sampled_from([{"hostDisk": {"path": "/x/y"}}, {"containerDisk": {}}, {
-                "cloudInitNoCloud": {}}]))} for each in disks],
-            "architecture": draw(st.sampled_from([None, "amd64", "amd64", "arm64", "s390x"]))}
-    return Situation(instance(
-        {"gpus": gpus, "hostDevices": others, "interfaces": interfaces, "disks": disks,
-         "rng": draw(st.sampled_from([None, {}])),
-         "autoattachGraphicsDevice": draw(FLAG), "autoattachSerialConsole": draw(FLAG),
-         "inputs": draw(st.sampled_from([None, [{"type": "tablet", "name": "pen"}]]))},
-        {"gpuStatuses": gpu_statuses, "hostDeviceStatuses": other_statuses},
-        cpu={**draw(st.sampled_from([{}, PASSED])), "cores": draw(st.integers(0, 5)), "sockets": draw(st.integers(0, 2)),
-             "model": draw(st.sampled_from([None, "host-model", "host-passthrough", "Nehalem"]))},
-        memory={"guest": draw(st.sampled_from(["64Mi", "1Gi", "3000M"])), "hugepages": draw(st.sampled_from([
-            None, {"pageSize": "2Mi"}]))},
-        machine={"type": draw(st.sampled_from([None, "q35", "pc-q35-9.0", "pc"]))},
-        firmware={"bootloader": draw(st.sampled_from([None, {"bios": {}}, {"efi": {}}, {"efi": {"secureBoot": False}}]))},
-        spec=spec), {**env, **more_env}, draw(st.sampled_from([{}, {wires.FILE: wires.write(wired)}])), Options(
-            type=draw(st.sampled_from(["qemu", "kvm"])), host_nodes=draw(st.sampled_from([(), (0, 1)])),
-            config_drive=draw(st.sampled_from([None, "/run/x.iso"]))))
+from tests.launcher.situations import Situation
 
 
 @needed

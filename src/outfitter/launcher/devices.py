@@ -37,6 +37,7 @@ class Devices:
         if spread and not machine.express:
             raise Refused(f"spec.domain.cpu.numa: machine type {machine.machine} has no PCI Express to show nodes on: use q35")
         self._layout = Layout(self._cells)
+        self._told: dict[str, str] = {}  # addresses of the user's on a machine that is not laid out here -> whose
         self._aliases = Aliases()
         self._interfaces = [each for each in enumerate(self._given.get("interfaces") or ()) if each[1].get("state") != "absent"]
         self._unknown = {index: why for index, each in self._interfaces
@@ -75,6 +76,9 @@ class Devices:
         if rng:
             out.append(self._rng())
         out.append(ET.Element("memballoon", model="none"))  # a device of the host pins all memory anyway
+        orders = [each.get("order") for part in out for each in part.iterfind("boot")]
+        if twice := next((order for order in orders if orders.count(order) > 1), None):
+            raise Refused(f"spec.domain.devices: bootOrder {twice} is that of more than one device: each needs its own")
         return out
 
     # -- places
@@ -103,7 +107,7 @@ class Devices:
             given = functions.get(index)
             out["interfaces", index, 0] = self._layout.place(
                 "interfaces", number, f"spec.domain.devices.interfaces[{index}]", wanted=each.get("pciAddress"),
-                node=given.numa if given else None)
+                node=given.numa if given else None, functions=len(hostdev.functions(given)) if given else 1)
         return out
 
     def _place_disks(self, disks: Sequence[tuple[int, Any, str, str, str]]) -> dict[int, Place]:
@@ -119,12 +123,21 @@ class Devices:
         entry: Mapping[str, Any] = self._given[ask.list][ask.index] if ask.number is None else {}
         return entry
 
-    def _address(self, at: Place | None, path: str, entry: Mapping[str, Any], function: int = 0) -> ET.Element | None:
-        """The guest's address of a device, or the one that the user gave where addresses are not laid out here."""
+    def _address(self, at: Place | None, path: str, entry: Mapping[str, Any], function: int = 0, *,
+                 first: bool = True) -> ET.Element | None:
+        """The guest's address of a device. Where addresses are not laid out here it is the one that the user gave, for the
+        first device of the entry; the hypervisor chooses the others."""
         if at is not None:
             return self._layout.address(at, function)
         wanted = entry.get("pciAddress")
-        return addresses.as_told(wanted, path) if wanted else None
+        if not wanted or not first:
+            return None
+        out = addresses.as_told(wanted, path)
+        key = ET.tostring(out, encoding="unicode")
+        if key in self._told:
+            raise Refused(f"{path}: the guest address {wanted} is taken by {self._told[key]}")
+        self._told[key] = path
+        return out
 
     def _tag(self, kind: TaggedKind, path: str, entry: Mapping[str, Any], at: Place | None, **more: Any) -> None:
         if not entry.get("tag"):
@@ -138,8 +151,12 @@ class Devices:
 
     def _ordered(self, found: Sequence[Resolved]) -> list[Resolved]:
         order = {"hostDevices": 0, "gpus": 1, "interfaces": 2}
-        return sorted(found, key=lambda one: (order[one.ask.list], one.ask.by_claim,
-                                              0 if one.ask.by_claim else KINDS[one.devices[0].kind], one.ask.index))
+
+        def place(one: Resolved) -> tuple[int, bool, int, int]:
+            claimed = one.ask.by_claim and one.ask.list != "interfaces"
+            return order[one.ask.list], claimed, 0 if claimed else KINDS[one.devices[0].kind], one.ask.index
+
+        return sorted(found, key=place)
 
     def _displays(self, found: Sequence[Resolved]) -> dict[tuple[int, int], mdev.Display]:
         gpus = [one for one in self._ordered(found) if one.ask.list == "gpus"]
@@ -154,10 +171,10 @@ class Devices:
             functions = hostdev.functions(given)
             for count, (address, function) in enumerate(functions):
                 at = places.get((ask.list, ask.index, port + count // FUNCTIONS))
-                guest = self._address(at, ask.path, entry, function % FUNCTIONS)
+                guest = self._address(at, ask.path, entry, function % FUNCTIONS, first=alias_number == 0)
                 alias = self._aliases.name("usb-host" if given.kind == "usb" else kind, ask.name, alias_number)
                 alias_number += 1
-                out = self._hostdev(one, given, address, alias, guest)
+                out = self._hostdev(one, given, address, alias, guest, first=count == 0)
                 if count == 0:
                     mdev.show(out, display)
                     self._tag("nic" if ask.list == "interfaces" else "hostdev", ask.path, entry, at, mac=self._mac(ask, entry))
@@ -167,8 +184,9 @@ class Devices:
     def _mac(self, ask: Ask, entry: Mapping[str, Any]) -> str | None:
         return interface.mac(entry, self._wires.get(ask.name) if ask.list == "interfaces" else None)
 
-    def _hostdev(self, one: Resolved, given: Given, address: str, alias: str, guest: ET.Element | None) -> ET.Element:
-        if one.ask.list == "interfaces":
+    def _hostdev(self, one: Resolved, given: Given, address: str, alias: str, guest: ET.Element | None, *,
+                 first: bool) -> ET.Element:
+        if one.ask.list == "interfaces" and first:  # what travels with an interface is no interface
             card = self._given["interfaces"][one.ask.index]
             return interface.function(card, address, alias, guest, self._wires.get(one.ask.name))
         if given.kind == "usb":

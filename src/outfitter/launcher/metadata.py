@@ -27,6 +27,8 @@ def claimed(ask: Ask, entry: Mapping[str, Any], claim: str | None, files: Files)
     claim object where it is known."""
     if not ask.claim or not ask.request:
         raise Refused(f"{ask.path}: {ask.word} has incomplete ClaimRequest: claimName and requestName are both needed")
+    if not entry:
+        raise Absent(f"no files are looked for: claim {ask.claim} is not among spec.resourceClaims")
     told: list[tuple[str, tuple[Given, ...]]] = []
     looked: list[str] = []
     for place, found in _places(ask, entry, claim, files):
@@ -120,7 +122,10 @@ def _listed(ask: Ask, document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
                   ask.request] if isinstance(requests, list) else []
     if not of_request:
         raise Refused(f"request {ask.request} not found in metadata of claim {ask.claim}")
-    devices = [device for each in of_request for device in each.get("devices") or () if isinstance(device, Mapping)]
+    devices = [device for each in of_request if isinstance(each.get("devices"), list) for device in each["devices"]]
+    if strange := [device for device in devices if not isinstance(device, Mapping)
+                   or not isinstance(device.get("attributes") or {}, Mapping)]:
+        raise Refused(f"request {ask.request} has a device that is none: {json.dumps(strange[0])}")
     if not devices:
         raise Refused(f"request {ask.request} has no devices")
     return devices

@@ -21,6 +21,7 @@ from outfitter.launcher.metadata import Files
 
 STATUS, METADATA, ENVIRONMENT = "status.deviceStatus", "device metadata", "the environment"
 NETWORK_INFO = wires.FILE  # which function was given to which network
+ONE_PORT = 8  # functions that a port of the guest takes
 LISTS: tuple[List, ...] = ("hostDevices", "gpus", "interfaces")  # in the order of the domain
 
 
@@ -161,8 +162,8 @@ def _of_status(instance: Mapping[str, Any], ask: Ask) -> tuple[Given, ...]:
         if where is None:
             raise Absent(f"{ask.word} has neither pciAddress nor mdevUUID in {STATUS}")
         said = entry.get("deviceResourceClaimStatus") or {}
-        members = tuple((said.get("attributes") or {}).get("members") or ()) if where[0] == "pci" else ()
-        out.append(checked(ask, Given(where[0], where[1], members if len(members) > 1 else (), _node(said),
+        members = tuple(map(str, (said.get("attributes") or {}).get("members") or ())) if where[0] == "pci" else ()
+        out.append(checked(ask, Given(where[0], str(where[1]), members if len(members) > 1 else (), _node(said),
                                       "/".join(str(said.get(key) or "") for key in ("driver", "pool", "name")))))
     return tuple(out)
 
@@ -178,7 +179,11 @@ def _interface(instance: Mapping[str, Any], ask: Ask, env: Env, files: Files, ta
     if network is None:
         raise Refused(f"{ask.path}: no entry of spec.networks is called {ask.name}")
     if network.get("resourceClaim") is not None:
-        return _claimed(instance, ask, env, files)
+        found = _claimed(instance, ask, env, files)
+        if len(found.devices) > 1 or len(found.devices[0].functions) > ONE_PORT:
+            raise Refused(f"{ask.path}: {found.source} says that {ask.word} is {_said(found.devices)}, but an interface is one "
+                          f"device of at most {ONE_PORT} functions: ask for count 1")
+        return found
     status = instance.get("status") or {}
     reported = any(each.get("name") == ask.name and "multus-status" in str(each.get("infoSource", ""))
                    for each in status.get("interfaces") or ())
