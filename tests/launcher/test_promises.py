@@ -58,11 +58,11 @@ def no_two_parts_are_in_one_place(root: ET.Element) -> None:
 
 
 def _drawn(root: ET.Element) -> list[str]:
-    """What the domain has of the host, in its order; interfaces that are functions stand at the end in any case."""
-    found = [(each.tag == "interface", at) for each in root.iterfind("devices/*") if "hostdev" in (each.tag, each.get("type"))
+    """What the domain has of the host, in its order."""
+    found = [at for each in root.iterfind("devices/*") if "hostdev" in (each.tag, each.get("type"))
              for at in each.iterfind("source/address")]
     return [at.get("uuid") or "{}:{}:{}.{}".format(*(at.get(part, "").removeprefix("0x") for part in (
-        "domain", "bus", "slot", "function"))) for _, at in sorted(found, key=lambda one: one[0])]
+        "domain", "bus", "slot", "function"))) for at in found]
 
 
 def _given(situation: Situation) -> Iterator[tuple[str, Key]]:
