@@ -139,7 +139,8 @@ class Product:
 
     def __init__(self, store: Store, hosts: Sequence[Host], controllers: Sequence[Controller], context: Context) -> None:
         self.store, self.hosts, self.context = store, hosts, context
-        self.keeper = Keeper(store, hosts, clock=context.clock, pages=context.informer(kinds.LEDGER_PAGE))
+        self.keeper = Keeper(store, hosts, clock=context.clock, pages=context.informer(kinds.LEDGER_PAGE),
+                             slices=context.informer(kinds.RESOURCE_SLICE))
         self.handover = Handover(store, self.keeper, clock=context.clock)
         self.agent = _agent(context, hosts, self.keeper, self.handover)
         self.runner = Runner(context, [*controllers, self.keeper, self.agent])

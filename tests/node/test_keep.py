@@ -137,6 +137,19 @@ async def test_a_mark_is_published_at_once() -> None:
         assert await bench.taints() == {VF0: ["reserved"]}
 
 
+async def test_what_somebody_deletes_is_published_again() -> None:
+    clock = ManualClock()
+    async with app.embedded(hosts=[host(NIC % 2)], clock=clock, names=Names(random.Random(1))) as product:
+        bench = Bench(product, clock)
+        await product.settle()
+        before = await bench.devices()
+        assert before
+        [part] = (await bench.store.list(kinds.RESOURCE_SLICE)).items
+        await bench.store.delete(kinds.RESOURCE_SLICE, part["metadata"]["name"])
+        await product.settle()
+        assert await bench.devices() == before
+
+
 async def test_old_history_is_thrown_away() -> None:
     clock, two = ManualClock(), host(NIC % 2, "history: {keep: 2h}")
     async with app.embedded(hosts=[two], clock=clock, names=Names(random.Random(1))) as product:

@@ -76,6 +76,14 @@ ANSWERS: dict[str, tuple[Answer, str, list[str]]] = {
         "Waiting node",
         ["vmi/blue is Scheduling: pod/pod is on a and Pending: a0 is held by x",
          f"  a0 on a for request nic: booked since {SINCE}, by vmi/c", "  devices not known yet: nic0"]),
+    "a machine whose devices are not known on its host": (
+        explain.instance(facts(launcher(spec={"nodeName": "a"}, status={"phase": "Running"}), claims=[claim("c")],
+                               pages=[page("a", ("a0", "c"))]),
+                         instance(phase="Scheduled", conditions=[
+                             {"type": "DevicesReady", "status": "False", "message": "nic0: claim c has no request nik"}])),
+        "Waiting deviceStatus",
+        ["vmi/blue waits on a: nic0: claim c has no request nik",
+         f"  a0 on a for request nic: booked since {SINCE}, by vmi/c"]),
     "a machine whose node prepares its device": (
         explain.instance(facts(launcher(spec={"nodeName": "a"}, status={"phase": "Pending"}), claims=[claim("c")],
                                pages=[page("a", ("a0", "c"))]), instance(phase="Scheduled", deviceStatus=GIVEN)),

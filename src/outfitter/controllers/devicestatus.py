@@ -185,15 +185,18 @@ def _entries(
     ours = any(user.get("uid") == pod["metadata"]["uid"] for user in users)
     if claim["metadata"].get("deletionTimestamp") and not ours:
         return blank, f"claim {claim_name} is being deleted"
+    if not ref.request:
+        return blank, f"it does not say which request of claim {claim_name} it means: write {ref.path}.{ref.request_at}"
+    results = machine.answers(claim, ref)
+    asked = [str(each.get("name")) for each in ((claim.get("spec") or {}).get("devices") or {}).get("requests") or ()]
+    if not results and ref.request not in asked:
+        return blank, f"claim {claim_name} has no request {ref.request}; it has {', '.join(asked) or 'none'}"
     if not status.get("allocation"):
         return blank, f"claim {claim_name} has no devices yet"
     if not ours and (users or not pod["spec"].get("nodeName")):  # what others have, or may get, is not shown as this machine's
         return blank, f"claim {claim_name} is not given to it yet"
-    if not ref.request:
-        return blank, f"it does not say which request of claim {claim_name} it means: write {ref.path}.{ref.request_at}"
     if not machine.claimed(ref, claim):
         return [], ""  # whoever starts the machine says that there are too few
-    results = machine.answers(claim, ref)
     if not results:
         return blank, f"claim {claim_name} got no device for request {ref.request}"
     out: list[Object] = []

@@ -1,4 +1,5 @@
-"""Keeps what a host says in step with what it has: at start, when somebody changed its page, and from time to time.
+"""Keeps what a host says in step with what it has: at start, when somebody changed its page or took away what it published, and
+from time to time.
 
 For each host: scan, compare with what was published and what is really held, heal the page, then write page, provider tree,
 slices and inventory, each only when it changed. At start every host is looked at before anything is written: a configuration
@@ -81,7 +82,8 @@ class Outlook:
 class Keeper:
     name = "keeper"
 
-    def __init__(self, store: Store, hosts: Sequence[Host], *, clock: Clock, pages: Informer[Object]) -> None:
+    def __init__(self, store: Store, hosts: Sequence[Host], *, clock: Clock, pages: Informer[Object],
+                 slices: Informer[Object] | None = None) -> None:
         self._store, self._clock = store, clock
         self.hosts = {host.name: host for host in hosts}
         self.queue = Queue(clock)
@@ -93,6 +95,8 @@ class Keeper:
         self._taints_kept: bool | None = None  # by the API server; None: not known yet
         self._left: dict[str, frozenset[str]] = {}  # host -> devices that only stay until they are free
         pages.on_change(self._page_changed)
+        if slices is not None:
+            slices.on_change(self._slice_changed)
 
     # -- when
 
@@ -157,6 +161,11 @@ class Keeper:
         name = (new or old or {})["metadata"]["name"]
         if name in self.hosts and (_marks(old) != _marks(new) or self._lets_go(old, new)):
             self.queue.add(name)
+
+    def _slice_changed(self, old: Object | None, new: Object | None) -> None:
+        """What a host offers was deleted, by us or by somebody who should not: the next look tells, and publishes it again."""
+        if old is not None and new is None and old["spec"].get("nodeName") in self.hosts:
+            self.queue.add(old["spec"]["nodeName"])
 
     def _lets_go(self, old: Object | None, new: Object | None) -> bool:
         left = self._left.get((new or old or {})["metadata"]["name"], frozenset())

@@ -64,7 +64,11 @@ def instance(facts: Facts, obj: Mapping[str, Any]) -> Answer:
     newest = max(mine, key=lambda one: str(one["metadata"].get("creationTimestamp") or ""))
     answer = pod(facts, newest)
     if newest["spec"].get("nodeName") and (lacking := machine.missing_devices(obj)):
-        told = f"devices not known yet: {', '.join(lacking)}{_because(obj, 'DevicesReady')}"
+        why = _because(obj, "DevicesReady")
+        if answer.state == "Running" and why:  # the pod has all that it needs, the machine has not
+            return replace(answer, about=f"vmi/{meta['name']}", state="Waiting", waits_for="deviceStatus",
+                           sentence=f"waits on {newest['spec']['nodeName']}{why}")
+        told = f"devices not known yet{why or ': ' + ', '.join(lacking)}"
         answer = replace(answer, state="Waiting", waits_for=answer.waits_for or "deviceStatus", lines=(*answer.lines, told))
     if answer.sentence.startswith("waits"):  # its pod is only where it waits
         return replace(answer, about=f"vmi/{meta['name']}")

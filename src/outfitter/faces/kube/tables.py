@@ -163,8 +163,11 @@ def instance_ip(obj: Object, now: datetime) -> Cell:
 
 
 def instance_devices(obj: Object, now: datetime) -> Cell:
+    """How many it got: an entry that only names its claim is one that it waits for."""
     lists = (*machine.STATUS_LISTS.values(), "interfaceStatuses")
-    return size(*(f"status.deviceStatus.{name}" for name in lists))(obj, now)
+    told = [entry for name in lists for entry in items(obj, f"status.deviceStatus.{name}")]
+    return sum(dig(entry, "deviceResourceClaimStatus") is None or bool(dig(entry, "deviceResourceClaimStatus.name"))
+               for entry in told)
 
 
 def instance_waiting(obj: Object, now: datetime) -> Cell:
