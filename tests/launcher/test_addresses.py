@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from outfitter.api.kinds import Object
 from outfitter.errors import Refused
 from outfitter.launcher.options import Options
-from tests.launcher.situations import PASSED, SITUATIONS, Situation, got, instance, wanted
+from tests.launcher.situations import PASSED, SITUATIONS, Situation, got, instance, plugged, wanted
 
 
 def machine(*counts: int, nodes: tuple[int, ...] = ()) -> Situation:
@@ -202,8 +202,14 @@ def test_aliases_are_each_their_own() -> None:
     given_ = instance({"gpus": [wanted("g"), wanted("g-1"), wanted("g.1"), wanted("g_1")]}, {"gpuStatuses": [
         got("g", pciAddress="0000:65:00.0"), got("g", pciAddress="0000:65:00.1"), got("g-1", pciAddress="0000:66:00.0"),
         got("g.1", pciAddress="0000:67:00.0"), got("g_1", pciAddress="0000:68:00.0")]})
-    assert list(drawn(Situation(given_))) == ["ua-dra-gpu-g", "ua-dra-gpu-g-1", "ua-dra-gpu-g-1_", "ua-dra-gpu-g_1",
-                                              "ua-dra-gpu-g_1_"]
+    assert list(drawn(Situation(given_))) == ["ua-dra-gpu-g", "ua-dra-gpu-g-1_", "ua-dra-gpu-g-1", "ua-dra-gpu-g_1",
+                                              "ua-dra-gpu-g_1_"], "an entry's own name goes before a second device of another"
+
+
+def test_a_disk_does_not_take_the_alias_of_a_device() -> None:
+    given_ = instance({"gpus": [plugged("a")], "disks": [{"name": "gpu-a", "disk": {"bus": "virtio"}}]},
+                      spec={"volumes": [{"name": "gpu-a", "hostDisk": {"path": "/x"}}]})
+    assert list(drawn(Situation(given_, {"PCI_RESOURCE_ACME_TEST_CARD": "0000:65:00.0"}))) == ["ua-gpu-a_", "ua-gpu-a"]
 
 
 def test_what_the_guest_is_told() -> None:

@@ -63,6 +63,8 @@ class Devices:
         disk_places = self._place_disks(disks)
         self._layout.spare(len(self._interfaces))
         shown = self._displays(found)
+        for one in found:
+            self._aliases.keep(_kind(one, one.devices[0]), one.ask.name)
 
         out = [*self._layout.controllers()] if self._machine.express and self._layout.used else []
         out += self._controllers(usb_needed, scsi)
@@ -165,14 +167,14 @@ class Devices:
     def _draw(self, one: Resolved, places: Mapping[tuple[str, int, int], Place],
               shown: Mapping[tuple[int, int], mdev.Display]) -> Iterator[ET.Element]:
         ask, entry = one.ask, self._entry(one.ask)
-        kind, alias_number, port = NAMES[ask.list, ask.by_claim], 0, 0
+        alias_number, port = 0, 0
         for number, given in enumerate(one.devices):
             display = shown.get((ask.index, number), mdev.NONE) if ask.list == "gpus" else mdev.NONE
             functions = hostdev.functions(given)
             for count, (address, function) in enumerate(functions):
                 at = places.get((ask.list, ask.index, port + count // FUNCTIONS))
                 guest = self._address(at, ask.path, entry, function % FUNCTIONS, first=alias_number == 0)
-                alias = self._aliases.name("usb-host" if given.kind == "usb" else kind, ask.name, alias_number)
+                alias = self._aliases.name(_kind(one, given), ask.name, alias_number)
                 alias_number += 1
                 out = self._hostdev(one, given, address, alias, guest, first=count == 0)
                 if count == 0:
@@ -267,6 +269,11 @@ class Devices:
         if not self._options.simulated:
             raise Refused(why)
         self.left_out.append(why)
+
+
+def _kind(one: Resolved, given: Given) -> str:
+    """What the name of a device begins with."""
+    return "usb-host" if given.kind == "usb" else NAMES[one.ask.list, one.ask.by_claim]
 
 
 def _ports(one: Resolved) -> Iterator[tuple[int | None, int]]:
