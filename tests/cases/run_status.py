@@ -15,6 +15,7 @@ from tests.cases.world import Api, Faults, NotDriven, contains, world
 # What outfitter's status says of a device besides what the cases know; compared only where a case names it.
 BESIDES = ("driver", "pool", "product")
 DEVICES_READY = "DevicesReady"
+WAITING = (DEVICES_READY, "PodScheduled", "Synchronized")
 
 
 async def run(case: Case) -> list[str]:
@@ -106,10 +107,10 @@ def _of_devices(instance: Object) -> Any:
 
 
 def _waits(instance: Object) -> bool:
-    """It was not given up: not over, and it says that it waits for its devices."""
+    """It was not given up: not over, and it says that it waits, for its devices or for what comes before them."""
     status = instance.get("status") or {}
     return status.get("phase") not in machine.FINAL and any(
-        each["type"] == DEVICES_READY and each["status"] == "False" for each in status.get("conditions") or ())
+        each["type"] in WAITING and each["status"] == "False" for each in status.get("conditions") or ())
 
 
 def _said(status: Object) -> str:

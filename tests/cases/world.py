@@ -26,7 +26,7 @@ from outfitter.store.memory import OpenRules
 from outfitter.store.names import Names
 
 ADMIN = auth.User("cases", (auth.MASTERS,))
-OWNERS = ("VirtualMachine", "VirtualMachineInstance")  # made first, then pods: others carry their uid
+OWNERS = ("VirtualMachine", "VirtualMachineInstance", "Node")  # made first, then pods: others carry their uid
 HOLD = "outfitter.dev/cases"  # keeps an object that is being deleted from going
 # Gates known to the cases, with whether KubeVirt 1.9 has them on: one that a case does not name is off, but for `gateDefaults`.
 GATES = {"HostDevices": False, "GPUsWithDRA": True, "HostDevicesWithDRA": True, "NetworkDevicesWithDRA": False,
@@ -141,16 +141,23 @@ class World:
             await self._put(product, api, self.own(obj))
 
     def own(self, obj: Object) -> Object:
-        """A copy of an object of the case that refers to others by the uids that the server gave them."""
+        """A copy of an object of the case that refers to others by the uids that the server gave them. Owners are meant by
+        their name where the case says no uid; those that the case does not have are left out, or whoever collects what
+        nobody owns would take the object away."""
+        obj = copy.deepcopy(obj)
+        kept = []
         for reference in obj["metadata"].get("ownerReferences") or ():
             owner = (obj["metadata"].get("namespace", ""), reference["kind"], reference["name"])
-            if owner in self._placed and reference.get("uid"):
-                self._uids[reference["uid"]] = self._placed[owner]
+            if owner in self._placed and (owner not in self._with_uid or not reference.get("uid")):
+                self._uids[str(reference.get("uid"))] = reference["uid"] = self._placed[owner]
+            kept += [reference] if owner in self._placed or reference.get("uid") in self._uids else []
+        if "ownerReferences" in obj["metadata"]:
+            obj["metadata"]["ownerReferences"] = kept
         for user in (obj.get("status") or {}).get("reservedFor") or ():  # of a claim: pods that the case gives no uid
             pod = (obj["metadata"].get("namespace", ""), "Pod", user.get("name", ""))
             if user.get("resource") == "pods" and user.get("uid") and pod in self._placed and pod not in self._with_uid:
                 self._uids.setdefault(user["uid"], self._placed[pod])
-        mapped: Object = _replaced(copy.deepcopy(obj), self._uids)
+        mapped: Object = _replaced(obj, self._uids)
         return mapped
 
     async def _put(self, product: app.Embedded, api: Api, obj: Object) -> None:
