@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from outfitter.api import admit, conditions, kinds, machine
 from outfitter.api.kinds import Object
 from outfitter.app import Product
@@ -140,6 +142,29 @@ async def test_a_host_that_gets_the_label_of_a_slice_reaches_its_devices() -> No
         assert found["message"] == f"nic0: {DRIVER} has not published device gpu-0 of pool far for far"
         await here.store.patch(kinds.NODE, "far", {"metadata": {"labels": {"rack": "r1"}}})
         assert addresses(await here.machine()) == ["0000:65:00.0"]
+
+
+@pytest.mark.parametrize(("user", "shown"), [
+    ({"resource": "pods", "name": "other", "uid": "u1"}, False),
+    ({"resource": "podgroups", "apiGroup": "scheduling.k8s.io", "name": "gang", "uid": "u2"}, True),
+])
+async def test_whose_a_claim_is(user: Object, shown: bool) -> None:
+    """What another pod has is not shown as this machine's; of a group its pod may be a part."""
+    async with desk() as here:
+        await here.create()
+        await here.claim()
+        await here.allocate("gpu-0")
+        await here.store.patch(kinds.RESOURCE_CLAIM, "mine", {"status": {"reservedFor": [user]}}, "default",
+                               subresource="status")
+        await here.publish(1, {"gpu-0": address("0000:65:00.0")})
+        await here.settle()
+        await here.bind()
+        blue = await here.machine()
+        if shown:
+            assert addresses(blue) == ["0000:65:00.0"]
+        else:
+            assert "claim mine is not given to it yet" in str(conditions.find(blue, "DevicesReady"))
+            assert machine.missing_devices(blue) == ["nic0"]
 
 
 async def test_a_pod_that_nobody_schedules_is_explained_after_a_while() -> None:

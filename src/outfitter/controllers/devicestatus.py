@@ -193,7 +193,8 @@ def _entries(
         return blank, f"claim {claim_name} has no request {ref.request}; it has {', '.join(asked) or 'none'}"
     if not status.get("allocation"):
         return blank, f"claim {claim_name} has no devices yet"
-    if not ours and (users or not pod["spec"].get("nodeName")):  # what others have, or may get, is not shown as this machine's
+    others = users and all(user.get("resource") == "pods" for user in users)  # of a group the pod may be a part
+    if not ours and (others or not pod["spec"].get("nodeName")):  # what others have, or may get, is not shown as this machine's
         return blank, f"claim {claim_name} is not given to it yet"
     if not machine.claimed(ref, claim):
         return [], ""  # whoever starts the machine says that there are too few
