@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 
 from hypothesis import HealthCheck, assume, given, settings
 
-from outfitter.api import machine
+from outfitter.api import machine, wires
 from outfitter.errors import Refused
 from tests.launcher.random_machines import machines
 from tests.launcher.situations import BUS_ID, Situation
@@ -81,6 +81,7 @@ def _given(situation: Situation) -> Iterator[tuple[str, Key]]:
                     for one in mediated or set(where.get("members") or [where["pciAddress"]]):
                         yield one, (place, True, 0, index)
     networks = {each["name"]: each for each in spec["networks"]}
+    wired = wires.read(situation.files.get(wires.FILE, "{}"))
     for index, each in enumerate(devices["interfaces"]):
         if "sriov" not in each or each["state"] == "absent":
             continue
@@ -90,7 +91,8 @@ def _given(situation: Situation) -> Iterator[tuple[str, Key]]:
             for one in set(said.get("members", said[BUS_ID])["string"].split(",")):
                 yield one, (2, True, 0, index)
         else:
-            yield situation.env[f"PCIDEVICE_VF_{index}"], (2, True, 0, index)
+            wire = wired.get(each["name"])
+            yield (wire and wire.address) or situation.env[f"PCIDEVICE_VF_{index}"], (2, True, 0, index)
 
 
 def _of_plugin(env: Any, resource: str, place: int, index: int) -> tuple[str, Key]:

@@ -179,6 +179,9 @@ REFUSED: dict[str, tuple[Told, list[str]]] = {
     "nobody says anything": (Told(gpu()), [
         "GPU g0 is not in status.deviceStatus: the machine does not start without it", "spec.domain.devices.gpus[0]",
         f"no files matching {BASE}/resourceclaims/claim/card/*-metadata.json", "PCI_RESOURCE_CLAIM_CARD"]),
+    "a file with fewer than a flavor brings": (
+        Told(flavored(instance(), ("nic", 2)), files={file("nic"): told("nic", device(address=A))}),
+        ["HostDevice nic-1 is not among the 1 devices for request nic", "spec.flavor"]),
     "status and file disagree": (Told(gpu(got("g0", pciAddress=A)), {}, {file("card"): told("card", device(address=B))}), [
         "spec.domain.devices.gpus[0]", f"status.deviceStatus says that GPU g0 is {A}, but device metadata says {B}"]),
     "status and environment disagree": (Told(gpu(got("g0", pciAddress=A)), {VARIABLE: B}), [f"but the environment says {B}"]),
