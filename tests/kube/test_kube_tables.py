@@ -79,6 +79,9 @@ CASES = {
     "a machine that waits": Case(kinds.INSTANCE, {"status": {"conditions": [
         condition("Ready", "False", "not running"), condition("Synchronized", "False", "no GPU is free")]}},
         {"Devices": 0, "Waiting": "no GPU is free"}),
+    "a machine that has one device of two": Case(kinds.INSTANCE, {"status": {"deviceStatus": {"gpuStatuses": [
+        {"name": "a", "deviceResourceClaimStatus": {"name": "gpu-0", "resourceClaimName": "c"}},
+        {"name": "b", "deviceResourceClaimStatus": {"resourceClaimName": "d"}}]}}}, {"Devices": 1}),
     "a page": Case(kinds.LEDGER_PAGE, {"spec": {"bookings": [{"state": "booked"}, {"state": "prepared"}, {"state": "booked"}]}},
                    {"Booked": 2, "Prepared": 1, "Age": "5m"}),
     "a kind without columns of its own": Case(kinds.DEVICE_CLASS, {}, {"Age": "5m"}),
