@@ -17,7 +17,7 @@ import yaml
 from outfitter.api import admit, conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.device import DRIVER
-from outfitter.api.hypervisor import Abilities, Domain, Hypervisor
+from outfitter.api.hypervisor import DRIVES, Abilities, Domain, Hypervisor
 from outfitter.api.kinds import Object
 from outfitter.controllers.claims import Claims, PodClaims
 from outfitter.controllers.devicestatus import DeviceStatus
@@ -91,15 +91,16 @@ def simulated_hosts(hosts: Sequence[SimulatedHost], data: Path | None = None, co
 def hypervisor(kind: str | None, name: str, data: Path | None = None) -> tuple[Hypervisor, str]:
     """What runs the machines of this machine, and a word on why: "libvirt", a URI of libvirt, "simulated", or None to let
     what is there decide. Refused: libvirt was asked for and cannot be used."""
+    drives = str(data / "hosts" / name / "drives") if data and os.geteuid() else DRIVES
     if kind is not None and kind != "simulated":
         if kind != "libvirt" and "://" not in kind:
             raise Refused(f"--hypervisor {kind}: it is libvirt, simulated, or a URI of libvirt such as {libvirt.SYSTEM}")
         connection.library()
         uri = libvirt.SYSTEM if kind == "libvirt" else kind
-        return libvirt.Libvirt(uri), f"its machines run in libvirt at {uri}"
+        return libvirt.Libvirt(uri, drives=drives), f"its machines run in libvirt at {uri}"
     said = "as --hypervisor says" if kind else libvirt.missing()
     if not said:
-        return libvirt.Libvirt(), f"its machines run in libvirt at {libvirt.SYSTEM}"
+        return libvirt.Libvirt(drives=drives), f"its machines run in libvirt at {libvirt.SYSTEM}"
     return Simulated(data / "domains" / name if data else None), f"its machines are only played: {said}"
 
 
@@ -123,7 +124,8 @@ def this_host(
 
 
 def build_domain(instance: Object, env: Mapping[str, str], files: Mapping[str, str], abilities: Abilities) -> Domain:
-    return domain.build(instance, env, files, Options(type="kvm" if abilities.kvm else "qemu", simulated=abilities.plays))
+    return domain.build(instance, env, files, Options(type="kvm" if abilities.kvm else "qemu", simulated=abilities.plays,
+                                                      drives=abilities.drives))
 
 
 def _agent(context: Context, hosts: Sequence[Host], keeper: Keeper, handover: Handover) -> Agent:

@@ -3,6 +3,7 @@ shape, makes it stumble."""
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outfitter.api import admit, gates, kinds, machine
+from outfitter.api import admit, cloudinit, gates, kinds, machine
 from outfitter.api import settings as app_settings
 from outfitter.api.device import newest_pools
 from outfitter.api.kinds import Kind, Object
@@ -101,6 +102,43 @@ REFUSED: dict[str, tuple[Kind, Object, list[tuple[str, str]]]] = {
          ("spec.domain.resources.requests.memory", 'Invalid value: "-1": must be an amount'),
          ("spec.domain.cpu.cores", "Invalid value: 0: must be greater than zero"),
          ("spec.domain.cpu.threads", "Invalid value: -2: must be greater than zero")]),
+    "volumes without a name, a source, or with two": (
+        kinds.INSTANCE, vmi(volumes=[{"emptyDisk": {}}, {"name": "a"}, {"name": "a", "hostDisk": {}, "emptyDisk": {}}]),
+        [("spec.volumes[0].name", "Required value"), ("spec.volumes[1]", "spec.volumes[1] must have exactly one source type"),
+         ("spec.volumes[2].name", "spec.volumes[2] and spec.volumes[1] must not have the same Name."),
+         ("spec.volumes[2]", "spec.volumes[2] must have exactly one source type set: it has emptyDisk, hostDisk")]),
+    "cloud-init that says nothing": (
+        kinds.INSTANCE, vmi(volumes=[{"name": "a", "cloudInitNoCloud": {"secretRef": {}, "userData": ""}}]),
+        [("spec.volumes[0].cloudInitNoCloud", "spec.volumes[0].cloudInitNoCloud must have at least one userdatasource or")]),
+    "cloud-init that says it twice": (
+        kinds.INSTANCE, vmi(volumes=[{"name": "a", "cloudInitConfigDrive": {
+            "userData": "x", "secretRef": {"name": "s"}, "networkData": "{}", "networkDataBase64": "e30="}}]),
+        [("spec.volumes[0].cloudInitConfigDrive", "spec.volumes[0].cloudInitConfigDrive must have only one userdatasource set. "
+                                                  "It has secretRef, userData"),
+         ("spec.volumes[0].cloudInitConfigDrive", "spec.volumes[0].cloudInitConfigDrive must have only one networkdata so")]),
+    "cloud-init in bad base64": (
+        kinds.INSTANCE, vmi(volumes=[{"name": "a", "cloudInitNoCloud": {"userDataBase64": "abc", "networkDataBase64": "$"}}]),
+        [("spec.volumes[0].cloudInitNoCloud.userDataBase64", "spec.volumes[0].cloudInitNoCloud.userDataBase64 is not a valid"),
+         ("spec.volumes[0].cloudInitNoCloud.networkDataBase64", "spec.volumes[0].cloudInitNoCloud.networkDataBase64 is not")]),
+    "cloud-init that is too large": (
+        kinds.INSTANCE, vmi(volumes=[{"name": "a", "cloudInitNoCloud": {
+            "userData": "ü" * 1025, "networkDataBase64": base64.b64encode(b"x" * 2049).decode()}}]),
+        [("spec.volumes[0].cloudInitNoCloud", "spec.volumes[0].cloudInitNoCloud userdata exceeds 2048 byte limit. Should use "
+                                              "secretRef for larger data: it has 2050 bytes"),
+         ("spec.volumes[0].cloudInitNoCloud", "spec.volumes[0].cloudInitNoCloud networkdata exceeds 2048 byte limit. Should")]),
+    "a Secret that has no name of one": (
+        kinds.INSTANCE, vmi(volumes=[{"name": "a", "cloudInitNoCloud": {"networkDataSecretRef": {"name": "../s"}}}]),
+        [("spec.volumes[0].cloudInitNoCloud.networkDataSecretRef.name", 'Invalid value: "../s": a lowercase RFC 1123 sub')]),
+    "two volumes for cloud-init": (
+        kinds.INSTANCE, vmi(volumes=[{"name": "a", "cloudInitNoCloud": {"userData": "x"}},
+                                     {"name": "b", "cloudInitConfigDrive": {"userData": "x"}}]),
+        [("spec.volumes[1]", "a machine has one cloud-init volume: there is another one, spec.volumes[0].cloudInitNoCloud")]),
+    "keys for a drive that is not there": (
+        kinds.INSTANCE, vmi(volumes=[{"name": "a", "cloudInitNoCloud": {"userData": "x"}}], accessCredentials=[
+            {"sshPublicKey": {"source": {"secret": {"secretName": "k"}}, "propagationMethod": {"configDrive": {}}}},
+            {"sshPublicKey": {"propagationMethod": {"noCloud": {}}}}]),
+        [("spec.accessCredentials[0].sshPublicKey.propagationMethod", "spec.accessCredentials[0] requires a configDrive vol"),
+         ("spec.accessCredentials[1].sshPublicKey.source.secret.secretName", "Required value: the Secret with the public")]),
     "wrong shapes of a machine": (
         kinds.INSTANCE, vmi(resourceClaims={}, domain={
             "devices": {"gpus": [3], "hostDevices": [{"name": 4}]}, "cpu": {"cores": True}}),
@@ -374,6 +412,12 @@ WHOLE: dict[str, tuple[Kind, Object]] = {
                                            {"name": "b", "sriov": {}, "state": "", "tag": "t"}],
                             "gpus": [{"name": "g", "deviceName": "v.com/g", "virtualGPUOptions": {
                                 "display": {"enabled": True, "ramFB": {"enabled": True}}}}]}})),
+    "volumes": (kinds.INSTANCE, vmi(
+        volumes=[{"name": "a", "hostDisk": {"path": "/x"}},
+                 {"name": "b", "cloudInitNoCloud": {"userData": "x", "networkDataSecretRef": {"name": "s"}}}],
+        accessCredentials=[{"sshPublicKey": {"source": {"secret": {"secretName": "k"}}, "propagationMethod": {"noCloud": {}}}}],
+        domain={"devices": {"disks": [{"name": "a", "disk": {"bus": "virtio"}, "serial": "S", "tag": "t"},
+                                      {"name": "b", "cdrom": {"bus": "sata"}}]}})),
     "owner": (kinds.MACHINE, {"metadata": meta(), "spec": {
         "running": True, "template": {"metadata": {}, "spec": with_devices(nic(claimName="own"))["spec"]},
         "resourceClaimTemplates": [{"name": "own", "spec": {"metadata": {"labels": {}}, "spec": claim(ask())["spec"]}}]},
@@ -420,6 +464,7 @@ def read_machine(obj: Object) -> None:
 READERS: dict[str, Callable[[Object], object]] = {
     "machine": read_machine,
     "nics": lambda obj: gates.used(obj["spec"]),
+    "volumes": lambda obj: list(cloudinit.secrets(obj["spec"])),
     "owner": machine.run_strategy,
     "settings": app_settings.of,
     "claim": lambda obj: machine.results(obj, "nic"),

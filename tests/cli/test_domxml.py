@@ -96,3 +96,33 @@ def test_what_is_wrong_is_told(name: str, folder: Path) -> None:
     assert (done.code, done.out) == (1, "")
     for part in says:
         assert part.format(tmp=folder) in done.err
+
+
+@pytest.mark.parametrize(("volume", "seen"), {
+    "userData: hello": b"hello", "secretRef: {name: s}": b"from the folder",
+}.items())
+def test_the_image_of_the_drive(tmp_path: Path, volume: str, seen: bytes) -> None:
+    """What a Secret has may lie in a folder, as in the launcher's container."""
+    secret = tmp_path / "root" / "var/run/kubevirt-private/secret/seed/userdata"
+    secret.parent.mkdir(parents=True)
+    secret.write_bytes(b"from the folder")
+    (tmp_path / "vmi.yaml").write_text("apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {name: blue}\n"
+                                       f"spec: {{domain: {{}}, volumes: [{{name: seed, cloudInitNoCloud: {{{volume}}}}}]}}\n")
+    words = ["domxml", "-f", str(tmp_path / "vmi.yaml"), "--devices", str(tmp_path / "root")]
+    done = typed(*words, "--drive", str(tmp_path / "it.iso"))
+    assert (done.code, done.out, done.err) == (0, "", "")
+    assert seen in (tmp_path / "it.iso").read_bytes()
+    assert 'file="/var/run/outfitter/drives/00000000-0000-0000-0000-000000000000.iso"' in typed(*words).out
+    assert typed(*words, "--drive", str(tmp_path / "no" / "it.iso")).code != 0
+
+
+def test_no_image_where_there_is_none(folder: Path, tmp_path: Path) -> None:
+    (folder / "plain.yaml").write_text("apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {name: blue}\n"
+                                       "spec: {domain: {}}\n")
+    done = typed("domxml", "-f", str(folder / "plain.yaml"), "--drive", str(tmp_path / "it.iso"))
+    assert done.code != 0
+    assert "has neither a cloud-init volume nor a tagged device" in done.err
+    (folder / "plain.yaml").write_text("apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {name: blue}\n"
+                                       "spec: {domain: {}, volumes: [{name: a, cloudInitNoCloud: {secretRef: {name: s}}}]}\n")
+    done = typed("domxml", "-f", str(folder / "plain.yaml"), "--drive", str(tmp_path / "it.iso"))
+    assert "what Secret s has was not handed to the launcher" in done.err

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from outfitter.api.hypervisor import DRIVES
 from outfitter.launcher import connection
 from tests.e2e.process import Up, until
 from tests.hardware import daemon
@@ -23,7 +24,10 @@ MACHINE = """
 apiVersion: kubevirt.io/v1
 kind: VirtualMachineInstance
 metadata: {{name: {name}}}
-spec: {{terminationGracePeriodSeconds: 0, domain: {{memory: {{guest: 32Mi}}, devices: {{}}}}}}
+spec:
+  terminationGracePeriodSeconds: 0
+  domain: {{memory: {{guest: 32Mi}}, devices: {{}}}}
+  volumes: [{{name: seed, cloudInitNoCloud: {{userData: "I am {name}"}}}}]
 """
 NETWORK = """
 apiVersion: k8s.cni.cncf.io/v1
@@ -60,15 +64,22 @@ def alive(pid: int) -> bool:
     return Path(f"/proc/{pid}/status").exists() and "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
 
 
+def drive(up: Up, name: str) -> Path:
+    return Path(DRIVES) / f"{shown(up, name)['metadata']['uid']}.iso"
+
+
 def test_whoever_is_killed_the_rest_goes_on(libvirtd: Daemon, tmp_path: Path) -> None:
     up = Up(tmp_path / "data", "--hypervisor", libvirtd.uri, simulate=None)
     with up:
         assert f"this machine; its machines run in libvirt at {libvirtd.uri}" in up.tells("hosts")
         up.ok("apply", "-f", "-", stdin=MACHINE.format(name="blue"))
         until(lambda: up.phase("blue") == "Running", "blue runs", PATIENCE)
-        qemu = libvirtd.qemu("default_blue")
+        qemu, seed = libvirtd.qemu("default_blue"), drive(up, "blue")
+        assert str(seed.resolve()) in {os.readlink(each) for each in Path(f"/proc/{qemu}/fd").iterdir()}
+        assert f'file="{seed}"' in up.ok("domxml", "blue")
         up.kill()
     assert alive(qemu), "machines outlive outfitter"
+    assert b"I am blue" in seed.read_bytes()
     with up:
         assert up.start().phase("blue") == "Running"
         assert libvirtd.qemu("default_blue") == qemu, "it was adopted, not started again"
@@ -86,9 +97,10 @@ def test_whoever_is_killed_the_rest_goes_on(libvirtd: Daemon, tmp_path: Path) ->
         until(lambda: up.phase("blue") == "Failed", "blue failed", PATIENCE)
         assert "QEMU died or its guest crashed (libvirt: crashed)" in said(up, "blue")
 
-        green = libvirtd.qemu("default_green")
-        up.ok("delete", "vmi", "green")
+        green, hers = libvirtd.qemu("default_green"), drive(up, "green")
+        up.ok("delete", "vmi", "green", "blue")
         until(lambda: not alive(green), "green is off", PATIENCE)
+        until(lambda: not hers.exists() and not seed.exists(), "nothing is left of their drives", PATIENCE)
         assert up.stop() == 0
 
 

@@ -163,6 +163,11 @@ WARNED = {
         ['spec.networks[0].multus.networkName: there is no NetworkAttachmentDefinition "lan" in namespace "far" yet',
          'spec.networks[1].multus.networkName: NetworkAttachmentDefinition "poor" names no resource'],
         (definition("poor"), definition("fast", {"k8s.v1.cni.cncf.io/resourceName": "x.com/vf"}))),
+    "no Secret": Case(
+        {"metadata": {"name": "blue"}, "spec": {"running": False, "template": {"spec": {"domain": {}, "volumes": [
+            {"name": "a", "cloudInitNoCloud": {"secretRef": {"name": "s"}, "networkDataSecretRef": {"name": "there"}}}]}}}},
+        ['spec.template.spec.volumes[0].cloudInitNoCloud.secretRef: there is no Secret "s" in namespace "default" yet'],
+        ((kinds.SECRET, {"metadata": {"name": "there", "namespace": "default"}}),)),
     "one tag for two": Case(
         vmi(gpus=[{"name": "g", "deviceName": "a.test/y", "tag": "x"}], hostDevices=[
             {"name": "h", "deviceName": "a.test/z", "tag": "x"}]),

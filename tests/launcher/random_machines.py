@@ -106,4 +106,4 @@ def machines(draw: st.DrawFn) -> Situation:
         firmware={"bootloader": draw(st.sampled_from([None, {"bios": {}}, {"efi": {}}, {"efi": {"secureBoot": False}}]))},
         spec=spec), {**env, **more_env}, files, Options(
             type=draw(st.sampled_from(["qemu", "kvm"])), host_nodes=draw(st.sampled_from([(), (0, 1)])),
-            config_drive=draw(st.sampled_from([None, "/run/x.iso"]))))
+            drives=draw(st.sampled_from(["/run/x", "/run/a b"]))))

@@ -159,7 +159,14 @@ SITUATIONS: dict[str, Situation] = {
                  cpu={"cores": 5, "model": "host-passthrough", **PASSED},
                  memory={"guest": "3Gi", "hugepages": {"pageSize": "1Gi"}},
                  spec={"networks": [{"name": "default", "pod": {}}]}), options=Options(type="kvm")),
-    "disks": Situation(instance(DISKS, spec=VOLUMES), options=Options(config_drive="/run/machine/config.iso")),
+    "disks": Situation(instance(DISKS, spec=VOLUMES), options=Options(drives="/run/machine")),
+    "cloud-init": Situation(instance(
+        {"disks": [{"name": "root", "disk": {"bus": "sata"}}]},
+        spec={"volumes": [{"name": "root", "hostDisk": {"path": "/vms/system.img"}},
+                          {"name": "init", "cloudInitNoCloud": {"userData": "#cloud-config"}}]})),
+    "tagged-on-arm": Situation(instance(
+        {"interfaces": [{"name": "default", "bridge": {}, "tag": "uplink"}]},
+        spec={"architecture": "arm64", "networks": [{"name": "default", "pod": {}}]})),
     "firmware-and-clock": Situation(instance(
         {"autoattachGraphicsDevice": True, "autoattachSerialConsole": False, "rng": {},
          "inputs": [{"type": "tablet", "bus": "usb", "name": "pen"}]},

@@ -107,7 +107,10 @@ def nic(**interface: object) -> Object:
 UNBUILT: dict[str, tuple[Object, str, bool]] = {
     "an image": (disk({"containerDisk": {"image": "x"}}), "spec.volumes[0]: containerDisk cannot be attached", True),
     "an empty disk": (disk({"emptyDisk": {"capacity": "1Gi"}}), "spec.volumes[0]: emptyDisk cannot be attached", True),
-    "no config drive": (disk({"cloudInitNoCloud": {}}), "spec.volumes[0]: no config drive was made for it", True),
+    "a Secret nobody brought": (disk({"cloudInitNoCloud": {"secretRef": {"name": "seed"}}}),
+                                "spec.volumes[0].cloudInitNoCloud.secretRef: what Secret seed has was not handed", True),
+    "data that is not base64": (disk({"cloudInitConfigDrive": {"networkDataBase64": "?"}}),
+                                "spec.volumes[0].cloudInitConfigDrive.networkDataBase64 is not base64", False),
     "a TPM": (instance({"tpm": {}}), "spec.domain.devices.tpm is not supported", True),
     "a keyboard": (instance({"inputs": [{"type": "keyboard"}]}), "spec.domain.devices.inputs[0]: only a tablet on usb", True),
     "a tablet on virtio": (instance({"inputs": [{"type": "tablet", "bus": "virtio"}]}), "only a tablet on usb", True),

@@ -22,6 +22,7 @@ from outfitter.api.kinds import Object
 from outfitter.errors import HypervisorAway, Refused
 from outfitter.launcher import connection, domain
 from outfitter.launcher.libvirt import BACKOFF, Libvirt
+from outfitter.launcher.options import Options
 from outfitter.launcher.simulated import Simulated
 from outfitter.store.clock import ManualClock
 from tests.hardware import daemon, embed, guest
@@ -32,21 +33,25 @@ PATIENCE = 60.0  # seconds for what QEMU does; a loaded machine takes long
 needs_libvirt = pytest.mark.skipif(bool(daemon.missing()), reason=daemon.missing() or "-")
 
 
-def instance(name: str = "blue", uid: str = UID) -> Object:
+def instance(name: str = "blue", uid: str = UID, seed: str = "") -> Object:
+    volumes = [{"name": "seed", "cloudInitNoCloud": {"userData": seed}}] if seed else []
     return {"metadata": {"name": name, "namespace": "here", "uid": uid},
-            "spec": {"domain": {"memory": {"guest": "32Mi"}, "devices": {}}}}
+            "spec": {"domain": {"memory": {"guest": "32Mi"}, "devices": {}}, "volumes": volumes}}
 
 
 class Lab(Protocol):
     """A host on which things can be made to happen."""
 
     clock: ManualClock
+    drives: Path  # where the images of config drives lie
 
     def hypervisor(self) -> Hypervisor:
         """As a process has it that was just started."""
         ...
 
-    def machine(self, name: str = "blue", uid: str = UID, *, deaf: bool = False) -> Domain: ...
+    def machine(self, name: str = "blue", uid: str = UID, *, deaf: bool = False, seed: str = "") -> Domain:
+        """`seed`: what its cloud-init finds; without it there is no drive."""
+        ...
 
     def kill(self, hypervisor: Hypervisor, uid: str) -> None:
         """Its QEMU dies."""
@@ -71,17 +76,17 @@ class Lab(Protocol):
 
 class Played:
     def __init__(self, folder: Path) -> None:
-        self.folder, self.clock, self.deaf = folder, ManualClock(), set[str]()
+        self.folder, self.drives, self.clock, self.deaf = folder, folder, ManualClock(), set[str]()
 
     def hypervisor(self) -> Simulated:
         made = Simulated(self.folder, monotonic=self.clock.monotonic)
         made.deaf = self.deaf
         return made
 
-    def machine(self, name: str = "blue", uid: str = UID, *, deaf: bool = False) -> Domain:
+    def machine(self, name: str = "blue", uid: str = UID, *, deaf: bool = False, seed: str = "") -> Domain:
         if deaf:
             self.deaf.add(uid)
-        return domain.build(instance(name, uid))
+        return domain.build(instance(name, uid, seed), options=Options(drives=str(self.drives)))
 
     def kill(self, hypervisor: Hypervisor, uid: str) -> None:
         assert isinstance(hypervisor, Simulated)
@@ -106,13 +111,15 @@ class Played:
 class Real:
     def __init__(self, libvirtd: Daemon) -> None:
         self.daemon, self.root, self.uri, self.clock = libvirtd, libvirtd.folder, libvirtd.uri, ManualClock()
+        self.drives = self.root / "drives"
         self.images = {deaf: guest.image(self.root, deaf=deaf) for deaf in (False, True)}
 
     def hypervisor(self) -> Libvirt:
-        return Libvirt(self.uri, monotonic=self.clock.monotonic, sleep=self.clock.sleep)
+        return Libvirt(self.uri, monotonic=self.clock.monotonic, sleep=self.clock.sleep, drives=str(self.drives))
 
-    def machine(self, name: str = "blue", uid: str = UID, *, deaf: bool = False) -> Domain:
-        return embed.small(domain.build(instance(name, uid)), self.images[deaf], self.root / f"{name}.log")
+    def machine(self, name: str = "blue", uid: str = UID, *, deaf: bool = False, seed: str = "") -> Domain:
+        built = domain.build(instance(name, uid, seed), options=Options(drives=str(self.drives)))
+        return replace(embed.small(built, self.images[deaf], self.root / f"{name}.log"), drive=built.drive)
 
     def kill(self, hypervisor: Hypervisor, uid: str) -> None:
         os.kill(self.daemon.qemu("here_blue"), signal.SIGKILL)
@@ -391,6 +398,61 @@ async def test_what_does_not_run_has_no_buttons(lab: Lab) -> None:
     await hypervisor.close()
 
 
+def drives_of(lab: Lab) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in lab.drives.iterdir() if ".iso" in path.name}
+
+
+async def test_the_drive_of_a_machine_comes_and_goes_with_it(lab: Lab) -> None:
+    first = lab.hypervisor()
+    assert (await first.abilities()).drives == str(lab.drives)
+    await lab.up(first, lab.machine(seed="#one"))
+    [(name, made)] = drives_of(lab).items()
+    assert name == f"{UID}.iso"
+    assert b"#one" in made
+    await first.start(lab.machine(seed="#two"))
+    assert drives_of(lab) == {name: made}, "what runs keeps the drive that it has"
+    await first.close()
+    second = lab.hypervisor()
+    assert list(await second.domains()) == [UID]
+    assert drives_of(lab) == {name: made}
+    news = News(second)
+    lab.kill(second, UID)
+    while not await second.ended():
+        await news.of(UID)
+    assert drives_of(lab) == {name: made}, "it is not put away yet"
+    await second.start(lab.machine(seed="#three"))
+    assert b"#three" in drives_of(lab)[name], "a new start tells what is true now"
+    assert await second.stop(UID) is None
+    assert drives_of(lab) == {}
+    await second.close()
+
+
+async def test_an_image_whose_machine_did_not_start_is_removed(tmp_path: Path) -> None:
+    """A process that was killed in between: once with half an image, once before the domain was written."""
+    lab = Played(tmp_path)
+    await lab.hypervisor().start(lab.machine(seed="#one"))
+    for name in (f".{UID}.iso.new", f"{OTHER}.iso"):
+        (tmp_path / name).write_bytes(b"half")
+    assert list(await lab.hypervisor().domains()) == [UID]
+    assert list(drives_of(lab)) == [f"{UID}.iso"]
+
+
+def opened(pid: int) -> set[str]:
+    return {os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()}
+
+
+@pytest.mark.libvirt
+@needs_libvirt
+async def test_qemu_has_the_drive(real: Real) -> None:
+    hypervisor = real.hypervisor()
+    await hypervisor.start(real.machine(seed="#one"))
+    image = real.drives / f"{UID}.iso"
+    assert str(image) in opened(real.daemon.qemu("here_blue"))
+    await hypervisor.stop(UID)
+    assert not image.exists()
+    await hypervisor.close()
+
+
 @pytest.mark.libvirt
 @needs_libvirt
 async def test_a_machine_of_somebody_else_is_seen_and_left_alone(real: Real) -> None:
@@ -416,12 +478,13 @@ async def test_a_machine_of_somebody_else_is_seen_and_left_alone(real: Real) -> 
 @needs_libvirt
 async def test_what_libvirt_refuses_leaves_nothing(real: Real) -> None:
     hypervisor = real.hypervisor()
-    made = real.machine()
+    made = real.machine(seed="#one")
     for what, xml in {"an unknown device": made.xml.replace("</devices>", "<widget/></devices>"),
                       "a disk that is not there": made.xml.replace(str(real.images[False]), "/nowhere/disk.img")}.items():
         with pytest.raises(Refused, match="libvirt cannot start here_blue: "):
-            await hypervisor.start(Domain(UID, made.name, xml))
+            await hypervisor.start(Domain(UID, made.name, xml, drive=made.drive))
         assert (await hypervisor.domains(), await hypervisor.ended()) == ({}, {}), what
+        assert not real.drives.exists() or not drives_of(real), what
     await hypervisor.start(made)
     await hypervisor.stop(UID)
     await hypervisor.close()

@@ -39,3 +39,5 @@ def _near_node_0(domain: Domain) -> None:
     assert [each.get("function") for each in root.iterfind("devices/hostdev/address")] == ["0x0", "0x1"]
     assert root.findtext("devices/controller/target/node") == "0"
     assert '"address": "0000:e3:00.0"' in domain.guest_metadata
+    assert domain.drive is not None
+    assert domain.drive.files == (("openstack/latest/meta_data.json", domain.guest_metadata.encode()),)

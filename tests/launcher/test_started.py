@@ -67,7 +67,7 @@ def without_hardware(xml: str) -> str:
 MISSING = not (shutil.which("virsh") and shutil.which("qemu-system-x86_64"))
 needed = pytest.mark.skipif(MISSING, reason="needs virsh and qemu-system-x86_64 (Debian: libvirt-clients "
                                             "libvirt-daemon-system qemu-system-x86)")
-OTHER_MACHINES = ("arm", "mainframe")  # their emulators are packages of their own
+OTHER_MACHINES = ("arm", "tagged-on-arm", "mainframe")  # their emulators are packages of their own
 
 
 @pytest.fixture

@@ -380,3 +380,35 @@ async def test_one_process_is_the_node_of_every_simulated_host(count: int) -> No
             await scene.machine(f"vm{number}")
         where = {(await scene.running(f"vm{number}"))["status"]["nodeName"] for number in range(count)}
         assert where == {f"node-{number}" for number in range(count)}
+
+
+async def test_a_machine_waits_for_the_secrets_of_its_cloud_init() -> None:
+    async with running(hosts_of("node", 1)) as scene:
+        await scene.machine("blue", volumes=[{"name": "seed", "cloudInitConfigDrive": {"secretRef": {"name": "user"}}}])
+        field = "spec.volumes[0].cloudInitConfigDrive.secretRef"
+        said: dict[str, Callable[[], Awaitable[object]]] = {
+            f"{field}: there is no Secret user yet": lambda: scene.store.create(kinds.SECRET, {
+                "metadata": {"name": "user", "namespace": "here"}, "data": {"other": "eA=="}}),
+            f"{field}: Secret user has no key userdata or userData yet": lambda: scene.store.patch(
+                kinds.SECRET, "user", {"data": {"userdata": "?"}}, "here"),
+            f"{field}: userdata of Secret user is not base64": lambda: scene.store.patch(
+                kinds.SECRET, "user", {"data": {"userdata": "I2Nsb3Vk/w=="}}, "here"),
+        }
+        for words, act in said.items():
+            await scene.reach(lambda words=words: says(scene, "blue", "SecretMissing", words), words)  # type: ignore[misc]
+            assert not await scene.domains()
+            await act()
+        await scene.running("blue")
+        [domain] = await scene.domains()
+        assert domain.drive is not None
+        assert dict(domain.drive.files)["openstack/latest/user_data"] == b"#cloud\xff"
+        await scene.reach(lambda: says_nothing(scene, "blue"), "the pod no longer says that it waits")
+
+
+async def says(scene: Scene, name: str, reason: str, words: str) -> bool:
+    found = await scene.condition(name, "Ready")
+    return found is not None and found.get("reason") == reason and words in str(found.get("message"))
+
+
+async def says_nothing(scene: Scene, name: str) -> bool:
+    return "message" not in (await scene.pod(name))["status"]

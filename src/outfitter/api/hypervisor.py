@@ -8,6 +8,18 @@ from typing import Protocol
 
 from outfitter.api.kinds import Object
 
+DRIVES = "/var/run/outfitter/drives"  # where the images of config drives lie, unless a hypervisor says otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class Drive:
+    """An image that a machine has as a disk. Whoever runs the machine makes it before the start, and removes it when the
+    machine is put away."""
+
+    path: str
+    label: str
+    files: tuple[tuple[str, bytes], ...] = field(repr=False)  # name in the image, with its folders, and contents: secrets too
+
 
 @dataclass(frozen=True, slots=True)
 class Paused:
@@ -30,7 +42,8 @@ class Domain:
     xml: str
     devices: tuple[str, ...] = ()  # what it has of the host: PCI addresses and UUIDs of mediated devices
     foreign: bool = False  # somebody else started it: we leave it alone, and its devices to it
-    guest_metadata: str = field(default="", compare=False)  # meta_data.json for the config drive: what tagged devices are
+    guest_metadata: str = field(default="", compare=False)  # as its drive has it, or would: who it is, what tagged devices are
+    drive: Drive | None = field(default=None, compare=False)  # what its cloud-init finds
     left_out: tuple[str, ...] = field(default=(), compare=False)  # what the spec has and a simulated machine does without
     paused: Paused | None = field(default=None, compare=False)  # its processors stand still; to be started: they shall
 
@@ -50,6 +63,7 @@ class Abilities:
 
     kvm: bool = False  # its machines may use the host's processors; else they are emulated
     plays: bool = False  # nothing really runs: what cannot be had is left out, not refused
+    drives: str = DRIVES  # the folder of its machines' drives
 
 
 class Hypervisor(Protocol):
@@ -68,8 +82,8 @@ class Hypervisor(Protocol):
         ...
 
     async def start(self, domain: Domain) -> None:
-        """With its processors standing still if it says `paused`. One that runs already stays as it is. Refused: it cannot
-        run, and why."""
+        """With its processors standing still if it says `paused`. One that runs already stays as it is. Its drive is
+        made first. Refused: it cannot run, and why."""
         ...
 
     async def pause(self, uid: str) -> None:
@@ -106,6 +120,7 @@ class Hypervisor(Protocol):
 
 class Builder(Protocol):
     """Makes the domain of an instance whose devices are known; Refused says what is missing or contradicts itself. `env` and
-    `files` (by path) are what a launcher finds in its container: whoever prepared the devices tells of them there too."""
+    `files` (by path) are what a launcher finds in its container: whoever prepared the devices tells of them there too, and
+    there are the Secrets of its cloud-init volume (see api.cloudinit)."""
 
     def __call__(self, instance: Object, env: Mapping[str, str], files: Mapping[str, str], abilities: Abilities) -> Domain: ...

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -19,6 +20,7 @@ from outfitter.api.hypervisor import BY_USER, IO_ERROR, Domain, Ended, Paused
 from outfitter.errors import HypervisorAway, Refused
 from outfitter.launcher import capability
 from outfitter.launcher import domain as domains
+from outfitter.launcher import drive as drives
 
 log = logging.getLogger(__name__)
 MISSING = ("libvirt is used through the Python library libvirt-python, which is not installed here: pip install "
@@ -181,16 +183,20 @@ class Connection:
 
     def _instance(self, dom: Any) -> str | None:
         """The uid of the instance whose domain it is; None for somebody else's."""
+        uid = self._mark(dom).get("instance")
+        if uid is not None:
+            self._uids[dom.UUIDString()] = uid
+        return uid
+
+    def _mark(self, dom: Any) -> Mapping[str, str]:
+        """What we wrote into a domain to know it again; nothing in somebody else's."""
         try:
             mark = dom.metadata(self._lib.VIR_DOMAIN_METADATA_ELEMENT, domains.NAMESPACE)
         except self._lib.libvirtError as error:
             if error.get_error_code() == self._lib.VIR_ERR_NO_DOMAIN_METADATA:
-                return None
+                return {}
             raise
-        uid = ET.fromstring(mark).get("instance")
-        if uid is not None:
-            self._uids[dom.UUIDString()] = uid
-        return uid
+        return ET.fromstring(mark).attrib
 
     def _find(self, uid: str) -> Any | None:
         """The domain of an instance, running or not. Nearly always its UUID is the instance's uid."""
@@ -225,8 +231,10 @@ class Connection:
             made = self._conn.defineXMLFlags(domain.xml, self._lib.VIR_DOMAIN_DEFINE_VALIDATE)
             self._uids[made.UUIDString()] = domain.uid
             try:
+                if domain.drive is not None:  # after the domain: whatever lies there has a domain that is put away some day
+                    drives.write(domain.drive)
                 made.createWithFlags(self._lib.VIR_DOMAIN_START_PAUSED if domain.paused is not None else 0)
-            except self._lib.libvirtError:
+            except (self._lib.libvirtError, Refused):
                 with suppress(self._lib.libvirtError):
                     self._undefine(made)
                 raise
@@ -289,6 +297,8 @@ class Connection:
 
     def _undefine(self, dom: Any) -> None:
         lib = self._lib
+        if path := self._mark(dom).get("drive"):
+            drives.remove(Path(path))
         if dom.isPersistent():
             dom.undefineFlags(lib.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | lib.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
                               | lib.VIR_DOMAIN_UNDEFINE_NVRAM)

@@ -30,8 +30,9 @@ class Devices:
     """The devices of one machine: first all get their places, then they are drawn."""
 
     def __init__(self, spec: Mapping[str, Any], machine: System, spread: Sequence[numa.Cell], options: Options,
-                 wires: Mapping[str, Wire]) -> None:
-        self._spec, self._machine, self._options, self._wires = spec, machine, options, wires
+                 wires: Mapping[str, Wire], drive: str = "") -> None:
+        """`drive`: where the image for the machine's cloud-init is, if it has one."""
+        self._spec, self._machine, self._options, self._wires, self._drive = spec, machine, options, wires, drive
         self._given: Mapping[str, Any] = (spec.get("domain") or {}).get("devices") or {}
         self._cells = {cell.host: cell.id for cell in spread}
         if spread and not machine.express:
@@ -207,7 +208,7 @@ class Devices:
             if network is None:
                 raise Refused(f"{path}: no entry of spec.networks is called {each.get('name')!r}")
             if index in self._unknown:
-                self._leave_out(f"{path}: {self._unknown[index]}")
+                self.leave_out(f"{path}: {self._unknown[index]}")
             if index in self._unknown or interface.binding(each) == "sriov":
                 continue
             at, wire = places.get(("interfaces", index, 0)), self._wires.get(str(each["name"]))
@@ -218,9 +219,12 @@ class Devices:
     def _disks(self) -> Iterator[tuple[int, Mapping[str, Any], str, str, str]]:
         for index, each, kind, bus in disk.listed(self._spec):
             try:
-                yield index, each, kind, bus, disk.source(each, index, self._spec, self._options)
+                yield index, each, kind, bus, disk.source(each, index, self._spec, self._drive)
             except disk.Left as error:
-                self._leave_out(error.message)
+                self.leave_out(error.message)
+        if self._drive and (name := disk.unlisted_drive(self._spec)):
+            bus = "sata" if self._machine.architecture.name == "x86_64" else "scsi"
+            yield len(self._given.get("disks") or ()), {"name": name}, "cdrom", bus, self._drive
 
     def _draw_disks(self, disks: Sequence[tuple[int, Any, str, str, str]], places: Mapping[int, Place]) -> Iterator[ET.Element]:
         targets = disk.Targets()
@@ -246,7 +250,7 @@ class Devices:
     def _inputs(self) -> Iterator[ET.Element]:
         for index, each in enumerate(self._given.get("inputs") or ()):
             if each.get("type") != "tablet" or each.get("bus", "usb") != "usb":
-                self._leave_out(f"spec.domain.devices.inputs[{index}]: only a tablet on usb can be attached")
+                self.leave_out(f"spec.domain.devices.inputs[{index}]: only a tablet on usb can be attached")
                 continue
             out = ET.Element("input", type="tablet", bus="usb")
             ET.SubElement(out, "alias", name=self._aliases.name("", str(each.get("name") or f"input{index}")))
@@ -262,9 +266,9 @@ class Devices:
     def _unsupported(self) -> None:
         for key in UNSUPPORTED:
             if self._given.get(key) not in (None, [], False):
-                self._leave_out(f"spec.domain.devices.{key} is not supported")
+                self.leave_out(f"spec.domain.devices.{key} is not supported")
 
-    def _leave_out(self, why: str) -> None:
+    def leave_out(self, why: str) -> None:
         """A machine that only plays does without; a real one would not be what was asked for."""
         if not self._options.simulated:
             raise Refused(why)

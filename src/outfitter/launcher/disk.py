@@ -1,4 +1,4 @@
-"""Disks in a domain: files of the host, and the config drive."""
+"""Disks in a domain: files of the host, and the drive for cloud-init."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from xml.etree import ElementTree as ET
 
+from outfitter.api import cloudinit
 from outfitter.errors import Refused
-from outfitter.launcher.options import Options
 
-CONFIG_DRIVES = ("cloudInitConfigDrive", "cloudInitNoCloud")
+OWN_DRIVE = "config-drive"  # of a machine that no volume asks for
 PREFIXES: Mapping[str, str] = {"virtio": "vd", "sata": "sd", "scsi": "sd", "usb": "sd"}
 KINDS = ("disk", "cdrom")
 
@@ -34,8 +34,8 @@ def path(index: int) -> str:
     return f"spec.domain.devices.disks[{index}]"
 
 
-def source(disk: Mapping[str, Any], index: int, spec: Mapping[str, Any], options: Options) -> str:
-    """The file of a disk. Refused: it has none that could be had here."""
+def source(disk: Mapping[str, Any], index: int, spec: Mapping[str, Any], drive: str) -> str:
+    """The file of a disk; `drive` is that of the machine's cloud-init. Refused: it has none that could be had here."""
     for number, volume in enumerate(spec.get("volumes") or ()):
         if volume.get("name") != disk.get("name"):
             continue
@@ -44,13 +44,20 @@ def source(disk: Mapping[str, Any], index: int, spec: Mapping[str, Any], options
             if not file.startswith("/"):
                 raise Refused(f"spec.volumes[{number}].hostDisk.path: {file!r} is no absolute path of a file on the host")
             return file
-        if any(volume.get(kind) is not None for kind in CONFIG_DRIVES):
-            if options.config_drive is None:
-                raise Left(f"spec.volumes[{number}]: no config drive was made for it")
-            return options.config_drive
+        if any(volume.get(kind) is not None for kind in cloudinit.KINDS):
+            return drive
         kinds = ", ".join(sorted(key for key in volume if key != "name")) or "nothing"
-        raise Left(f"spec.volumes[{number}]: {kinds} cannot be attached: use hostDisk or {' or '.join(CONFIG_DRIVES)}")
+        raise Left(f"spec.volumes[{number}]: {kinds} cannot be attached: use hostDisk or {' or '.join(cloudinit.KINDS)}")
     raise Refused(f"{path(index)}: no entry of spec.volumes is called {disk.get('name')!r}")
+
+
+def unlisted_drive(spec: Mapping[str, Any]) -> str:
+    """The name of the drive for cloud-init, if no disk of the spec is it."""
+    volume = cloudinit.volume(spec)
+    disks = ((spec.get("domain") or {}).get("devices") or {}).get("disks") or ()
+    if volume is None:
+        return OWN_DRIVE
+    return "" if any(disk.get("name") == volume.name for disk in disks) else volume.name
 
 
 class Left(Refused):

@@ -5,17 +5,17 @@ from __future__ import annotations
 from xml.etree import ElementTree as ET
 
 from outfitter.api import machine
-from outfitter.api.hypervisor import Domain
+from outfitter.api.hypervisor import Domain, Drive
 from outfitter.api.kinds import Object
 from outfitter.api.quantity import to_int
-from outfitter.launcher import hostdev, numa, sources, system, tags
+from outfitter.launcher import cloudinit, hostdev, numa, sources, system
 from outfitter.launcher.devices import Devices
 from outfitter.launcher.environment import Env
 from outfitter.launcher.metadata import Files
 from outfitter.launcher.options import DEFAULT, Options
 
 NAMESPACE = "https://outfitter.dev/xmlns/domain/1.0"
-OURS = f"{{{NAMESPACE}}}machine"  # the mark by which a domain is known again as one of ours
+OURS = f"{{{NAMESPACE}}}machine"  # the mark by which a domain is known again as one of ours, and the drive made for it
 ET.register_namespace("outfitter", NAMESPACE)
 
 
@@ -27,14 +27,17 @@ def build(instance: Object, env: Env | None = None, files: Files | None = None, 
     found = sources.devices_of(instance, env or {}, files or {})
     kind, size, cpus = system.system(spec), to_int(machine.memory(instance)), machine.vcpus(instance)
     spread = numa.cells(instance, found, options.host_nodes, cpus=cpus, memory=size, page=system.page(domain) or numa.MIB)
-    devices = Devices(spec, kind, spread, options, sources.wired(files or {}))
+    path = f"{options.drives}/{meta['uid']}.iso" if cloudinit.wanted(spec) else ""
+    devices = Devices(spec, kind, spread, options, sources.wired(files or {}), path)
     parts = devices.elements(found)
+    told = cloudinit.metadata(instance, devices.tagged, files or {})
+    drive = _drive(instance, path, told, files or {}, devices) if path else None
 
     name = f"{meta['namespace']}_{meta['name']}"
     root = ET.Element("domain", type=options.type)
     _text(root, "name", name)
     _text(root, "uuid", (domain.get("firmware") or {}).get("uuid") or meta["uid"])
-    ET.SubElement(ET.SubElement(root, "metadata"), OURS, instance=meta["uid"])
+    ET.SubElement(ET.SubElement(root, "metadata"), OURS, {"instance": meta["uid"], **({"drive": path} if path else {})})
     _text(root, "memory", str(size), unit="b")
     _add(root, system.backing(domain))
     _text(root, "vcpu", str(cpus), placement="static")
@@ -46,7 +49,15 @@ def build(instance: Object, env: Env | None = None, files: Files | None = None, 
     ET.SubElement(root, "devices").extend(parts)
     ET.indent(root)
     return Domain(meta["uid"], name, ET.tostring(root, encoding="unicode") + "\n", hostdev.sources(root),
-                  guest_metadata=tags.document(meta, spec, devices.tagged), left_out=tuple(devices.left_out))
+                  guest_metadata=told, drive=drive, left_out=tuple(devices.left_out))
+
+
+def _drive(instance: Object, path: str, told: str, files: Files, devices: Devices) -> Drive | None:
+    try:
+        return cloudinit.drive(instance, path, told, files)
+    except cloudinit.Missing as error:
+        devices.leave_out(error.message)
+        return None
 
 
 def read(xml: str, uid: str = "") -> Domain:

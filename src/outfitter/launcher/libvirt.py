@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
-from outfitter.api.hypervisor import Abilities, Domain, Ended
+from outfitter.api.hypervisor import DRIVES, Abilities, Domain, Ended
 from outfitter.errors import HypervisorAway, Refused
 from outfitter.launcher import connection
 from outfitter.launcher.connection import Connection
@@ -45,9 +45,10 @@ def missing() -> str:
 class Libvirt:
     def __init__(
         self, uri: str = SYSTEM, *, monotonic: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep, drives: str = DRIVES,
     ) -> None:
-        self.uri = uri
+        """`drives`: a folder for the images of config drives, where QEMU can read them."""
+        self.uri, self._drives = uri, drives
         self._monotonic, self._sleep = monotonic, sleep
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="libvirt")
         self._opening = asyncio.Lock()
@@ -74,7 +75,7 @@ class Libvirt:
         return await self._call(Connection.ended)
 
     async def abilities(self) -> Abilities:
-        return Abilities(kvm=await self._call(Connection.kvm))
+        return Abilities(kvm=await self._call(Connection.kvm), drives=self._drives)
 
     async def start(self, domain: Domain) -> None:
         try:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from outfitter.api.hypervisor import DRIVES
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
     type: Literal["qemu", "kvm"] = "qemu"  # "qemu" emulates and runs everywhere
     simulated: bool = True  # nothing really runs: what cannot be had here (container images) is left out, not refused
-    config_drive: str | None = None  # path of the config drive's image, if the caller made one
+    drives: str = DRIVES  # the folder of the config drives' images
     host_nodes: tuple[int, ...] = ()  # NUMA nodes that the machine is spread over; empty: those of its devices
 
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from outfitter.api.hypervisor import BY_USER, Abilities, Domain, Ended, Paused
+from outfitter.api.hypervisor import BY_USER, DRIVES, Abilities, Domain, Ended, Paused
 from outfitter.errors import Refused
 from outfitter.launcher import domain as domains
+from outfitter.launcher import drive as drives
 
 log = logging.getLogger(__name__)
 ROOM = 200  # characters of a domain's name in the name of its file
@@ -20,7 +21,7 @@ PHASES = {"Failed": True, "Succeeded": False}  # the first line of a file that s
 class Simulated:
     """One host's machines. With a folder, every running domain is a file "uid_namespace_name.xml" in it (as much of the name as
     a file's name has room for; the whole of it is in the XML). One that ended by itself has a file with ".ended" behind that,
-    and one that is paused a file with ".paused", which says why."""
+    and one that is paused a file with ".paused", which says why. Beside it is the image of its config drive, "uid.iso"."""
 
     def __init__(self, folder: Path | None = None, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._folder, self._monotonic = folder, monotonic
@@ -38,6 +39,9 @@ class Simulated:
                     mark.unlink()
             for path in sorted(folder.glob("*.xml")):
                 self._adopt(path)
+            for path in folder.glob("*.iso"):
+                if path.stem not in self._domains and path.stem not in self._ended:
+                    drives.remove(path)
 
     def _adopt(self, path: Path) -> None:
         uid, _, _ = path.stem.partition("_")
@@ -60,7 +64,7 @@ class Simulated:
         return {uid: ended for uid, (_, ended) in self._ended.items()}
 
     async def abilities(self) -> Abilities:
-        return Abilities(plays=True)
+        return Abilities(plays=True, drives=DRIVES if self._folder is None else str(self._folder))
 
     async def start(self, domain: Domain) -> None:
         if domain.uid in self._domains:
@@ -69,6 +73,8 @@ class Simulated:
             self._put_away(domain.uid)
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
+            if domain.drive is not None:
+                drives.write(domain.drive)
             self._mark(domain)
             self._write(self._path(domain), domain.xml)
         self._domains[domain.uid] = domain
@@ -146,6 +152,7 @@ class Simulated:
             self._path(domain).unlink(missing_ok=True)
             for mark in (".xml.ended", ".xml.paused"):
                 self._path(domain).with_suffix(mark).unlink(missing_ok=True)
+            drives.remove(self._folder / f"{uid}.iso")
 
     def _write(self, path: Path, text: str) -> None:
         draft = path.with_suffix(".new")

@@ -1,8 +1,7 @@
-"""What the guest is told of its tagged devices: the document `openstack/latest/meta_data.json` of a config drive."""
+"""What the guest is told of its tagged devices, as OpenStack's config drives say it."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,15 +19,12 @@ class Tagged:
     cell: int | None = None  # the guest's NUMA node
 
 
-def document(meta: Mapping[str, Any], spec: Mapping[str, Any], tagged: Sequence[Tagged]) -> str:
-    """The document as text; the same for the same machine."""
+def told(tagged: Sequence[Tagged]) -> Sequence[Mapping[str, Any]]:
     devices = []
     for one in tagged:
-        told: dict[str, Any] = {"type": one.kind, "bus": "pci", "address": one.address, "tags": [one.tag]}
-        told |= {"mac": one.mac} if one.mac else {}
-        told |= {"serial": one.serial} if one.serial else {}
-        told |= {"numaNode": one.cell} if one.cell is not None else {}
-        devices.append(told)
-    name = spec.get("hostname") or meta["name"]
-    return json.dumps({"uuid": meta["uid"], "instance_id": f"{meta['name']}.{meta['namespace']}", "hostname": name,
-                       "devices": devices}, indent=2) + "\n"
+        entry: dict[str, Any] = {"type": one.kind, "bus": "pci", "address": one.address, "tags": [one.tag]}
+        entry |= {"mac": one.mac} if one.mac else {}
+        entry |= {"serial": one.serial} if one.serial else {}
+        entry |= {"numaNode": one.cell} if one.cell is not None else {}
+        devices.append(entry)
+    return devices

@@ -15,7 +15,7 @@ from outfitter.api import environment, kinds, machine, notes, wires
 from outfitter.api.hypervisor import BY_USER, Builder
 from outfitter.api.kinds import Object
 from outfitter.errors import AlreadyHeld, HypervisorAway, NotFound, Refused
-from outfitter.node import hold, networks, report, tell
+from outfitter.node import hold, networks, report, secrets, tell
 from outfitter.node.handover import Handover
 from outfitter.node.hold import Holdings
 from outfitter.node.host import Host
@@ -172,8 +172,8 @@ class Agent:
             return None
         phase = (instance.get("status") or {}).get("phase")
         if phase == "Scheduled":
-            await self._start(host, pod, instance)
-        elif phase == "Running":
+            return await self._start(host, pod, instance)
+        if phase == "Running":
             await self._attend(host, pod, instance)
         return None
 
@@ -184,7 +184,7 @@ class Agent:
         if domain is None:
             await self._report.ended(pod, host.name, (await host.hypervisor.ended()).get(uid))
         else:
-            await self._report.no_longer_away(pod)
+            await self._report.no_longer_waits(pod)
             await self._wishes.heed(host, instance, domain)
 
     def _told(self, host: Host, pod: Object) -> str:
@@ -217,14 +217,18 @@ class Agent:
                 return error.message
         return None
 
-    async def _start(self, host: Host, pod: Object, instance: Object) -> None:
+    async def _start(self, host: Host, pod: Object, instance: Object) -> float | None:
         if machine.unsettled_devices(instance, pod, self._claim):
-            return  # the status is on its way and wakes us
+            return None  # the status is on its way and wakes us
+        kept = await secrets.files(self._store, instance)
+        if isinstance(kept, str):
+            await self._report.waiting(pod, kept, report.UNTOLD)
+            return secrets.LOOK_AGAIN
         try:
             told = self._handover.told(host, pod, self._claim)
             cards = self._networks.of(pod)
             env = wires.left_of(tell.combined(await self._published(host, pod), told.env), pod, cards.values())
-            files = {**told.files, **({wires.FILE: wires.write(cards.values())} if cards else {})}
+            files = {**told.files, **({wires.FILE: wires.write(cards.values())} if cards else {}), **kept}
             domain = self._build(instance, env, files, await host.hypervisor.abilities())
             if notes.starts_paused(instance):
                 domain = dataclasses.replace(domain, paused=BY_USER)
@@ -234,6 +238,7 @@ class Agent:
         else:
             await self._report.started(instance, host.name, domain.paused, networks.statuses(instance, cards))
             self._networks.forget(pod)
+        return None
 
     async def _published(self, host: Host, pod: Object) -> dict[str, str]:
         """What the pod got by the names of resources, as it is published: by this host, or in a pool that several reach."""

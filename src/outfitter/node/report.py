@@ -15,6 +15,7 @@ from outfitter.store.events import Recorder
 UNPREPARED = "FailedPrepareDevices"
 UNPLUGGED = "FailedPlugNetworks"
 AWAY = "HypervisorAway"
+UNTOLD = "SecretMissing"  # what its cloud-init is to be told is not there yet
 UNBUILT = "SyncFailed"
 NAMED = 8  # devices that an event names; of the others it says how many
 
@@ -30,8 +31,8 @@ class Reporter:
         await self._patch_pod(pod, {"reason": reason, "message": why})
         await self._events.warning(pod, reason, why)
 
-    async def no_longer_away(self, pod: Object) -> None:
-        if pod["status"].get("reason") == AWAY:
+    async def no_longer_waits(self, pod: Object) -> None:
+        if pod["status"].get("reason") in (AWAY, UNTOLD):
             await self._patch_pod(pod, {"reason": None, "message": None})
 
     async def running(self, pod: Object, prepared: str) -> Object:

@@ -10,7 +10,7 @@ from outfitter.api import quantity
 from outfitter.api.machine import FLAVOR_CLAIM
 from outfitter.api.notes import START_PAUSED
 from outfitter.api.settings import Settings
-from outfitter.api.validate import devices, names, networks, resources
+from outfitter.api.validate import devices, names, networks, resources, volumes
 from outfitter.errors import Cause, Invalid
 
 # What a machine's instances are made from: as long as these stay, starting and stopping it is all that a change can mean.
@@ -71,6 +71,7 @@ def _spec(spec: Any, root: str, settings: Settings, own: Collection[str] = ()) -
     yield from devices.devices(spec, root, settings.gates, own)
     yield from devices.displays(spec, root)
     yield from networks.check(spec, root, settings.gates, own)
+    yield from volumes.check(spec, root)
 
 
 def _flavor(spec: Mapping[str, Any], root: str, own: Collection[str]) -> Iterator[Cause]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from outfitter.api import kinds, machine, wires
+from outfitter.api import cloudinit, kinds, machine, wires
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.settings import Settings
 
@@ -63,6 +63,7 @@ def _spec(spec: Mapping[str, Any], place: Place, own: Known) -> Iterator[str]:
     yield from _networks(spec, place)
     yield from _plugins(spec, place)
     yield from _tags(spec, place.root)
+    yield from _secrets(spec, place)
 
 
 def _networks(spec: Mapping[str, Any], place: Place) -> Iterator[str]:
@@ -140,3 +141,10 @@ def _tags(spec: Mapping[str, Any], root: str) -> Iterator[str]:
                 yield f'{root}.domain.devices.{here}.tag: {seen[tag]} has the tag "{tag}" too: the guest cannot tell them apart'
             if tag:
                 seen.setdefault(tag, here)
+
+
+def _secrets(spec: Mapping[str, Any], place: Place) -> Iterator[str]:
+    for ask in cloudinit.secrets(spec):
+        if place.look(kinds.SECRET, place.namespace, ask.secret) is None:
+            yield f'{place.root}{ask.path.removeprefix("spec")}: there is no Secret "{ask.secret}" in namespace ' \
+                  f'"{place.namespace}" yet; the machine waits for it'

@@ -31,12 +31,19 @@ INTERFACE: Shape = {"name": str, "state": str, "bridge": dict, "masquerade": dic
                     "macAddress": str, "pciAddress": str, "model": str, "tag": str}
 NETWORK: Shape = {"name": str, "pod": dict, "multus": {"networkName": str, "default": bool},
                   "resourceClaim": {"claimName": str, "requestName": str}}
+DISK: Shape = {"name": str, "disk": {"bus": str}, "cdrom": {"bus": str}, "lun": dict, "serial": str, "tag": str}
+CLOUD_INIT: Shape = {"userData": str, "userDataBase64": str, "secretRef": {"name": str},
+                     "networkData": str, "networkDataBase64": str, "networkDataSecretRef": {"name": str}}
+VOLUME: Shape = {"name": str, "hostDisk": {"path": str}, "cloudInitNoCloud": CLOUD_INIT, "cloudInitConfigDrive": CLOUD_INIT}
+CREDENTIAL: Shape = {"sshPublicKey": {"source": {"secret": {"secretName": str}}, "propagationMethod": dict}}
 INSTANCE_SPEC: Shape = {
     "resourceClaims": RESOURCE_CLAIMS, "nodeSelector": dict, "schedulerName": str, "flavor": {"name": str},
     "networks": [NETWORK], "startStrategy": str, "terminationGracePeriodSeconds": int,
+    "hostname": str, "volumes": [VOLUME], "accessCredentials": [CREDENTIAL],
     "domain": {"memory": {"guest": QUANTITY}, "cpu": {"cores": int, "sockets": int, "threads": int},
                "resources": {"requests": dict}, "machine": {"type": str}, "firmware": {"uuid": str},
-               "devices": {"gpus": [DEVICE_ENTRY], "hostDevices": [DEVICE_ENTRY], "interfaces": [INTERFACE]}}}
+               "devices": {"gpus": [DEVICE_ENTRY], "hostDevices": [DEVICE_ENTRY], "interfaces": [INTERFACE],
+                           "disks": [DISK]}}}
 DEVICE_STATUSES = [{"name": str, "deviceResourceClaimStatus": {"name": str, "resourceClaimName": str, "attributes": {
     "pciAddress": str, "mdevUUID": str, "mDevUUID": str, "members": TEXTS, "numaNode": int}}}]
 FLAVORED: Shape = {"name": str, "vcpus": int, "memory": str, "disk": str, "claimName": str, "hostCells": [int],

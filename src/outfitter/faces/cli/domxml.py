@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -9,14 +11,19 @@ from typing import Any, Literal
 import click
 import yaml
 
-from outfitter.api import environment, kinds, machine, wires
+from outfitter.api import cloudinit, environment, kinds, machine, wires
+from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
-from outfitter.errors import BadRequest, Refused
+from outfitter.errors import BadRequest, Forbidden, Refused
 from outfitter.faces import scalars
 from outfitter.faces.cli.client import Client, documents
 from outfitter.faces.cli.verbs import NIL, kind_spoken
 from outfitter.launcher import domain, metadata, sources
+from outfitter.launcher import drive as drives
 from outfitter.launcher.options import Options
+from outfitter.node import secrets
+
+ROOTED = (*metadata.BASES, cloudinit.SECRETS)  # folders of a launcher's container
 
 
 async def of_server(client: Client, word: str, **options: Any) -> None:
@@ -25,7 +32,7 @@ async def of_server(client: Client, word: str, **options: Any) -> None:
         raise click.UsageError(f"{word!r} is no machine; write its name, or vmi/NAME")
     instance = await client.store.get(kinds.INSTANCE, name, client.namespace)
     told, plugged = await _told(client, instance)
-    _say(instance, told=told, plugged=plugged, **options)
+    _say(instance, told=told, plugged=plugged, kept=await _kept(client, instance), **options)
 
 
 async def _told(client: Client, instance: Object) -> tuple[dict[str, str], dict[str, str]]:
@@ -44,6 +51,15 @@ async def _told(client: Client, instance: Object) -> tuple[dict[str, str], dict[
     return out, files
 
 
+async def _kept(client: Client, instance: Object) -> Mapping[str, str]:
+    """What its launcher finds of Secrets; nothing, where they are not there or not for whoever asks."""
+    try:
+        found = await secrets.files(client.store, instance)
+    except Forbidden:
+        return {}
+    return {} if isinstance(found, str) else found
+
+
 def of_file(file: str, namespace: str, **options: Any) -> None:
     found = [obj for kind, obj, _ in documents([file]) if kind.resource == kinds.INSTANCE.resource]
     if not found:
@@ -54,7 +70,8 @@ def of_file(file: str, namespace: str, **options: Any) -> None:
 
 
 def _say(instance: Object, *, devices: Sequence[str], env: Sequence[str], type_: Literal["qemu", "kvm"],
-         guest_metadata: bool, told: Mapping[str, str] | None = None, plugged: Mapping[str, str] | None = None) -> None:
+         guest_metadata: bool, drive: str | None = None, told: Mapping[str, str] | None = None,
+         plugged: Mapping[str, str] | None = None, kept: Mapping[str, str] | None = None) -> None:
     files = dict(plugged or {})
     for name in devices:
         path = Path(name)
@@ -68,10 +85,24 @@ def _say(instance: Object, *, devices: Sequence[str], env: Sequence[str], type_:
         name = instance["metadata"]["name"]
         raise Refused(f"vmi/{name} has no domain yet: status.deviceStatus does not name {', '.join(lacking)}; "
                       f"outfit why vmi/{name} says what it waits for")
-    built = domain.build(instance, variables, files, Options(type=type_))
+    built = domain.build(instance, variables, {**files, **(kept or {})}, Options(type=type_))
     for sentence in built.left_out:
         click.echo(f"left out: {sentence}", err=True)
+    if drive is not None:
+        _write_drive(built, drive)
+        return
     click.echo(built.guest_metadata if guest_metadata else built.xml, nl=False)
+
+
+def _write_drive(built: Domain, file: str) -> None:
+    if built.drive is None:
+        why = built.left_out[-1] if built.left_out else "it has neither a cloud-init volume nor a tagged device"
+        raise Refused(f"{built.name} has no config drive: {why}")
+    try:
+        with open(file, "wb", opener=functools.partial(os.open, mode=drives.FILE_MODE)) as out:  # Secrets may be in it
+            out.write(drives.image(built.drive))
+    except OSError as error:
+        raise BadRequest(f"{file} cannot be written: {error}") from error
 
 
 def _text(name: str) -> str:
@@ -109,7 +140,7 @@ def _folder(folder: Path) -> dict[str, str]:
     out = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         place = f"/{path.relative_to(folder).as_posix()}"
-        rooted = place == sources.NETWORK_INFO or any(place.startswith(f"{base}/") for base in metadata.BASES)
+        rooted = place == sources.NETWORK_INFO or any(place.startswith(f"{base}/") for base in ROOTED)
         out[place if rooted else metadata.BASES[0] + place] = _text(str(path))
     if not out:
         raise BadRequest(f"{folder} holds no files")

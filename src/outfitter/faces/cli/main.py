@@ -182,6 +182,7 @@ def _plan(context: click.Context, /, files: tuple[str, ...], **options: Any) -> 
 @click.option("--env", multiple=True, metavar="FILE", help="The launcher's environment: lines NAME=VALUE.")
 @click.option("--type", "type_", type=click.Choice(["qemu", "kvm"]), default="qemu", help="What runs it (default: qemu).")
 @click.option("--guest-metadata", is_flag=True, help="Print what the guest is told of its tagged devices instead.")
+@click.option("--drive", metavar="FILE", help="Write the image of its config drive to a file instead.")
 @_place
 @click.pass_context
 def _domxml(context: click.Context, /, name: str | None, file: str | None, **options: Any) -> None:
