@@ -139,6 +139,10 @@ REFUSED: dict[str, tuple[Kind, Object, list[tuple[str, str]]]] = {
             {"sshPublicKey": {"propagationMethod": {"noCloud": {}}}}]),
         [("spec.accessCredentials[0].sshPublicKey.propagationMethod", "spec.accessCredentials[0] requires a configDrive vol"),
          ("spec.accessCredentials[1].sshPublicKey.source.secret.secretName", "Required value: the Secret with the public")]),
+    "the name of the claim for dedicated CPUs": (
+        kinds.INSTANCE, vmi(resourceClaims=[{"name": "flavor", "resourceClaimName": "c"}], domain={
+            "cpu": {"dedicatedCpuPlacement": True}}),
+        [("spec.resourceClaims[0].name", 'Invalid value: "flavor": so is called the claim of the flavor')]),
     "wrong shapes of a machine": (
         kinds.INSTANCE, vmi(resourceClaims={}, domain={
             "devices": {"gpus": [3], "hostDevices": [{"name": 4}]}, "cpu": {"cores": True}}),

@@ -42,6 +42,10 @@ def counting(device: DeviceId, name: str, **counters: str) -> Booking:
     return booking(device, name, whole=True, counters={"gpu": counters})
 
 
+def owning(name: str, *cpus: int) -> Booking:
+    return booking(ONE, name, resources={"PCPU": len(cpus)}, cells={"0": len(cpus)}, cpus={"0": list(cpus)})
+
+
 def mark(device: DeviceId, reason: str = "for later", by: str = "admin", origin: str = "") -> Mark:
     return Mark(device, reason, by, SINCE, origin)
 
@@ -209,6 +213,11 @@ REFUSED: dict[str, tuple[Sequence[Booking], Sequence[Booking], type[OutfitterErr
         "slices of counter set gpu of node-a: 2 wanted and 1 of 4 left; the rest is held by ResourceClaim a"),
     "a counter that was not published": ([], [counting(ONE, "a", rings="1")], Unsatisfiable,
                                          "rings of counter set gpu of node-a cannot be counted"),
+    "a CPU that somebody has": ([owning("a", 4, 5)], [owning("b", 5, 6)], AlreadyHeld,
+                                "CPU 5 of node-a is held by ResourceClaim a in here since"),
+    "a CPU that is on another cell now": (
+        [owning("a", 4)], [booking(ONE, "b", resources={}, cpus={"1": [4]})], AlreadyHeld, "CPU 4 of node-a is held by"),
+    "a CPU twice in one step": ([], [owning("a", 4), owning("b", 4)], AlreadyHeld, "CPU 4 of node-a is held by ResourceClaim"),
     "a negative amount": ([], [share(ONE, "a", memory="-1Gi")], Invalid, "-1Gi: must be at least 0"),
     "no amount at all": ([], [share(ONE, "a", memory="much")], Invalid,
                          "memory of node-a/vf0 for ResourceClaim a in here: 'much' is not a quantity"),
@@ -230,6 +239,7 @@ TAKEN: dict[str, tuple[Sequence[Booking], Sequence[Booking]]] = {
     "counters of another pool": ([counting(ONE, "a", slices="4")], [counting(replace(TWO, pool="node-b"), "b", slices="4")]),
     "a host's own resources": ([booking(ONE, "a")], [booking(ONE, "b", resources={"VCPU": 64})]),
     "a device beside resources": ([booking(ONE, "a", resources={"VCPU": 64})], [booking(ONE, "b")]),
+    "CPUs beside CPUs": ([owning("a", 4, 5)], [owning("b", 6), owning("c", 7)]),
     "a page that is beyond its limits already, in another counter": (
         [counting(ONE, "a", slices="9")], [counting(TWO, "b", memory="1")]),
 }

@@ -51,6 +51,13 @@ def flavored(obj: Object, *devices: tuple[str, int], **record: Any) -> Object:
         "name": "large", "vcpus": 1, "memory": "1Gi", "claimName": "claim", "devices": listed, **record}}}
 
 
+def owning(obj: Object, cpus: Mapping[str, Any]) -> Object:
+    """An instance without a flavor that has CPUs of its host for itself."""
+    record = {"vcpus": 2, "memory": "1Gi", "claimName": "claim", "hostCells": sorted(map(int, cpus)),
+              "pinned": {cell: len(each) for cell, each in cpus.items()}, "cpus": dict(cpus)}
+    return {**obj, "status": {**obj["status"], "flavor": record}}
+
+
 def device(name: str = "d0", driver: str = "gpu.acme.test", **attributes: Any) -> Object:
     """A device of a metadata file; its attributes by short names: address, uuid, numa, members."""
     names = {"address": BUS_ID, "uuid": "mdevUUID", "numa": NUMA_NODE}
@@ -185,7 +192,9 @@ SITUATIONS: dict[str, Situation] = {
         {"hostDeviceStatuses": [got("own", pciAddress="0000:66:00.0", numaNode=2), got("gpu-0", pciAddress="0000:65:00.0",
                                                                                        numaNode=1),
                                 got("nic-0", pciAddress="0000:3b:01.0"), got("nic-1", pciAddress="0000:3b:01.1")]}),
-        ("gpu", 1), ("nic", 2), vcpus=5, memory="3Gi", hostCells=[1, 3], pinned={"1": 2, "3": 3})),
+        ("gpu", 1), ("nic", 2), vcpus=5, memory="3Gi", hostCells=[1, 3], pinned={"1": 2, "3": 3},
+        cpus={"3": [13, 15, 14], "1": [4, 5]})),
+    "own-cpus": Situation(owning(instance(cpu={"cores": 2, "dedicatedCpuPlacement": True}), {"0": [3], "1": [9]})),
     "arm": Situation(instance({"hostDevices": [wanted("nic0")]},
                               {"hostDeviceStatuses": [got("nic0", pciAddress="0000:3b:01.2")]},
                               firmware={"bootloader": {"efi": {"secureBoot": False}}}, spec={"architecture": "arm64"})),

@@ -14,7 +14,7 @@ from outfitter.launcher import domain
 from outfitter.launcher.options import Options
 from outfitter.launcher.simulated import Simulated
 from tests.launcher.schema import SCHEMA, needed, wrong
-from tests.launcher.situations import MDEV, MDEV2, SITUATIONS, UID, got, instance, wanted
+from tests.launcher.situations import MDEV, MDEV2, SITUATIONS, UID, got, instance, owning, wanted
 
 GOLDEN = Path(__file__).parent.parent / "xml"
 
@@ -78,6 +78,11 @@ REFUSALS: dict[str, tuple[Object, str]] = {
                                        "failed to parse pci address"),
     "a function beyond seven": (instance(ONE, {"hostDeviceStatuses": [got("nic0", pciAddress="0000:3b:01.8")]}),
                                 "failed to parse pci address 0000:3b:01.8"),
+    "fewer CPUs of its own than it has": (
+        owning(instance(cpu={"cores": 3, "dedicatedCpuPlacement": True}), {"0": [3], "1": [9]}),
+        "status.flavor.cpus: the guest has 3 CPUs, and 2 of the host are its own"),
+    "one CPU for two": (owning(instance(cpu={"cores": 2, "dedicatedCpuPlacement": True}), {"0": [3], "1": [3]}),
+                        "the guest has 2 CPUs, and 1 of the host are its own"),
     "by deviceName": (instance({"hostDevices": [{"name": "nic0", "deviceName": "vendor.com/nic"}]}),
                       "spec.domain.devices.hostDevices[0]: failed to create HostDevice nic0: the number of device plugin"),
 }

@@ -455,6 +455,28 @@ async def test_qemu_has_the_drive(real: Real) -> None:
 
 @pytest.mark.libvirt
 @needs_libvirt
+async def test_the_cpus_of_a_machine_run_where_they_are_its_own(real: Real) -> None:
+    cpus = sorted(os.sched_getaffinity(0))[-2:]
+    obj = instance()
+    obj["spec"]["domain"]["cpu"] = {"cores": len(cpus), "dedicatedCpuPlacement": True}
+    obj["status"] = {"flavor": {"vcpus": len(cpus), "memory": "32Mi", "cpus": {"0": cpus[::-1]}}}
+    hypervisor = real.hypervisor()
+    await hypervisor.start(embed.small(domain.build(obj), real.images[False]))
+    said = allowed(real.daemon.qemu("here_blue"))
+    assert [said[f"CPU {number}"] for number in range(len(cpus))] == [str(cpu) for cpu in cpus[::-1]]
+    await hypervisor.stop(UID)
+    await hypervisor.close()
+
+
+def allowed(pid: int) -> dict[str, str]:
+    """Thread of a QEMU -> the CPUs on which it may run."""
+    tasks = list(Path(f"/proc/{pid}/task").iterdir())
+    said = {(task / "comm").read_text().partition("/")[0]: (task / "status").read_text() for task in tasks}
+    return {name: text.partition("Cpus_allowed_list:")[2].split()[0] for name, text in said.items()}
+
+
+@pytest.mark.libvirt
+@needs_libvirt
 async def test_a_machine_of_somebody_else_is_seen_and_left_alone(real: Real) -> None:
     theirs = real.machine("red", OTHER).xml.replace(domain.NAMESPACE, "https://example.com/other")
     conn: Any = connection.library().open(real.uri)

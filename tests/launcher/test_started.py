@@ -15,6 +15,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from outfitter.launcher import drive as drives
+from outfitter.launcher.options import Options
 from tests.launcher.situations import PASSED, SITUATIONS, Situation, got, instance, wanted
 
 CONFIG = """user="{user}"
@@ -42,7 +44,7 @@ def machine(folder: Path) -> Situation:
                          got("far", pciAddress="0000:65:00.0", numaNode=1)]},
         memory={"guest": "128Mi"}, cpu={"cores": 2, **PASSED}, spec={
             "networks": [{"name": nic["name"], "pod": {}} for nic in nics],
-            "volumes": [{"name": "d", "hostDisk": {"path": str(disk)}}]}))
+            "volumes": [{"name": "d", "hostDisk": {"path": str(disk)}}]}), options=Options(drives=str(folder)))
 
 
 def without_hardware(xml: str) -> str:
@@ -97,6 +99,8 @@ def test_libvirt_takes_every_situation(root: Path) -> None:
 @needed
 def test_the_guest_sees_what_it_is_told(root: Path) -> None:
     built = machine(root).build()
+    assert built.drive is not None
+    drives.write(built.drive)
     told = {one["tags"][0]: one["address"] for one in json.loads(built.guest_metadata)["devices"]}
     (root / "it.xml").write_text(without_hardware(built.xml))
     said = root / "said"

@@ -64,11 +64,11 @@ async def page(config: Path, host: str) -> Page:
         return Page(await store.get(kinds.LEDGER_PAGE, host))
 
 
-async def run(config: Path, rounds: int, host: str = "") -> None:
+async def run(config: Path, rounds: int, host: str = "", device: str = "vf") -> None:
     host = host or f"race-{uuid.uuid4().hex[:8]}"
     async with racers(config, "fenced") as those:
         for number in range(rounds):
-            ends = await race(those, host, f"vf{number}")
+            ends = await race(those, host, f"{device}{number}")
             assert ends.count("won") == 1, f"round {number}: {ends}"
             winner = f"racer-{ends.index('won')}"
             assert set(ends) == {"won", f"lost {winner}"}, "the others are told who has it"
@@ -83,6 +83,10 @@ async def test_of_several_processes_one_gets_the_device(config: Path) -> None:
 
 async def test_the_page_of_a_pool_is_no_other(config: Path) -> None:
     await run(config, 2, pool_page("rack.example.com", f"rack/{uuid.uuid4().hex[:8]}"))
+
+
+async def test_of_several_processes_one_gets_the_cpu(config: Path) -> None:
+    await run(config, 2, device="1")
 
 
 @pytest.mark.long

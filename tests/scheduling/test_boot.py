@@ -54,7 +54,7 @@ class Farm:
     def __init__(self, seed: int = 0, *, cpus: int | None = None, **devices: int) -> None:
         self.store, self.running = Jumpy(seed), dict[str, str]()
         self.fails: dict[str, str] = {}  # host -> "prepare" or "start"
-        cells = [Cell(0, cpus)] if cpus is not None else []
+        cells = [Cell(0, cpus, ids=tuple(range(8, 8 + cpus)))] if cpus is not None else []
         self.offers = [Published(name, [self._provider(name, bus) for bus in range(count)],
                                  [self._device(bus) for bus in range(count)], cells=cells) for name, count in devices.items()]
 
@@ -106,7 +106,8 @@ async def test_what_is_chosen_is_booked_under_the_name_of_its_group() -> None:
     assert isinstance(placed, Placed)
     written = await book.read(farm.store, "oak")
     assert [(one.device.device, one.request, one.state, one.amount) for one in written.bookings] == [
-        ("host", "", "prepared", {"resources": {"PCPU": 3, "MEMORY_MB": 512, "DISK_GB": 1}, "cells": {"0": 3}}),
+        ("host", "", "prepared", {"resources": {"PCPU": 3, "MEMORY_MB": 512, "DISK_GB": 1}, "cells": {"0": 3},
+                                  "cpus": {"0": [8, 9, 10]}}),
         ("d0", "r0-0", "prepared", {"whole": True}), ("d1", "r0-1", "prepared", {"whole": True})]
     assert {one.holder.kind for one in written.bookings} == {"Consumer"}
     assert written.bookings[1].device.driver == DRIVER
@@ -129,6 +130,16 @@ async def test_dedicated_cpus_are_not_given_twice(seed: int) -> None:
     wish = ask("", vcpus=3, hw__cpu_policy="dedicated")
     results = await asyncio.gather(*(boot.boot(farm, order(f"m{number}", wish)) for number in range(4)))
     assert sum(isinstance(one, Placed) for one in results) == 1
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_every_dedicated_cpu_has_one_owner(seed: int) -> None:
+    farm = Farm(seed, oak=0, cpus=7)
+    wish = ask("", vcpus=2, hw__cpu_policy="dedicated")
+    results = await asyncio.gather(*(boot.boot(farm, order(f"m{number}", wish)) for number in range(5)))
+    assert sum(isinstance(one, Placed) for one in results) == 3
+    held = [cpu for booking in (await book.read(farm.store, "oak")).bookings for cpu in booking.cpus]
+    assert sorted(held) == [8, 9, 10, 11, 12, 13]
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -296,6 +296,21 @@ def test_a_choice_is_allowed_and_a_refusal_is_true(farm: tuple[Host, Ask]) -> No
         assert all(count <= cell.cpus for cell in oak.cells if (count := verdict.pins.get(cell.id, 0)))
 
 
+@pytest.mark.parametrize(("vcpus", "pins"), [(3, {1: 3}), (4, {0: 2, 1: 2}), (5, {0: 2, 1: 3}), (6, None)])
+def test_a_guest_that_may_be_spread_has_as_few_cells_as_possible(vcpus: int, pins: dict[int, int] | None) -> None:
+    wish = ask("", vcpus=vcpus, hw__cpu_policy="dedicated")
+    oak = host("oak", cells=[Cell(0, 2, ids=(0, 1)), Cell(1, 3, ids=(4, 5, 6))])
+    verdict = choose.choose(oak, replace(wish, guest=replace(wish.guest, spread=True)))
+    if pins is None:
+        assert "needs 3 and 3 dedicated CPUs on 2 of its 2 NUMA cells" in said(verdict)
+        return
+    assert isinstance(verdict, Choice)
+    assert verdict.pins == pins
+    assert {cell: len(cpus) for cell, cpus in verdict.cpus.items()} == pins
+    after = oak.taking(verdict)
+    assert not {cpu for cpus in verdict.cpus.values() for cpu in cpus} & {cpu for cell in after.cells for cpu in cell.ids}
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.lists(farms(), min_size=1, max_size=4), st.randoms(use_true_random=False))
 def test_the_order_of_hosts_does_not_matter(farm: list[tuple[Host, Ask]], chance: random.Random) -> None:

@@ -69,3 +69,20 @@ def test_the_larger_part_goes_to_the_roomier_cell() -> None:
     guest = Guest(vcpus=5, pinned=True, cells=2)
     assert numa.pins(SMALL, Seat(frozenset({0, 1})), guest) == {1: 3, 0: 2}
     assert numa.pins(SMALL, Seat(frozenset({0, 1})), Guest(vcpus=5, cells=2)) == {}
+
+
+def test_which_cpus_they_are() -> None:
+    cells = [Cell(0, 3, ids=(1, 4, 9)), Cell(1, 2, ids=(6, 7))]
+    assert numa.named(cells, {0: 2, 1: 1}) == {0: (1, 4), 1: (6,)}
+    assert numa.named([cells[0].without({4}, 1), cells[1]], {0: 2}) == {0: (1, 9)}
+    assert numa.named([Cell(0, 3)], {0: 2}) == {}, "a host that does not tell"
+
+
+@pytest.mark.parametrize(("cell", "left"), [
+    (Cell(0, 4, ids=(0, 1, 2, 3)).without({1}, 1), 3),
+    (Cell(0, 4, ids=(0, 1, 2, 3)).without(set(), 3), 1),  # somebody has them without numbers
+    (Cell(0, 4, ids=(0, 1, 2, 3)).without({2, 3}, 0), 2),  # they were of another cell when they were taken
+    (Cell(0, 4).without({1}, 1), 3),
+])
+def test_what_is_left_of_a_cell(cell: Cell, left: int) -> None:
+    assert cell.cpus == left

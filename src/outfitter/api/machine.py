@@ -96,9 +96,22 @@ def flavor_name(instance: Mapping[str, Any]) -> str:
 
 
 def flavored(instance: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the flavor said when the machine was made, as the status keeps it; empty while it is not settled."""
+    """What the flavor said when the machine was made, as the status keeps it; empty while it is not settled. A machine without
+    a flavor has such a record of its CPUs, if they are to be its own."""
     found: Mapping[str, Any] = (instance.get("status") or {}).get("flavor") or {}
-    return found if flavor_name(instance) else {}
+    return found if flavor_name(instance) or dedicated(instance) else {}
+
+
+def dedicated(instance: Mapping[str, Any]) -> bool:
+    """Whether the spec asks for CPUs of the host that are the machine's own."""
+    cpu = ((instance.get("spec") or {}).get("domain") or {}).get("cpu") or {}
+    return bool(cpu.get("dedicatedCpuPlacement"))
+
+
+def own_cpus(instance: Mapping[str, Any]) -> Mapping[int, Sequence[int]]:
+    """CPUs of the host that are the machine's own, by NUMA cell; those of lower cells are the guest's first."""
+    said = flavored(instance).get("cpus") or {}
+    return {int(cell): said[cell] for cell in sorted(said, key=int)}
 
 
 def flavor_refs(instance: Mapping[str, Any]) -> list[DeviceRef]:
@@ -173,7 +186,8 @@ def _ref(list_: List, index: int, entry: Mapping[str, Any]) -> DeviceRef:
 def shows_nodes(instance: Mapping[str, Any]) -> bool:
     """Whether the guest is to see the NUMA nodes of its host."""
     cpu = ((instance.get("spec") or {}).get("domain") or {}).get("cpu") or {}
-    return (cpu.get("numa") or {}).get("guestMappingPassthrough") is not None or bool(flavored(instance).get("hostCells"))
+    asked = (cpu.get("numa") or {}).get("guestMappingPassthrough") is not None
+    return asked or bool(flavor_name(instance) and flavored(instance).get("hostCells"))
 
 
 def claim_names(pod: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
@@ -221,6 +235,8 @@ def unsettled_devices(instance: Mapping[str, Any], pod: Mapping[str, Any], claim
     names = dict(claim_names(pod))
     out = _unsettled_flavor(instance)
     record = flavored(instance)
+    if not record and not out and FLAVOR_CLAIM in names:
+        out.append("its CPUs")
     if record.get("claimName"):
         claim = claims(pod["metadata"]["namespace"], record["claimName"])
         if claim is not None and any(record.get(key) != value for key, value in cells_of(claim).items()):
@@ -274,13 +290,13 @@ def answers(claim: Mapping[str, Any], ref: DeviceRef) -> list[Mapping[str, Any]]
 
 
 def cells_of(claim: Mapping[str, Any]) -> Object:
-    """On which of the host's NUMA cells the machine of a claim lies, and how many CPUs of which are its own; as `hostCells` and
-    `pinned` of a machine's `status.flavor`. Empty while it has none, and for one without a topology."""
+    """On which of the host's NUMA cells the machine of a claim lies, how many CPUs of which are its own, and which; as
+    `hostCells`, `pinned` and `cpus` of a machine's `status.flavor`. Empty while it has none, and for one without a topology."""
     devices = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
     for entry in devices.get("config") or ():
         said = (entry.get("opaque") or {}).get("parameters") or {}
         if isinstance(said, Mapping) and said.get("kind") == CELLS_KIND:
-            return {key: said[key] for key in ("hostCells", "pinned") if said.get(key)}
+            return {key: said[key] for key in ("hostCells", "pinned", "cpus") if said.get(key)}
     return {}
 
 

@@ -75,7 +75,8 @@ class Booking:
     {"whole": true}                                        alone on the device
     {"shareID": "...", "capacity": {"memory": "4Gi"}}      beside others, while the capacity lasts
     {"resources": {"VCPU": 2}}                             a host's own resources: never in the way; "cells": {"0": 2} says how
-                                                           many CPUs of which NUMA cell are the holder's alone
+                                                           many CPUs of which NUMA cell are the holder's alone, and
+                                                           "cpus": {"0": [4, 5]} which
     {"adminAccess": true}                                  looks on while others have it: never in the way
 
     and the first two may say which of the pool's counters they use: "counters": {"<counter set>": {"<counter>": "1"}}."""
@@ -101,6 +102,11 @@ class Booking:
     @property
     def shared(self) -> bool:
         return not self.amount.get("whole") and ("capacity" in self.amount or "shareID" in self.amount)
+
+    @property
+    def cpus(self) -> list[int]:
+        """CPUs of the host that are the holder's alone."""
+        return [cpu for cpus in (self.amount.get("cpus") or {}).values() for cpu in cpus]
 
     def clashes(self, other: Booking) -> bool:
         """Both cannot stand on one page, whatever the amounts."""
@@ -356,6 +362,7 @@ class Page:
                     raise AlreadyHeld(f"{taken.device.short}, with which {booking.device.device} cannot be together,",
                                       by=str(taken.holder), since=taken.since)
             there[booking.device].append(booking)
+        self._check_cpus([booking for booking in fresh if booking.cpus])
         shares = [booking for booking in fresh if booking.shared]
         for device in dict.fromkeys(booking.device for booking in shares):
             if device not in limits.capacity:
@@ -370,6 +377,14 @@ class Page:
                 return (_sets(booking).get(at[2]) or {}) if (device.driver, device.pool) == at[:2] else {}
 
             _fits(f"counter set {name} of {pool}", everything, fresh, uses, limits.counters.get((driver, pool, name), {}))
+
+    def _check_cpus(self, fresh: Sequence[Booking]) -> None:
+        owners = {cpu: booking for booking in self.bookings for cpu in booking.cpus} if fresh else {}
+        for booking in fresh:
+            for cpu in booking.cpus:
+                if cpu in owners:
+                    raise AlreadyHeld(f"CPU {cpu} of {self.host}", by=str(owners[cpu].holder), since=owners[cpu].since)
+                owners[cpu] = booking
 
 
 def _capacity(booking: Booking) -> Mapping[str, Any]:

@@ -246,7 +246,8 @@ def allocation(host: str, bookings: Sequence[Booking]) -> Object:
                if "resources" not in booking.amount]
     devices: Object = {"results": results}
     for booking in bookings:
-        if cells := flavored.cells_config(booking.amount.get("guestCells") or (), booking.amount.get("cells") or {}):
+        said = booking.amount
+        if cells := flavored.cells_config(said.get("guestCells") or (), said.get("cells") or {}, said.get("cpus") or {}):
             devices["config"] = cells
     return {"devices": devices, **({"nodeSelector": flavored.on_host(host)} if host else {})}
 

@@ -1,4 +1,5 @@
-"""The flavor of a machine: looked up once, made into a claim that belongs to the machine, and kept in its status.
+"""The flavor of a machine, or its wish for CPUs of its own: looked up once, made into a claim that belongs to the machine, and
+kept in its status.
 
 The claim is made first and says everything; the status is written from it. So a flavor that changes while a machine is being
 made changes nothing of it, and a crash between the two loses nothing."""
@@ -42,12 +43,24 @@ class Flavors:
     def _waiting_for(self, flavor: Object) -> Sequence[str]:
         return [key_of(instance) for instance in self._instances.by("flavor", flavor["metadata"]["name"])]
 
+    def unsettled(self, instance: Object, pod: Object | None) -> bool:
+        """Whether there is something to settle. A machine that got its pod without CPUs of its own goes on without."""
+        if machine.flavored(instance):
+            return False
+        if machine.flavor_name(instance):
+            return True
+        if not self._exact or not machine.dedicated(instance):
+            return False
+        if pod is None:
+            return (instance.get("status") or {}).get("phase") not in ("Scheduled", "Running")
+        return machine.FLAVOR_CLAIM in dict(machine.claim_names(pod))
+
     async def settle(self, instance: Object) -> Object | Condition:
         """What the status is to keep of the flavor, with the claim made; or why the machine waits."""
         name, claim = machine.flavor_name(instance), claim_name(instance)
         if (made := await self._made(instance, claim)) is not None:
             return flavored.settled({}, made)
-        flavor = self._flavors.get(name)
+        flavor = self._flavors.get(name) if name else flavored.implied(instance)
         if flavor is None or flavor["metadata"].get("deletionTimestamp"):
             return Condition(WAITING, False, "FlavorNotFound",
                              f"flavor {name} does not exist; the machine goes on when it does")
@@ -62,7 +75,8 @@ class Flavors:
         except AlreadyExists:
             made = await self._made(instance, claim)
         except (BadRequest, Invalid, Forbidden) as error:
-            return Condition(WAITING, False, "FlavorNotUnderstood", f"flavor {name}: {error.message}")
+            what = f"flavor {name}" if name else "spec.domain.cpu.dedicatedCpuPlacement"
+            return Condition(WAITING, False, "FlavorNotUnderstood", f"{what}: {error.message}")
         return flavored.settled(flavor, made) if made is not None else Condition(
             WAITING, False, "FailedClaim", f"claim {claim} belongs to somebody else; delete it, and the machine goes on")
 

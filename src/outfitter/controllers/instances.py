@@ -81,7 +81,7 @@ class Instances:
             finalizers = [*(instance["metadata"].get("finalizers") or ()), machine.FINALIZER]
             await self._patch(instance, {"metadata": {"finalizers": finalizers}}, "")
         record: Object | None = None
-        if machine.flavor_name(instance) and not machine.flavored(instance):
+        if self._flavors.unsettled(instance, pod):
             settled = await self._flavors.settle(instance)
             if isinstance(settled, Condition):
                 await self._tell(instance, settled)

@@ -21,8 +21,12 @@ class HostCell:
     socket: int | None = None  # None: the host does not tell, or its CPUs are on several
 
     @property
+    def ids(self) -> tuple[int, ...]:
+        return tuple(cpulist.numbers(self.cpus)) if self.cpus else ()
+
+    @property
     def count(self) -> int:
-        return len(cpulist.numbers(self.cpus)) if self.cpus else 0
+        return len(self.ids)
 
     def to_object(self) -> dict[str, Any]:
         """As HostInventory lists it."""

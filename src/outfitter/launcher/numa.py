@@ -9,6 +9,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from outfitter.api import machine
+from outfitter.errors import Refused
 from outfitter.launcher.given import Resolved
 
 MIB = 1 << 20
@@ -54,10 +55,30 @@ def guest(cpu: ET.Element, spread: Sequence[Cell]) -> None:
             out.set("cpus", str(cell.cpus[0]) if len(cell.cpus) == 1 else f"{cell.cpus[0]}-{cell.cpus[-1]}")
 
 
-def tuning(spread: Sequence[Cell]) -> ET.Element:
-    """Each node's memory comes from the host's node that it stands for."""
+def tuning(instance: Mapping[str, Any], spread: Sequence[Cell]) -> ET.Element | None:
+    """Each node's memory comes from the host's node that it stands for; that of a guest without nodes from those on which its
+    CPUs are."""
+    hosts = [cell.host for cell in spread] or sorted(machine.own_cpus(instance))
+    if not hosts:
+        return None
     out = ET.Element("numatune")
-    ET.SubElement(out, "memory", mode="strict", nodeset=",".join(str(cell.host) for cell in spread))
+    ET.SubElement(out, "memory", mode="strict", nodeset=",".join(map(str, hosts)))
     for cell in spread:
         ET.SubElement(out, "memnode", cellid=str(cell.id), mode="strict", nodeset=str(cell.host))
+    return out
+
+
+def pinning(instance: Mapping[str, Any], cpus: int) -> ET.Element | None:
+    """Each of the guest's CPUs on one of the host's, if it has its own; what QEMU does besides is done on the same ones.
+    Refused: they are not as many."""
+    own = [cpu for each in machine.own_cpus(instance).values() for cpu in each]
+    if not own:
+        return None
+    if len(set(own)) != cpus or len(own) != cpus:
+        raise Refused(f"status.flavor.cpus: the guest has {cpus} CPUs, and {len(set(own))} of the host are its own: the "
+                      "machine does not start before each has one")
+    out = ET.Element("cputune")
+    for number, cpu in enumerate(own):
+        ET.SubElement(out, "vcpupin", vcpu=str(number), cpuset=str(cpu))
+    ET.SubElement(out, "emulatorpin", cpuset=",".join(map(str, sorted(own))))
     return out

@@ -80,6 +80,8 @@ def bookings(order: Order, choice: Choice) -> list[Booking]:
     own: dict[str, object] = {"resources": groups.host_resources(order.ask)}
     if choice.pins:
         own["cells"] = {str(cell): count for cell, count in choice.pins.items()}
+    if choice.cpus:
+        own["cpus"] = {str(cell): list(cpus) for cell, cpus in choice.cpus.items()}
     out = [Booking(placement.host_resources(choice.host), holder, "", "booked", order.now, own)]
     for given in choice.given:
         amount: dict[str, object] = {"whole": True}

@@ -62,6 +62,8 @@ def choose(host: Host, ask: Ask) -> Choice | Refusal:
     """Everything that is asked for, on one host, or why not."""
     if host.closed:
         return Refusal(host.closed)
+    if ask.guest.spread:
+        return _fewest_cells(host, ask)
     requests = [request for request in ask.requests if request.count]
     fits = [frozenset(device.id for device in host.devices if not device.blocked and why_not(host, request, device) is None)
             for request in requests]
@@ -73,6 +75,16 @@ def choose(host: Host, ask: Ask) -> Choice | Refusal:
     if anywhere is None:  # no cell could make it better
         return chooser.together()
     return chooser.choice(anywhere, None) if ask.guest.cells is None else chooser.seated()
+
+
+def _fewest_cells(host: Host, ask: Ask) -> Choice | Refusal:
+    """On one cell, else on two, and so on."""
+    verdict: Choice | Refusal = Refusal("")
+    for cells in range(1, max(min(len(host.cells), ask.guest.vcpus), 1) + 1):
+        verdict = choose(host, replace(ask, guest=replace(ask.guest, cells=cells, spread=False)))
+        if isinstance(verdict, Choice):
+            break
+    return verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +190,8 @@ class _Chooser:
     def choice(self, solution: _Solution, seat: Seat | None) -> Choice:
         if seat is None or not seat.cells:
             return Choice(self.host.name, solution.given)
-        return Choice(self.host.name, solution.given, tuple(sorted(seat.cells)),
-                      numa.pins(self.host.cells, seat, self.ask.guest))
+        pins = numa.pins(self.host.cells, seat, self.ask.guest)
+        return Choice(self.host.name, solution.given, tuple(sorted(seat.cells)), pins, numa.named(self.host.cells, pins))
 
     # -- why not
 

@@ -12,6 +12,7 @@ from outfitter.api import conditions, kinds, machine, wires
 from outfitter.api.device import DRIVER
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, is_pool_page
+from outfitter.inventory import cpulist
 from outfitter.scheduling import answer as answers
 from outfitter.scheduling import binding, crowd, extended, hints, presets, relief
 from outfitter.scheduling.answer import Answer
@@ -281,7 +282,9 @@ def _held(facts: Facts, obj: Mapping[str, Any]) -> list[tuple[str, Booking]]:
 
 def _booking(host: str, booking: Booking) -> str:
     if cells := booking.amount.get("guestCells"):
-        own = ", ".join(f"{count} CPUs of cell {cell}" for cell, count in (booking.amount.get("cells") or {}).items())
+        named = {cell: f" ({cpulist.text(cpus)})" for cell, cpus in (booking.amount.get("cpus") or {}).items()}
+        own = ", ".join(f"{count} CPUs of cell {cell}{named.get(cell, '')}"
+                        for cell, count in (booking.amount.get("cells") or {}).items())
         where = f"NUMA cells {', '.join(map(str, cells))} of {host}"
         return f"{where}{f', with {own} for itself' if own else ''}, since {booking.since}"
     where = f"of pool {booking.device.pool}" + (f", on {booking.node}," if booking.node else "") if is_pool_page(

@@ -17,6 +17,7 @@ from outfitter.scheduling.alias import POLICIES, Alias, Policy, Spec
 ALIAS, POLICY, GROUPS = "pci_passthrough:alias", "hw:pci_numa_affinity_policy", "group_policy"
 IMAGE_POLICY = "hw_pci_numa_affinity_policy"
 MAX_DEVICES = page.MOST  # for one machine: a host's page takes no more
+CPU_POLICY = "hw:cpu_policy"
 GroupPolicy = Literal["none", "isolate"]
 _ENTRY = re.compile(r"([^:,]*[^:,\s])\s*:\s*(\d{1,9})", re.ASCII)
 
@@ -30,6 +31,7 @@ class Guest:
     disk_gb: int = 1
     pinned: bool = False  # its CPUs are its own
     cells: int | None = None  # NUMA cells it has; None: no topology, and then no policy either
+    spread: bool = False  # it may lie on more cells of the host, if so many are too small
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +115,9 @@ def _group_policy(extra_specs: Mapping[str, str]) -> GroupPolicy | None:
 
 
 def _guest(extra_specs: Mapping[str, str], vcpus: int, memory_mb: int, disk_gb: int) -> Guest:
-    policy = extra_specs.get("hw:cpu_policy") or "shared"
+    policy = extra_specs.get(CPU_POLICY) or "shared"
     if policy not in ("shared", "dedicated"):
-        raise BadRequest(f"hw:cpu_policy: {policy!r} is neither shared nor dedicated")
+        raise BadRequest(f"{CPU_POLICY}: {policy!r} is neither shared nor dedicated")
     text = extra_specs.get("hw:numa_nodes") or ""
     if text and not (re.fullmatch("[0-9]{1,3}", text) and 1 <= int(text) <= vcpus):
         raise BadRequest(f"hw:numa_nodes: {text!r} is no number from 1 to {vcpus}, which is how many CPUs there are")

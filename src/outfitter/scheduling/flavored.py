@@ -105,17 +105,20 @@ def _wrong(spec: Mapping[str, Any], aliases: Aliases) -> Iterator[Cause]:
 
 
 def _ask(obj: Mapping[str, Any], instance: Mapping[str, Any], aliases: Aliases) -> Ask:
-    """What a machine with this flavor asks for. The machine's own amounts go before the flavor's."""
+    """What a machine with this flavor asks for. What the machine says of itself goes before the flavor."""
     spec = obj["spec"]
+    extra = {**(spec.get("extraSpecs") or {}), **({flavor.CPU_POLICY: "dedicated"} if machine.dedicated(instance) else {})}
     sized = {**instance, "spec": {"flavor": {"name": "it"}, "domain": {}, **(instance.get("spec") or {})},
              "status": {"flavor": {"vcpus": spec["vcpus"], "memory": spec["memory"]}}}
     found = flavor.read(
-        spec.get("extraSpecs") or {}, aliases.by_name, new_id=lambda: "", in_placement=aliases.in_placement,
+        extra, aliases.by_name, new_id=lambda: "", in_placement=aliases.in_placement,
         vcpus=machine.vcpus(sized), memory_mb=-(-quantity.to_int(machine.memory(sized)) // MIB),
         disk_gb=-(-quantity.to_int(spec.get("disk") or "0") // GIB))
     if found.count > asks.MOST:
         raise BadRequest(f"{flavor.ALIAS}: {spec['extraSpecs'][flavor.ALIAS]!r} asks for {found.count} devices, and one "
                          f"machine can have {asks.MOST}")
+    if instance and not machine.flavor_name(instance):
+        found = replace(found, guest=replace(found.guest, spread=True))
     own = {ref.name for ref in machine.written_refs(instance)}
     taken: set[str] = set()
     return replace(found, requests=tuple(replace(request, request_id=_name(request, taken, own))
@@ -136,6 +139,11 @@ def _name(request: DeviceRequest, taken: set[str], own: set[str]) -> str:
 
 
 # -- a claim for a machine
+
+
+def implied(instance: Mapping[str, Any]) -> Object:
+    """What stands in the place of a flavor for a machine that has none, and whose CPUs are to be its own."""
+    return {"metadata": {"name": ""}, "spec": {"vcpus": machine.vcpus(instance), "memory": machine.memory(instance)}}
 
 
 def claim(obj: Mapping[str, Any], instance: Mapping[str, Any], aliases: Aliases, name: str) -> Object | None:
@@ -167,7 +175,8 @@ def settled(obj: Mapping[str, Any], made: Mapping[str, Any] | None) -> Object:
 
 def _amounts(obj: Mapping[str, Any]) -> Object:
     spec = obj["spec"]
-    return {"name": obj["metadata"]["name"], "vcpus": spec["vcpus"], "memory": spec["memory"],
+    name = obj["metadata"]["name"]
+    return {**({"name": name} if name else {}), "vcpus": spec["vcpus"], "memory": spec["memory"],
             **({"disk": spec["disk"]} if spec.get("disk") else {})}
 
 
@@ -254,16 +263,17 @@ def allocation(made: Mapping[str, Any], choice: Choice) -> Object:
     results = [{"request": given.request.request_id, "driver": given.device.id.driver, "pool": given.device.id.pool,
                 "device": given.device.id.device} for given in choice.given]
     config = [{"source": "FromClaim", **entry} for entry in made["spec"]["devices"].get("config") or ()]
-    return {"devices": {"results": results, "config": [*config, *cells_config(choice.cells, choice.pins)]},
+    return {"devices": {"results": results, "config": [*config, *cells_config(choice.cells, choice.pins, choice.cpus)]},
             "nodeSelector": on_host(choice.host)}
 
 
-def cells_config(cells: Sequence[int], pins: Mapping[Any, int]) -> list[Object]:
+def cells_config(cells: Sequence[int], pins: Mapping[Any, int], cpus: Mapping[Any, Sequence[int]]) -> list[Object]:
     """Where the guest's cells lie, as an allocation says it for the launcher."""
     if not cells:
         return []
     said = {"apiVersion": kinds.FLAVOR.api_version, "kind": machine.CELLS_KIND, "hostCells": list(cells),
-            **({"pinned": {str(cell): count for cell, count in pins.items()}} if pins else {})}
+            **({"pinned": {str(cell): count for cell, count in pins.items()}} if pins else {}),
+            **({"cpus": {str(cell): list(each) for cell, each in cpus.items()}} if cpus else {})}
     return [{"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": said}}]
 
 
@@ -278,4 +288,5 @@ def share(made: Mapping[str, Any], given: Mapping[str, Any]) -> Object | None:
     where = machine.cells_of({"status": {"allocation": given}})
     if ask is None or not where:
         return None
-    return {"resources": groups.host_resources(ask), "guestCells": where["hostCells"], "cells": where.get("pinned") or {}}
+    return {"resources": groups.host_resources(ask), "guestCells": where["hostCells"], "cells": where.get("pinned") or {},
+            **({"cpus": where["cpus"]} if where.get("cpus") else {})}

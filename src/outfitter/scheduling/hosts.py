@@ -89,7 +89,8 @@ class Host:
             replace(device, blocked=ELSEWHERE) if device.id in gone else
             replace(device, blocked=device.blocked or _exhausted(device, left)) if device.takes else device
             for device in self.devices)
-        cells = tuple(replace(cell, cpus=cell.cpus - choice.pins.get(cell.id, 0)) for cell in self.cells)
+        taken = {cpu for cpus in choice.cpus.values() for cpu in cpus}
+        cells = tuple(cell.without(taken, choice.pins.get(cell.id, 0)) for cell in self.cells)
         return replace(self, devices=devices, rows=rows, cells=cells, counters=left)
 
 
@@ -110,6 +111,7 @@ class Choice:
     given: tuple[Given, ...] = ()
     cells: tuple[int, ...] = ()  # of the host, on which the guest's lie; empty without a topology
     pins: Mapping[int, int] = field(default_factory=dict)  # cell -> dedicated CPUs
+    cpus: Mapping[int, Sequence[int]] = field(default_factory=dict)  # cell -> which; empty: the host does not tell its CPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +179,7 @@ class Published:
             return device.blocked or _exhausted(device, left)
 
         used: dict[int, int] = defaultdict(int)
+        taken = {cpu for booking in page.bookings for cpu in booking.cpus}
         for booking in page.bookings:
             for cell, count in (booking.amount.get("cells") or {}).items():
                 used[int(cell)] += int(count)
@@ -184,7 +187,7 @@ class Published:
             self.name, tuple(sorted((replace(device, blocked=blocked(device)) for device in devices),
                                     key=lambda device: pci.order(device.address))),
             {row.provider.name: row for row in placement.rows(self.tree, page)},
-            tuple(replace(cell, cpus=cell.cpus - used[cell.id]) for cell in self.cells), left, self.closed)
+            tuple(cell.without(taken, used[cell.id]) for cell in self.cells), left, self.closed)
 
 
 def published(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from outfitter.scheduling.alias import Policy
 from outfitter.scheduling.flavor import Guest
@@ -19,6 +19,12 @@ class Cell:
     id: int
     cpus: int  # dedicated CPUs that nobody has
     socket: int | None = None  # None: the host does not tell
+    ids: tuple[int, ...] = ()  # the numbers of these CPUs, in order; empty: the host does not tell
+
+    def without(self, taken: Collection[int], count: int) -> Cell:
+        """The cell when `count` of its CPUs are somebody's: these, as far as they have numbers."""
+        ids = tuple(each for each in self.ids if each not in taken)
+        return replace(self, cpus=min(self.cpus - count, len(ids)) if self.ids else self.cpus - count, ids=ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +79,11 @@ def pins(cells: Sequence[Cell], seat: Seat, guest: Guest) -> dict[int, int]:
         return {}
     chosen = sorted((cell for cell in cells if cell.id in seat.cells), key=lambda cell: (-cell.cpus, cell.id))
     return {cell.id: part for cell, part in zip(chosen, sorted(share(guest), reverse=True), strict=True)}
+
+
+def named(cells: Sequence[Cell], pins: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
+    """Which CPUs these are: the first that nobody has. Empty where the host does not tell."""
+    have = {cell.id: cell.ids for cell in cells}
+    if any(len(have[cell]) < count for cell, count in pins.items()):
+        return {}
+    return {cell: have[cell][:count] for cell, count in pins.items()}

@@ -115,7 +115,8 @@ class Roster:
 
     def published(self, name: str) -> Published:
         if name not in self._published:
-            own = [Cell(each.id, each.count, each.socket) for each in cells.read(self._inventories.get(name) or {})]
+            told = cells.read(self._inventories.get(name) or {})
+            own = [Cell(each.id, each.count, each.socket, each.ids) for each in told]
             (found,) = hosts.published([{"metadata": {"name": name}}], {name: providers.read(self._trees.get(name))},
                                        (self._slices.get(name) or {}).values(), {name: own})
             self._published[name] = found

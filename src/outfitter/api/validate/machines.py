@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from outfitter.api import quantity
-from outfitter.api.machine import FLAVOR_CLAIM
+from outfitter.api.machine import FLAVOR_CLAIM, dedicated
 from outfitter.api.notes import START_PAUSED
 from outfitter.api.settings import Settings
 from outfitter.api.validate import devices, names, networks, resources, volumes
@@ -75,17 +75,18 @@ def _spec(spec: Any, root: str, settings: Settings, own: Collection[str] = ()) -
 
 
 def _flavor(spec: Mapping[str, Any], root: str, own: Collection[str]) -> Iterator[Cause]:
-    if spec.get("flavor") is None:
+    if spec.get("flavor") is not None:
+        yield from names.required(spec["flavor"].get("name"), f"{root}.flavor.name", "the flavor that the machine is made of")
+        if spec["flavor"].get("name"):
+            yield from names.subdomain(spec["flavor"]["name"], f"{root}.flavor.name")
+    elif not dedicated({"spec": spec}):
         return
-    yield from names.required(spec["flavor"].get("name"), f"{root}.flavor.name", "the flavor that the machine is made of")
-    if spec["flavor"].get("name"):
-        yield from names.subdomain(spec["flavor"]["name"], f"{root}.flavor.name")
     taken = [f"{root}.resourceClaims[{index}].name" for index, entry in enumerate(spec.get("resourceClaims") or ())
              if entry.get("name") == FLAVOR_CLAIM]
     taken += ["spec.resourceClaimTemplates"] if FLAVOR_CLAIM in own else []
     for path in taken:
-        yield Cause(path, f'Invalid value: "{FLAVOR_CLAIM}": so is called the claim of the flavor\'s own devices; choose '
-                          "another name")
+        yield Cause(path, f'Invalid value: "{FLAVOR_CLAIM}": so is called the claim of the flavor\'s own devices, and '
+                          "of dedicated CPUs; choose another name")
 
 
 def _amounts(domain: Mapping[str, Any], root: str) -> Iterator[Cause]:

@@ -40,14 +40,15 @@ INSTANCE_SPEC: Shape = {
     "resourceClaims": RESOURCE_CLAIMS, "nodeSelector": dict, "schedulerName": str, "flavor": {"name": str},
     "networks": [NETWORK], "startStrategy": str, "terminationGracePeriodSeconds": int,
     "hostname": str, "volumes": [VOLUME], "accessCredentials": [CREDENTIAL],
-    "domain": {"memory": {"guest": QUANTITY}, "cpu": {"cores": int, "sockets": int, "threads": int},
+    "domain": {"memory": {"guest": QUANTITY},
+               "cpu": {"cores": int, "sockets": int, "threads": int, "dedicatedCpuPlacement": bool},
                "resources": {"requests": dict}, "machine": {"type": str}, "firmware": {"uuid": str},
                "devices": {"gpus": [DEVICE_ENTRY], "hostDevices": [DEVICE_ENTRY], "interfaces": [INTERFACE],
                            "disks": [DISK]}}}
 DEVICE_STATUSES = [{"name": str, "deviceResourceClaimStatus": {"name": str, "resourceClaimName": str, "attributes": {
     "pciAddress": str, "mdevUUID": str, "mDevUUID": str, "members": TEXTS, "numaNode": int}}}]
 FLAVORED: Shape = {"name": str, "vcpus": int, "memory": str, "disk": str, "claimName": str, "hostCells": [int],
-                   "pinned": {"*": int}, "devices": [{"name!": str, "alias": str, "count!": int}]}
+                   "pinned": {"*": int}, "cpus": {"*": [int]}, "devices": [{"name!": str, "alias": str, "count!": int}]}
 SELECTORS = [{"cel": {"expression": str}}]
 EXACTLY: Shape = {"deviceClassName": str, "allocationMode": str, "count": int, "selectors": SELECTORS}
 CLAIM_SPEC: Shape = {"devices": {
@@ -56,7 +57,7 @@ RESULT: Shape = {"request!": str, "driver!": str, "pool!": str, "device!": str}
 DEVICE: Shape = {"driver!": str, "pool!": str, "device!": str}
 HOLDER: Shape = {"kind!": str, "namespace": str, "name!": str, "uid!": str, "purpose": str}
 AMOUNT: Shape = {"whole": bool, "adminAccess": bool, "shareID": str, "capacity": {"*": str}, "counters": {"*": {"*": str}},
-                 "resources": {"*": int}, "cells": {"*": int}, "guestCells": [int]}
+                 "resources": {"*": int}, "cells": {"*": int}, "cpus": {"*": [int]}, "guestCells": [int]}
 MARKS = [{"device!": DEVICE, "reason": str, "by": str, "since": str, "origin": str}]
 CONTAINER: Shape = {
     "name": str, "resources": {"claims": [{"name": str, "request": str}], "requests": dict, "limits": dict},

@@ -199,11 +199,12 @@ class _Planner:
     def _settled(self, instance: Object) -> Object:
         """An instance as it is when its flavor was looked up, and the claim for that is made."""
         name, meta = machine.flavor_name(instance), instance["metadata"]
-        if not name:
+        if not name and not machine.dedicated(instance):
             return instance
-        if name not in self._flavors:
+        if name and name not in self._flavors:
             raise BadRequest(f"flavor {name} does not exist; there are {', '.join(sorted(self._flavors)) or 'none'}")
-        flavor, claim_name = self._flavors[name], f"{meta['name']}-{machine.FLAVOR_CLAIM}"
+        flavor = self._flavors[name] if name else flavored.implied(instance)
+        claim_name = f"{meta['name']}-{machine.FLAVOR_CLAIM}"
         made = flavored.claim(flavor, instance, self._aliases, claim_name)
         if made is not None:
             made["metadata"]["uid"] = f"{NIL}-{meta['namespace']}-{claim_name}"
