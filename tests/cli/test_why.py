@@ -285,3 +285,32 @@ def test_a_plan_that_fits_ends_well(say: Say) -> None:
     assert say("plan", "-f", "-", stdin=listed(plain)).startswith("pod/plain would go to ")
     missing = say("plan", "-f", "-", stdin=listed(machine("lost", "one-vff")), code=1)
     assert "vmi/lost would wait: claim dev cannot be made, for there is no ResourceClaimTemplate one-vff" in missing
+
+
+def test_cpus_of_ones_own_are_planned_and_told(say: Say) -> None:
+    def own(name: str, cores: int) -> Object:
+        return {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": name}, "spec": {
+            "nodeSelector": {"rack": "r1"}, "domain": {"memory": {"guest": "64Mi"}, "cpu": {
+                "cores": cores, "dedicatedCpuPlacement": True}}}}
+
+    lines = say("plan", "-f", "-", stdin=listed(own("p0", 8), own("p1", 7), own("p2", 2)), code=1).splitlines()
+    assert lines[-1] == "3 planned: 2 fit, 1 would wait"
+    say("apply", "-f", "-", stdin=listed(own("p1", 3)))
+    until(lambda: "Running" in say("get", "vmi", "p1"), "p1 runs")
+    told = re.search(r"CPUs (0-2|8-10) of NUMA cell (0|1) for itself", say("why", "vmi/p1"))  # where fewer devices are free
+    assert told is not None
+    pod = next(word for word in say("get", "pods", "-o", "name").split() if "-p1-" in word)
+    assert f"with 3 CPUs of cell {told[2]} ({told[1]}) for itself" in say("why", pod)
+    assert f'<vcpupin vcpu="2" cpuset="{told[1].partition("-")[2]}" />' in say("domxml", "p1")
+    say("delete", "vmi", "p1")
+
+
+def test_a_secret_that_is_missing_is_named(say: Say) -> None:
+    lost: Object = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": "lost"}, "spec": {
+        "domain": {"memory": {"guest": "64Mi"}}, "volumes": [{"name": "a", "cloudInitNoCloud": {"secretRef": {"name": "s"}}}]}}
+    say("apply", "-f", "-", stdin=listed(lost))
+    field = "spec.volumes[0].cloudInitNoCloud.secretRef"
+    until(lambda: f"{field}: there is no Secret s yet" in say("why", "vmi/lost"), "it says what it waits for")
+    assert say("why", "vmi/lost").startswith("vmi/lost is Scheduled: ")
+    assert "nothing is wrong" not in say("why", "vmi/lost")
+    say("delete", "vmi", "lost")

@@ -92,7 +92,7 @@ def _devices(obj: Mapping[str, Any]) -> list[str]:
                        f"({name}claim {given.get('resourceClaimName')})")
         if name and not entries:
             out.append(f"{ref.name}: {ref.device_name} from a device plugin, which alone knows which device it is")
-    return out
+    return out + [f"CPUs {cpulist.text(cpus)} of NUMA cell {cell} for itself" for cell, cpus in machine.own_cpus(obj).items()]
 
 
 def _cards(facts: Facts, obj: Mapping[str, Any]) -> list[str]:
@@ -125,7 +125,7 @@ def _bound(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Answer]) -> 
     status, node = obj.get("status") or {}, obj["spec"]["nodeName"]
     phase, held = status.get("phase", "Pending"), _held(facts, obj)
     lines = tuple(_booking(host, booking) for host, booking in held)
-    if phase == "Running":
+    if phase == "Running" and not status.get("message"):
         return say("Running", f"runs on {node}: nothing is wrong", lines=lines)
     there = facts.node(node)
     ready = conditions.find(there, "Ready") if there is not None else None
