@@ -287,6 +287,20 @@ async def test_own_cpus_stay_the_same_whoever_restarts(tmp_path: Path) -> None:
         assert [one["status"]["flavor"]["cpus"] for one in (a, b)] == [{"0": [0, 1]}, {"0": [2, 3]}]
 
 
+async def test_a_crash_between_the_pod_and_the_record_loses_nothing() -> None:
+    async with scene() as here:
+        await alone(here, "a", 2, host="nowhere")
+        await here.waits("a", "PodScheduled", "nodeSelector wants")
+        record = (await here.find(kinds.INSTANCE, "a") or {})["status"]["flavor"]
+        await here.store.patch(kinds.INSTANCE, "a", {"status": {"flavor": None}}, "here", subresource="status")
+
+        async def again() -> bool:
+            return ((await here.find(kinds.INSTANCE, "a") or {})["status"].get("flavor")) == record
+
+        await here.reach(again, "the record is there again")
+        assert len(await here.all(kinds.RESOURCE_CLAIM)) == 1
+
+
 async def test_a_claim_that_lost_its_status_gets_the_same_cpus_from_the_page() -> None:
     async with scene() as here:
         await alone(here, "a", 2)

@@ -17,10 +17,11 @@ from typing import Any, Protocol
 
 import pytest
 
-from outfitter.api.hypervisor import BY_USER, Domain, Hypervisor
+from outfitter.api.hypervisor import BY_USER, Domain, Drive, Hypervisor
 from outfitter.api.kinds import Object
 from outfitter.errors import HypervisorAway, Refused
 from outfitter.launcher import connection, domain
+from outfitter.launcher import drive as drives
 from outfitter.launcher.libvirt import BACKOFF, Libvirt
 from outfitter.launcher.options import Options
 from outfitter.launcher.simulated import Simulated
@@ -451,6 +452,33 @@ async def test_qemu_has_the_drive(real: Real) -> None:
     await hypervisor.stop(UID)
     assert not image.exists()
     await hypervisor.close()
+
+
+class Killed(BaseException):
+    """As if the process had ended there."""
+
+
+@pytest.mark.libvirt
+@needs_libvirt
+async def test_an_image_belongs_to_a_domain_whenever_its_maker_is_killed(real: Real, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = drives.write
+
+    def killed(drive: Drive) -> None:
+        write(drive)
+        raise Killed
+
+    hypervisor = real.hypervisor()
+    with monkeypatch.context() as patched:
+        patched.setattr(drives, "write", killed)
+        with pytest.raises(Killed):
+            await hypervisor.start(real.machine(seed="#one"))
+    await hypervisor.close()
+    assert list(drives_of(real)) == [f"{UID}.iso"]
+    again = real.hypervisor()
+    assert list(await again.ended()) == [UID], "so whoever comes later finds it"
+    await again.stop(UID)
+    assert (await again.ended(), drives_of(real)) == ({}, {})
+    await again.close()
 
 
 @pytest.mark.libvirt
