@@ -295,7 +295,7 @@ async def test_a_crash_between_the_pod_and_the_record_loses_nothing() -> None:
         await here.store.patch(kinds.INSTANCE, "a", {"status": {"flavor": None}}, "here", subresource="status")
 
         async def again() -> bool:
-            return ((await here.find(kinds.INSTANCE, "a") or {})["status"].get("flavor")) == record
+            return bool((await here.find(kinds.INSTANCE, "a") or {})["status"].get("flavor") == record)
 
         await here.reach(again, "the record is there again")
         assert len(await here.all(kinds.RESOURCE_CLAIM)) == 1

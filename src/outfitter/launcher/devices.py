@@ -30,7 +30,7 @@ class Devices:
     """The devices of one machine: first all get their places, then they are drawn."""
 
     def __init__(self, spec: Mapping[str, Any], machine: System, spread: Sequence[numa.Cell], options: Options,
-                 wires: Mapping[str, Wire], drive: str = "") -> None:
+                 wires: Mapping[str, Wire], *, drive: str = "") -> None:
         """`drive`: where the image for the machine's cloud-init is, if it has one."""
         self._spec, self._machine, self._options, self._wires, self._drive = spec, machine, options, wires, drive
         self._given: Mapping[str, Any] = (spec.get("domain") or {}).get("devices") or {}

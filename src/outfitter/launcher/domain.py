@@ -28,7 +28,7 @@ def build(instance: Object, env: Env | None = None, files: Files | None = None, 
     kind, size, cpus = system.system(spec), to_int(machine.memory(instance)), machine.vcpus(instance)
     spread = numa.cells(instance, found, options.host_nodes, cpus=cpus, memory=size, page=system.page(domain) or numa.MIB)
     path = f"{options.drives}/{meta['uid']}.iso" if cloudinit.wanted(spec) else ""
-    devices = Devices(spec, kind, spread, options, sources.wired(files or {}), path)
+    devices = Devices(spec, kind, spread, options, sources.wired(files or {}), drive=path)
     parts = devices.elements(found)
     told = cloudinit.metadata(instance, devices.tagged, files or {})
     drive = _drive(instance, path, told, files or {}, devices) if path else None
