@@ -38,9 +38,11 @@ CASES = {
         "domain": {"gpus": [], "cpu": {"core": 2}, "devices": {
             "hostDevice": [], "gpus": [{"name": "a", "deviceRequestName": "r", "claim": {"name": "c", "requset": "r"}}],
             "interfaces": [{"name": "i", "mac": "x", "binding": {"name": "tap"}}]}},
-        "networks": [{"name": "n", "multus": {"name": "x"}}], "volumes": [{"any": "thing"}]}},
+        "networks": [{"name": "n", "multus": {"name": "x"}}], "volumes": [
+            {"emptyDisk": {"any": "thing"}}, {"name": "v", "cloudInitNoCloud": {"userdata": "x", "userData": "y"}}]}},
         ["spec.recourceClaims", "spec.resourceClaims[1].nmae", "spec.domain.cpu.core", "spec.domain.devices.hostDevice",
-         "spec.domain.devices.gpus[0].claim.requset", "spec.domain.devices.interfaces[0].mac", "spec.networks[0].multus.name"]),
+         "spec.domain.devices.gpus[0].claim.requset", "spec.domain.devices.interfaces[0].mac", "spec.networks[0].multus.name",
+         "spec.volumes[1].cloudInitNoCloud.userdata"]),
     "in a machine's template": Case(kinds.MACHINE, {"spec": {
         "runstrategy": "Always", "template": {"spec": {"domain": {"device": {}}}},
         "resourceClaimTemplates": [{"metadata": {}}]}},

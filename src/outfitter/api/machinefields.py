@@ -36,11 +36,15 @@ _DOMAIN = _leaves("chassis clock features firmware ioThreads ioThreadsPolicy lau
     "memory": _leaves("guest hugepages maxGuest reservedOverhead"),
     "resources": _leaves("limits overcommitGuestOverhead requests"),
 }
+_CLOUD_INIT = _leaves("networkData networkDataBase64 networkDataSecretRef secretRef userData userDataBase64")
+_VOLUME = _leaves("configMap containerDisk containerPath dataVolume downwardAPI downwardMetrics emptyDisk ephemeral hostDisk "
+                  "memoryDump name persistentVolumeClaim secret serviceAccount sysprep") | {
+    "cloudInitConfigDrive": _CLOUD_INIT, "cloudInitNoCloud": _CLOUD_INIT}
 _CLAIMS = _leaves("name resourceClaimName resourceClaimTemplateName source")  # `source`: the door says that it is not needed
 INSTANCE = _leaves("accessCredentials affinity architecture dnsConfig dnsPolicy evictionStrategy hostname livenessProbe "
                    "nodeSelector priorityClassName readinessProbe schedulerName serviceAccountName startStrategy subdomain "
-                   "terminationGracePeriodSeconds tolerations topologySpreadConstraints utilityVolumes volumes") | {
-    "domain": _DOMAIN, "networks": _NETWORK, "resourceClaims": _CLAIMS, "flavor": _leaves("name")}
+                   "terminationGracePeriodSeconds tolerations topologySpreadConstraints utilityVolumes") | {
+    "domain": _DOMAIN, "networks": _NETWORK, "volumes": _VOLUME, "resourceClaims": _CLAIMS, "flavor": _leaves("name")}
 MACHINE = _leaves("dataVolumeTemplates instancetype preference runStrategy running updateVolumesStrategy") | {
     "template": {"metadata": None, "spec": INSTANCE},
     "resourceClaimTemplates": {"name": None, "spec": {"metadata": None, "spec": None}}}
