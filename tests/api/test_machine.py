@@ -168,3 +168,20 @@ def test_the_devices_of_a_flavor_are_the_machines_own() -> None:
     assert (machine.vcpus(there), machine.memory(there)) == (4, "3Gi")
     own = {**there, "spec": {**there["spec"], "domain": {"cpu": {"sockets": 2}, "resources": {"requests": {"memory": "1Gi"}}}}}
     assert (machine.vcpus(own), machine.memory(own)) == (2, "1Gi")
+
+
+def test_a_machine_whose_own_cpus_are_not_settled_does_not_start() -> None:
+    pod = {"metadata": {"namespace": "n"}, "spec": {"resourceClaims": [{"name": "flavor", "resourceClaimName": "c"}]}}
+    cells = {"kind": machine.CELLS_KIND, "hostCells": [0], "pinned": {"0": 2}, "cpus": {"0": [4, 5]}}
+    claim = {"status": {"allocation": {"devices": {"results": [], "config": [{"opaque": {"parameters": cells}}]}}}}
+
+    def unsettled(own: bool, record: dict[str, Any], pod: Object = pod) -> list[str]:
+        obj = {"spec": {"domain": {"cpu": {"dedicatedCpuPlacement": own}}}, "status": {"flavor": record}}
+        return machine.unsettled_devices(obj, pod, lambda *_: claim)
+
+    told = {"claimName": "c", "hostCells": [0], "pinned": {"0": 2}, "cpus": {"0": [4, 5]}}
+    assert unsettled(True, {}) == ["its CPUs"]
+    assert unsettled(True, {**told, "cpus": {"0": [6, 7]}}) == ["its NUMA cells"]
+    assert unsettled(True, told) == []
+    assert unsettled(True, {}, {**pod, "spec": {}}) == [], "whoever made its pod did not book any"
+    assert unsettled(False, {}) == [], "somebody else's claim of that name"

@@ -235,7 +235,7 @@ def unsettled_devices(instance: Mapping[str, Any], pod: Mapping[str, Any], claim
     names = dict(claim_names(pod))
     out = _unsettled_flavor(instance)
     record = flavored(instance)
-    if not record and not out and FLAVOR_CLAIM in names:
+    if not record and not out and dedicated(instance) and FLAVOR_CLAIM in names:
         out.append("its CPUs")
     if record.get("claimName"):
         claim = claims(pod["metadata"]["namespace"], record["claimName"])
