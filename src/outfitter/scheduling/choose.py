@@ -78,9 +78,12 @@ def choose(host: Host, ask: Ask) -> Choice | Refusal:
 
 
 def _fewest_cells(host: Host, ask: Ask) -> Choice | Refusal:
-    """On one cell, else on two, and so on."""
+    """On one cell, else on two, and so on; those that are too few for sure are not tried."""
     verdict: Choice | Refusal = Refusal("")
-    for cells in range(1, max(min(len(host.cells), ask.guest.vcpus), 1) + 1):
+    most = max(min(len(host.cells), ask.guest.vcpus), 1)
+    rooms = sorted((cell.cpus for cell in host.cells), reverse=True)
+    fewest = next((count for count in range(1, most) if sum(rooms[:count]) >= ask.guest.vcpus), most)
+    for cells in range(fewest, most + 1):
         verdict = choose(host, replace(ask, guest=replace(ask.guest, cells=cells, spread=False)))
         if isinstance(verdict, Choice):
             break
