@@ -153,7 +153,7 @@ def test_whoever_pauses_a_machine_it_is_told_and_whoever_is_killed_it_is_done(li
 
 def test_a_machine_starts_paused(libvirtd: Daemon, tmp_path: Path) -> None:
     with Up(tmp_path / "data", "--hypervisor", libvirtd.uri, simulate=None) as up:
-        up.ok("apply", "-f", "-", stdin=MACHINE.format(name="blue").replace("spec: {", "spec: {startStrategy: Paused, ", 1))
+        up.ok("apply", "-f", "-", stdin=MACHINE.format(name="blue").replace("spec:\n", "spec:\n  startStrategy: Paused\n", 1))
         until(lambda: up.phase("blue") == "Running", "blue is there", PATIENCE)
         assert paused(up, "blue")
         assert state(libvirtd, "default_blue") == "paused"
