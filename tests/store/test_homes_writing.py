@@ -269,6 +269,23 @@ async def test_a_check_holds_what_was_read(home: Home) -> None:
 
 
 @ATOMIC
+async def test_writes_of_one_object_in_one_commit_are_one_change(home: Home) -> None:
+    """Nobody could see it in between, so nobody is told of it."""
+    claim = await home.store.create(RESOURCE_CLAIM, home.claim("c"))
+    kept = {**claim, "metadata": {**claim["metadata"], "finalizers": ["example.com/kept"]}}
+    unread = {key: value for key, value in kept["metadata"].items() if key != "resourceVersion"}
+    status = {"reservedFor": [{"resource": "pods", "name": "p", "uid": "1"}]}
+    *_, last = await home.store.commit([
+        Replace(RESOURCE_CLAIM, kept), Create(CONFIG_MAP, home.config("a")),
+        Replace(RESOURCE_CLAIM, {**claim, "metadata": unread, "status": status}, "status")])
+    await home.store.patch(RESOURCE_CLAIM, "c", {"metadata": {"labels": {"x": "y"}}}, home.namespace)
+    first, second = await home.events(2, RESOURCE_CLAIM, since=revision(claim))
+    assert first.object == last
+    assert (first.object["metadata"]["finalizers"], first.object["status"]) == (["example.com/kept"], status)
+    assert second.object["metadata"]["labels"] == {"x": "y"}
+
+
+@ATOMIC
 async def test_writes_of_one_commit_build_on_each_other(home: Home) -> None:
     await home.store.commit([
         Create(CONFIG_MAP, home.config("a", {"n": "0"})),

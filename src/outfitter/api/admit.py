@@ -114,6 +114,14 @@ def _within(obj: Object, field: str) -> Object:
     return inner
 
 
+def _born_instance(obj: Object) -> None:
+    """A machine stays until its pod is gone, from its first moment on. One that came in through another door gets it later."""
+    have = obj["metadata"].get("finalizers") or []
+    if isinstance(have, list) and machine.FINALIZER not in have:
+        obj["metadata"]["finalizers"] = [*have, machine.FINALIZER]
+
+
+BIRTH: Mapping[Kind, Callable[[Object], None]] = {kinds.INSTANCE: _born_instance}  # what a new object gets, once
 DEFAULTS: Mapping[Kind, Callable[[Object], None]] = {
     kinds.NAMESPACE: _namespace,
     kinds.POD: _pod,
@@ -167,10 +175,12 @@ class Rules:
         obj = change.new
         if change.verb == "delete":
             return self._delete(change)
-        if wrong := list(shape.check(change.kind.kind, obj)):
+        if wrong := list(shape.check(change.kind.kind, obj, change.old)):
             refuse(change.kind, obj, [*wrong, *self._besides(change, wrong)])
         if change.verb == "create":
             self._place(change)
+        if change.verb == "create" and change.kind in BIRTH:
+            BIRTH[change.kind](obj)
         if change.subresource == "" and change.kind in DEFAULTS:
             DEFAULTS[change.kind](obj)
         refuse(change.kind, obj, list(self._causes(change, obj)))

@@ -30,6 +30,9 @@ class Kind:
     counts_generations: bool = True  # metadata.generation rises when anything but metadata and status changes
     subresources: tuple[str, ...] = ()  # besides status
 
+    def __hash__(self) -> int:
+        return hash((self.group, self.plural))  # kinds stand in keys everywhere, and no two have the same words
+
     @property
     def api_version(self) -> str:
         return f"{self.group}/{self.version}" if self.group else self.version

@@ -170,6 +170,9 @@ REQUEST_FIELDS = ("requestName", "deviceRequestName", "claim.request")
 
 def _ref(list_: List, index: int, entry: Mapping[str, Any]) -> DeviceRef:
     nested = entry.get("claim")
+    if nested is None and "deviceRequestName" not in entry:  # as nearly everybody writes it, and everybody asks all the time
+        return DeviceRef(list_, index, entry.get("name", ""), entry.get("deviceName") or None, entry.get("claimName"),
+                         entry.get("requestName"))
     said = {**entry, **({f"claim.{key}": value for key, value in nested.items()} if isinstance(nested, Mapping) else {})}
     odd: list[str] = []
     found: list[tuple[str | None, str]] = []

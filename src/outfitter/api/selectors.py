@@ -87,7 +87,7 @@ def field_values(kind: Kind, obj: Mapping[str, Any]) -> dict[str, str]:
 def _dig(obj: Mapping[str, Any], path: str) -> Any:
     value: Any = obj
     for word in path.split("."):
-        value = value.get(word) if isinstance(value, Mapping) else None
+        value = value.get(word) if isinstance(value, dict) else None
     return value
 
 

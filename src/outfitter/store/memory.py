@@ -141,8 +141,7 @@ class Memory:
                     raise Expired("the watcher was too slow and lost its place: list again")
                 told = max(watcher.revision, self.revision)  # now: while the steps are handed out, more may happen
                 for type_, step in steps:
-                    event = msgspec.json.decode(step.line(type_))
-                    yield base.Event(type_, event["object"])
+                    yield base.Event(type_, step.object(type_))
                 if due.is_set() and not watcher.ended:
                     due.clear()
                     yield base.Event("BOOKMARK", bookmark(kind, told))
@@ -253,7 +252,7 @@ class Draft:
     def __init__(self, store: Memory, issued: int, *, dry_run: bool = False, by: base.By = base.OURSELVES) -> None:
         self._store, self._dry_run, self._by = store, dry_run, by
         self._overlay: dict[tuple[Kind, str, str], Record | None] = {}
-        self.revision = issued
+        self.revision = self._issued = issued
         self.steps: list[Step] = []
 
     def find(self, kind: Kind, name: str, namespace: str) -> Record | None:
@@ -352,10 +351,10 @@ class Draft:
             raise NotFound(f"{kind.resource} have no status of their own to write; write the object")
         record = self.need(kind, name, namespace if kind.namespaced else "")
         old = record.object()
-        new = make(record.object())
+        new = make(old if subresource == "status" else record.object())
         self._check_identity(kind, record, old, new)
-        if subresource == "status":
-            new = {**record.object(), "status": new.get("status")}
+        if subresource == "status":  # the rest is the very same: nobody has to look at it again
+            new = {**old, "metadata": dict(old["metadata"]), "status": new.get("status")}
             if new["status"] is None:
                 del new["status"]
         elif not subresource and kind.has_status:
@@ -366,7 +365,7 @@ class Draft:
         meta = new["metadata"]
         if patches.same(new, old):
             return record
-        if kind.counts_generations and not patches.same(_content(new), _content(old)):
+        if kind.counts_generations and subresource != "status" and not patches.same(_content(new), _content(old)):
             meta["generation"] = old["metadata"].get("generation", 0) + 1
         held = meta.get("finalizers") or meta.get("deletionGracePeriodSeconds") or self._store.rules.holds(kind, new)
         if meta.get("deletionTimestamp") and not held:
@@ -445,8 +444,17 @@ class Draft:
     def _put(self, kind: Kind, obj: Object, previous: Record | None) -> Record:
         record = self._record(kind, obj, previous)
         self._overlay[(kind, *record.key)] = record
-        self.steps.append(Step(previous, record))
+        self.steps.append(Step(self._before(previous), record))
         return record
+
+    def _before(self, previous: Record | None) -> Record | None:
+        """What an object was before this draft. Several writes of it in one commit (the object, then its status) are one
+        change: nobody could have seen it in between."""
+        if previous is not None and previous.revision > self._issued:
+            for place in reversed(range(len(self.steps))):
+                if self.steps[place].next is previous:
+                    return self.steps.pop(place).previous
+        return previous
 
     def _remove(self, kind: Kind, obj: Object, previous: Record) -> Record:
         record = self._record(kind, obj, previous)

@@ -73,6 +73,14 @@ class Step:
             self._lines[type_] = _line(type_, self._left() if type_ == "DELETED" else self.next.data)  # type: ignore[union-attr]
         return self._lines[type_]
 
+    def object(self, type_: EventType) -> Object:
+        """What the event is about, as its reader's own copy."""
+        if type_ == "DELETED":
+            told: Object = _decode(self.line(type_))["object"]
+            return told
+        assert self.next is not None
+        return self.next.object()
+
     def _left(self) -> bytes:
         assert self.previous is not None
         obj = self.previous.object()

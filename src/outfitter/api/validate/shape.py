@@ -3,9 +3,10 @@ object, so that the rest may rely on it. Fields that nobody here reads may have 
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from outfitter.errors import Cause
 
@@ -140,8 +141,59 @@ SHAPES: Mapping[str, Shape] = {
 }
 
 
-def check(kind: str, obj: Mapping[str, Any]) -> Iterator[Cause]:
-    yield from _object(obj, {"metadata!": METADATA, **SHAPES.get(kind, {})}, "")
+def check(kind: str, obj: Mapping[str, Any], old: Mapping[str, Any] | None = None) -> Iterator[Cause]:
+    """`old`: the object that it replaces. A part that is the very same value as there was let in before."""
+    parts = obj if old is None else {name: part for name, part in obj.items() if part is not old.get(name)}
+    if obj.get("metadata") is None or not _good(parts, _compiled(kind)):
+        yield from _object(obj, {"metadata!": METADATA, **SHAPES.get(kind, {})}, "")
+
+
+class _Fields(NamedTuple):
+    """A shape, to be asked quickly."""
+
+    known: Mapping[str, Any]  # field -> a type, _Fields, or [either] for a list of such
+    needed: tuple[str, ...]
+    every: Any  # what every field must be; None: nothing is said of those that are not known
+
+
+@functools.cache
+def _compiled(kind: str) -> _Fields:
+    """Of an object. Its metadata is needed, and looked for elsewhere."""
+    compiled: _Fields = _compile({"metadata": METADATA, **SHAPES.get(kind, {})})
+    return compiled
+
+
+def _compile(shape: Any) -> Any:
+    if isinstance(shape, list):
+        return [_compile(shape[0])]
+    if not isinstance(shape, Mapping):
+        return shape
+    known = {mark.rstrip("!"): _compile(wanted) for mark, wanted in shape.items() if mark != "*"}
+    return _Fields(known, tuple(mark[:-1] for mark in shape if mark.endswith("!")), _compile(shape.get("*")))
+
+
+def _good(value: Any, wanted: Any) -> bool:
+    """Whether there is nothing to say. Every write of every object is asked this; what is wrong is found out by `_object`."""
+    if type(value) is wanted:
+        return True
+    if type(wanted) is _Fields:
+        if type(value) is not dict:
+            return False
+        for field in wanted.needed:
+            if value.get(field) is None:
+                return False
+        known = wanted.known
+        for field, inner in value.items():
+            rule = known.get(field)
+            if rule is not None and inner is not None and type(inner) is not rule and not _good(inner, rule):
+                return False
+        return wanted.every is None or all(_good(inner, wanted.every) for inner in value.values())
+    if type(wanted) is list:
+        if type(value) is not list:
+            return False
+        rule = wanted[0]
+        return all(type(item) is rule or _good(item, rule) for item in value)
+    return _fits(value, wanted)
 
 
 def without_wrong(kind: str, obj: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,7 +222,6 @@ def _right(value: Any, wanted: Any) -> Any:
 
 
 def _object(value: Mapping[str, Any], shape: Shape, path: str) -> Iterator[Cause]:
-    """Every write of every object comes through here: what is absent or plainly right costs next to nothing."""
     for mark, wanted in shape.items():
         if mark == "*":
             for field, inner in value.items():

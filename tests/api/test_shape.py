@@ -1,0 +1,47 @@
+"""The quick look at an object's shape says that there is nothing to say exactly when the careful one has nothing to say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outfitter.api.validate import shape
+
+PLAIN: dict[type, st.SearchStrategy[Any]] = {
+    str: st.just("x"), int: st.just(1), bool: st.booleans(), dict: st.just({}), list: st.just([])}
+ODD: st.SearchStrategy[Any] = st.sampled_from([None, True, 0, 1.5, "", [], {}, [None], {"a": None}])
+
+
+def near(wanted: Any) -> st.SearchStrategy[Any]:
+    """Mostly as it should be."""
+    right: st.SearchStrategy[Any]
+    if isinstance(wanted, list):
+        right = st.lists(near(wanted[0]), max_size=2)
+    elif isinstance(wanted, dict):
+        fields = {mark.rstrip("!"): near(inner) for mark, inner in wanted.items() if mark != "*"}
+        right = st.fixed_dictionaries({}, optional=fields) if "*" not in wanted else st.dictionaries(
+            st.sampled_from(["a", "b"]), near(wanted["*"]), max_size=2)
+    else:
+        right = PLAIN[wanted]
+    return st.integers(0, 9).flatmap(lambda dice: ODD if dice == 0 else right)
+
+
+@pytest.mark.parametrize("kind", ["Flavor", "LedgerPage", "Pod", "ResourceClaim", "ResourceSlice", "VirtualMachineInstance"])
+@settings(deadline=None, max_examples=30)
+@given(data=st.data())
+def test_both_looks_agree(kind: str, data: st.DataObject) -> None:
+    whole = {"metadata!": shape.METADATA, **shape.SHAPES[kind]}
+    obj = data.draw(st.fixed_dictionaries({"metadata": near({**shape.METADATA, "name!": str})}, optional={
+        mark.rstrip("!"): near(wanted) for mark, wanted in shape.SHAPES[kind].items()}))
+    assert list(shape.check(kind, obj)) == list(shape._object(obj, whole, ""))
+
+
+def test_a_part_that_is_the_very_same_was_let_in_before() -> None:
+    old: dict[str, Any] = {"metadata": {"name": "p"}, "spec": {"containers": 1}, "status": {"phase": "Pending"}}
+    assert [cause.field for cause in shape.check("Pod", old)] == ["spec.containers"]
+    assert list(shape.check("Pod", {**old, "status": {"phase": "Running"}}, old)) == []
+    assert [cause.field for cause in shape.check("Pod", {**old, "status": {"phase": 1}}, old)][-1:] == ["status.phase"]
+    assert [cause.field for cause in shape.check("Pod", {**old, "spec": {"containers": 1}}, old)] == ["spec.containers"]
