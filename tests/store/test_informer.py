@@ -136,6 +136,66 @@ async def test_handlers_find_the_informer_as_it_is_after_the_change(store: Flaky
     assert seen == [True, True]
 
 
+async def test_what_we_wrote_is_known_before_its_news_comes(store: Flaky, clock: ManualClock) -> None:
+    informer: Informer[Object] = Informer(store, CONFIG_MAP, clock=clock)
+    heard: list[str | None] = []
+    informer.on_change(lambda _, new: heard.append(value(new)))
+    async with running(informer):
+        await store.create(CONFIG_MAP, config("a", "0"))
+        await settle()
+        ours = await store.patch(CONFIG_MAP, "a", {"data": {"v": "1"}}, "default")
+        assert value(informer.get("default/a")) == "0"
+        informer.put(ours)
+        assert value(informer.get("default/a")) == "1"
+        assert heard == ["0"]
+        await store.patch(CONFIG_MAP, "a", {"data": {"v": "2"}}, "default")  # by somebody else
+        await settle()
+        assert value(informer.get("default/a")) == "2"
+        informer.put(ours)  # it comes late
+        assert value(informer.get("default/a")) == "2"
+        assert heard == ["0", "1", "2"]
+        assert await same(informer, store)
+
+
+async def test_what_we_wrote_is_not_brought_back_when_it_is_gone(store: Flaky, clock: ManualClock) -> None:
+    informer: Informer[Object] = Informer(store, CONFIG_MAP, clock=clock)
+    async with running(informer):
+        ours = await store.create(CONFIG_MAP, config("a"))
+        informer.put(ours)
+        assert informer.get("default/a") == ours
+        await store.delete(CONFIG_MAP, "a", "default")
+        await settle()
+        informer.put(ours)
+        assert informer.get("default/a") is None
+
+
+async def test_what_we_wrote_is_forgotten_when_it_went_while_nobody_looked(clock: ManualClock) -> None:
+    store = Flaky(clock, keep=4)
+    informer: Informer[Object] = Informer(store, CONFIG_MAP, clock=clock)
+    async with running(informer):
+        informer.put(await store.create(CONFIG_MAP, config("a")))
+        await store.delete(CONFIG_MAP, "a", "default")
+        for number in range(20):  # more than the store remembers: the informer lists again
+            await store.create(CONFIG_MAP, config(f"b{number}"))
+        await settle()
+        assert informer.get("default/a") is None
+        assert await same(informer, store)
+
+
+async def test_who_came_first_is_oldest(store: Flaky, clock: ManualClock) -> None:
+    for name in ("z", "y"):
+        await store.create(CONFIG_MAP, config(name))
+        clock.advance(1)
+    informer: Informer[Object] = Informer(store, CONFIG_MAP, clock=clock)
+    async with running(informer):
+        for name in ("x", "w"):
+            await store.create(CONFIG_MAP, config(name))
+        await store.patch(CONFIG_MAP, "z", {"data": {"v": "1"}}, "default")
+        await settle()
+        assert sorted("zyxw", key=lambda name: informer.age(f"default/{name}")) == ["z", "y", "x", "w"]
+        assert informer.age("default/none") < informer.age("default/z")
+
+
 async def test_indexes(store: Flaky, clock: ManualClock) -> None:
     informer: Informer[Object] = Informer(store, CONFIG_MAP, clock=clock, indexes={"value": lambda obj: [obj["data"]["v"]]})
     informer.add_index("letters", lambda obj: obj["metadata"]["name"])

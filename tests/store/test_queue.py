@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from outfitter.store.clock import ManualClock
-from outfitter.store.queue import Queue
+from outfitter.store.queue import TURNS, Queue
 from tests.store.homes import settle
 
 
@@ -51,6 +51,34 @@ async def test_a_key_in_work_is_not_handed_out_again_until_it_is_done(queue: Que
     assert await second == "a"
     queue.done("a")
     assert len(queue) == 0
+
+
+async def test_what_is_oldest_comes_first(clock: ManualClock) -> None:
+    """A machine's next step is done before the first step of those that came after it."""
+    queue = Queue(clock, age=lambda key: int(key[1:]))
+    for number in (7, 3, 9):
+        queue.add(f"m{number}")
+    assert await queue.take() == "m3"
+    queue.add("m3")
+    queue.done("m3")
+    assert await queue.take() == "m3"
+    queue.done("m3")
+    assert queue.more(2) == ["m7", "m9"]
+
+
+async def test_what_never_comes_to_rest_keeps_nobody_waiting(clock: ManualClock) -> None:
+    queue = Queue(clock, age=lambda key: int(key[1:]))
+    for number in (0, 5, 4):
+        queue.add(f"m{number}")
+    taken = []
+    for _ in range(2 * TURNS):
+        taken.append(await queue.take())
+        queue.add("m0")
+        queue.done(taken[-1])
+    assert taken[TURNS - 1] == "m5"  # it came first
+    assert taken[2 * TURNS - 1] == "m4"
+    assert set(taken) == {"m0", "m5", "m4"}
+    assert len(queue) == 1
 
 
 async def test_many_workers_never_share_a_key(queue: Queue) -> None:

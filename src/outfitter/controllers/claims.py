@@ -31,8 +31,8 @@ class PodClaims:
 
     def __init__(self, context: Context) -> None:
         self._context, self._store = context, context.store
-        self.queue = Queue(context.clock)
         self._pods = context.informer(kinds.POD)
+        self.queue = Queue(context.clock, age=self._pods.age)
         self._templates = context.informer(kinds.RESOURCE_CLAIM_TEMPLATE)
         enqueue_on_change(self._pods, self.queue)
         enqueue_on_change(self._templates, self.queue, self._waiting_for)
@@ -56,8 +56,8 @@ class PodClaims:
                     made.append({"name": entry["name"], "resourceClaimName": name})
         if made:
             statuses = [*(pod["status"].get("resourceClaimStatuses") or ()), *made]
-            await self._store.patch(kinds.POD, pod["metadata"]["name"], {"status": {"resourceClaimStatuses": statuses}},
-                                    pod["metadata"]["namespace"], subresource="status")
+            self._pods.put(await self._store.patch(kinds.POD, pod["metadata"]["name"], {"status": {
+                "resourceClaimStatuses": statuses}}, pod["metadata"]["namespace"], subresource="status"))
         return None
 
     async def _make(self, pod: Object, entry: Object) -> str | None:
@@ -97,15 +97,22 @@ class Claims:
 
     def __init__(self, context: Context) -> None:
         self._context, self._store = context, context.store
-        self.queue = Queue(context.clock)
         self._claims = context.informer(kinds.RESOURCE_CLAIM)
+        self.queue = Queue(context.clock, age=self._claims.age)
         self._pods = context.informer(kinds.POD)
         self._pages = context.informer(kinds.LEDGER_PAGE)
         enqueue_on_change(self._claims, self.queue)
         enqueue_on_change(self._pods, self.queue, machine.claim_keys)
         self._pages.add_index("holder", _holder_uids)
         self._pages.add_index("claim", holders)
-        enqueue_on_change(self._pages, self.queue, holders)
+        self._pages.on_change(self._page_changed)
+
+    def _page_changed(self, old: Object | None, new: Object | None) -> None:
+        """Whoever has something else on the page than before."""
+        had, has = _by_holder(old), _by_holder(new)
+        for key in had | has:
+            if had.get(key) != has.get(key):
+                self.queue.add(key)
 
     async def reconcile(self, key: str) -> float | None:
         namespace, _ = split_key(key)
@@ -279,9 +286,18 @@ def user(pod: Object) -> Object:
 
 def holders(page: Object) -> Sequence[str]:
     """The keys of the claims that hold something on a page."""
-    return [f"{booking.holder.namespace}/{booking.holder.name}" for booking in Page(page).bookings
-            if booking.holder.kind == kinds.RESOURCE_CLAIM.kind]
+    return list(_by_holder(page))
+
+
+def _by_holder(page: Object | None) -> dict[str, list[Object]]:
+    """The bookings of each claim on a page, by its key."""
+    out: dict[str, list[Object]] = {}
+    for booking in ((page or {}).get("spec") or {}).get("bookings") or ():
+        holder = booking["holder"]
+        if holder["kind"] == kinds.RESOURCE_CLAIM.kind:
+            out.setdefault(f"{holder.get('namespace') or ''}/{holder['name']}", []).append(booking)
+    return out
 
 
 def _holder_uids(page: Object) -> Sequence[str]:
-    return [booking.holder.uid for booking in Page(page).bookings]
+    return [booking["holder"]["uid"] for booking in (page.get("spec") or {}).get("bookings") or ()]

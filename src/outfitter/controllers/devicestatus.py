@@ -40,8 +40,8 @@ class DeviceStatus:
 
     def __init__(self, context: Context) -> None:
         self._context, self._store = context, context.store
-        self.queue = Queue(context.clock)
         self._instances = context.informer(kinds.INSTANCE)
+        self.queue = Queue(context.clock, age=self._instances.age)
         self._pods = context.informer(kinds.POD)
         self._claims = context.informer(kinds.RESOURCE_CLAIM)
         self._published = Published(context)
@@ -125,7 +125,8 @@ class DeviceStatus:
     async def _patch(self, instance: Object, change: Object) -> None:
         meta = instance["metadata"]
         body = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "status": change}
-        await self._store.patch(kinds.INSTANCE, meta["name"], body, meta["namespace"], subresource="status")
+        self._instances.put(
+            await self._store.patch(kinds.INSTANCE, meta["name"], body, meta["namespace"], subresource="status"))
 
     def _conditions(self, instance: Object, found: Found) -> list[Object]:
         have = (instance.get("status") or {}).get("conditions")

@@ -5,17 +5,22 @@ An owner is gone when the store says so under its uid, not when an informer has 
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.controllers.loop import Context
-from outfitter.errors import NotFound
+from outfitter.errors import Conflict, NotFound
 from outfitter.store.queue import Queue
 
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
 EVENTS_KEPT = timedelta(hours=1)
+EVENTS = "events||"  # the key under which old events are thrown away, all that there are
+EVENTS_EVERY = 60.0  # seconds, at most
+AT_ONCE = 500  # events that are looked at before others get their turn
 OWNED = tuple(kind for kind in kinds.ALL if kind != kinds.PAST_BOOKING)  # history belongs to nobody, and there is much of it
 
 
@@ -32,6 +37,8 @@ class Garbage:
             informer = context.informer(kind)
             informer.add_index("owner", _owner_uids)
             informer.on_change(lambda old, new, kind=kind: self._changed(kind, old, new))  # type: ignore[misc]
+        if kinds.EVENT in self._kinds.values():
+            self.queue.add(EVENTS)
 
     def _changed(self, kind: Kind, old: Object | None, new: Object | None) -> None:
         obj = new or old
@@ -48,8 +55,9 @@ class Garbage:
             if owner_kind:
                 namespace = meta.get("namespace", "") if owner_kind.namespaced else ""
                 self.queue.add(_key_of(owner_kind, namespace, reference["name"]))
-        if new is not None and (kind in (kinds.EVENT, kinds.NAMESPACE) or meta.get("ownerReferences")
-                                or meta.get("deletionTimestamp")):
+        # An owner that goes tells the dependents that are known; the others come here as new ones.
+        if new is not None and (kind == kinds.NAMESPACE or meta.get("deletionTimestamp")
+                                or (meta.get("ownerReferences") and (old is None or _owner_uids(old) != _owner_uids(new)))):
             self.queue.add(_key(kind, obj))
 
     def _is_going(self, namespace: str) -> bool:
@@ -63,6 +71,8 @@ class Garbage:
         return kinds.of_object(reference, self._kinds.values())
 
     async def reconcile(self, key: str) -> float | None:
+        if key == EVENTS:
+            return await self._forget_events()
         resource, namespace, name = key.split("|")
         kind = self._kinds[resource]
         try:
@@ -75,8 +85,6 @@ class Garbage:
                 return await self._empty(obj)
             await self._let_go(kind, obj)
             return None
-        if kind == kinds.EVENT:
-            return await self._age(obj)
         await self._collect(kind, obj)
         return None
 
@@ -149,12 +157,20 @@ class Garbage:
             await self._store.replace(kinds.NAMESPACE, namespace, subresource="finalize")
         return None
 
-    async def _age(self, event: Object) -> float | None:
-        left = _last(event) + EVENTS_KEPT - self._context.clock.now()
-        if left > timedelta(0):
-            return left.total_seconds() + 1
-        await self._store.delete(kinds.EVENT, event["metadata"]["name"], event["metadata"]["namespace"])
-        return None
+    async def _forget_events(self) -> float:
+        """All at once and again when the next is due: a timer for each of them would cost more than the events."""
+        now, wait = self._context.clock.now(), EVENTS_EVERY
+        for number, event in enumerate(list(self._context.informer(kinds.EVENT).items()), 1):
+            left = (_last(event) + EVENTS_KEPT - now).total_seconds()
+            if left > 0:
+                wait = min(wait, left + 1)
+            else:
+                meta = event["metadata"]
+                with contextlib.suppress(NotFound, Conflict):  # it went, or happened again meanwhile
+                    await self._store.delete(kinds.EVENT, meta["name"], meta["namespace"], revision=meta["resourceVersion"])
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return wait
 
 
 def _last(event: Object) -> datetime:

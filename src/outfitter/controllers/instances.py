@@ -52,9 +52,9 @@ class Instances:
 
     def __init__(self, context: Context, aliases: Aliases | None = None, *, exact: bool = True) -> None:
         self._context, self._store = context, context.store
-        self.queue = Queue(context.clock)
-        self._flavors = Flavors(context, aliases or Aliases(), self.queue, exact=exact)
         self._instances = context.informer(kinds.INSTANCE)
+        self.queue = Queue(context.clock, age=self._instances.age)
+        self._flavors = Flavors(context, aliases or Aliases(), self.queue, exact=exact)
         self._pods = LauncherPods(context.informer(kinds.POD))
         enqueue_on_change(self._instances, self.queue)
         self._kubevirts = context.informer(kinds.KUBEVIRT)
@@ -144,8 +144,8 @@ class Instances:
         if new["phase"] != phase:
             began = machine.entered(new.get("phaseTransitionTimestamps"), "Pending", instance["metadata"]["creationTimestamp"])
             new["phaseTransitionTimestamps"] = machine.entered(began, new["phase"], self._context.now())
-        if new != status:
-            await self._patch(instance, {"status": _changes(status, new)}, "status")
+        if not _trifling(changes := _changes(status, new), status):
+            await self._patch(instance, {"status": changes}, "status")
 
     async def _tell(self, instance: Object, why: Condition) -> None:
         """Why a machine has no pod, once."""
@@ -213,6 +213,7 @@ class Instances:
         meta = instance["metadata"]
         body = {**change, "metadata": {**change.get("metadata", {}), "resourceVersion": meta["resourceVersion"]}}
         fresh = await self._store.patch(kinds.INSTANCE, meta["name"], body, meta["namespace"], subresource=subresource)
+        self._instances.put(fresh)
         meta["resourceVersion"] = fresh["metadata"]["resourceVersion"]
 
 
@@ -231,6 +232,12 @@ def _other_grace(instance: Object, pod: Object) -> int | None:
     if has is None or wanted == has or (meta.get("deletionTimestamp") and max(1, wanted) >= has):
         return None
     return max(1, wanted)
+
+
+def _trifling(changes: Object, status: Object) -> bool:
+    """Nothing is new, or only where its pod will run: that goes along with the next news, when the pod runs or says why not."""
+    same_pod = changes.get("activePods", {}).keys() == status.get("activePods", {}).keys()
+    return not changes or (changes.keys() == {"activePods"} and same_pod)
 
 
 def _changes(old: Object, new: Object) -> Object:

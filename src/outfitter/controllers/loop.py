@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,6 +20,7 @@ from outfitter.store.names import Names
 from outfitter.store.queue import Queue
 
 log = logging.getLogger(__name__)
+IN_A_ROW = 4  # keys that a worker looks at before others get their turn
 
 
 class Context:
@@ -100,7 +102,7 @@ class Runner:
 
     async def _work(self, controller: Controller) -> None:
         queue = controller.queue
-        while True:
+        for turn in itertools.count(1):
             key = await queue.take()
             try:
                 again = await controller.reconcile(key)
@@ -126,6 +128,8 @@ class Runner:
                     queue.add_after(key, again)
             finally:
                 queue.done(key)
+            if turn % IN_A_ROW == 0:  # a store in memory makes nobody wait: the others would get no turn before all is done
+                await asyncio.sleep(0)
 
 
 async def settle(

@@ -16,7 +16,6 @@ from outfitter.api import conditions, kinds, machine
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.api.page import Page
-from outfitter.controllers.ahead import Ahead
 from outfitter.controllers.drafts import Draft, give_back
 from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.errors import AlreadyExists, AlreadyHeld, Conflict, Invalid, NotFound, OutfitterError, OutOfService
@@ -55,8 +54,7 @@ class Schedule:
         self._context, self._store, self._plugins, self._policy = context, context.store, plugins, policy
         self.queue = Queue(context.clock)
         self._one = asyncio.Lock()  # one batch at a time: two at once would only race each other for the same pages
-        pods, claims = context.informer(kinds.POD), context.informer(kinds.RESOURCE_CLAIM)
-        self._informed, self._pods, self._claims = pods, Ahead(pods), Ahead(claims)
+        self._pods, self._claims = pods, claims = context.informer(kinds.POD), context.informer(kinds.RESOURCE_CLAIM)
         self._classes = context.informer(kinds.DEVICE_CLASS)
         self._templates = context.informer(kinds.RESOURCE_CLAIM_TEMPLATE)
         slices, pages, nodes, rules, trees, inventories = (context.informer(kind) for kind in (
@@ -67,6 +65,7 @@ class Schedule:
         self._resources: extended.Resources | None = None  # None: to be put together again
         self._seen: dict[str, int] = {}  # page -> its revision in the index
         self._arrivals: dict[str, int] = {}  # uid of a pod that waits -> its number
+        self._waiting: dict[str, None] = {}  # keys of those, as far as there was news of them
         self._numbers = itertools.count()
         self._inbox: list[str] = []  # keys that workers hold in their hands while another is at work
         self._outcomes: dict[str, _Outcome] = {}  # what became of those
@@ -121,10 +120,12 @@ class Schedule:
         uid, key = pod["metadata"]["uid"], key_of(pod)
         if new is not None and _waits(new):
             self._arrivals.setdefault(uid, next(self._numbers))
+            self._waiting[key] = None
             if any(extended.presets(new)):
                 self._preset[key] = new
         else:
             self._arrivals.pop(uid, None)
+            self._waiting.pop(key, None)
             if self._preset.pop(key, None) is not None:  # what was kept for it is anybody's
                 self.queue.add(EVERYBODY)
 
@@ -135,9 +136,9 @@ class Schedule:
 
     def _wake(self, taken: Collection[str]) -> None:
         """All who wait, but those who are about to be chosen for. However much news there was, they are woken once."""
-        for pod in self._informed.items():
-            if _waits(pod) and key_of(pod) not in taken:
-                self.queue.add(key_of(pod))
+        for key in self._waiting:
+            if key not in taken:
+                self.queue.add(key)
 
     def _ordered(self, pods: Sequence[Object]) -> list[Object]:
         return sorted(pods, key=lambda pod: (
@@ -314,7 +315,7 @@ class Schedule:
                 self._claims.put(obj)
             elif kind == kinds.POD:
                 self._pods.put(obj)
-                if self._informed.get(key_of(obj)) is not None:  # else it is gone by now, and takes nothing
+                if self._pods.get(key_of(obj)) is not None:  # else it is gone by now, and takes nothing
                     self._used.add(obj)
         for pod, verdict, ready in placed:
             if not ready:

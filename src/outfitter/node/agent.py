@@ -57,7 +57,7 @@ class Agent:
         self._wishes = Wishes(store, self._report, clock=clock)
         self._holdings = Holdings(store, keeper, handover, pages, clock=clock)
         self.hosts = {host.name: host for host in hosts}
-        self.queue = Queue(clock)
+        self.queue = Queue(clock, age=pods.age)
         self._pods, self._instances, self._claims = pods, instances, claims
         self._prepared: set[str] = set()  # pods whose devices are in their hands; a new process looks again
         self._asked: set[str] = set()  # pods whose machines were asked to shut down
@@ -168,6 +168,7 @@ class Agent:
                 return 1.0
         if pod["status"].get("phase") != "Running":
             pod = await self._report.running(pod, self._told(host, pod))
+            self._pods.put(pod)
         if instance is None or instance["metadata"].get("deletionTimestamp"):
             return None
         phase = (instance.get("status") or {}).get("phase")
@@ -236,7 +237,8 @@ class Agent:
         except Refused as error:
             await self._report.not_started(pod, error.message)
         else:
-            await self._report.started(instance, host.name, domain.paused, networks.statuses(instance, cards))
+            self._instances.put(await self._report.started(
+                instance, host.name, domain.paused, networks.statuses(instance, cards)))
             self._networks.forget(pod)
         return None
 

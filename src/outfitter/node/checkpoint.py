@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from outfitter.errors import Refused
 from outfitter.node.files import Files
@@ -84,9 +86,8 @@ class Checkpoint:
                self.made if made is None else tuple(made))
         if new == (self.taken, self.vfs, self.made):
             return
-        body = {"version": VERSION, "host": self._host, "taken": [asdict(one) for one in new[0]], "vfs": new[1],
-                "made": [asdict(one) for one in new[2]]}
-        self._files.write(FILE, json.dumps(body, indent=1) + "\n")
+        body = {"version": VERSION, "host": self._host, "taken": new[0], "vfs": new[1], "made": new[2]}
+        self._files.write(FILE, msgspec.json.format(msgspec.json.encode(body), indent=1).decode() + "\n")
         self.taken, self.vfs, self.made = new
 
     def _load(self, text: str) -> None:

@@ -51,14 +51,15 @@ class Reporter:
             await self._events.normal(pod, "Prepared", prepared)
         return fresh
 
-    async def started(self, instance: Object, host: str, paused: Paused | None, cards: Sequence[Object] = ()) -> None:
-        """`cards`: what is known of its network cards."""
+    async def started(self, instance: Object, host: str, paused: Paused | None, cards: Sequence[Object] = ()) -> Object:
+        """The instance as it is then. `cards`: what is known of its network cards."""
         now = rfc3339(self._clock.now())
-        await self._patch_instance(instance, {
+        fresh = await self._patch_instance(instance, {
             "phase": "Running", "nodeName": host, "conditions": self._conditions(instance, paused),
             "phaseTransitionTimestamps": machine.entered(instance["status"].get("phaseTransitionTimestamps"), "Running", now),
             **({"interfaces": cards} if cards else {})})
         await self._events.normal(instance, "Started", f"VirtualMachineInstance started.{_given(instance)}")
+        return fresh
 
     async def stands(self, instance: Object, paused: Paused | None) -> None:
         """Whether the processors of a machine that runs stand still; whatever was asked about that is done."""
@@ -130,9 +131,9 @@ class Reporter:
             patch["metadata"] = {"resourceVersion": meta["resourceVersion"]}
         return await self._store.patch(kinds.POD, meta["name"], patch, meta["namespace"], subresource="status")
 
-    async def _patch_instance(self, instance: Object, status: Mapping[str, object]) -> None:
+    async def _patch_instance(self, instance: Object, status: Mapping[str, object]) -> Object:
         meta = instance["metadata"]
-        await self._store.patch(kinds.INSTANCE, meta["name"], {
+        return await self._store.patch(kinds.INSTANCE, meta["name"], {
             "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": status,
         }, meta["namespace"], subresource="status")
 

@@ -348,7 +348,7 @@ class _Placer:
             for name, result in results(one):
                 device = self.index.device(row, name)
                 raw = device.raw if device is not None else {}
-                numa, root = spot(raw)
+                numa, root = device.spot if device is not None else spot(raw)
                 said = {key: next(iter(value.values()), None) for key, value in (raw.get("attributes") or {}).items()}
                 yield GivenDevice(name.driver, name.pool, name.device, result["request"], numa, root, said)
 
@@ -356,7 +356,7 @@ class _Placer:
         host = self.index.names[row]
         room = self.rooms.at(self.index.node(host))
         return Offer(host, tuple(Spot(one.numa, one.pcie_root) for one in devices),
-                     Counter(spot(device.raw) for device in self.index.open(row, self._asks(host))),
+                     Counter(device.spot for device in self.index.open(row, self._asks(host))),
                      room.share(self.used, "cpu"), room.share(self.used, "memory"))
 
     def _refusal(self, row: int, host: str, could: bool) -> Refusal:

@@ -16,6 +16,7 @@ from outfitter.errors import Invalid
 from outfitter.scheduling import affinity, capacity, contents, tolerations
 from outfitter.scheduling.contents import Column, Contents, Fits, Wrong
 from outfitter.scheduling.features import Features
+from outfitter.scheduling.score import Spot, spot
 
 log = logging.getLogger(__name__)
 Object = Mapping[str, Any]
@@ -45,7 +46,7 @@ class Uses(NamedTuple):
 class Device:
     """One published device. It never changes; what is asked of it again is remembered."""
 
-    __slots__ = ("_capacity", "id", "raw", "shared", "taints", "uses")
+    __slots__ = ("_capacity", "_spot", "id", "raw", "shared", "taints", "uses")
 
     def __init__(self, driver: str, pool: str, raw: Object, rules: Sequence[Object]) -> None:
         self.id = DeviceId(driver, pool, raw["name"])
@@ -54,6 +55,13 @@ class Device:
         self.taints = [*(raw.get("taints") or ()), *tolerations.ruled(rules, driver, pool, raw["name"])]
         self.uses = tuple(map(_uses, raw.get("consumesCounters") or ()))
         self._capacity: dict[str, capacity.Capacity] | None = None
+        self._spot: Spot | None = None
+
+    @property
+    def spot(self) -> Spot:
+        if self._spot is None:
+            self._spot = spot(self.raw)
+        return self._spot
 
     @property
     def cel(self) -> cel.Device | Wrong:

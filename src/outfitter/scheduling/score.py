@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 Policy = Literal["pack", "spread"]
 POLICIES: tuple[Policy, ...] = ("pack", "spread")
-STANDARD = "resource.kubernetes.io"
+NUMA, ROOT = "resource.kubernetes.io/numaNode", "resource.kubernetes.io/pcieRoot"
 BEST = 100.0
 MANY = 1023  # of free devices in one place; more are not told apart
 STEPS = 64  # how finely nearness and shares are told apart
@@ -85,7 +85,7 @@ class Ranked:
 def spot(device: Mapping[str, Any]) -> Spot:
     """Where a device sits, by what its slice says of it."""
     said = device.get("attributes") or {}
-    numa, root = said.get(f"{STANDARD}/numaNode") or {}, said.get(f"{STANDARD}/pcieRoot") or {}
+    numa, root = said.get(NUMA) or {}, said.get(ROOT) or {}
     return Spot(numa.get("int"), root.get("string"))
 
 

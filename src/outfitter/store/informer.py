@@ -1,11 +1,13 @@
 """A kind's objects kept at hand: list once, then follow; list again when the place was lost.
 
 One informer serves everybody in the process who reads that kind. What it holds is for reading: whoever wants a change
-patches the store."""
+patches the store, and may tell the informer of the answer (`put`), so that nobody in this process acts on what was there before
+while the news of it is on its way."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -36,6 +38,16 @@ def split_key(key: str) -> tuple[str, str]:
     return namespace, name
 
 
+def _number(revision: str) -> int:
+    """Those of one kind can be compared; 0 before the first."""
+    return int(revision or 0)
+
+
+def _born(entry: tuple[str, Object]) -> tuple[str, str]:
+    key, obj = entry
+    return str(obj["metadata"].get("creationTimestamp") or ""), key
+
+
 class Informer(Generic[T]):
     def __init__(
         self,
@@ -55,6 +67,9 @@ class Informer(Generic[T]):
         self._view = view or (lambda obj: cast(T, obj))
         self._items: dict[str, T] = {}
         self._versions: dict[str, str] = {}
+        self._written: dict[str, tuple[int, T]] = {}  # what we wrote ourselves and have not heard of yet, by revision
+        self._ages: dict[str, int] = {}
+        self._numbers = itertools.count(1)
         self._indexes = dict(indexes or {})
         self._indexed: dict[str, dict[str, dict[str, T]]] = {name: defaultdict(dict) for name in self._indexes}
         self._places: dict[str, dict[str, frozenset[str]]] = {}  # key -> index -> the values it stands under
@@ -65,7 +80,20 @@ class Informer(Generic[T]):
     # -- reading
 
     def get(self, key: str) -> T | None:
-        return self._items.get(key)
+        """As it is, or as we wrote it ourselves when that is newer."""
+        written = self._written.get(key)
+        return written[1] if written is not None else self._items.get(key)
+
+    def put(self, obj: Object) -> None:
+        """The answer to a write of ours. Until its event comes `get` gives it; lists and indexes wait for the event."""
+        revision = _number(obj["metadata"]["resourceVersion"])
+        key = key_of(obj)
+        if revision > max(_number(self.revision), self._written[key][0] if key in self._written else 0):
+            self._written[key] = revision, self._view(obj)
+
+    def age(self, key: str) -> int:
+        """A number that is smaller for what was there earlier; 0 for what is not there."""
+        return self._ages.get(key, 0)
 
     def items(self) -> Iterable[T]:
         return self._items.values()
@@ -121,10 +149,11 @@ class Informer(Generic[T]):
                 break
         for key in [key for key in self._items if key not in fresh]:
             self._put(key, None)
-        for key, obj in fresh.items():
+        for key, obj in sorted(fresh.items(), key=_born):
             if self._versions.get(key) != obj["metadata"].get("resourceVersion"):
                 self._put(key, obj)
         self.revision = part.revision
+        self._written = {key: each for key, each in self._written.items() if each[0] > _number(part.revision)}
         self._synced.set()
         return part.revision
 
@@ -133,9 +162,12 @@ class Informer(Generic[T]):
         stream = self._store.watch(self.kind, self._namespace, since=since, labels=self._labels, fields=self._fields,
                                    bookmarks=True)
         async for event in stream:
-            if event.type != "BOOKMARK":
-                self._put(key_of(event.object), None if event.type == "DELETED" else event.object)
             since = self.revision = event.object["metadata"]["resourceVersion"]
+            if event.type != "BOOKMARK":
+                key = key_of(event.object)
+                if key in self._written and self._written[key][0] <= _number(since):
+                    del self._written[key]
+                self._put(key, None if event.type == "DELETED" else event.object)
         return since
 
     def _put(self, key: str, obj: Object | None) -> None:
@@ -150,6 +182,10 @@ class Informer(Generic[T]):
         self._versions.pop(key, None)
         if obj is not None:
             self._versions[key] = obj["metadata"].get("resourceVersion", "")
+            if key not in self._ages:
+                self._ages[key] = next(self._numbers)
+        else:
+            self._ages.pop(key, None)
         if new is not None:
             self._items[key], self._places[key] = new, places
             for name, values in places.items():

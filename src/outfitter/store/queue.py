@@ -1,27 +1,39 @@
 """What is to be looked at, by key. A key that waits is held once; a key that is being worked on is not handed out again
-until it is done, and comes back once if it was added meanwhile. Failures come back later and later."""
+until it is done, and comes back once if it was added meanwhile. Failures come back later and later.
+
+Keys come in the order in which they were added. With `age` those of what is oldest come first: in a burst of machines the
+first is finished, stage by stage, before the last is begun. Every few turns the key that has waited longest comes all the
+same, so that something old that never comes to rest keeps nobody from being looked at."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Coroutine
+import heapq
+import itertools
+from collections import OrderedDict, deque
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from outfitter.store.clock import Clock
 from outfitter.store.times import Times
 
+Age = Callable[[str], int]  # of what a key stands for: the smaller, the older
+TURNS = 4  # of so many keys one is that which has waited longest, whatever its age
+
 
 class Queue:
     def __init__(
-        self, clock: Clock, *, base: float = 0.005, most: float = 60.0, per_second: float = 50.0, burst: int = 100
+        self, clock: Clock, *, base: float = 0.005, most: float = 60.0, per_second: float = 50.0, burst: int = 100,
+        age: Age | None = None,
     ) -> None:
-        self._clock = clock
+        self._clock, self._age = clock, age
         self._base, self._most = base, most
         self._per_second, self._burst = per_second, burst
         self._tokens, self._filled = float(burst), clock.monotonic()
-        self._waiting: deque[str] = deque()
-        self._queued: set[str] = set()
+        self._waiting: OrderedDict[str, int] = OrderedDict()  # key -> the number under which it was added
+        self._numbers = itertools.count()
+        self._oldest: list[tuple[int, int, str]] = []  # a heap of age, number and key; also of keys that were taken meanwhile
+        self._turn = 0
         self._working: set[str] = set()
         self._again: set[str] = set()
         self._failures: dict[str, int] = {}
@@ -39,16 +51,14 @@ class Queue:
         return not self._waiting and not self._working
 
     def add(self, key: str) -> None:
-        if key in self._queued or key in self._again:
+        if key in self._waiting or key in self._again:
             return
         self.added += 1
         self.times.added(key)
         if key in self._working:
             self._again.add(key)
             return
-        self._queued.add(key)
-        self._waiting.append(key)
-        self._ring()
+        self._put(key)
 
     def add_after(self, key: str, seconds: float) -> None:
         """Later; an earlier time that is already set stays."""
@@ -85,34 +95,45 @@ class Queue:
                 if waiter.done() and not waiter.cancelled():
                     self._ring()
                 raise
-        key = self._waiting.popleft()
-        self._queued.discard(key)
-        self._working.add(key)
-        self.times.taken(key)
-        return key
+        return self._next()
 
     def more(self, most: int) -> list[str]:
         """What waits besides, for somebody who works on several at once; each must be done like one that was taken."""
-        keys = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
-        self._queued.difference_update(keys)
-        self._working.update(keys)
-        for key in keys:
-            self.times.taken(key)
-        return keys
+        return [self._next() for _ in range(min(most, len(self._waiting)))]
 
     def done(self, key: str) -> None:
         self._working.discard(key)
         self.times.done(key)
         if key in self._again:
             self._again.discard(key)
-            self._queued.add(key)
-            self._waiting.append(key)
-            self._ring()
+            self._put(key)
 
     def close(self) -> None:
         for _, timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+
+    def _put(self, key: str) -> None:
+        self._waiting[key] = number = next(self._numbers)
+        if self._age is not None:
+            heapq.heappush(self._oldest, (self._age(key), number, key))
+        self._ring()
+
+    def _next(self) -> str:
+        """The key whose turn it is; something waits."""
+        self._turn = (self._turn + 1) % TURNS
+        while self._turn and self._oldest:
+            _, number, key = heapq.heappop(self._oldest)
+            if self._waiting.get(key) == number:
+                del self._waiting[key]
+                break
+        else:
+            key, _ = self._waiting.popitem(last=False)
+            if not self._waiting:
+                self._oldest.clear()
+        self._working.add(key)
+        self.times.taken(key)
+        return key
 
     def _ring(self) -> None:
         while self._getters:
