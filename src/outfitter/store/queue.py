@@ -129,8 +129,9 @@ class Queue:
                 break
         else:
             key, _ = self._waiting.popitem(last=False)
-            if not self._waiting:
-                self._oldest.clear()
+            if len(self._oldest) > 2 * len(self._waiting):  # most of them were taken
+                self._oldest = [one for one in self._oldest if self._waiting.get(one[2]) == one[1]]
+                heapq.heapify(self._oldest)
         self._working.add(key)
         self.times.taken(key)
         return key
