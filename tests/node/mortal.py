@@ -199,7 +199,7 @@ class MortalMachines(Simulated):
     def files(self) -> Iterator[str]:
         """Of what runs, and of what ended and was not put away."""
         for domain in self._domains.values():
-            yield self._path(domain).name
+            yield from (self._path(domain).name, *([f"{self._path(domain).name}.paused"] if domain.paused else []))
         for domain, _ in self._ended.values():
             yield from (self._path(domain).name, f"{self._path(domain).name}.ended")
 
