@@ -19,6 +19,7 @@ INFO = "kubevirt.io/network-info"  # annotation of a launcher pod
 FILE = "/etc/podinfo/network-info"  # and where the launcher finds it
 STATUS = "k8s.v1.cni.cncf.io/network-status"  # annotation of a pod: its secondary networks, in the words of Multus
 RESOURCE = "k8s.v1.cni.cncf.io/resourceName"  # annotation of a NetworkAttachmentDefinition: what it takes of a host
+STATUSES = "interfaceStatuses"  # of status.deviceStatus: cards whose function came from a claim
 # user: the emulator's own network, behind the host; bridge: one of the host; function: a virtual function whose MAC address and
 # VLAN the hypervisor sets; device: a function that is handed over as it is; none: it cannot be had here.
 Type = Literal["user", "bridge", "function", "device", "none"]
@@ -55,6 +56,12 @@ class Wire:
         out = {"network": self.network, "mac": self.mac, "deviceInfo": self.device_info if self.address else None,
                "wire": {key: value for key, value in wire.items() if value} if self.type else None}
         return {key: value for key, value in out.items() if value}
+
+
+def given(instance: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Name of a card -> what the status says of the device that it is."""
+    told = ((instance.get("status") or {}).get("deviceStatus") or {}).get(STATUSES) or ()
+    return {str(entry.get("name")): entry.get("deviceResourceClaimStatus") or {} for entry in told}
 
 
 def interfaces(instance: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

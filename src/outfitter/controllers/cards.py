@@ -10,8 +10,6 @@ from outfitter.api import machine, wires
 from outfitter.api.device import ADDRESS_NAMES, text_attribute
 from outfitter.api.kinds import Object
 
-LIST = "interfaceStatuses"  # of status.deviceStatus
-
 
 def entries(
     pod: Mapping[str, Any], claims: machine.Claims, entry: Callable[[str, str, Mapping[str, Any]], tuple[Object, str]],

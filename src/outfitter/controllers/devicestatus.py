@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from outfitter.api import conditions, kinds, machine, settings
+from outfitter.api import conditions, kinds, machine, settings, wires
 from outfitter.api.conditions import Condition
 from outfitter.api.device import ADDRESS_NAMES, MDEV_NAMES, members, numa_node, text_attribute
 from outfitter.api.kinds import Object
@@ -80,11 +80,11 @@ class DeviceStatus:
         pod = self._launchers.current(instance) if phase not in machine.FINAL else None
         if pod is None:
             return None
-        told, have = self._cards(instance, pod), (status.get("deviceStatus") or {}).get(cards.LIST) or []
+        told, have = self._cards(instance, pod), (status.get("deviceStatus") or {}).get(wires.STATUSES) or []
         runs = phase == "Running" and not machine.missing_devices(instance)  # what is assigned stays assigned
         if runs or not machine.unsettled_devices(instance, pod, self._claim):
             if told != have and not (runs and have):
-                await self._patch(instance, {"deviceStatus": {cards.LIST: told or None}})
+                await self._patch(instance, {"deviceStatus": {wires.STATUSES: told or None}})
             return None
         record = machine.flavored(instance)
         own = self._claim(namespace, record["claimName"]) if record.get("claimName") else None
@@ -104,12 +104,12 @@ class DeviceStatus:
                 return (PATIENCE - age).total_seconds() if found.missing else None
         change: Object = {"conditions": self._conditions(instance, found)}
         if not (found.missing and found.unnamed):
-            change["deviceStatus"] = {**(found.status or {}), **({cards.LIST: told} if told else {})} or None
+            change["deviceStatus"] = {**(found.status or {}), **({wires.STATUSES: told} if told else {})} or None
         if cells:
             change["flavor"] = record
         if any(status.get(field) != value for field, value in change.items()):
             if change.get("deviceStatus") is not None:  # a list that a patch does not speak of would stay
-                lists = (*machine.STATUS_LISTS.values(), cards.LIST)
+                lists = (*machine.STATUS_LISTS.values(), wires.STATUSES)
                 change["deviceStatus"] = {**dict.fromkeys(lists), **change["deviceStatus"]}
             await self._patch(instance, change)
             if found.missing and not waits:

@@ -46,11 +46,21 @@ def _row(vm: Object | None, instance: Object | None) -> list[str]:
     given, status = instance or {}, (instance or {}).get("status") or {}
     alone = "Paused" if _paused(instance) else str(status.get("phase") or "Pending")
     word = str((vm.get("status") or {}).get("printableStatus") or "Pending") if vm is not None else alone
-    wanted = machine.device_refs(given or {"spec": (obj.get("spec") or {}).get("template", {}).get("spec") or {}})
+    wanted = machine.device_refs(given or {"spec": _template(obj)})
     unknown = sum(bool(ref.device_name and not machine.status_of(given, ref)) for ref in wanted if not status.get("nodeName"))
     have = len(wanted) - len(machine.missing_devices(given)) - unknown if given else 0
-    return [*_place(obj), word, str(status.get("nodeName") or "-"), f"{have}/{len(wanted)}" if wanted else "-",
+    # A card of a virtual function has it before the machine runs, whoever gave it.
+    functions = [each for each in wires.interfaces(given or {"spec": _template(obj)})
+                 if each.get("sriov") is not None and each.get("state") != "absent"]
+    have += len(functions) if status.get("phase") == "Running" else len(wires.given(given))
+    all_ = len(wanted) + len(functions)
+    return [*_place(obj), word, str(status.get("nodeName") or "-"), f"{have}/{all_}" if all_ else "-",
             textwrap.shorten(_waiting(vm, given), WIDTH, placeholder=" ... (outfit why)")]
+
+
+def _template(vm: Object) -> Object:
+    spec: Object = ((vm.get("spec") or {}).get("template") or {}).get("spec") or {}
+    return {**spec, "domain": spec.get("domain") or {}}
 
 
 def _waiting(vm: Object | None, instance: Object) -> str:
@@ -191,8 +201,11 @@ async def _cards(client: Client, instance: Object) -> list[list[str]]:
     out = []
     for card in cards:
         network, wire = on.get(card["name"]) or {}, plugged.get(card["name"])
-        source = (network.get("resourceClaim") or {}).get("claimName") or (network.get("multus") or {}).get("networkName")
-        out.append([card["name"], "network card", "-", wire.place if wire else "not known yet", "-", source or "-",
+        given = wires.given(instance).get(card["name"]) or {}
+        source = given.get("resourceClaimName") or (network.get("resourceClaim") or {}).get("claimName")
+        attachment = (network.get("multus") or {}).get("networkName")
+        out.append([card["name"], "network card", given.get("name") or "-", wire.place if wire else "not known yet",
+                    given.get("product") or "-", " for ".join(filter(None, (source, attachment))) or "-",
                     (instance.get("status") or {}).get("nodeName") or "-"])
     return out
 

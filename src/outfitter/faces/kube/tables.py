@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from outfitter.api import conditions, kinds, machine
+from outfitter.api import conditions, kinds, machine, wires
 from outfitter.api.kinds import Kind, Object
 
 Cell = str | int | bool | None
@@ -164,7 +164,7 @@ def instance_ip(obj: Object, now: datetime) -> Cell:
 
 def instance_devices(obj: Object, now: datetime) -> Cell:
     """How many it got: an entry that only names its claim is one that it waits for."""
-    lists = (*machine.STATUS_LISTS.values(), "interfaceStatuses")
+    lists = (*machine.STATUS_LISTS.values(), wires.STATUSES)
     told = [entry for name in lists for entry in items(obj, f"status.deviceStatus.{name}")]
     return sum(dig(entry, "deviceResourceClaimStatus") is None or bool(dig(entry, "deviceResourceClaimStatus.name"))
                for entry in told)
