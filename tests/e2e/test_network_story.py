@@ -77,6 +77,7 @@ def test_what_cards_are_plugged_into(up: Up) -> None:
     assert "rack could take it once vmi/coral or vmi/teal ends" in up.ok("why", "vmi/ivory")
     up.ok("delete", "vm", "teal")
     until(lambda: up.phase("ivory") == "Running", "ivory runs")
+    until(lambda: "pci-0000-3b-00-0-vf1" in up.ok("vm", "devices", "ivory"), "its device is told")
     _, card = (re.split(r"  +", line) for line in up.ok("vm", "devices", "ivory").splitlines())
     assert card[:4] == ["fast", "network card", "pci-0000-3b-00-0-vf1", "0000:3b:01.1"]
     assert card[5].endswith("for fast"), "and the claim by which it has it"
