@@ -15,6 +15,7 @@ from outfitter.api.kinds import Object
 from outfitter.controllers import render
 from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
+from outfitter.inventory import cells
 from outfitter.scheduling import flavored
 from outfitter.scheduling.flavored import Aliases
 from outfitter.store.informer import key_of
@@ -38,6 +39,7 @@ class Flavors:
         self._instances = context.informer(kinds.INSTANCE)
         self._instances.add_index("flavor", _unsettled)
         self._flavors = context.informer(kinds.FLAVOR)
+        self._inventories = context.informer(kinds.HOST_INVENTORY) if exact else None
         enqueue_on_change(self._flavors, queue, self._waiting_for)
 
     def _waiting_for(self, flavor: Object) -> Sequence[str]:
@@ -49,10 +51,11 @@ class Flavors:
             return False
         if machine.flavor_name(instance):
             return True
-        if not self._exact or not machine.dedicated(instance):
+        if self._inventories is None or not machine.dedicated(instance):
             return False
-        if pod is None:
-            return (instance.get("status") or {}).get("phase") not in ("Scheduled", "Running")
+        if pod is None:  # where no host tells of its cells nobody could give it any
+            return ((instance.get("status") or {}).get("phase") not in ("Scheduled", "Running")
+                    and any(any(cells.read(inventory)) for inventory in self._inventories.items()))
         return machine.FLAVOR_CLAIM in dict(machine.claim_names(pod))
 
     async def settle(self, instance: Object) -> Object | Condition:
