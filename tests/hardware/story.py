@@ -136,20 +136,18 @@ class Story:
 
     def run(self, name: str, wishes: dict[str, str], gpus: tuple[str, ...] = (), **named: list[str]) -> dict[str, str]:
         """Start a machine; what it got, by wish: each is with vfio-pci, and QEMU has it open. `named`: wishes for a device by
-        the name of a resource, of which the status says nothing, with the functions that may be meant."""
+        the name of a resource, with the functions that may be meant; the status tells of them too."""
         self.up.ok("apply", "-f", "-", stdin=manifest(name, wishes, gpus, tuple(named)))
         status = self._reach(name, "Running")["status"]["deviceStatus"]
         entries = [*status.get("gpuStatuses", ()), *status.get("hostDeviceStatuses", ())]
         found = {each["name"]: where[1] for each in entries if (where := machine.address_of(each)) is not None}
-        expect(sorted(found), sorted(set(wishes) - set(named)), "devices in the status")
+        expect(sorted(found), sorted(wishes), "devices in the status")
+        expect([wish for wish, functions in named.items() if found[wish] not in functions], [], "devices of another resource")
         opened = kernel.groups_of(self.qemu(name))
-        for wish, functions in named.items():
-            found.update((wish, address) for address in functions if kernel.group(address) in opened)
         for wish, device in found.items():
             if device.count(":") == 2:
                 expect(kernel.driver(device), "vfio-pci", f"the driver of {device}, which {name} has as {wish}")
         expect(sorted(opened), sorted(map(kernel.group, found.values())), "the IOMMU groups that QEMU has open")
-        expect(sorted(found), sorted(wishes), f"what {name} has")
         return found
 
     def run_with_card(self, parent: str) -> str:
