@@ -161,7 +161,8 @@ class Story:
         cards = self._reach("cyan", "Running")["status"]["interfaces"]
         expect([each["name"] for each in cards], ["fast", "default"], "cards in the status")
         pods = json.loads(self.up.ok("get", "pods", "-o", "json"))["items"]
-        told = json.loads(pods[0]["metadata"]["annotations"]["k8s.v1.cni.cncf.io/network-status"])
+        [meta] = [pod["metadata"] for pod in pods if pod["metadata"]["name"].startswith("virt-launcher-cyan-")]
+        told = json.loads(meta["annotations"]["k8s.v1.cni.cncf.io/network-status"])
         address = str(told[0]["device-info"]["pci"]["pci-address"])
         expect(sorted(kernel.groups_of(self.qemu("cyan"))), [kernel.group(address)], "the IOMMU groups that QEMU has open")
         expect(kernel.set_on(parent, address), (CARD_MAC, CARD_VLAN), f"MAC address and VLAN of {address}")
