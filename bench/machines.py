@@ -1,18 +1,22 @@
-"""From machines to running machines, in one process in memory: each asks for one virtual function by a template claim. How many
-run in a second, how long each took from its own creation, and what was written for it.
+"""From machines to running machines, in one process: each asks for one virtual function by a template claim. How many run in a
+second, how long each took from its own creation, and what was written for it. State and played machines are kept on the disk as
+`outfit up` keeps them, and once in memory to see what the disk costs.
 
     python -m bench.machines [HOSTSxVFS MACHINES [PER_SECOND]]
 
-Without PER_SECOND all are created at once, which is a burst; with it they come one by one. Beside it stands what Kubernetes
-does of the same: its scheduler binds pods that have a claim each to nodes with eight devices each, and starts nothing."""
+Without PER_SECOND they are created as fast as several clients can, which is a burst; with it they come one by one. Beside it
+stands what Kubernetes does of the same: its scheduler binds pods that have a claim each to nodes with eight devices each, and
+starts nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from pathlib import Path
 
 from outfitter import app, up
 from outfitter.api import kinds
@@ -26,15 +30,18 @@ TEMPLATE = {"metadata": {"name": "one", "namespace": "default"}, "spec": {"spec"
 SPEC = {"domain": {"devices": {"hostDevices": [{"name": "nic0", "claimName": "net", "requestName": "nic"}]}},
         "resourceClaims": [{"name": "net", "resourceClaimTemplateName": "one"}]}
 RUNS: tuple[tuple[str, int, float], ...] = (("50x8", 200, 0), ("500x8", 1000, 0), ("500x8", 100, 10))
+IN_MEMORY = ("500x8", 1000)
+CLIENTS = 32  # that create machines at the same time in a burst
 REFERENCE = """Kubernetes v1.37.0-rc.1 (etcd, API server, controller manager and scheduler on two shared cores, 500 nodes of
 eight devices, client limits raised): 1,000 pods at once with a template claim each, 20-27 bound/s, 41-49 ms of CPU and 8
 requests each; 10 pods/s, from created to bound p50 59 ms, p99 234 ms. Measured on another day: compare by the CPU time of
 `for i in range(3000000): s += i & 7`, which was 0.1065 s then and is {now:.4f} s now. Bound is not running: its pods were not
-started, and ours are kept in memory here, theirs in etcd."""
+started."""
 
 
-async def measure(shorthand: str, machines: int, per_second: float = 0) -> None:
-    async with app.embedded(hosts=app.simulated_hosts(simulate.parse_shorthand(shorthand).hosts)) as product:
+async def measure(shorthand: str, machines: int, per_second: float = 0, *, data: Path | None = None) -> None:
+    hosts = app.simulated_hosts(simulate.parse_shorthand(shorthand).hosts, data)
+    async with app.embedded(data=data, hosts=hosts) as product:
         store = product.store
         await store.create(kinds.DEVICE_CLASS, CLASS)
         await store.create(kinds.RESOURCE_CLAIM_TEMPLATE, TEMPLATE)
@@ -55,21 +62,25 @@ async def measure(shorthand: str, machines: int, per_second: float = 0) -> None:
                     if len(took) == machines:
                         return
 
+        async def client(names: Iterator[str]) -> None:
+            for name in names:
+                if per_second:
+                    await asyncio.sleep(max(0.0, start + len(made) / per_second - time.perf_counter()))
+                made[name] = time.perf_counter()
+                await store.create(kinds.INSTANCE, {"metadata": {"name": name, "namespace": "default"}, "spec": SPEC})
+
         looking = asyncio.ensure_future(look())
-        for number in range(machines):
-            if per_second:
-                await asyncio.sleep(max(0.0, start + number / per_second - time.perf_counter()))
-            name = f"vm-{number}"
-            made[name] = time.perf_counter()
-            await store.create(kinds.INSTANCE, {"metadata": {"name": name, "namespace": "default"}, "spec": SPEC})
+        names = (f"vm-{number}" for number in range(machines))
+        await asyncio.gather(*(client(names) for _ in range(1 if per_second else CLIENTS)))
         await looking
         total, used = time.perf_counter() - start, time.process_time() - cpu
         await product.settle()
         for task in counting:
             task.cancel()
         how = f"{per_second:g} a second" if per_second else f"{machines / total:.0f}/s"
-        print(f"{shorthand}: {machines} machines run in {total:.2f} s ({how}, {used:.2f} s of CPU); from created to running "
-              f"{_spread(list(took.values()))}\n  {sum(written.values()) / machines:.1f} writes each: "
+        where = "in memory" if data is None else "on disk"
+        print(f"{shorthand}, {where}: {machines} machines run in {total:.2f} s ({how}, {used:.2f} s of CPU); from created to "
+              f"running {_spread(list(took.values()))}\n  {sum(written.values()) / machines:.1f} writes each: "
               + ", ".join(f"{kind} {count / machines:.1f}" for kind, count in written.most_common()), flush=True)
 
 
@@ -92,12 +103,20 @@ def _calibrate() -> float:
     return time.process_time() - start
 
 
+def _run(work: Coroutine[None, None, None]) -> None:
+    with asyncio.Runner(loop_factory=up.loop_factory()) as runner:  # as `outfit up` does
+        runner.run(work)
+
+
 def main() -> None:
-    if len(sys.argv) > 2:
-        asyncio.run(measure(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]) if len(sys.argv) > 3 else 0))
+    given = len(sys.argv) > 2
+    runs = ((sys.argv[1], int(sys.argv[2]), float(sys.argv[3]) if len(sys.argv) > 3 else 0),) if given else RUNS
+    for run in runs:
+        with tempfile.TemporaryDirectory() as folder:
+            _run(measure(*run, data=Path(folder)))
+    if given:
         return
-    for run in RUNS:
-        asyncio.run(measure(*run))
+    _run(measure(*IN_MEMORY))
     print(REFERENCE.format(now=_calibrate()), flush=True)
 
 

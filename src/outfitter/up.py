@@ -30,7 +30,7 @@ def run(
 ) -> None:
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, stream=sys.stderr,
                         format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         try:
             loaded = config.load(settings) if settings is not None else config.DEFAULT
             hosts, why = choose(simulation, data.absolute(), loaded, hypervisor)
@@ -40,7 +40,7 @@ def run(
             raise Refused(f"outfitter cannot run with its data in {data.absolute()}: {error}") from error
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     try:
         import uvloop  # noqa: PLC0415  # not on every platform
     except ImportError:

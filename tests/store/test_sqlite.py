@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -267,6 +267,35 @@ async def test_reopening_gives_the_same(tmp_path: Path) -> None:
     assert [(await again.list(kind)).items for kind in (CONFIG_MAP, LEDGER_PAGE)] == before
     assert await names(again) == ["a", "a-1", "b"]
     await again.close()
+
+
+async def test_one_transaction_with_several_lives_of_an_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each the last is found again, among more rows than one statement takes."""
+    store = SQLite(tmp_path, kinds.ALL)
+    disk = Disk(store, monkeypatch)
+    disk.hold()
+    tasks: list[asyncio.Future[object]] = [asyncio.ensure_future(store.create(CONFIG_MAP, config("first")))]
+    await disk.until_busy()
+    works: dict[str, Callable[[str], Awaitable[object]]] = {
+        "create": lambda name: store.create(CONFIG_MAP, config(name, "created")),
+        "change": lambda name: store.patch(CONFIG_MAP, name, {"data": {"v": "changed"}}, "default"),
+        "delete": lambda name: store.delete(CONFIG_MAP, name, "default"),
+        "again": lambda name: store.create(CONFIG_MAP, config(name, "created again"))}
+    lives = {"changed": ("create", "change"), "gone": ("create", "change", "delete"), "back": ("create", "delete", "again")}
+    for name, life in {**lives, **{f"other-{number}": ("create",) for number in range(home.ROWS + 3)}}.items():
+        for work in life:
+            tasks.append(asyncio.ensure_future(works[work](name)))
+            await settle(3)
+    disk.open.set()
+    await asyncio.gather(*tasks)
+    assert len(disk.transactions) == 2, "all but the first share one"
+    await store.close()
+    store = SQLite(tmp_path, kinds.ALL)
+    found = {obj["metadata"]["name"]: obj["data"]["v"] for obj in (await store.list(CONFIG_MAP, "default")).items}
+    await store.close()
+    assert {name: text for name, text in found.items() if not name.startswith("other")} == {
+        "first": "", "changed": "changed", "back": "created again"}
+    assert len(found) == 3 + home.ROWS + 3
 
 
 async def test_the_revision_never_goes_back(tmp_path: Path) -> None:

@@ -51,15 +51,21 @@ class FolderFiles:
 
     def write(self, name: str, text: str) -> None:
         path = self._folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
         draft = _draft(path)
+        try:
+            self._fill(draft, text)
+        except FileNotFoundError:  # the first of its folder
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._fill(draft, text)
+        draft.replace(path)
+        self._settle(path.parent)
+
+    def _fill(self, draft: Path, text: str) -> None:
         with draft.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             if self._durable:
                 os.fsync(file.fileno())
-        draft.replace(path)
-        self._settle(path.parent)
 
     def remove(self, name: str) -> None:
         path = self._folder / name

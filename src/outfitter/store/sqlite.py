@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import functools
 import logging
 import os
 import queue
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 APPLICATION_ID = 0x6F757466  # "outf"
 FILE = "outfitter.db"
 HEADER = b"SQLite format 3\x00"
+ROWS = 64  # that one statement writes
 
 
 def _first(db: sqlite3.Connection) -> None:
@@ -309,15 +311,18 @@ class SQLite(Memory):
 
     def _transact(self, batches: Sequence[Batch]) -> None:
         steps = [step for batch in batches for step in batch.steps]
+        last = {_place(step): step for step in steps}  # of several of one object only the last is to be found
+        rows = [(*place, step.revision, step.next.data) for place, step in last.items() if step.next is not None]
         self._db.execute("begin immediate")
         try:
-            for step in steps:
+            for place, step in last.items():
                 if step.next is None:
-                    self._db.execute("delete from objects where grp = ? and plural = ? and namespace = ? and name = ?",
-                                     _place(step))
-                else:
-                    self._db.execute("insert or replace into objects values (?, ?, ?, ?, ?, ?)",
-                                     (*_place(step), step.revision, step.next.data))
+                    self._db.execute("delete from objects where grp = ? and plural = ? and namespace = ? and name = ?", place)
+            # As few statements as can be: after each this thread waits until the others let it go on.
+            while rows:
+                count = min(ROWS, 1 << len(rows).bit_length() - 1)
+                self._db.execute(_put(count), [value for row in rows[:count] for value in row])
+                del rows[:count]
             self._db.execute("update meta set value = ? where key = 'revision'", (steps[-1].revision,))
             self._db.execute("commit")
         except BaseException:
@@ -335,6 +340,13 @@ class SQLite(Memory):
             await asyncio.sleep(0)  # let the last answers out
         self._db.close()
         self._lock.close()
+
+
+@functools.cache
+def _put(count: int) -> str:
+    """The statement for so many rows: powers of two, so that few have to be compiled."""
+    return f"""insert into objects values {', '.join(["(?, ?, ?, ?, ?, ?)"] * count)}
+        on conflict (grp, plural, namespace, name) do update set revision = excluded.revision, data = excluded.data"""
 
 
 def _place(step: Step) -> tuple[str, str, str, str]:
