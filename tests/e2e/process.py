@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import selectors
 import shutil
 import signal
@@ -199,3 +200,12 @@ class Up:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.kill()
+
+
+def type_what_it_tells(readme: Path, up: Up) -> None:
+    """Every line with `outfit` of an example's page, in that order; afterwards nothing of the example is left."""
+    lines = re.findall(r"^outfit ((?!up\b)[^#\n]*)", readme.read_text(), re.MULTILINE)
+    assert len(lines) >= 15
+    for line in lines:
+        until(lambda line=line: typed(*line.split(), kubeconfig=up.kubeconfig).code == 0, line)  # type: ignore[misc]
+    until(lambda: not up.ok("get", "vm,vmi,pods,resourceclaims", "-o", "name"), "nothing is left")

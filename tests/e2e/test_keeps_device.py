@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.process import ROOT, Up, typed, until
+from tests.e2e.process import ROOT, Up, type_what_it_tells, until
 
 EXAMPLE = ROOT / "examples" / "03-machine"
 VF = "pci-0000-3b-00-0-vf0"
@@ -66,8 +66,4 @@ def test_the_device_stays_with_the_machine(up: Up) -> None:
 
 
 def test_what_the_readme_tells_to_type_can_be_typed_in_that_order(up: Up) -> None:
-    lines = re.findall(r"^outfit ((?!up\b)[^#\n]*)", (EXAMPLE / "README.md").read_text(), re.MULTILINE)
-    assert len(lines) >= 15
-    for line in lines:
-        until(lambda line=line: typed(*line.split(), kubeconfig=up.kubeconfig).code == 0, line)  # type: ignore[misc]
-    until(lambda: not up.ok("get", "vm,vmi,pods,resourceclaims", "-o", "name"), "nothing is left")
+    type_what_it_tells(EXAMPLE / "README.md", up)

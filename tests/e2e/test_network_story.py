@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.e2e.process import ROOT, Up, typed, until
+from tests.e2e.process import ROOT, Up, type_what_it_tells, typed, until
 
 EXAMPLE = ROOT / "examples" / "04-network"
 HOSTS = ROOT / "examples" / "hosts" / "one-uplink.yaml"
@@ -127,8 +127,4 @@ def test_what_is_forgotten_is_told(tmp_path: Path) -> None:
 
 
 def test_what_the_readme_tells_to_type_can_be_typed_in_that_order(up: Up) -> None:
-    lines = re.findall(r"^outfit ((?!up\b)[^#\n]*)", (EXAMPLE / "README.md").read_text(), re.MULTILINE)
-    assert len(lines) >= 15
-    for line in lines:
-        until(lambda line=line: typed(*line.split(), kubeconfig=up.kubeconfig).code == 0, line)  # type: ignore[misc]
-    until(lambda: not up.ok("get", "vm,vmi,pods,resourceclaims", "-o", "name"), "nothing is left")
+    type_what_it_tells(EXAMPLE / "README.md", up)

@@ -19,7 +19,7 @@ from outfitter.store.clock import ManualClock, rfc3339
 from tests.controllers import promises
 from tests.controllers.promises import Books
 from tests.controllers.scene import Scene
-from tests.node.mortal import Deaths, Kill, MortalHome, MortalMachines, MortalPath, WatchedRoot, wanted
+from tests.node.mortal import Deaths, Kill, MortalHome, MortalMachines, MortalPath, WatchedRoot, When, wanted
 
 # Each host has a card of two functions in one group, a disk, and by turns a disk without a driver or a card that the operator
 # bound to vfio-pci.
@@ -294,3 +294,17 @@ async def turns(number: int) -> None:
     for _ in range(number):
         await asyncio.sleep(0)
 
+
+async def every_point(
+    life: Callable[[Path, Kill | None], Awaitable[World]], folder: Path, when: When, *, first: int, stride: int, at_least: int,
+) -> None:
+    """A life again and again, killed at another point each time; `at_least` so many points there are in it."""
+    points = (await life(folder / "0", None)).deaths.points
+    assert points >= at_least
+    for number in range(first, points + 1, stride):
+        try:
+            world = await life(folder / str(number), Kill(number, when))
+        except AssertionError as error:
+            error.add_note(f"killed {when} point {number} of {points}")
+            raise
+        assert len(world.deaths.places) == 1, f"point {number} of {points} was never reached"

@@ -9,7 +9,7 @@ import pytest
 
 from outfitter.api import kinds
 from tests.controllers.scene import addresses
-from tests.node.lives import World
+from tests.node.lives import World, every_point
 from tests.node.mortal import Kill, When
 
 FOLDERS = ("hosts", "domains", "node-a", "node-b", "state", "kernel", "cdi", "metadata")
@@ -55,18 +55,6 @@ async def life(folder: Path, kill: Kill | None) -> World:
     return world
 
 
-async def every(folder: Path, when: When, first: int, stride: int) -> None:
-    points = (await life(folder / "0", None)).deaths.points
-    assert points > 200
-    for number in range(first, points + 1, stride):
-        try:
-            world = await life(folder / str(number), Kill(number, when))
-        except AssertionError as error:
-            error.add_note(f"killed {when} point {number} of {points}")
-            raise
-        assert len(world.deaths.places) == 1, f"point {number} of {points} was never reached"
-
-
 async def test_what_was_begun_for_a_machine_that_goes_leaves_nothing(tmp_path: Path) -> None:
     """The product dies after every point of the preparation, and when it is back the machine and its pod are gone."""
     for number in range(1, 100):
@@ -95,11 +83,11 @@ async def test_what_was_begun_for_a_machine_that_goes_leaves_nothing(tmp_path: P
 
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_death_at_points_of_a_life(when: When, tmp_path: Path) -> None:
-    await every(tmp_path, when, 1 if when == "before" else 6, 11)
+    await every_point(life, tmp_path, when, first=1 if when == "before" else 6, stride=11, at_least=200)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(1, 12))
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_death_at_every_point_of_a_life(when: When, first: int, tmp_path: Path) -> None:
-    await every(tmp_path, when, first, 11)
+    await every_point(life, tmp_path, when, first=first, stride=11, at_least=200)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from outfitter.api import conditions, kinds
-from tests.node.lives import World
+from tests.node.lives import World, every_point
 from tests.node.mortal import Kill, When
 
 
@@ -52,24 +52,13 @@ async def life(folder: Path, kill: Kill | None) -> World:
     return world
 
 
-async def every(folder: Path, when: When, first: int, stride: int) -> None:
-    points = (await life(folder / "0", None)).deaths.points
-    for number in range(first, points + 1, stride):
-        try:
-            world = await life(folder / str(number), Kill(number, when))
-        except AssertionError as error:
-            error.add_note(f"killed {when} point {number} of {points}")
-            raise
-        assert len(world.deaths.places) == 1, f"point {number} of {points} was never reached"
-
-
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_death_at_points_of_a_paused_life(when: When, tmp_path: Path) -> None:
-    await every(tmp_path, when, 1 if when == "before" else 4, 7)
+    await every_point(life, tmp_path, when, first=1 if when == "before" else 4, stride=7, at_least=50)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(1, 8))
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_death_at_every_point_of_a_paused_life(when: When, first: int, tmp_path: Path) -> None:
-    await every(tmp_path, when, first, 7)
+    await every_point(life, tmp_path, when, first=first, stride=7, at_least=50)
