@@ -9,8 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from outfitter import app, errors
-from outfitter.faces.cli import config as commands
-from outfitter.faces.cli import makes
+from outfitter.faces.cli import main, makes
 from outfitter.inventory import capture, config, scan, simulate
 
 ROOT = Path(__file__).parents[2]
@@ -23,8 +22,12 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+def _nobody(**_: object) -> None:
+    raise AssertionError("no server is started")
+
+
 def typed(*arguments: object) -> Result:
-    return CliRunner().invoke(commands.config, [str(argument) for argument in arguments])
+    return CliRunner().invoke(main.commands(_nobody), ["config", *map(str, arguments)])
 
 
 def shown(text: str, *arguments: object) -> str:

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from outfitter import errors
+from outfitter.faces.cli import main, scantree
 from outfitter.faces.cli import scan as command
-from outfitter.faces.cli import scantree
 from outfitter.inventory import capture, names, scan, simulate
 from outfitter.inventory.tree import MemoryTree
 from tests.inventory.trees import CARD, TREE, materialise
@@ -40,8 +40,12 @@ def ids(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv(names.VARIABLE, str(place))
 
 
+def _nobody(**_: object) -> None:
+    raise AssertionError("a scan starts no server")
+
+
 def outfit(*arguments: str) -> Result:
-    return CliRunner().invoke(command.scan, list(arguments), catch_exceptions=False)
+    return CliRunner().invoke(main.commands(_nobody), ["scan", *arguments], catch_exceptions=False)
 
 
 def shown(tree: MemoryTree, database: names.Names | None = None) -> list[str]:
