@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,10 +16,16 @@ SCRIPT = "scripts/demo.py"
 def _demo(root: Path, home: Path) -> subprocess.CompletedProcess[str]:
     folder = home / "tmp"
     folder.mkdir()
-    done = subprocess.run([sys.executable, root / SCRIPT], env=environment(home, TMPDIR=str(folder)), text=True,
-                          capture_output=True, timeout=2 * PATIENCE, check=False)
+    with subprocess.Popen([sys.executable, root / SCRIPT], env=environment(home, TMPDIR=str(folder)), text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as demo:
+        try:
+            out, err = demo.communicate(timeout=2 * PATIENCE)
+        except subprocess.TimeoutExpired:
+            demo.send_signal(signal.SIGINT)  # a demo that is killed outright would leave its server behind
+            demo.communicate(timeout=PATIENCE)
+            raise
     assert not list(folder.iterdir()), "it cleans up behind itself"
-    return done
+    return subprocess.CompletedProcess(demo.args, demo.returncode, out, err)
 
 
 def test_the_demo(tmp_path: Path) -> None:
