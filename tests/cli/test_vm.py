@@ -184,3 +184,18 @@ def test_an_instance_of_somebody_else_is_not_shown_as_the_machines(say: Say) -> 
     found = [line.split()[1:3] for line in say("vm", "list").out.splitlines() if line.startswith("twice")]
     assert sorted(found) == [["Running", "node-0"], ["Starting", "-"]]
     say("delete", "vm", "twice")
+
+
+def test_a_start_that_has_not_come_about_is_taken_back(say: Say) -> None:
+    closed = {"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "metadata": {"name": "kubevirt"}, "spec": {"configuration": {
+        "developerConfiguration": {"disabledFeatureGates": ["HostDevicesWithDRA"]}}}}
+    say("apply", "-f", str(EXAMPLE / "1-class.yaml"))
+    say("apply", "-f", "-", stdin=vm("later", "Manual"))
+    say("apply", "-f", "-", stdin=yaml.safe_dump(closed))
+    say("vm", "start", "later")
+    until(lambda: "feature gate is not" in say("get", "vm", "later", "-o", "yaml").out, "it says why it does not start")
+    assert say("vm", "stop", "later").out == "later stops\n"
+    say("delete", "kubevirt", "kubevirt")
+    assert say("vm", "stop", "later").out == "later is already stopped\n"
+    assert rows(say("vm", "list"))["later"][0] == "Stopped"
+    say("delete", "vm", "later")

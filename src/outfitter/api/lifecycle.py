@@ -28,6 +28,7 @@ class Options:
     dry_run: bool = False
     paused: bool = False  # start it with its processors standing still
     grace: int | None = None  # seconds that its guest gets to shut down; None: as its spec says
+    again: bool = False  # one that is to run Once is started all the same, which KubeVirt's tools are refused
 
 
 PLAIN = Options()
@@ -40,6 +41,9 @@ class Change:
     kind: Kind
     patch: Object
     subresource: Literal["", "status"] = ""
+
+
+NO_WISH = Change(kinds.MACHINE, {"status": {"stateChangeRequests": []}}, "status")
 
 
 def options(action: str, body: Any) -> Options:
@@ -69,7 +73,8 @@ def wish(action: Action, vm: Object, instance: Mapping[str, Any] | None, said: O
         raise _not(vm, "VM is already running")
     if not alive and (action == "restart" or (action == "stop" and strategy != "Always")):
         raise _not(vm, "VM is not running")
-    if (action == "start" and strategy in ("Always", "Once")) or (action == "restart" and strategy in ("Halted", "Once")):
+    never = {"start": ("Always", "Once"), "restart": ("Halted", "Once"), "stop": ()}[action]
+    if strategy in never and not (strategy == "Once" and said.again):
         raise _not(vm, f"{strategy} does not support manual {action} requests")
     other = _other_grace(instance, said.grace) if instance is not None and alive else []
     if action == "start" and strategy == "Halted":

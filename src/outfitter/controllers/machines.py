@@ -17,6 +17,7 @@ from outfitter.store.informer import key_of, split_key
 from outfitter.store.queue import Queue
 
 GENERATION = "kubevirt.io/vm-generation"  # annotation of an instance: of which state of the machine it is
+LOOK_AGAIN = 30.0  # seconds after which a start that could not be is tried again
 MIRRORED = ("Ready", "Paused", "LiveMigratable", "DevicesReady", "PodScheduled")  # conditions of the instance
 CHANGED = "a non-live-updatable field was changed in the template spec: it counts from the next start on"
 
@@ -60,8 +61,10 @@ class Machines:
         failure = running.failure(vm, instance, now)
         status = self._status(vm, instance, act, trouble)
         status["startFailure"] = failure
-        status["stateChangeRequests"] = list(act.requests) or None
+        status["stateChangeRequests"] = list(running.open_(vm, instance) if trouble else act.requests) or None
         await self._tell(vm, status)
+        if trouble:
+            return LOOK_AGAIN  # a gate may be opened, or whatever stands in the way goes
         if act.wait is not None:
             return act.wait.total_seconds()
         steady = running.steady_in(instance, now) if failure and instance is not None else None

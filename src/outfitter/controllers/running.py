@@ -32,7 +32,7 @@ class Act:
 
 def decide(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, now: datetime) -> Act:
     """What is to be done for a machine, whose instance is there or not."""
-    requests = _open(vm, instance)
+    requests = open_(vm, instance)
     how = machine.run_strategy(vm)
     first = requests[0]["action"] if requests else ""
     if instance is None:
@@ -73,7 +73,7 @@ def strategy_taken_up(vm: Mapping[str, Any], instance: Mapping[str, Any] | None,
     return machine.run_strategy(vm)
 
 
-def _open(vm: Mapping[str, Any], instance: Mapping[str, Any] | None) -> tuple[Object, ...]:
+def open_(vm: Mapping[str, Any], instance: Mapping[str, Any] | None) -> tuple[Object, ...]:
     """Requests that still mean something: a stop is for one instance, by its uid; nobody starts a halted machine."""
     uid = (instance or {}).get("metadata", {}).get("uid")
     return tuple(request for request in (vm.get("status") or {}).get("stateChangeRequests") or ()

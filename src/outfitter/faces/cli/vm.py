@@ -9,13 +9,14 @@ import asyncio
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
-from outfitter.api import conditions, kinds, machine, notes, wires
+from outfitter.api import conditions, kinds, lifecycle, machine, notes, wires
 from outfitter.api.kinds import Object
 from outfitter.errors import BadRequest, NotFound, Refused
 from outfitter.faces.cli import moments, show
 from outfitter.faces.cli.client import Client
 from outfitter.store.clock import rfc3339
 
+AGAIN = lifecycle.Options(again=True)  # also one that ran Once
 WIDTH = 90  # letters of a reason in a row; `outfit why` has all of it
 Done = Callable[[Object, Object | None], bool]  # the machine and its instance are as they were asked to be
 
@@ -82,11 +83,8 @@ async def start(client: Client, names: Sequence[str], *, wait: bool) -> None:
         how = machine.run_strategy(vm)
         if how == "Always" or (instance is not None and _phase(instance) not in machine.FINAL):
             show.say([f"{name} is already {'running' if instance is not None else 'starting'}"])
-        elif how == "Halted":
-            await _say_in_spec(client, vm, "Always")
-            show.say([f"{name} starts"])
         else:
-            await _ask(client, vm, {"action": "Start"})
+            await _carry_out(client, vm, lifecycle.wish("start", vm, instance, AGAIN))
             show.say([f"{name} starts"])
         if wait:
             await _until(client, name, lambda _, instance: instance is not None and _phase(instance) == "Running")
@@ -100,10 +98,10 @@ async def stop(client: Client, names: Sequence[str], *, wait: bool) -> None:
         if instance is None and how != "Always" and not (vm.get("status") or {}).get("stateChangeRequests"):
             show.say([f"{name} is already stopped"])
             continue
-        if how == "Always":
-            await _say_in_spec(client, vm, "Halted")
-        elif how != "Halted":  # and if it waits to be started, it does so no more
-            await _ask(client, vm, *([{"action": "Stop", "uid": instance["metadata"]["uid"]}] if instance is not None else ()))
+        if instance is None and how != "Always":
+            await _carry_out(client, vm, [lifecycle.NO_WISH])  # it waits to be started, and does so no more
+        elif how != "Halted" and (instance is None or _phase(instance) not in machine.FINAL):
+            await _carry_out(client, vm, lifecycle.wish("stop", vm, instance))
         show.say([f"{name} stops"])
         if wait:
             await _until(client, name, lambda _, instance: instance is None)
@@ -118,7 +116,7 @@ async def restart(client: Client, names: Sequence[str], *, wait: bool) -> None:
         if machine.run_strategy(vm) == "Halted":
             raise Refused(f"{name} is being stopped; when it is, start it with: outfit vm start {name}")
         uid = instance["metadata"]["uid"]
-        await _ask(client, vm, {"action": "Stop", "uid": uid}, {"action": "Start"})
+        await _carry_out(client, vm, lifecycle.wish("restart", vm, instance, AGAIN))
         show.say([f"{name} restarts"])
         if wait:
             await _until(client, name, lambda _, now, uid=uid: now is not None and now["metadata"]["uid"] != uid  # type: ignore[misc]
@@ -248,16 +246,12 @@ def _phase(instance: Object) -> str:
     return str((instance.get("status") or {}).get("phase") or "Pending")
 
 
-async def _say_in_spec(client: Client, vm: Object, how: str) -> None:
-    """In the words that the machine uses: `running`, or `runStrategy`."""
-    spec = {"running": how == "Always"} if "runStrategy" not in vm["spec"] else {"runStrategy": how}
-    await client.store.patch(kinds.MACHINE, vm["metadata"]["name"], {"spec": spec}, client.namespace)
-
-
-async def _ask(client: Client, vm: Object, *requests: Object) -> None:
-    await client.store.patch(kinds.MACHINE, vm["metadata"]["name"], {
-        "metadata": {"resourceVersion": vm["metadata"]["resourceVersion"]},
-        "status": {"stateChangeRequests": list(requests)}}, client.namespace, subresource="status")
+async def _carry_out(client: Client, vm: Object, changes: Sequence[lifecycle.Change]) -> None:
+    """What is noted in the status is noted on what was read: whoever asked meanwhile is not overruled."""
+    at = {"metadata": {"resourceVersion": vm["metadata"]["resourceVersion"]}}
+    for change in changes:
+        patch = {**change.patch, **at} if change.subresource else change.patch
+        await client.store.patch(change.kind, vm["metadata"]["name"], patch, client.namespace, subresource=change.subresource)
 
 
 async def _until(client: Client, name: str, done: Done) -> None:
