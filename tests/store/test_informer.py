@@ -39,6 +39,7 @@ class Flaky(Memory):
         self.lists: list[errors.OutfitterError] = []  # for the lists to come
         self.watches: list[errors.OutfitterError] = []  # for the watches to come, at once
         self.cut: list[errors.OutfitterError | None] = []  # ends a running watch after its next event; None: without a word
+        self.slow: Listing | None = None  # what the next list says, which was under way for long
         self.listed = self.watched = 0
 
     async def list(
@@ -47,6 +48,9 @@ class Flaky(Memory):
         self.listed += 1
         if self.lists:
             raise self.lists.pop(0)
+        if self.slow is not None:
+            slow, self.slow = self.slow, None
+            return slow
         return await super().list(kind, namespace, labels=labels, fields=fields, limit=limit, continue_=continue_)
 
     async def watch(
@@ -137,23 +141,39 @@ async def test_handlers_find_the_informer_as_it_is_after_the_change(store: Flaky
 
 
 async def test_what_we_wrote_is_known_before_its_news_comes(store: Flaky, clock: ManualClock) -> None:
-    informer: Informer[Object] = Informer(store, CONFIG_MAP, clock=clock)
+    informer: Informer[Object] = Informer(store, CONFIG_MAP, clock=clock, indexes={"v": lambda obj: [value(obj) or ""]})
     heard: list[str | None] = []
     informer.on_change(lambda _, new: heard.append(value(new)))
     async with running(informer):
         await store.create(CONFIG_MAP, config("a", "0"))
         await settle()
-        ours = await store.patch(CONFIG_MAP, "a", {"data": {"v": "1"}}, "default")
+        await store.patch(CONFIG_MAP, "a", {"data": {"v": "1"}}, "default")  # by somebody else
+        ours = await store.patch(CONFIG_MAP, "a", {"data": {"v": "2"}}, "default")
         assert value(informer.get("default/a")) == "0"
         informer.put(ours)
-        assert value(informer.get("default/a")) == "1"
-        assert heard == ["0"]
-        await store.patch(CONFIG_MAP, "a", {"data": {"v": "2"}}, "default")  # by somebody else
+        assert informer.get("default/a") == ours
+        assert [list(informer.items()), informer.by("v", "2"), informer.by("v", "0")] == [[ours], [ours], []]
+        await settle()  # now the news of both comes
+        assert heard == ["0", "2"]
+        await store.patch(CONFIG_MAP, "a", {"data": {"v": "3"}}, "default")
         await settle()
-        assert value(informer.get("default/a")) == "2"
         informer.put(ours)  # it comes late
-        assert value(informer.get("default/a")) == "2"
-        assert heard == ["0", "1", "2"]
+        assert value(informer.get("default/a")) == "3"
+        assert heard == ["0", "2", "3"]
+        assert await same(informer, store)
+
+
+async def test_what_we_wrote_stays_when_an_older_list_comes_in(store: Flaky, clock: ManualClock) -> None:
+    informer: Informer[Object] = Informer(store, CONFIG_MAP, clock=clock)
+    await store.create(CONFIG_MAP, config("a", "0"))
+    store.slow = await store.list(CONFIG_MAP)
+    changed = await store.patch(CONFIG_MAP, "a", {"data": {"v": "1"}}, "default")
+    made = await store.create(CONFIG_MAP, config("b"))
+    informer.put(changed)
+    informer.put(made)
+    async with running(informer):
+        assert sorted(informer.items(), key=key_of) == [changed, made]
+        await settle()
         assert await same(informer, store)
 
 
@@ -167,6 +187,17 @@ async def test_what_we_wrote_is_not_brought_back_when_it_is_gone(store: Flaky, c
         await settle()
         informer.put(ours)
         assert informer.get("default/a") is None
+
+
+async def test_what_we_wrote_may_be_the_end_of_it(store: Flaky, clock: ManualClock) -> None:
+    informer: Informer[Object] = Informer(store, CONFIG_MAP, clock=clock)
+    async with running(informer):
+        await store.create(CONFIG_MAP, config("a", finalizers=["example.com/wait"]))
+        await store.delete(CONFIG_MAP, "a", "default")
+        informer.put(await store.patch(CONFIG_MAP, "a", {"metadata": {"finalizers": []}}, "default"))
+        await settle()
+        assert informer.get("default/a") is None
+        assert await same(informer, store)
 
 
 async def test_what_we_wrote_is_forgotten_when_it_went_while_nobody_looked(clock: ManualClock) -> None:

@@ -2,7 +2,7 @@
 
 One informer serves everybody in the process who reads that kind. What it holds is for reading: whoever wants a change
 patches the store, and may tell the informer of the answer (`put`), so that nobody in this process acts on what was there before
-while the news of it is on its way."""
+while the news of it is on its way. The answer is the news: whoever reads one object, a list or an index sees the same."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Informer(Generic[T]):
         self._view = view or (lambda obj: cast(T, obj))
         self._items: dict[str, T] = {}
         self._versions: dict[str, str] = {}
-        self._written: dict[str, tuple[int, T]] = {}  # what we wrote ourselves and have not heard of yet, by revision
+        self._written: dict[str, int] = {}  # the revisions of what we wrote ourselves and have not heard of yet
         self._ages: dict[str, int] = {}
         self._numbers = itertools.count(1)
         self._indexes = dict(indexes or {})
@@ -80,16 +80,14 @@ class Informer(Generic[T]):
     # -- reading
 
     def get(self, key: str) -> T | None:
-        """As it is, or as we wrote it ourselves when that is newer."""
-        written = self._written.get(key)
-        return written[1] if written is not None else self._items.get(key)
+        return self._items.get(key)
 
     def put(self, obj: Object) -> None:
-        """The answer to a write of ours. Until its event comes `get` gives it; lists and indexes wait for the event."""
-        revision = _number(obj["metadata"]["resourceVersion"])
-        key = key_of(obj)
-        if revision > max(_number(self.revision), self._written[key][0] if key in self._written else 0):
-            self._written[key] = revision, self._view(obj)
+        """The answer to a write of ours, which is handled as its event will not be any more."""
+        revision, key = _number(obj["metadata"]["resourceVersion"]), key_of(obj)
+        if revision > max(_number(self.revision), self._written.get(key, 0)):
+            self._written[key] = revision
+            self._put(key, obj)
 
     def age(self, key: str) -> int:
         """A number that is smaller for what was there earlier; 0 for what is not there."""
@@ -147,13 +145,13 @@ class Informer(Generic[T]):
             continue_ = part.continue_
             if not continue_:
                 break
-        for key in [key for key in self._items if key not in fresh]:
+        self._written = {key: number for key, number in self._written.items() if number > _number(part.revision)}
+        for key in [key for key in self._items if key not in fresh and key not in self._written]:
             self._put(key, None)
         for key, obj in sorted(fresh.items(), key=_born):
-            if self._versions.get(key) != obj["metadata"].get("resourceVersion"):
+            if self._versions.get(key) != obj["metadata"].get("resourceVersion") and key not in self._written:
                 self._put(key, obj)
         self.revision = part.revision
-        self._written = {key: each for key, each in self._written.items() if each[0] > _number(part.revision)}
         self._synced.set()
         return part.revision
 
@@ -164,11 +162,17 @@ class Informer(Generic[T]):
         async for event in stream:
             since = self.revision = event.object["metadata"]["resourceVersion"]
             if event.type != "BOOKMARK":
-                key = key_of(event.object)
-                if key in self._written and self._written[key][0] <= _number(since):
-                    del self._written[key]
-                self._put(key, None if event.type == "DELETED" else event.object)
+                self._hear(key_of(event.object), _number(since), None if event.type == "DELETED" else event.object)
         return since
+
+    def _hear(self, key: str, revision: int, obj: Object | None) -> None:
+        """What happened to one of them, unless that is what we put, or older. A write that ends an object (it had waited for
+        that) has an answer like any other, and the news says that it is gone."""
+        written = self._written.get(key, 0)
+        if revision >= written:
+            self._written.pop(key, None)
+        if revision > written or (revision == written and obj is None):
+            self._put(key, obj)
 
     def _put(self, key: str, obj: Object | None) -> None:
         old = self._items.pop(key, None)
