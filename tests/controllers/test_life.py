@@ -290,6 +290,37 @@ async def _(scene: Scene) -> None:
     assert [booking.holder.purpose for booking in await scene.bookings()] == ["vmi/green"]
 
 
+@story("a second launcher pod, made by who did not know that the machine had started, does not bring it back")
+async def _(scene: Scene) -> None:
+    await scene.template()
+    await scene.machine("blue")
+    await scene.running("blue")
+    pod = await scene.pod("blue")
+    meta = {key: pod["metadata"][key] for key in ("name", "namespace", "labels", "annotations", "ownerReferences")
+            if key in pod["metadata"]}
+    spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
+    await scene.delete(kinds.POD, pod["metadata"]["name"], grace=0)
+    await scene.store.create(kinds.POD, {"metadata": meta, "spec": spec})
+    blue = await scene.phase("blue", "Failed")
+    assert list(blue["status"]["activePods"]) == [pod["metadata"]["uid"]]
+
+    async def over() -> bool:
+        pods = (await scene.store.list(kinds.POD, scene.namespace)).items
+        return not [*pods, *await scene.domains(), *await scene.bookings()]
+
+    await scene.reach(over, "the second pod is gone, and holds nothing")
+
+
+@story("a launcher pod that goes before the machine has started is followed by another")
+async def _(scene: Scene) -> None:
+    await scene.machine("blue")
+    await scene.phase("blue", "Scheduling")
+    await scene.delete(kinds.POD, (await scene.pod("blue"))["metadata"]["name"], grace=0)
+    await scene.template()
+    blue = await scene.running("blue")
+    assert blue["status"]["activePods"] == {(await scene.pod("blue"))["metadata"]["uid"]: scene.host.name}
+
+
 @story("a machine whose device a rival has prepared does not start and says why")
 async def _(scene: Scene) -> None:
     [part] = (await scene.store.list(kinds.RESOURCE_SLICE, fields=f"spec.driver={scene.driver}")).items

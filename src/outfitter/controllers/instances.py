@@ -17,6 +17,7 @@ from outfitter.scheduling.flavored import Aliases
 from outfitter.store.informer import Informer, key_of
 from outfitter.store.queue import Queue
 
+STARTED = ("Scheduled", "Running")  # its pod was on a host: without that pod the machine has ended
 LOOK_AGAIN = 5.0  # seconds, for a network that is not there yet: nobody tells us of them
 
 
@@ -76,6 +77,7 @@ class Instances:
         pod = self._pods.current(instance)
         phase = (instance.get("status") or {}).get("phase")
         if phase in machine.FINAL:
+            await self._delete(instance, [pod for pod in self._pods.all(instance) if _unfinished(pod)])
             return None
         if machine.FINALIZER not in (instance["metadata"].get("finalizers") or ()):
             finalizers = [*(instance["metadata"].get("finalizers") or ()), machine.FINALIZER]
@@ -125,17 +127,19 @@ class Instances:
         new = dict(instance.get("status") or {})
         status = {key: value for key, value in new.items() if key != "flavor"} if record is not None else dict(new)
         phase = status.get("phase")
+        if pod is not None and phase in STARTED and not _is_its(pod, status):
+            pod = None
         if record is not None:
             new["conditions"] = conditions.without_condition(new.get("conditions") or [], "Synchronized")
         new["phase"] = phase or "Pending"
         if pod is not None:
             new["phase"] = self._phase(new["phase"], pod)
             node = pod["spec"].get("nodeName")
-            if node and new["phase"] in ("Scheduled", "Running"):
+            if node and new["phase"] in STARTED:
                 new["nodeName"] = node
             new["activePods"] = {pod["metadata"]["uid"]: node or ""}
             new["conditions"] = self._conditions(new, pod)
-        elif phase in ("Scheduled", "Running"):
+        elif phase in STARTED:
             if await self._has_pod(instance):
                 return  # the news of it is on its way
             new["phase"] = "Failed"
@@ -160,7 +164,7 @@ class Instances:
             pod = await self._store.get(kinds.POD, render.pod_name(instance), instance["metadata"]["namespace"])
         except NotFound:
             return False
-        return not pod["metadata"].get("deletionTimestamp")
+        return not pod["metadata"].get("deletionTimestamp") and _is_its(pod, instance["status"])
 
     def _phase(self, phase: str, pod: Object) -> str:
         state = (pod.get("status") or {}).get("phase")
@@ -185,16 +189,19 @@ class Instances:
             have = conditions.with_condition(have, _not_ready(pod, "the machine has ended"), self._context.now())
         return have
 
-    async def _end(self, instance: Object, pods: list[Object]) -> None:
-        meta = instance["metadata"]
+    async def _delete(self, instance: Object, pods: list[Object]) -> None:
         for pod in pods:
             fresh, grace = not pod["metadata"].get("deletionTimestamp"), _other_grace(instance, pod)
             if fresh or grace is not None:
-                await self._store.delete(kinds.POD, pod["metadata"]["name"], meta["namespace"], uid=pod["metadata"]["uid"],
-                                         grace=grace)
+                await self._store.delete(kinds.POD, pod["metadata"]["name"], pod["metadata"]["namespace"],
+                                         uid=pod["metadata"]["uid"], grace=grace)
             if fresh:
                 await self._context.events.normal(instance, "SuccessfulDelete",
                                                   f"Deleted virtual machine pod {pod['metadata']['name']}")
+
+    async def _end(self, instance: Object, pods: list[Object]) -> None:
+        meta = instance["metadata"]
+        await self._delete(instance, pods)
         if pods:
             return
         try:  # the informer may be behind: ask the store before letting go; the pod's event brings us back
@@ -223,6 +230,18 @@ def _not_ready(pod: Object, otherwise: str) -> Condition:
     return Condition("Ready", False, status.get("reason") or "GuestNotRunning", status.get("message") or otherwise)
 
 
+def _is_its(pod: Object, status: Object) -> bool:
+    """Whether a machine that was started is in this pod. Another of the same name may follow one that is gone, made by a
+    process that did not know yet how far the machine was: that machine has ended all the same."""
+    known = status.get("activePods")
+    return not known or pod["metadata"]["uid"] in known
+
+
+def _unfinished(pod: Object) -> bool:
+    """Nobody needs it when its machine is over: it would take a host and devices, and start nothing."""
+    return (pod.get("status") or {}).get("phase") not in machine.FINAL and not pod["metadata"].get("deletionTimestamp")
+
+
 def _other_grace(instance: Object, pod: Object) -> int | None:
     """The seconds that a machine has to shut down, where they were made others than its pod has. Never none: the pod would go
     at once, and with it the knowledge that there is something to stop."""
@@ -236,9 +255,13 @@ def _other_grace(instance: Object, pod: Object) -> int | None:
 
 def _trifling(changes: Object, status: Object) -> bool:
     """Nothing is new, or only where its pod will run: that goes along with the next news, when the pod runs or says why not."""
-    same_pod = changes.get("activePods", {}).keys() == status.get("activePods", {}).keys()
+    same_pod = changes.get("activePods", {}).keys() == (status.get("activePods") or {}).keys()
     return not changes or (changes.keys() == {"activePods"} and same_pod)
 
 
 def _changes(old: Object, new: Object) -> Object:
-    return {key: value for key, value in new.items() if old.get(key) != value}
+    """What to write, by merging: pods of before are taken out by name."""
+    changes = {key: value for key, value in new.items() if old.get(key) != value}
+    if gone := (old.get("activePods") or {}).keys() - (changes.get("activePods") or old.get("activePods") or {}).keys():
+        changes["activePods"] = {**dict.fromkeys(sorted(gone)), **changes["activePods"]}
+    return changes
