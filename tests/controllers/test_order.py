@@ -111,6 +111,43 @@ async def test_a_claim_that_cannot_be_made_says_why() -> None:
         await scene.waits("blue", "DevicesReady", "claim network has not been made yet")
 
 
+async def test_a_pod_is_not_given_the_claim_of_one_that_had_its_name_before() -> None:
+    """While a claim is made for a pod the pod goes, and another one of the same name comes."""
+    async with scenes.embedded(1) as scene:
+        await scene.classes()
+        await scene.machine("blue")
+        await scene.phase("blue", "Scheduling")
+
+        class Meanwhile:
+            """The store, and who replaces the pod behind the back of whoever makes its first claim."""
+
+            def __init__(self) -> None:
+                self.replaced = ""
+
+            async def create(self, kind: kinds.Kind, obj: kinds.Object) -> kinds.Object:
+                made = await scene.store.create(kind, obj)
+                if not self.replaced:
+                    pod = await scene.pod("blue")
+                    await scene.delete(kinds.POD, pod["metadata"]["name"], grace=0)
+                    again = {key: pod["metadata"][key] for key in ("name", "namespace", "labels", "ownerReferences")}
+                    await scene.store.create(kinds.POD, {"metadata": again, "spec": pod["spec"]})
+                    self.replaced = pod["metadata"]["uid"]
+                return made
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(scene.store, name)
+
+        [maker] = [each for each in scene.product.runner.controllers if isinstance(each, PodClaims)]
+        meanwhile = Meanwhile()
+        maker._store = cast("Store", meanwhile)
+        await scene.template()
+        await scene.running("blue")
+        pod, [claim] = await scene.pod("blue"), await scene.all(kinds.RESOURCE_CLAIM)
+        assert pod["metadata"]["uid"] != meanwhile.replaced != ""
+        assert pod["status"]["resourceClaimStatuses"] == [{"name": "network", "resourceClaimName": claim["metadata"]["name"]}]
+        assert claim["metadata"]["ownerReferences"][0]["uid"] == pod["metadata"]["uid"]
+
+
 async def test_a_claim_that_is_booked_again_while_it_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:
     """News of pages come later than those of claims, and a claim is booked for its next pod when the old one lets go."""
     change, watch = book.change_page, Memory.watch

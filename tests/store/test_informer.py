@@ -213,6 +213,30 @@ async def test_what_we_wrote_is_forgotten_when_it_went_while_nobody_looked(clock
         assert await same(informer, store)
 
 
+async def test_one_that_went_and_another_of_its_name_are_two(clock: ManualClock) -> None:
+    """Whether what came was put before the news of what went, or a list showed it: who listens hears of both."""
+    store = Flaky(clock, keep=4)
+    informer: Informer[Object] = Informer(store, CONFIG_MAP, clock=clock)
+    heard: list[tuple[str | None, str | None]] = []
+    informer.on_change(lambda old, new: heard.append((value(old), value(new))))
+    async with running(informer):
+        await store.create(CONFIG_MAP, config("b", "b"))
+        await store.create(CONFIG_MAP, config("a", "0"))
+        await settle()
+        await store.delete(CONFIG_MAP, "a", "default")
+        informer.put(await store.create(CONFIG_MAP, config("a", "1")))
+        await settle()
+        assert heard[2:] == [("0", None), (None, "1")]
+        await store.delete(CONFIG_MAP, "a", "default")
+        await store.create(CONFIG_MAP, config("a", "2"))
+        for number in range(20):  # more than the store remembers: the informer lists again
+            await store.patch(CONFIG_MAP, "b", {"data": {"v": str(number)}}, "default")
+        await settle()
+        assert heard[4:] == [("1", None), (None, "2"), ("b", "19")]
+        assert informer.age("default/b") < informer.age("default/a")
+        assert await same(informer, store)
+
+
 async def test_who_came_first_is_oldest(store: Flaky, clock: ManualClock) -> None:
     for name in ("z", "y"):
         await store.create(CONFIG_MAP, config(name))

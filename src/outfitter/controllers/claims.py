@@ -56,8 +56,10 @@ class PodClaims:
                     made.append({"name": entry["name"], "resourceClaimName": name})
         if made:
             statuses = [*(pod["status"].get("resourceClaimStatuses") or ()), *made]
-            self._pods.put(await self._store.patch(kinds.POD, pod["metadata"]["name"], {"status": {
-                "resourceClaimStatuses": statuses}}, pod["metadata"]["namespace"], subresource="status"))
+            meta = pod["metadata"]  # at the revision that was read: by now another pod may have this name
+            self._pods.put(await self._store.patch(kinds.POD, meta["name"], {
+                "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": {"resourceClaimStatuses": statuses},
+            }, meta["namespace"], subresource="status"))
         return None
 
     async def _make(self, pod: Object, entry: Object) -> str | None:

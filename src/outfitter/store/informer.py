@@ -67,6 +67,7 @@ class Informer(Generic[T]):
         self._view = view or (lambda obj: cast(T, obj))
         self._items: dict[str, T] = {}
         self._versions: dict[str, str] = {}
+        self._uids: dict[str, str] = {}
         self._written: dict[str, int] = {}  # the revisions of what we wrote ourselves and have not heard of yet
         self._ages: dict[str, int] = {}
         self._numbers = itertools.count(1)
@@ -175,6 +176,8 @@ class Informer(Generic[T]):
             self._put(key, obj)
 
     def _put(self, key: str, obj: Object | None) -> None:
+        if obj is not None and self._uids.get(key, "") not in ("", obj["metadata"].get("uid")):
+            self._put(key, None)  # one went and another of the same name came, and nobody told us of the first
         old = self._items.pop(key, None)
         new, places = self._read(key, obj)
         for name, values in self._places.pop(key, {}).items():
@@ -184,8 +187,10 @@ class Informer(Generic[T]):
                 if not table[value]:
                     del table[value]
         self._versions.pop(key, None)
+        self._uids.pop(key, None)
         if obj is not None:
             self._versions[key] = obj["metadata"].get("resourceVersion", "")
+            self._uids[key] = obj["metadata"].get("uid", "")
             if key not in self._ages:
                 self._ages[key] = next(self._numbers)
         else:
