@@ -1,0 +1,145 @@
+"""What only libvirt can do to us: machines of others, refusals, a daemon that goes away, a library that is not there."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outfitter.api.hypervisor import Domain
+from outfitter.errors import HypervisorAway, Refused
+from outfitter.launcher import connection, domain
+from outfitter.launcher.libvirt import BACKOFF, Libvirt
+from outfitter.store.clock import ManualClock
+from tests.hardware import embed
+from tests.launcher.labs import OTHER, UID, News, Real, drives_of, instance, needs_libvirt, until
+
+
+@pytest.mark.libvirt
+@needs_libvirt
+async def test_the_cpus_of_a_machine_run_where_they_are_its_own(real: Real) -> None:
+    cpus = sorted(os.sched_getaffinity(0))[-2:]
+    obj = instance()
+    obj["spec"]["domain"]["cpu"] = {"cores": len(cpus), "dedicatedCpuPlacement": True}
+    obj["status"] = {"flavor": {"vcpus": len(cpus), "memory": "32Mi", "cpus": {"0": cpus[::-1]}}}
+    hypervisor = real.hypervisor()
+    await hypervisor.start(embed.small(domain.build(obj), real.images[False]))
+    said = allowed(real.daemon.qemu("here_blue"))
+    assert [said[f"CPU {number}"] for number in range(len(cpus))] == [str(cpu) for cpu in cpus[::-1]]
+    await hypervisor.stop(UID)
+    await hypervisor.close()
+
+
+def allowed(pid: int) -> dict[str, str]:
+    """Thread of a QEMU -> the CPUs on which it may run."""
+    tasks = list(Path(f"/proc/{pid}/task").iterdir())
+    said = {(task / "comm").read_text().partition("/")[0]: (task / "status").read_text() for task in tasks}
+    return {name: text.partition("Cpus_allowed_list:")[2].split()[0] for name, text in said.items()}
+
+
+@pytest.mark.libvirt
+@needs_libvirt
+async def test_a_machine_of_somebody_else_is_seen_and_left_alone(real: Real) -> None:
+    theirs = real.machine("red", OTHER).xml.replace(domain.NAMESPACE, "https://example.com/other")
+    conn: Any = connection.library().open(real.uri)
+    foreign = conn.createXML(theirs, 0)
+    hypervisor = real.hypervisor()
+    assert {uid: one.foreign for uid, one in (await hypervisor.domains()).items()} == {OTHER: True}
+    await hypervisor.stop(OTHER)
+    assert foreign.isActive()
+    with pytest.raises(Refused, match="is that of the domain here_red, which is another"):
+        await hypervisor.start(real.machine("blue", OTHER))
+    with pytest.raises(Refused, match=r"libvirt cannot start here_red: .*already"):
+        await hypervisor.start(real.machine("red", UID))
+    assert foreign.isActive()
+    assert not await hypervisor.ended()
+    foreign.destroy()
+    conn.close()
+    await hypervisor.close()
+
+
+@pytest.mark.libvirt
+@needs_libvirt
+async def test_what_libvirt_refuses_leaves_nothing(real: Real) -> None:
+    hypervisor = real.hypervisor()
+    made = real.machine(seed="#one")
+    for what, xml in {"an unknown device": made.xml.replace("</devices>", "<widget/></devices>"),
+                      "a disk that is not there": made.xml.replace(str(real.images[False]), "/nowhere/disk.img")}.items():
+        with pytest.raises(Refused, match="libvirt cannot start here_blue: "):
+            await hypervisor.start(Domain(UID, made.name, xml, drive=made.drive))
+        assert (await hypervisor.domains(), await hypervisor.ended()) == ({}, {}), what
+        assert not real.drives.exists() or not drives_of(real), what
+    await hypervisor.start(made)
+    await hypervisor.stop(UID)
+    await hypervisor.close()
+
+
+@pytest.mark.libvirt
+@needs_libvirt
+async def test_a_daemon_that_dies_and_comes_back(real: Real) -> None:
+    """Machines go on without it; what happens meanwhile is told when it is back."""
+    hypervisor = real.hypervisor()
+    await hypervisor.start(real.machine())
+    await hypervisor.start(real.machine("red", OTHER))
+    assert set(await hypervisor.domains()) == {UID, OTHER}
+    news = News(hypervisor)
+    real.daemon.kill()
+    with pytest.raises(HypervisorAway, match="does not answer"):
+        await hypervisor.ended()
+    with pytest.raises(HypervisorAway, match="does not answer"):
+        await hypervisor.domains()
+    os.kill(real.daemon.qemu("here_red"), signal.SIGKILL)
+    news.told.clear()
+    real.daemon.start()
+    real.clock.advance(BACKOFF[0])
+    await news.of("")
+    if OTHER in await hypervisor.domains():  # a daemon that has just come back may not have looked at it yet, and then tells
+        await news.of(OTHER)
+    assert list(await hypervisor.domains()) == [UID]
+    ended = await hypervisor.ended()
+    assert [(uid, one.failed) for uid, one in ended.items()] == [(OTHER, True)], ended
+    await hypervisor.stop(UID)
+    await hypervisor.stop(OTHER)
+    assert (await hypervisor.domains(), await hypervisor.ended()) == ({}, {})
+    await hypervisor.close()
+
+
+@pytest.mark.libvirt
+@needs_libvirt
+async def test_a_daemon_that_is_not_there_is_asked_again_later_and_later(tmp_path: Path) -> None:
+    clock, slept = ManualClock(), list[float]()
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        await clock.sleep(seconds)
+
+    hypervisor = Libvirt(f"qemu+unix:///system?socket={tmp_path}/sock", monotonic=clock.monotonic, sleep=sleep)
+    with pytest.raises(HypervisorAway, match=r"does not answer: .*sock") as caught:
+        await hypervisor.domains()
+    assert caught.value.retry_after == BACKOFF[0]
+    clock.advance(0.25)
+    with pytest.raises(HypervisorAway) as caught:
+        await hypervisor.start(domain.build(instance()))
+    assert caught.value.retry_after == BACKOFF[0] - 0.25, "in between nobody is asked"
+    for tries in range(1, 8):
+        await until(functools.partial(_longer, slept, tries), "the next try")
+        clock.advance(slept[-1])
+    assert slept[1:] == [2, 4, 8, 16, 30, 30]
+    await hypervisor.close()
+    with pytest.raises(HypervisorAway, match="was closed"):
+        await hypervisor.domains()
+
+
+def _longer(list_: list[float], length: int) -> bool:
+    return len(list_) >= length
+
+
+def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "libvirt", None)
+    with pytest.raises(Refused, match=r"pip install 'outfitter\[libvirt\]'.*apt install libvirt-dev"):
+        connection.library()
