@@ -1,12 +1,14 @@
-"""A control plane with a scheduler and controllers, shared by the stories of this folder."""
+"""What the stories of this folder share: a control plane with a scheduler and controllers, and a small embedded scene."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from tests import kubernetes
+from tests.controllers import scene as scenes
+from tests.controllers.scene import Scene
 
 
 @pytest.fixture(scope="session")
@@ -15,3 +17,10 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubernet
         pytest.skip(kubernetes.MISSING)
     with kubernetes.Cluster(tmp_path_factory.mktemp("control-plane"), scheduler=True, controllers=True) as running:
         yield running
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    """Two hosts with two virtual functions each, embedded."""
+    async with scenes.embedded(2, 2) as there:
+        yield there

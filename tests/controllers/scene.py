@@ -20,6 +20,7 @@ from outfitter.inventory import simulate
 from outfitter.inventory.config import Config, Scheduling
 from outfitter.ledger import book
 from outfitter.node.host import Host
+from outfitter.scheduling.facts import Facts
 from outfitter.store.base import Store
 from outfitter.store.clock import ManualClock
 from outfitter.store.names import Names
@@ -28,6 +29,9 @@ from tests import kubernetes
 T = TypeVar("T")
 PATIENCE = 60.0  # seconds, on a real control plane
 ROUNDS = 40  # of one second each, embedded
+FACTS = {"instances": kinds.INSTANCE, "pods": kinds.POD, "claims": kinds.RESOURCE_CLAIM, "classes": kinds.DEVICE_CLASS,
+         "slices": kinds.RESOURCE_SLICE, "pages": kinds.LEDGER_PAGE, "nodes": kinds.NODE, "rules": kinds.DEVICE_TAINT_RULE,
+         "trees": kinds.PROVIDER_TREE, "inventories": kinds.HOST_INVENTORY}  # of Facts, by their names there
 
 
 def hosts_of(word: str, vfs: int, count: int = 1) -> list[Host]:
@@ -125,15 +129,25 @@ class Scene:
         found = await self.find(kinds.INSTANCE, machine)
         return conditions.find(found, type_) if found else None
 
+    async def facts(self) -> Facts:
+        """All that the scheduler of the embedded product goes by."""
+        assert isinstance(self.product, app.Embedded)
+        found: dict[str, Any] = {name: (await self.store.list(kind)).items for name, kind in FACTS.items()}
+        return Facts(**found, policy=self.product.settings.policy, features=self.product.settings.features)
+
     # -- waiting
+
+    async def settle(self) -> None:
+        """Until nobody has anything to do."""
+        assert isinstance(self.product, app.Embedded)
+        await self.product.settle()
 
     async def reach(self, check: Callable[[], Awaitable[T | None]], what: str) -> T:
         """Until the check gives something that is true; what it gave."""
         if self.clock is None:
             return await self._watch(check, what)
-        assert isinstance(self.product, app.Embedded)
         for _ in range(ROUNDS):
-            await self.product.settle()
+            await self.settle()
             if found := await check():
                 return found
             self.clock.advance(1)
@@ -262,11 +276,12 @@ async def on_cluster(control_plane: kubernetes.Cluster, word: str, vfs: int, cou
         try:
             yield scene
         finally:
-            await _clear(scene)
+            await clear(scene)
     await asyncio.sleep(0.03)  # TLS says goodbye in the background; the loop must still be there to hear the answer
 
 
-async def _clear(scene: Scene) -> None:
+async def clear(scene: Scene) -> None:
+    """Nothing of it is left on the cluster."""
     for kind, names in await _rest(scene):
         for name in names:
             with contextlib.suppress(NotFound):

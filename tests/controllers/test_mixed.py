@@ -10,6 +10,7 @@ import contextlib
 import random
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -27,9 +28,10 @@ from outfitter.scheduling.flavored import Aliases
 from outfitter.scheduling.place import Placement
 from outfitter.store.clock import ManualClock
 from tests.controllers import many, promises
+from tests.controllers.cells import CONFIG, HOSTS
 from tests.controllers.many import RACK, SPACE, Controllers, Door, Home, Life, World
 from tests.controllers.promises import Books, results
-from tests.controllers.test_flavors import CONFIG, HOSTS
+from tests.controllers.scene import FACTS
 
 VF, GPU = "example.com/vf", "example.com/gpu"
 CELLS = {"elm": {"0": 4, "1": 4}, "oak": {"0": 4}}  # the CPUs of each cell
@@ -170,11 +172,8 @@ class Mix(World):
     def idle(self) -> Iterator[str]:
         """Pods that wait and could be given a host."""
         books = self.books
-        facts = Facts(
-            books.all(kinds.INSTANCE), books.all(kinds.POD), books.all(kinds.RESOURCE_CLAIM), books.all(kinds.DEVICE_CLASS),
-            books.all(kinds.RESOURCE_SLICE), books.all(kinds.LEDGER_PAGE), books.all(kinds.NODE),
-            rules=books.all(kinds.DEVICE_TAINT_RULE), trees=books.all(kinds.PROVIDER_TREE),
-            inventories=books.all(kinds.HOST_INVENTORY))
+        found: dict[str, Any] = {name: books.all(kind) for name, kind in FACTS.items()}
+        facts = Facts(**found)
         for pod in books.all(kinds.POD):
             mine = [books.objects[kinds.RESOURCE_CLAIM].get((SPACE, name or "")) for _, name in machine.claim_names(pod)]
             if pod["spec"].get("nodeName") or binding.readiness(

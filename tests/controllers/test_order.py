@@ -173,10 +173,10 @@ async def test_a_claim_that_is_booked_again_while_it_is_mended(monkeypatch: pyte
         for name in ("one", "two"):
             await scene.create(kinds.POD, name, {"containers": [{"name": "main"}], "resourceClaims": [
                 {"name": "network", "resourceClaimName": "shared"}]})
-            await scene.product.settle()  # type: ignore[attr-defined]
+            await scene.settle()
         await scene.delete(kinds.POD, "one")
         for _ in range(5):
-            await scene.product.settle()  # type: ignore[attr-defined]
+            await scene.settle()
             assert scene.clock is not None
             scene.clock.advance(1)
         await scene.check_books()
@@ -210,11 +210,11 @@ async def waiting_pods(scene: scenes.Scene, *names: str) -> None:
         await scene.claim(f"claim-{name}")
         await scene.create(kinds.POD, name, {"containers": [{"name": "main"}], "resourceClaims": [
             {"name": "network", "resourceClaimName": f"claim-{name}"}]})
-        await scene.product.settle()  # type: ignore[attr-defined]
+        await scene.settle()
 
 
 async def bound(scene: scenes.Scene) -> list[str]:
-    await scene.product.settle()  # type: ignore[attr-defined]
+    await scene.settle()
     return sorted(pod["metadata"]["name"] for pod in await scene.all(kinds.POD) if pod["spec"].get("nodeName"))
 
 

@@ -78,8 +78,7 @@ class Told:
         return found
 
     async def settle(self) -> None:
-        assert isinstance(self.scene.product, app.Embedded)
-        await self.scene.product.settle()
+        await self.scene.settle()
 
     async def events(self, *reasons: str) -> list[tuple[str, str]]:
         found = sorted(await self.scene.all(kinds.EVENT), key=lambda event: int(event["metadata"]["resourceVersion"]))
