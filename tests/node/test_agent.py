@@ -71,7 +71,11 @@ async def test_a_real_host_refuses_what_is_no_machine() -> None:
 
 
 class Fussy(Simulated):
+    before: Callable[[], Awaitable[None]] | None = None  # what somebody does while it makes up its mind
+
     async def start(self, domain: Domain) -> None:
+        if self.before is not None:
+            await self.before()
         raise Refused("the hypervisor has no room")
 
 
@@ -88,6 +92,31 @@ async def test_a_machine_that_the_hypervisor_refuses_fails_with_the_reason() -> 
             return not await scene.bookings()
 
         await scene.reach(free, "its device is free again")
+
+
+async def test_what_became_of_a_pod_is_not_said_of_another_of_its_name() -> None:
+    fussy = Fussy()
+    async with running([replace(host, hypervisor=fussy) for host in hosts_of("node", 1)]) as scene:
+        news = scenes.logged(scene.product, kinds.POD, scene.namespace)
+
+        async def replaced() -> None:
+            fussy.before = None
+            pod = await scene.pod("blue")
+            await scene.delete(kinds.POD, pod["metadata"]["name"], grace=0)
+            again = {key: pod["metadata"][key] for key in ("name", "namespace", "labels", "ownerReferences")}
+            spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
+            await scene.store.create(kinds.POD, {"metadata": again, "spec": spec})
+
+        fussy.before = replaced
+        await scene.machine("blue")
+        await scene.phase("blue", "Failed")
+        await scene.reach(lambda: _no_pods(scene), "the second pod is gone")
+        assert len({new["metadata"]["uid"] for _, new in news if new}) == 2
+        assert not [new for _, new in news if new and new["status"].get("reason") == "SyncFailed"]
+
+
+async def _no_pods(scene: Scene) -> bool:
+    return not await scene.all(kinds.POD)
 
 
 class Real(Simulated):

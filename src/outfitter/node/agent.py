@@ -132,7 +132,7 @@ class Agent:
             try:
                 return await self._bring(self.hosts[name], pod)
             except HypervisorAway as error:
-                await self._report.waiting(pod, f"{name}: {error.message}", report.AWAY)
+                await self._report.waiting(self._pods.get(key) or pod, f"{name}: {error.message}", report.AWAY)
                 return error.retry_after
 
     async def _bring(self, host: Host, pod: Object) -> float | None:

@@ -44,9 +44,8 @@ class Reporter:
         containers = [{"name": container["name"], "ready": True, "started": True, "restartCount": 0, "imageID": "",
                        "image": container.get("image", ""), "state": {"running": {"startedAt": now}}}
                       for container in pod["spec"]["containers"]]
-        # At the revision that was read: whoever wrote conditions since does not lose them.
         fresh = await self._patch_pod(pod, {"phase": "Running", "startTime": now, "conditions": have, "reason": None,
-                                            "containerStatuses": containers, "message": None}, at_revision=True)
+                                            "containerStatuses": containers, "message": None})
         if prepared:
             await self._events.normal(pod, "Prepared", prepared)
         return fresh
@@ -124,12 +123,13 @@ class Reporter:
         else:
             await self._events.normal(_machine(pod), "Released", f"{host}: {given_back}")
 
-    async def _patch_pod(self, pod: Object, status: Mapping[str, object], *, at_revision: bool = False) -> Object:
+    async def _patch_pod(self, pod: Object, status: Mapping[str, object]) -> Object:
+        """At the revision that was read: whoever wrote since does not lose it, and another pod of the same name does not get
+        what was meant for one that is gone."""
         meta = pod["metadata"]
-        patch: Object = {"status": status}
-        if at_revision:
-            patch["metadata"] = {"resourceVersion": meta["resourceVersion"]}
-        return await self._store.patch(kinds.POD, meta["name"], patch, meta["namespace"], subresource="status")
+        return await self._store.patch(kinds.POD, meta["name"], {
+            "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": status,
+        }, meta["namespace"], subresource="status")
 
     async def _patch_instance(self, instance: Object, status: Mapping[str, object]) -> Object:
         meta = instance["metadata"]
