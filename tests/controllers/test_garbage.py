@@ -6,15 +6,16 @@ import contextlib
 import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from outfitter import app
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
+from outfitter.controllers.garbage import Garbage
 from outfitter.errors import Forbidden, NotFound
-from outfitter.store.base import Propagation
+from outfitter.store.base import Listing, Propagation, Store
 from outfitter.store.clock import ManualClock
 from outfitter.store.names import Names
 from tests.controllers.scene import Scene, hosts_of
@@ -180,6 +181,39 @@ async def test_a_namespace_goes_with_its_content() -> None:
         with pytest.raises(NotFound):
             await store.get(kinds.NAMESPACE, "team")
         assert await here.names() == ["elsewhere"]
+
+
+async def test_a_namespace_that_came_again_is_not_emptied() -> None:
+    """While one looks through a namespace that is going it is gone, and another one of the same name is there."""
+    async with yard() as here:
+        store, seen = here.product.store, list[str]()
+
+        class Slow:
+            """The store, in which others are faster."""
+
+            async def list(self, kind: Kind, namespace: str = "") -> Listing:
+                if kind == kinds.CONFIG_MAP and not seen:
+                    seen.append((await store.get(kinds.NAMESPACE, "team"))["metadata"]["uid"])
+                    for one in (await store.list(kind, namespace)).items:
+                        await store.delete(kind, one["metadata"]["name"], namespace)
+                    gone = await store.get(kinds.NAMESPACE, "team")
+                    gone["spec"]["finalizers"] = []
+                    await store.replace(kinds.NAMESPACE, gone, subresource="finalize")
+                    await store.create(kinds.NAMESPACE, {"metadata": {"name": "team"}})
+                    await here.make("new", namespace="team")
+                return await store.list(kind, namespace)
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(store, name)
+
+        await store.create(kinds.NAMESPACE, {"metadata": {"name": "team"}})
+        await here.make("old", namespace="team")
+        await here.settle()
+        [garbage] = [each for each in here.product.runner.controllers if isinstance(each, Garbage)]
+        garbage._store = cast("Store", Slow())
+        await store.delete(kinds.NAMESPACE, "team")
+        assert await here.names(namespace="team") == ["new"]
+        assert (await store.get(kinds.NAMESPACE, "team"))["metadata"]["uid"] not in seen != []
 
 
 async def test_a_namespace_with_running_machines_lets_go_of_their_devices() -> None:

@@ -138,18 +138,21 @@ class Garbage:
             await self._store.patch(kind, meta["name"], change, meta.get("namespace", ""))
 
     async def _empty(self, namespace: Object) -> float | None:
-        """Delete everything in a namespace that is going, then let go of it."""
+        """Delete everything in a namespace that is going, then let go of it. When it is still there after it was looked
+        through, all that was found is in it and not in another one of the same name."""
         name, left = namespace["metadata"]["name"], 0
-        for kind in self._kinds.values():
-            if not kind.namespaced:
-                continue
-            for obj in (await self._store.list(kind, name)).items:
-                left += 1
-                if not obj["metadata"].get("deletionTimestamp"):
-                    try:
-                        await self._store.delete(kind, obj["metadata"]["name"], name, propagation="Background")
-                    except NotFound:
-                        left -= 1
+        found = [(kind, obj) for kind in self._kinds.values() if kind.namespaced
+                 for obj in (await self._store.list(kind, name)).items]
+        if (await self._store.get(kinds.NAMESPACE, name))["metadata"]["uid"] != namespace["metadata"]["uid"]:
+            return None
+        for kind, obj in found:
+            left += 1
+            if not obj["metadata"].get("deletionTimestamp"):
+                try:
+                    await self._store.delete(kind, obj["metadata"]["name"], name, uid=obj["metadata"]["uid"],
+                                             propagation="Background")
+                except NotFound:
+                    left -= 1
         if left:
             return 0.2
         if namespace["spec"].get("finalizers"):

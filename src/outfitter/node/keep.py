@@ -336,9 +336,9 @@ class Keeper:
             else:
                 meta = {**old["metadata"], "ownerReferences": new["metadata"]["ownerReferences"]}
                 await self._store.replace(kinds.RESOURCE_SLICE, {**old, "metadata": meta, "spec": new["spec"]})
-        for name in known:
+        for name, old in known.items():
             try:
-                await self._store.delete(kinds.RESOURCE_SLICE, name)
+                await self._store.delete(kinds.RESOURCE_SLICE, name, uid=old["metadata"]["uid"])
             except NotFound:
                 pass
 
