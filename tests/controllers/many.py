@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
@@ -44,25 +45,6 @@ HOSTS = {"node-0": "device_spec: [{vendor_id: '8086'}]", "node-1": "{}", "node-2
 COUNTED = (kinds.LEDGER_PAGE, kinds.RESOURCE_CLAIM)
 
 
-class InOrder(set[Watcher]):
-    """Watchers are woken in the order in which they came, so that the same seed is the same story."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._order: dict[Watcher, None] = {}
-
-    def add(self, one: Watcher) -> None:
-        super().add(one)
-        self._order[one] = None
-
-    def discard(self, one: object) -> None:
-        super().discard(one)
-        self._order = {each: None for each in self._order if each is not one}
-
-    def __iter__(self) -> Iterator[Watcher]:
-        return iter(list(self._order))
-
-
 class Home(Memory):
     """Where the objects are. What is broken is noted, not raised: a controller would take it for its own mistake."""
 
@@ -70,12 +52,7 @@ class Home(Memory):
         super().__init__(clock=clock, names=Names(random.Random(seed)), rules=admit.Rules())
         self.books, self.broken = books, list[str]()
         self.steps = 0
-
-    def shelf(self, kind: Kind) -> Shelf:
-        shelf = super().shelf(kind)
-        if not isinstance(shelf.watchers, InOrder):
-            shelf.watchers = InOrder()
-        return shelf
+        self.trace = hashlib.sha256()  # of all that was ever written, in order
 
     def _publish(self, steps: Sequence[Step]) -> None:
         super()._publish(steps)
@@ -85,6 +62,7 @@ class Home(Memory):
             record = step.next or step.previous
             assert record is not None
             new = step.next.object() if step.next is not None else None
+            self.trace.update(f"{step.revision} {record.kind.resource} {record.key} {new}\n".encode())
             if new is None:
                 self.books.objects[record.kind].pop(record.key, None)
             else:

@@ -5,7 +5,11 @@ must be found."""
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import hypothesis
@@ -29,6 +33,7 @@ from tests.controllers import many
 from tests.controllers.many import DRIVER, HOSTS, MOST, PF, RACK, World
 
 T = TypeVar("T")
+ROOT = Path(__file__).parents[2]
 ALIVE = 3  # products at the same time
 KINDS = {"machines": kinds.INSTANCE, "pods": kinds.POD}
 NAMES = {"machines": ["blue", "green", "red", "grey", "white"], "pods": ["one", "two", "three", "four", "five"]}
@@ -48,6 +53,8 @@ TURNS = st.sampled_from([0, 0, 3, 10, 30, 60, 100, 300])  # that the products ge
 
 class Machine(stateful.RuleBasedStateMachine):
     """What may happen. Nothing moves but while a rule runs, so that every rule falls between any two steps of the products."""
+
+    traces: list[str]  # of each example; a list for each run
 
     def __init__(self) -> None:
         super().__init__()
@@ -204,6 +211,7 @@ class Machine(stateful.RuleBasedStateMachine):
         finally:
             if hasattr(self, "world"):
                 self.runner.run(self.world.end())
+                self.traces.append(self.world.home.trace.hexdigest())
             self.runner.close()
 
     def _tell(self) -> str:
@@ -214,14 +222,16 @@ async def _now(work: Callable[[], Any]) -> None:
     work()
 
 
-def run(examples: int, steps: int, seed: int = 0) -> None:
-    """The same examples for the same seed, wherever it runs."""
+def run(examples: int, steps: int, seed: int = 0) -> list[str]:
+    """The same examples for the same seed, wherever it runs. What was written in each, in short."""
     settings = hypothesis.settings(
         max_examples=examples, stateful_step_count=steps, deadline=None, database=None, report_multiple_bugs=False,
         print_blob=False, phases=[hypothesis.Phase.generate],
         suppress_health_check=list(hypothesis.HealthCheck))
-    chosen = type(f"Machine{seed}", (Machine,), {})
+    traces: list[str] = []
+    chosen = type(f"Machine{seed}", (Machine,), {"traces": traces})
     stateful.run_state_machine_as_test(hypothesis.seed(seed)(chosen), settings=settings)
+    return traces
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -233,6 +243,16 @@ def test_promises(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(108, 116))
 def test_promises_for_long(seed: int) -> None:
     run(50, 60, seed)
+
+
+def test_the_same_story_wherever_it_runs() -> None:
+    """Sets have another order in each process; no two products write anything in another order, or anything else, for that."""
+    story = "from tests.controllers import test_stateful; print(test_stateful.run(3, 25, 1))"
+    processes = [subprocess.Popen([sys.executable, "-c", story], text=True, cwd=ROOT, stdout=subprocess.PIPE,
+                                  env={**os.environ, "PYTHONHASHSEED": str(number)}) for number in (1, 2)]
+    one, two = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert one == two != "[]\n"
 
 
 # -- so that the tests above can fail

@@ -287,12 +287,13 @@ class Schedule:
             self._resources = extended.mapped(self._classes.items())
         shunned = {host: why for host, (_, why) in binding.left_out(pod, self._context.clock.now()).items()}
         return place(pod, draft.claim, self._classes.get, self._index, self._used, rooms=self._rooms, plugins=self._plugins,
-                     avoid={**shunned, **(avoid or {})}, resources=self._resources, policy=self._policy, roster=self._roster)
+                     avoid={**shunned, **(avoid or {})}, resources=self._resources, policy=self._policy, roster=self._roster,
+                     share_id=self._context.names.uid)
 
-    def _pages_of(self, verdict: Placement) -> set[str]:
-        devices = {device for _, given in verdict.claims for device, _ in results(given)}
-        return {page for device in devices
-                for page in (self._index.home(device, verdict.host), *self._index.other_homes(device, verdict.host))}
+    def _pages_of(self, verdict: Placement) -> list[str]:
+        devices = dict.fromkeys(device for _, given in verdict.claims for device, _ in results(given))
+        return [page for device in devices
+                for page in (self._index.home(device, verdict.host), *self._index.other_homes(device, verdict.host))]
 
     async def _commit(self, draft: Draft, placed: Sequence[tuple[Object, Placement, bool]]) -> bool:
         """Whether it was written; if not, what the index and the totals were told of it is taken back."""

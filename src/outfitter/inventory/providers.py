@@ -254,7 +254,7 @@ class _Planner:
     def _changed(self, old: Provider, wanted: Provider, used: Mapping[str, Sequence[str]]) -> bool:
         """Whether class or traits of a provider that is in use would change, which is then told."""
         before = len(self.refusals)
-        for class_ in old.inventories.keys() - wanted.inventories.keys():
+        for class_ in sorted(old.inventories.keys() - wanted.inventories.keys()):
             self.refusals.append(
                 f"inventory of {class_} on resource provider {old.name} is in use by {_people(used)}, and device_spec now "
                 f"makes it {', '.join(wanted.inventories)}; keep the class until they are gone")

@@ -417,7 +417,7 @@ def _nics(host: Section, functions: Iterable[PciFunction], bridges: set[str]) ->
             yield nic
     for function in functions:
         taken = [function.interface, *(function.vfs.interfaces if function.vfs else ())]
-        for interface in bridges.intersection(name for name in taken if name):
+        for interface in sorted(bridges.intersection(name for name in taken if name)):
             host.wrong("bridges", f"{interface} is the interface of {function.address} too", "FieldValueDuplicate")
 
 

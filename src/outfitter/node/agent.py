@@ -292,7 +292,7 @@ class Agent:
             if uid not in alive and not domain.foreign:
                 log.warning("%s: %s runs without a pod; stopping it", host.name, domain.name)
                 await host.hypervisor.stop(uid)
-        for uid in (await host.hypervisor.ended()).keys() - alive:
+        for uid in sorted((await host.hypervisor.ended()).keys() - alive):
             await host.hypervisor.stop(uid)
         await self._holdings.release_all_but(host, self._claims_in_use(pods))
         await self._handover.leftovers(host)

@@ -65,9 +65,9 @@ class Holdings:
         pools = {page["metadata"]["name"] for page in self._pages.by("pools", "")}
         for name in [host.name, *sorted(self._pooled.pop(f"{namespace}/{claim}", set()) | pools)]:
             page = await book.read(self._store, name)
-            for uid in {booking.holder.uid for booking in page.bookings if booking.state == "prepared" and (
+            for uid in dict.fromkeys(booking.holder.uid for booking in page.bookings if booking.state == "prepared" and (
                     booking.holder.kind, booking.holder.namespace, booking.holder.name) == (
-                    kinds.RESOURCE_CLAIM.kind, namespace, claim) and booking.node in ("", host.name)}:
+                    kinds.RESOURCE_CLAIM.kind, namespace, claim) and booking.node in ("", host.name)):
                 found = True
                 if name == host.name:
                     await self._handover.release(host, uid)

@@ -79,7 +79,8 @@ class Networks:
 
     async def _attachments(self, instance: Object) -> dict[tuple[str, str], Object]:
         out = {}
-        for place in {wires.attachment(instance, network) for network in wires.networks(instance) if network.get("multus")}:
+        for place in dict.fromkeys(
+                wires.attachment(instance, network) for network in wires.networks(instance) if network.get("multus")):
             try:
                 out[place] = await self._store.get(kinds.NETWORK_ATTACHMENT, place[1], place[0])
             except NotFound:

@@ -65,9 +65,14 @@ class Refusal:
         return tuple(dict.fromkeys(map(str, self.obstacles)))
 
 
+def anything() -> str:
+    """The name of a share, where it does not matter that it is another one each time."""
+    return str(uuid.uuid4())
+
+
 def allocate(
     claims: Sequence[Object], *, node: Object, pools: Pools, classes: Classes, held: Held, features: Features,
-    share_id: Callable[[], str] = lambda: str(uuid.uuid4()), effort: int = EFFORT, demands: Sequence[Demand] | None = None,
+    share_id: Callable[[], str] = anything, effort: int = EFFORT, demands: Sequence[Demand] | None = None,
 ) -> Allocated | Refusal:
     """All claims, or none. `effort` is how many combinations may be looked at. `demands`: the claims, compiled already."""
     site = pools.at(node, features)

@@ -42,7 +42,7 @@ def _asked(pod: Mapping[str, Any]) -> set[str]:
 def _selectors(facts: Facts, pod: Mapping[str, Any], claims: Claims) -> Iterator[str]:
     """The expressions of all classes and requests that a pod asks by."""
     class_of = extended.mapped(facts.classes)
-    classes = [class_of(name) for name in _asked(pod)]
+    classes = [class_of(name) for name in sorted(_asked(pod))]
     for claim in _claims(pod, claims):
         for request in ((claim.get("spec") or {}).get("devices") or {}).get("requests") or ():
             for each in (request.get("exactly"), *(request.get("firstAvailable") or ())):

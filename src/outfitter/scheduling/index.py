@@ -265,7 +265,7 @@ class Index:
     def _refresh(self) -> None:
         """What follows from the news, for the hosts that they concern."""
         look, everywhere = self._moved, False  # hosts whose devices may be others now, or all
-        for name in self._moved:
+        for name in sorted(self._moved):
             self._move(name)
         if self._ruled:  # every device may have other taints
             self._pools = Pools(self._slices.values(), [self._rules[name] for name in sorted(self._rules)])
@@ -286,7 +286,7 @@ class Index:
 
     def _rows(self, names: Iterable[str]) -> list[int]:
         """Of the hosts of these names, where they are known."""
-        return [bisect.bisect_left(self.names, name) for name in names if name in self._nodes]
+        return sorted(bisect.bisect_left(self.names, name) for name in names if name in self._nodes)
 
     def _reaching(self, pools: set[tuple[str, str]]) -> list[int]:
         """The hosts that may reach one of these pools."""

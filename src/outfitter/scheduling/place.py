@@ -98,11 +98,13 @@ def place(
     pod: Object, claims: Claims, classes: Classes, index: Index, used: Used, *, rooms: Rooms | None = None,
     plugins: Plugins = NOBODY, avoid: Mapping[str, str] = NOWHERE, everybody: bool = False,
     resources: extended.Resources = extended.nothing, policy: Policy = "pack", roster: Roster | None = None,
+    share_id: Callable[[], str] = allocator.anything,
 ) -> Placement | Waiting:
     """A host for a pod and devices for its claims that have none, or the reason why it waits; with `everybody` the reason of
     each host, which takes its time. `used`: what other pods take of the hosts; `rooms` keeps what was read of hosts;
     `avoid`: hosts that are not to be tried again, and why; `resources`: which class an extended resource stands for;
-    `roster`: what hosts offer to flavors, whose claims are otherwise served by their selectors alone."""
+    `roster`: what hosts offer to flavors, whose claims are otherwise served by their selectors alone; `share_id` names
+    what a claim gets of a device that others share."""
     wanted: list[Object] = []
     fixed: set[str] | None = None  # the hosts that claims allocated earlier leave
     given_already = False  # extended resources, by a claim that was made earlier
@@ -140,7 +142,8 @@ def place(
     placer = _Placer(pod=pod, wanted=wanted, demands=demands, fixed=fixed, need=need, classes=classes, index=index, used=used,
                      rooms=rooms or Rooms(), plugins=plugins, avoid=avoid, resources=resources, policy=policy,
                      from_devices=frozenset() if given_already else from_devices,
-                     preset=None if given_already else presets.hosts(pod, index), flavors=flavors, roster=roster)
+                     preset=None if given_already else presets.hosts(pod, index), flavors=flavors, roster=roster,
+                     share_id=share_id)
     return placer.place() or placer.waiting(everybody)
 
 
@@ -181,6 +184,7 @@ class _Placer:
     preset: set[str] | None  # the hosts that have the devices which were chosen beforehand
     flavors: Sequence[Ask | None]  # what those of the claims ask for that are a flavor's
     roster: Roster | None
+    share_id: Callable[[], str]
     _extras: dict[frozenset[str], _Extra] = field(default_factory=dict)
 
     def _extra(self, host: str) -> _Extra | None:
@@ -339,7 +343,7 @@ class _Placer:
         try:
             return allocator.allocate(
                 [one.claim for one in demands], node=self.index.node(host), pools=self.index.pools, classes=self.classes,
-                held=self.index.held, features=self.index.features, demands=demands)
+                held=self.index.held, features=self.index.features, demands=demands, share_id=self.share_id)
         except Unsatisfiable as error:  # a selector that has no answer for a device of this host
             return Refusal(error.message)
 

@@ -181,12 +181,12 @@ class Memory:
         self._publish(steps)
 
     def _publish(self, steps: Sequence[Step]) -> None:
-        touched: set[ShelfName] = set()
+        touched: dict[ShelfName, None] = {}
         for step in steps:
             record = step.next or step.previous
             assert record is not None
             self.shelf(record.kind).publish(step)
-            touched.add((record.kind.group, record.kind.plural))
+            touched[record.kind.group, record.kind.plural] = None
             self.revision = step.revision
         for name in touched:
             for watcher in self._shelves[name].watchers:

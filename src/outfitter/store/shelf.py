@@ -119,7 +119,7 @@ class Shelf:
         self.log: list[Step] = []
         self.first = 0  # number of log[0], counted from the beginning of time
         self._keep, self._keep_bytes, self._bytes = keep, keep_bytes, 0
-        self.watchers: set[Watcher] = set()
+        self.watchers: dict[Watcher, None] = {}  # woken in the order in which they came
 
     def load(self, record: Record) -> None:
         """Put in an object that was stored earlier; nobody is told."""
@@ -180,7 +180,7 @@ class Watcher:
         self._next = shelf.first + shelf.after(since)
         self._waiting: asyncio.Future[None] | None = None
         self._ended = False
-        shelf.watchers.add(self)
+        shelf.watchers[self] = None
 
     def wake(self) -> None:
         if self._waiting is not None and not self._waiting.done():
@@ -222,4 +222,4 @@ class Watcher:
         return "DELETED" if before else None
 
     def close(self) -> None:
-        self.shelf.watchers.discard(self)
+        self.shelf.watchers.pop(self, None)
