@@ -14,6 +14,7 @@ from outfitter.faces.kube.app import App
 
 PATIENCE = 10.0  # seconds until a test that hears nothing fails instead of hanging
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
+A = f"{CONFIG_MAPS}/a"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 INSTANCES = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstances"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"

@@ -10,9 +10,8 @@ from outfitter.api import kinds
 from outfitter.faces.kube import watch
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Memory
-from tests.kube.asgi import CLAIMS, CONFIG_MAPS, PATIENCE, TABLE, Client, Stream, brief, claim, config_map
+from tests.kube.asgi import CLAIMS, CONFIG_MAPS, PATIENCE, TABLE, A, Client, Stream, brief, claim, config_map
 
-A = f"{CONFIG_MAPS}/a"
 END = "k8s.io/initial-events-end"
 
 

@@ -86,6 +86,11 @@ async def settle(rounds: int = 30) -> None:
         await asyncio.sleep(0)
 
 
+def config(name: str, value: str = "", namespace: str = "default", **meta: object) -> Object:
+    """A ConfigMap with one value."""
+    return {"metadata": {"name": name, "namespace": namespace, **meta}, "data": {"v": value}}
+
+
 def revision(obj: Object) -> str:
     return str(obj["metadata"]["resourceVersion"])
 

@@ -16,11 +16,7 @@ from outfitter.store.base import Event, Listing
 from outfitter.store.clock import ManualClock, SystemClock
 from outfitter.store.informer import Informer, key_of, split_key
 from outfitter.store.memory import Memory
-from tests.store.homes import Home, closing, settle, soon
-
-
-def config(name: str, value: str = "", namespace: str = "default", **meta: object) -> Object:
-    return {"metadata": {"name": name, "namespace": namespace, **meta}, "data": {"v": value}}
+from tests.store.homes import Home, closing, config, settle, soon
 
 
 def value(obj: Object | None) -> str | None:

@@ -20,13 +20,9 @@ from outfitter.store.memory import Memory
 from outfitter.store.names import Names
 from outfitter.store.shelf import Selection
 from outfitter.store.sqlite import SQLite
-from tests.store.homes import closing, settle, soon
+from tests.store.homes import closing, config, settle, soon
 
 Make = Callable[[int], Memory]
-
-
-def config(name: str, value: str = "", **meta: object) -> Object:
-    return {"metadata": {"name": name, "namespace": "default", **meta}, "data": {"v": value}}
 
 
 @pytest.fixture(params=["memory", "sqlite"])
