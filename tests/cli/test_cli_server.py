@@ -32,11 +32,8 @@ def somebody(up: Up, name: str, change: Object) -> None:
     """Somebody who does not apply changes a ConfigMap."""
 
     async def patch() -> None:
-        store = up.store()
-        try:
+        async with up.store() as store:
             await store.patch(kinds.CONFIG_MAP, name, change, "default")
-        finally:
-            await store.close()
 
     asyncio.run(patch())
 

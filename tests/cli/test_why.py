@@ -108,11 +108,8 @@ def say(up: Up) -> Say:
 
 def condition(up: Up, name: str) -> str:
     async def read() -> str:
-        store = up.store()
-        try:
+        async with up.store() as store:
             found = conditions.find(await store.get(kinds.INSTANCE, name, "default"), "PodScheduled")
-        finally:
-            await store.close()
         return str((found or {}).get("message") or "")
 
     return asyncio.run(read())

@@ -60,6 +60,14 @@ class Desk:
         name = pod_name(await self.store.get(kinds.INSTANCE, "blue", "default"))
         await self.store.patch(kinds.POD, name, {"spec": {"nodeName": "far"}}, "default")
 
+    async def given(self, *devices: str) -> None:
+        """A machine whose claim has these devices, and whose pod has a host."""
+        await self.create()
+        await self.claim()
+        await self.allocate(*devices)
+        await self.settle()
+        await self.bind()
+
     async def publish(self, generation: int, devices: dict[str, Object], count: int = 1, **more: object) -> None:
         await self.store.create(kinds.RESOURCE_SLICE, {"metadata": {"name": f"far-{generation}"}, "spec": {
             "driver": DRIVER, "nodeName": "far", "pool": {"name": "far", "generation": generation, "resourceSliceCount": count},
@@ -86,11 +94,7 @@ def address(text: str) -> Object:
 
 async def test_a_bound_pod_whose_device_is_not_published_waits_in_peace() -> None:
     async with desk() as here:
-        await here.create()
-        await here.claim()
-        await here.allocate("gpu-0")
-        await here.settle()
-        await here.bind()
+        await here.given("gpu-0")
         blue = await here.machine()
         found = conditions.find(blue, "DevicesReady")
         assert found is not None
@@ -110,11 +114,7 @@ async def test_a_bound_pod_whose_device_is_not_published_waits_in_peace() -> Non
 
 async def test_an_incomplete_pool_and_a_device_without_address_are_said() -> None:
     async with desk() as here:
-        await here.create()
-        await here.claim()
-        await here.allocate("gpu-0")
-        await here.settle()
-        await here.bind()
+        await here.given("gpu-0")
         await here.publish(1, {"gpu-0": address("0000:65:00.0")}, count=2)
         assert "has not published" in str(conditions.find(await here.machine(), "DevicesReady"))
         await here.publish(2, {"gpu-0": {"pcieRoot": {"string": "pci0000:64"}}})
@@ -129,11 +129,7 @@ async def test_an_incomplete_pool_and_a_device_without_address_are_said() -> Non
 
 async def test_a_host_that_gets_the_label_of_a_slice_reaches_its_devices() -> None:
     async with desk() as here:
-        await here.create()
-        await here.claim()
-        await here.allocate("gpu-0")
-        await here.settle()
-        await here.bind()
+        await here.given("gpu-0")
         await here.store.create(kinds.NODE, {"metadata": {"name": "far", "labels": {"rack": "r2"}}})
         await here.publish(1, {"gpu-0": address("0000:65:00.0")}, nodeName=None, nodeSelector={"nodeSelectorTerms": [
             {"matchExpressions": [{"key": "rack", "operator": "In", "values": ["r1"]}]}]})

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
@@ -187,9 +187,15 @@ class Up:
         self.ok("apply", "-f", str(EXAMPLE / "3-green.yaml"))
         until(lambda: "reason: Unschedulable" in self.ok("get", "vmi", "green", "-o", "yaml"), "green waits")
 
-    def store(self) -> Kube:
+    @contextlib.asynccontextmanager
+    async def store(self) -> AsyncIterator[Kube]:
+        """The server's objects, over a connection that is closed afterwards."""
         clock = SystemClock()
-        return Kube(configs.load(str(self.kubeconfig), clock=clock), clock=clock)
+        store = Kube(configs.load(str(self.kubeconfig), clock=clock), clock=clock)
+        try:
+            yield store
+        finally:
+            await store.close()
 
     def domains(self) -> dict[str, str]:
         """What runs, by the hypervisors' own files: name of the file and its content."""

@@ -12,7 +12,6 @@ import contextlib
 import json
 import random
 import time
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -240,18 +239,9 @@ def _check(world: World, known: Known) -> None:
     assert not stopped, f"ran before the kill and do not any more: {stopped}"
 
 
-@contextlib.asynccontextmanager
-async def _connected(up: Up) -> AsyncIterator[Kube]:
-    store = up.store()
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
 async def _round(up: Up, known: Known, dice: random.Random) -> None:
     """Work, kill in the middle of it, start again, settle, compare."""
-    async with _connected(up) as store:
+    async with up.store() as store:
         enough = asyncio.Event()
         known.answers, known.stopping = 0, set()
         names = [[f"m{client}{number}" for number in range(NAMES)] for client in range(CLIENTS)]
@@ -266,7 +256,7 @@ async def _round(up: Up, known: Known, dice: random.Random) -> None:
         await asyncio.sleep(dice.uniform(0.5, 1.2) * up.took)
         up.kill()
     up.start()
-    async with _connected(up) as store:
+    async with up.store() as store:
         world = await _settled(store, up)
         _check(world, known)
         # What was in flight has now an answer, and the next round begins from it.
@@ -283,7 +273,7 @@ async def _story(up: Up, rounds: int, seed: int) -> list[float]:
             error.add_note(f"seed {seed}, round {number} of {rounds}")
             raise
         starts.append(up.took)
-    async with _connected(up) as store:
+    async with up.store() as store:
         for name in known.there:
             await store.delete(kinds.INSTANCE if name.startswith("m0") else kinds.MACHINE, name, "default")
         world = await _settled(store, up)

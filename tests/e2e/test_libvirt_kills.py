@@ -11,7 +11,7 @@ import random
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,15 +38,6 @@ POLL = 0.1
 def libvirtd() -> Iterator[Daemon]:
     with daemon.own() as made:
         yield made
-
-
-@contextlib.asynccontextmanager
-async def connected(up: Up) -> AsyncIterator[Kube]:
-    store = up.store()
-    try:
-        yield store
-    finally:
-        await store.close()
 
 
 def manifest(name: str, strategy: str) -> Object:
@@ -159,7 +150,7 @@ class Story:
     async def rest(self) -> None:
         """Until all is at rest; then who ran and was let alone runs still."""
         end = time.monotonic() + PATIENCE
-        async with connected(self.up) as store:
+        async with self.up.store() as store:
             while why := (world := await self.look(store)).unrest():
                 if time.monotonic() > end:
                     raise TimeoutError(f"not at rest within {PATIENCE:g} s: {why}\n{self.up.log()}")
@@ -170,7 +161,7 @@ class Story:
 
     async def work(self) -> None:
         """Users do something, and at some moment of what follows from it whoever runs machines is killed."""
-        async with connected(self.up) as store:
+        async with self.up.store() as store:
             for _ in range(self.dice.randint(1, 3)):
                 name = self.dice.choice(self.names)
                 if await act(store, name, self.dice):
@@ -187,7 +178,7 @@ class Story:
             self.libvirtd.start()
 
     async def tell(self, kills: int) -> None:
-        async with connected(self.up) as store:
+        async with self.up.store() as store:
             for name in self.names:
                 await store.create(kinds.MACHINE, manifest(name, "Always"))
         await self.rest()
@@ -200,7 +191,7 @@ class Story:
                 self.kills += 1
                 self.up.start()
             await self.rest()
-        async with connected(self.up) as store:
+        async with self.up.store() as store:
             for name in self.names:
                 await store.delete(kinds.MACHINE, name, "default")
         self.ran = {}

@@ -15,6 +15,7 @@ import pytest
 from outfitter.api import kinds, wires
 from outfitter.api.kinds import Object
 from outfitter.errors import OutfitterError
+from outfitter.store.kube import Kube
 from tests.e2e.process import Up, until
 
 MOST = 2
@@ -81,10 +82,9 @@ def lives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[O
 
 async def _watched(up: Up, machines: Mapping[str, Object]) -> dict[str, list[Object]]:
     seen: dict[str, list[Object]] = defaultdict(list)
-    news, store = asyncio.Event(), up.store()
-    since = (await store.list(kinds.INSTANCE)).revision
+    news = asyncio.Event()
 
-    async def watch() -> None:
+    async def watch(store: Kube, since: str) -> None:
         async for event in store.watch(kinds.INSTANCE, "default", since=since):
             seen[event.object["metadata"]["name"]].append({"type": event.type, **event.object})
             news.set()
@@ -95,19 +95,19 @@ async def _watched(up: Up, machines: Mapping[str, Object]) -> dict[str, list[Obj
             async with asyncio.timeout(30):
                 await news.wait()
 
-    watching = asyncio.ensure_future(watch())
-    try:
-        for name, spec in machines.items():
-            await store.create(kinds.INSTANCE, _object(kinds.INSTANCE, name, spec))
-            await until_seen(name, "Running")
-        for name in machines:
-            await store.delete(kinds.INSTANCE, name, "default")
-            await until_seen(name, "DELETED")
-    except (OutfitterError, TimeoutError) as error:
-        raise AssertionError(f"{error}: {json.dumps(seen, indent=1)}") from error
-    finally:
-        watching.cancel()
-        await store.close()
+    async with up.store() as store:
+        watching = asyncio.ensure_future(watch(store, (await store.list(kinds.INSTANCE)).revision))
+        try:
+            for name, spec in machines.items():
+                await store.create(kinds.INSTANCE, _object(kinds.INSTANCE, name, spec))
+                await until_seen(name, "Running")
+            for name in machines:
+                await store.delete(kinds.INSTANCE, name, "default")
+                await until_seen(name, "DELETED")
+        except (OutfitterError, TimeoutError) as error:
+            raise AssertionError(f"{error}: {json.dumps(seen, indent=1)}") from error
+        finally:
+            watching.cancel()
     return seen
 
 

@@ -52,11 +52,8 @@ def gpu_file(document: str) -> Path:
 def read(up: Up, kind: Kind, namespace: str = "", name: str = "") -> Any:
     """An object, or all of a kind, as the server shows it in the kind's version."""
     async def ask() -> Any:
-        store = up.store()
-        try:
+        async with up.store() as store:
             return await store.get(kind, name, namespace) if name else (await store.list(kind, namespace)).items
-        finally:
-            await store.close()
 
     return asyncio.run(ask())
 
@@ -134,10 +131,9 @@ def check(up: Up, machine: Mapping[str, Any]) -> None:
 def device_status_writes(up: Up) -> dict[str, int]:
     """How many writes of each machine changed what is said of its devices, by the server's own history."""
     async def watch() -> dict[str, int]:
-        store = up.store()
         counts: dict[str, int] = {}
         last: dict[str, Any] = {}
-        try:
+        async with up.store() as store:
             now = int((await store.list(kinds.INSTANCE)).revision)
             newest = max(int(vmi["metadata"]["resourceVersion"]) for vmi in (await store.list(kinds.INSTANCE)).items)
             assert newest <= now
@@ -149,8 +145,6 @@ def device_status_writes(up: Up) -> dict[str, int]:
                 last[name] = said
                 if int(meta["resourceVersion"]) >= newest:
                     return counts
-        finally:
-            await store.close()
         raise AssertionError("the watch ended early")
 
     return asyncio.run(watch())

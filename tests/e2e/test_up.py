@@ -74,8 +74,7 @@ def test_a_signal_ends_it_in_order_also_while_somebody_watches(data: Path, numbe
 
 
 async def _stop_under_a_watch(up: Up, number: int) -> None:
-    store = up.store()
-    try:
+    async with up.store() as store:
         since = (await store.list(kinds.NODE)).revision
         watch = store.watch(kinds.NODE, since=since)
         waiting = asyncio.ensure_future(anext(watch, None))
@@ -84,8 +83,6 @@ async def _stop_under_a_watch(up: Up, number: int) -> None:
         waiting = asyncio.ensure_future(anext(watch, None))
         up.send(number)
         assert await asyncio.wait_for(waiting, 5) is None  # and ended in order, not broken off
-    finally:
-        await store.close()
 
 
 def test_a_second_one_on_the_same_data_names_the_first(running: Up) -> None:
@@ -180,16 +177,13 @@ def _facts(up: Up) -> dict[str, Any]:
     """Everything that a restart must not change."""
 
     async def read() -> dict[str, Any]:
-        store = up.store()
-        try:
+        async with up.store() as store:
             out: dict[str, Any] = {}
             for kind in (kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM, kinds.LEDGER_PAGE):
                 for obj in (await store.list(kind)).items:
                     meta = obj["metadata"]
                     out[f"{kind.plural}/{meta['name']}"] = (meta["uid"], obj.get("spec"), obj.get("status"))
             return out
-        finally:
-            await store.close()
 
     return asyncio.run(read())
 

@@ -7,12 +7,15 @@ from pathlib import Path
 
 from outfitter.api.kinds import Object
 from outfitter.inventory import capture, config, scan, simulate, survey
+from outfitter.inventory.tree import MemoryTree
 from outfitter.node import targets
 from outfitter.node.files import Files, MemoryFiles
 from outfitter.node.kernel import Kernel
 from outfitter.node.prepare import Prepared, Wanted, prepare
 from outfitter.node.release import release
+from outfitter.node.root import FolderRoot
 from outfitter.node.station import Station
+from tests.inventory import trees
 
 DRIVER = "pci.outfitter.dev"
 CAPTURED = Path(__file__).parent.parent / "hosts"
@@ -46,6 +49,12 @@ def captured(name: str) -> Written:
     made = Written(capture.load(CAPTURED / name))
     made.writes = []
     return made
+
+
+def folder(tree: MemoryTree, place: Path) -> FolderRoot:
+    """A folder in the place of a machine: its attributes can be written, and do nothing."""
+    trees.materialise(tree, place)
+    return FolderRoot(place)
 
 
 def claim(name: str = "gold", namespace: str = "here", uid: str = "uid-1", **meta: object) -> Object:

@@ -33,8 +33,7 @@ from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Memory
 from outfitter.store.names import Names
 from tests.controllers.scene import Scene
-from tests.node.handing import BARE, BOUND, GPU, NVME, claim
-from tests.node.test_kernel import folder
+from tests.node.handing import BARE, BOUND, GPU, NVME, claim, folder
 
 SSD, CARD, GFX, SOUND = "0000:66:00.0", "0000:68:00.0", "0000:65:00.0", "0000:65:00.1"
 DISKS = "device_spec: [{vendor_id: 144d}]"

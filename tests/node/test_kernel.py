@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 
 from outfitter.inventory import capture, scan, simulate
-from outfitter.inventory.tree import Link, MemoryTree
 from outfitter.node.files import FolderFiles
 from outfitter.node.kernel import Kernel
 from outfitter.node.played import PlayedRoot
-from outfitter.node.root import FolderRoot
-from tests.node.handing import BOUND, CAPTURED, NIC, NVME, kernel
+from tests.node.handing import BOUND, CAPTURED, NIC, NVME, folder, kernel
 
 SSD, PF, CARD = "0000:66:00.0", "0000:3b:00.0", "0000:68:00.0"
 PCI = "/sys/bus/pci"
@@ -137,19 +135,6 @@ def test_only_some_trees_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 # -- a folder
-
-def folder(tree: MemoryTree, place: Path) -> FolderRoot:
-    for path, entry in tree.entries.items():
-        at = place / path.lstrip("/")
-        at.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(entry, Link):
-            at.symlink_to(entry.target)
-        elif entry is None:
-            at.mkdir(exist_ok=True)
-        else:
-            at.write_bytes(entry if isinstance(entry, bytes) else entry.encode())
-    return FolderRoot(place)
-
 
 def test_a_folder_is_written_below_its_root_alone(tmp_path: Path) -> None:
     (tmp_path / "outside").write_text("mine")
