@@ -3,14 +3,12 @@ that it may, and what it is told when it may not."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
 import pytest
 
-from outfitter.api import admit, kinds
+from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Memory
 from tests.kube.asgi import Client
 
@@ -18,11 +16,8 @@ PLACE = "/apis/subresources.kubevirt.io/v1/namespaces/default/virtualmachines/bl
 
 
 @pytest.fixture
-async def store(clock: ManualClock) -> AsyncIterator[Memory]:
-    home = Memory(clock=clock, rules=admit.Rules())
-    await home.create(kinds.NAMESPACE, {"metadata": {"name": "default"}})
-    yield home
-    await home.close()
+def store(ruled: Memory) -> Memory:
+    return ruled
 
 
 class Case(NamedTuple):

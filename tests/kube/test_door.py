@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -12,7 +11,6 @@ from outfitter.api import admit, kinds
 from outfitter.api.kinds import Object
 from outfitter.faces.kube.app import App
 from outfitter.faces.kube.auth import MASTERS, User
-from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Memory
 from outfitter.store.sqlite import SQLite
 from tests.kube.asgi import INSTANCES, TABLE, Client
@@ -24,11 +22,8 @@ CONTROLLER = "system:serviceaccount:default:kubevirt-controller"
 
 
 @pytest.fixture
-async def store(clock: ManualClock) -> AsyncIterator[Memory]:
-    home = Memory(clock=clock, rules=admit.Rules())
-    await home.create(kinds.NAMESPACE, {"metadata": {"name": "default"}})
-    yield home
-    await home.close()
+def store(ruled: Memory) -> Memory:
+    return ruled
 
 
 @pytest.fixture
