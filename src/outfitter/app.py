@@ -63,7 +63,6 @@ CERTIFICATES_LAST = timedelta(days=365)
 RENEW_BEFORE = timedelta(days=30)
 # What a cluster must have learned; networks of others it need not know.
 OURS = tuple(kind for kind in kinds.ALL if not kind.builtin and kind != kinds.NETWORK_ATTACHMENT)
-NORMAL = DEFAULT.scheduling
 CDI = "var/run/cdi"  # below a host's root: where container runtimes look for what we hand over
 METADATA = "var/run/outfitter/metadata"  # and what they show to launchers
 PATIENCE = 60.0  # seconds for which the kernel may think about one handover

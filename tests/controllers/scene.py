@@ -29,6 +29,7 @@ from tests import kubernetes
 T = TypeVar("T")
 PATIENCE = 60.0  # seconds, on a real control plane
 ROUNDS = 40  # of one second each, embedded
+NORMAL = Config().scheduling
 FACTS = {"instances": kinds.INSTANCE, "pods": kinds.POD, "claims": kinds.RESOURCE_CLAIM, "classes": kinds.DEVICE_CLASS,
          "slices": kinds.RESOURCE_SLICE, "pages": kinds.LEDGER_PAGE, "nodes": kinds.NODE, "rules": kinds.DEVICE_TAINT_RULE,
          "trees": kinds.PROVIDER_TREE, "inventories": kinds.HOST_INVENTORY}  # of Facts, by their names there
@@ -259,7 +260,7 @@ def logged(product: app.Product, kind: Kind, namespace: str) -> list[tuple[Objec
 
 
 @contextlib.asynccontextmanager
-async def embedded(vfs: int, count: int = 1, *, scheduling: Scheduling = app.NORMAL) -> AsyncIterator[Scene]:
+async def embedded(vfs: int, count: int = 1, *, scheduling: Scheduling = NORMAL) -> AsyncIterator[Scene]:
     clock = ManualClock()
     hosts, config = hosts_of("node", vfs, count), Config(scheduling=scheduling)
     async with app.embedded(hosts=hosts, clock=clock, names=Names(random.Random(1)), config=config) as product:

@@ -11,32 +11,18 @@ from typing import Any
 
 from outfitter.api import machine
 
-GPUS = "GPUsWithDRA"
-HOST_DEVICES = "HostDevicesWithDRA"
-NETWORKS = "NetworkDevicesWithDRA"
-PASSTHROUGH = "HostDevices"
+GPUS = "GPUsWithDRA"  # gpus by claim
+HOST_DEVICES = "HostDevicesWithDRA"  # hostDevices by claim
+NETWORKS = "NetworkDevicesWithDRA"  # networks by claim
+PASSTHROUGH = "HostDevices"  # hostDevices at all
 CLAIMS = (GPUS, HOST_DEVICES, NETWORKS)
+KNOWN = (*CLAIMS, PASSTHROUGH)  # what the door asks for
 # Gates that change nothing at the door, but the pods of machines.
 INJECTION = "ExternalNetResourceInjection"  # on: somebody else adds what networks take of the host; off unless it is listed
 NAMING = "PodSecondaryInterfaceNamingUpgrade"  # on: interfaces that are counted get names made from the network's by moving
 IOMMUFD = "IOMMUFD"  # on: a pod asks for that device too; off unless it is listed
 OF_PODS = (INJECTION, NAMING, IOMMUFD)
 STAND_FOR: Mapping[str, tuple[str, ...]] = {"DynamicResourceAllocation": CLAIMS, "DRADevices": CLAIMS}
-
-
-@dataclass(frozen=True, slots=True)
-class Gate:
-    name: str
-    opens: str  # what it lets a machine ask for
-    beta: bool  # on by default in KubeVirt 1.9; there the others have to be listed
-
-
-KNOWN: Mapping[str, Gate] = {gate.name: gate for gate in (
-    Gate(GPUS, "spec.domain.devices.gpus by claim", beta=True),
-    Gate(HOST_DEVICES, "spec.domain.devices.hostDevices by claim", beta=True),
-    Gate(NETWORKS, "spec.networks by claim", beta=False),
-    Gate(PASSTHROUGH, "spec.domain.devices.hostDevices at all", beta=False),
-)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +63,7 @@ def unknown(names: Iterable[str]) -> list[str]:
 
 
 def used(spec: Mapping[str, Any]) -> list[str]:
-    """The gates that a machine with this spec (of an instance) passes, in the order of the table."""
+    """The gates that a machine with this spec (of an instance) passes, in the order of `KNOWN`."""
     refs = machine.device_refs({"spec": spec})
     passes = {
         GPUS: any(ref.by_claim for ref in refs if ref.list == "gpus"),
