@@ -10,7 +10,7 @@ from lxml import etree
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.errors import OutfitterError
-from outfitter.launcher import domain
+from outfitter.launcher import domain, metadata
 from tests.cases.case import Case
 from tests.cases.world import contains
 
@@ -25,13 +25,23 @@ async def run(case: Case) -> list[str]:
     refused: str | None = None
     xml = ""
     try:
-        xml = _launch(instance, env, files)
+        xml = _launch(*_there(instance, files, case.config.get("deviceSource")), env)
     except OutfitterError as error:
         refused = error.message
     return compare(case.expect, xml, refused)
 
 
-def _launch(instance: Object, env: Mapping[str, str], files: Mapping[str, str]) -> str:
+def _there(instance: Object, files: Mapping[str, str], source: str | None) -> tuple[Object, Mapping[str, str]]:
+    """A case that says where claimed devices are read from is of a cluster where nobody says it elsewhere."""
+    if source == "metadata":
+        status = {key: value for key, value in (instance.get("status") or {}).items() if key != "deviceStatus"}
+        return {**instance, "status": status}, files
+    if source == "status":
+        return instance, {path: text for path, text in files.items() if not path.startswith(metadata.BASES)}
+    return instance, files
+
+
+def _launch(instance: Object, files: Mapping[str, str], env: Mapping[str, str]) -> str:
     meta = {"uid": UID, "namespace": "default", **instance["metadata"]}
     return domain.build({**instance, "metadata": meta}, env, files).xml
 

@@ -47,6 +47,8 @@ def compare(expect: Mapping[str, Any], instance: Object, writes: int, events: li
     if "deviceStatus" in expect:
         wanted = _spelled(expect["deviceStatus"])
         shown = _spelled(have) if _names_besides(wanted) else _without_besides(_spelled(have))
+        for entry in [*_entries(wanted), *_entries(shown)]:  # no attributes yet: nothing in it, or not there
+            entry.setdefault("attributes", {})
         if (shown or None) != (wanted or None):
             wrong.append(f"deviceStatus: expected {json.dumps(wanted)}, it is {json.dumps(shown)}")
     unwanted = expect.get("deviceStatusNotContains", [])

@@ -27,6 +27,7 @@ from outfitter.store.names import Names
 
 ADMIN = auth.User("cases", (auth.MASTERS,))
 OWNERS = ("VirtualMachine", "VirtualMachineInstance", "Node")  # made first, then pods: others carry their uid
+GIVEN_BY_THE_SERVER = ("resourceVersion", "generation", "managedFields", "selfLink")
 HOLD = "outfitter.dev/cases"  # keeps an object that is being deleted from going
 # Gates known to the cases, with whether KubeVirt 1.9 has them on: one that a case does not name is off, but for `gateDefaults`.
 GATES = {"HostDevices": False, "GPUsWithDRA": True, "HostDevicesWithDRA": True, "NetworkDevicesWithDRA": False,
@@ -145,6 +146,8 @@ class World:
         their name where the case says no uid; those that the case does not have are left out, or whoever collects what
         nobody owns would take the object away."""
         obj = copy.deepcopy(obj)
+        for field in GIVEN_BY_THE_SERVER:  # of an object as it is stored somewhere; another server gives its own
+            obj["metadata"].pop(field, None)
         kept = []
         for reference in obj["metadata"].get("ownerReferences") or ():
             owner = (obj["metadata"].get("namespace", ""), reference["kind"], reference["name"])

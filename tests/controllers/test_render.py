@@ -31,7 +31,7 @@ def test_a_launcher_pod() -> None:
     assert "claims" not in pod["spec"]["containers"][0]["resources"]
 
 
-def asks(settings: Settings = render.DEFAULT, *, networks: dict[str, int] | None = None, **domain: Any) -> Object:
+def asks(settings: Settings = render.DEFAULT, *, networks: dict[str, str] | None = None, **domain: Any) -> Object:
     """What the container asks for."""
     pod = render.launcher_pod({"metadata": {"name": "blue", "namespace": "here", "uid": "0af3"}, "spec": {"domain": domain}},
                               settings, networks=networks)
@@ -85,7 +85,7 @@ def test_what_somebody_wrote_himself_is_not_doubled() -> None:
     assert written["requests"]["x.com/gpu"] == "1", "Kubernetes wants both sides equal"
     more = asks(devices=named, resources={"requests": {"x.com/gpu": "4"}})
     assert more["requests"]["x.com/gpu"] == more["limits"]["x.com/gpu"] == "4"
-    assert asks(devices=named, networks={"x.com/gpu": 2})["limits"]["x.com/gpu"] == "3"
+    assert asks(devices=named, networks={"a": "x.com/gpu", "b": "x.com/gpu"})["limits"]["x.com/gpu"] == "3"
 
 
 GPU = [{"name": "a", "claimName": "e", "requestName": "f"}]

@@ -9,6 +9,7 @@ from typing import Any
 from outfitter.api import device, machine
 
 PCI, MDEV = "PCI_RESOURCE", "MDEV_PCI_RESOURCE"
+NETWORK_RESOURCE = "KUBEVIRT_RESOURCE_NAME"  # of a network: under which resource name its functions are counted
 
 
 def key(*words: str) -> str:

@@ -234,7 +234,7 @@ def _complete(instance: Mapping[str, Any], ref: DeviceRef) -> bool:
 
 def unsettled_devices(instance: Mapping[str, Any], pod: Mapping[str, Any], claims: Claims) -> list[str]:
     """The devices of which the status does not say what the claims of this pod say: it is not written yet, or tells of an
-    earlier pod. Empty: the machine may start in this pod."""
+    earlier pod, or of devices that nobody asks for. Empty: the machine may start in this pod."""
     names = dict(claim_names(pod))
     out = _unsettled_flavor(instance)
     record = flavored(instance)
@@ -244,7 +244,11 @@ def unsettled_devices(instance: Mapping[str, Any], pod: Mapping[str, Any], claim
         claim = claims(pod["metadata"]["namespace"], record["claimName"])
         if claim is not None and any(record.get(key) != value for key, value in cells_of(claim).items()):
             out.append("its NUMA cells")
-    for ref in refs_in(instance, pod):
+    refs = refs_in(instance, pod)
+    asked = {(ref.list, ref.name) for ref in refs}
+    out += [str(entry.get("name")) for list_ in LISTS for entry in statuses(instance, list_)
+            if (list_, entry.get("name")) not in asked]
+    for ref in refs:
         claim_name = names.get(ref.claim or "")
         claim = claims(pod["metadata"]["namespace"], claim_name) if ref.by_claim and claim_name else None
         told = [entry.get("deviceResourceClaimStatus") or {} for entry in status_of(instance, ref)]

@@ -23,6 +23,7 @@ from outfitter.store.queue import Queue
 
 READY = "DevicesReady"
 PATIENCE = timedelta(seconds=2)  # until a pod that no scheduler speaks of, or that waits for a gate, is spoken of here
+BEFORE = ("Pending", "Scheduling", "Scheduled")  # phases of a machine that has not started
 Find = Callable[[Mapping[str, Any], str | None], Mapping[str, Any] | str]  # a result, a host -> the device, or why not
 
 
@@ -33,6 +34,7 @@ class Found:
     status: Object | None
     missing: tuple[str, ...]
     unnamed: bool = False  # some claim has not even a name yet
+    gated: bool = False  # what is missing waits for a gate to be opened, and for nothing else
 
 
 class DeviceStatus:
@@ -60,9 +62,10 @@ class DeviceStatus:
         return [instance for pod in self._pods.by("claim", key) for instance in instance_of(pod)]
 
     def _waiting(self, _: Object) -> list[str]:
-        """A slice or a gate can only matter to machines that still wait for it."""
+        """A slice or a gate can only matter to machines that have not started with what it said before."""
         return [f"{instance['metadata']['namespace']}/{instance['metadata']['name']}" for instance in self._instances.items()
-                if conditions.find(instance, READY) is not None and not conditions.is_true(instance, READY)]
+                if conditions.find(instance, READY) is not None and (
+                    not conditions.is_true(instance, READY) or instance["status"].get("phase") in BEFORE)]
 
     def _labelled(self, old: Object | None, new: Object | None) -> None:
         """A host can reach other devices once it has other labels; the rest of its news, and there is much, does not matter."""
@@ -82,7 +85,7 @@ class DeviceStatus:
             return None
         told, have = self._cards(instance, pod), (status.get("deviceStatus") or {}).get(wires.STATUSES) or []
         runs = phase == "Running" and not machine.missing_devices(instance)  # what is assigned stays assigned
-        if runs or not machine.unsettled_devices(instance, pod, self._claim):
+        if runs or self._settled(instance, pod):
             if told != have and not (runs and have):
                 await self._patch(instance, {"deviceStatus": {wires.STATUSES: told or None}})
             return None
@@ -91,13 +94,12 @@ class DeviceStatus:
         if cells := machine.cells_of(own or {}):
             record = {**record, **cells}
             instance = {**instance, "status": {**status, "flavor": record}}
-        open_ = settings.of(settings.chosen(self._kubevirts.items())).gates
-        closed = [list_ for list_, gate in needs.GATES.items() if not open_.open(gate)]
+        closed = self._closed()
         found = find_devices(instance, pod, self._claim, self._published.find, closed)
         waits = not pod["spec"].get("nodeName")
         if waits and found.unnamed and conditions.find(pod, "PodScheduled") is not None:
             return None  # it says there what it waits for
-        if (waits and conditions.find(pod, "PodScheduled") is None) or (closed and found.missing and found.status is None):
+        if (waits and conditions.find(pod, "PodScheduled") is None) or (found.gated and found.status is None):
             # A scheduler may not even look at a pod whose claims are not there, and then says nothing. A gate may be opened.
             age = self._context.clock.now() - datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
             if not found.missing or age < PATIENCE:
@@ -115,6 +117,18 @@ class DeviceStatus:
             if found.missing and not waits:
                 await self._context.events.warning(instance, "WaitingForDevices", "; ".join(found.missing))
         return None
+
+    def _settled(self, instance: Object, pod: Object) -> bool:
+        """Whether the status tells what the pod's claims got, where it is published now. Of a device that is no longer
+        published, the last word stands."""
+        if machine.unsettled_devices(instance, pod, self._claim):
+            return False
+        found = find_devices(instance, pod, self._claim, self._published.find, self._closed())
+        return bool(found.missing) or _places(found.status) == _places((instance.get("status") or {}).get("deviceStatus"))
+
+    def _closed(self) -> list[machine.List]:
+        open_ = settings.of(settings.chosen(self._kubevirts.items())).gates
+        return [list_ for list_, gate in needs.GATES.items() if not open_.open(gate)]
 
     def _cards(self, instance: Object, pod: Object) -> list[Object]:
         nodes = machine.shows_nodes(instance)
@@ -140,6 +154,12 @@ class DeviceStatus:
         return self._claims.get(f"{namespace}/{name}")
 
 
+def _places(status: Mapping[str, Any] | None) -> dict[str, list[Any]]:
+    """Where a device status says that devices are, by list; in whichever order several of one name are told."""
+    return {list_: sorted((str(entry.get("name")), *(machine.address_of(entry) or ())) for entry in entries)
+            for list_ in machine.STATUS_LISTS.values() if (entries := (status or {}).get(list_))}
+
+
 def find_devices(
     instance: Object, pod: Object, claims: machine.Claims, find: Find, closed: Collection[machine.List] = (),
 ) -> Found:
@@ -148,6 +168,7 @@ def find_devices(
     names = dict(machine.claim_names(pod))
     nodes = machine.shows_nodes(instance)
     missing: list[str] = []
+    shut: list[str] = []
     unnamed = False
     out: dict[str, list[Object]] = {}
     for ref in machine.refs_in(instance, pod):
@@ -158,7 +179,8 @@ def find_devices(
             if told:
                 out.setdefault(machine.STATUS_LISTS[ref.list], []).extend(told)
             else:
-                missing.append(f"{ref.name}: the feature gate {needs.GATES[ref.list]} is closed")
+                shut.append(f"{ref.name}: the feature gate {needs.GATES[ref.list]} is closed")
+                missing.append(shut[-1])
             continue
         claim_name = names.get(ref.claim or "")
         if not claim_name:
@@ -170,7 +192,7 @@ def find_devices(
             missing.append(f"{ref.name}: {why}")
         if entries:
             out.setdefault(machine.STATUS_LISTS[ref.list], []).extend(entries)
-    return Found(out or None, tuple(missing), unnamed)
+    return Found(out or None, tuple(missing), unnamed, bool(missing) and missing == shut)
 
 
 def _entries(
@@ -180,7 +202,8 @@ def _entries(
     blank = [{"name": ref.name, "deviceResourceClaimStatus": {"resourceClaimName": claim_name}}]
     claim = claims(pod["metadata"]["namespace"], claim_name)
     if claim is None:
-        return blank, f"claim {claim_name} does not exist"
+        # One by resource name is waited for because the status speaks of it, by claim because the spec does.
+        return blank if ref.by_resource else [], f"claim {claim_name} does not exist"
     status = claim.get("status") or {}
     users = status.get("reservedFor") or ()
     ours = any(user.get("uid") == pod["metadata"]["uid"] for user in users)

@@ -63,12 +63,15 @@ def claims(instance: Mapping[str, Any], open_: Gates) -> Iterator[Object]:
     seen = []
     for ref in machine.written_refs(instance):
         if ref.by_claim and open_.open(GATES[ref.list]):
-            seen.append((ref.claim, ref.request))
-    for network in instance["spec"].get("networks") or () if open_.open(gates.NETWORKS) else ():
+            seen.append((f"{ref.path}.{ref.claim_at}: {WORDS[ref.list]} {ref.name}", ref.claim, ref.request))
+    for index, network in enumerate(instance["spec"].get("networks") or () if open_.open(gates.NETWORKS) else ()):
         if given := network.get("resourceClaim"):
-            seen.append((given.get("claimName"), given.get("requestName")))
-    for claim, request in dict.fromkeys(seen):
-        yield {"name": claim, "request": request}
+            who = f"spec.networks[{index}].resourceClaim.claimName: network {network.get('name')}"
+            seen.append((who, given.get("claimName"), given.get("requestName")))
+    if nameless := [who for who, claim, _ in seen if not claim]:
+        raise Refused(f"{nameless[0]} does not say which of spec.resourceClaims it is from")
+    for claim, request in dict.fromkeys((claim, request) for _, claim, request in seen):
+        yield {"name": claim, "request": request} if request else {"name": claim}
     if machine.flavored(instance).get("claimName"):
         yield {"name": machine.FLAVOR_CLAIM}
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -75,10 +74,10 @@ def _counts(pod: Mapping[str, Any]) -> bool:
         _COUNTED.fullmatch(str(entry.get("interface"))) for entry in said if isinstance(entry, Mapping))
 
 
-def resources(instance: Mapping[str, Any], attachments: Attachments, open_: Gates) -> Counter[str]:
-    """What networks take of the host, by the resource that their definitions name: virtual functions mostly, but also a mark
-    that a host has the bridge. Refused: the definition of an SR-IOV network is missing, so nobody knows what it takes."""
-    out: Counter[str] = Counter()
+def resources(instance: Mapping[str, Any], attachments: Attachments, open_: Gates) -> dict[str, str]:
+    """What networks take of the host: network -> the resource that its definition names, a virtual function mostly, but also a
+    mark that a host has the bridge. Refused: the definition of an SR-IOV network is missing, so nobody knows what it takes."""
+    out: dict[str, str] = {}
     if gates.INJECTION in open_.on:
         return out
     cards = {each["name"]: each for each in (instance["spec"]["domain"].get("devices") or {}).get("interfaces") or ()}
@@ -91,7 +90,7 @@ def resources(instance: Mapping[str, Any], attachments: Attachments, open_: Gate
                 raise Refused(f"failed to locate network attachment definition {namespace}/{name}, which network "
                               f"{network['name']} names")
             if resource := ((found or {}).get("metadata", {}).get("annotations") or {}).get(RESOURCE):
-                out[resource] += 1
+                out[network["name"]] = resource
     return out
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from outfitter.api import machine
+from outfitter.api.environment import NETWORK_RESOURCE
 from outfitter.api.kinds import INSTANCE, Object
 from outfitter.api.settings import Settings
 from outfitter.controllers import needs, nets
@@ -29,16 +31,19 @@ def suffix(*words: str) -> str:
 
 
 def launcher_pod(
-    instance: Mapping[str, Any], settings: Settings = DEFAULT, *, networks: Mapping[str, int] | None = None,
+    instance: Mapping[str, Any], settings: Settings = DEFAULT, *, networks: Mapping[str, str] | None = None,
     source: Mapping[str, Any] | None = None,
 ) -> Object:
-    """The pod of an instance. `networks`: what its network cards take of the host by resource name; `source`: the pod that it
+    """The pod of an instance. `networks`: the resource that each of its networks takes of the host; `source`: the pod that it
     moves away from. Refused: it asks for what is not permitted."""
     meta, spec = instance["metadata"], instance["spec"]
     listed = [*(spec.get("resourceClaims") or ())]
     if own := machine.flavored(instance).get("claimName"):
         listed.append({"name": machine.FLAVOR_CLAIM, "resourceClaimName": own})
-    resources = needs.resources(instance, settings, networks or {})
+    resources = needs.resources(instance, settings, Counter((networks or {}).values()))
+    container: Object = {"name": machine.CONTAINER, "image": IMAGE, "resources": resources}
+    if networks:  # a device plugin lists functions by resource: the launcher is told whose they are
+        container["env"] = [{"name": f"{NETWORK_RESOURCE}_{name}", "value": taken} for name, taken in networks.items()]
     pod: Object = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -55,7 +60,7 @@ def launcher_pod(
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": spec.get("terminationGracePeriodSeconds", 30),
-            "containers": [{"name": machine.CONTAINER, "image": IMAGE, "resources": resources}],
+            "containers": [container],
         },
     }
     for field in ("nodeSelector", "schedulerName", "tolerations", "affinity"):

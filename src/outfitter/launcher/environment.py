@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from outfitter.api.environment import MDEV, PCI, key
+from outfitter.api.environment import MDEV, NETWORK_RESOURCE, PCI, key
 from outfitter.errors import Refused
 from outfitter.launcher.given import WORDS, Absent, Ask, Given, Kind, checked
 
 Env = Mapping[str, str]
 PREFIXES: Mapping[Kind, str] = {"pci": PCI, "mdev": MDEV, "usb": "USB_RESOURCE"}
-NETWORK_RESOURCE = "KUBEVIRT_RESOURCE_NAME"  # of a network: under which resource name its functions are counted
 NETWORK_PREFIX = "PCIDEVICE"
 
 
