@@ -30,6 +30,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 
+def shortened(text: str, most: int = 500) -> str:
+    """Without the middle of what is too long to be read: the beginning says what it is about, the end what would be right."""
+    return text if len(text) <= most else f"{text[:most // 2]} ... {text[-most // 2 + 5:]}"
+
+
 @dataclass(frozen=True, slots=True)
 class Cause:
     """One thing wrong with one field."""

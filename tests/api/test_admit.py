@@ -120,6 +120,7 @@ REFUSED: dict[str, tuple[Kind, Object, list[tuple[str, str]]]] = {
          ("spec.devices.requests[1].exactly.allocationMode", 'Unsupported value: "Some": supported values: "ExactCount", '),
          ("spec.devices.requests[2].name", 'Duplicate value: "a"'),
          ("spec.devices.requests[2].exactly.deviceClassName", "Required value"),
+         ("spec.devices.requests[3].firstAvailable[0].name", "Required value"),
          ("spec.devices.requests[3].firstAvailable[0].deviceClassName", "Required value"),
          ("spec.devices.requests[3].firstAvailable[0].count", "Invalid value: -1: must be greater than zero")]),
     "a selector that does not compile": (
@@ -136,10 +137,10 @@ REFUSED: dict[str, tuple[Kind, Object, list[tuple[str, str]]]] = {
         kinds.POD, pod(containers=[{"name": "a"}, {"name": "a", "resources": {"claims": [{"name": "gone"}]}}, {}],
                        restartPolicy="Sometimes", resourceClaims=[{"name": "n"}, {"resourceClaimName": "c"}]),
         [("spec.containers[1].name", 'Duplicate value: "a"'),
-         ("spec.containers[2].name", 'Invalid value: "None"'),
+         ("spec.containers[2].name", "Required value"),
          ("spec.restartPolicy", 'Unsupported value: "Sometimes": supported values: "Always", "OnFailure", "Never"'),
          ("spec.resourceClaims[0]", "Invalid value: must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"),
-         ("spec.resourceClaims[1].name", 'Invalid value: "None"'),
+         ("spec.resourceClaims[1].name", "Required value"),
          ("spec.containers[1].resources.claims[0].name", 'Not found: "gone": it is not in spec.resourceClaims')]),
     "metadata": (
         kinds.CONFIG_MAP, {"metadata": meta("Up", labels={"a b": "c", "ok": "not ok", "n": 3}, annotations={"/": "x"},

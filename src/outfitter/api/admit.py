@@ -11,7 +11,7 @@ from outfitter.api import kinds, machine, settings
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.settings import Settings
 from outfitter.api.validate import flavors, kubevirt, machines, names, outlook, pods, resources, shape
-from outfitter.errors import Cause, Forbidden, Invalid, NotFound
+from outfitter.errors import Cause, Forbidden, Invalid, NotFound, shortened
 
 Check = Callable[[Mapping[str, Any]], Iterator[Cause]]
 Compare = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[Cause]]
@@ -140,6 +140,7 @@ CHECKS: Mapping[Kind, Check] = {
     kinds.RESOURCE_CLAIM: resources.claim,
     kinds.RESOURCE_CLAIM_TEMPLATE: resources.claim_template,
     kinds.RESOURCE_SLICE: resources.resource_slice,
+    kinds.NETWORK_ATTACHMENT: resources.network,
     kinds.KUBEVIRT: kubevirt.check,
     kinds.FLAVOR: flavors.flavor,
 }
@@ -288,9 +289,10 @@ def refuse(kind: Kind, obj: Object, causes: Sequence[Cause]) -> None:
     """Raise when anything is wrong, and say all of it."""
     if not causes:
         return
+    causes = [Cause(shortened(cause.field), shortened(cause.message), cause.reason) for cause in causes]
     said = "; ".join(f"{cause.field}: {cause.message}" for cause in causes[:10])
     more = f"; and {len(causes) - 10} more" if len(causes) > 10 else ""
     title = f"{kind.kind}.{kind.group}" if kind.group else kind.kind
     meta = obj.get("metadata")
     name = meta.get("name", "") if isinstance(meta, dict) else ""
-    raise Invalid(f'{title} "{name}" is invalid: {said}{more}', causes)
+    raise Invalid(f'{title} "{shortened(str(name))}" is invalid: {said}{more}', causes)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from outfitter.api import quantity
-from outfitter.api.validate import names
+from outfitter.api.validate import names, resources
 from outfitter.errors import Cause, Invalid
 
 MAX_VCPUS = 4096
@@ -23,7 +23,7 @@ def flavor(obj: Mapping[str, Any]) -> Iterator[Cause]:
         if spec.get(field) in (None, ""):
             continue
         try:
-            enough = quantity.to_int(spec[field]) >= least
+            enough = least <= quantity.to_int(spec[field]) < resources.MOST
         except Invalid:
             enough = False
         if not enough:

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from outfitter.api import gates, settings
+from outfitter.api.validate import where
 from outfitter.errors import Cause
 
 OPTIONAL = "selectors"  # of usb: somebody else may provide the resource
 _VENDOR = re.compile(r"[0-9a-fA-F]{4}:[0-9a-fA-F]{4}")
+_DURATION = re.compile(r"0|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+")
 
 
 def check(obj: Mapping[str, Any]) -> Iterator[Cause]:
@@ -18,10 +20,17 @@ def check(obj: Mapping[str, Any]) -> Iterator[Cause]:
     given = spec.get("configuration") or {}
     strategy = given.get("vmRolloutStrategy")
     if strategy is not None and strategy not in settings.STRATEGIES:
-        yield _unsupported("spec.configuration.vmRolloutStrategy", strategy, settings.STRATEGIES)
-    for index, method in enumerate((spec.get("workloadUpdateStrategy") or {}).get("workloadUpdateMethods") or ()):
+        yield where.unsupported("spec.configuration.vmRolloutStrategy", strategy, settings.STRATEGIES)
+    update = spec.get("workloadUpdateStrategy") or {}
+    for index, method in enumerate(update.get("workloadUpdateMethods") or ()):
         if method not in settings.METHODS:
-            yield _unsupported(f"spec.workloadUpdateStrategy.workloadUpdateMethods[{index}]", method, settings.METHODS)
+            yield where.unsupported(f"spec.workloadUpdateStrategy.workloadUpdateMethods[{index}]", method, settings.METHODS)
+    if (update.get("batchEvictionSize") or 0) < 0:
+        yield Cause("spec.workloadUpdateStrategy.batchEvictionSize",
+                    f"Invalid value: {update['batchEvictionSize']}: must be zero or more")
+    every = update.get("batchEvictionInterval")
+    if every is not None and not _DURATION.fullmatch(every):
+        yield Cause("spec.workloadUpdateStrategy.batchEvictionInterval", f'Invalid value: "{every}": a time such as 1m30s')
     permitted = given.get("permittedHostDevices") or {}
     for list_, selector in settings.PERMITTED.items():
         for index, entry in enumerate(permitted.get(list_) or ()):
@@ -34,11 +43,6 @@ def check(obj: Mapping[str, Any]) -> Iterator[Cause]:
         if words and not _VENDOR.fullmatch(words):
             yield Cause(f"spec.configuration.permittedHostDevices.pciHostDevices[{index}].pciVendorSelector",
                         f'Invalid value: "{words}": vendor and product in hexadecimal, such as 10de:1eb8')
-
-
-def _unsupported(field: str, value: str, among: tuple[str, ...]) -> Cause:
-    known = ", ".join(f'"{each}"' for each in among)
-    return Cause(field, f'Unsupported value: "{value}": supported values: {known}', "FieldValueNotSupported")
 
 
 def outlook(obj: Mapping[str, Any]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from outfitter.api import quantity
 from outfitter.api.machine import FLAVOR_CLAIM, dedicated
 from outfitter.api.notes import START_PAUSED
 from outfitter.api.settings import Settings
-from outfitter.api.validate import devices, names, networks, resources, volumes
+from outfitter.api.validate import devices, guest, names, networks, resources, volumes, where
 from outfitter.errors import Cause, Invalid
 
 # What a machine's instances are made from: as long as these stay, starting and stopping it is all that a change can mean.
@@ -66,6 +66,8 @@ def _spec(spec: Any, root: str, settings: Settings, own: Collection[str] = ()) -
     if spec.get("startStrategy") is not None and spec["startStrategy"] != START_PAUSED:
         yield Cause(f"{root}.startStrategy", f"Invalid value: {spec['startStrategy']!r}: {root}.startStrategy is set with an "
                                              f'unrecognized option: it may be "{START_PAUSED}", or left out')
+    yield from where.check(spec, root)
+    yield from guest.check(spec, root)
     yield from _amounts(spec["domain"], root)
     yield from devices.claims(spec, root)
     yield from devices.devices(spec, root, settings.gates, own)
@@ -91,19 +93,23 @@ def _flavor(spec: Mapping[str, Any], root: str, own: Collection[str]) -> Iterato
 
 def _amounts(domain: Mapping[str, Any], root: str) -> Iterator[Cause]:
     """Memory and CPUs, which the domain's XML is made of."""
-    for path in (("memory", "guest"), ("resources", "requests", "memory")):
+    for path in (("memory", "guest"), ("memory", "maxGuest"), ("resources", "requests", "memory")):
         amount: Any = domain
         for field in path:
             amount = (amount or {}).get(field)
         if amount is None:
             continue
         try:
-            enough = quantity.to_int(str(amount)) > 0
+            enough = 0 < quantity.to_int(str(amount)) < resources.MOST
         except Invalid:
             enough = False
         if not enough:
             yield Cause(f"{root}.domain.{'.'.join(path)}",
                         f'Invalid value: "{amount}": must be an amount above zero, such as 2Gi')
+    for list_ in ("requests", "limits"):
+        for name, amount in ((domain.get("resources") or {}).get(list_) or {}).items():
+            if (list_, name) != ("requests", "memory"):
+                yield from resources.quantities(f"{root}.domain.resources.{list_}.{name}", amount)
     for field, number in (domain.get("cpu") or {}).items():
         if field in ("cores", "sockets", "threads") and number is not None and number < 1:
             yield Cause(f"{root}.domain.cpu.{field}", f"Invalid value: {number}: must be greater than zero")

@@ -16,7 +16,9 @@ ANNOTATIONS_MOST = 256 * 1024
 
 def label(value: Any, field: str) -> Iterator[Cause]:
     """A DNS label: "gpu-0"."""
-    if not isinstance(value, str) or not _LABEL.fullmatch(value) or len(value) > 63:
+    if value is None:
+        yield Cause(field, "Required value: a name such as my-name", "FieldValueRequired")
+    elif not isinstance(value, str) or not _LABEL.fullmatch(value) or len(value) > 63:
         yield Cause(field, f'Invalid value: "{value}": a lowercase RFC 1123 label must consist of lower case alphanumeric '
                            "characters or '-', start and end with an alphanumeric character and be at most 63 long "
                            "(e.g. 'my-name')")
@@ -24,7 +26,9 @@ def label(value: Any, field: str) -> Iterator[Cause]:
 
 def subdomain(value: Any, field: str) -> Iterator[Cause]:
     """A DNS subdomain: "gpu.example.com"."""
-    if not isinstance(value, str) or not _SUBDOMAIN.fullmatch(value) or len(value) > 253:
+    if value is None:
+        yield Cause(field, "Required value: a name such as my-name", "FieldValueRequired")
+    elif not isinstance(value, str) or not _SUBDOMAIN.fullmatch(value) or len(value) > 253:
         yield Cause(field, f'Invalid value: "{value}": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric '
                            "characters, '-' or '.', start and end with an alphanumeric character and be at most 253 long "
                            "(e.g. 'example.com')")

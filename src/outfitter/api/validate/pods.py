@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from outfitter.api.page import POOLS
-from outfitter.api.validate import names
+from outfitter.api.validate import names, resources, where
 from outfitter.errors import Cause
 
 POLICIES = ("Always", "OnFailure", "Never")
@@ -19,6 +19,7 @@ def pod(obj: Mapping[str, Any]) -> Iterator[Cause]:
         yield Cause("spec.containers", "Required value: a pod runs at least one container", "FieldValueRequired")
         return
     assert isinstance(spec, Mapping)
+    yield from where.check(spec, "spec")
     seen: set[str] = set()
     for index, container in enumerate(containers):
         here = f"spec.containers[{index}]"
@@ -27,8 +28,10 @@ def pod(obj: Mapping[str, Any]) -> Iterator[Cause]:
             yield Cause(f"{here}.name", f'Duplicate value: "{container["name"]}"', "FieldValueDuplicate")
         seen.add(container.get("name"))
         yield from _assigned(container, here)
+        yield from _amounts(container, here)
     for index, container in enumerate(spec.get("initContainers") or ()):
         here = f"spec.initContainers[{index}]"
+        yield from _amounts(container, here)
         yield from _assigned(container, here)
         if container.get("assignedDevices") and container.get("restartPolicy") != "Always":
             yield Cause(f"{here}.assignedDevices", "Forbidden: a container that ends before the others begin uses theirs; "
@@ -50,6 +53,12 @@ def pod(obj: Mapping[str, Any]) -> Iterator[Cause]:
             if use.get("name") not in listed:
                 yield Cause(f"spec.containers[{index}].resources.claims[{number}].name",
                             f'Not found: "{use.get("name")}": it is not in spec.resourceClaims', "FieldValueNotFound")
+
+
+def _amounts(container: Mapping[str, Any], path: str) -> Iterator[Cause]:
+    for list_ in ("requests", "limits"):
+        for name, amount in ((container.get("resources") or {}).get(list_) or {}).items():
+            yield from resources.quantities(f"{path}.resources.{list_}.{name}", amount)
 
 
 def _assigned(container: Mapping[str, Any], path: str) -> Iterator[Cause]:

@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from outfitter import cel
-from outfitter.api.validate import names
+from outfitter.api import quantity
+from outfitter.api.validate import names, where
 from outfitter.cel import device
 from outfitter.errors import Cause, Invalid
 
+MOST = 2 ** 63  # nobody counts further
 MODES = ("ExactCount", "All")
 EFFECTS = ("NoExecute", "NoSchedule", "None")
+ATTRIBUTE = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z_][A-Za-z0-9_]*")
+RESOURCE = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 def device_class(obj: Mapping[str, Any]) -> Iterator[Cause]:
-    yield from _selectors(_spec(obj).get("selectors"), "spec.selectors")
+    spec = _spec(obj)
+    yield from _selectors(spec.get("selectors"), "spec.selectors")
+    name = spec.get("extendedResourceName")
+    if name is not None and not RESOURCE.fullmatch(name):
+        yield Cause("spec.extendedResourceName", f'Invalid value: "{name}": an extended resource has a domain and a name, for '
+                                                 "example example.com/gpu")
+    for index, entry in enumerate(spec.get("config") or ()):
+        yield from _opaque(entry, f"spec.config[{index}]")
+
+
+def network(obj: Mapping[str, Any]) -> Iterator[Cause]:
+    """A NetworkAttachmentDefinition: what network plugins read is a JSON object in a text."""
+    text = _spec(obj).get("config")
+    try:
+        if text and not isinstance(json.loads(text), dict):
+            yield Cause("spec.config", "Invalid value: must be the text of a JSON object, such as "
+                                       '{"cniVersion": "0.3.1", "name": "lan", "type": "bridge", "bridge": "br0"}')
+    except ValueError as error:
+        yield Cause("spec.config", f"Invalid value: it is no JSON: {error}")
 
 
 def claim(obj: Mapping[str, Any]) -> Iterator[Cause]:
@@ -72,6 +96,7 @@ def _claim_spec(spec: Any, path: str) -> Iterator[Cause]:
         yield Cause(f"{path}.devices", "Required value: what is claimed", "FieldValueRequired")
         return
     seen: set[str] = set()
+    known: set[str] = set()  # what constraints and configurations may name: request, or request/subrequest
     for index, request in enumerate(devices.get("requests") or ()):
         here = f"{path}.devices.requests[{index}]"
         if not isinstance(request, Mapping):
@@ -81,7 +106,45 @@ def _claim_spec(spec: Any, path: str) -> Iterator[Cause]:
         if request.get("name") in seen:
             yield Cause(f"{here}.name", f'Duplicate value: "{request.get("name")}"', "FieldValueDuplicate")
         seen.add(str(request.get("name")))
+        known |= {str(request.get("name")), *(f"{request.get('name')}/{each.get('name')}"
+                                              for each in request.get("firstAvailable") or ())}
         yield from _request(request, here)
+    for index, entry in enumerate(devices.get("constraints") or ()):
+        yield from _constraint(entry, known, f"{path}.devices.constraints[{index}]")
+    for index, entry in enumerate(devices.get("config") or ()):
+        here = f"{path}.devices.config[{index}]"
+        yield from _known(entry, known, here)
+        yield from _opaque(entry, here)
+
+
+def _constraint(entry: Mapping[str, Any], known: Collection[str], path: str) -> Iterator[Cause]:
+    yield from _known(entry, known, path)
+    given = [field for field in ("matchAttribute", "distinctAttribute") if entry.get(field) is not None]
+    if len(given) != 1:
+        yield Cause(path, "Invalid value: exactly one of `matchAttribute` or `distinctAttribute` is required")
+    for field in given:
+        if not ATTRIBUTE.fullmatch(entry[field]):
+            yield Cause(f"{path}.{field}", f'Invalid value: "{entry[field]}": an attribute is written with the domain of who '
+                                           "publishes it, for example resource.kubernetes.io/numaNode")
+
+
+def _known(entry: Mapping[str, Any], known: Collection[str], path: str) -> Iterator[Cause]:
+    for index, name in enumerate(entry.get("requests") or ()):
+        if name not in known:
+            yield Cause(f"{path}.requests[{index}]", f'Invalid value: "{name}": must be the name of a request in the claim, or '
+                                                     f"request/subrequest: {', '.join(sorted(known)) or 'it has none'}")
+
+
+def _opaque(entry: Mapping[str, Any], path: str) -> Iterator[Cause]:
+    opaque = entry.get("opaque")
+    if opaque is None:
+        yield Cause(f"{path}.opaque", "Required value: driver and parameters", "FieldValueRequired")
+        return
+    yield from names.required(opaque.get("driver"), f"{path}.opaque.driver", "the driver that reads the parameters")
+    if opaque.get("driver"):
+        yield from names.subdomain(opaque["driver"], f"{path}.opaque.driver")
+    if opaque.get("parameters") is None:
+        yield Cause(f"{path}.opaque.parameters", "Required value: an object", "FieldValueRequired")
 
 
 def _request(request: Mapping[str, Any], path: str) -> Iterator[Cause]:
@@ -89,6 +152,11 @@ def _request(request: Mapping[str, Any], path: str) -> Iterator[Cause]:
     if (exactly is None) == (not alternatives):
         yield Cause(path, "Invalid value: exactly one of `exactly` or `firstAvailable` is required")
         return
+    subs = [each.get("name") for each in alternatives or () if isinstance(each, Mapping)]
+    for index, name in enumerate(subs):
+        yield from names.label(name, f"{path}.firstAvailable[{index}].name")
+        if name and name in subs[:index]:
+            yield Cause(f"{path}.firstAvailable[{index}].name", f'Duplicate value: "{name}"', "FieldValueDuplicate")
     for inner, here in ([(exactly, f"{path}.exactly")] if exactly is not None else
                         [(item, f"{path}.firstAvailable[{i}]") for i, item in enumerate(alternatives or ())]):
         if not isinstance(inner, Mapping):
@@ -103,6 +171,19 @@ def _request(request: Mapping[str, Any], path: str) -> Iterator[Cause]:
         if mode == "ExactCount" and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
             yield Cause(f"{here}.count", f"Invalid value: {count!r}: must be greater than zero")
         yield from _selectors(inner.get("selectors"), f"{here}.selectors")
+        yield from where.tolerations(inner.get("tolerations"), f"{here}.tolerations", where.DEVICE_EFFECTS)
+        for name, amount in ((inner.get("capacity") or {}).get("requests") or {}).items():
+            yield from quantities(f"{here}.capacity.requests.{name}", amount)
+
+
+def quantities(field: str, amount: Any) -> Iterator[Cause]:
+    """An amount that is at least nothing."""
+    try:
+        enough = 0 <= quantity.to_int(str(amount)) < MOST
+    except Invalid:
+        enough = False
+    if not enough:
+        yield Cause(field, f'Invalid value: "{amount}": must be an amount of zero or more, such as 500m, 2 or 4Gi')
 
 
 def _selectors(selectors: Any, path: str) -> Iterator[Cause]:

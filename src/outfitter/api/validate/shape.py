@@ -8,15 +8,19 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from outfitter.api.validate import where
 from outfitter.errors import Cause
 
 # field -> str, int, bool, dict, list, a nested Shape, or [Shape] for a list of such; "field!" must be there, "*" is every field
 # of a map. Only what no other check asks for is marked: a reader of status or of our own kinds finds it without looking twice.
 Shape = Mapping[str, Any]
 QUANTITY = (str, int)
+NUMBER = (str, int, float)  # an amount that may have a part behind the point: cpu: 0.5
 WORDS: Mapping[Any, str] = {
-    QUANTITY: "an amount", str: "text", int: "a whole number", bool: "true or false", dict: "an object", list: "a list"}
+    QUANTITY: "an amount", NUMBER: "an amount", str: "text", int: "a whole number", bool: "true or false", dict: "an object",
+    list: "a list"}
 TEXTS = [str]
+LABELS: Shape = {"*": str}
 
 METADATA: Shape = {
     "name!": str, "namespace": str, "generateName": str, "uid": str, "resourceVersion": str, "labels": dict,
@@ -29,31 +33,55 @@ DEVICE_ENTRY: Shape = {"name": str, "deviceName": str, "claimName": str, "reques
                        "claim": {"name": str, "request": str}, "tag": str,
                        "virtualGPUOptions": {"display": {"enabled": bool, "ramFB": {"enabled": bool}}}}
 INTERFACE: Shape = {"name": str, "state": str, "bridge": dict, "masquerade": dict, "sriov": dict, "binding": {"name": str},
-                    "macAddress": str, "pciAddress": str, "model": str, "tag": str}
+                    "macAddress": str, "pciAddress": str, "model": str, "tag": str, "bootOrder": int, "acpiIndex": int,
+                    "ports": [{"name": str, "port": int, "protocol": str}]}
 NETWORK: Shape = {"name": str, "pod": dict, "multus": {"networkName": str, "default": bool},
                   "resourceClaim": {"claimName": str, "requestName": str}}
-DISK: Shape = {"name": str, "disk": {"bus": str}, "cdrom": {"bus": str}, "lun": dict, "serial": str, "tag": str}
+DISK: Shape = {"name": str, "disk": {"bus": str, "readonly": bool}, "cdrom": {"bus": str, "readonly": bool}, "lun": dict,
+               "serial": str, "tag": str, "bootOrder": int}
 CLOUD_INIT: Shape = {"userData": str, "userDataBase64": str, "secretRef": {"name": str},
                      "networkData": str, "networkDataBase64": str, "networkDataSecretRef": {"name": str}}
 VOLUME: Shape = {"name": str, "hostDisk": {"path": str}, "cloudInitNoCloud": CLOUD_INIT, "cloudInitConfigDrive": CLOUD_INIT}
 CREDENTIAL: Shape = {"sshPublicKey": {"source": {"secret": {"secretName": str}}, "propagationMethod": dict}}
+SWITCH: Shape = {"enabled": bool}
+FIRMWARE: Shape = {"uuid": str, "serial": str, "bootloader": {"bios": dict, "efi": {"secureBoot": bool, "persistent": bool}}}
+TIMER: Shape = {"present": bool, "tickPolicy": str, "track": str}
+CLOCK: Shape = {"timezone": str, "utc": {"offsetSeconds": int},
+                "timer": dict.fromkeys(("hpet", "hyperv", "kvm", "pit", "rtc"), TIMER)}
 INSTANCE_SPEC: Shape = {
-    "resourceClaims": RESOURCE_CLAIMS, "nodeSelector": dict, "schedulerName": str, "flavor": {"name": str},
-    "networks": [NETWORK], "startStrategy": str, "terminationGracePeriodSeconds": int,
-    "hostname": str, "volumes": [VOLUME], "accessCredentials": [CREDENTIAL],
-    "domain": {"memory": {"guest": QUANTITY},
-               "cpu": {"cores": int, "sockets": int, "threads": int, "dedicatedCpuPlacement": bool},
-               "resources": {"requests": dict}, "machine": {"type": str}, "firmware": {"uuid": str},
+    **where.SHAPE, "resourceClaims": RESOURCE_CLAIMS, "schedulerName": str, "flavor": {"name": str},
+    "networks": [NETWORK], "startStrategy": str, "terminationGracePeriodSeconds": int, "priorityClassName": str,
+    "evictionStrategy": str, "architecture": str, "serviceAccountName": str, "subdomain": str,
+    "dnsPolicy": str, "dnsConfig": dict, "readinessProbe": dict, "livenessProbe": dict, "hostname": str,
+    "volumes": [VOLUME], "accessCredentials": [CREDENTIAL],
+    "domain": {"memory": {"guest": QUANTITY, "maxGuest": QUANTITY, "hugepages": {"pageSize": str}},
+               "cpu": {"cores": int, "sockets": int, "threads": int, "maxSockets": int, "dedicatedCpuPlacement": bool,
+                       "isolateEmulatorThread": bool, "model": str, "features": [{"name": str, "policy": str}],
+                       "numa": {"guestMappingPassthrough": dict}, "realtime": dict},
+               "resources": {"requests": {"*": NUMBER}, "limits": {"*": NUMBER}, "overcommitGuestOverhead": bool},
+               "machine": {"type": str}, "firmware": FIRMWARE, "clock": CLOCK,
+               "features": dict.fromkeys(("acpi", "apic", "smm"), SWITCH),
+               "chassis": dict, "launchSecurity": dict, "ioThreadsPolicy": str,
                "devices": {"gpus": [DEVICE_ENTRY], "hostDevices": [DEVICE_ENTRY], "interfaces": [INTERFACE],
-                           "disks": [DISK]}}}
+                           "disks": [DISK], "autoattachGraphicsDevice": bool, "autoattachInputDevice": bool,
+                           "autoattachMemBalloon": bool, "autoattachPodInterface": bool, "autoattachSerialConsole": bool,
+                           "autoattachVSOCK": bool, "blockMultiQueue": bool, "networkInterfaceMultiqueue": bool,
+                           "useVirtioTransitional": bool, "logSerialConsole": bool, "disableHotplug": bool, "rng": dict,
+                           "tpm": dict, "watchdog": dict, "video": {"type": str}, "sound": dict, "inputs": [{
+                               "name": str, "type": str, "bus": str}], "filesystems": [{"name": str}]}}}
 DEVICE_STATUSES = [{"name": str, "deviceResourceClaimStatus": {"name": str, "resourceClaimName": str, "attributes": {
     "pciAddress": str, "mdevUUID": str, "mDevUUID": str, "members": TEXTS, "numaNode": int}}}]
 FLAVORED: Shape = {"name": str, "vcpus": int, "memory": str, "disk": str, "claimName": str, "hostCells": [int],
                    "pinned": {"*": int}, "cpus": {"*": [int]}, "devices": [{"name!": str, "alias": str, "count!": int}]}
 SELECTORS = [{"cel": {"expression": str}}]
-EXACTLY: Shape = {"deviceClassName": str, "allocationMode": str, "count": int, "selectors": SELECTORS}
+EXACTLY: Shape = {"deviceClassName": str, "allocationMode": str, "count": int, "adminAccess": bool, "selectors": SELECTORS,
+                  "tolerations": where.TOLERATIONS, "capacity": {"requests": {"*": NUMBER}}}
+OPAQUE: Shape = {"driver": str, "parameters": dict}
 CLAIM_SPEC: Shape = {"devices": {
-    "requests": [{"name": str, "exactly": EXACTLY, "firstAvailable": [EXACTLY]}], "constraints": [{}], "config": [{}]}}
+    "requests": [{"name": str, "exactly": EXACTLY, "firstAvailable": [{"name": str, **EXACTLY}]}],
+    "constraints": [{"requests": TEXTS, "matchAttribute": str, "distinctAttribute": str}],
+    "config": [{"requests": TEXTS, "opaque": OPAQUE}]}}
+TEMPLATE: Shape = {"metadata": {"labels": LABELS, "annotations": LABELS}, "spec": CLAIM_SPEC}
 RESULT: Shape = {"request!": str, "driver!": str, "pool!": str, "device!": str}
 DEVICE: Shape = {"driver!": str, "pool!": str, "device!": str}
 HOLDER: Shape = {"kind!": str, "namespace": str, "name!": str, "uid!": str, "purpose": str}
@@ -61,13 +89,13 @@ AMOUNT: Shape = {"whole": bool, "adminAccess": bool, "shareID": str, "capacity":
                  "resources": {"*": int}, "cells": {"*": int}, "cpus": {"*": [int]}, "guestCells": [int]}
 MARKS = [{"device!": DEVICE, "reason": str, "by": str, "since": str, "origin": str}]
 CONTAINER: Shape = {
-    "name": str, "resources": {"claims": [{"name": str, "request": str}], "requests": dict, "limits": dict},
+    "name": str, "resources": {"claims": [{"name": str, "request": str}], "requests": {"*": NUMBER}, "limits": {"*": NUMBER}},
     "assignedDevices": [{"resourceName": str, "deviceIDs": TEXTS}],
 }
 TAINT: Shape = {"key": str, "value": str, "effect": str, "timeAdded": str}
 POD: Shape = {
     "spec": {
-        "nodeName": str, "schedulerName": str, "restartPolicy": str, "nodeSelector": dict, "terminationGracePeriodSeconds": int,
+        **where.SHAPE, "nodeName": str, "schedulerName": str, "restartPolicy": str, "terminationGracePeriodSeconds": int,
         "containers": [CONTAINER], "initContainers": [CONTAINER],
         "resourceClaims": RESOURCE_CLAIMS,
     },
@@ -84,12 +112,12 @@ SHAPES: Mapping[str, Shape] = {
     "Secret": {"data": dict, "stringData": dict, "type": str},
     "Lease": {"spec": {"holderIdentity": str, "leaseDurationSeconds": int, "leaseTransitions": int}},
     "Event": {"involvedObject": {"name": str, "uid": str}, "source": dict, "count": int},
-    "DeviceClass": {"spec": {"selectors": SELECTORS, "extendedResourceName": str}},
+    "DeviceClass": {"spec": {"selectors": SELECTORS, "extendedResourceName": str, "config": [{"opaque": OPAQUE}]}},
     "DeviceTaintRule": {"spec": {"deviceSelector": {"driver": str, "pool": str, "device": str}, "taint": TAINT},
                         "status": {"conditions": CONDITIONS}},
     "ResourceClaim": {"spec": CLAIM_SPEC, "status": {
         "allocation": {"devices": {"results": [RESULT]}}, "reservedFor": [{"resource": str, "name!": str, "uid!": str}]}},
-    "ResourceClaimTemplate": {"spec": {"metadata": {"labels": dict, "annotations": dict}, "spec": CLAIM_SPEC}},
+    "ResourceClaimTemplate": {"spec": TEMPLATE},
     "ResourceSlice": {"spec!": {"driver!": str, "nodeName": str, "allNodes": bool,
                                 "pool!": {"name!": str, "generation": int, "resourceSliceCount": int},
                                 "sharedCounters": [{"name!": str, "counters!": {"*": {}}}],
@@ -105,9 +133,9 @@ SHAPES: Mapping[str, Shape] = {
                                     "interfaceStatuses": DEVICE_STATUSES}},
     },
     "VirtualMachine": {
-        "spec": {"running": bool, "runStrategy": str, "template": {"metadata": dict, "spec": INSTANCE_SPEC},
-                 "resourceClaimTemplates": [{"name": str, "spec": {"metadata": {"labels": dict, "annotations": dict},
-                                                                   "spec": CLAIM_SPEC}}]},
+        "spec": {"running": bool, "runStrategy": str, "template": {
+            "metadata": {"labels": LABELS, "annotations": LABELS}, "spec": INSTANCE_SPEC},
+            "resourceClaimTemplates": [{"name": str, "spec": TEMPLATE}]},
         "status": {"printableStatus": str, "created": bool, "ready": bool, "conditions": CONDITIONS,
                    "stateChangeRequests": [{"action!": str, "uid": str, "data": {"*": str}}]},
     },
@@ -116,14 +144,16 @@ SHAPES: Mapping[str, Shape] = {
         "spec": {"configuration": {
             "developerConfiguration": {"featureGates": TEXTS, "disabledFeatureGates": TEXTS}, "vmRolloutStrategy": str,
             "migrations": {"parallelMigrationsPerCluster": int},
-            "network": {"binding": {"*": {"networkAttachmentDefinition": str}}},
+            "network": {"binding": {"*": {"networkAttachmentDefinition": str, "sidecarImage": str,
+                                          "domainAttachmentType": str}}},
             "permittedHostDevices": {
                 "pciHostDevices": [{"pciVendorSelector": str, "resourceName": str, "externalResourceProvider": bool}],
                 "mediatedDevices": [{"mdevNameSelector": str, "resourceName": str, "externalResourceProvider": bool}],
                 "usb": [{"resourceName": str, "selectors": [{"vendor": str, "product": str}]}]}},
-            "workloadUpdateStrategy": {"workloadUpdateMethods": TEXTS}},
+            "workloadUpdateStrategy": {"workloadUpdateMethods": TEXTS, "batchEvictionSize": int, "batchEvictionInterval": str}},
         "status": {"phase": str, "conditions": CONDITIONS},
     },
+    "NetworkAttachmentDefinition": {"spec": {"config": str}},
     "LedgerPage": {"spec": {
         "host": str, "reserved": MARKS, "quarantined": MARKS, "unclean": MARKS,
         "bookings": [{"device!": DEVICE, "request": str, "state!": str, "since!": str, "prepared": str, "amount": AMOUNT,

@@ -10,7 +10,7 @@ import msgspec
 
 from outfitter.api import fields, kinds, patch, versions
 from outfitter.api.kinds import Kind, Object
-from outfitter.errors import BadRequest, Cause, Invalid, NotFound, TooLarge, TooNew, Unsupported
+from outfitter.errors import BadRequest, Cause, Invalid, NotFound, TooLarge, TooNew, Unsupported, shortened
 from outfitter.faces.kube import actions, negotiate, status
 from outfitter.faces.kube.paths import ACTIONS_GROUP, Target
 from outfitter.faces.kube.render import Renderer
@@ -210,7 +210,8 @@ def _object(request: Request, validation: str, before: Record | None = None) -> 
     obj = fields.settle(target.kind, body.value)
     given = (obj.get("apiVersion", target.api_version), obj.get("kind", target.kind.kind))
     if given != (target.api_version, target.kind.kind):
-        raise BadRequest(f"{given[1]} in version {given[0]!r} cannot be handled as a {target.kind.kind} of "
+        version, kind = shortened(repr(given[0])), shortened(str(given[1]))
+        raise BadRequest(f"apiVersion, kind: {kind} in version {version} cannot be handled as a {target.kind.kind} of "
                          f"{target.api_version}: send it to its own path")
     obj = {"apiVersion": target.api_version, "kind": target.kind.kind, **obj}
     _check_identity(target, obj)

@@ -1,0 +1,55 @@
+"""What the guest is told of itself and how it is treated: names, numbers and choices that a hypervisor would not take."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from outfitter.api.validate import names, where
+from outfitter.errors import Cause
+
+EVICTIONS = ("None", "LiveMigrate", "LiveMigrateIfPossible", "External")
+THREADS = ("shared", "auto", "supplementalPool")
+PROTOCOLS = ("TCP", "UDP")
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+def check(spec: Mapping[str, Any], root: str) -> Iterator[Cause]:
+    domain = spec["domain"]
+    devices = domain.get("devices") or {}
+    if spec.get("hostname"):
+        yield from names.label(spec["hostname"], f"{root}.hostname")
+    for value, field, among in ((spec.get("evictionStrategy"), "evictionStrategy", EVICTIONS),
+                                (domain.get("ioThreadsPolicy"), "domain.ioThreadsPolicy", THREADS)):
+        if value and value not in among:
+            yield where.unsupported(f"{root}.{field}", value, among)
+    uuid = (domain.get("firmware") or {}).get("uuid")
+    if uuid and not _UUID.fullmatch(uuid):
+        yield Cause(f"{root}.domain.firmware.uuid", f'Invalid value: "{uuid}": must be a UUID such as '
+                                                    "5d307ca9-b3ef-428c-8861-06e72d69f223")
+    yield from _order(devices, f"{root}.domain.devices")
+    for index, interface in enumerate(devices.get("interfaces") or ()):
+        for number, port in enumerate(interface.get("ports") or ()):
+            yield from _port(port, f"{root}.domain.devices.interfaces[{index}].ports[{number}]")
+
+
+def _order(devices: Mapping[str, Any], root: str) -> Iterator[Cause]:
+    """What is booted from first. No two can be the first."""
+    first: dict[int, str] = {}
+    for list_ in ("disks", "interfaces"):
+        for index, each in enumerate(devices.get(list_) or ()):
+            here, order = f"{root}.{list_}[{index}].bootOrder", each.get("bootOrder")
+            if order is not None and order < 1:
+                yield Cause(here, f"Invalid value: {order}: must be greater than zero")
+            elif order is not None and first.setdefault(order, here) != here:
+                yield Cause(here, f"Duplicate value: {order}: {first[order]} has it already", "FieldValueDuplicate")
+
+
+def _port(port: Mapping[str, Any], path: str) -> Iterator[Cause]:
+    if port.get("port") is None:
+        yield Cause(f"{path}.port", "Required value: a number from 1 to 65535", "FieldValueRequired")
+    elif not 1 <= port["port"] <= 65535:
+        yield Cause(f"{path}.port", f"Invalid value: {port['port']}: must be a number from 1 to 65535")
+    if port.get("protocol") and port["protocol"] not in PROTOCOLS:
+        yield where.unsupported(f"{path}.protocol", port["protocol"], PROTOCOLS)
