@@ -34,7 +34,7 @@ hosts:
      vfs: {{count: {DEVICES}, product: 1889, driver: iavf}}}}
 """
 CONFIG = "device_spec: [{vendor_id: 8086, product_id: 1889}]"  # so each is taken from its driver, and given back
-SETTLE = 30.0  # seconds until everything must have come to rest
+SETTLE = 120.0  # seconds until everything must have come to rest
 
 
 CLAIM = {"devices": {"requests": [{"name": "nic", "exactly": {"deviceClassName": "virtual-function"}}]}}

@@ -16,7 +16,7 @@ from outfitter.api import kinds, wires
 from outfitter.api.kinds import Object
 from outfitter.errors import OutfitterError
 from outfitter.store.kube import Kube
-from tests.e2e.process import Up, until
+from tests.e2e.process import PATIENCE, Up, until
 
 MOST = 2
 RESOURCE = "vendor.example/vf"
@@ -92,7 +92,7 @@ async def _watched(up: Up, machines: Mapping[str, Object]) -> dict[str, list[Obj
     async def until_seen(name: str, what: str) -> None:
         while not seen[name] or what not in (seen[name][-1]["type"], (seen[name][-1].get("status") or {}).get("phase")):
             news.clear()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE):
                 await news.wait()
 
     async with up.store() as store:

@@ -18,7 +18,7 @@ from outfitter.api import kinds
 from outfitter.inventory import offer, scan
 from outfitter.inventory.tree import FolderTree
 from outfitter.launcher.domain import NAMESPACE
-from tests.e2e.process import EXAMPLE, Up, outfit, typed, until
+from tests.e2e.process import EXAMPLE, PATIENCE, Up, outfit, typed, until
 
 NOTHING_HERE = not offer.offer(scan.scan(FolderTree(Path("/"))).devices).offered
 ANOTHER = """
@@ -67,7 +67,7 @@ def test_a_signal_ends_it_in_order_also_while_somebody_watches(data: Path, numbe
     with Up(data) as up:
         asyncio.run(_stop_under_a_watch(up, number))
         assert "stopping; everything is kept in" in up.hear("kept in")
-        assert up.end(patience=5) == 0
+        assert up.end() == 0
         assert not up.log()
     with Up(data) as up:  # nothing was left that would be in the way
         assert up.stop() == 0
@@ -79,10 +79,10 @@ async def _stop_under_a_watch(up: Up, number: int) -> None:
         watch = store.watch(kinds.NODE, since=since)
         waiting = asyncio.ensure_future(anext(watch, None))
         await store.patch(kinds.NODE, "node-0", {"metadata": {"labels": {"seen": "yes"}}})
-        assert (await asyncio.wait_for(waiting, 10)) is not None  # the watch is really open
+        assert (await asyncio.wait_for(waiting, PATIENCE)) is not None  # the watch is really open
         waiting = asyncio.ensure_future(anext(watch, None))
         up.send(number)
-        assert await asyncio.wait_for(waiting, 5) is None  # and ended in order, not broken off
+        assert await asyncio.wait_for(waiting, PATIENCE) is None  # and ended in order, not broken off
 
 
 def test_a_second_one_on_the_same_data_names_the_first(running: Up) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.process import Up, environment, until
+from tests.e2e.process import PATIENCE, Up, environment, until
 
 VIRTCTL = shutil.which("virtctl")
 if VIRTCTL is None:  # nobody has to have it, be it with --all-parts: no package system does
@@ -33,7 +33,7 @@ def up(tmp_path: Path) -> Iterator[Up]:
 def say(up: Up, *words: str, fails: bool = False) -> str:
     assert VIRTCTL is not None
     done = subprocess.run([VIRTCTL, *words], env=environment(up.home, KUBECONFIG=str(up.kubeconfig)), text=True,
-                          capture_output=True, timeout=30, check=False)
+                          capture_output=True, timeout=PATIENCE, check=False)
     assert (done.returncode != 0) is fails, done
     return done.stdout + done.stderr
 

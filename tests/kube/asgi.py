@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 from outfitter.api.kinds import Object
 from outfitter.faces.kube.app import App
 
-PATIENCE = 10.0  # seconds until a test that hears nothing fails instead of hanging
+PATIENCE = 60.0  # seconds until a test that hears nothing fails instead of hanging
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 A = f"{CONFIG_MAPS}/a"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"

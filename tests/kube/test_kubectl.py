@@ -133,7 +133,7 @@ def test_describe_wait_replace_and_delete(kubectl: Kubectl) -> None:
     kubectl("apply", "-f", "-", stdin=ALL)
     assert "k:\n----\nv" in kubectl("describe", "cm", "a")
     assert "Device Class Name:  gpu" in kubectl("describe", "resourceclaim", "c")
-    assert "condition met" in kubectl("wait", "--for=jsonpath={.data.k}=v", "cm/a", "--timeout=10s")
+    assert "condition met" in kubectl("wait", "--for=jsonpath={.data.k}=v", "cm/a", "--timeout=120s")
     assert "replaced" in kubectl("replace", "-f", "-", stdin=CONFIG)
     assert "created (server dry run)" in kubectl("create", "-f", "-", "--dry-run=server", stdin=CONFIG.replace(": a", ": b"))
     assert kubectl("delete", "-f", "-", stdin=ALL).count(" deleted") == 3

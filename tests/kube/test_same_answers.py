@@ -263,7 +263,7 @@ async def both(cluster: kubernetes.Cluster, tmp_path: Path) -> AsyncIterator[tup
 
 def _session(url: str, context: ssl.SSLContext, token: str) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(url, connector=aiohttp.TCPConnector(ssl=context), headers={"Authorization": f"Bearer {token}"},
-                                 timeout=aiohttp.ClientTimeout(30))
+                                 timeout=aiohttp.ClientTimeout(120))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS.keys())

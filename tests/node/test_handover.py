@@ -3,6 +3,7 @@ start finds that was left."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import random
@@ -207,21 +208,24 @@ async def test_a_checkpoint_that_cannot_be_read_keeps_the_host_from_starting(tmp
 
 async def test_a_kernel_that_does_not_answer_is_told_and_not_asked_twice() -> None:
     """As when a driver waits for whoever has the device open."""
-    go, asked = threading.Event(), list[str]()
+    begun, go, asked = threading.Event(), threading.Event(), list[str]()
     station = Station("node", "pci.outfitter.dev", Kernel(MemoryTree({})), patience=0.02)
 
     def slow() -> str:
         asked.append("again")
-        go.wait(10)
+        begun.set()
+        go.wait(60)
         return "done"
 
     for _ in range(3):
         with pytest.raises(Refused, match="the kernel of node has not answered a write for more than 0 s"):
             await station.run(slow)
+    await asyncio.to_thread(begun.wait, 60)
     assert asked == ["again"]
     go.set()
     assert station._slow is not None
     await station._slow
+    station._patience = 60
     assert await station.run(slow) == "done"
 
 

@@ -18,7 +18,7 @@ from outfitter.store.clock import ManualClock
 T = TypeVar("T")
 FINALIZER = "outfitter.dev/test"
 DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments")
-PATIENCE = 20.0  # seconds until a test that hears nothing fails instead of hanging
+PATIENCE = 60.0  # seconds until a test that hears nothing fails instead of hanging
 
 
 @dataclass

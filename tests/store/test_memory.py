@@ -174,7 +174,7 @@ async def test_closing_ends_watches(make: Make) -> None:
     listening = asyncio.create_task(listen())
     await settle()
     await store.close()
-    assert await asyncio.wait_for(listening, 5) == ["ADDED"]
+    assert await asyncio.wait_for(listening, 60) == ["ADDED"]
 
 
 async def test_a_watch_that_ends_leaves_nothing_behind(memory: Memory) -> None:

@@ -87,7 +87,7 @@ async def test_leaving_a_watch_closes_it(home: kube.Kube, played: Played) -> Non
         async for change in watching:
             assert change.type == "ADDED"
             break
-    await asyncio.wait_for(gone.wait(), 5)
+    await asyncio.wait_for(gone.wait(), 60)
 
 
 async def test_watches_do_not_take_the_places_of_calls(home: kube.Kube, played: Played) -> None:
@@ -104,8 +104,8 @@ async def test_watches_do_not_take_the_places_of_calls(home: kube.Kube, played: 
 
     played.answers = [waiting]
     watches = [asyncio.ensure_future(changes(home)) for _ in range(count)]
-    await asyncio.wait_for(all_there.wait(), 10)
-    assert await asyncio.wait_for(home.get(kinds.POD, "a", "n"), 10) == POD
+    await asyncio.wait_for(all_there.wait(), 60)
+    assert await asyncio.wait_for(home.get(kinds.POD, "a", "n"), 60) == POD
     release.set()
     assert await asyncio.gather(*watches) == [[]] * len(watches)
 
