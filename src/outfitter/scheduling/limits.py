@@ -9,7 +9,8 @@ from outfitter.scheduling.constraints import State, Table
 
 if TYPE_CHECKING:
     from outfitter.scheduling.asks import Ask
-    from outfitter.scheduling.search import Point, Search, Step, Want
+    from outfitter.scheduling.search import Point, Search
+    from outfitter.scheduling.wants import Step, Want
 
 Options = list[tuple["Step", list[tuple["Want", int]], int]]  # a request; its alternatives with what they can have; the least
 

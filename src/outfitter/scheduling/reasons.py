@@ -10,7 +10,8 @@ from outfitter.scheduling import limits, parts
 from outfitter.scheduling.tolerations import unbearable
 
 if TYPE_CHECKING:
-    from outfitter.scheduling.search import Search, Want
+    from outfitter.scheduling.search import Search
+    from outfitter.scheduling.wants import Want
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,15 +15,15 @@ from typing import NamedTuple
 from outfitter.api.device import DeviceId
 from outfitter.cel import Quantity
 from outfitter.errors import Unsatisfiable
-from outfitter.scheduling import capacity, constraints, limits
+from outfitter.scheduling import capacity, limits
 from outfitter.scheduling.asks import MOST, Ask, Demand
-from outfitter.scheduling.constraints import State, Table
+from outfitter.scheduling.constraints import State
 from outfitter.scheduling.counters import Company, Counters, Taken
 from outfitter.scheduling.features import Features
 from outfitter.scheduling.held import Held
 from outfitter.scheduling.likeness import Likeness
-from outfitter.scheduling.pools import Shares, Site
-from outfitter.scheduling.tolerations import unbearable
+from outfitter.scheduling.pools import Site
+from outfitter.scheduling.wants import Step, Want, Wanting, bits
 
 
 class Pick(NamedTuple):
@@ -33,36 +33,8 @@ class Pick(NamedTuple):
     share: Mapping[str, Quantity] | None  # None: the whole device
 
 
-Tables = tuple[tuple[int, Table, bool], ...]
 EFFORT = 200_000  # points after which a search gives up: some seconds. What a host really holds needs some hundreds
-NO_SHARES = Shares({}, {}, 0)
 Picks = tuple[Pick, "Picks | None"]
-
-
-@dataclass(slots=True)
-class Want:
-    """An ask, on one node: which devices it can have."""
-
-    ask: Ask
-    claim: int
-    need: int
-    fit: int  # devices that are what it asks for
-    ready: int  # and that it can have
-    wrong: dict[int, str]  # devices of which that cannot be told: reaching one is an error
-    bad: int  # the same, as a mask
-    shares: Mapping[int, Mapping[str, Quantity]]  # what it takes of a device's capacity
-    tables: Tables  # the constraints that are for it: which, the values, distinct or not
-    order: tuple[int, ...] = ()  # the devices, when it is for all of them
-
-
-@dataclass(slots=True)
-class Step:
-    """One request of one claim."""
-
-    claim: int
-    wants: list[Want]
-    later: int = 0  # devices that requests after this one could take
-    live: frozenset[int] = frozenset()  # constraints of the claim that this request or a later one of it is under
 
 
 @dataclass(slots=True, frozen=True)
@@ -126,97 +98,11 @@ class Search:
                 self.blocked |= 1 << index
         if self.site.counted and self.features.partitionable_devices:
             self.counters = Counters(self.site, self.held.touches, groups=self.features.compatibility_groups)
-        for claim, demand in enumerate(self.demands):
-            least = 0
-            for request in demand.requests:
-                wants = [self._want(ask, claim) for ask in request]
-                least += min(want.need for want in wants)
-                self.steps.append(Step(claim, wants))
-            if least > MOST:
-                raise Unsatisfiable(f"{demand.title}: number of requested devices {least} exceeds the claim limit of {MOST}")
-        later, live, claim = 0, frozenset[int](), -1
-        for step in reversed(self.steps):
-            step.later = later
-            live = live if step.claim == claim else frozenset()
-            live |= {which for want in step.wants for which, _, _ in want.tables}
-            step.live, claim = live, step.claim
-            for want in step.wants:
-                later |= want.fit | want.bad
-                self.strict |= want.ask.everything and bool(want.tables)
-                self.careful |= bool(want.bad) or self.strict
-                self.admins |= want.ask.admin
-
-    # -- what each request can have
-
-    def _want(self, ask: Ask, claim: int) -> Want:
-        site, features = self.site, self.features
-        if ask.everything:
-            self._whole(ask, claim)
-        usable = site.everything
-        if not features.device_binding_and_status:
-            usable &= ~site.binding
-        if features.optional_node_operations:
-            usable &= ~site.lazy
-        mask, unclear = site.fits(ask.selectors)
-        if ask.only is not None:
-            usable &= sum(1 << index for index, device in enumerate(site.devices) if device.id in ask.only)
-        fit = mask & usable
-        wrong = {index: f"{ask.owners[position]}: {why}" for index, (position, why) in unclear.items() if usable >> index & 1}
-        where = f"{self.demands[claim].title}, request {ask.name}"
-        shares, ready = NO_SHARES, fit
-        if features.consumable_capacity:
-            shares, fit, ready = self._capacity(ask, fit, wrong, where)
-        if not ask.admin:
-            ready &= ~self.blocked
-        if not features.partitionable_devices:
-            ready &= ~site.counted
-        if features.device_taints:
-            for index in site.tainted:
-                if unbearable(site.devices[index].taints, ask.tolerations) is not None:
-                    ready &= ~(1 << index)
-        tables = self._tables(ask, claim, ready, wrong, where)
-        if ask.everything:
-            if wrong:
-                raise Unsatisfiable(wrong[min(wrong)])
-            order = tuple(_bits(fit))
-            return Want(ask, claim, len(order), fit, ready, {}, 0, shares.of, tables, order)
-        bad = 0
-        for index in wrong:
-            if ask.admin or not self.blocked >> index & 1:
-                bad |= 1 << index
-        return Want(ask, claim, ask.count, fit, ready & ~bad, wrong, bad, shares.of, tables)
-
-    def _whole(self, ask: Ask, claim: int) -> None:
-        """All devices can only be had when all are known."""
-        for pool in self.site.pools:
-            if pool.incomplete or pool.invalid:
-                state = "is currently being updated" if pool.incomplete else f"is currently invalid ({pool.invalid})"
-                raise Unsatisfiable(f"{self.demands[claim].title}, request {ask.name}: asks for all devices, but resource pool "
-                                    f"{pool} {state}")
-
-    def _capacity(self, ask: Ask, fit: int, wrong: dict[int, str], where: str) -> tuple[Shares, int, int]:
-        """What is taken of each device; those of the devices that can give it, and those that can give it now."""
-        found, consumed = self.site.shares(ask.capacity, self.features.fractional_capacity_range), self.held.consumed
-        wrong |= {index: f"{where}: {why}" for index, why in found.wrong.items() if fit >> index & 1}
-        ready = fit = fit & found.mask
-        for index in _bits(fit) if consumed else ():
-            device = self.site.devices[index]
-            if (used := consumed.get(device.id)) and not capacity.room(found.of[index], used, (), device.capacity):
-                ready &= ~(1 << index)
-        return found, fit, ready
-
-    def _tables(self, ask: Ask, claim: int, ready: int, wrong: dict[int, str], where: str) -> Tables:
-        out, lists = [], self.features.list_type_attributes
-        for which in ask.constraints:
-            constraint = self.demands[claim].constraints[which]
-            if expression := ask.derived.get(constraint.attribute):
-                table = constraints.derived(self.site, expression, lists)
-                wrong |= {index: f"{where}, derived attribute {constraint.attribute}: {why}"
-                          for index, why in table.wrong.items() if ready >> index & 1 and index not in wrong}
-            else:
-                table = constraints.published(self.site, constraint.attribute, lists)
-            out.append((which, table, constraint.distinct))
-        return tuple(out)
+        self.steps = Wanting(self.site, self.demands, self.held, self.features, self.blocked).steps()
+        wants = [want for step in self.steps for want in step.wants]
+        self.strict = any(want.ask.everything and want.tables for want in wants)
+        self.careful = self.strict or any(want.bad for want in wants)
+        self.admins = any(want.ask.admin for want in wants)
 
     # -- the search
 
@@ -280,7 +166,7 @@ class Search:
         counters the scarcest; -1: of none."""
         known = self._modest.get(id(want))
         if known is None:
-            known = self._modest[id(want)] = sorted((*self._scarcest(index), 1 << index) for index in _bits(want.ready))
+            known = self._modest[id(want)] = sorted((*self._scarcest(index), 1 << index) for index in bits(want.ready))
         return known
 
     def _scarcest(self, index: int) -> tuple[int, int]:
@@ -413,13 +299,6 @@ class Search:
         fresh = not any(states)
         return (point.at, like.counts(point.used & relevant, swap=fresh and not point.shares), mine, point.size, states,
                 point.counters, point.company, tuple(sorted((like.of[index], much) for index, much in point.shares.items())))
-
-
-def _bits(mask: int) -> Iterator[int]:
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
 
 
 def _listed(point: Point) -> list[Pick]:
