@@ -203,3 +203,19 @@ class Section:
                 yield path, item
             else:
                 self.reader.wrong(path, "must be a text")
+
+
+class Unique:
+    """Values that may stand in one place only."""
+
+    def __init__(self, reader: Reader, is_of: str) -> None:
+        self.reader, self.is_of = reader, is_of
+        self.seen: dict[str, str] = {}
+
+    def add(self, value: str, path: str, hint: str = "") -> bool:
+        """Whether the value is new; complains if not."""
+        if value in self.seen:
+            self.reader.wrong(path, f"{value} {self.is_of} {self.seen[value]} too{hint}", "FieldValueDuplicate")
+            return False
+        self.seen[value] = path
+        return True
