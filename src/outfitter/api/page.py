@@ -2,7 +2,8 @@
 at the revision it was read. A pool whose devices are not tied to one host has a page of its own, so that there is one place
 where each device is booked whoever uses it.
 
-Every change is a method that gives the object to write. What a change does not speak of, known to us or not, stays."""
+Every change is a method that gives the object to write. What a change does not speak of, known to us or not, stays. The values
+that stand on a page are in `booking`; whether their amounts are there is counted in `amounts`."""
 
 from __future__ import annotations
 
@@ -11,21 +12,33 @@ import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from dataclasses import replace
 
+from outfitter.api import amounts
+from outfitter.api.booking import (
+    DOMAIN,
+    MARKS,
+    Booking,
+    Holder,
+    Key,
+    Limits,
+    Mark,
+    Marks,
+    State,
+    booking_of,
+    device_object,
+    device_of,
+    holder_of,
+    mark_of,
+)
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import LEDGER_PAGE, Object
-from outfitter.cel import quantity
-from outfitter.cel.quantity import Quantity
-from outfitter.errors import AlreadyHeld, Cause, Invalid, OutOfService, TooLarge, Unsatisfiable
+from outfitter.errors import AlreadyHeld, OutOfService, TooLarge
 
-State = Literal["booked", "prepared", "released"]
-Marks = Literal["reserved", "quarantined", "unclean"]
-MARKS: tuple[Marks, ...] = ("reserved", "quarantined", "unclean")  # also the order in which a refusal names them
-DOMAIN = "Domain"  # the kind of a holder that was found on the host and that nobody booked for
+__all__ = ["DOMAIN", "MARKS", "MOST", "POOLS", "Booking", "Holder", "Key", "Limits", "Mark", "Marks", "Page", "State",
+           "device_object", "device_of", "holder_of", "is_pool_page", "pool_page"]
+
 MOST = 2000  # bookings on a page: below 1 MB with names of usual length, and an API server refuses objects above 1.5 MB
-NOTHING = quantity.of(0)
 POOLS = ".pools.outfitter.dev"  # how names of pools' pages end; no host may be called so
 READABLE = 63  # characters of a pool's own name in the name of its page
 
@@ -41,138 +54,6 @@ def is_pool_page(name: str) -> bool:
     return name.endswith(POOLS)
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """Who holds a device: a claim, a Placement consumer, a migration, or a machine that was found to have it."""
-
-    kind: str  # "ResourceClaim", "Consumer", "Migration", "Domain" (runs on the host, and nobody booked for it)
-    namespace: str
-    name: str
-    uid: str
-    purpose: str = ""  # for people: "vmi/blue", the machine or pod for which it is held
-
-    def __str__(self) -> str:
-        what = f"{self.purpose} (claim {self.name})" if self.purpose else f"{self.kind} {self.name}"
-        return f"{what} in {self.namespace}" if self.namespace else what
-
-    def to_object(self) -> Object:
-        whole = {"kind": self.kind, "namespace": self.namespace, "name": self.name, "uid": self.uid, "purpose": self.purpose}
-        return {key: value for key, value in whole.items() if value}
-
-
-class Key(NamedTuple):
-    """What tells bookings on a page apart."""
-
-    device: DeviceId
-    uid: str
-    share: str  # "" for what is no share
-
-
-@dataclass(frozen=True, slots=True)
-class Booking:
-    """One device, or a share of one, for one holder. `amount` is one of
-
-    {"whole": true}                                        alone on the device
-    {"shareID": "...", "capacity": {"memory": "4Gi"}}      beside others, while the capacity lasts
-    {"resources": {"VCPU": 2}}                             a host's own resources: never in the way; "cells": {"0": 2} says how
-                                                           many CPUs of which NUMA cell are the holder's alone, and
-                                                           "cpus": {"0": [4, 5]} which
-    {"adminAccess": true}                                  looks on while others have it: never in the way
-
-    and the first two may say which of the pool's counters they use: "counters": {"<counter set>": {"<counter>": "1"}}."""
-
-    device: DeviceId
-    holder: Holder
-    request: str  # which of the holder's requests it answers
-    state: State
-    since: str
-    amount: dict[str, Any] = field(default_factory=lambda: {"whole": True})
-    prepared: str = ""  # when the host handed it over; "" while it did not
-    node: str = ""  # on the page of a pool: the host that uses it; on a host's page it is that host
-
-    @property
-    def key(self) -> Key:
-        return Key(self.device, self.holder.uid, str(self.amount.get("shareID") or ""))
-
-    @property
-    def counted(self) -> bool:
-        """It holds a device: a host's own resources do not, nor does whoever only looks on."""
-        return bool(self.amount.get("whole")) or not ("resources" in self.amount or self.amount.get("adminAccess"))
-
-    @property
-    def shared(self) -> bool:
-        return not self.amount.get("whole") and ("capacity" in self.amount or "shareID" in self.amount)
-
-    @property
-    def cpus(self) -> list[int]:
-        """CPUs of the host that are the holder's alone."""
-        return [cpu for cpus in (self.amount.get("cpus") or {}).values() for cpu in cpus]
-
-    def clashes(self, other: Booking) -> bool:
-        """Both cannot stand on one page, whatever the amounts."""
-        return (self.device == other.device and self.key != other.key and self.counted and other.counted
-                and not (self.shared and other.shared))
-
-    def excludes(self, other: Booking) -> bool:
-        """One is the card that the other is a part of, and was published without saying so: the parts were switched off, or on,
-        while somebody had one. Where both say it their amounts are counted."""
-        one, two = self.device, other.device
-        if (one.driver, one.pool) != (two.driver, two.pool) or not (self.counted and other.counted):
-            return False
-        mine, theirs = self.amount.get("counters") or {}, other.amount.get("counters") or {}
-        return (two.device in mine and two.device not in theirs) or (one.device in theirs and one.device not in mine)
-
-    def to_object(self) -> Object:
-        out = {"device": device_object(self.device), "holder": self.holder.to_object(),
-               "request": self.request, "state": self.state, "since": self.since, "amount": self.amount}
-        return out | {name: value for name, value in (("prepared", self.prepared), ("node", self.node)) if value}
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A device that nobody new gets: an entry of `reserved`, `quarantined` or `unclean`."""
-
-    device: DeviceId
-    reason: str
-    by: str
-    since: str
-    origin: str = ""  # "placement": made from a provider's reserved count, and taken away by it
-
-    def to_object(self) -> Object:
-        out = {"device": device_object(self.device), "reason": self.reason, "by": self.by, "since": self.since}
-        return {**out, "origin": self.origin} if self.origin else out
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What was published: how much of each device, and how much of each counter that devices share."""
-
-    capacity: Mapping[DeviceId, Mapping[str, str]] = field(default_factory=dict)  # a device that may be shared is in here
-    counters: Mapping[tuple[str, str, str], Mapping[str, str]] = field(default_factory=dict)  # (driver, pool, counter set)
-
-
-def device_object(device: DeviceId) -> Object:
-    return {"driver": device.driver, "pool": device.pool, "device": device.device}
-
-
-def device_of(raw: Object) -> DeviceId:
-    return DeviceId(raw["driver"], raw["pool"], raw["device"])
-
-
-def holder_of(raw: Object) -> Holder:
-    return Holder(raw["kind"], raw.get("namespace") or "", raw["name"], raw["uid"], raw.get("purpose") or "")
-
-
-def _booking(raw: Object) -> Booking:
-    return Booking(device_of(raw["device"]), holder_of(raw["holder"]), raw.get("request") or "", raw["state"], raw["since"],
-                   raw.get("amount") or {"whole": True}, raw.get("prepared") or "", raw.get("node") or "")
-
-
-def _mark(raw: Object) -> Mark:
-    return Mark(device_of(raw["device"]), raw.get("reason") or "", raw.get("by") or "", raw.get("since") or "",
-                raw.get("origin") or "")
-
-
 class Page:
     """A page as it was read. Changes give the object to write; the page itself stays as it is."""
 
@@ -180,8 +61,8 @@ class Page:
         self.object = obj
         self.host: str = obj["metadata"]["name"]
         self.revision: str = obj["metadata"].get("resourceVersion", "")
-        self.bookings: tuple[Booking, ...] = tuple(map(_booking, self._raw("bookings")))
-        self.reserved, self.quarantined, self.unclean = (tuple(map(_mark, self._raw(which))) for which in MARKS)
+        self.bookings: tuple[Booking, ...] = tuple(map(booking_of, self._raw("bookings")))
+        self.reserved, self.quarantined, self.unclean = (tuple(map(mark_of, self._raw(which))) for which in MARKS)
 
     @staticmethod
     def blank(host: str) -> Object:
@@ -299,7 +180,7 @@ class Page:
         """The page with these devices in a list. One that is there already keeps its first time and takes the new words; a
         mark that a person made is never turned into one of a reserved count."""
         entries = self._raw(which)
-        places = {_mark(raw).device: index for index, raw in enumerate(entries)}
+        places = {mark_of(raw).device: index for index, raw in enumerate(entries)}
         for mark in marks:
             index = places.get(mark.device)
             if index is None:
@@ -315,7 +196,7 @@ class Page:
 
     def without_marks(self, which: Marks, devices: Collection[DeviceId]) -> Object:
         """The page without these devices in a list."""
-        return self._with(which, [raw for raw in self._raw(which) if _mark(raw).device not in devices])
+        return self._with(which, [raw for raw in self._raw(which) if mark_of(raw).device not in devices])
 
     # -- how a page is changed
 
@@ -363,20 +244,8 @@ class Page:
                                       by=str(taken.holder), since=taken.since)
             there[booking.device].append(booking)
         self._check_cpus([booking for booking in fresh if booking.cpus])
-        shares = [booking for booking in fresh if booking.shared]
-        for device in dict.fromkeys(booking.device for booking in shares):
-            if device not in limits.capacity:
-                raise Unsatisfiable(f"{device.short} cannot be shared: it publishes no capacity to be counted against")
-            _fits(device.short, there[device], [one for one in shares if one.device == device], _capacity,
-                  limits.capacity[device])
-        pools = dict.fromkeys((one.device.driver, one.device.pool, name) for one in fresh if one.counted for name in _sets(one))
-        everything = [*self.bookings, *fresh] if pools else []
-        for driver, pool, name in pools:
-            def uses(booking: Booking, at: tuple[str, str, str] = (driver, pool, name)) -> Mapping[str, Any]:
-                device = booking.device
-                return (_sets(booking).get(at[2]) or {}) if (device.driver, device.pool) == at[:2] else {}
-
-            _fits(f"counter set {name} of {pool}", everything, fresh, uses, limits.counters.get((driver, pool, name), {}))
+        amounts.check_shares(fresh, there, limits)
+        amounts.check_counters(fresh, self.bookings, limits)
 
     def _check_cpus(self, fresh: Sequence[Booking]) -> None:
         owners = {cpu: booking for booking in self.bookings for cpu in booking.cpus} if fresh else {}
@@ -385,51 +254,6 @@ class Page:
                 if cpu in owners:
                     raise AlreadyHeld(f"CPU {cpu} of {self.host}", by=str(owners[cpu].holder), since=owners[cpu].since)
                 owners[cpu] = booking
-
-
-def _capacity(booking: Booking) -> Mapping[str, Any]:
-    return (booking.amount.get("capacity") or {}) if booking.shared else {}
-
-
-def _sets(booking: Booking) -> Mapping[str, Any]:
-    return booking.amount.get("counters") or {}
-
-
-def _fits(what: str, everybody: Sequence[Booking], fresh: Sequence[Booking], uses: Callable[[Booking], Mapping[str, Any]],
-          limits: Mapping[str, str]) -> None:
-    """What the fresh ones use is there, besides what everybody (the fresh ones included) uses of it."""
-    for name in dict.fromkeys(name for booking in fresh for name in uses(booking)):
-        if name not in limits:
-            raise Unsatisfiable(f"{name} of {what} cannot be counted: none was published")
-        limit = amount(limits[name], f"the published {name} of {what}")
-        total, wanted = (_sum(bookings, uses, name, what) for bookings in (everybody, fresh))
-        if wanted > limit:
-            raise Unsatisfiable(f"{name} of {what}: {wanted} wanted and {limit} published")
-        if total > limit:
-            asking = {booking.key for booking in fresh}
-            others = [booking for booking in everybody if booking.key not in asking and name in uses(booking)]
-            left = max(limit - (total - wanted), NOTHING)
-            raise AlreadyHeld(f"{name} of {what}: {wanted} wanted and {left} of {limit} left; the rest",
-                              by=", ".join(dict.fromkeys(str(booking.holder) for booking in others)),
-                              since=min(booking.since for booking in others))
-
-
-def _sum(bookings: Iterable[Booking], uses: Callable[[Booking], Mapping[str, Any]], name: str, what: str) -> Quantity:
-    parts = [amount(used[name], f"{name} of {what} for {booking.holder}")
-             for booking in bookings if name in (used := uses(booking))]
-    return sum(parts, NOTHING)
-
-
-def amount(text: Any, what: str) -> Quantity:
-    """A quantity that is not below nothing. Invalid says whose."""
-    try:
-        value = quantity.parse(str(text))
-    except ValueError as error:
-        raise Invalid(f"{what}: {error}", [Cause("amount", f"Invalid value: {error}")]) from error
-    if value < NOTHING:
-        message = f"Invalid value: {text}: must be at least 0"
-        raise Invalid(f"{what}: {message}", [Cause("amount", message)])
-    return value
 
 
 def _merged(raw: Object, holder: Holder) -> Object:
