@@ -127,6 +127,27 @@ async def test_an_incomplete_pool_and_a_device_without_address_are_said() -> Non
             "pciAddress": "0000:65:00.0", "mdevUUID": "5f7fd9a8-6a3f-4f6c-8ee8-1d2b3c4d5e6f"}
 
 
+async def test_a_device_that_moves_is_followed_until_the_machine_runs() -> None:
+    """Addresses move when somebody adds a card to a host. A device that is not published for a moment stays where it was."""
+    async with desk() as here:
+        await here.create()
+        await here.claim()
+        await here.allocate("gpu-0")
+        await here.settle()
+        await here.bind()
+        await here.publish(1, {"gpu-0": address("0000:65:00.0")})
+        assert addresses(await here.machine()) == ["0000:65:00.0"]
+        await here.publish(2, {"gpu-0": address("0000:66:00.0")})
+        assert addresses(await here.machine()) == ["0000:66:00.0"]
+        await here.publish(3, {"gpu-1": address("0000:67:00.0")})
+        blue = await here.machine()
+        assert addresses(blue) == ["0000:66:00.0"]
+        assert conditions.is_true(blue, "DevicesReady")
+        await here.store.patch(kinds.INSTANCE, "blue", {"status": {"phase": "Running"}}, "default", subresource="status")
+        await here.publish(4, {"gpu-0": address("0000:68:00.0")})
+        assert addresses(await here.machine()) == ["0000:66:00.0"], "what is assigned stays assigned"
+
+
 async def test_a_host_that_gets_the_label_of_a_slice_reaches_its_devices() -> None:
     async with desk() as here:
         await here.given("gpu-0")

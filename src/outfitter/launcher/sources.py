@@ -16,7 +16,7 @@ from outfitter.api.wires import Wire
 from outfitter.errors import Refused
 from outfitter.launcher import environment, metadata
 from outfitter.launcher.environment import Env
-from outfitter.launcher.given import Absent, Ask, Given, List, Resolved, checked, same
+from outfitter.launcher.given import WORDS, Absent, Ask, Given, List, Resolved, checked, same
 from outfitter.launcher.metadata import Files
 
 STATUS, METADATA, ENVIRONMENT = "status.deviceStatus", "device metadata", "the environment"
@@ -154,13 +154,15 @@ def _claim_names(instance: Mapping[str, Any], ask: Ask, entry: Mapping[str, Any]
 def _of_status(instance: Mapping[str, Any], ask: Ask) -> tuple[Given, ...]:
     assert ask.list != "interfaces"
     entries = [entry for entry in machine.statuses(instance, ask.list) if entry.get("name") == ask.name]
+    told = bool((instance.get("status") or {}).get("deviceStatus"))
+    unlike = f"{_mismatch(ask.list)}: " if told else "no device status found: "
     if not entries:
-        raise Absent(f"{ask.word} is not in {STATUS}")
+        raise Absent(f"{unlike}{ask.word} is not in {STATUS}")
     out = []
     for entry in entries:
         where = machine.address_of(entry)
         if where is None:
-            raise Absent(f"{ask.word} has neither pciAddress nor mdevUUID in {STATUS}")
+            raise Absent(f"{unlike}{ask.word} has neither pciAddress nor mdevUUID in {STATUS}")
         said = entry.get("deviceResourceClaimStatus") or {}
         members = tuple(map(str, (said.get("attributes") or {}).get("members") or ())) if where[0] == "pci" else ()
         out.append(checked(ask, Given(where[0], str(where[1]), members if len(members) > 1 else (), _node(said),
@@ -231,9 +233,12 @@ def _nothing_else(instance: Mapping[str, Any], asks: Sequence[Ask]) -> None:
         names = {ask.name for ask in asks if ask.list == list_}
         for entry in machine.statuses(instance, list_):
             if entry.get("name") not in names:
-                kind = "GPU" if list_ == "gpus" else "HostDevice"
-                raise Refused(f"{STATUS}.{machine.STATUS_LISTS[list_]}: the number of DRA {kind}/s do not match the number of "
-                              f"devices: {entry.get('name')!r} is not among spec.domain.devices.{list_}")
+                raise Refused(f"{STATUS}.{machine.STATUS_LISTS[list_]}: {_mismatch(list_)}: {entry.get('name')!r} is not among "
+                              f"spec.domain.devices.{list_}")
+
+
+def _mismatch(list_: List) -> str:
+    return f"the number of DRA {WORDS[list_]}/s do not match the number of devices"
 
 
 def _each_once(found: Sequence[Resolved]) -> None:
