@@ -32,7 +32,8 @@ async def run(case: Case) -> list[str]:
                         before, since = await api.read(target), product.store.revision
                         await product.settle()
                         writes += await _device_writes(product, before, since)
-                        instance, events = await api.read(target), await _warnings(api, target)
+                        instance = await api.read(target)
+                        events = await _warnings(api, instance)
         except NotDriven as error:
             return [str(error), *place.notes]
         wrong = [*compare(case.expect, instance, writes, events), *faults.said]
@@ -48,7 +49,8 @@ def compare(expect: Mapping[str, Any], instance: Object, writes: int, events: li
         wanted = _spelled(expect["deviceStatus"])
         shown = _spelled(have) if _names_besides(wanted) else _without_besides(_spelled(have))
         for entry in [*_entries(wanted), *_entries(shown)]:  # no attributes yet: nothing in it, or not there
-            entry.setdefault("attributes", {})
+            entry["attributes"] = entry.get("attributes") or {}
+        wanted = {list_: entries for list_, entries in (wanted or {}).items() if entries}
         if (shown or None) != (wanted or None):
             wrong.append(f"deviceStatus: expected {json.dumps(wanted)}, it is {json.dumps(shown)}")
     unwanted = expect.get("deviceStatusNotContains", [])
@@ -79,10 +81,10 @@ def _line(event: Object) -> str:
     return f"{event.get('reason')}: {event.get('message')}"
 
 
-async def _warnings(api: Api, target: Object) -> list[Object]:
-    events = await api.list(kinds.EVENT, target["metadata"]["namespace"])
+async def _warnings(api: Api, instance: Object) -> list[Object]:
+    events = await api.list(kinds.EVENT, instance["metadata"]["namespace"])
     return [event for event in events if event.get("type") == "Warning"
-            and event["involvedObject"].get("name") == target["metadata"]["name"]]
+            and event["involvedObject"].get("name") == instance["metadata"]["name"]]
 
 
 async def _device_writes(product: app.Embedded, before: Object, since: int) -> int:
@@ -128,7 +130,7 @@ def _spelled(value: Any) -> Any:
 
 
 def _entries(status: Any) -> list[dict[str, Any]]:
-    return [entry["deviceResourceClaimStatus"] for entries in (status or {}).values() for entry in entries
+    return [entry["deviceResourceClaimStatus"] for entries in (status or {}).values() for entry in entries or ()
             if entry.get("deviceResourceClaimStatus")]
 
 
