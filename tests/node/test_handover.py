@@ -97,6 +97,25 @@ async def test_what_cannot_be_handed_over_is_told_and_tried_again() -> None:
         await scene.running("blue")
 
 
+async def test_what_a_machine_has_is_handed_to_nobody_else_even_without_a_page() -> None:
+    """In a cluster nobody keeps an administrator from deleting it."""
+    async with running(hosts(NVME)) as scene:
+        await scene.machine("blue")
+        await scene.running("blue")
+        await scene.store.delete(kinds.LEDGER_PAGE, "node")
+        await scene.machine("green")
+
+        async def told() -> bool:
+            events = await scene.events("FailedPrepareDevices")
+            return any("cannot be handed over: a machine still has it, by claim here/" in each for each in events)
+
+        await scene.reach(told, "the pod of the second machine says who has it")
+        assert len(await scene.domains()) == 1
+        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.running("green")
+        assert len(await scene.domains()) == 1
+
+
 async def test_a_machine_that_never_starts_gives_everything_back() -> None:
     async with running(hosts(NVME)) as scene:
         played(scene).refuses.add(("vfio-pci", SSD))

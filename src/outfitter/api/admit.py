@@ -9,8 +9,9 @@ from typing import Any, Protocol
 
 from outfitter.api import kinds, machine, settings
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.page import is_pool_page
 from outfitter.api.settings import Settings
-from outfitter.api.validate import flavors, kubevirt, machines, names, outlook, pods, resources, shape
+from outfitter.api.validate import flavors, kubevirt, machines, names, outlook, pages, pods, resources, shape
 from outfitter.errors import Cause, Forbidden, Invalid, NotFound, shortened
 
 Check = Callable[[Mapping[str, Any]], Iterator[Cause]]
@@ -204,6 +205,9 @@ class Rules:
             if name in UNDELETABLE:
                 raise Forbidden(f'namespaces "{name}" is forbidden: this namespace may not be deleted')
             change.new.setdefault("status", {})["phase"] = "Terminating"
+        if change.kind == kinds.LEDGER_PAGE and _by_somebody(change):
+            name = change.new["metadata"]["name"]
+            pages.deletable(change.new, host_known=is_pool_page(name) or change.look(kinds.NODE, "", name) is not None)
         return change.new
 
     def _place(self, change: Change) -> None:
@@ -230,6 +234,8 @@ class Rules:
                 yield from _set(change, new)
         if change.verb == "create" and kind == kinds.KUBEVIRT:
             yield from _only_one(change)
+        if change.old is not None and kind == kinds.LEDGER_PAGE and _by_somebody(change):
+            yield from pages.same_bookings(new, change.old)
         if change.old is not None and change.subresource == "" and kind in COMPARES:
             yield from COMPARES[kind](new, change.old)
 
@@ -256,6 +262,11 @@ def _within_path(inner: str, outer: str) -> bool:
 
 def _settings(change: Change) -> Settings:
     return settings.of(settings.chosen(change.every(kinds.KUBEVIRT)))
+
+
+def _by_somebody(change: Change) -> bool:
+    """Whether it is no part of the system that writes."""
+    return bool(change.by.user) and not _settings(change).ours(change.by.user)
 
 
 def _new_spec(change: Change) -> bool:

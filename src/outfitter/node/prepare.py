@@ -74,6 +74,10 @@ def _taken(station: Station, claim: Object, one: Wanted, files: tuple[str, ...])
 def _check(station: Station, one: Wanted, memory: Taken, running: Collection[str]) -> None:
     """Refused before anything is touched."""
     root, target = station.root, one.target
+    others = [taken for taken in station.checkpoint.taken if taken.device == target.name and taken.uid != memory.uid]
+    if others and not one.looks_on and not {target.uuid, *target.functions}.isdisjoint(running):
+        whose = f"{others[0].namespace}/{others[0].claim}"
+        raise Refused(f"{target.name} cannot be handed over: a machine still has it, by claim {whose}")
     if target.uuid is not None and not root.exists(f"{mdev.DEVICES}/{target.uuid}"):
         raise Refused(f"{target.name} cannot be handed over: the mediated device {target.uuid} is no longer there")
     loose = [before.address for before in memory.functions
