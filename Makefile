@@ -1,6 +1,6 @@
 # Everything a fresh clone needs is Python 3.11+ and make; each target sets up what it uses.
 .DEFAULT_GOAL := help
-.PHONY: help venv up demo test check bench test-cluster test-libvirt test-hardware libvirt kube-assets lock clean
+.PHONY: help venv up demo test check bench test-cluster test-libvirt test-hardware libvirt kube-assets virtctl lock clean
 
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
@@ -57,6 +57,9 @@ test-hardware: libvirt ## a host with real devices in a VM: SR-IOV, IOMMU, mdev,
 
 kube-assets: ## build Kubernetes and etcd for the tests into a cache folder (needs Go, about 10 minutes)
 	@scripts/kube-assets
+
+virtctl: ## build KubeVirt's virtctl for the tests into a cache folder (needs Go, about 4 minutes)
+	@scripts/virtctl
 
 bench: venv ## side-by-side measurements (KUBEBUILDER_ASSETS adds kube-apiserver)
 	@$(BIN)/python -m bench.store

@@ -1,4 +1,4 @@
-"""KubeVirt's own virtctl against `outfit up`: the words that its users type, and what they are told."""
+"""KubeVirt's own virtctl, as `scripts/virtctl` builds it, against `outfit up`: what its users type, and what they are told."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,19 +13,21 @@ import pytest
 from tests.e2e.process import PATIENCE, Up, environment, until
 
 VIRTCTL = shutil.which("virtctl")
-if VIRTCTL is None:  # nobody has to have it, be it with --all-parts: no package system does
-    pytest.skip("there is no virtctl in PATH", allow_module_level=True)
+pytestmark = [
+    pytest.mark.parts,
+    pytest.mark.skipif(VIRTCTL is None, reason="there is no virtctl in PATH; scripts/virtctl builds one and prints its folder"),
+]
 MACHINE = """
 apiVersion: kubevirt.io/v1
 kind: VirtualMachine
-metadata: {name: blue}
-spec: {runStrategy: Halted, template: {spec: {domain: {memory: {guest: 1Gi}, devices: {}}}}}
+metadata: {name: NAME}
+spec: {runStrategy: STRATEGY, template: {spec: {domain: {memory: {guest: 1Gi}, devices: {}}}}}
 """
 
 
-@pytest.fixture
-def up(tmp_path: Path) -> Iterator[Up]:
-    with Up(tmp_path / "data") as running:
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    with Up(tmp_path_factory.mktemp("virtctl") / "data") as running:
         yield running
 
 
@@ -38,36 +39,144 @@ def say(up: Up, *words: str, fails: bool = False) -> str:
     return done.stdout + done.stderr
 
 
-def shown(up: Up, kind: str) -> Any:
-    return json.loads(up.ok("get", kind, "blue", "-o", "json"))
+def make(up: Up, name: str, strategy: str) -> str:
+    up.ok("apply", "-f", "-", stdin=MACHINE.replace("NAME", name).replace("STRATEGY", strategy))
+    return name
 
 
-def reach(up: Up, word: str) -> None:
-    until(lambda: (shown(up, "vm").get("status") or {}).get("printableStatus") == word, f"blue is {word}")
+def shown(up: Up, kind: str, name: str) -> Any:
+    return json.loads(up.ok("get", kind, name, "-o", "json"))
+
+
+def reach(up: Up, name: str, word: str) -> None:
+    until(lambda: (shown(up, "vm", name).get("status") or {}).get("printableStatus") == word, f"{name} is {word}")
+
+
+def another(up: Up, name: str, than: str) -> str:
+    """The uid of the instance that follows one."""
+    def check() -> str:
+        found = [obj["metadata"] for obj in json.loads(up.ok("get", "vmi", "-o", "json"))["items"]]
+        return next((str(meta["uid"]) for meta in found if meta["name"] == name and meta["uid"] != than), "")
+
+    return until(check, f"another instance of {name}")
 
 
 def test_the_life_of_a_machine(up: Up) -> None:
-    up.ok("apply", "-f", "-", stdin=MACHINE)
+    name = make(up, "blue", "Halted")
     assert "Server Version" in say(up, "version")
-    say(up, "start", "blue", "--dry-run")
-    reach(up, "Stopped")
-    assert "VirtualMachine blue is not set to run" in say(up, "pause", "vm", "blue", fails=True)
-    say(up, "start", "blue", "--paused")
-    reach(up, "Paused")
-    assert "VMI is already paused" in say(up, "pause", "vmi", "blue", fails=True)
-    assert "VMI is paused" in say(up, "soft-reboot", "blue", fails=True)
-    say(up, "unpause", "vm", "blue", "--dry-run")
-    say(up, "unpause", "vm", "blue")
-    reach(up, "Running")
-    assert "VMI is not paused" in say(up, "unpause", "vmi", "blue", fails=True)
+    assert "VM blue was scheduled to start" in say(up, "start", name, "--paused")
+    reach(up, name, "Paused")
+    say(up, "unpause", "vm", name)
+    reach(up, name, "Running")
+    say(up, "pause", "vm", name)
+    reach(up, name, "Paused")
+    say(up, "unpause", "vmi", name)
+    reach(up, name, "Running")
     for action in ("soft-reboot", "reset"):
-        say(up, action, "blue")
-    until(lambda: {"SoftRebooted", "Reset"} <= set(up.ok("describe", "vmi", "blue").split()), "both are told")
-    before = shown(up, "vmi")["metadata"]["uid"]
-    say(up, "restart", "blue", "--force", "--grace-period=0")
-    until(lambda: "blue" in up.ok("get", "vmi") and shown(up, "vmi")["metadata"]["uid"] != before, "another instance")
-    reach(up, "Running")
-    assert "live migration is not served yet" in say(up, "migrate", "blue", fails=True)
-    assert "outfitter opens no way into a machine" in say(up, "console", "blue", fails=True)
-    say(up, "stop", "blue", "--force", "--grace-period=0")
-    reach(up, "Stopped")
+        assert f"VMI blue was scheduled to {action}" in say(up, action, name)
+    until(lambda: {"SoftRebooted", "Reset"} <= set(up.ok("describe", "vmi", name).split()), "both are told")
+    first = shown(up, "vmi", name)["metadata"]["uid"]
+    say(up, "restart", name)
+    second = another(up, name, first)
+    reach(up, name, "Running")
+    say(up, "restart", name, "--force", "--grace-period=0")
+    another(up, name, second)
+    reach(up, name, "Running")
+    say(up, "stop", name, "--force", "--grace-period=0")
+    reach(up, name, "Stopped")
+    assert shown(up, "vm", name)["spec"]["runStrategy"] == "Halted"
+
+
+def test_a_machine_that_does_what_it_is_asked(up: Up) -> None:
+    name = make(up, "manual", "Manual")
+    reach(up, name, "Stopped")
+    say(up, "start", name, "--paused")
+    reach(up, name, "Paused")
+    say(up, "stop", name)
+    reach(up, name, "Stopped")
+    say(up, "start", name)
+    reach(up, name, "Running")
+    say(up, "stop", name, "--force", "--grace-period=5")
+    reach(up, name, "Stopped")
+    assert shown(up, "vm", name)["spec"]["runStrategy"] == "Manual"
+
+
+OFF, RUNS, STANDS, ONCE = "still", "runs", "stands", "once"
+STATES = {OFF: ("Halted", "Stopped"), RUNS: ("Always", "Running"), STANDS: ("Always", "Paused"), ONCE: ("Once", "Running")}
+
+
+@pytest.fixture(scope="module")
+def machines(up: Up) -> Up:
+    """One in each state, which what is refused and what is only tried leave as they are."""
+    for name, (strategy, _) in STATES.items():
+        make(up, name, strategy)
+    reach(up, STANDS, "Running")
+    say(up, "pause", "vm", STANDS)
+    for name, (_, word) in STATES.items():
+        reach(up, name, word)
+    return up
+
+
+def picture(up: Up) -> list[tuple[str, object, object]]:
+    """All of every machine and instance that people or tools may have written."""
+    found = json.loads(up.ok("get", "vm,vmi", "-o", "json"))["items"]
+    return sorted((f"{obj['kind']}/{obj['metadata']['name']}", obj["spec"], obj["status"]) for obj in found
+                  if obj["metadata"]["name"] in STATES)
+
+
+TRIED = {
+    "start": ("start", OFF, "--dry-run"),
+    "start paused": ("start", OFF, "--paused", "--dry-run"),
+    "stop": ("stop", RUNS, "--dry-run"),
+    "stop by force": ("stop", RUNS, "--force", "--grace-period=0", "--dry-run"),
+    "restart": ("restart", RUNS, "--dry-run"),
+    "restart by force": ("restart", RUNS, "--force", "--grace-period=0", "--dry-run"),
+    "pause": ("pause", "vm", RUNS, "--dry-run"),
+    "unpause": ("unpause", "vmi", STANDS, "--dry-run"),
+}
+
+
+@pytest.mark.parametrize("name", TRIED)
+def test_a_dry_run_changes_nothing(name: str, machines: Up) -> None:
+    before = picture(machines)
+    say(machines, *TRIED[name])
+    assert picture(machines) == before
+
+
+ON_VM, ON_VMI = ("Operation cannot be fulfilled on virtualmachine.kubevirt.io", "Operation cannot be fulfilled on "
+                 "virtualmachineinstance.kubevirt.io")
+REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
+    "start nobody": (("start", "nobody"), 'virtualmachine.kubevirt.io "nobody" not found'),
+    "stop nobody": (("stop", "nobody"), 'virtualmachine.kubevirt.io "nobody" not found'),
+    "restart nobody": (("restart", "nobody"), 'virtualmachine.kubevirt.io "nobody" not found'),
+    "pause nobody": (("pause", "vm", "nobody"), 'Error getting VirtualMachine nobody: virtualmachines.kubevirt.io "nobody"'),
+    "pause no instance": (("pause", "vmi", "nobody"), 'virtualmachineinstance.kubevirt.io "nobody" not found'),
+    "unpause no instance": (("unpause", "vmi", "nobody"), 'virtualmachineinstance.kubevirt.io "nobody" not found'),
+    "reboot nobody": (("soft-reboot", "nobody"), 'virtualmachineinstance.kubevirt.io "nobody" not found'),
+    "reset nobody": (("reset", "nobody"), 'virtualmachineinstance.kubevirt.io "nobody" not found'),
+    "in another namespace": (("start", OFF, "-n", "kube-system"), 'virtualmachine.kubevirt.io "still" not found'),
+    "start what runs": (("start", RUNS), f'{ON_VM} "runs": VM is already running'),
+    "start what runs once": (("start", ONCE), f'{ON_VM} "once": VM is already running'),
+    "stop what is off": (("stop", OFF), f'{ON_VM} "still": VM is not running'),
+    "restart what is off": (("restart", OFF), "Halted does not support manual restart requests"),
+    "restart what runs once": (("restart", ONCE), "Once does not support manual restart requests"),
+    "pause what is off": (("pause", "vm", OFF), "VirtualMachine still is not set to run"),
+    "unpause what is off": (("unpause", "vm", OFF), 'virtualmachineinstance.kubevirt.io "still" not found'),
+    "reset what is off": (("reset", OFF), 'virtualmachineinstance.kubevirt.io "still" not found'),
+    "pause what is paused": (("pause", "vmi", STANDS), f'{ON_VMI} "stands": VMI is already paused'),
+    "unpause what goes on": (("unpause", "vm", RUNS), f'{ON_VMI} "runs": VMI is not paused'),
+    "reboot what is paused": (("soft-reboot", STANDS), f'{ON_VMI} "stands": VMI is paused'),
+    "a dry run of what cannot be": (("pause", "vm", STANDS, "--dry-run"), "VMI is already paused"),
+    "less than no time": (("stop", RUNS, "--force", "--grace-period=-1"), "gracePeriod has to be greater or equal to 0"),
+    "migrate": (("migrate", RUNS), "live migration is not served yet"),
+    "console": (("console", RUNS), "outfitter opens no way into a machine"),
+    "userlist": (("userlist", RUNS), "it takes an agent in the guest"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_is_said_in_kubevirts_words(name: str, machines: Up) -> None:
+    words, text = REFUSED[name]
+    before = picture(machines)
+    assert text in say(machines, *words, fails=True)
+    assert picture(machines) == before
