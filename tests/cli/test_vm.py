@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import yaml
 
+from outfitter.api import kinds
 from tests.e2e.process import EXAMPLE, Typed, Up, typed, until
 
 Say = Callable[..., Typed]
@@ -199,3 +201,55 @@ def test_a_start_that_has_not_come_about_is_taken_back(say: Say) -> None:
     assert say("vm", "stop", "later").out == "later is already stopped\n"
     assert rows(say("vm", "list"))["later"][0] == "Stopped"
     say("delete", "vm", "later")
+
+
+def hold(up: Up, name: str, *finalizers: str) -> None:
+    """So that an instance that goes can be looked at; without finalizers it goes."""
+    async def write() -> None:
+        store = up.store()
+        await store.patch(kinds.INSTANCE, name, {"metadata": {"finalizers": list(finalizers)}}, "default")
+        await store.close()
+
+    asyncio.run(write())
+
+
+def test_what_virtctl_can_say_can_be_said_here(up: Up, say: Say) -> None:
+    bare = yaml.safe_load(vm("quick", "Halted"))
+    bare["spec"]["template"]["spec"] = {"domain": {"devices": {}}, "terminationGracePeriodSeconds": 77}
+    say("apply", "-f", "-", stdin=yaml.safe_dump(bare))
+    assert say("vm", "start", "quick", "--dry-run").out == "quick starts (dry run: nothing was changed)\n"
+    assert json.loads(say("get", "vm", "quick", "-o", "json").out)["spec"]["runStrategy"] == "Halted"
+    say("vm", "start", "quick", "--paused", "--wait")
+    until(lambda: rows(say("vm", "list"))["quick"][0] == "Paused", "it starts paused")
+    assert say("vm", "start", "quick").out == "quick is already running\n"
+    assert "VM is already running" in say("vm", "start", "quick", "--paused", code=1).err
+    assert "VMI is already paused" in say("vm", "pause", "quick", "--dry-run", code=1).err
+    assert say("vm", "unpause", "quick", "--dry-run").out == "quick goes on (dry run: nothing was changed)\n"
+    assert "stateChangeRequests" not in json.loads(say("get", "vmi", "quick", "-o", "json").out)["status"]
+    say("vm", "unpause", "quick", "--wait")
+
+    first = json.loads(say("get", "vmi", "quick", "-o", "json").out)
+    assert say("vm", "restart", "quick", "--force", "--dry-run").out.startswith("quick restarts (dry run")
+    assert json.loads(say("get", "vmi", "quick", "-o", "json").out)["spec"] == first["spec"]
+    say("vm", "restart", "quick", "--force", "--wait")
+    second = json.loads(say("get", "vmi", "quick", "-o", "json").out)
+    assert second["metadata"]["uid"] != first["metadata"]["uid"]
+    assert second["spec"]["terminationGracePeriodSeconds"] == 77, "that was for once"
+
+    def seconds() -> int:
+        return int(json.loads(say("get", "vmi", "quick", "-o", "json").out)["spec"]["terminationGracePeriodSeconds"])
+
+    hold(up, "quick", "example.com/look")
+    assert say("vm", "stop", "quick", "--force", "--grace-period", "5").out == "quick stops\n"
+    assert seconds() == 5, "where both are said, the seconds count"
+    assert "only supports manual stop requests with a shorter graceperiod" in say(
+        "vm", "stop", "quick", "--grace-period", "5", code=1).err
+    assert say("vm", "stop", "quick").out == "quick stops\n", "it is on its way"
+    assert say("vm", "stop", "quick", "--force").out == "quick stops\n"
+    assert seconds() == 0
+    until(lambda: json.loads(say("get", "vmi", "quick", "-o", "json").out)["metadata"].get("deletionTimestamp"), "it goes")
+    hold(up, "quick")
+    say("vm", "stop", "quick", "--wait")
+    assert "nothing to --wait for" in say("vm", "stop", "quick", "--wait", "--dry-run", code=2).err
+    assert "-1 is not in the range" in say("vm", "stop", "quick", "--grace-period", "-1", code=2).err
+    say("delete", "vm", "quick")

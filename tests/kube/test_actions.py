@@ -65,6 +65,16 @@ CASES = {
         "start", {"runStrategy": "Manual"}, None, noted=["Start paused"], body={"paused": True}),
     "a halted one is not restarted": Case(
         "restart", {"runStrategy": "Halted"}, "Running", refused="Halted does not support manual restart requests"),
+    "a halted one that is off is told so before that it is off": Case(
+        "restart", {"runStrategy": "Halted"}, None, refused="Halted does not support manual restart requests"),
+    "one that ran once is not started": Case(
+        "start", {"runStrategy": "Once"}, "Succeeded", refused="Once does not support manual start requests"),
+    "but outfit starts it": Case("start", {"runStrategy": "Once"}, "Succeeded", noted=["Stop", "Start"], body={"outfit": True}),
+    "one that failed and is to run again is not stopped": Case(
+        "stop", {"runStrategy": "RerunOnFailure"}, "Failed", refused="VM is not running"),
+    "but outfit stops it": Case("stop", {"runStrategy": "RerunOnFailure"}, "Failed", noted=["Stop"], body={"outfit": True}),
+    "outfit does not stop one that has ended": Case(
+        "stop", {"runStrategy": "RerunOnFailure"}, "Succeeded", refused="VM is not running", body={"outfit": True}),
 }
 
 
@@ -88,7 +98,7 @@ async def test_actions(client: Client, store: Memory, name: str) -> None:
     noted: Any = (now.get("status") or {}).get("stateChangeRequests")
     if case.refused:
         assert (answer.status, answer.json["reason"]) == (409, "Conflict")
-        assert answer.json["message"] == f'Operation cannot be fulfilled on virtualmachines.kubevirt.io "blue": {case.refused}'
+        assert answer.json["message"] == f'Operation cannot be fulfilled on virtualmachine.kubevirt.io "blue": {case.refused}'
         assert now == made
         return
     assert (answer.status, answer.data) == (202, b"")
@@ -108,6 +118,15 @@ async def test_one_wish_at_a_time(client: Client, store: Memory) -> None:
     assert (await client.put(f"{PLACE}/start", None)).status == 202, "the first was a dry run"
     answer = await client.put(f"{PLACE}/start", {})
     assert (answer.status, "Start already underway" in answer.json["message"]) == (409, True)
+
+
+async def test_a_start_to_come_is_taken_back_by_outfit_alone(client: Client, store: Memory) -> None:
+    await machine(store, {"runStrategy": "Manual"}, None)
+    assert (await client.put(f"{PLACE}/start", {})).status == 202
+    assert (await client.put(f"{PLACE}/stop", {})).status == 409
+    assert (await client.put(f"{PLACE}/stop", {"outfit": True})).status == 202
+    now = await store.get(kinds.MACHINE, "blue", "default")
+    assert not now["status"].get("stateChangeRequests")
 
 
 async def test_a_stop_takes_the_place_of_what_was_to_come(client: Client, store: Memory) -> None:
@@ -133,6 +152,7 @@ class Asked(NamedTuple):
     status: Object
     noted: list[str] | None = None
     refused: str = ""
+    features: Object | None = None
 
 
 RUNS: Object = {"phase": "Running"}
@@ -160,6 +180,14 @@ ASKED = {
     "one that waits is not reset": Asked("reset", {"phase": "Scheduling"}, refused="VMI is not running"),
     "one that runs is rebooted": Asked("softreboot", RUNS, ["SoftReboot"]),
     "one that is paused cannot hear that": Asked("softreboot", STANDS, refused="VMI is paused"),
+    "nor can one without a power button": Asked(
+        "softreboot", RUNS, features={"acpi": {"enabled": False}},
+        refused="VMI neither have the agent connected nor the ACPI feature enabled"),
+    "unless an agent hears it": Asked(
+        "softreboot", {**RUNS, "conditions": [{"type": "AgentConnected", "status": "True"}]}, ["SoftReboot"],
+        features={"acpi": {"enabled": False}}),
+    "one that has the button": Asked("softreboot", RUNS, ["SoftReboot"], features={"acpi": {}}),
+    "it can be reset all the same": Asked("reset", RUNS, ["Reset"], features={"acpi": {"enabled": False}}),
 }
 INSTANCE = "/apis/subresources.kubevirt.io/{}/namespaces/default/virtualmachineinstances/blue"
 
@@ -168,7 +196,7 @@ INSTANCE = "/apis/subresources.kubevirt.io/{}/namespaces/default/virtualmachinei
 @pytest.mark.parametrize("name", ASKED)
 async def test_what_is_asked_of_an_instance(client: Client, store: Memory, name: str, version: str) -> None:
     case, place = ASKED[name], INSTANCE.format(version)
-    spec: Object = {"domain": {"devices": {}}}
+    spec: Object = {"domain": {"devices": {}, **({"features": case.features} if case.features else {})}}
     await store.create(kinds.INSTANCE, {"metadata": {"name": "blue", "namespace": "default"}, "spec": spec})
     before = await store.patch(kinds.INSTANCE, "blue", {"status": case.status}, "default", subresource="status")
     dry = await client.put(f"{place}/{case.action}", {"dryRun": ["All"]})
@@ -179,7 +207,7 @@ async def test_what_is_asked_of_an_instance(client: Client, store: Memory, name:
     if case.refused:
         assert (answer.status, answer.json["reason"]) == (409, "Conflict")
         assert answer.json["message"] == (
-            f'Operation cannot be fulfilled on virtualmachineinstances.kubevirt.io "blue": {case.refused}')
+            f'Operation cannot be fulfilled on virtualmachineinstance.kubevirt.io "blue": {case.refused}')
         assert now == before
         return
     assert (answer.status, answer.data) == (200, b"")
@@ -226,8 +254,9 @@ async def test_what_is_not_served_says_why(client: Client, path: str) -> None:
 
 
 async def test_where_nothing_is(client: Client, store: Memory) -> None:
-    assert (await client.put(f"{PLACE}/start", {})).status == 404, "no such machine"
-    assert (await client.put(f"{INSTANCE.format('v1')}/pause", {})).status == 404, "no such instance"
+    for path, what in ((f"{PLACE}/start", "virtualmachine"), (f"{INSTANCE.format('v1')}/pause", "virtualmachineinstance")):
+        answer = await client.put(path, {})
+        assert (answer.status, answer.json["message"]) == (404, f'{what}.kubevirt.io "blue" not found')
     await machine(store, {"runStrategy": "Halted"}, None)
     assert (await client.get(f"{PLACE}/start")).status == 405
     assert (await client.put(PLACE.replace("/v1/", "/v9/") + "/start", {})).status == 404

@@ -16,6 +16,7 @@ from outfitter.errors import BadRequest, Conflict
 
 Action = Literal["start", "stop", "restart"]
 ACTIONS: tuple[Action, ...] = ("start", "stop", "restart")
+GROUP = "subresources.kubevirt.io"  # the API group in which actions on machines and instances are asked for
 GRACE_FIELDS: Mapping[str, str] = {"stop": "gracePeriod", "restart": "gracePeriodSeconds"}  # of the options of an action
 PAUSED: Object = {"paused": "true"}  # data of a request to start
 DEFAULT_GRACE = 30  # seconds, of a machine that does not say
@@ -28,7 +29,15 @@ class Options:
     dry_run: bool = False
     paused: bool = False  # start it with its processors standing still
     grace: int | None = None  # seconds that its guest gets to shut down; None: as its spec says
-    again: bool = False  # one that is to run Once is started all the same, which KubeVirt's tools are refused
+    outfit: bool = False  # asked by `outfit vm`: one that is to run Once is started too, and a start to come is taken back
+
+    def body(self, action: str) -> Object:
+        """As a request says them; `options` reads it."""
+        said: Object = {"dryRun": ["All"] if self.dry_run else None, "paused": self.paused or None,
+                        "outfit": self.outfit or None}
+        if action in GRACE_FIELDS:
+            said[GRACE_FIELDS[action]] = self.grace
+        return {field: value for field, value in said.items() if value is not None}
 
 
 PLAIN = Options()
@@ -43,9 +52,6 @@ class Change:
     subresource: Literal["", "status"] = ""
 
 
-NO_WISH = Change(kinds.MACHINE, {"status": {"stateChangeRequests": []}}, "status")
-
-
 def options(action: str, body: Any) -> Options:
     """The options of an action on a machine or instance, as its request's body says them. BadRequest names the field."""
     if not isinstance(body, Mapping):
@@ -58,24 +64,25 @@ def options(action: str, body: Any) -> Options:
     field = GRACE_FIELDS.get(action, "")
     grace = body.get(field)
     if grace is not None and (type(grace) is not int or grace < 0):
-        raise BadRequest(f"{field}: Invalid value: {grace!r}: gracePeriod has to be a whole number of seconds, 0 or more")
-    return Options(bool(dry_run), paused and action == "start", grace)
+        raise BadRequest(f"{field}: Invalid value: {grace!r}: gracePeriod has to be greater or equal to 0, in whole seconds")
+    return Options(bool(dry_run), paused and action == "start", grace, outfit=body.get("outfit") is True)
 
 
 def wish(action: Action, vm: Object, instance: Mapping[str, Any] | None, said: Options = PLAIN) -> list[Change]:
     """What the action changes, all of it at once; `instance` is the machine's own. Conflict, with the reason, when the machine
     is not in a state for it."""
-    strategy = machine.run_strategy(vm)
-    alive = instance is not None and (instance.get("status") or {}).get("phase") not in machine.FINAL
+    strategy, alive = machine.run_strategy(vm), is_alive(instance)
     stop: list[Object] = [{"action": "Stop", "uid": instance["metadata"]["uid"]}] if instance is not None else []
     start: list[Object] = [{"action": "Start", **({"data": PAUSED} if said.paused else {})}]
     if action == "start" and alive:
         raise _not(vm, "VM is already running")
+    never = {"start": ("Always", "Once"), "restart": ("Halted", "Once"), "stop": ()}[action]
+    if strategy in never and not (strategy == "Once" and said.outfit):
+        raise _not(vm, f"{strategy} does not support manual {action} requests")
+    if action == "stop" and not alive and said.outfit and strategy != "Always" and comes(vm, instance):
+        return [_note(vm, stop)]
     if not alive and (action == "restart" or (action == "stop" and strategy != "Always")):
         raise _not(vm, "VM is not running")
-    never = {"start": ("Always", "Once"), "restart": ("Halted", "Once"), "stop": ()}[action]
-    if strategy in never and not (strategy == "Once" and said.again):
-        raise _not(vm, f"{strategy} does not support manual {action} requests")
     other = _other_grace(instance, said.grace) if instance is not None and alive else []
     if action == "start" and strategy == "Halted":
         return [_meant(vm, runs=True), *([_note(vm, start)] if said.paused else [])]
@@ -89,6 +96,19 @@ def wish(action: Action, vm: Object, instance: Mapping[str, Any] | None, said: O
     return [_note(vm, wanted), *other]
 
 
+def is_alive(instance: Mapping[str, Any] | None) -> bool:
+    return instance is not None and (instance.get("status") or {}).get("phase") not in machine.FINAL
+
+
+def comes(vm: Mapping[str, Any], instance: Mapping[str, Any] | None) -> bool:
+    """Whether a machine that does not run will, unless it is stopped: it always does, was asked to, or failed and is to run
+    again then."""
+    failed = instance is not None and (instance.get("status") or {}).get("phase") == "Failed"
+    strategy, asked = machine.run_strategy(vm), (vm.get("status") or {}).get("stateChangeRequests") or ()
+    return strategy == "Always" or (strategy == "RerunOnFailure" and failed) or any(
+        each.get("action") == "Start" for each in asked)
+
+
 def grace(instance: Mapping[str, Any]) -> int:
     """How many seconds the guest of an instance gets to shut down."""
     said = (instance.get("spec") or {}).get("terminationGracePeriodSeconds")
@@ -97,7 +117,8 @@ def grace(instance: Mapping[str, Any]) -> int:
 
 def _note(vm: Object, wanted: list[Object]) -> Change:
     """A stop takes the place of whatever was to come; else one wish is done before there is another."""
-    if (noted := (vm.get("status") or {}).get("stateChangeRequests")) and [each["action"] for each in wanted] != ["Stop"]:
+    noted, starts = (vm.get("status") or {}).get("stateChangeRequests"), any(each["action"] == "Start" for each in wanted)
+    if noted and starts:
         words = " and ".join(str(each.get("action")) for each in noted)
         raise _not(vm, f"unable to complete request: {words} already underway")
     return Change(kinds.MACHINE, {"status": {"stateChangeRequests": wanted}}, "status")
@@ -116,4 +137,9 @@ def _meant(vm: Object, *, runs: bool) -> Change:
 
 
 def _not(vm: Mapping[str, Any], why: str) -> Conflict:
-    return Conflict(f'Operation cannot be fulfilled on {kinds.MACHINE.resource} "{vm["metadata"]["name"]}": {why}')
+    return Conflict(f'Operation cannot be fulfilled on {called(kinds.MACHINE, vm["metadata"]["name"])}: {why}')
+
+
+def called(kind: Kind, name: str) -> str:
+    """An object as the answers to KubeVirt's tools call it: one machine, not its resource."""
+    return f'{kind.singular}.{kind.group} "{name}"'

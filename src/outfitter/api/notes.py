@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from outfitter.api import conditions, kinds
+from outfitter.api import conditions, kinds, lifecycle
 from outfitter.api.kinds import Object
 from outfitter.errors import Conflict
 
@@ -39,6 +39,8 @@ def noted(action: Action, instance: Mapping[str, Any], now: str) -> list[Object]
         raise _not(instance, "VMI is not paused")
     if action == "softreboot" and paused:
         raise _not(instance, "VMI is paused")
+    if action == "softreboot" and _deaf(instance):
+        raise _not(instance, "VMI neither have the agent connected nor the ACPI feature enabled")
     word = WORDS[action]
     over = PAUSES if word in PAUSES else (word,)
     return [*(note for note in have if note.get("action") not in over), {"action": word, "requestedAt": now}]
@@ -53,5 +55,12 @@ def starts_paused(instance: Mapping[str, Any]) -> bool:
     return (instance.get("spec") or {}).get("startStrategy") == START_PAUSED
 
 
+def _deaf(instance: Mapping[str, Any]) -> bool:
+    """Nobody in its guest hears the power button."""
+    features = ((instance.get("spec") or {}).get("domain") or {}).get("features") or {}
+    return (features.get("acpi") or {}).get("enabled") is False and conditions.find(instance, "AgentConnected") is None
+
+
 def _not(instance: Mapping[str, Any], why: str) -> Conflict:
-    return Conflict(f'Operation cannot be fulfilled on {kinds.INSTANCE.resource} "{instance["metadata"]["name"]}": {why}')
+    name = lifecycle.called(kinds.INSTANCE, instance["metadata"]["name"])
+    return Conflict(f"Operation cannot be fulfilled on {name}: {why}")

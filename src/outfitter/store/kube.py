@@ -127,6 +127,10 @@ class Kube:
         path = _path(kind, namespace, name, subresource)
         return await self._object("PATCH", path, {**self._validation, **_dry(dry_run)}, patch, PATCHES[how])
 
+    async def act(self, kind: Kind, name: str, action: str, options: Object, namespace: str = "") -> None:
+        """Ask for something to be done with an object, where the server has a place for that."""
+        await self._object("PUT", _path(kind, namespace, name, action), body=options, silent=True)
+
     async def delete(
         self,
         kind: Kind,
@@ -210,7 +214,9 @@ class Kube:
         content: str = JSON,
         *,
         accept: str = JSON,
+        silent: bool = False,
     ) -> Object:
+        """`silent`: the server need not say anything when it did it."""
         headers = {"Accept": accept}
         data = None
         if body is not None:
@@ -221,7 +227,7 @@ class Kube:
             response, payload = await self._try(method, url, headers=headers, body=data)
             self._pass_on(response)
             if response.status < 300:
-                return self._decode(payload)
+                return self._decode(payload) if payload or not silent else {}
             await self._wait_or_raise(method, response, payload, wait)
         raise AssertionError("the last try waits for nothing")
 

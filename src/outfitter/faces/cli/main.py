@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from collections.abc import Callable, Sequence
@@ -252,19 +253,37 @@ def _vm_list(context: click.Context, everywhere: bool) -> None:
     _work(context, "vm.list_", everywhere=everywhere)
 
 
-def _vm_verb(name: str, text: str) -> None:
-    def run(context: click.Context, names: tuple[str, ...], wait: bool) -> None:
-        _work(context, f"vm.{name.replace('-', '_')}", names, wait=wait)
+def _vm_verb(name: str, text: str, *more: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    def run(context: click.Context, /, names: tuple[str, ...], **options: Any) -> None:
+        if options["wait"] and options["dry_run"]:
+            raise click.UsageError("after --dry-run there is nothing to --wait for")
+        _work(context, f"vm.{name.replace('-', '_')}", names, **options)
 
     run.__doc__ = text
     command = _place(click.pass_context(run))
+    command = click.option("--dry-run", is_flag=True, help="Check whether it could be done, and do nothing.")(command)
+    for option in reversed(more):
+        command = option(command)
     command = click.option("--wait", is_flag=True, help="Wait until it is so, and say what is in the way.")(command)
     _vm.command(name)(click.argument("names", nargs=-1, required=True, metavar="NAME...")(command))
 
 
-_vm_verb("start", "Start machines.")
-_vm_verb("stop", "Stop machines; claims of their own are kept.")
-_vm_verb("restart", "Stop machines and start them again.")
+def _graces(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--grace-period, and --force, which is 0 of them; virtctl's users write both."""
+
+    @functools.wraps(command)
+    def run(*, force: bool, grace: int | None, **options: Any) -> Any:
+        return command(grace=0 if force and grace is None else grace, **options)
+
+    made = click.option("--force", is_flag=True, help="Do not wait for its guest: --grace-period 0.")(run)
+    return click.option("--grace-period", "grace", type=click.IntRange(min=0), metavar="N",
+                        help="Seconds for its guest to shut down (default: its spec's).")(made)
+
+
+_paused_option = click.option("--paused", is_flag=True, help="With the processors standing still.")
+_vm_verb("start", "Start machines.", _paused_option)
+_vm_verb("stop", "Stop machines; claims of their own are kept.", _graces)
+_vm_verb("restart", "Stop machines and start them again.", _graces)
 _vm_verb("pause", "Let the processors of machines stand still; nothing of them is lost.")
 _vm_verb("unpause", "Let paused machines go on.")
 _vm_verb("soft-reboot", "Ask the guests of machines to shut down and begin anew.")

@@ -1,7 +1,7 @@
 """Virtual machines by name: which there are, start, stop and pause them, and what hardware they have.
 
-A machine that is to run always or never is told so in its spec; one that only does what it is asked (runStrategy Manual,
-RerunOnFailure, Once) is asked in its status, as KubeVirt's own tools do."""
+What is asked of a machine goes the way of KubeVirt's own tools (`ask`). Here a start of one that runs is no mistake, nor is a
+stop of one that does not."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from outfitter.api import conditions, kinds, lifecycle, machine, notes, wires
 from outfitter.api.kinds import Object
 from outfitter.errors import BadRequest, NotFound, Refused
-from outfitter.faces.cli import moments, show
+from outfitter.faces.cli import ask, show
 from outfitter.faces.cli.client import Client
-from outfitter.store.clock import rfc3339
 
-AGAIN = lifecycle.Options(again=True)  # also one that ran Once
 WIDTH = 90  # letters of a reason in a row; `outfit why` has all of it
 Done = Callable[[Object, Object | None], bool]  # the machine and its instance are as they were asked to be
 
@@ -76,38 +74,39 @@ def _waiting(vm: Object | None, instance: Object) -> str:
     return ""
 
 
-async def start(client: Client, names: Sequence[str], *, wait: bool) -> None:
+async def start(client: Client, names: Sequence[str], *, wait: bool, paused: bool, dry_run: bool) -> None:
+    said = lifecycle.Options(dry_run, paused=paused, outfit=True)
     await _all_there(client, names)
     for name in names:
         vm, instance = await _read(client, name)
-        how = machine.run_strategy(vm)
-        if how == "Always" or (instance is not None and _phase(instance) not in machine.FINAL):
-            show.say([f"{name} is already {'running' if instance is not None else 'starting'}"])
+        if (machine.run_strategy(vm) == "Always" or lifecycle.is_alive(instance)) and not paused:
+            runs = instance is not None and _phase(instance) == "Running"
+            show.say([f"{name} is already {'running' if runs else 'starting'}"])
         else:
-            await _carry_out(client, vm, lifecycle.wish("start", vm, instance, AGAIN))
-            show.say([f"{name} starts"])
+            await ask.of_machine(client, "start", vm, instance, said)
+            _say(f"{name} starts", said)
         if wait:
             await _until(client, name, lambda _, instance: instance is not None and _phase(instance) == "Running")
 
 
-async def stop(client: Client, names: Sequence[str], *, wait: bool) -> None:
+async def stop(client: Client, names: Sequence[str], *, wait: bool, grace: int | None, dry_run: bool) -> None:
+    said = lifecycle.Options(dry_run, grace=grace, outfit=True)
     await _all_there(client, names)
     for name in names:
         vm, instance = await _read(client, name)
-        how = machine.run_strategy(vm)
-        if instance is None and how != "Always" and not (vm.get("status") or {}).get("stateChangeRequests"):
+        alive = lifecycle.is_alive(instance)
+        if not alive and not lifecycle.comes(vm, instance):
             show.say([f"{name} is already stopped"])
             continue
-        if instance is None and how != "Always":
-            await _carry_out(client, vm, [lifecycle.NO_WISH])  # it waits to be started, and does so no more
-        elif how != "Halted" and (instance is None or _phase(instance) not in machine.FINAL):
-            await _carry_out(client, vm, lifecycle.wish("stop", vm, instance))
-        show.say([f"{name} stops"])
+        if not alive or machine.run_strategy(vm) != "Halted" or grace is not None:  # else it is on its way
+            await ask.of_machine(client, "stop", vm, instance, said)
+        _say(f"{name} stops", said)
         if wait:
             await _until(client, name, lambda _, instance: instance is None)
 
 
-async def restart(client: Client, names: Sequence[str], *, wait: bool) -> None:
+async def restart(client: Client, names: Sequence[str], *, wait: bool, grace: int | None, dry_run: bool) -> None:
+    said = lifecycle.Options(dry_run, grace=grace, outfit=True)
     await _all_there(client, names)
     for name in names:
         vm, instance = await _read(client, name)
@@ -116,33 +115,37 @@ async def restart(client: Client, names: Sequence[str], *, wait: bool) -> None:
         if machine.run_strategy(vm) == "Halted":
             raise Refused(f"{name} is being stopped; when it is, start it with: outfit vm start {name}")
         uid = instance["metadata"]["uid"]
-        await _carry_out(client, vm, lifecycle.wish("restart", vm, instance, AGAIN))
-        show.say([f"{name} restarts"])
+        await ask.of_machine(client, "restart", vm, instance, said)
+        _say(f"{name} restarts", said)
         if wait:
             await _until(client, name, lambda _, now, uid=uid: now is not None and now["metadata"]["uid"] != uid  # type: ignore[misc]
                          and _phase(now) == "Running")
 
 
-async def pause(client: Client, names: Sequence[str], *, wait: bool) -> None:
-    await _nudge(client, names, "pause", "is paused", lambda _, instance: _paused(instance), wait=wait)
+async def pause(client: Client, names: Sequence[str], *, wait: bool, dry_run: bool) -> None:
+    await _nudge(client, names, "pause", "is paused", lambda _, instance: _paused(instance), wait=wait, dry_run=dry_run)
 
 
-async def unpause(client: Client, names: Sequence[str], *, wait: bool) -> None:
+async def unpause(client: Client, names: Sequence[str], *, wait: bool, dry_run: bool) -> None:
     await _nudge(client, names, "unpause", "goes on", lambda _, instance: instance is not None and not _paused(instance),
-                 wait=wait)
+                 wait=wait, dry_run=dry_run)
 
 
-async def reset(client: Client, names: Sequence[str], *, wait: bool) -> None:
-    await _nudge(client, names, "reset", "is reset", lambda _, instance: not notes.of(instance or {}), wait=wait)
+async def reset(client: Client, names: Sequence[str], *, wait: bool, dry_run: bool) -> None:
+    await _nudge(client, names, "reset", "is reset", lambda _, instance: not notes.of(instance or {}), wait=wait,
+                 dry_run=dry_run)
 
 
-async def soft_reboot(client: Client, names: Sequence[str], *, wait: bool) -> None:
+async def soft_reboot(client: Client, names: Sequence[str], *, wait: bool, dry_run: bool) -> None:
     await _nudge(client, names, "softreboot", "is asked to reboot", lambda _, instance: not notes.of(instance or {}),
-                 wait=wait)
+                 wait=wait, dry_run=dry_run)
 
 
-async def _nudge(client: Client, names: Sequence[str], action: notes.Action, said: str, done: Done, *, wait: bool) -> None:
+async def _nudge(
+    client: Client, names: Sequence[str], action: notes.Action, what: str, done: Done, *, wait: bool, dry_run: bool
+) -> None:
     """What a running machine is asked is noted on its instance, which need not have a machine behind it."""
+    said = lifecycle.Options(dry_run)
     found = [(name, await _instance(client, name)) for name in names]
     for name, instance in found:
         if instance is None:
@@ -150,13 +153,14 @@ async def _nudge(client: Client, names: Sequence[str], action: notes.Action, sai
             raise Refused(f"{name} does not run; start it with: outfit vm start {name}")
     for name, instance in found:
         assert instance is not None
-        wanted = notes.noted(action, instance, rfc3339(moments.now()))
-        await client.store.patch(kinds.INSTANCE, name, {
-            "metadata": {"resourceVersion": instance["metadata"]["resourceVersion"]}, "status": {notes.FIELD: wanted},
-        }, client.namespace, subresource="status")
-        show.say([f"{name} {said}"])
+        await ask.of_instance(client, action, instance, said)
+        _say(f"{name} {what}", said)
     for name in names if wait else ():
         await _until(client, name, done)
+
+
+def _say(words: str, said: lifecycle.Options) -> None:
+    show.say([f"{words} (dry run: nothing was changed)" if said.dry_run else words])
 
 
 def _paused(instance: Object | None) -> bool:
@@ -244,14 +248,6 @@ async def _instance(client: Client, name: str) -> Object | None:
 
 def _phase(instance: Object) -> str:
     return str((instance.get("status") or {}).get("phase") or "Pending")
-
-
-async def _carry_out(client: Client, vm: Object, changes: Sequence[lifecycle.Change]) -> None:
-    """What is noted in the status is noted on what was read: whoever asked meanwhile is not overruled."""
-    at = {"metadata": {"resourceVersion": vm["metadata"]["resourceVersion"]}}
-    for change in changes:
-        patch = {**change.patch, **at} if change.subresource else change.patch
-        await client.store.patch(change.kind, vm["metadata"]["name"], patch, client.namespace, subresource=change.subresource)
 
 
 async def _until(client: Client, name: str, done: Done) -> None:

@@ -7,6 +7,7 @@ from typing import cast
 
 from outfitter.api import kinds, lifecycle, machine, notes, patch
 from outfitter.api.kinds import Object
+from outfitter.errors import NotFound
 from outfitter.faces.kube.paths import Target
 from outfitter.faces.kube.request import Answer, Request
 from outfitter.store import base
@@ -28,7 +29,7 @@ async def act(store: Memory, request: Request) -> Answer:
 
 
 def _machine(draft: Draft, target: Target, options: lifecycle.Options) -> None:
-    vm = draft.need(kinds.MACHINE, target.name, target.namespace).object()
+    vm = _need(draft, target)
     found = draft.look(kinds.INSTANCE, target.namespace, target.name)
     own = found if found is not None and machine.belongs(found, vm) else None
     for change in lifecycle.wish(cast("lifecycle.Action", target.subresource), vm, own, options):
@@ -36,9 +37,16 @@ def _machine(draft: Draft, target: Target, options: lifecycle.Options) -> None:
 
 
 def _instance(draft: Draft, target: Target, now: str) -> None:
-    instance = draft.need(kinds.INSTANCE, target.name, target.namespace).object()
+    instance = _need(draft, target)
     wanted = notes.noted(cast("notes.Action", target.subresource), instance, now)
     _merge(draft, target, lifecycle.Change(kinds.INSTANCE, {"status": {notes.FIELD: wanted}}, "status"))
+
+
+def _need(draft: Draft, target: Target) -> Object:
+    try:
+        return draft.need(target.kind, target.name, target.namespace).object()
+    except NotFound:
+        raise NotFound(f"{lifecycle.called(target.kind, target.name)} not found") from None
 
 
 def _merge(draft: Draft, target: Target, change: lifecycle.Change) -> None:

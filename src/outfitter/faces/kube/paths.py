@@ -43,7 +43,7 @@ SUBRESOURCES: Mapping[str, Mapping[str, str]] = {
     **{action: {"PUT": "update"} for action in (*lifecycle.ACTIONS, *notes.ACTIONS)},
 }
 # Where KubeVirt's tools ask for actions: /apis/{group}/{version}/namespaces/{namespace}/{resource}/{name}/{action}.
-ACTIONS_GROUP = "subresources.kubevirt.io"
+ACTIONS_GROUP = lifecycle.GROUP
 ACTIONS: Mapping[Kind, tuple[str, ...]] = {kinds.MACHINE: lifecycle.ACTIONS, kinds.INSTANCE: notes.ACTIONS}
 # What KubeVirt's tools also ask there, and why it is not to be had.
 UNSERVED: Mapping[str, str] = {
