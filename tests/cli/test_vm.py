@@ -206,9 +206,8 @@ def test_a_start_that_has_not_come_about_is_taken_back(say: Say) -> None:
 def hold(up: Up, name: str, *finalizers: str) -> None:
     """So that an instance that goes can be looked at; without finalizers it goes."""
     async def write() -> None:
-        store = up.store()
-        await store.patch(kinds.INSTANCE, name, {"metadata": {"finalizers": list(finalizers)}}, "default")
-        await store.close()
+        async with up.store() as store:
+            await store.patch(kinds.INSTANCE, name, {"metadata": {"finalizers": list(finalizers)}}, "default")
 
     asyncio.run(write())
 
