@@ -72,3 +72,18 @@ async def test_why_names_a_machine_that_is_stopped_and_keeps_its_device() -> Non
             "which is stopped and keeps its devices")
         await scene.delete(kinds.RESOURCE_CLAIM, claim)
         assert (await settled(scene, "one"))["spec"]["nodeName"] == scene.host.name
+
+
+async def test_why_names_who_could_let_go_of_a_device_that_no_host_owns(scene: Scene) -> None:
+    await publish(scene, "x0")
+    for name in ("one", "two"):
+        await pod(scene, name, {"fabric": f"claim-{name}"})
+    hosts = [host.name for host in scene.product.hosts]
+    assert (await told(scene, "two"))[-2:] == [f"{host} could take it once pod/one in {scene.namespace} ends" for host in hosts]
+    await scene.create(kinds.RESOURCE_CLAIM, "many", {"devices": {"requests": [
+        {"name": "it", "exactly": {"deviceClassName": "fabric", "count": 2}}]}})
+    await scene.create(kinds.POD, "three", {"containers": [{"name": "main"}], "resourceClaims": [
+        {"name": "many", "resourceClaimName": "many"}]})
+    assert not [way for way in await told(scene, "three") if "could take it" in way]
+    await scene.delete(kinds.POD, "one")
+    assert (await settled(scene, "two"))["spec"]["nodeName"] in hosts

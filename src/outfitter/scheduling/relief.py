@@ -7,7 +7,7 @@ from typing import Any
 
 from outfitter.api import kinds, machine
 from outfitter.api.kinds import Object
-from outfitter.api.page import MARKS, Page
+from outfitter.api.page import MARKS, Page, is_pool_page
 from outfitter.scheduling import crowd
 from outfitter.scheduling.asks import Classes
 from outfitter.scheduling.extended import Resources, nothing
@@ -21,7 +21,7 @@ HOSTS = 5  # the nearest, that are tried
 HOLDERS = 8  # of a host
 MOST = 3  # ways that are told
 UNDONE = {"reserved": "unreserve", "quarantined": "restore", "unclean": "clear"}  # a mark -> what takes it away
-Fits = Callable[[Page], bool]
+Fits = Callable[..., bool]  # with these pages in the place of their namesakes
 
 
 def ways(
@@ -30,27 +30,31 @@ def ways(
 ) -> list[str]:
     """At most a few, on the nearest hosts first."""
     by_host = {page["metadata"]["name"]: page for page in pages}
+    shared = [_bare(part) for part in slices if not part["spec"].get("nodeName")]
+    pools = [Page(page) for page in pages if is_pool_page(page["metadata"]["name"])] if shared else []
     out: list[str] = []
     for host, refusal in crowd.by_distance(waiting.hosts)[:HOSTS]:
         if refusal.far[0] != 1:
             continue
         node = index.node(host)
         opened = {**node, "spec": {**(node.get("spec") or {}), "unschedulable": False}}
-        here = [_bare(part) for part in slices if part["spec"].get("nodeName") == host]
+        here = [*(_bare(part) for part in slices if part["spec"].get("nodeName") == host), *shared]
+        page = Page(by_host.get(host) or Page.blank(host))
 
-        def fits(changed: Page, here: Sequence[Object] = here, node: Object = opened) -> bool:
-            alone = Index.of(here, [changed], [node])
+        def fits(*changed: Page, here: Sequence[Object] = here, node: Object = opened, page: Page = page) -> bool:
+            books = {one.host: one for one in (page, *pools, *changed)}
+            alone = Index.of(here, books.values(), [node])
             verdict = place(dict(pod), claims, classes, alone, used, roster=roster, resources=resources)
             return isinstance(verdict, Placement)
 
-        page = Page(by_host.get(host) or Page.blank(host))
         if refusal.seek is None:
-            out += [f"{host} could take it after: kubectl uncordon {host}"] if _closed(node) and fits(page) else []
+            out += [f"{host} could take it after: kubectl uncordon {host}"] if _closed(node) and fits() else []
             continue
         taken = refusal.found.blocking if refusal.found is not None else ()
         wanted = {one.device for one in taken if one.code in TAKEN}
-        found = [*_unmarked(page, wanted, fits), *_let_go(page, fits, claims)]
-        if not found and not fits(Page(Page.blank(host))):
+        books = [page, *(pool for pool in pools if any(booking.device.device in wanted for booking in pool.bookings))]
+        found = [*_unmarked(page, wanted, fits), *(way for book in books for way in _let_go(host, book, fits, claims))]
+        if not found and not fits(*(Page(Page.blank(one.host)) for one in (page, *pools))):
             found = [f"{host} could not take it even if nobody held anything there: ask for less"]
         out += found
         if len(out) >= MOST:
@@ -78,8 +82,9 @@ def _unmarked(page: Page, wanted: set[str], fits: Fits) -> Iterator[str]:
                 return
 
 
-def _let_go(page: Page, fits: Fits, claims: Claims) -> Iterator[str]:
-    """Those whose end alone would do, else some whose end together would."""
+def _let_go(host: str, page: Page, fits: Fits, claims: Claims) -> Iterator[str]:
+    """Those on the page, of the host or of a pool that it reaches, whose end alone would do, else some whose end together
+    would."""
     who: dict[str, set[str]] = {}
     kept: dict[str, str] = {}  # who has ended and keeps it all the same -> what makes it let go
     for booking in page.bookings:
@@ -93,14 +98,14 @@ def _let_go(page: Page, fits: Fits, claims: Claims) -> Iterator[str]:
     tried = list(who)[:HOLDERS]
     alone = [name for name in tried if fits(_without(page, who[name]))]
     for name in [name for name in alone if name in kept][:1]:
-        yield f"{page.host} could take it after: {kept[name]}; or delete {name}, which is stopped and keeps its devices"
+        yield f"{host} could take it after: {kept[name]}; or delete {name}, which is stopped and keeps its devices"
     if ending := [name for name in alone if name not in kept]:
         more = [f"one of {len(ending) - crowd.NAMED} more"] if len(ending) > crowd.NAMED else []
-        yield f"{page.host} could take it once {' or '.join([*ending[:crowd.NAMED], *more])} ends"
+        yield f"{host} could take it once {' or '.join([*ending[:crowd.NAMED], *more])} ends"
     for last in range(2, len(tried) + 1) if not alone else ():
         if fits(_without(page, {uid for name in tried[:last] for uid in who[name]})):
             those = [f"{name} (stopped: delete it)" if name in kept else name for name in tried[:last]]
-            yield f"{page.host} could take it once {' and '.join(those)} end"
+            yield f"{host} could take it once {' and '.join(those)} end"
             return
 
 
