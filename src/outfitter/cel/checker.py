@@ -8,7 +8,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 from outfitter import errors
-from outfitter.cel import core, declarations, formatting, kinds, library
+from outfitter.cel import core, declarations, formatting, kinds, library, texts
 from outfitter.cel.declarations import Features, Overload
 from outfitter.cel.kinds import Bindings, Type
 from outfitter.cel.lexer import Source
@@ -332,7 +332,7 @@ class _Checker:
             if place is None:
                 library.GLOBAL[node.function][1](arg.value)
             else:
-                library.regex(arg.value)
+                texts.regex(arg.value)
         except EvaluationError as error:
             raise self.source.invalid(arg.pos, error.message) from error
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from outfitter import errors
-from outfitter.cel import charges, checker, closures, core, cost, declarations, lexer, library, parser, reads, values
+from outfitter.cel import charges, checker, closures, core, cost, declarations, lexer, library, lists, parser, reads, values
 from outfitter.cel.closures import DEVICE, FIELDS, FIRST_SLOT, LIMIT, Frame, Run
 from outfitter.cel.declarations import NEWEST, Features
 from outfitter.cel.device import Device
@@ -457,7 +457,7 @@ class _Compiler:
             items, keys = target(frame), list[Value]()
             for frame[slot] in items if type(items) is list else ():
                 keys.append(key(frame))
-            result = library.sort_by(items, keys)
+            result = lists.sort_by(items, keys)
             if counting:
                 closures.spend(frame, charges.charge("@sortByAssociatedKeys", ())([items, keys], result))
             return result
