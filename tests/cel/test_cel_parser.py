@@ -5,49 +5,49 @@ from __future__ import annotations
 import pytest
 
 from outfitter import cel, errors
-from outfitter.cel import parser
+from outfitter.cel import nodes, parser
 from outfitter.cel.lexer import Source
 
 
-def shape(node: parser.Node) -> str:
+def shape(node: nodes.Node) -> str:
     """The tree with every bracket written out."""
     match node:
-        case parser.Literal():
+        case nodes.Literal():
             return repr(node.value)
-        case parser.Ident():
+        case nodes.Ident():
             return node.name
-        case parser.Select():
+        case nodes.Select():
             return f"{shape(node.operand)}.{'?' if node.optional else ''}{node.field}"
-        case parser.Index():
+        case nodes.Index():
             return f"{shape(node.operand)}[{'?' if node.optional else ''}{shape(node.key)}]"
-        case parser.Call():
+        case nodes.Call():
             target = f"{shape(node.target)}." if node.target else ""
             return f"{target}{node.function}({', '.join(map(shape, node.args))})"
-        case parser.ListLiteral():
+        case nodes.ListLiteral():
             items = (("?" if at in node.optional else "") + shape(item) for at, item in enumerate(node.items))
             return f"[{', '.join(items)}]"
-        case parser.MapLiteral():
+        case nodes.MapLiteral():
             entries = (("?" if e.optional else "") + f"{shape(e.key)}: {shape(e.value)}" for e in node.entries)
             return "{" + ", ".join(entries) + "}"
-        case parser.Unary():
+        case nodes.Unary():
             return f"({node.op}{shape(node.operand)})"
-        case parser.Binary():
+        case nodes.Binary():
             return f"({shape(node.left)} {node.op} {shape(node.right)})"
-        case parser.Logical():
+        case nodes.Logical():
             return f"({f' {node.op} '.join(map(shape, node.terms))})"
-        case parser.Conditional():
+        case nodes.Conditional():
             return f"({shape(node.condition)} ? {shape(node.yes)} : {shape(node.no)})"
-        case parser.Has():
+        case nodes.Has():
             return f"has<{shape(node.operand)}.{node.field}>"
-        case parser.Comprehension():
+        case nodes.Comprehension():
             names = node.first if node.second is None else f"{node.first}, {node.second}"
             condition = f" if {shape(node.condition)}" if node.condition else ""
             return f"{node.macro}<{names} of {shape(node.range)}{condition}: {shape(node.body)}>"
-        case parser.Bind():
+        case nodes.Bind():
             return f"bind<{node.name} = {shape(node.value)}: {shape(node.body)}>"
-        case parser.SortBy():
+        case nodes.SortBy():
             return f"sort<{node.name} of {shape(node.target)}: {shape(node.body)}>"
-        case parser.OptMap():
+        case nodes.OptMap():
             return f"{'flat' if node.flat else 'opt'}<{node.name} of {shape(node.target)}: {shape(node.body)}>"
 
 
@@ -108,9 +108,9 @@ def test_shape(text: str, expected: str) -> None:
 
 def test_positions_are_kept() -> None:
     node = parser.parse(Source("a &&\n b.c == 1"))
-    assert isinstance(node, parser.Logical)
+    assert isinstance(node, nodes.Logical)
     comparison = node.terms[1]
-    assert isinstance(comparison, parser.Binary)
+    assert isinstance(comparison, nodes.Binary)
     assert (node.pos, comparison.pos, comparison.left.pos, comparison.right.pos) == (2, 10, 7, 13)
 
 

@@ -2,8 +2,8 @@
 
 It must not know a noun of ours, read a clock or touch the host, and it never guesses: what is not supported is refused
 by name when the selector is compiled. Called by `api`, which refuses bad selectors, and by `scheduling`, which asks
-`Selector.matches`. Text goes lexer -> parser -> checker -> cost -> evaluator; to add a function, begin at
-`declarations.py`."""
+`Selector.matches`. Text goes lexer -> parser -> checker -> cost -> compiler, and `evaluator` leads it; to add a function,
+begin at `declarations.py`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The tree with every macro written out, as the checker and the cost estimate walk it.
 
 Kubernetes checks and prices what macros stand for: `a.exists(x, p)` is a fold over `a`, `cel.bind` a fold over nothing.
-The evaluator does not need this and works from the parser's tree."""
+The compiler does not need this and works from the parser's tree."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from outfitter.cel import kinds, parser
+from outfitter.cel import kinds, nodes
 from outfitter.cel.kinds import Type
 from outfitter.cel.values import Value
 
@@ -93,45 +93,45 @@ def children(node: Expr) -> Sequence[Expr]:
     return ()
 
 
-def expand(node: parser.Node) -> Expr:
+def expand(node: nodes.Node) -> Expr:
     """The tree of the parser with its macros written out."""
     match node:
-        case parser.Literal():
+        case nodes.Literal():
             return Const(node.pos, node.value)
-        case parser.Ident():
+        case nodes.Ident():
             return Name(node.pos, node.name)
-        case parser.Select():
+        case nodes.Select():
             operand = expand(node.operand)
             if node.optional:
                 return Call(node.pos, "_?._", None, (operand, Const(node.pos, node.field)))
             return Select(node.pos, operand, node.field)
-        case parser.Has():
+        case nodes.Has():
             return Select(node.pos, expand(node.operand), node.field, test=True)
-        case parser.Index():
+        case nodes.Index():
             return Call(node.pos, "_[?_]" if node.optional else "_[_]", None, (expand(node.operand), expand(node.key)))
-        case parser.Call():
+        case nodes.Call():
             target = expand(node.target) if node.target is not None else None
             return Call(node.pos, node.function, target, tuple(map(expand, node.args)))
-        case parser.ListLiteral():
+        case nodes.ListLiteral():
             return MakeList(node.pos, tuple(map(expand, node.items)), node.optional)
-        case parser.MapLiteral():
+        case nodes.MapLiteral():
             return MakeMap(node.pos, tuple((expand(one.key), expand(one.value), one.optional) for one in node.entries))
-        case parser.Unary():
+        case nodes.Unary():
             return Call(node.pos, f"{node.op}_", None, (expand(node.operand),))
-        case parser.Binary():
+        case nodes.Binary():
             name = "@in" if node.op == "in" else f"_{node.op}_"
             return Call(node.pos, name, None, (expand(node.left), expand(node.right)))
-        case parser.Logical():
+        case nodes.Logical():
             return Call(node.pos, f"_{node.op}_", None, tuple(map(expand, node.terms)))
-        case parser.Conditional():
+        case nodes.Conditional():
             return Call(node.pos, "_?_:_", None, (expand(node.condition), expand(node.yes), expand(node.no)))
-        case parser.Bind():
+        case nodes.Bind():
             return _bind(node.pos, node.name, expand(node.value), expand(node.body))
-        case parser.OptMap():
+        case nodes.OptMap():
             return _optional_map(node)
-        case parser.SortBy():
+        case nodes.SortBy():
             return _sort_by(node)
-        case parser.Comprehension():
+        case nodes.Comprehension():
             return _fold(node)
 
 
@@ -140,7 +140,7 @@ def _bind(pos: int, name: str, value: Expr, body: Expr) -> Fold:
     return Fold(pos, nothing, UNUSED, None, name, value, Const(pos, False), Name(pos, name), body, bind=True)
 
 
-def _optional_map(node: parser.OptMap) -> Expr:
+def _optional_map(node: nodes.OptMap) -> Expr:
     pos = node.pos
     has = Call(pos, "hasValue", expand(node.target), ())
     made: Expr = _bind(pos, node.name, Call(pos, "value", expand(node.target), ()), expand(node.body))
@@ -149,7 +149,7 @@ def _optional_map(node: parser.OptMap) -> Expr:
     return Call(pos, "_?_:_", None, (has, made, Call(pos, "optional.none", None, ())))
 
 
-def _sort_by(node: parser.SortBy) -> Expr:
+def _sort_by(node: nodes.SortBy) -> Expr:
     pos, name = node.pos, "@sortBy"
     keys = _appending(_Loop(pos, Name(pos, name), node.name), expand(node.body))
     return _bind(pos, name, expand(node.target), Call(pos, "@sortByAssociatedKeys", Name(pos, name), (keys,)))
@@ -181,7 +181,7 @@ def _appending(loop: _Loop, item: Expr) -> Fold:
     return loop.fold(MakeList(loop.pos, ()), step)
 
 
-def _fold(node: parser.Comprehension) -> Fold:
+def _fold(node: nodes.Comprehension) -> Fold:
     pos, body = node.pos, expand(node.body)
     condition = expand(node.condition) if node.condition is not None else None
     loop = _Loop(pos, expand(node.range), node.first, node.second, condition)

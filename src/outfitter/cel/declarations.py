@@ -1,7 +1,7 @@
 """What the checker knows: the functions and operators with the types they take and give, and the fields of `device`.
 
 One line per overload: its id, then `[target .] name(arguments) : result`. Capital letters are type parameters. To add a
-function: a line here, its Python in `library`, and its price in `prices` unless that is 1."""
+function: a line here, its Python in `library` or beside it, and its price in `prices` unless that is 1."""
 
 from __future__ import annotations
 

@@ -1,232 +1,40 @@
-"""Tokens to a tree: a Pratt parser. Macros (`has`, `all`, `cel.bind`, ...) become nodes of their own here.
-
-The tree is what a type checker, a cost estimate and the evaluator each walk; `children` is their common road."""
+"""Tokens to a tree: a Pratt parser. Macros (`has`, `all`, `cel.bind`, ...) become nodes of their own here."""
 
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 from outfitter import errors
 from outfitter.cel import lexer
 from outfitter.cel.lexer import Kind, Source, Token
+from outfitter.cel.nodes import (
+    Binary,
+    Bind,
+    Call,
+    Comprehension,
+    Conditional,
+    Entry,
+    Has,
+    Ident,
+    Index,
+    ListLiteral,
+    Literal,
+    Logical,
+    MapLiteral,
+    Node,
+    OptMap,
+    Select,
+    SortBy,
+    Unary,
+    children,
+)
 from outfitter.cel.values import UInt
 
 # Kubernetes stops at 250 of each. These are what fits Python's stack with room for a caller, and far beyond what people
 # write; a chain of && or || counts once, however long.
 MAX_BRACKETS = 50  # brackets of any kind inside each other
 MAX_DEPTH = 150  # nodes above each other in the tree: a + b + c is two deep
-
 INT_MAX = (1 << 63) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Literal:
-    pos: int
-    value: bool | int | float | str | bytes | None  # an unsigned number is a UInt
-
-
-@dataclass(frozen=True, slots=True)
-class Ident:
-    pos: int
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Select:
-    """`operand.field`, or `operand.?field` when optional."""
-
-    pos: int
-    operand: Node
-    field: str
-    optional: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Index:
-    """`operand[key]`, or `operand[?key]` when optional."""
-
-    pos: int
-    operand: Node
-    key: Node
-    optional: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """`function(args)`, or `target.function(args)`. A namespace (`sets.contains`) is still a target here."""
-
-    pos: int
-    function: str
-    target: Node | None
-    args: tuple[Node, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ListLiteral:
-    pos: int
-    items: tuple[Node, ...]
-    optional: frozenset[int]  # positions of items written `?item`
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    key: Node
-    value: Node
-    optional: bool  # written `?key: value`
-
-
-@dataclass(frozen=True, slots=True)
-class MapLiteral:
-    pos: int
-    entries: tuple[Entry, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Unary:
-    """`!operand` or `-operand`; doubled signs are already gone."""
-
-    pos: int
-    op: str
-    operand: Node
-
-
-@dataclass(frozen=True, slots=True)
-class Binary:
-    """An operator that needs both sides: comparison, arithmetic, `in`."""
-
-    pos: int
-    op: str
-    left: Node
-    right: Node
-
-
-@dataclass(frozen=True, slots=True)
-class Logical:
-    """A whole chain of `&&` or of `||`, kept flat: a long list of conditions is not deep."""
-
-    pos: int
-    op: str
-    terms: tuple[Node, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Conditional:
-    pos: int
-    condition: Node
-    yes: Node
-    no: Node
-
-
-@dataclass(frozen=True, slots=True)
-class Has:
-    """`has(operand.field)`."""
-
-    pos: int
-    operand: Node
-    field: str
-
-
-@dataclass(frozen=True, slots=True)
-class Comprehension:
-    """`range.macro(first[, second][, condition], body)`. One variable walks elements or keys, two walk index or key
-    and value."""
-
-    pos: int
-    macro: str  # all, exists, exists_one, map, filter, transformList, transformMap, transformMapEntry
-    range: Node
-    first: str
-    second: str | None
-    condition: Node | None  # of map and the transforms, which may filter
-    body: Node
-
-
-@dataclass(frozen=True, slots=True)
-class Bind:
-    """`cel.bind(name, value, body)`; the value is worked out when first used."""
-
-    pos: int
-    name: str
-    value: Node
-    body: Node
-
-
-@dataclass(frozen=True, slots=True)
-class OptMap:
-    """`target.optMap(name, body)`, or `optFlatMap` when flat: the body gives an optional itself."""
-
-    pos: int
-    target: Node
-    name: str
-    body: Node
-    flat: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SortBy:
-    """`target.sortBy(name, body)`: the items in the order of what the body makes of each."""
-
-    pos: int
-    target: Node
-    name: str
-    body: Node
-
-
-Node: typing.TypeAlias = (
-    Literal
-    | Ident
-    | Select
-    | Index
-    | Call
-    | ListLiteral
-    | MapLiteral
-    | Unary
-    | Binary
-    | Logical
-    | Conditional
-    | Has
-    | Comprehension
-    | Bind
-    | OptMap
-    | SortBy
-)
-
-
-def children(node: Node) -> Iterator[Node]:
-    """The nodes right below this one, in the order they are written."""
-    match node:
-        case Literal() | Ident():
-            pass
-        case Select() | Unary() | Has():
-            yield node.operand
-        case Index():
-            yield from (node.operand, node.key)
-        case Call():
-            if node.target is not None:
-                yield node.target
-            yield from node.args
-        case ListLiteral():
-            yield from node.items
-        case MapLiteral():
-            for entry in node.entries:
-                yield from (entry.key, entry.value)
-        case Binary():
-            yield from (node.left, node.right)
-        case Logical():
-            yield from node.terms
-        case Conditional():
-            yield from (node.condition, node.yes, node.no)
-        case Comprehension():
-            yield node.range
-            if node.condition is not None:
-                yield node.condition
-            yield node.body
-        case Bind():
-            yield from (node.value, node.body)
-        case OptMap() | SortBy():
-            yield from (node.target, node.body)
-
 
 # How tightly each operator binds; all of these join from the left.
 BINDING = {

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from outfitter.cel import parser
-from outfitter.cel.parser import Node
+from outfitter.cel import nodes
+from outfitter.cel.nodes import Node
 
 
 class Read(NamedTuple):
@@ -48,47 +48,47 @@ def _walk(node: Node, scope: Scope, found: set[Read]) -> None:
         found.add(_read(path))
         return
     match node:
-        case parser.Has():
+        case nodes.Has():
             operand = _path(node.operand, scope, found)
             if operand is not None and len(operand) < DEEPEST:
                 path = (*operand, node.field)
                 found.add(_read(path, presence=len(path) == DEEPEST - 1))
                 return
-        case parser.Binary(op="in", left=parser.Literal(value=str(name)), right=right):
+        case nodes.Binary(op="in", left=nodes.Literal(value=str(name)), right=right):
             operand = _path(right, scope, found)
             if operand is not None and 0 < len(operand) < DEEPEST:
                 path = (*operand, name)
                 found.add(_read(path, presence=len(path) == DEEPEST - 1))
                 return
-        case parser.Bind():
+        case nodes.Bind():
             value = _path(node.value, scope, found)
             if value is None:
                 _walk(node.value, scope, found)
             _walk(node.body, {**scope, node.name: value}, found)
             return
-        case parser.OptMap() | parser.SortBy():
+        case nodes.OptMap() | nodes.SortBy():
             _walk(node.target, scope, found)
             _walk(node.body, {**scope, node.name: None}, found)
             return
-        case parser.Comprehension():
+        case nodes.Comprehension():
             _walk(node.range, scope, found)
             inner = {**scope, node.first: None, **({node.second: None} if node.second is not None else {})}
             for part in (node.condition, node.body):
                 if part is not None:
                     _walk(part, inner, found)
             return
-    for child in parser.children(node):
+    for child in nodes.children(node):
         _walk(child, scope, found)
 
 
 def _path(node: Node, scope: Scope, found: set[Read]) -> Path | None:
     """How the device leads to what a node stands for, or None where it is something else."""
     match node:
-        case parser.Ident():
+        case nodes.Ident():
             return scope.get(node.name)
-        case parser.Select():
+        case nodes.Select():
             name = node.field
-        case parser.Index(key=parser.Literal(value=str(key))):
+        case nodes.Index(key=nodes.Literal(value=str(key))):
             name = key
         case _:
             return None
