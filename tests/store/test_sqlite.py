@@ -17,7 +17,8 @@ from outfitter.store import sqlite as home
 from outfitter.store.base import Create, Delete
 from outfitter.store.clock import ManualClock
 from outfitter.store.sqlite import Batch, SQLite
-from tests.store.homes import PATIENCE, config, names, settle, soon
+from tests.store import homes
+from tests.store.homes import PATIENCE, config, settle, soon
 
 
 class Disk:
@@ -60,6 +61,10 @@ def disk(store: SQLite, monkeypatch: pytest.MonkeyPatch) -> Disk:
     return Disk(store, monkeypatch)
 
 
+async def names(store: SQLite) -> list[str]:
+    return homes.names(await store.list(CONFIG_MAP))
+
+
 # -- when a write is safe
 
 
@@ -72,7 +77,7 @@ async def test_writers_share_transactions(store: SQLite, disk: Disk) -> None:
     disk.open.set()
     await asyncio.gather(first, *others)
     assert disk.transactions == [1, 60]
-    assert len(names(await store.list(CONFIG_MAP))) == 61
+    assert len(await names(store)) == 61
 
 
 async def test_a_write_is_seen_by_nobody_until_it_is_safe(store: SQLite, disk: Disk) -> None:
@@ -93,13 +98,13 @@ async def test_a_write_is_seen_by_nobody_until_it_is_safe(store: SQLite, disk: D
     await settle()
     assert not any(write.done() for write in writes)
     assert await store.get(CONFIG_MAP, "a", "default") == made
-    assert names(await store.list(CONFIG_MAP)) == ["a"]
+    assert await names(store) == ["a"]
     assert (heard, store.revision) == ([], since)
     disk.open.set()
     await asyncio.gather(*writes)
     await settle()
     assert (await store.get(CONFIG_MAP, "a", "default"))["data"] == {"v": "new"}
-    assert names(await store.list(CONFIG_MAP)) == ["a", "b"]
+    assert await names(store) == ["a", "b"]
     assert heard == ["ADDED", "MODIFIED"]
     listening.cancel()
 
@@ -150,7 +155,7 @@ async def test_whoever_stops_waiting_does_not_stop_the_write(store: SQLite, disk
     await asyncio.gather(write, return_exceptions=True)
     disk.open.set()
     await store.create(CONFIG_MAP, config("b"))
-    assert names(await store.list(CONFIG_MAP)) == ["a", "b"]
+    assert await names(store) == ["a", "b"]
 
 
 async def test_close_waits_for_what_is_on_its_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +173,7 @@ async def test_close_waits_for_what_is_on_its_way(tmp_path: Path, monkeypatch: p
     await closing
     assert (await write)["metadata"]["name"] == "a"
     again = SQLite(tmp_path, kinds.ALL)
-    assert names(await again.list(CONFIG_MAP)) == ["a"]
+    assert await names(again) == ["a"]
     await again.close()
 
 
@@ -196,14 +201,14 @@ async def test_a_failing_disk_undoes_everything_on_its_way(
             await write
         assert caught.value.retry_after > 0
     assert await store.get(CONFIG_MAP, "a", "default") == made
-    assert names(await store.list(CONFIG_MAP)) == ["a"]
+    assert await names(store) == ["a"]
     after = await store.patch(CONFIG_MAP, "a", {"data": {"x": "later"}}, "default")
     assert after["data"] == {"v": "0", "x": "later"}
     assert int(after["metadata"]["resourceVersion"]) > since
     await store.close()
     again = SQLite(tmp_path, kinds.ALL)
     assert await again.get(CONFIG_MAP, "a", "default") == after
-    assert names(await again.list(CONFIG_MAP)) == ["a"]
+    assert await names(again) == ["a"]
     await again.close()
 
 
@@ -213,7 +218,7 @@ async def test_failure_after_failure(store: SQLite, disk: Disk) -> None:
         with pytest.raises(errors.Unavailable, match="full"):
             await store.create(CONFIG_MAP, config("a"))
     await store.create(CONFIG_MAP, config("a"))
-    assert names(await store.list(CONFIG_MAP)) == ["a"]
+    assert await names(store) == ["a"]
 
 
 async def test_a_watch_outlives_a_failure_and_misses_nothing(store: SQLite, disk: Disk) -> None:
@@ -236,7 +241,7 @@ async def test_a_transaction_that_fails_half_way_is_rolled_back(store: SQLite) -
     assert store._db.execute("select name from objects").fetchall() == [("a",)]
     store._db.execute("drop trigger no")
     await store.create(CONFIG_MAP, config("good"))
-    assert names(await store.list(CONFIG_MAP)) == ["a", "good"]
+    assert await names(store) == ["a", "good"]
 
 
 # -- opening again
@@ -253,7 +258,7 @@ async def test_reopening_gives_the_same(tmp_path: Path) -> None:
     await store.close()
     again = SQLite(tmp_path, kinds.ALL)
     assert [(await again.list(kind)).items for kind in (CONFIG_MAP, LEDGER_PAGE)] == before
-    assert names(await again.list(CONFIG_MAP)) == ["a", "a-1", "b"]
+    assert await names(again) == ["a", "a-1", "b"]
     await again.close()
 
 
