@@ -31,7 +31,8 @@ async def run(case: Case) -> list[str]:
                     answer = await api.create(wanted, user=_user(case.config.get("user")))
                 else:
                     stored = (await api.read(place.own(given[0])))["metadata"]
-                    wanted["metadata"] = {**stored, **wanted["metadata"], "uid": stored["uid"]}
+                    kept = {key: stored[key] for key in ("uid", "creationTimestamp")}
+                    wanted["metadata"] = {**stored, **wanted["metadata"], **kept}
                     answer = await api.update(wanted, user=_user(case.config.get("user")))
         except NotDriven as error:
             return [str(error), *place.notes]
