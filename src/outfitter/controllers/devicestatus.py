@@ -156,8 +156,13 @@ class DeviceStatus:
 
 def _places(status: Mapping[str, Any] | None) -> dict[str, list[Any]]:
     """Where a device status says that devices are, by list; in whichever order several of one name are told."""
-    return {list_: sorted((str(entry.get("name")), *(machine.address_of(entry) or ())) for entry in entries)
-            for list_ in machine.STATUS_LISTS.values() if (entries := (status or {}).get(list_))}
+
+    def place(entry: Mapping[str, Any]) -> tuple[str, ...]:
+        said = (entry.get("deviceResourceClaimStatus") or {}).get("attributes") or {}
+        return str(entry.get("name")), *(machine.address_of(entry) or ()), str(said.get("pciAddress"))
+
+    return {list_: sorted(map(place, entries)) for list_ in machine.STATUS_LISTS.values()
+            if (entries := (status or {}).get(list_))}
 
 
 def find_devices(
