@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from outfitter.api import kinds
+from outfitter.api.kinds import Object
 from tests.e2e.process import EXAMPLE, Typed, Up, typed, until
 
 Say = Callable[..., Typed]
@@ -203,13 +204,49 @@ def test_a_start_that_has_not_come_about_is_taken_back(say: Say) -> None:
     say("delete", "vm", "later")
 
 
+def write(up: Up, name: str, change: Object, subresource: str = "") -> None:
+    """Into an instance, past the command."""
+    async def patch() -> None:
+        async with up.store() as store:
+            await store.patch(kinds.INSTANCE, name, change, "default", subresource=subresource)
+
+    asyncio.run(patch())
+
+
 def hold(up: Up, name: str, *finalizers: str) -> None:
     """So that an instance that goes can be looked at; without finalizers it goes."""
-    async def write() -> None:
-        async with up.store() as store:
-            await store.patch(kinds.INSTANCE, name, {"metadata": {"finalizers": list(finalizers)}}, "default")
+    write(up, name, {"metadata": {"finalizers": list(finalizers)}})
 
-    asyncio.run(write())
+
+def test_the_list_says_why(up: Up, say: Say) -> None:
+    def why(name: str) -> str:
+        head, *lines = say("vm", "list").out.splitlines()
+        [line] = [line for line in lines if line.split()[0] == name]
+        return f"{line.split()[1]}: {line[head.index('WHY'):]}"
+
+    def ends(name: str) -> None:
+        say("apply", "-f", "-", stdin=yaml.safe_dump({**broken, "metadata": {"name": name}}))
+        until(lambda: why(name) == "Running: ", f"{name} runs")
+        write(up, name, {"status": {"phase": "Failed", "conditions": [
+            {"type": "Ready", "status": "False", "reason": "DomainFailed", "message": "node-0: the lab says so"}]}}, "status")
+
+    broken = yaml.safe_load(vm("broken", "Manual"))
+    broken["spec"]["template"]["spec"] = {"domain": {"devices": {}}}
+    say("apply", "-f", "-", stdin=yaml.safe_dump(broken))
+    say("vm", "start", "broken", "--paused", "--wait")
+    until(lambda: why("broken") == "Paused: VMI was paused by user", "it says why it stands still")
+    say("vm", "unpause", "broken")
+    ends("broken")
+    until(lambda: why("broken") == "Stopped: node-0: the lab says so", "it says how it ended")
+    assert say("vm", "stop", "broken").out == "broken is already stopped\n"
+    assert "broken" not in say("vm", "devices", "broken", "nobody", code=1).out, "nothing is shown before all are found"
+    broken["spec"]["runStrategy"] = "Always"
+    ends("crashing")
+    until(lambda: re.fullmatch(r"CrashLoopBackOff: it failed, and starts again at \d{4}-.*Z", why("crashing")), "what comes")
+    say("vm", "stop", "crashing")
+    until(lambda: why("crashing") == "Stopped: ", "it is over")
+    for name in ("broken", "crashing"):
+        say("delete", "vm", name)
 
 
 def test_what_virtctl_can_say_can_be_said_here(up: Up, say: Say) -> None:

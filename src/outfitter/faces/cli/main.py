@@ -249,7 +249,7 @@ def _vm() -> None:
 @_place
 @click.pass_context
 def _vm_list(context: click.Context, everywhere: bool) -> None:
-    """Show machines: how they are, where, with what, and why they wait."""
+    """Show machines: how they are, where, and why."""
     _work(context, "vm.list_", everywhere=everywhere)
 
 
@@ -284,7 +284,7 @@ _paused_option = click.option("--paused", is_flag=True, help="With the processor
 _vm_verb("start", "Start machines.", _paused_option)
 _vm_verb("stop", "Stop machines; claims of their own are kept.", _graces)
 _vm_verb("restart", "Stop machines and start them again.", _graces)
-_vm_verb("pause", "Let the processors of machines stand still; nothing of them is lost.")
+_vm_verb("pause", "Let the processors of machines stand still.")
 _vm_verb("unpause", "Let paused machines go on.")
 _vm_verb("soft-reboot", "Ask the guests of machines to shut down and begin anew.")
 _vm_verb("reset", "Let machines begin anew without asking their guests.")

@@ -32,7 +32,7 @@ async def list_(client: Client, *, everywhere: bool) -> None:
         return
     rows.sort()
     skip = 0 if everywhere else 1
-    head = ["NAMESPACE", "NAME", "STATUS", "NODE", "DEVICES", "WAITING FOR"]
+    head = ["NAMESPACE", "NAME", "STATUS", "NODE", "DEVICES", "WHY"]
     show.say(show.columns([head[skip:], *(row[skip:] for row in rows)]))
 
 
@@ -54,12 +54,24 @@ def _row(vm: Object | None, instance: Object | None) -> list[str]:
     have += len(functions) if status.get("phase") == "Running" else len(wires.given(given))
     all_ = len(wanted) + len(functions)
     return [*_place(obj), word, str(status.get("nodeName") or "-"), f"{have}/{all_}" if all_ else "-",
-            textwrap.shorten(_waiting(vm, given), WIDTH, placeholder=" ... (outfit why)")]
+            textwrap.shorten(_why(vm, given), WIDTH, placeholder=" ... (outfit why)")]
 
 
 def _template(vm: Object) -> Object:
     spec: Object = ((vm.get("spec") or {}).get("template") or {}).get("spec") or {}
     return {**spec, "domain": spec.get("domain") or {}}
+
+
+def _why(vm: Object | None, instance: Object) -> str:
+    """What a machine waits for; if it does not wait, why it stands still, or how it ended."""
+    if waiting := _waiting(vm, instance):
+        return waiting
+    status = (vm or {}).get("status") or {}
+    if (again := status.get("startFailure")) and status.get("printableStatus") == "CrashLoopBackOff":
+        times = int(again.get("consecutiveFailCount") or 1)
+        return f"it failed{f' {times} times' if times > 1 else ''}, and starts again at {again.get('retryAfterTimestamp')}"
+    type_ = notes.PAUSED if _paused(instance) else "Ready" if _phase(instance) == "Failed" else ""
+    return str((conditions.find(instance, type_) or {}).get("message") or "")
 
 
 def _waiting(vm: Object | None, instance: Object) -> str:
@@ -169,11 +181,15 @@ def _paused(instance: Object | None) -> bool:
 
 async def devices(client: Client, names: Sequence[str]) -> None:
     """What each machine asked for and what it got."""
-    for number, name in enumerate(names):
-        instance = await _instance(client, name)
+    found = [(name, await _instance(client, name)) for name in names]
+    for name, instance in found:  # before anything is shown of the others
         if instance is None:
-            await _read(client, name)
-            raise Refused(f"{name} does not run, so it has no devices; start it with: outfit vm start {name}")
+            vm, _ = await _read(client, name)
+            has = "what its own claims hold is among: outfit devices" if vm["spec"].get("resourceClaimTemplates") else (
+                "so it has no devices")
+            raise Refused(f"{name} does not run, {has}; start it with: outfit vm start {name}")
+    for number, (name, instance) in enumerate(found):
+        assert instance is not None
         rows = [["DEVICE", "AS", "IS", "ADDRESS", "PRODUCT", "CLAIM", "ON"]]
         rows += [row for ref in machine.device_refs(instance) for row in _device_rows(instance, ref)]
         rows += await _cards(client, instance)
