@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from outfitter import app
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
 from tests import kubernetes
@@ -286,3 +287,42 @@ async def test_one_that_fails_over_and_over_waits_longer_each_time() -> None:
         scene.clock.advance(61)
         steady = await shows(scene, "Running", startFailure=None)
         assert "startFailure" not in steady["status"]
+
+
+async def test_a_start_that_was_refused_is_tried_again_after_a_while() -> None:
+    """A gate that is opened, or whatever else stood in the way, does not announce itself to machines."""
+    async with scenes.embedded(1) as scene:
+        assert isinstance(scene.product, app.Embedded)
+        assert scene.clock is not None
+        await scene.classes()
+        await scene.template()
+        await vm(scene, runStrategy="Manual")
+        await scene.create(kinds.KUBEVIRT, "kubevirt", {"configuration": {"developerConfiguration": {
+            "disabledFeatureGates": ["HostDevicesWithDRA"]}}})
+        await scene.product.settle()
+        await ask(scene, {"action": "Start"})
+
+        async def at(seconds: float) -> tuple[int, bool, bool]:
+            """How often it was tried until then, whether it says that it failed, and whether there is an instance."""
+            assert isinstance(scene.product, app.Embedded)
+            assert scene.clock is not None
+            scene.clock.advance(seconds - scene.clock.monotonic())
+            await scene.product.settle()
+            found = await scene.find(kinds.MACHINE, "blue")
+            assert found is not None
+            told = [event for event in await scene.all(kinds.EVENT) if event["reason"] == "FailedCreate"]
+            return (sum(int(event.get("count") or 1) for event in told), conditions.is_true(found, "Failure"),
+                    await scene.find(kinds.INSTANCE, "blue") is not None)
+
+        start = scene.clock.monotonic()
+        tries, failed, there = await at(start)
+        assert (1 <= tries <= 2, failed, there) == (True, True, False), "our own news of it may wake us once"
+        assert await at(start + 29) == (tries, True, False)
+        assert await at(start + 30) == (tries + 1, True, False)
+        assert await at(start + 59) == (tries + 1, True, False)
+        assert await at(start + 60) == (tries + 2, True, False)
+        await scene.delete(kinds.KUBEVIRT, "kubevirt")
+        assert await at(start + 89) == (tries + 2, True, False), "nobody told it"
+        assert await at(start + 90) == (tries + 2, False, True)
+        started = await shows(scene, "Running")
+        assert "stateChangeRequests" not in started["status"], "the wish is done"
