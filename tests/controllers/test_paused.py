@@ -107,13 +107,29 @@ def paused(instance: Object) -> tuple[str, str, str]:
     return found["status"], ready["status"], found.get("reason", "")
 
 
+async def pod(told: Told) -> tuple[str, str, str]:
+    """What the conditions of its pod say: that the machine is not paused, whether it is ready, and why not."""
+    found = await told.scene.pod("blue")
+    assert found["spec"]["readinessGates"] == [{"conditionType": "kubevirt.io/virtual-machine-unpaused"}]
+    unpaused = conditions.find(found, "kubevirt.io/virtual-machine-unpaused") or {"status": "-"}
+    ready = conditions.find(found, "Ready") or {"status": "-"}
+    assert conditions.is_true(found, "ContainersReady")
+    return unpaused["status"], ready["status"], ready.get("reason", "")
+
+
+GOES, STANDS = ("True", "True", ""), ("False", "False", "ReadinessGatesNotReady")
+
+
 async def test_a_machine_is_paused_and_goes_on() -> None:
     async with telling() as told:
         await told.vm()
         await told.shows("Running")
+        assert await pod(told) == GOES
         before = await told.instance()
         await told.ask("pause")
         vm = await told.shows("Paused")
+        await told.settle()
+        assert await pod(told) == STANDS, "nobody sends it anything"
         found = await told.instance()
         assert (paused(found), found["status"]["phase"]) == (("True", "False", "PausedByUser"), "Running")
         assert vm["status"]["ready"] is False
@@ -124,7 +140,9 @@ async def test_a_machine_is_paused_and_goes_on() -> None:
         assert "VMI is already paused" in await told.ask("pause", code=409)
         await told.ask("unpause")
         vm = await told.shows("Running")
+        await told.settle()
         assert (vm["status"]["ready"], paused(await told.instance())) == (True, ("-", "True", ""))
+        assert await pod(told) == GOES
         assert [domain.paused for domain in await told.scene.domains()] == [None]
         assert await told.events("Paused", "Unpaused") == [("VirtualMachineInstance", "Paused"),
                                                            ("VirtualMachineInstance", "Unpaused")]
@@ -239,6 +257,8 @@ async def test_a_machine_starts_paused_when_it_is_asked_to(strategy: str) -> Non
         assert "startStrategy" not in vm["spec"]["template"]["spec"]
         assert conditions.find(vm, "RestartRequired") is None
         assert "stateChangeRequests" not in vm["status"]
+        await told.settle()
+        assert await pod(told) == STANDS
         first = (await told.instance())["metadata"]["uid"]
         await told.ask("restart")
 

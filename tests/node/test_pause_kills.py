@@ -20,6 +20,8 @@ async def stands(world: World) -> bool:
     assert conditions.is_true(blue, "Paused") == (domain.paused is not None), await world.picture()
     assert conditions.is_true(blue, "Ready") == (domain.paused is None), await world.picture()
     assert "stateChangeRequests" not in blue["status"], await world.picture()
+    for pod in await world.all(kinds.POD):
+        assert conditions.is_true(pod, "Ready") == (domain.paused is None), await world.picture()
     return domain.paused is not None
 
 

@@ -18,6 +18,7 @@ ACTIONS: tuple[Action, ...] = ("pause", "unpause", "reset", "softreboot")
 WORDS: Mapping[Action, str] = {"pause": "Pause", "unpause": "Unpause", "reset": "Reset", "softreboot": "SoftReboot"}
 PAUSES = ("Pause", "Unpause")
 PAUSED = "Paused"  # the condition
+UNPAUSED = "kubevirt.io/virtual-machine-unpaused"  # the condition of its pod, which is not ready without it
 FIELD = "stateChangeRequests"
 START_PAUSED = "Paused"  # of spec.startStrategy
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from outfitter.api import machine
+from outfitter.api import machine, notes
 from outfitter.api.environment import NETWORK_RESOURCE
 from outfitter.api.kinds import INSTANCE, Object
 from outfitter.api.settings import Settings
@@ -60,6 +60,7 @@ def launcher_pod(
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": spec.get("terminationGracePeriodSeconds", 30),
+            "readinessGates": [{"conditionType": notes.UNPAUSED}],
             "containers": [container],
         },
     }

@@ -186,7 +186,7 @@ class Agent:
             await self._report.ended(pod, host.name, (await host.hypervisor.ended()).get(uid))
         else:
             await self._report.no_longer_waits(pod)
-            await self._wishes.heed(host, instance, domain)
+            await self._wishes.heed(host, pod, instance, domain)
 
     def _told(self, host: Host, pod: Object) -> str:
         """What was prepared for a pod, for people."""

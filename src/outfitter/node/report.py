@@ -41,6 +41,8 @@ class Reporter:
         have = pod["status"].get("conditions") or []
         for type_ in ("Initialized", "ContainersReady", "Ready"):
             have = conditions.with_condition(have, Condition(type_, True), now)
+        if _gated(pod):
+            have = conditions.with_condition(have, _unpaused(None), now)
         containers = [{"name": container["name"], "ready": True, "started": True, "restartCount": 0, "imageID": "",
                        "image": container.get("image", ""), "state": {"running": {"startedAt": now}}}
                       for container in pod["spec"]["containers"]]
@@ -78,6 +80,16 @@ class Reporter:
             await self._events.normal(instance, "Paused", "VirtualMachineInstance paused")
         else:
             await self._events.warning(instance, paused.reason, paused.message)
+
+    async def pod_stands(self, pod: Object, paused: Paused | None) -> None:
+        """Nobody sends anything to a pod whose machine stands still: it is not ready."""
+        wanted = _unpaused(paused)
+        if not _gated(pod) or conditions.is_true(pod, wanted.type) is wanted.status:
+            return
+        now, why = rfc3339(self._clock.now()), "" if wanted.status else "ReadinessGatesNotReady"
+        have = conditions.with_condition(pod["status"].get("conditions"), wanted, now)
+        ready = Condition("Ready", wanted.status, why, "" if wanted.status else wanted.message)
+        await self._patch_pod(pod, {"conditions": conditions.with_condition(have, ready, now)}, at_revision=True)
 
     def _conditions(self, instance: Object, paused: Paused | None) -> list[Object]:
         """Of a machine that runs. One that stands still is not ready for anybody."""
@@ -136,6 +148,17 @@ class Reporter:
         return await self._store.patch(kinds.INSTANCE, meta["name"], {
             "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": status,
         }, meta["namespace"], subresource="status")
+
+
+def _gated(pod: Object) -> bool:
+    """Whether a pod is ready only while its machine is not paused."""
+    return any(gate.get("conditionType") == notes.UNPAUSED for gate in pod["spec"].get("readinessGates") or ())
+
+
+def _unpaused(paused: Paused | None) -> Condition:
+    if paused is None:
+        return Condition(notes.UNPAUSED, True, "NotPaused", "the virtual machine is not paused")
+    return Condition(notes.UNPAUSED, False, "Paused", "the virtual machine is paused")
 
 
 def _machine(pod: Object) -> Object:

@@ -126,6 +126,12 @@ def pod_restarts(obj: Object, now: datetime) -> Cell:
     return sum(count for count in counts if isinstance(count, int))
 
 
+def pod_gates(obj: Object, now: datetime) -> Cell:
+    gates = [each.get("conditionType") for each in items(obj, "spec.readinessGates")]
+    passed = sum(condition(str(gate))(obj, now) == "True" for gate in gates)
+    return f"{passed}/{len(gates)}" if gates else NONE
+
+
 def node_status(obj: Object, now: datetime) -> Cell:
     word = {"True": "Ready", "False": "NotReady"}.get(str(condition("Ready")(obj, now)), "Unknown")
     return f"{word},SchedulingDisabled" if dig(obj, "spec.unschedulable") else word
@@ -214,6 +220,7 @@ COLUMNS: Mapping[Kind, Sequence[Column]] = {
         Column("Restarts", pod_restarts), AGE, Column("IP", text("status.podIP", NONE), wide=True),
         Column("Node", text("spec.nodeName", NONE), wide=True),
         Column("Nominated Node", text("status.nominatedNodeName", NONE), wide=True),
+        Column("Readiness Gates", pod_gates, "Readiness gates that are passed, of all.", wide=True),
     ),
     kinds.NODE: (
         NAME, Column("Status", node_status), Column("Roles", node_roles), AGE,
