@@ -304,13 +304,12 @@ class Credentials:
 
 
 def credentials(folder: Path, clock: Clock) -> Credentials:
-    """Keys and certificates of the embedded server, made once and renewed before they run out."""
+    """Keys and certificates of the embedded server, made once, and anew before they run out or if they are of no use."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     now = clock.now()
-    fresh = all((folder / f"{name}.{part}").exists() for name in ("ca", "server", "admin") for part in ("crt", "key"))
-    if fresh:
-        ends = min(pki.expires((folder / f"{name}.crt").read_bytes()) for name in ("ca", "server", "admin"))
-        fresh = ends > now + RENEW_BEFORE
+    names = ("ca", "server", "admin")
+    fresh = all((folder / f"{name}.{part}").exists() for name in names for part in ("crt", "key")) and all(
+        pki.usable(_pair(folder, name), _pair(folder, "ca"), now=now, until=now + RENEW_BEFORE) for name in names)
     if not fresh:
         span = {"valid_from": now - timedelta(hours=1), "valid_until": now + CERTIFICATES_LAST}
         ca = pki.authority("outfitter", **span)
@@ -318,7 +317,7 @@ def credentials(folder: Path, clock: Clock) -> Credentials:
         pki.server(ca, "outfitter", hosts=["127.0.0.1", "::1", "localhost"], **span).save(folder, "server")
         pki.client(ca, "admin", groups=[auth.MASTERS], **span).save(folder, "admin")
     token = folder / "token"
-    if not token.exists():
+    if not token.exists() or not token.read_text().strip():
         pki.save_private(token, secrets.token_hex(16).encode())
     return Credentials(folder, _pair(folder, "ca"), _pair(folder, "admin"), token.read_text().strip())
 

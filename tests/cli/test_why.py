@@ -239,6 +239,28 @@ def test_a_virtual_machine_is_told_of_by_its_instance(say: Say) -> None:
     say("delete", "vm", "off", "on")
 
 
+def test_a_virtual_machine_says_what_it_takes_to_go_on(say: Say) -> None:
+    plain: Object = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "plain"}, "spec": {
+        "runStrategy": "Always", "template": {"spec": {"domain": {"memory": {"guest": "64Mi"}}}}}}
+    say("apply", "-f", "-", stdin=listed(plain))
+    until(lambda: "nothing is wrong" in say("why", "vm/plain"), "it runs")
+    changed = {**plain, "spec": {**plain["spec"], "template": {"spec": {"domain": {"memory": {"guest": "128Mi"}}}}}}
+    say("apply", "-f", "-", stdin=listed(changed))
+    until(lambda: "restart" in say("why", "vm/plain"), "it is told that the change is not there yet")
+    assert say("why", "vm/plain").splitlines()[1:] == [
+        "  its template was changed: that counts from the next start on", "  -> outfit vm restart plain"]
+    manual = {**plain, "metadata": {"name": "manual"}, "spec": {**plain["spec"], "runStrategy": "Manual"}}
+    taken = {**plain, "metadata": {"name": "gpu1"}}
+    say("apply", "-f", "-", stdin=listed(manual, taken))
+    until(lambda: "Stopped" in say("get", "vm", "manual"), "it is stopped")
+    assert say("why", "vm/manual").splitlines() == [
+        "vm/manual is stopped, and its run strategy Manual leaves that to you: nothing is wrong", "  -> outfit vm start manual"]
+    until(lambda: "does not belong to this machine" in say("why", "vm/gpu1"), "another has its name")
+    assert say("why", "vm/gpu1").splitlines()[1:] == [
+        "  -> outfit delete vmi gpu1, which ends that instance; or give the machine another name"]
+    say("delete", "vm", "plain", "manual", "gpu1")
+
+
 def test_nothing_is_wrong(say: Say) -> None:
     assert say("why", "gpu1").startswith("vmi/gpu1 runs on gpu-a: nothing is wrong\n")
 

@@ -99,7 +99,7 @@ def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
         port = str(taken.getsockname()[1])
         done = outfit("up", "--data", str(tmp_path / "data"), "--port", port, "--simulate", "1x1", home=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
-    assert f"127.0.0.1:{port}: another program listens there" in done.stderr
+    assert f"127.0.0.1:{port}: another program listens there; choose another with --port" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -113,9 +113,21 @@ def test_somebody_elses_file_is_left_alone(data: Path, content: bytes) -> None:
     assert (data / "outfitter.db").read_bytes() == content
 
 
+def test_certificates_that_are_of_no_use_are_made_anew(data: Path) -> None:
+    """The disk was full when they were written."""
+    with Up(data) as up:
+        up.ok("get", "nodes")
+        up.stop()
+        for name in ("server.crt", "admin.key", "token"):
+            (data / "pki" / name).write_bytes(b"")
+        up.start()
+        up.ok("get", "nodes")
+
+
 REFUSED = {
     "no hosts": (["--simulate", "0x3"], 1, "'0x3' does not say how many hosts"),
     "no functions": (["--simulate", "3x0"], 1, "write for example 2x8"),
+    "more than there can be": (["--simulate", "1x1000000"], 1, "at most 100000 hosts and 1024 VFs"),
     "neither a shorthand nor a file": (["--simulate", "2y8"], 1, "the hosts file 2y8 cannot be read"),
     "a folder": (["--simulate", "."], 1, "cannot be read"),
     "no such port": (["--port", "70000"], 2, "70000 is not in the range"),

@@ -253,6 +253,21 @@ async def test_what_is_not_served_says_why(client: Client, path: str) -> None:
         assert (answer.status, answer.json["message"].startswith(UNSERVED[path])) == (404, True)
 
 
+OF_KUBECTL = {
+    "/api/v1/namespaces/default/pods/p/log": "pods/log is not served: outfitter runs machines, and no containers that",
+    "/api/v1/namespaces/default/pods/p/exec": "pods/exec is not served: outfitter runs machines, and no containers that one",
+    "/apis/kubevirt.io/v1/namespaces/default/virtualmachines/blue/scale": "virtualmachines/scale is not served: a machine is",
+    "/api/v1/namespaces/default/configmaps/c/log": "the server could not find the requested resource",
+}
+
+
+@pytest.mark.parametrize("path", OF_KUBECTL)
+async def test_what_kubectl_asks_for_in_vain_says_why(client: Client, path: str) -> None:
+    answer = await client.get(path)
+    assert (answer.status, answer.json["reason"]) == (404, "NotFound")
+    assert answer.json["message"].startswith(OF_KUBECTL[path])
+
+
 async def test_where_nothing_is(client: Client, store: Memory) -> None:
     for path, what in ((f"{PLACE}/start", "virtualmachine"), (f"{INSTANCE.format('v1')}/pause", "virtualmachineinstance")):
         answer = await client.put(path, {})

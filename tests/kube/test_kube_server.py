@@ -14,6 +14,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from cryptography import x509
 
 from outfitter.errors import Refused
 from outfitter.faces.kube.app import App
@@ -77,7 +78,7 @@ async def test_a_certificate_of_somebody_else_does_not(live: Live, tmp_path: Pat
         with pytest.raises(aiohttp.ClientError):
             async with session.get(CONFIG_MAPS):
                 pass
-    end = pki.expires(live.ca.cert)
+    end = x509.load_pem_x509_certificate(live.ca.cert).not_valid_after_utc
     server = pki.server(live.ca, "root", hosts=["x"], valid_from=end - timedelta(days=2), valid_until=end)
     async with live.session(server) as session:
         with pytest.raises(aiohttp.ClientError):

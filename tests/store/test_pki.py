@@ -84,9 +84,30 @@ def test_keys_are_p256_and_times_are_the_ones_given() -> None:
         assert isinstance(public, ec.EllipticCurvePublicKey)
         assert isinstance(public.curve, ec.SECP256R1)
         assert cert.not_valid_before_utc == BEGIN.replace(microsecond=0)
-        assert pki.expires(pair.cert) == END.replace(microsecond=0)
+        assert cert.not_valid_after_utc == END.replace(microsecond=0)
     assert x509.load_pem_x509_certificate(CA.cert).subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value == "test"
     assert pki.key().startswith(b"-----BEGIN EC PRIVATE KEY-----")
+
+
+MIDDLE, SOON = BEGIN + (END - BEGIN) / 2, END - timedelta(seconds=10)
+OTHER = pki.authority("test", valid_from=BEGIN, valid_until=END)
+USABLE: dict[str, tuple[pki.Pair, pki.Pair, datetime, datetime, bool]] = {
+    "a server's": (server(), CA, MIDDLE, SOON, True),
+    "the authority's own": (CA, CA, MIDDLE, SOON, True),
+    "one that ends too soon": (server(), CA, MIDDLE, END, False),
+    "one from a clock that was ahead": (server(), CA, BEGIN - timedelta(hours=2), SOON, False),
+    "one of another authority of the same name": (server(), OTHER, MIDDLE, SOON, False),
+    "with the key of another": (pki.Pair(server().cert, client().key), CA, MIDDLE, SOON, False),
+    "half of it": (pki.Pair(server().cert[:100], server().key), CA, MIDDLE, SOON, False),
+    "an empty file": (pki.Pair(server().cert, b""), CA, MIDDLE, SOON, False),
+    "an authority that cannot be read": (server(), pki.Pair(b"x", CA.key), MIDDLE, SOON, False),
+}
+
+
+@pytest.mark.parametrize("name", USABLE)
+def test_what_is_of_use(name: str) -> None:
+    pair, ca, now, until, usable = USABLE[name]
+    assert pki.usable(pair, ca, now=now, until=until) is usable
 
 
 def test_only_the_owner_reads_a_saved_key(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ KEYS: dict[str, tuple[str, ...]] = {
 MAX_HOSTS = 100_000
 DEFAULT_CPUS = 16
 DEFAULT_MEMORY = 64 << 30
-_SHORTHAND = re.compile(r"([0-9]{1,6})x([0-9]{1,4})")
+_SHORTHAND = re.compile(r"([0-9]+)x([0-9]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def load(path: Path) -> Simulation:
 def parse_shorthand(text: str) -> Simulation:
     """ "2x8": two hosts, node-0 and node-1, each with a network card of eight VFs."""
     match = _SHORTHAND.fullmatch(text)
-    hosts, vfs = (int(match[1]), int(match[2])) if match else (0, 0)
+    hosts, vfs = (int(match[1][:9]), int(match[2][:9])) if match else (0, 0)
     if not 0 < hosts <= MAX_HOSTS or not 0 < vfs <= 1024:
         raise errors.Invalid(f"{text!r} does not say how many hosts with how many VFs each; write for example 2x8 "
                              f"(at most {MAX_HOSTS} hosts and 1024 VFs)")

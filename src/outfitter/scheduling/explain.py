@@ -32,17 +32,31 @@ def vm(facts: Facts, obj: Mapping[str, Any]) -> Answer:
     say = functools.partial(Answer, f"vm/{meta['name']}", meta["namespace"])
     mine = [one for one in facts.instances if (machine.owner(one, kinds.MACHINE.kind) or {}).get("uid") == meta["uid"]]
     if mine:
-        return replace(instance(facts, mine[0]), about=f"vm/{meta['name']}")
+        return _with_template(obj, replace(instance(facts, mine[0]), about=f"vm/{meta['name']}"))
     if meta.get("deletionTimestamp"):
         return say("Deleting", _going(meta), "end")
     if conditions.find(obj, "Failure"):
-        return say("Waiting", f"has no instance{_because(obj, 'Failure')}", "instance")
+        other = any((one["metadata"]["namespace"], one["metadata"]["name"]) == (meta["namespace"], meta["name"])
+                    for one in facts.instances)
+        return say("Waiting", f"has no instance{_because(obj, 'Failure')}", "instance", todo=(
+            f"outfit delete vmi {meta['name']}, which ends that instance; or give the machine another name",) if other else ())
     strategy = machine.run_strategy(obj)
     if strategy == "Halted":
         return say("Ended", "is stopped, as its run strategy Halted says: nothing is wrong",
                    todo=(f"outfit vm start {meta['name']}",))
     said = status.get("printableStatus") or "not known yet"
+    if said == "Stopped":
+        return say("Ended", f"is stopped, and its run strategy {strategy} leaves that to you: nothing is wrong",
+                   todo=(f"outfit vm start {meta['name']}",))
     return say("Waiting", f"has no instance (run strategy {strategy}, status {said})", "instance")
+
+
+def _with_template(obj: Mapping[str, Any], answer: Answer) -> Answer:
+    """Of a machine whose template is not that of its instance any more."""
+    if not conditions.is_true(obj, "RestartRequired"):
+        return answer
+    return replace(answer, lines=(*answer.lines, "its template was changed: that counts from the next start on"),
+                   todo=(*answer.todo, f"outfit vm restart {obj['metadata']['name']}"))
 
 
 def instance(facts: Facts, obj: Mapping[str, Any]) -> Answer:

@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -72,9 +73,16 @@ def client(ca: Pair, name: str, *, groups: Sequence[str] = (), valid_from: datet
     return _leaf(ca, subject, ExtendedKeyUsageOID.CLIENT_AUTH, valid_from=valid_from, valid_until=valid_until)
 
 
-def expires(cert: bytes) -> datetime:
-    """Until when a PEM certificate is valid."""
-    return x509.load_pem_x509_certificate(cert).not_valid_after_utc
+def usable(pair: Pair, ca: Pair, *, now: datetime, until: datetime) -> bool:
+    """Whether a certificate belongs to its key, is of this authority, and holds from now until then. One that was half written,
+    or made when the clock was ahead, is none."""
+    try:
+        cert, issuer = x509.load_pem_x509_certificate(pair.cert), x509.load_pem_x509_certificate(ca.cert)
+        private = serialization.load_pem_private_key(pair.key, password=None)
+        cert.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, UnsupportedAlgorithm, InvalidSignature):
+        return False
+    return private.public_key() == cert.public_key() and cert.not_valid_before_utc <= now and until < cert.not_valid_after_utc
 
 
 def kubeconfig(

@@ -291,7 +291,8 @@ class SQLite(Memory):
                 try:
                     self._transact(good)
                 except Exception as error:  # whatever it is: those who wait must hear of it
-                    log.exception("the journal could not be written")
+                    expected = isinstance(error, sqlite3.OperationalError)  # the disk is full, or gone
+                    log.error("the journal could not be written: %s", error, exc_info=not expected)
                     poisoned = good[-1].generation
                     _tell(loop, self._lost, good, error)
                 else:

@@ -58,6 +58,13 @@ UNSERVED: Mapping[str, str] = {
     "expand-spec": "there are no instance types here that could be written out",
     "objectgraph": "use outfit why, which says what a machine holds and waits for",
 }
+# What kubectl asks of pods and machines, and why it is not to be had.
+_NO_WAY_IN = "outfitter runs machines, and no containers that one could look into"
+UNSERVED_OF: Mapping[tuple[str, str], str] = {
+    ("pods", "log"): f"{_NO_WAY_IN}: kubectl describe and outfit why tell what happened to one",
+    **{("pods", action): _NO_WAY_IN for action in ("exec", "attach", "portforward", "proxy", "ephemeralcontainers")},
+    **{(kind.plural, "scale"): "a machine is one: apply another, of another name" for kind in (kinds.MACHINE, kinds.INSTANCE)},
+}
 
 
 class Paths:
@@ -102,8 +109,11 @@ class Paths:
         return None
 
     def unserved(self, words: list[str]) -> str | None:
-        """Why what KubeVirt serves at a path is not served here; None: it is nothing of KubeVirt's."""
+        """Why what Kubernetes or KubeVirt serve at a path is not served here; None: it is nothing of theirs."""
         match words:
+            case ["api", _, "namespaces", _, plural, _, action, *_] | [
+                    "apis", kinds.MACHINE.group, _, "namespaces", _, plural, _, action] if (plural, action) in UNSERVED_OF:
+                return f"{plural}/{action} is not served: {UNSERVED_OF[plural, action]}"
             case ["apis", group, _, "namespaces", _, plural, _, action, *_] if group == ACTIONS_GROUP and action in UNSERVED:
                 if plural in (kind.plural for kind in self.actions):
                     return f"{plural}/{action} is not served: {UNSERVED[action]}"

@@ -109,7 +109,8 @@ class Server:
         except OSError as error:
             listener.close()
             why = "another program listens there" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0)
-            raise Refused(f"the API server cannot listen on {self._host}:{self._port}: {why}; choose another port") from error
+            raise Refused(f"the API server cannot listen on {self._host}:{self._port}: {why}; choose another with "
+                          "--port, or a free one with --port 0") from error
         self._port = listener.getsockname()[1]
         return listener
 
