@@ -89,7 +89,7 @@ FILES: dict[str, tuple[str, list[str]]] = {
     "plain text": ("hello\n", ["{file}: an object starts with apiVersion and kind"]),
     "no kind": ("apiVersion: v1\n", ["an object starts with apiVersion and kind"]),
     "an unknown kind": ("apiVersion: v1\nkind: Gadget\nmetadata: {name: a}\n", ["there is no Gadget in v1", "Pod (v1)"]),
-    "an unknown version": ("apiVersion: v9\nkind: Pod\nmetadata: {name: a}\n", ["there is no Pod in v9"]),
+    "an unknown version": ("apiVersion: v9\nkind: Pod\nmetadata: {name: a}\n", ["there is no Pod in v9; there is Pod (v1)\n"]),
     "no name": ("apiVersion: v1\nkind: Pod\nmetadata: {}\n", ["{file}: metadata.name is missing"]),
     "no metadata": ("apiVersion: v1\nkind: Pod\n", ["{file}: metadata.name is missing"]),
     "a number for a name": ("apiVersion: v1\nkind: Pod\nmetadata: {name: 7}\n", ['write name: "7"']),
@@ -157,7 +157,7 @@ def test_a_domain_from_a_file(tmp_path: Path) -> None:
 
 
 DOMAINLESS = {
-    "no status": (INSTANCE, "vmi/blue has no domain yet: status.deviceStatus does not name nic0"),
+    "no status": (INSTANCE, "vmi/blue has no domain yet: status.deviceStatus does not name nic0; say what it got with --"),
     "no machine in it": ((EXAMPLE / "1-class.yaml").read_text(), "has no VirtualMachineInstance"),
 }
 

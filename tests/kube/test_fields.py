@@ -119,6 +119,20 @@ async def test_a_typo_in_a_machine_is_named(client: Client) -> None:
     assert (await client.post(INSTANCES, odd)).status == 201
 
 
+async def test_a_typo_in_where_a_machine_may_run_is_named(client: Client) -> None:
+    """It would run anywhere."""
+    terms: Any = {"nodeSelectorTerms": [{"matchExpression": []}]}
+    spec = {"domain": {}, "nodeSelector": {"any": "name"}, "tolerations": [{"keys": "a"}], "affinity": {"nodeAffinity": {
+        "requiredDuringScheduling": terms, "requiredDuringSchedulingIgnoredDuringExecution": terms}}}
+    answer = await client.post(INSTANCES, {"metadata": {"name": "blue"}, "spec": spec}, fieldValidation="Strict")
+    assert answer.status == 400
+    near = "spec.affinity.nodeAffinity"
+    for field in ("spec.tolerations[0].keys", f"{near}.requiredDuringScheduling",
+                  f"{near}.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpression"):
+        assert f'unknown field "{field}"' in answer.json["message"]
+    assert "nodeSelector.any" not in answer.json["message"]
+
+
 async def test_a_typo_in_a_claim_is_named(client: Client) -> None:
     typo: Any = claim("c")
     typo["spec"]["devices"]["requests"][0]["exactly"]["deviceClasName"] = "gpu"

@@ -162,6 +162,12 @@ VALUES: dict[str, tuple[Kind, tuple[Any, ...], Any, str, str]] = {
     "two that are first": (kinds.INSTANCE, (S, "domain", "devices", "disks"), [
         {"name": "a", "bootOrder": 2}, {"name": "b", "bootOrder": 2}], "spec.domain.devices.disks[1].bootOrder",
         "spec.domain.devices.disks[0].bootOrder"),
+    "an address that no guest has": (
+        kinds.INSTANCE, (S, "domain", "devices", "hostDevices"), [{"name": "h", "deviceName": "a.b/c", "pciAddress": "1:2"}],
+        "spec.domain.devices.hostDevices[0].pciAddress", "0000:81:01.0"),
+    "an address of a disk that no guest has": (
+        kinds.INSTANCE, (S, "domain", "devices", "disks"), [{"name": "d", "disk": {"pciAddress": "zz"}}],
+        "spec.domain.devices.disks[0].disk.pciAddress", "0000:81:01.0"),
     "a port that is none": (kinds.INSTANCE, (S, "domain", "devices", "interfaces", 0, "ports", 0, "port"), 70000,
                             "spec.domain.devices.interfaces[0].ports[0].port", "65535"),
     "a port without a number": (kinds.INSTANCE, (S, "domain", "devices", "interfaces", 0, "ports", 0), {"protocol": "UDP"},

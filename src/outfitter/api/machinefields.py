@@ -9,12 +9,22 @@ from typing import Any
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind
+from outfitter.api.validate import where
 
 Tree = dict[str, Any]
 
 
 def _leaves(names: str) -> Tree:
     return dict.fromkeys(names.split())
+
+
+def _of_shape(shape: Any) -> Any:
+    """The names in a shape that has all of them."""
+    if isinstance(shape, list):
+        return _of_shape(shape[0])
+    if not isinstance(shape, Mapping) or "*" in shape:
+        return None
+    return {name: _of_shape(inner) for name, inner in shape.items()}
 
 
 _DISPLAY = {"enabled": None, "ramFB": _leaves("enabled")}
@@ -41,9 +51,9 @@ _VOLUME = _leaves("configMap containerDisk containerPath dataVolume downwardAPI 
                   "memoryDump name persistentVolumeClaim secret serviceAccount sysprep") | {
     "cloudInitConfigDrive": _CLOUD_INIT, "cloudInitNoCloud": _CLOUD_INIT}
 _CLAIMS = _leaves("name resourceClaimName resourceClaimTemplateName source")  # `source`: the door says that it is not needed
-INSTANCE = _leaves("accessCredentials affinity architecture dnsConfig dnsPolicy evictionStrategy hostname livenessProbe "
-                   "nodeSelector priorityClassName readinessProbe schedulerName serviceAccountName startStrategy subdomain "
-                   "terminationGracePeriodSeconds tolerations topologySpreadConstraints utilityVolumes") | {
+INSTANCE = _leaves("accessCredentials architecture dnsConfig dnsPolicy evictionStrategy hostname livenessProbe "
+                   "priorityClassName readinessProbe schedulerName serviceAccountName startStrategy subdomain "
+                   "terminationGracePeriodSeconds utilityVolumes") | _of_shape(where.SHAPE) | {
     "domain": _DOMAIN, "networks": _NETWORK, "volumes": _VOLUME, "resourceClaims": _CLAIMS, "flavor": _leaves("name")}
 MACHINE = _leaves("dataVolumeTemplates instancetype preference runStrategy running updateVolumesStrategy") | {
     "template": {"metadata": None, "spec": INSTANCE},

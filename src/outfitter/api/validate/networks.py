@@ -17,7 +17,7 @@ MODELS = ("e1000", "e1000e", "igb", "ne2k_pci", "pcnet", "rtl8139", "virtio")
 STATES = ("", "up", "down", "absent")
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _MAC = re.compile(r"[0-9a-fA-F]{2}([:-])[0-9a-fA-F]{2}(\1[0-9a-fA-F]{2}){4}")
-_PCI = re.compile(r"([0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
+PCI = re.compile(r"([0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 
 
 def check(spec: Mapping[str, Any], root: str, open_: Gates, own_claims: Collection[str] = ()) -> Iterator[Cause]:
@@ -109,7 +109,7 @@ def _cards(interfaces: Any, at: str) -> Iterator[Cause]:
         if model and model not in MODELS:
             yield Cause(f"{here}.model", f'Unsupported value: "{model}": supported values: '
                                          + ", ".join(f'"{each}"' for each in MODELS), "FieldValueNotSupported")
-        if address and not _PCI.fullmatch(address):
+        if address and not PCI.fullmatch(address):
             yield Cause(f"{here}.pciAddress", f'Invalid value: "{address}": malformed PCI address; one such as 0000:81:01.0')
 
 

@@ -30,14 +30,15 @@ METADATA: Shape = {
 CONDITIONS = [{"type!": str, "status": str, "reason": str, "message": str}]
 RESOURCE_CLAIMS = [{"name": str, "resourceClaimName": str, "resourceClaimTemplateName": str}]
 DEVICE_ENTRY: Shape = {"name": str, "deviceName": str, "claimName": str, "requestName": str, "deviceRequestName": str,
-                       "claim": {"name": str, "request": str}, "tag": str,
+                       "claim": {"name": str, "request": str}, "tag": str, "pciAddress": str,
                        "virtualGPUOptions": {"display": {"enabled": bool, "ramFB": {"enabled": bool}}}}
 INTERFACE: Shape = {"name": str, "state": str, "bridge": dict, "masquerade": dict, "sriov": dict, "binding": {"name": str},
                     "macAddress": str, "pciAddress": str, "model": str, "tag": str, "bootOrder": int, "acpiIndex": int,
                     "ports": [{"name": str, "port": int, "protocol": str}]}
 NETWORK: Shape = {"name": str, "pod": dict, "multus": {"networkName": str, "default": bool},
                   "resourceClaim": {"claimName": str, "requestName": str}}
-DISK: Shape = {"name": str, "disk": {"bus": str, "readonly": bool}, "cdrom": {"bus": str, "readonly": bool}, "lun": dict,
+DISK: Shape = {"name": str, "disk": {"bus": str, "readonly": bool, "pciAddress": str},
+               "cdrom": {"bus": str, "readonly": bool}, "lun": dict,
                "serial": str, "tag": str, "bootOrder": int}
 CLOUD_INIT: Shape = {"userData": str, "userDataBase64": str, "secretRef": {"name": str},
                      "networkData": str, "networkDataBase64": str, "networkDataSecretRef": {"name": str}}

@@ -164,8 +164,10 @@ def _objects(document: Any, where: str) -> Iterator[tuple[Kind, Object, str]]:
         raise BadRequest(f"{where}: an object starts with apiVersion and kind")
     kind = kinds.of_object(document)
     if kind is None:
-        known = ", ".join(f"{kind.kind} ({kind.api_version})" for kind in kinds.ALL)
-        raise BadRequest(f"{where}: there is no {document['kind']} in {document['apiVersion']}; there are {known}")
+        same = [kind for kind in kinds.ALL if kind.kind == document["kind"]]
+        known = ", ".join(f"{kind.kind} ({kind.api_version})" for kind in same or kinds.ALL)
+        raise BadRequest(f"{where}: there is no {document['kind']} in {document['apiVersion']}; "
+                         f"there {'is' if same else 'are'} {known}")
     meta = document.get("metadata")
     if not isinstance(meta, dict) or not (meta.get("name") or meta.get("generateName")):
         raise BadRequest(f"{where}: metadata.name is missing")

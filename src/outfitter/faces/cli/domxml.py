@@ -83,8 +83,9 @@ def _say(instance: Object, *, devices: Sequence[str], env: Sequence[str], type_:
     lacking = machine.missing_devices(instance)
     if lacking and not devices and not variables:
         name = instance["metadata"]["name"]
-        raise Refused(f"vmi/{name} has no domain yet: status.deviceStatus does not name {', '.join(lacking)}; "
-                      f"outfit why vmi/{name} says what it waits for")
+        todo = (f"outfit why vmi/{name} says what it waits for" if told is not None else
+                "say what it got with --devices or --env, or name a machine of the server in place of the file")
+        raise Refused(f"vmi/{name} has no domain yet: status.deviceStatus does not name {', '.join(lacking)}; {todo}")
     built = domain.build(instance, variables, {**files, **(kept or {})}, Options(type=type_))
     for sentence in built.left_out:
         click.echo(f"left out: {sentence}", err=True)
