@@ -138,13 +138,14 @@ def _agent(context: Context, hosts: Sequence[Host], keeper: Keeper, handover: Ha
 class Product:
     """Controllers and node agent on a store, running."""
 
-    def __init__(self, store: Store, hosts: Sequence[Host], controllers: Sequence[Controller], context: Context) -> None:
+    def __init__(self, store: Store, hosts: Sequence[Host], controllers: Sequence[Controller], context: Context, *,
+                 workers: int = 4) -> None:
         self.store, self.hosts, self.context = store, hosts, context
         self.keeper = Keeper(store, hosts, clock=context.clock, pages=context.informer(kinds.LEDGER_PAGE),
                              slices=context.informer(kinds.RESOURCE_SLICE))
         self.handover = Handover(store, self.keeper, clock=context.clock)
         self.agent = _agent(context, hosts, self.keeper, self.handover)
-        self.runner = Runner(context, [*controllers, self.keeper, self.agent])
+        self.runner = Runner(context, [*controllers, self.keeper, self.agent], workers=workers)
         self.metrics = Metrics(self.runner, context)
         self.offered = 0  # devices that the hosts publish
 
@@ -174,7 +175,8 @@ class Embedded(Product):
         controllers: list[Controller] = [Machines(context), Instances(context, aliases), PodClaims(context), Claims(context),
                                          schedule, Evict(context, self.settings.features), DeviceStatus(context),
                                          Garbage(context), KubeVirts(context)]
-        super().__init__(store, hosts, controllers, context)
+        # On a disk most of a worker's time is waiting until something is safe: many who wait share one transaction.
+        super().__init__(store, hosts, controllers, context, workers=16 if isinstance(store, SQLite) else 4)
         self.store, self._config = store, config
         self.api = ApiServer(store, metrics=self.metrics.text)
         self.server: Server | None = None
@@ -223,7 +225,8 @@ class Embedded(Product):
 
     async def settle(self) -> None:
         """Until nobody has anything to do (what waits for the clock does not count)."""
-        await settle(lambda kind: self.store.shelf(kind).revision, self.context, [self.runner])
+        await settle(lambda kind: self.store.shelf(kind).revision, self.context, [self.runner],
+                     busy=lambda: self.store.busy)
 
     async def stop(self) -> None:
         if self.server is not None:

@@ -117,6 +117,7 @@ async def test_on_every_home(home: Home) -> None:
         await recorder.warning(obj, "Waiting", "no card is free")
     page = await home.store.create(LEDGER_PAGE, {"metadata": {"name": home.unique("page")}})
     await recorder.normal(page, "Healed", "all is well")
+    await home.store.create(CONFIG_MAP, home.config("b"))  # whoever waits for a write has all that was told before
     told = (await home.store.list(EVENT, home.namespace, fields=f"involvedObject.uid={obj['metadata']['uid']}")).items
     assert [(event["reason"], event["count"]) for event in told] == [("Waiting", 2)]
     fields = f"involvedObject.name={page['metadata']['name']},reason=Healed"

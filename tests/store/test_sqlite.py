@@ -80,6 +80,41 @@ async def test_writers_share_transactions(store: SQLite, disk: Disk) -> None:
     assert len(await names(store)) == 61
 
 
+async def test_who_is_answered_writes_into_the_next_transaction(store: SQLite, disk: Disk) -> None:
+    """It begins after they have gone on, and so takes all of them along."""
+    async def two_steps(number: int) -> None:
+        await store.create(CONFIG_MAP, config(f"a{number}"))
+        await store.create(CONFIG_MAP, config(f"b{number}"))
+
+    await asyncio.gather(*map(two_steps, range(20)))
+    assert disk.transactions == [20, 20]
+
+
+async def test_what_is_jotted_down_is_not_waited_for(store: SQLite, disk: Disk) -> None:
+    disk.hold()
+    await soon(store.jot(CONFIG_MAP, config("jotted")))
+    assert store.busy
+    assert await names(store) == []
+    await disk.until_busy()
+    with pytest.raises(errors.AlreadyExists):
+        await store.jot(CONFIG_MAP, config("jotted"))
+    waited = asyncio.create_task(store.create(CONFIG_MAP, config("waited")))
+    await settle()
+    disk.open.set()
+    await waited
+    assert await names(store) == ["jotted", "waited"]
+    assert not store.busy
+
+
+async def test_what_was_jotted_down_is_there_after_a_close(tmp_path: Path) -> None:
+    store = SQLite(tmp_path, kinds.ALL)
+    await store.jot(CONFIG_MAP, config("a"))
+    await store.close()
+    again = SQLite(tmp_path, kinds.ALL)
+    assert await names(again) == ["a"]
+    await again.close()
+
+
 async def test_a_write_is_seen_by_nobody_until_it_is_safe(store: SQLite, disk: Disk) -> None:
     made = await store.create(CONFIG_MAP, config("a", "old"))
     since, heard = store.revision, []
@@ -307,6 +342,22 @@ async def test_the_revision_never_goes_back(tmp_path: Path) -> None:
     assert event.object == new
     await stream.aclose()  # type: ignore[attr-defined]  # an async generator
     await again.close()
+
+
+async def test_the_revision_is_that_of_the_last_change(tmp_path: Path) -> None:
+    for number in range(2):  # also of a file that is opened again
+        store = SQLite(tmp_path, kinds.ALL)
+        await store.commit([Create(CONFIG_MAP, config(f"{name}{number}")) for name in "abc"])
+        await store.delete(CONFIG_MAP, f"b{number}", "default")
+        deleted = store.revision
+        await store.close()
+        store = SQLite(tmp_path, kinds.ALL)
+        assert store.revision == deleted
+        await store.patch(CONFIG_MAP, f"a{number}", {"data": {"v": "new"}}, "default")
+        await store.close()
+        store = SQLite(tmp_path, kinds.ALL)
+        assert store.revision == deleted + 1
+        await store.close()
 
 
 async def test_kinds_that_are_not_known_are_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -76,7 +76,7 @@ def with_log(path: Path) -> None:
     """As a crash leaves it: the last writes are in the log alone."""
     with contextlib.closing(sqlite3.connect(path)) as db:
         db.execute("pragma journal_mode = wal")
-        db.execute("update meta set value = value + 1")
+        db.execute("update meta set value = (select max(revision) + 1 from objects)")
         db.commit()
         copies = {name: path.with_name(name).read_bytes() for name in (path.name, f"{path.name}-wal")}
     for name, data in copies.items():

@@ -133,15 +133,16 @@ class Runner:
 
 
 async def settle(
-    store_revision: Callable[[Kind], int], context: Context, runners: Sequence[Runner], *, most: int = 100_000
+    store_revision: Callable[[Kind], int], context: Context, runners: Sequence[Runner], *,
+    busy: Callable[[], bool] = lambda: False, most: int = 100_000,
 ) -> None:
-    """For embedded homes: until nobody has anything to do. Every informer has seen all there is, and every queue is empty,
-    several times in a row. What waits for the clock does not count."""
+    """For embedded homes: until nobody has anything to do. The home is not `busy` with what nobody waits for, every informer
+    has seen all there is, and every queue is empty, several times in a row. What waits for the clock does not count."""
     quiet = 0
     for _ in range(most):
         await asyncio.sleep(0)
         seen = all(int(informer.revision or 0) >= store_revision(kind) for kind, informer in context.informers.items())
-        quiet = quiet + 1 if seen and all(runner.idle for runner in runners) else 0
+        quiet = quiet + 1 if seen and not busy() and all(runner.idle for runner in runners) else 0
         if quiet >= 5:
             return
     raise TimeoutError("the controllers do not come to rest")

@@ -92,6 +92,11 @@ class Store(Protocol):
         Kubernetes does."""
         ...
 
+    async def jot(self, kind: Kind, obj: Object) -> None:
+        """Create something that nobody builds on (an event) without waiting until it is safe: it becomes so with the next write
+        that somebody waits for, and may be lost if the process ends before. Refused as `create` refuses."""
+        ...
+
     async def replace(self, kind: Kind, obj: Object, *, subresource: str = "", dry_run: bool = False) -> Object:
         """Conflict when metadata.resourceVersion is given and is not the present one. Without a subresource the stored
         status stays, with subresource "status" all but the status stays (for kinds that have one)."""

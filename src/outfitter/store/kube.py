@@ -106,6 +106,9 @@ class Kube:
         path = _path(kind, _namespace(kind, obj))
         return await self._object("POST", path, {**self._validation, **_dry(dry_run)}, _whole(kind, obj))
 
+    async def jot(self, kind: Kind, obj: Object) -> None:
+        await self.create(kind, obj)
+
     async def replace(self, kind: Kind, obj: Object, *, subresource: str = "", dry_run: bool = False) -> Object:
         name = (obj.get("metadata") or {}).get("name")
         if not name:

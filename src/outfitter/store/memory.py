@@ -170,15 +170,26 @@ class Memory:
         if dry_run or not draft.steps:
             await self._settled()
             return result
-        self._issued = draft.revision
-        await self._persist(draft.steps)
+        if (safe := self._begin(draft)) is not None:
+            await safe
         return result
 
     async def _settled(self) -> None:
         """Wait until all that `latest` shows is safe."""
 
-    async def _persist(self, steps: Sequence[Step]) -> None:
+    def _begin(self, draft: Draft) -> asyncio.Future[None] | None:
+        """Make its changes; what to wait for until they are safe."""
+        self._issued = draft.revision
+        return self._persist(draft.steps)
+
+    def _persist(self, steps: Sequence[Step]) -> asyncio.Future[None] | None:
         self._publish(steps)
+        return None
+
+    @property
+    def busy(self) -> bool:
+        """Something is not safe yet."""
+        return False
 
     def _publish(self, steps: Sequence[Step]) -> None:
         touched: dict[ShelfName, None] = {}
@@ -194,6 +205,9 @@ class Memory:
 
     async def create(self, kind: Kind, obj: Object, *, dry_run: bool = False) -> Object:
         return (await self.write(lambda draft: draft.create(kind, obj), dry_run=dry_run)).object()
+
+    async def jot(self, kind: Kind, obj: Object) -> None:
+        await self.create(kind, obj)
 
     async def replace(self, kind: Kind, obj: Object, *, subresource: str = "", dry_run: bool = False) -> Object:
         return (await self.write(lambda draft: draft.replace(kind, obj, subresource), dry_run=dry_run)).object()

@@ -23,11 +23,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from outfitter.api.kinds import Kind
+from outfitter.api.kinds import Kind, Object
 from outfitter.errors import Refused, Unavailable
 from outfitter.store import base
 from outfitter.store.clock import Clock
-from outfitter.store.memory import Memory
+from outfitter.store.memory import Draft, Memory
 from outfitter.store.names import Names
 from outfitter.store.shelf import Key, Record, Step
 
@@ -36,6 +36,9 @@ APPLICATION_ID = 0x6F757466  # "outf"
 FILE = "outfitter.db"
 HEADER = b"SQLite format 3\x00"
 ROWS = 64  # that one statement writes
+Place = tuple[str, str, str, str]  # group, plural, namespace, name
+# Every object says at which revision it was written, and `meta` of one that was deleted: the higher of the two was the last.
+NEWEST = "select value from meta where key = 'revision' union all select coalesce(max(revision), 0) from objects"
 
 
 def _first(db: sqlite3.Connection) -> None:
@@ -47,8 +50,13 @@ def _first(db: sqlite3.Connection) -> None:
     )
 
 
+def _second(db: sqlite3.Connection) -> None:
+    """The same tables. The newest revision is no longer in `meta` alone, where a program that knows the first format would look
+    for it, and give numbers that were given before."""
+
+
 # Each takes a file from the version before it to its own; the newest is what a new file gets. Never change one that shipped.
-MIGRATIONS: Sequence[Callable[[sqlite3.Connection], None]] = (_first,)
+MIGRATIONS: Sequence[Callable[[sqlite3.Connection], None]] = (_first, _second)
 
 
 def lock(folder: Path) -> Any:
@@ -83,7 +91,7 @@ def connect(path: Path, *, synchronous: str = "FULL") -> sqlite3.Connection:
         _make(draft)
         os.replace(draft, path)
         _sync_folder(path.parent)
-    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=2 * ROWS)
     try:
         db.execute(f"pragma synchronous = {synchronous}")
         db.execute("pragma journal_mode = wal")
@@ -174,10 +182,9 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
 
 
 class Batch(NamedTuple):
-    """Writes that go into one transaction together, and whom to tell."""
+    """Writes that go into one transaction together, and whom to tell; none for who only waits until all before it is safe."""
 
     steps: Sequence[Step]
-    generation: int  # of the state they were worked out on
     done: asyncio.Future[None]
 
 
@@ -198,14 +205,14 @@ class SQLite(Memory):
         with contextlib.ExitStack() as undo:
             self._lock = undo.enter_context(lock(folder))
             self._db = undo.enter_context(contextlib.closing(connect(folder / FILE, synchronous=synchronous)))
-            revision = self._db.execute("select value from meta where key = 'revision'").fetchone()[0]
+            revision = max(value for value, in self._db.execute(NEWEST))
             super().__init__(clock=clock, names=names, rules=rules, keep=keep, revision=revision)
             self._load(folder / FILE, {(kind.group, kind.plural): kind for kind in kinds})
             undo.pop_all()
-        self._pending: dict[tuple[str, str, str, str], tuple[int, Record | None]] = {}
-        self._generation = 0  # rises when writes on their way were lost, so that nothing built on them is kept
-        self._queue: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
-        self._last: asyncio.Future[None] | None = None
+        self._pending: dict[Place, tuple[int, Record | None]] = {}
+        self._gathered: list[Batch] = []  # for the next transaction
+        self._busy = False  # a transaction is on its way, or about to be
+        self._queue: queue.SimpleQueue[Sequence[Batch] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def _load(self, path: Path, kinds: dict[tuple[str, str], Kind]) -> None:
@@ -240,117 +247,136 @@ class SQLite(Memory):
         return {key: record for key, record in found.items() if record is not None}
 
     async def _settled(self) -> None:
-        if self._last is not None and not self._last.done():
-            await asyncio.shield(self._last)
+        if self._busy:
+            await self._gather(())
 
-    async def _persist(self, steps: Sequence[Step]) -> None:
+    async def jot(self, kind: Kind, obj: Object) -> None:
+        draft = Draft(self, self._issued)
+        draft.create(kind, obj)
+        self._begin(draft)
+
+    @property
+    def busy(self) -> bool:
+        return self._busy
+
+    def _persist(self, steps: Sequence[Step]) -> asyncio.Future[None]:
         if self._closed:
             raise Unavailable("the store is closing")
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, args=(asyncio.get_running_loop(),), name="journal", daemon=True)
-            self._thread.start()
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         for step in steps:
             self._pending[_place(step)] = (step.revision, step.next)
-        self._last = done
-        self._queue.put(Batch(steps, self._generation, done))
-        await asyncio.shield(done)
+        return self._gather(steps)
+
+    def _gather(self, steps: Sequence[Step]) -> asyncio.Future[None]:
+        """For the next transaction, which begins when all who can go on now have done so: theirs go along."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        self._gathered.append(Batch(steps, done))
+        if not self._busy:
+            self._busy = True
+            loop.call_soon(self._hand_over, loop)
+        return done
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        batches, self._gathered = self._gathered, []
+        if not any(batch.steps for batch in batches):
+            self._answer(batches)
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, args=(loop,), name="journal", daemon=True)
+            self._thread.start()
+        self._queue.put(batches)
 
     def _written(self, batches: Sequence[Batch]) -> None:
         for batch in batches:
             self._publish(batch.steps)
             for step in batch.steps:
                 place = _place(step)
-                if place in self._pending and self._pending[place][0] == step.revision:
+                if self._pending[place][0] == step.revision:
                     del self._pending[place]
-        for batch in batches:
-            if not batch.done.done():
-                batch.done.set_result(None)
+        self._answer(batches)
 
     def _lost(self, batches: Sequence[Batch], error: Exception) -> None:
         """The disk said no. Everything on its way is undone: it may stand on what was lost."""
-        if any(batch.generation == self._generation for batch in batches):
-            self._generation += 1
-            self._pending.clear()
+        self._pending.clear()
+        late, self._gathered = self._gathered, []
+        self._answer(batches, str(error))
+        self._answer(late, "an earlier write was not stored")
+
+    def _answer(self, batches: Sequence[Batch], error: str = "") -> None:
         for batch in batches:
-            if not batch.done.done():
+            if batch.done.done():
+                continue  # whoever asked has gone
+            if not error:
+                batch.done.set_result(None)
+            else:
                 batch.done.set_exception(Unavailable(f"the write was not stored: {error}", retry_after=5))
-                batch.done.exception()  # whoever asked may have gone
+                batch.done.exception()  # whoever asked may go before hearing it
+        self._busy = bool(self._gathered)
+        if self._gathered:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._hand_over, loop)  # after those who were just answered
 
     # -- the writer thread
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        poisoned = -1
-        while True:
-            batches = self._take()
-            good = [batch for batch in batches if batch is not None and batch.generation > poisoned]
-            bad = [batch for batch in batches if batch is not None and batch.generation <= poisoned]
-            if bad:
-                _tell(loop, self._lost, bad, sqlite3.OperationalError("an earlier write was not stored"))
-            if good:
-                try:
-                    self._transact(good)
-                except Exception as error:  # whatever it is: those who wait must hear of it
-                    expected = isinstance(error, sqlite3.OperationalError)  # the disk is full, or gone
-                    log.error("the journal could not be written: %s", error, exc_info=not expected)
-                    poisoned = good[-1].generation
-                    _tell(loop, self._lost, good, error)
-                else:
-                    _tell(loop, self._written, good)
-            if batches[-1] is None:
-                return
-
-    def _take(self) -> list[Batch | None]:
-        """Everything that waits, at least one; ends with None when it is the last."""
-        taken: list[Batch | None] = [self._queue.get()]
-        while taken[-1] is not None and len(taken) < 512:
+        while (batches := self._queue.get()) is not None:
             try:
-                taken.append(self._queue.get_nowait())
-            except queue.Empty:
-                break
-        return taken
+                self._transact(batches)
+            except Exception as error:  # whatever it is: those who wait must hear of it
+                expected = isinstance(error, sqlite3.OperationalError)  # the disk is full, or gone
+                log.error("the journal could not be written: %s", error, exc_info=not expected)
+                _tell(loop, self._lost, batches, error)
+            else:
+                _tell(loop, self._written, batches)
 
     def _transact(self, batches: Sequence[Batch]) -> None:
+        """In as few statements as can be, most often one: after each this thread waits until the others let it go on."""
         steps = [step for batch in batches for step in batch.steps]
         last = {_place(step): step for step in steps}  # of several of one object only the last is to be found
         rows = [(*place, step.revision, step.next.data) for place, step in last.items() if step.next is not None]
+        gone = [place for place, step in last.items() if step.next is None]
+        if not gone and len(rows) <= ROWS:
+            self._insert(rows)
+            return
         self._db.execute("begin immediate")
         try:
-            for place, step in last.items():
-                if step.next is None:
-                    self._db.execute("delete from objects where grp = ? and plural = ? and namespace = ? and name = ?", place)
-            # As few statements as can be: after each this thread waits until the others let it go on.
-            while rows:
-                count = min(ROWS, 1 << len(rows).bit_length() - 1)
-                self._db.execute(_put(count), [value for row in rows[:count] for value in row])
-                del rows[:count]
-            self._db.execute("update meta set value = ? where key = 'revision'", (steps[-1].revision,))
+            for place in gone:
+                self._db.execute("delete from objects where grp = ? and plural = ? and namespace = ? and name = ?", place)
+            for start in range(0, len(rows), ROWS):
+                self._insert(rows[start:start + ROWS])
+            if gone:
+                self._db.execute("update meta set value = ? where key = 'revision'", (steps[-1].revision,))
             self._db.execute("commit")
         except BaseException:
             if self._db.in_transaction:
                 self._db.execute("rollback")
             raise
 
+    def _insert(self, rows: Sequence[tuple[str | int | bytes, ...]]) -> None:
+        self._db.execute(_put(len(rows)), [value for row in rows for value in row])
+
     async def close(self) -> None:
         if self._closed:
             return
         await super().close()
+        while self._busy:
+            with contextlib.suppress(Unavailable):  # whoever wrote hears of it
+                await self._settled()
         if self._thread is not None:
             self._queue.put(None)
             await asyncio.to_thread(self._thread.join)
-            await asyncio.sleep(0)  # let the last answers out
         self._db.close()
         self._lock.close()
 
 
 @functools.cache
 def _put(count: int) -> str:
-    """The statement for so many rows: powers of two, so that few have to be compiled."""
+    """The statement for so many rows; each is compiled once."""
     return f"""insert into objects values {', '.join(["(?, ?, ?, ?, ?, ?)"] * count)}
         on conflict (grp, plural, namespace, name) do update set revision = excluded.revision, data = excluded.data"""
 
 
-def _place(step: Step) -> tuple[str, str, str, str]:
+def _place(step: Step) -> Place:
     record = step.next or step.previous
     assert record is not None
     return (record.kind.group, record.kind.plural, *record.key)
