@@ -89,7 +89,7 @@ class Reporter:
         now, why = rfc3339(self._clock.now()), "" if wanted.status else "ReadinessGatesNotReady"
         have = conditions.with_condition(pod["status"].get("conditions"), wanted, now)
         ready = Condition("Ready", wanted.status, why, "" if wanted.status else wanted.message)
-        await self._patch_pod(pod, {"conditions": conditions.with_condition(have, ready, now)}, at_revision=True)
+        await self._patch_pod(pod, {"conditions": conditions.with_condition(have, ready, now)})
 
     def _conditions(self, instance: Object, paused: Paused | None) -> list[Object]:
         """Of a machine that runs. One that stands still is not ready for anybody."""
