@@ -96,7 +96,8 @@ def _claimed(instance: Mapping[str, Any], ask: Ask, env: Env, files: Files) -> R
                 raise
     if not told:
         first, *rest = silent
-        raise Refused(f"{first}: the machine does not start without it ({ask.path}; {'; '.join(rest)})")
+        what = "it" if ask.word in first else ask.word
+        raise Refused(f"{first}: the machine does not start without {what} ({ask.path}; {'; '.join(rest)})")
     source, devices = told[0]
     for other, others in told[1:]:
         if not same(devices, others):
