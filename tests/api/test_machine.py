@@ -104,6 +104,12 @@ def test_the_status_must_tell_what_the_claims_of_the_pod_say(name: str) -> None:
     assert machine.unsettled_devices(obj, POD, lambda namespace, name: allocated) == ([] if settled else ["nic0"])
 
 
+def test_a_status_that_tells_of_devices_that_nobody_asks_for_is_not_settled() -> None:
+    obj = instance(("mine", "vf0"))
+    obj["status"]["deviceStatus"]["gpuStatuses"] = [{**obj["status"]["deviceStatus"]["hostDeviceStatuses"][0]}]
+    assert machine.unsettled_devices(obj, POD, lambda namespace, name: claim(("nic", "vf0"))) == ["nic0"]
+
+
 def test_only_a_controlling_owner_of_the_kind_is_the_owner() -> None:
     refs = [{"kind": "Pod", "name": "p", "controller": True}, {"kind": "VirtualMachineInstance", "name": "a"}]
     assert machine.owner({"metadata": {"ownerReferences": refs}}, "VirtualMachineInstance") is None

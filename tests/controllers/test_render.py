@@ -39,6 +39,11 @@ def asks(settings: Settings = render.DEFAULT, *, networks: dict[str, str] | None
     return found
 
 
+def test_an_entry_that_names_no_request_asks_for_the_whole_claim() -> None:
+    """As it was stored before the door refused it. A request that is null would be none of the claim's."""
+    assert asks(devices={"gpus": [{"name": "a", "claimName": "acc"}]})["claims"] == [{"name": "acc"}]
+
+
 def mebibytes(resources: Object) -> int:
     return int(resources["requests"]["memory"].removesuffix("Mi"))
 
