@@ -311,6 +311,25 @@ async def _(scene: Scene) -> None:
     await scene.reach(over, "the second pod is gone, and holds nothing")
 
 
+@story("a pod that is off gives its devices back, though somebody keeps its object")
+async def _(scene: Scene) -> None:
+    await scene.claim("mine")
+    await scene.machine("blue", claim="mine")
+    await scene.running("blue")
+    pod = (await scene.pod("blue"))["metadata"]["name"]
+    await scene.store.patch(kinds.POD, pod, {"metadata": {"finalizers": ["example.com/looks"]}}, scene.namespace)
+    await scene.delete(kinds.INSTANCE, "blue")
+    await scene.machine("green", claim="mine")
+    await scene.running("green")
+    kept = await scene.find(kinds.POD, pod)
+    assert kept is not None
+    assert (kept["status"]["phase"], kept["status"]["reason"]) == ("Failed", "Deleted")
+    assert "until its finalizers are taken off: example.com/looks" in kept["status"]["message"]
+    assert [domain.name for domain in await scene.domains()] == [f"{scene.namespace}_green"]
+    await scene.store.patch(kinds.POD, pod, {"metadata": {"finalizers": None}}, scene.namespace)
+    await scene.gone("blue")
+
+
 @story("a launcher pod that goes before the machine has started is followed by another")
 async def _(scene: Scene) -> None:
     await scene.machine("blue")

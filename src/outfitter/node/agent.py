@@ -275,10 +275,14 @@ class Agent:
                 released.append(place[1])
         if pod["metadata"].get("deletionTimestamp"):
             try:
-                await self._store.delete(kinds.POD, pod["metadata"]["name"], pod["metadata"]["namespace"],
-                                         uid=pod["metadata"]["uid"], grace=0)
+                seen = await self._store.delete(kinds.POD, pod["metadata"]["name"], pod["metadata"]["namespace"],
+                                                uid=pod["metadata"]["uid"], grace=0)
             except NotFound:
                 return None  # it went before, and that was told
+            if seen["metadata"].get("finalizers"):
+                if (seen.get("status") or {}).get("phase") in machine.FINAL and not released:
+                    return None  # that was told, too
+                await self._report.kept(seen, host.name)
         if reference is not None and (released or pod["metadata"].get("deletionTimestamp")):
             await self._report.released(pod, host.name, released)
         return None

@@ -135,6 +135,14 @@ class Reporter:
         else:
             await self._events.normal(_machine(pod), "Released", f"{host}: {given_back}")
 
+    async def kept(self, pod: Object, host: str) -> None:
+        """It is off, and its object stays for as long as somebody wants it: as one that uses nothing any more."""
+        if (pod.get("status") or {}).get("phase") not in machine.FINAL:
+            await self._patch_pod(pod, {
+                "phase": "Failed", "reason": "Deleted",
+                "message": f"{host}: it was deleted and is off; the object stays until its finalizers are taken off: "
+                           f"{', '.join(pod['metadata']['finalizers'])}"})
+
     async def _patch_pod(self, pod: Object, status: Mapping[str, object]) -> Object:
         """At the revision that was read: whoever wrote since does not lose it, and another pod of the same name does not get
         what was meant for one that is gone."""
