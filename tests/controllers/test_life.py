@@ -330,6 +330,25 @@ async def _(scene: Scene) -> None:
     await scene.gone("blue")
 
 
+@story("a machine that is off does not say that it runs, though somebody keeps its object")
+async def _(scene: Scene) -> None:
+    await scene.template()
+    await scene.machine("blue")
+    blue = await scene.running("blue")
+    kept = [*blue["metadata"]["finalizers"], "example.com/looks"]
+    await scene.store.patch(kinds.INSTANCE, "blue", {"metadata": {"finalizers": kept}}, scene.namespace)
+    await scene.delete(kinds.INSTANCE, "blue")
+    await scene.phase("blue", "Succeeded")
+    await scene.waits("blue", "Ready", "it was deleted and is off", "taken off: example.com/looks")
+
+    async def nothing() -> bool:
+        return not [*await scene.all(kinds.POD), *await scene.bookings(), *await scene.domains()]
+
+    await scene.reach(nothing, "it has nothing any more")
+    await scene.store.patch(kinds.INSTANCE, "blue", {"metadata": {"finalizers": None}}, scene.namespace)
+    await scene.gone("blue")
+
+
 @story("a launcher pod that goes before the machine has started is followed by another")
 async def _(scene: Scene) -> None:
     await scene.machine("blue")

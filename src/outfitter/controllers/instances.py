@@ -4,6 +4,7 @@ The node says when the machine runs or has ended; this loop says everything befo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from outfitter.api import conditions, kinds, lifecycle, machine, settings
@@ -208,7 +209,20 @@ class Instances:
             await self._store.get(kinds.POD, render.pod_name(instance), meta["namespace"])
         except NotFound:
             left = [name for name in meta.get("finalizers") or () if name != machine.FINALIZER]
-            await self._patch(instance, {"metadata": {"finalizers": left or None}}, "")
+            if left and (instance.get("status") or {}).get("phase") not in machine.FINAL:
+                await self._off(instance, left)
+            if left != list(meta.get("finalizers") or ()):
+                await self._patch(instance, {"metadata": {"finalizers": left or None}}, "")
+
+    async def _off(self, instance: Object, finalizers: Sequence[str]) -> None:
+        """It was deleted and is off, and somebody else keeps the object, which does not say that it runs."""
+        status, now = instance.get("status") or {}, self._context.now()
+        phase = "Succeeded" if status.get("phase") in STARTED else "Failed"
+        why = f"it was deleted and is off; the object stays until its finalizers are taken off: {', '.join(finalizers)}"
+        have = conditions.with_condition(status.get("conditions"), Condition("Ready", False, "Deleted", why), now)
+        await self._patch(instance, {"status": {
+            "phase": phase, "conditions": have,
+            "phaseTransitionTimestamps": machine.entered(status.get("phaseTransitionTimestamps"), phase, now)}}, "status")
 
     async def _set(self, instance: Object, condition: Condition) -> None:
         have = (instance.get("status") or {}).get("conditions")
