@@ -14,18 +14,18 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 from outfitter import app
-from outfitter.api import admit, kinds
+from outfitter.api import admit, kinds, lifecycle, machine, notes
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import MARKS, Page
 from outfitter.cel import quantity
-from outfitter.errors import AlreadyExists, Conflict, NotFound, OutfitterError
+from outfitter.errors import AlreadyExists, Conflict, NotFound, OutfitterError, Unavailable
 from outfitter.inventory import config, scan, simulate
 from outfitter.inventory.tree import Tree
 from outfitter.launcher.simulated import Simulated
 from outfitter.node.host import Host
 from outfitter.store import base
-from outfitter.store.clock import ManualClock
+from outfitter.store.clock import ManualClock, rfc3339
 from outfitter.store.memory import Draft, Memory
 from outfitter.store.names import Names
 from outfitter.store.shelf import Record, Selection, Shelf, Step, Watcher
@@ -37,11 +37,13 @@ When = Literal["before", "after"]
 SPACE, DRIVER = "here", "pci.outfitter.dev"
 PACES = (0, 0, 0, 1, 3, 10, 30)  # turns of the others during one step to or from the store
 QUIET = (0.01, 1, 2, 8, 31, 61)  # seconds; who has not moved after all of these will not
+LONG = 500  # turns after which whoever is not done waits for the clock
 ENOUGH = 1000  # writes after which those who still move will go on for ever
 MOST = 3  # VFs of a host
 PF = "pci-0000-3b-00-0"
 # node-0 gives its card away whole or in parts, which is counted; the others give away parts only.
 HOSTS = {"node-0": "device_spec: [{vendor_id: '8086'}]", "node-1": "{}", "node-2": "{}"}
+OURS = (kinds.MACHINE, kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM)  # what users make
 COUNTED = (kinds.LEDGER_PAGE, kinds.RESOURCE_CLAIM)
 
 
@@ -83,6 +85,13 @@ class Home(Memory):
                 if quantity.parse(amount["value"]) > quantity.parse(self.books.counters.get(place, "0")):
                     self.books.counters[place] = amount["value"]
 
+    def forget(self) -> None:
+        """Nothing of what happened: who has not heard of it must list again."""
+        for shelf in self._shelves.values():
+            shelf.first += len(shelf.log)
+            shelf.compacted = shelf.revision
+            shelf.log.clear()
+
     def look(self) -> None:
         self.note(promises.moment(self.books))
 
@@ -104,6 +113,8 @@ class Door(Memory):
         self.dead = self.buried = False
         self.writes = 0
         self.fatal: tuple[int, When] | None = None
+        self.stumbles: tuple[int, When] | None = None  # the write that fails, or whose answer is lost
+        self.watches: list[Watcher] = []
         self.trap: tuple[int, Callable[[], Awaitable[object]]] | None = None  # what somebody does after so many more reads
 
     def shelf(self, kind: Kind) -> Shelf:
@@ -115,7 +126,9 @@ class Door(Memory):
         return self.home.slice(kind, selection, limit=limit, continue_=continue_, at=at)
 
     def follow(self, kind: Kind, selection: Selection, since: int) -> Watcher:
-        return self.home.follow(kind, selection, since)
+        self.watches = [watch for watch in self.watches if not watch.ended]
+        self.watches.append(self.home.follow(kind, selection, since))
+        return self.watches[-1]
 
     async def _turn(self) -> None:
         """The others move on while this one is on its way."""
@@ -159,11 +172,15 @@ class Door(Memory):
         mine, (number, when) = self.writes, self.fatal or (0, "before")
         if mine == number and when == "before":
             await self.die()
+        if self.stumbles == (mine, "before"):
+            raise Unavailable("the store did not get it", 0.5)
         try:
             answer = await self.home.write(work, dry_run=dry_run, by=by)
         finally:  # one that was refused counts as well
             if mine == number and when == "after":
                 await self.die()
+        if self.stumbles == (mine, "after"):
+            raise Unavailable("nobody knows what became of it", 0.5)
         await self._turn()
         return answer
 
@@ -213,9 +230,9 @@ class Life:
     @property
     def over(self) -> bool:
         if self.starting.done() and not self.starting.cancelled() and (error := self.starting.exception()):
-            if not isinstance(error, (Conflict, AlreadyExists)):
+            if not isinstance(error, (Conflict, AlreadyExists, Unavailable)):
                 raise error
-            return True  # another one wrote what it wanted to write at its start: it ends, and is started again
+            return True  # it could not write what it wanted to write at its start: it ends, and is started again
         return self.door.dead
 
 
@@ -296,6 +313,7 @@ class World:
         life.starting.cancel()
         await asyncio.gather(life.starting, return_exceptions=True)
         await life.product.runner.stop()
+        self._faults()
         self.lives.remove(life)
 
     async def bury(self) -> None:
@@ -311,7 +329,7 @@ class World:
         """Until nobody moves any more, however long one waits; then the books must be in order."""
         for life in self.lives:
             life.door.open.set()
-            life.door.fatal = None
+            life.door.fatal = life.door.stumbles = None
         try:
             await self._rest(self.home.steps + ENOUGH)
         except TimeoutError as error:
@@ -320,6 +338,12 @@ class World:
         self.books.served = list(self.served)
         self.home.look()
         self.home.note(promises.rest(self.books))
+        self._faults()
+
+    def _faults(self) -> None:
+        """What no reconcile may end with."""
+        for life in self.lives:
+            self.home.note(f"{who} had a fault" for (who, what), _ in life.product.runner.errors.items() if what == "fault")
 
     async def _rest(self, most: int) -> None:
         quiet = 0
@@ -331,9 +355,12 @@ class World:
 
     async def _settle(self, most: int) -> None:
         """Until everybody has seen everything and nobody has anything to do, several times in a row."""
-        still = 0
+        still = busy = 0
         while still < 5:
             await asyncio.sleep(0)
+            busy += 1
+            if busy % LONG == 0:
+                self.clock.advance(1)  # whoever follows something that ended waits before it asks again
             await self.bury()
             if not any(life.serves for life in self.lives):
                 self.start()
@@ -361,9 +388,38 @@ class World:
 
     # -- users
 
-    async def create(self, kind: Kind, name: str, spec: Object) -> None:
+    async def create(self, kind: Kind, name: str, spec: Object, *, kept: bool = False) -> None:
+        """`kept`: it does not go before somebody says so."""
+        meta = {"name": name, "namespace": SPACE, **({"finalizers": [promises.KEPT]} if kept else {})}
         with contextlib.suppress(OutfitterError):  # there is one of this name
-            await self.home.create(kind, {"metadata": {"name": name, "namespace": SPACE}, "spec": spec})
+            await self.home.create(kind, {"metadata": meta, "spec": spec})
+
+    async def let_go(self) -> None:
+        """What was kept may go."""
+        for kind in (kinds.MACHINE, kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM):
+            for obj in self.books.all(kind):
+                if promises.KEPT in (finalizers := obj["metadata"].get("finalizers") or ()):
+                    left = [one for one in finalizers if one != promises.KEPT]
+                    await self.home.patch(kind, obj["metadata"]["name"], {"metadata": {"finalizers": left or None}}, SPACE)
+
+    async def ask(self, name: str, action: lifecycle.Action) -> None:
+        """What people ask of a VirtualMachine, which may be refused."""
+        vm, instance = (self.books.objects[kind].get((SPACE, name)) for kind in (kinds.MACHINE, kinds.INSTANCE))
+        if vm is None:
+            return
+        own = instance if instance is not None and machine.belongs(instance, vm) else None
+        with contextlib.suppress(Conflict, NotFound):
+            for change in lifecycle.wish(action, vm, own):
+                await self.home.patch(change.kind, name, change.patch, SPACE, subresource=change.subresource)
+            self.books.asked[vm["metadata"]["uid"]] = action
+
+    async def press(self, name: str, action: notes.Action) -> None:
+        """What people ask of a machine that runs."""
+        instance = self.books.objects[kinds.INSTANCE].get((SPACE, name))
+        if instance is not None:
+            with contextlib.suppress(Conflict):
+                wanted = notes.noted(action, instance, rfc3339(self.clock.now()))
+                await self.home.patch(kinds.INSTANCE, name, {"status": {notes.FIELD: wanted}}, SPACE, subresource="status")
 
     async def delete(self, kind: Kind, name: str, grace: int | None = None) -> None:
         with contextlib.suppress(NotFound):
@@ -372,11 +428,12 @@ class World:
     async def clear(self) -> None:
         """Users go, and take everything with them."""
         await self.serve(HOSTS)
-        for kind in (kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM):
+        await self.let_go()
+        for kind in OURS:
             for obj in self.books.all(kind):
                 await self.delete(kind, obj["metadata"]["name"])
         await self.rest()
-        for kind in (kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM):
+        for kind in OURS:
             self.home.broken += [f"left: {obj}" for obj in self.books.all(kind)]
         self.home.broken += [f"left: {booking}" for booking in self.books.bookings]
         self.home.broken += [f"left: {domain.name}" for domains in self.books.domains.values() for domain in domains]
@@ -409,7 +466,7 @@ class World:
         lines = [f"{booking.device.short} {booking.state} by {booking.holder}" for booking in self.books.bookings]
         lines += [f"{mark.device.short} {which}" for page in self.books.pages for which in MARKS for mark in page.marks(which)]
         lines += [f"domain {domain.name} {domain.devices}" for those in self.books.domains.values() for domain in those]
-        for kind in (kinds.NODE, kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM):
+        for kind in (kinds.NODE, *OURS):
             lines += [f"{kind.singular} {obj['metadata']['name']} {obj['metadata'].get('deletionTimestamp', '')} "
                       f"{obj.get('spec', {}).get('nodeName', '')} {obj.get('status')}" for obj in self.books.all(kind)]
         return "\n".join(lines)
@@ -426,6 +483,17 @@ def source(word: str) -> Object:
 
 def pod_spec(word: str) -> Object:
     return {"containers": [{"name": "main", "image": "main"}], "resourceClaims": [source(word)]}
+
+
+def vm_spec(word: str, strategy: str, *, own: bool) -> Object:
+    """A VirtualMachine; its claim is its own, or that of each of its instances."""
+    body = machine_spec(word)
+    if own:
+        kind, _, count = word.partition("-")
+        body.pop("resourceClaims")
+        return {"runStrategy": strategy, "template": {"spec": body}, "resourceClaimTemplates": [
+            {"name": "network", "spec": {"spec": claim_spec(kind, int(count))}}]}
+    return {"runStrategy": strategy, "template": {"spec": body}}
 
 
 def machine_spec(word: str) -> Object:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from outfitter.api import conditions, kinds, machine
+from outfitter.api import conditions, kinds, machine, notes
 from outfitter.api.device import DeviceId
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Kind, Object
@@ -16,6 +16,7 @@ from outfitter.api.page import MARKS, Booking, Page
 from outfitter.cel import quantity
 
 Key = tuple[str, str]  # namespace and name
+KEPT = "example.com/kept"  # a finalizer of somebody else
 
 
 @dataclass
@@ -27,6 +28,7 @@ class Books:
     names: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (host, address) -> device, of all that ever was there
     parents: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (host, VF) -> the function that it is a part of
     served: Collection[str] = ()  # hosts whose node agent runs
+    asked: dict[str, str] = field(default_factory=dict)  # uid of a VirtualMachine -> what was last asked of it
     counters: dict[tuple[str, str, str], str] = field(default_factory=dict)  # (pool, set, counter) -> the most ever published
 
     def all(self, kind: Kind) -> list[Object]:
@@ -118,6 +120,7 @@ def rest(books: Books) -> Iterator[str]:
     yield from _agree(books)
     yield from _leaks(books)
     yield from _machines(books)
+    yield from _wanted(books)
     yield from _waiting(books)
 
 
@@ -142,7 +145,7 @@ def _leaks(books: Books) -> Iterator[str]:
         users = [user for user in status.get("reservedFor") or () if _alive(books, meta["namespace"], user)]
         if here and status.get("allocation") and not users:
             yield f"claim {meta['name']} has devices and no user: {status}"
-        if here and meta.get("deletionTimestamp") and not users:
+        if here and meta.get("deletionTimestamp") and not users and KEPT not in (meta.get("finalizers") or ()):
             yield f"claim {meta['name']} was deleted, nobody uses it, and it is still there: {claim}"
         for owner in meta.get("ownerReferences") or ():
             kind = kinds.POD if owner["kind"] == kinds.POD.kind else kinds.MACHINE
@@ -189,13 +192,38 @@ def _machines(books: Books) -> Iterator[str]:
         if pod["spec"].get("nodeName") not in books.served:
             continue
         if pod["metadata"].get("deletionTimestamp"):
-            yield f"pod {name} was deleted and is still there"
+            if KEPT not in (pod["metadata"].get("finalizers") or ()):
+                yield f"pod {name} was deleted and is still there"
         elif status.get("phase") == "Pending":
             yield f"pod {name} has a host and does not run: {status}"
         elif status.get("reason") in ("SyncFailed", "DomainGone"):
             yield f"pod {name} failed: {status}"
         if not conditions.is_true(pod, "PodScheduled"):
             yield f"pod {name} has a host and says that it has none: {status}"
+
+
+def _wanted(books: Books) -> Iterator[str]:
+    """VirtualMachines and their instances, and what was asked of those."""
+    for vm in books.all(kinds.MACHINE):
+        meta, strategy = vm["metadata"], vm["spec"]["runStrategy"]
+        instance = books.objects[kinds.INSTANCE].get((meta["namespace"], meta["name"]))
+        if meta.get("deletionTimestamp") or (instance or {}).get("metadata", {}).get("deletionTimestamp"):
+            continue
+        alive = instance is not None and (instance.get("status") or {}).get("phase") not in machine.FINAL
+        if strategy == "Always" and not alive and not (vm.get("status") or {}).get("startFailure"):
+            yield f"machine {meta['name']} is to run, and there is no instance: {vm['status']}"
+        stopped = strategy == "Halted" or (strategy == "Manual" and books.asked.get(meta["uid"]) in (None, "stop"))
+        if instance is not None and stopped:
+            yield f"machine {meta['name']} is {strategy}, and there is an instance: {vm['status']}"
+    for instance in books.all(kinds.INSTANCE):
+        status = instance.get("status") or {}
+        if status.get("phase") != "Running" or status.get("nodeName") not in books.served:
+            continue
+        if notes.of(instance):
+            yield f"of {instance['metadata']['name']} was asked {notes.of(instance)}, and nobody did it"
+        for domain in books.domains.get(status["nodeName"], ()):
+            if domain.uid == instance["metadata"]["uid"] and conditions.is_true(instance, notes.PAUSED) != bool(domain.paused):
+                yield f"{domain.name} is paused: {domain.paused}, and its status says {status['conditions']}"
 
 
 def _given(books: Books, instance: Object) -> Iterator[str]:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import stateful
 from hypothesis import strategies as st
 
-from outfitter.api import kinds
+from outfitter.api import kinds, lifecycle, notes
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import Page, pool_page
@@ -40,6 +40,8 @@ NAMES = {"machines": ["blue", "green", "red", "grey", "white"], "pods": ["one", 
 SPECS = {"machines": many.machine_spec, "pods": many.pod_spec}
 KIND, HOST, WHICH = st.sampled_from(sorted(NAMES)), st.sampled_from(sorted(HOSTS)), st.integers(0, ALIVE - 1)
 CLAIMS = ["claim-a", "claim-b"]
+VMS = ["amber", "coral"]
+VM, STRATEGY = st.sampled_from(VMS), st.sampled_from(["Always", "Manual", "Halted"])
 CLASS, COUNT = st.sampled_from(["vf", "vf", "vf", "pf"]), st.sampled_from([1, 1, 1, 2, 3])
 SOURCE = st.sampled_from(["vf-1", "vf-1", "vf-1", "vf-2", "vf-3", "pf-1", *CLAIMS, *CLAIMS])
 # Devices that every host reaches, for pods; a machine could not use one of these.
@@ -218,18 +220,75 @@ class Machine(stateful.RuleBasedStateMachine):
         return "\n".join([*self.world.home.broken[:5], "", self.world.picture()])
 
 
+class Wider(Machine):
+    """More may happen: VirtualMachines, what is asked of machines, finalizers of others, writes that fail or whose answers are
+    lost, and informers that have to begin anew."""
+
+    # -- users
+
+    @stateful.rule(kind=KIND, some=SOME, source=SOURCE, turns=TURNS)
+    def keep(self, kind: str, some: list[int], source: str, turns: int) -> None:
+        """Machines or pods that somebody else wants to look at when they are over."""
+        async def keep() -> None:
+            for number in some:
+                await self.world.create(KINDS[kind], NAMES[kind][number], SPECS[kind](source), kept=True)
+
+        self.do(keep(), turns)
+
+    @stateful.rule(turns=TURNS)
+    def let_go(self, turns: int) -> None:
+        self.do(self.world.let_go(), turns)
+
+    @stateful.rule(name=VM, strategy=STRATEGY, own=st.booleans(), source=SOURCE, turns=TURNS)
+    def vm(self, name: str, strategy: str, own: bool, source: str, turns: int) -> None:
+        """A VirtualMachine is made, or deleted when it is there."""
+        there = ("here", name) in self.world.books.objects[kinds.MACHINE]
+        spec = many.vm_spec(source, strategy, own=own and source not in CLAIMS)
+        self.do(self.world.delete(kinds.MACHINE, name) if there else self.world.create(kinds.MACHINE, name, spec), turns)
+
+    @stateful.rule(name=VM, action=st.sampled_from(lifecycle.ACTIONS), turns=TURNS)
+    def ask(self, name: str, action: lifecycle.Action, turns: int) -> None:
+        self.do(self.world.ask(name, action), turns)
+
+    @stateful.rule(name=st.sampled_from([*NAMES["machines"][:3], *VMS]), action=st.sampled_from(notes.ACTIONS), turns=TURNS)
+    def press(self, name: str, action: notes.Action, turns: int) -> None:
+        self.do(self.world.press(name, action), turns)
+
+    # -- products
+
+    @stateful.rule(which=WHICH, writes=st.integers(1, 25), when=st.sampled_from(["before", "after"]), turns=TURNS)
+    def stumble(self, which: int, writes: int, when: Literal["before", "after"], turns: int) -> None:
+        """One of its next writes fails, or is done and the answer is lost."""
+        for life in self.world.lives[which:which + 1]:
+            life.door.stumbles = (life.door.writes + writes, when)
+        self.do(_now(lambda: None), turns)
+
+    @stateful.rule(which=WHICH, turns=TURNS)
+    def cut(self, which: int, turns: int) -> None:
+        """All that it follows ends without a word."""
+        for life in self.world.lives[which:which + 1]:
+            for watch in life.door.watches:
+                watch.end()
+        self.do(_now(lambda: None), turns)
+
+    @stateful.rule(turns=TURNS)
+    def forget(self, turns: int) -> None:
+        """Whoever is behind must list again."""
+        self.do(_now(self.world.home.forget), turns)
+
+
 async def _now(work: Callable[[], Any]) -> None:
     work()
 
 
-def run(examples: int, steps: int, seed: int = 0) -> list[str]:
+def run(examples: int, steps: int, seed: int = 0, world: type[Machine] = Machine) -> list[str]:
     """The same examples for the same seed, wherever it runs. What was written in each, in short."""
     settings = hypothesis.settings(
         max_examples=examples, stateful_step_count=steps, deadline=None, database=None, report_multiple_bugs=False,
         print_blob=False, phases=[hypothesis.Phase.generate],
         suppress_health_check=list(hypothesis.HealthCheck))
     traces: list[str] = []
-    chosen = type(f"Machine{seed}", (Machine,), {"traces": traces})
+    chosen = type(f"{world.__name__}{seed}", (world,), {"traces": traces})
     stateful.run_state_machine_as_test(hypothesis.seed(seed)(chosen), settings=settings)
     return traces
 
@@ -239,10 +298,21 @@ def test_promises(seed: int) -> None:
     run(6, 25, seed)
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_promises_when_more_happens(seed: int) -> None:
+    run(5, 25, seed, Wider)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(108, 116))
 def test_promises_for_long(seed: int) -> None:
     run(50, 60, seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(3, 8))
+def test_promises_for_long_when_more_happens(seed: int) -> None:
+    run(40, 60, seed, Wider)
 
 
 def test_the_same_story_wherever_it_runs() -> None:
