@@ -48,7 +48,8 @@ def test_what_cards_are_plugged_into(up: Up) -> None:
     up.ok("apply", "-f", str(EXAMPLE / "1-networks.yaml"))
     planned = up.ok("plan", "-f", str(EXAMPLE / "2-coral.yaml"))
     assert "vm/coral would go to rack" in planned
-    assert "(0000:3b:01.0, " in planned, "what networks take is planned too"
+    taken = "  resource example.com/fast_vf: pci-0000-3b-00-0-vf0 (0000:3b:01.0, "
+    assert taken in planned, "what networks take is planned too"
     up.ok("apply", "-f", str(EXAMPLE / "2-coral.yaml"))
     until(lambda: up.phase("coral") == "Running", "coral runs")
     first = addresses(up, "coral")
@@ -124,6 +125,16 @@ def test_what_is_forgotten_is_told(tmp_path: Path) -> None:
             for word in words:
                 assert word in up.ok("why", f"vmi/{name}")
                 assert word in planned.out, "a plan knows it before"
+
+
+def test_a_card_that_was_left_out_is_something_wrong(tmp_path: Path) -> None:
+    asks = ASKS.format(name="lost", network="odd").replace("sriov", "bridge")
+    odd = NOBODYS.replace("nobodys, annotations: {k8s.v1.cni.cncf.io/resourceName: example.com/nobodys}", "odd").replace(
+        "sriov", "ovs")
+    with Up(tmp_path / "data") as up:
+        up.ok("apply", "-f", "-", stdin=f"{odd}---{asks}")
+        until(lambda: up.phase("lost") == "Running", "a simulated machine does without it")
+        assert up.ok("why", "vmi/lost").startswith("vmi/lost runs on node-0, without network card a\n  a: left out, ")
 
 
 def test_what_the_readme_tells_to_type_can_be_typed_in_that_order(up: Up) -> None:

@@ -68,8 +68,10 @@ def instance(facts: Facts, obj: Mapping[str, Any]) -> Answer:
     if phase == "Running":
         lacking = machine.missing_devices(obj)
         more = (f"devices not known yet: {', '.join(lacking)}{_because(obj, 'DevicesReady')}",) if lacking else ()
-        return say("Running", f"runs on {status.get('nodeName')}: nothing is wrong" if not lacking else
-                   f"runs on {status.get('nodeName')}", lines=(*_devices(obj), *_cards(facts, obj), *more))
+        left_out = [wire.network for wire in _wires(facts, obj) if wire.type == "none"]
+        without = f", without network card {', '.join(left_out)}" if left_out else ": nothing is wrong" if not lacking else ""
+        return say("Running", f"runs on {status.get('nodeName')}{without}",
+                   lines=(*_devices(obj), *(f"{wire.network}: {wire.words}" for wire in _wires(facts, obj)), *more))
     if phase in machine.FINAL:
         ended = phase == "Succeeded"
         return say("Ended" if ended else "Failed", f"has {'ended' if ended else 'failed'}{_because(obj, 'Ready')}")
@@ -109,10 +111,10 @@ def _devices(obj: Mapping[str, Any]) -> list[str]:
     return out + [f"CPUs {cpulist.text(cpus)} of NUMA cell {cell} for itself" for cell, cpus in machine.own_cpus(obj).items()]
 
 
-def _cards(facts: Facts, obj: Mapping[str, Any]) -> list[str]:
+def _wires(facts: Facts, obj: Mapping[str, Any]) -> list[wires.Wire]:
     """What its network cards are plugged into, as its pod says."""
     mine = [pod for pod in facts.pods if (machine.owner(pod, kinds.INSTANCE.kind) or {}).get("uid") == obj["metadata"]["uid"]]
-    return [f"{wire.network}: {wire.words}" for pod in mine for wire in wires.of_pod(pod).values()]
+    return [wire for pod in mine for wire in wires.of_pod(pod).values()]
 
 
 # -- a pod

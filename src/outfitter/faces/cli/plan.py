@@ -121,7 +121,8 @@ class _Outcome:
         out = self.answer.text(long=long, more="outfit plan --long")
         for one in self.devices:
             about = ", ".join(one[key] for key in ("address", "product") if one.get(key))
-            out.append(f"  {one['claim']}/{one['request']}: {one['device']}" + (f" ({about})" if about else ""))
+            asked = f"resource {one['resource']}" if "resource" in one else f"{one['claim']}/{one['request']}"
+            out.append(f"  {asked}: {one['device']}" + (f" ({about})" if about else ""))
         return out
 
     def to_object(self, *, long: bool) -> Object:
@@ -159,7 +160,9 @@ class _Planner:
         if not isinstance(verdict, Placement):
             return _Outcome(explain.refused(self._facts, pod, self._claim, verdict, say, verb="would wait"))
         self._take(pod, say, verdict)
-        devices = [self._device(made.get(claim["metadata"]["name"], f"claim {claim['metadata']['name']}"), device, result)
+        by_name = {mapping["requestName"]: mapping["resourceName"] for mapping in verdict.mappings}
+        devices = [self._device(made.get(name := claim["metadata"]["name"], f"claim {name}"), device, result,
+                                resource=by_name.get(result["request"], "") if name == machine.EXTENDED else "")
                    for claim, given in verdict.claims for device, result in results(given)]
         answer = say("Fits", f"would go to {verdict.host}{later} ({verdict.why})")
         return _Outcome(answer, verdict.host, verdict.why, tuple(devices))
@@ -257,12 +260,13 @@ class _Planner:
             self._facts.index.put_page(name, Page(after))
         self._facts.used.add({**pod, "spec": {**pod["spec"], "nodeName": placed.host}})
 
-    def _device(self, claim: str, device: DeviceId, result: Mapping[str, Any]) -> Object:
+    def _device(self, claim: str, device: DeviceId, result: Mapping[str, Any], *, resource: str) -> Object:
+        """`resource`: by whose name it was asked for, where no claim was."""
         specs = [part["spec"] for part in self._facts.slices
                  if (part["spec"]["driver"], part["spec"]["pool"]["name"]) == (device.driver, device.pool)]
         raw: Mapping[str, Any] = next((each for spec in specs for each in spec.get("devices") or ()
                                        if each["name"] == device.device), {})
-        out = {"claim": claim, "request": result["request"], "device": device.device, "pool": device.pool,
+        out = {"resource": resource, "claim": claim, "request": result["request"], "device": device.device, "pool": device.pool,
                "driver": device.driver,
                "address": text_attribute(raw, device.driver, ("resource.kubernetes.io/pciBusID", "mdevUUID")),
                "product": text_attribute(raw, device.driver, ("productName", "product"))}
