@@ -13,7 +13,7 @@ from outfitter.faces.kube.app import App
 from outfitter.faces.kube.auth import MASTERS, User
 from outfitter.store.memory import Memory
 from outfitter.store.sqlite import SQLite
-from tests.kube.asgi import INSTANCES, TABLE, Client
+from tests.kube.asgi import INSTANCES, MERGE, TABLE, Client
 
 MACHINES = INSTANCES.replace("virtualmachineinstances", "virtualmachines")
 MIGRATIONS = INSTANCES.replace("virtualmachineinstances", "virtualmachineinstancemigrations")
@@ -285,7 +285,8 @@ async def test_tables(client: Client) -> None:
     assert (await client.get(KUBEVIRTS, accept=TABLE)).json["rows"][0]["cells"][:3] == ["kubevirt", "0s", "Deployed"]
 
 
-async def test_a_page_with_bookings_is_not_for_people_to_delete(client: Client, store: Memory) -> None:
+async def test_bookings_are_not_for_people_to_take_away(client: Client, store: Memory) -> None:
+    """Marks are: `outfit device reserve` writes them as whoever types it."""
     pages = "/apis/outfitter.dev/v1alpha1/ledgerpages"
     device = {"driver": "pci.outfitter.dev", "pool": "node-0", "device": "vf0"}
     holder = {"kind": "ResourceClaim", "namespace": "default", "name": "c", "uid": "u", "purpose": "vmi/blue"}
@@ -295,5 +296,9 @@ async def test_a_page_with_bookings_is_not_for_people_to_delete(client: Client, 
     refused = await client.delete(f"{pages}/node-0")
     assert refused.status == 403
     assert "vf0 for vmi/blue" in refused.json["message"]
+    changed = await client.patch(f"{pages}/node-0", {"spec": {"bookings": []}}, MERGE)
+    assert (changed.status, fields(changed)) == (422, ["spec.bookings"])
+    mark = {"device": device, "reason": "broken", "by": "admin", "since": "2026-01-01T00:00:00Z"}
+    assert (await client.patch(f"{pages}/node-0", {"spec": {"quarantined": [mark]}}, MERGE)).status == 200
     await client.delete("/api/v1/nodes/node-0")  # the host is gone for good
     assert (await client.delete(f"{pages}/node-0")).status == 200
