@@ -235,7 +235,7 @@ class Rules:
         if change.verb == "create" and kind == kinds.KUBEVIRT:
             yield from _only_one(change)
         if change.old is not None and kind == kinds.LEDGER_PAGE and _by_somebody(change):
-            yield from pages.same_bookings(new, change.old)
+            yield from pages.kept_bookings(new, change.old)
         if change.old is not None and change.subresource == "" and kind in COMPARES:
             yield from COMPARES[kind](new, change.old)
 
