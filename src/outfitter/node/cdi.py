@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
+
+import msgspec
 
 VERSION = "0.6.0"
 CONTROL = "vfio/vfio"  # the node by which VFIO is spoken to
@@ -30,7 +31,7 @@ def spec(
         host = f"{dev}/{name}"
         return {"path": f"/dev/{name}", **({"hostPath": host} if host != f"/dev/{name}" else {}), "permissions": "rw"}
 
-    return json.dumps({
+    return msgspec.json.format(msgspec.json.encode({
         "cdiVersion": VERSION,
         "kind": kind(driver),
         "devices": [{"name": device_name(uid, device), "containerEdits": {"deviceNodes": [node(name) for name in names]}}
@@ -41,4 +42,4 @@ def spec(
             "mounts": [{"hostPath": host, "containerPath": inside, "options": ["ro", "bind"]}
                        for host, inside in mounts.items()],
         },
-    }, indent=1) + "\n"
+    }), indent=1).decode() + "\n"
