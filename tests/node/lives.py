@@ -106,6 +106,7 @@ class World(Scene):
         vm, instance = await self.store.get(kinds.MACHINE, name, "here"), await self.find(kinds.INSTANCE, name)
         for change in lifecycle.wish(action, vm, instance):
             await self.store.patch(change.kind, name, change.patch, "here", subresource=change.subresource)
+        self.home.books.asked[vm["metadata"]["uid"]] = action
 
     async def nudge(self, action: notes.Action, name: str) -> None:
         """As the API server does it for what is asked of a machine that runs. Conflict: it is not in a state for it."""
