@@ -154,7 +154,8 @@ class Schedule:
         async with self._one:
             if key in self._inbox:
                 await self._round()
-        outcome = self._outcomes.pop(key)
+        if (outcome := self._outcomes.pop(key, None)) is None:
+            raise Conflict(f"{key}: whoever took it along was stopped in the midst of it")
         if error := outcome.errors.get(key):
             raise error
         return outcome.after.get(key)
