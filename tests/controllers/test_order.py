@@ -12,11 +12,12 @@ import pytest
 from outfitter.api import kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.page import Page
-from outfitter.controllers.claims import PodClaims
+from outfitter.controllers.claims import Claims, PodClaims
 from outfitter.controllers.schedule import Schedule
 from outfitter.errors import AlreadyHeld, Forbidden
 from outfitter.ledger import book, marks
 from outfitter.store.base import Event, Store
+from outfitter.store.informer import key_of
 from outfitter.store.memory import Memory
 from tests.controllers import scene as scenes
 
@@ -146,6 +147,24 @@ async def test_a_pod_is_not_given_the_claim_of_one_that_had_its_name_before() ->
         assert pod["metadata"]["uid"] != meanwhile.replaced != ""
         assert pod["status"]["resourceClaimStatuses"] == [{"name": "network", "resourceClaimName": claim["metadata"]["name"]}]
         assert claim["metadata"]["ownerReferences"][0]["uid"] == pod["metadata"]["uid"]
+
+
+async def test_news_of_a_claim_that_come_late_do_not_cost_a_stopped_machine_its_device() -> None:
+    async with scenes.embedded(1) as scene:
+        await scene.classes()
+        devices = {"hostDevices": [scenes.device()]}
+        await scene.create(kinds.MACHINE, "blue", {
+            "runStrategy": "Always", "template": {"spec": {"domain": {"memory": {"guest": "1Gi"}, "devices": devices}}},
+            "resourceClaimTemplates": [{"name": "network", "spec": {"spec": scene.claim_spec()}}]})
+        await scene.running("blue")
+        await scene.store.patch(kinds.MACHINE, "blue", {"spec": {"runStrategy": "Halted"}}, scene.namespace)
+        await scene.gone("blue")
+        kept, [claim] = await scene.bookings(), await scene.all(kinds.RESOURCE_CLAIM)
+        assert [booking.state for booking in kept] == ["released"]
+        [loop] = [each for each in scene.product.runner.controllers if isinstance(each, Claims)]
+        loop._claims = cast("Any", {key_of(claim): {key: value for key, value in claim.items() if key != "status"}})
+        await loop.reconcile(key_of(claim))
+        assert await scene.bookings() == kept
 
 
 async def test_a_claim_that_is_booked_again_while_it_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:

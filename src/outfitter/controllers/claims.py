@@ -197,6 +197,8 @@ class Claims:
     async def _mend(self, claim: Object, names: Sequence[str]) -> None:
         """The page is the truth: a claim that lost its status gets it again, or is let go of when it is over."""
         current = await self._store.get(kinds.RESOURCE_CLAIM, claim["metadata"]["name"], claim["metadata"]["namespace"])
+        if (current.get("status") or {}).get("allocation") or current["metadata"]["uid"] != claim["metadata"]["uid"]:
+            return  # the news of that is on its way, and brings us back
         pages = await self._read(names)  # an informer that is behind would bring back what was let go
         uid, going = claim["metadata"]["uid"], bool(claim["metadata"].get("deletionTimestamp"))
         bookings = [booking for page in pages for booking in page.of(uid)]
@@ -206,8 +208,6 @@ class Claims:
                 await book.change_page(self._store, name, lambda now: _given_back(now, uid, going))
             return
         host = next((name for page in pages for name in _hosts(page, uid)), "")
-        if (current.get("status") or {}).get("allocation") or current["metadata"]["uid"] != claim["metadata"]["uid"]:
-            return
         users = [user(pod) for pod in self._pods.items() if pod["spec"].get("nodeName") == host
                  and key_of(claim) in machine.claim_keys(pod) and pod["status"].get("phase") not in machine.FINAL]
         current["status"] = {**(current.get("status") or {}), "allocation": allocation(host, bookings),
