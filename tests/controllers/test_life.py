@@ -99,8 +99,8 @@ async def _(scene: Scene) -> None:
     await scene.machine("blue")
     await scene.running("blue")
     await scene.machine("green")
-    ours = ("1 match, 0 free", "held by vmi/blue (claim virt-launcher-blue-", "since 2026") if scene.embedded else ()
-    await scene.waits("green", "PodScheduled", "0/1", *ours)
+    ours = ("0/1", "1 match, 0 free", "held by vmi/blue (claim virt-launcher-blue-", "since 2026")
+    await scene.waits("green", "PodScheduled", *(ours if scene.embedded else ["0/"]))  # hosts of others may be just going
     green = await scene.phase("green", "Scheduling")
     assert machine.missing_devices(green) == ["nic0"], "it says which claim it waits for, and nothing more"
     assert [domain.name for domain in await scene.domains()] == [f"{scene.namespace}_blue"]
