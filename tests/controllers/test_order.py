@@ -14,7 +14,7 @@ from outfitter.api.device import DeviceId
 from outfitter.api.page import Page
 from outfitter.controllers.claims import Claims, PodClaims
 from outfitter.controllers.schedule import Schedule
-from outfitter.errors import AlreadyHeld, Forbidden
+from outfitter.errors import AlreadyHeld, Conflict, Forbidden
 from outfitter.ledger import book, marks
 from outfitter.store.base import Event, Store
 from outfitter.store.informer import key_of
@@ -258,6 +258,22 @@ async def test_news_of_one_who_came_later_does_not_put_it_first() -> None:
             await marks.unreserve(scene.store, scene.host.name, device)
             await told()
         assert await bound(scene) == ["zoe"]
+
+
+async def test_who_was_taken_along_by_one_who_was_stopped_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scenes.embedded(1) as scene:
+        [schedule] = [each for each in scene.product.runner.controllers if isinstance(each, Schedule)]
+
+        async def never_ends() -> None:
+            schedule._inbox.clear()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(schedule, "_round", never_ends)
+        at_work, along = (asyncio.create_task(schedule.reconcile(f"{scene.namespace}/{name}")) for name in ("one", "two"))
+        await told()
+        at_work.cancel()
+        with pytest.raises(Conflict, match="was stopped"):
+            await along
 
 
 async def test_who_cannot_be_served_stands_in_nobodys_way() -> None:
