@@ -15,6 +15,7 @@ Claims = Callable[[str, str], Object | None]  # namespace, name -> the claim
 LISTS: tuple[List, ...] = ("gpus", "hostDevices")
 DOMAIN_LISTS: tuple[List, ...] = ("hostDevices", "gpus")  # in the order of the domain
 STATUS_LISTS: Mapping[List, str] = {"gpus": "gpuStatuses", "hostDevices": "hostDeviceStatuses"}
+BEFORE = ("Pending", "Scheduling", "Scheduled")  # phases of a machine that has not started
 FINAL = ("Succeeded", "Failed")
 LAUNCHER = "virt-launcher"  # label value of the pods in which machines run
 LAUNCHER_LABEL = "kubevirt.io"

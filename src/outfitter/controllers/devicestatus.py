@@ -23,7 +23,6 @@ from outfitter.store.queue import Queue
 
 READY = "DevicesReady"
 PATIENCE = timedelta(seconds=2)  # until a pod that no scheduler speaks of, or that waits for a gate, is spoken of here
-BEFORE = ("Pending", "Scheduling", "Scheduled")  # phases of a machine that has not started
 Find = Callable[[Mapping[str, Any], str | None], Mapping[str, Any] | str]  # a result, a host -> the device, or why not
 
 
@@ -65,7 +64,7 @@ class DeviceStatus:
         """A slice or a gate can only matter to machines that have not started with what it said before."""
         return [f"{instance['metadata']['namespace']}/{instance['metadata']['name']}" for instance in self._instances.items()
                 if conditions.find(instance, READY) is not None and (
-                    not conditions.is_true(instance, READY) or instance["status"].get("phase") in BEFORE)]
+                    not conditions.is_true(instance, READY) or instance["status"].get("phase") in machine.BEFORE)]
 
     def _labelled(self, old: Object | None, new: Object | None) -> None:
         """A host can reach other devices once it has other labels; the rest of its news, and there is much, does not matter."""

@@ -184,7 +184,7 @@ class Instances:
             have = conditions.with_condition(have, wanted, self._context.now())
         else:
             have = conditions.without_condition(have, "PodScheduled")
-        if status["phase"] in ("Pending", "Scheduling", "Scheduled"):
+        if status["phase"] in machine.BEFORE:
             have = conditions.with_condition(have, _not_ready(pod, "Guest VM is not reported as running"), self._context.now())
         elif status["phase"] in machine.FINAL:
             have = conditions.with_condition(have, _not_ready(pod, "the machine has ended"), self._context.now())
