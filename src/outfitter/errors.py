@@ -17,6 +17,7 @@ OutfitterError
 ├─ TooNew           504  outfitter.kube.revision    a read asked for a revision that has not happened yet
 ├─ EvaluationError  422  outfitter.cel.evaluation   a selector could not be answered for one device
 ├─ Forbidden        403  outfitter.forbidden        known, but not allowed
+│  └─ Terminating   403  outfitter.terminating      its namespace is going away
 ├─ Unauthorized     401  outfitter.unauthorized     not known
 ├─ Unavailable      503  outfitter.unavailable      try again later; carries after how many seconds
 │  └─ HypervisorAway 503 outfitter.hypervisor.away  what runs the machines of a host does not answer, and why
@@ -155,6 +156,12 @@ class EvaluationError(OutfitterError):
 class Forbidden(OutfitterError):
     code = "outfitter.forbidden"
     status = 403
+
+
+class Terminating(Forbidden):
+    """Nothing new comes into a namespace that is going away."""
+
+    code = "outfitter.terminating"
 
 
 class Unauthorized(OutfitterError):

@@ -14,7 +14,7 @@ from outfitter import app
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.controllers.garbage import Garbage
-from outfitter.errors import Forbidden, NotFound
+from outfitter.errors import Forbidden, NotFound, Terminating
 from outfitter.store.base import Listing, Propagation, Store
 from outfitter.store.clock import ManualClock
 from outfitter.store.names import Names
@@ -174,7 +174,7 @@ async def test_a_namespace_goes_with_its_content() -> None:
         assert await here.names(namespace="team") == ["held"]
         namespace = await store.get(kinds.NAMESPACE, "team")
         assert namespace["status"]["phase"] == "Terminating"
-        with pytest.raises(Forbidden, match="because it is being terminated"):
+        with pytest.raises(Terminating, match="because it is being terminated"):
             await here.make("late", namespace="team")
         await store.patch(kinds.CONFIG_MAP, "held", {"metadata": {"finalizers": None}}, "team")
         await here.settle()

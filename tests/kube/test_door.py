@@ -72,6 +72,15 @@ async def test_all_causes_at_once_with_what_would_be_right(client: Client) -> No
     assert (await client.get(f"{MACHINES}/blue")).status == 404
 
 
+async def test_nothing_new_in_a_namespace_that_is_going_away(client: Client, store: Memory) -> None:
+    await store.create(kinds.NAMESPACE, {"metadata": {"name": "team", "finalizers": ["example.com/busy"]}})
+    await store.delete(kinds.NAMESPACE, "team")
+    answer = await client.post(MACHINES.replace("/default/", "/team/"), vm())
+    assert (answer.status, answer.json["reason"]) == (403, "Forbidden")
+    assert [(cause["reason"], cause["field"]) for cause in answer.json["details"]["causes"]] == [
+        ("NamespaceTerminating", "metadata.namespace")]
+
+
 async def test_kinds_in_the_older_version(client: Client) -> None:
     old = {"apiVersion": "kubevirt.io/v1alpha3", "kind": "VirtualMachine", **vm()}
     answer = await client.post(MACHINES.replace("/v1/", "/v1alpha3/"), old)

@@ -110,6 +110,19 @@ async def test_recording_never_fails_the_work(clock: ManualClock, caplog: pytest
     assert caplog.text.count("event Booked on a was not recorded: not here") == 2
 
 
+@pytest.mark.parametrize("error", [errors.Terminating("going"), errors.NotFound("gone")], ids=["going", "gone"])
+async def test_nobody_reads_what_happens_in_a_namespace_that_goes(
+    clock: ManualClock, caplog: pytest.LogCaptureFixture, error: errors.OutfitterError
+) -> None:
+    class Going(Memory):
+        async def create(self, kind: Kind, obj: Object, *, dry_run: bool = False) -> Object:
+            raise error
+
+    with caplog.at_level(logging.INFO):
+        await Recorder(Going(), EVENT, "outfitter-test", clock=clock).normal({"metadata": {"name": "a"}}, "Booked", "vf0")
+    assert not caplog.text
+
+
 async def test_on_every_home(home: Home) -> None:
     recorder = Recorder(home.store, EVENT, "outfitter-test", clock=ManualClock())
     obj = await home.store.create(CONFIG_MAP, home.config("a"))

@@ -12,7 +12,7 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import is_pool_page
 from outfitter.api.settings import Settings
 from outfitter.api.validate import flavors, kubevirt, machines, names, outlook, pages, pods, resources, shape
-from outfitter.errors import Cause, Forbidden, Invalid, NotFound, shortened
+from outfitter.errors import Cause, Forbidden, Invalid, NotFound, Terminating, shortened
 
 Check = Callable[[Mapping[str, Any]], Iterator[Cause]]
 Compare = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[Cause]]
@@ -219,8 +219,8 @@ class Rules:
         if namespace is None:
             raise NotFound(f'namespaces "{name}" not found')
         if namespace["metadata"].get("deletionTimestamp"):
-            raise Forbidden(f'{change.kind.resource} "{change.new["metadata"]["name"]}" is forbidden: unable to create new '
-                            f"content in namespace {name} because it is being terminated")
+            raise Terminating(f'{change.kind.resource} "{change.new["metadata"]["name"]}" is forbidden: unable to create new '
+                              f"content in namespace {name} because it is being terminated")
 
     def _causes(self, change: Change, new: Object) -> Iterator[Cause]:
         kind = change.kind

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
-from outfitter.errors import Conflict, NotFound, OutfitterError, Unavailable
+from outfitter.errors import Conflict, NotFound, OutfitterError, Terminating, Unavailable
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
 from outfitter.store.events import Recorder
@@ -106,7 +106,7 @@ class Runner:
             key = await queue.take()
             try:
                 again = await controller.reconcile(key)
-            except (Conflict, NotFound) as error:  # somebody moved first; the change that did it is on its way
+            except (Conflict, NotFound, Terminating) as error:  # somebody moved first; the change that did it is on its way
                 log.debug("%s %s: %s", controller.name, key, error)
                 self.errors[controller.name, "conflict"] += 1
                 queue.retry(key)

@@ -7,7 +7,7 @@ import logging
 from collections import OrderedDict
 
 from outfitter.api.kinds import Kind, Object
-from outfitter.errors import NotFound, OutfitterError
+from outfitter.errors import NotFound, OutfitterError, Terminating
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
 from outfitter.store.names import Names
@@ -35,6 +35,8 @@ class Recorder:
         try:
             if news not in self._known or not await self._count(news):
                 await self._create(news, about)
+        except (NotFound, Terminating) as error:  # its namespace goes, and nobody reads it there
+            log.debug("event %s on %s was not recorded: %s", reason, about["metadata"].get("name"), error)
         except OutfitterError as error:
             log.warning("event %s on %s was not recorded: %s", reason, about["metadata"].get("name"), error)
 

@@ -359,6 +359,8 @@ class Kube:
             return errors.Invalid(message, causes)
         if code == 409 and status.get("reason") == "AlreadyExists":
             return errors.AlreadyExists(message)
+        if code == 403 and any(cause.get("reason") == "NamespaceTerminating" for cause in details.get("causes") or ()):
+            return errors.Terminating(message)
         return BY_CODE.get(code, errors.BadRequest)(message)
 
 

@@ -136,6 +136,7 @@ async def test_delete_shows_what_was_last_seen(home: kube.Kube, played: Played) 
     (status(400, "BadRequest"), errors.BadRequest),
     (status(401, "Unauthorized"), errors.Unauthorized),
     (status(403, "Forbidden"), errors.Forbidden),
+    (status(403, "Forbidden", causes=[{"reason": "NamespaceTerminating"}]), errors.Terminating),
     (status(404, "NotFound"), errors.NotFound),
     (status(405, "MethodNotAllowed"), errors.BadRequest),
     (status(409, "AlreadyExists"), errors.AlreadyExists),

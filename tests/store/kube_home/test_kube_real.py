@@ -43,6 +43,16 @@ def config_map(space: str, name: str, **data: str) -> kinds.Object:
 
 
 @pytest.mark.cluster
+async def test_nothing_new_in_a_namespace_that_is_going_away(real: kube.Kube, space: str) -> None:
+    await real.create(kinds.CONFIG_MAP, {**config_map(space, "stays"), "metadata": {
+        "name": "stays", "namespace": space, "finalizers": ["example.com/busy"]}})
+    await real.delete(kinds.NAMESPACE, space)
+    with pytest.raises(errors.Terminating, match="because it is being terminated"):
+        await real.create(kinds.CONFIG_MAP, config_map(space, "late"))
+    await real.patch(kinds.CONFIG_MAP, "stays", {"metadata": {"finalizers": None}}, space)
+
+
+@pytest.mark.cluster
 async def test_the_life_of_an_object(real: kube.Kube, space: str) -> None:
     made = await real.create(kinds.CONFIG_MAP, config_map(space, "life", a="1"))
     with pytest.raises(errors.AlreadyExists, match='configmaps "life" already exists'):

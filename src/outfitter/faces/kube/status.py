@@ -72,6 +72,9 @@ def _details(error: errors.OutfitterError, target: Target | None) -> Object:
         details["causes"] = [
             {"reason": cause.reason, "message": cause.message, "field": cause.field} for cause in error.causes
         ]
+    if isinstance(error, errors.Terminating):
+        details["causes"] = [{"reason": "NamespaceTerminating", "message": "the namespace is being terminated",
+                              "field": "metadata.namespace"}]
     if isinstance(error, errors.TooNew):
         details = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
                    "retryAfterSeconds": 1}
