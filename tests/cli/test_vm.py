@@ -51,7 +51,7 @@ def test_the_life_of_a_machine_at_the_terminal(say: Say) -> None:
     say("apply", "-f", str(EXAMPLE / "1-class.yaml"))
     assert say("vm", "list").out == "No machines found in namespace default.\n"
     say("apply", "-f", "-", stdin=vm("blue", "Halted"))
-    assert rows(say("vm", "list"))["blue"][:3] == ["Stopped", "-", "0/1"]
+    until(lambda: rows(say("vm", "list"))["blue"][:3] == ["Stopped", "-", "0/1"], "it is stopped")
 
     assert say("vm", "start", "blue", "--wait").out.splitlines()[0] == "blue starts"
     assert rows(say("vm", "list"))["blue"] == ["Running", "node-0", "1/1"]
@@ -184,8 +184,8 @@ def test_an_instance_of_somebody_else_is_not_shown_as_the_machines(say: Say) -> 
         say("apply", "-f", "-", stdin=yaml.safe_dump({
             "apiVersion": "kubevirt.io/v1", "kind": kind, "metadata": {"name": "twice"}, "spec": body}))
     until(lambda: "does not belong to this machine" in say("vm", "list").out, "the machine says what is in its way")
-    found = [line.split()[1:3] for line in say("vm", "list").out.splitlines() if line.startswith("twice")]
-    assert sorted(found) == [["Running", "node-0"], ["Starting", "-"]]
+    until(lambda: sorted(line.split()[1:3] for line in say("vm", "list").out.splitlines() if line.startswith("twice")) == [
+        ["Running", "node-0"], ["Starting", "-"]], "the instance runs, and the machine has none")
     say("delete", "vm", "twice")
 
 
@@ -199,7 +199,7 @@ def test_a_start_that_has_not_come_about_is_taken_back(say: Say) -> None:
     until(lambda: "feature gate is not" in say("get", "vm", "later", "-o", "yaml").out, "it says why it does not start")
     assert say("vm", "stop", "later").out == "later stops\n"
     say("delete", "kubevirt", "kubevirt")
-    assert say("vm", "stop", "later").out == "later is already stopped\n"
+    until(lambda: say("vm", "stop", "later").out == "later is already stopped\n", "it is stopped")
     assert rows(say("vm", "list"))["later"][0] == "Stopped"
     say("delete", "vm", "later")
 

@@ -151,6 +151,9 @@ class World:
                 if obj["metadata"].get("deletionTimestamp")]
         if left:
             return f"still being deleted: {left}"
+        if lost := [name for name, obj in self.instances.items()
+                    if machine.owner(obj, kinds.MACHINE.kind) and name not in self.machines]:
+            return f"their machines are gone: {lost}"
         for name, vm in self.machines.items():
             how, status = machine.run_strategy(vm), vm.get("status") or {}
             if status.get("stateChangeRequests") or (how, name in self.instances) in (("Always", False), ("Halted", True)):
