@@ -3,8 +3,9 @@ themselves, with claims of their own."""
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ import pytest
 from outfitter import app
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
+from outfitter.store.base import Event
+from outfitter.store.memory import Memory
 from tests import kubernetes
 from tests.controllers import scene as scenes
 from tests.controllers.scene import Scene, addresses, device
@@ -326,3 +329,64 @@ async def test_a_start_that_was_refused_is_tried_again_after_a_while() -> None:
         assert await at(start + 90) == (tries + 2, False, True)
         started = await shows(scene, "Running")
         assert "stateChangeRequests" not in started["status"], "the wish is done"
+
+
+@pytest.fixture
+def prompt(monkeypatch: pytest.MonkeyPatch) -> Callable[..., AsyncIterator[Event]]:
+    """News of instances take their time, and all else is known before. But for who watches by this."""
+    watch = Memory.watch
+
+    async def late(self: Memory, kind: kinds.Kind, *arguments: Any, **more: Any) -> AsyncIterator[Event]:
+        async for event in watch(self, kind, *arguments, **more):
+            if kind == kinds.INSTANCE:
+                for _ in range(500):
+                    await asyncio.sleep(0)
+            yield event
+
+    monkeypatch.setattr(Memory, "watch", late)
+    return watch
+
+
+@pytest.mark.usefixtures("prompt")
+async def test_a_restart_comes_about_when_the_news_of_the_stop_is_late() -> None:
+    async with scenes.embedded(1) as scene:
+        await scene.classes()
+        await scene.template()
+        await vm(scene, runStrategy="Manual")
+        await ask(scene, {"action": "Start"})
+        await shows(scene, "Running", stateChangeRequests=None)
+        first = (await scene.running("blue"))["metadata"]["uid"]
+        await ask(scene, {"action": "Stop", "uid": first}, {"action": "Start"})
+        second = await another(scene, first)
+        await shows(scene, "Running", stateChangeRequests=None)
+        await ask(scene, {"action": "Stop", "uid": second})
+        await shows(scene, "Stopped", stateChangeRequests=None)
+
+
+@pytest.mark.usefixtures("prompt")
+async def test_a_start_comes_about_when_it_is_asked_for_before_the_end_is_known() -> None:
+    async with scenes.embedded(1) as scene:
+        await scene.classes()
+        await scene.template()
+        await vm(scene, runStrategy="Manual")
+        await ask(scene, {"action": "Start"})
+        first = (await shows(scene, "Running") and await scene.running("blue"))["metadata"]["uid"]
+        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.store.patch(kinds.INSTANCE, "blue", {"metadata": {"finalizers": None}}, scene.namespace)
+        await ask(scene, {"action": "Start"})
+        await another(scene, first)
+
+
+async def test_a_stop_comes_about_when_it_is_asked_for_before_the_start_is_known(
+    prompt: Callable[..., AsyncIterator[Event]]
+) -> None:
+    async with scenes.embedded(1) as scene:
+        await scene.classes()
+        await scene.template()
+        await vm(scene, runStrategy="Manual")
+        await scene.settle()
+        await ask(scene, {"action": "Start"})
+        made = await anext(prompt(scene.store, kinds.INSTANCE, scene.namespace, since="0"))
+        await ask(scene, {"action": "Stop", "uid": made.object["metadata"]["uid"]})
+        await shows(scene, "Stopped", stateChangeRequests=None)
+        assert await scene.find(kinds.INSTANCE, "blue") is None

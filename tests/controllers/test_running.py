@@ -46,9 +46,10 @@ TABLE: dict[str, tuple[Object, str, str, list[Object]]] = {
     "an action that nobody knows": (vm("Manual", {"action": "Dance"}), RUNS, "nothing", []),
     "always, and it runs": (vm("Always"), RUNS, "nothing", []),
     "halted, and it runs": (vm("Halted"), RUNS, "delete", []),
-    "manual, asked to stop": (vm("Manual", STOP), RUNS, "delete", []),
-    "manual, asked to stop without saying which": (vm("Manual", {"action": "Stop"}), RUNS, "delete", []),
-    "manual, asked to restart": (vm("Manual", STOP, START), RUNS, "delete", [START]),
+    "manual, asked to stop": (vm("Manual", STOP), RUNS, "delete", [STOP]),
+    "manual, asked to stop without saying which": (vm("Manual", {"action": "Stop"}), RUNS, "delete", [STOP]),
+    "manual, asked to restart": (vm("Manual", STOP, START), RUNS, "delete", [STOP, START]),
+    "manual, restarted, and it is gone": (vm("Manual", STOP, START), NONE, "create", []),
     "manual, a stop of an earlier one": (vm("Manual", OTHER), RUNS, "nothing", []),
     "manual, asked to start what runs": (vm("Manual", START), RUNS, "nothing", []),
     "manual, asked to start what waits": (vm("Manual", START), WAITS, "nothing", []),
@@ -60,7 +61,7 @@ TABLE: dict[str, tuple[Object, str, str, list[Object]]] = {
     "rerun, and it ended": (vm("RerunOnFailure"), ENDED, "nothing", []),
     "rerun, failed: that is noted first": (vm("RerunOnFailure"), FAILED, "nothing", [running.RERUN]),
     "rerun, failed and noted": (vm("RerunOnFailure", running.RERUN), FAILED, "delete", [running.RERUN]),
-    "rerun, failed, and asked to stop": (vm("RerunOnFailure", STOP), FAILED, "delete", []),
+    "rerun, failed, and asked to stop": (vm("RerunOnFailure", STOP), FAILED, "delete", [STOP]),
 }
 
 

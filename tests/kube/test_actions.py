@@ -120,6 +120,16 @@ async def test_one_wish_at_a_time(client: Client, store: Memory) -> None:
     assert (answer.status, "Start already underway" in answer.json["message"]) == (409, True)
 
 
+async def test_a_stop_that_is_done_is_in_nobodys_way(client: Client, store: Memory) -> None:
+    """The machine's controller crosses it out a moment after the instance is gone."""
+    await machine(store, {"runStrategy": "Manual"}, None)
+    await store.patch(kinds.MACHINE, "blue", {"status": {"stateChangeRequests": [{"action": "Stop", "uid": "gone"}]}}, "default",
+                      subresource="status")
+    assert (await client.put(f"{PLACE}/start", {})).status == 202
+    now = await store.get(kinds.MACHINE, "blue", "default")
+    assert now["status"]["stateChangeRequests"] == [{"action": "Start"}]
+
+
 async def test_a_start_to_come_is_taken_back_by_outfit_alone(client: Client, store: Memory) -> None:
     await machine(store, {"runStrategy": "Manual"}, None)
     assert (await client.put(f"{PLACE}/start", {})).status == 202

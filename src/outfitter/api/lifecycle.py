@@ -80,12 +80,12 @@ def wish(action: Action, vm: Object, instance: Mapping[str, Any] | None, said: O
     if strategy in never and not (strategy == "Once" and said.outfit):
         raise _not(vm, f"{strategy} does not support manual {action} requests")
     if action == "stop" and not alive and said.outfit and strategy != "Always" and comes(vm, instance):
-        return [_note(vm, stop)]
+        return [_note(vm, instance, stop)]
     if not alive and (action == "restart" or (action == "stop" and strategy != "Always")):
         raise _not(vm, "VM is not running")
     other = _other_grace(instance, said.grace) if instance is not None and alive else []
     if action == "start" and strategy == "Halted":
-        return [_meant(vm, runs=True), *([_note(vm, start)] if said.paused else [])]
+        return [_meant(vm, runs=True), *([_note(vm, instance, start)] if said.paused else [])]
     if action == "stop" and strategy == "Always":
         return [_meant(vm, runs=False), *other]
     if action == "stop" and strategy == "Halted":
@@ -93,7 +93,7 @@ def wish(action: Action, vm: Object, instance: Mapping[str, Any] | None, said: O
             raise _not(vm, "Halted only supports manual stop requests with a shorter graceperiod")
         return other
     wanted = {"start": [*stop, *start], "stop": stop, "restart": [*stop, *start]}[action]
-    return [_note(vm, wanted), *other]
+    return [_note(vm, instance, wanted), *other]
 
 
 def is_alive(instance: Mapping[str, Any] | None) -> bool:
@@ -109,15 +109,25 @@ def comes(vm: Mapping[str, Any], instance: Mapping[str, Any] | None) -> bool:
         each.get("action") == "Start" for each in asked)
 
 
+def open_requests(vm: Mapping[str, Any], instance: Mapping[str, Any] | None) -> tuple[Object, ...]:
+    """Requests that still mean something: a stop is for one instance, by its uid, and done when that is gone; nobody starts a
+    halted machine."""
+    uid = (instance or {}).get("metadata", {}).get("uid")
+    noted: list[Object] = (vm.get("status") or {}).get("stateChangeRequests") or []
+    named = [{**each, "uid": each.get("uid") or uid} if each.get("action") == "Stop" else each for each in noted]
+    return tuple(each for each in named if (each.get("action") == "Start" and machine.run_strategy(vm) != "Halted")
+                 or (each.get("action") == "Stop" and uid is not None and each["uid"] == uid))
+
+
 def grace(instance: Mapping[str, Any]) -> int:
     """How many seconds the guest of an instance gets to shut down."""
     said = (instance.get("spec") or {}).get("terminationGracePeriodSeconds")
     return DEFAULT_GRACE if said is None else int(said)
 
 
-def _note(vm: Object, wanted: list[Object]) -> Change:
+def _note(vm: Object, instance: Mapping[str, Any] | None, wanted: list[Object]) -> Change:
     """A stop takes the place of whatever was to come; else one wish is done before there is another."""
-    noted, starts = (vm.get("status") or {}).get("stateChangeRequests"), any(each["action"] == "Start" for each in wanted)
+    noted, starts = open_requests(vm, instance), any(each["action"] == "Start" for each in wanted)
     if noted and starts:
         words = " and ".join(str(each.get("action")) for each in noted)
         raise _not(vm, f"unable to complete request: {words} already underway")

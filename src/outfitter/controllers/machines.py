@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import copy
 
-from outfitter.api import conditions, kinds, machine, notes
+from outfitter.api import conditions, kinds, lifecycle, machine, notes
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.controllers import render, running
 from outfitter.controllers.loop import Context, enqueue_on_change
-from outfitter.errors import AlreadyExists, Forbidden, Invalid, NotFound
+from outfitter.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
 from outfitter.store.informer import key_of, split_key
 from outfitter.store.queue import Queue
 
@@ -51,6 +51,8 @@ class Machines:
         instance = found if found is not None and machine.belongs(found, vm) else None
         now = self._context.clock.now()
         act = running.decide(vm, instance, now)
+        if act.do == "nothing" and act.requests != tuple((vm.get("status") or {}).get("stateChangeRequests") or ()):
+            await self._make_sure(key, found)
         trouble = ""
         if not vm["metadata"].get("deletionTimestamp"):
             await self._claim_all(vm)
@@ -61,7 +63,7 @@ class Machines:
         failure = running.failure(vm, instance, now)
         status = self._status(vm, instance, act, trouble)
         status["startFailure"] = failure
-        status["stateChangeRequests"] = list(running.open_(vm, instance) if trouble else act.requests) or None
+        status["stateChangeRequests"] = list(lifecycle.open_requests(vm, instance) if trouble else act.requests) or None
         await self._tell(vm, status)
         if trouble:
             return LOOK_AGAIN  # a gate may be opened, or whatever stands in the way goes
@@ -78,11 +80,12 @@ class Machines:
         if act.do == "create":
             try:
                 made = await self._store.create(kinds.INSTANCE, instance_for(vm, paused=act.paused))
-            except AlreadyExists:  # made before a crash: its event comes. Or somebody else's, and then that is said
+            except AlreadyExists:  # an instance of which the news is on its way
                 return await self._stranger(vm)
             except (Invalid, Forbidden) as error:
                 await self._context.events.warning(vm, "FailedCreate", f"Error creating the instance: {error.message}")
                 return error.message
+            self._instances.put(made)
             await self._context.events.normal(vm, "SuccessfulCreate", "Started the virtual machine by creating the new virtual "
                                               f"machine instance {made['metadata']['name']}")
         elif act.do == "delete" and instance is not None:
@@ -91,13 +94,24 @@ class Machines:
                                               f"machine instance {meta['name']}: {act.why}")
         return ""
 
-    async def _stranger(self, vm: Object) -> str:
-        meta = vm["metadata"]
+    async def _make_sure(self, key: str, known: Object | None) -> None:
+        """What people asked for is crossed out because of what is so, and not because of what was so before the latest news.
+        A start that is taken for done would never come."""
+        namespace, name = split_key(key)
         try:
-            found = await self._store.get(kinds.INSTANCE, meta["name"], meta["namespace"])
+            found = await self._store.get(kinds.INSTANCE, name, namespace)
         except NotFound:
-            return ""
-        return "" if machine.belongs(found, vm) else f"an instance {meta['name']} exists that does not belong to this machine"
+            found = None
+        if _stands(found) != _stands(known):
+            raise Conflict(f"news of instance {key} is on its way")
+
+    async def _stranger(self, vm: Object) -> str:
+        """Who has the name that the machine's instance needs. One of its own is no trouble: its news brings us back."""
+        meta = vm["metadata"]
+        found = await self._store.get(kinds.INSTANCE, meta["name"], meta["namespace"])
+        if machine.belongs(found, vm):
+            raise Conflict(f"news of instance {meta['namespace']}/{meta['name']} is on its way")
+        return f"an instance {meta['name']} exists that does not belong to this machine"
 
     # -- its claims
 
@@ -189,6 +203,11 @@ class Machines:
             await self._store.patch(kinds.MACHINE, meta["name"], {
                 "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": change,
             }, meta["namespace"], subresource="status")
+
+
+def _stands(instance: Object | None) -> tuple[str, bool] | None:
+    """Which instance it is, and whether it is to stay."""
+    return (instance["metadata"]["uid"], "deletionTimestamp" in instance["metadata"]) if instance is not None else None
 
 
 def instance_for(vm: Object, *, paused: bool = False) -> Object:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from outfitter.api import conditions, machine
+from outfitter.api import conditions, lifecycle, machine
 from outfitter.api.kinds import Object
 
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=10), timedelta(minutes=5)  # after a first failure, and at most
@@ -32,7 +32,7 @@ class Act:
 
 def decide(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, now: datetime) -> Act:
     """What is to be done for a machine, whose instance is there or not."""
-    requests = open_(vm, instance)
+    requests = lifecycle.open_requests(vm, instance)
     how = machine.run_strategy(vm)
     first = requests[0]["action"] if requests else ""
     if instance is None:
@@ -46,7 +46,7 @@ def decide(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, now: datet
     if instance["metadata"].get("deletionTimestamp"):
         return Act(requests=requests)
     if first == "Stop":
-        return Act("delete", requests[1:], "it was asked to stop")
+        return Act("delete", requests, "it was asked to stop")  # which is done when the instance is gone
     if how == "Halted":
         return Act("delete", requests, "it is halted")
     phase = (instance.get("status") or {}).get("phase")
@@ -71,14 +71,6 @@ def strategy_taken_up(vm: Mapping[str, Any], instance: Mapping[str, Any] | None,
     if going or (instance is None and (act.wait is not None or failed)):
         return (vm.get("status") or {}).get("runStrategy")
     return machine.run_strategy(vm)
-
-
-def open_(vm: Mapping[str, Any], instance: Mapping[str, Any] | None) -> tuple[Object, ...]:
-    """Requests that still mean something: a stop is for one instance, by its uid; nobody starts a halted machine."""
-    uid = (instance or {}).get("metadata", {}).get("uid")
-    return tuple(request for request in (vm.get("status") or {}).get("stateChangeRequests") or ()
-                 if (request.get("action") == "Start" and machine.run_strategy(vm) != "Halted")
-                 or (request.get("action") == "Stop" and instance is not None and request.get("uid") in (None, "", uid)))
 
 
 def _pause(vm: Mapping[str, Any], now: datetime) -> timedelta | None:
