@@ -212,6 +212,24 @@ async def test_a_pod_that_is_scheduled_at_once_costs_one_patch() -> None:
         assert conditions.is_true(states[-1], "DevicesReady")
 
 
+async def test_what_is_missing_on_the_way_costs_no_patch() -> None:
+    """It waited so long that this was said; then all comes, one after the other."""
+    async with desk() as here:
+        async def rest() -> None:
+            await settle(lambda kind: here.store.shelf(kind).revision, here.product.context, [here.product.runner])
+
+        await here.publish(1, {"gpu-0": address("0000:65:00.0")})
+        await here.create()
+        assert "claim mine does not exist" in str(conditions.find(await here.machine(), "DevicesReady"))
+        for step in (here.claim(), here.allocate("gpu-0"), here.bind()):
+            await step
+            await rest()
+        states = [step.next.object() for step in here.store.shelf(kinds.INSTANCE).log if step.next]
+        told = [str(conditions.find(state, "DevicesReady")) for state in states]
+        assert len({each for each in told if each != "None"}) == 2, told
+        assert conditions.is_true(states[-1], "DevicesReady")
+
+
 async def test_what_an_earlier_pod_got_is_not_what_the_next_one_gets() -> None:
     """A launcher pod that went before the machine ran is made again, and may get another device elsewhere."""
     async with desk() as here:

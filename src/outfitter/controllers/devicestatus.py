@@ -1,7 +1,8 @@
 """What a machine got: status.deviceStatus, from its pod, the pod's claims and the slices of the drivers.
 
 Driven by changes of all of them through the shared informers. Written once when everything is known, so that a machine costs
-one patch. A machine that waits costs one more: the claims it waits for, and the reason in the condition DevicesReady."""
+one patch. A machine that waits costs one more: the claims it waits for, and the reason in the condition DevicesReady. Another
+reason is told once it has stood for a while: those that are on the way to the devices cost nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from outfitter.store.informer import split_key
 from outfitter.store.queue import Queue
 
 READY = "DevicesReady"
-PATIENCE = timedelta(seconds=2)  # until a pod that no scheduler speaks of, or that waits for a gate, is spoken of here
+PATIENCE = timedelta(seconds=2)  # until a pod of which no scheduler speaks, or that waits for a gate or anew, is spoken of here
 Find = Callable[[Mapping[str, Any], str | None], Mapping[str, Any] | str]  # a result, a host -> the device, or why not
 
 
@@ -48,6 +49,7 @@ class DeviceStatus:
         self._published = Published(context)
         self._kubevirts = context.informer(kinds.KUBEVIRT)
         self._launchers = LauncherPods(self._pods)
+        self._other: dict[str, tuple[tuple[str, ...], datetime]] = {}  # what is missing that is not told yet, and since when
         self._pods.add_index("claim", machine.claim_keys)
         enqueue_on_change(self._instances, self.queue)
         enqueue_on_change(self._pods, self.queue, instance_of)
@@ -74,6 +76,7 @@ class DeviceStatus:
 
     async def reconcile(self, key: str) -> float | None:
         namespace, _ = split_key(key)
+        other = self._other.pop(key, None)
         instance = self._instances.get(key)
         if instance is None or instance["metadata"].get("deletionTimestamp"):
             return None
@@ -103,6 +106,11 @@ class DeviceStatus:
             age = self._context.clock.now() - datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
             if not found.missing or age < PATIENCE:
                 return (PATIENCE - age).total_seconds() if found.missing else None
+        if found.missing and self._says_another(instance, found):
+            since = other[1] if other is not None and other[0] == found.missing else self._context.clock.now()
+            if (left := since + PATIENCE - self._context.clock.now()) > timedelta():
+                self._other[key] = found.missing, since
+                return left.total_seconds()
         change: Object = {"conditions": self._conditions(instance, found)}
         if not (found.missing and found.unnamed):
             change["deviceStatus"] = {**(found.status or {}), **({wires.STATUSES: told} if told else {})} or None
@@ -114,7 +122,7 @@ class DeviceStatus:
                 change["deviceStatus"] = {**dict.fromkeys(lists), **change["deviceStatus"]}
             await self._patch(instance, change)
             if found.missing and not waits:
-                await self._context.events.warning(instance, "WaitingForDevices", "; ".join(found.missing))
+                await self._context.events.warning(instance, "WaitingForDevices", _sentence(found))
         return None
 
     def _settled(self, instance: Object, pod: Object) -> bool:
@@ -146,11 +154,20 @@ class DeviceStatus:
         if not found.missing and found.status is None and not machine.flavored(instance):
             return conditions.without_condition(have, READY)  # what an earlier pod got is gone, and this one has no claim
         ready = Condition(READY, True, "DevicesKnown") if not found.missing else Condition(
-            READY, False, "WaitingForDevices", "; ".join(found.missing))
+            READY, False, "WaitingForDevices", _sentence(found))
         return conditions.with_condition(have, ready, self._context.now())
+
+    def _says_another(self, instance: Object, found: Found) -> bool:
+        """Whether the status gives another reason to wait than there is now."""
+        told = conditions.find(instance, READY)
+        return told is not None and told.get("status") == "False" and told.get("message") != _sentence(found)
 
     def _claim(self, namespace: str, name: str) -> Object | None:
         return self._claims.get(f"{namespace}/{name}")
+
+
+def _sentence(found: Found) -> str:
+    return "; ".join(found.missing)
 
 
 def _places(status: Mapping[str, Any] | None) -> dict[str, list[Any]]:
