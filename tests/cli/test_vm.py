@@ -54,7 +54,7 @@ def test_the_life_of_a_machine_at_the_terminal(say: Say) -> None:
     until(lambda: rows(say("vm", "list"))["blue"][:3] == ["Stopped", "-", "0/1"], "it is stopped")
 
     assert say("vm", "start", "blue", "--wait").out.splitlines()[0] == "blue starts"
-    assert rows(say("vm", "list"))["blue"] == ["Running", "node-0", "1/1"]
+    until(lambda: rows(say("vm", "list"))["blue"] == ["Running", "node-0", "1/1"], "the list shows it")
     assert say("vm", "start", "blue").out == "blue is already running\n"
     assert say("vm", "pause", "blue", "--wait").out == "blue is paused\n"
     until(lambda: rows(say("vm", "list"))["blue"][0] == "Paused", "the list shows it")
@@ -88,7 +88,7 @@ def test_the_life_of_a_machine_at_the_terminal(say: Say) -> None:
     say("vm", "start", "blue", "--wait")
 
 
-def test_a_device_by_resource_name_is_shown_like_any_other(say: Say) -> None:
+def test_a_device_by_resource_name_is_shown_like_any_other(up: Up, say: Say) -> None:
     class_ = yaml.safe_load_all((EXAMPLE / "1-class.yaml").read_text())
     own = next(obj for obj in class_ if obj["kind"] == "DeviceClass")
     own["metadata"] = {"name": "counted"}
@@ -115,7 +115,7 @@ def test_a_device_by_resource_name_is_shown_like_any_other(say: Say) -> None:
     waits["spec"]["template"]["spec"] = named["spec"]["template"]["spec"]
     say("apply", "-f", "-", stdin=yaml.safe_dump(waits))
     until(lambda: rows(say("vm", "list"))["later"][2] == "0/1", "it has nothing yet")
-    assert "not known yet" in say("vm", "devices", "later").out
+    until(lambda: "not known yet" in typed("vm", "devices", "later", kubeconfig=up.kubeconfig).out, "it waits for it")
     for name in ("named", "later"):
         say("delete", "vm", name)
     say("vm", "start", "blue", "--wait")
@@ -141,6 +141,7 @@ def test_what_cannot_be_done_says_why(name: str, say: Say) -> None:
     alone = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": "alone"},
              "spec": {"domain": {"devices": {}}}}
     say("apply", "-f", "-", stdin=yaml.safe_dump(alone))
+    until(lambda: rows(say("vm", "list"))["still"][0] == "Stopped", "it is known")
     words, text = WRONG[name]
     assert text in say("vm", *words, code=1).err
     assert rows(say("vm", "list"))["still"][0] == "Stopped", "nothing was done"
