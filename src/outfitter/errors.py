@@ -15,6 +15,7 @@ OutfitterError
 ├─ MethodNotAllowed 405  outfitter.kube.method      the path is known, the verb is not
 ├─ NotAcceptable    406  outfitter.kube.accept      nothing that the client accepts can be served
 ├─ TooNew           504  outfitter.kube.revision    a read asked for a revision that has not happened yet
+├─ TimedOut         504  outfitter.timed_out        what was waited for did not come in time; says why it is not there
 ├─ EvaluationError  422  outfitter.cel.evaluation   a selector could not be answered for one device
 ├─ Forbidden        403  outfitter.forbidden        known, but not allowed
 │  └─ Terminating   403  outfitter.terminating      its namespace is going away
@@ -143,6 +144,11 @@ class NotAcceptable(OutfitterError):
 
 class TooNew(OutfitterError):
     code = "outfitter.kube.revision"
+    status = 504
+
+
+class TimedOut(OutfitterError):
+    code = "outfitter.timed_out"
     status = 504
 
 

@@ -329,6 +329,21 @@ def test_spans(says: str) -> None:
     assert moments.lasted((NOW - timedelta(seconds=SPANS[says])).isoformat(), "", NOW) == says
 
 
+TYPED = {"0": (0, "0s"), "90": (90, "1m30s"), "90s": (90, "1m30s"), "5m": (300, "5m"), "1h30m": (5400, "1h30m"),
+         "1.5h": (5400, "1h30m"), "250ms": (0.25, "0.25s"), "1m0.5s": (60.5, "1m0.5s")}
+
+
+@pytest.mark.parametrize("text", TYPED)
+def test_lengths_of_time_as_they_are_typed_and_said(text: str) -> None:
+    assert (moments.seconds(text), moments.length(moments.seconds(text))) == TYPED[text]
+
+
+@pytest.mark.parametrize("text", ["", "m", "5 m", "-1", "1d", "5mm", "nan"])
+def test_what_is_no_length_of_time(text: str) -> None:
+    with pytest.raises(ValueError, match="is no length of time"):
+        moments.seconds(text)
+
+
 def test_every_key_for_programs_is_always_there() -> None:
     [full] = everything([published(vf(0))], [page(booking(), reserved=[mark()])], []).devices
     [bare] = everything([published({"name": "x"})], [], []).devices

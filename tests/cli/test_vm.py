@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import yaml
@@ -285,3 +286,58 @@ def test_what_virtctl_can_say_can_be_said_here(up: Up, say: Say) -> None:
     assert "nothing to --wait for" in say("vm", "stop", "quick", "--wait", "--dry-run", code=2).err
     assert "-1 is not in the range" in say("vm", "stop", "quick", "--grace-period", "-1", code=2).err
     say("delete", "vm", "quick")
+
+
+def test_waiting_has_an_end_and_says_what_is_missing(up: Up, say: Say) -> None:
+    say("apply", "-f", str(EXAMPLE / "1-class.yaml"))
+    for name in ("first", "second", "third"):  # there is one device
+        say("apply", "-f", "-", stdin=vm(name, "Halted"))
+    say("vm", "stop", "blue", "--wait")
+    say("vm", "start", "first", "--wait", "--timeout", "2m")
+    late = say("vm", "start", "second", "third", "--wait", "--timeout", "0.5s", code=1)
+    assert late.out.splitlines()[:2] == ["second starts", "third starts"], "all are asked before one is waited for"
+    error, other, rest = late.err.splitlines()
+    assert re.match(r"error: second is not running after 0.5s: .*0/1 hosts are available", error)
+    assert other.startswith("third is not running after 0.5s: ")
+    assert "nothing was taken back" in rest
+    until(lambda: "0/1" in say("vm", "list").out, "they still wait, as they were asked to")
+    for name in ("second", "third"):
+        say("vm", "stop", name, "--wait", "--timeout", "0")
+
+    hold(up, "first", "kubevirt.io/foregroundDeleteVirtualMachine", "example.com/look")
+    held = say("vm", "stop", "first", "--wait", "--timeout", "300ms", code=1)
+    assert held.err.startswith("error: first is not stopped after 0.3s: ")
+    until(lambda: say("vm", "stop", "first").out == "first is already stopped\n", "it is off")
+    hold(up, "first")
+    for name in ("first", "second", "third"):
+        say("delete", "vm", name)
+
+
+def test_one_that_has_ended_for_good_is_not_waited_for(up: Up, say: Say) -> None:
+    for name in ("first", "second"):
+        say("apply", "-f", "-", stdin=vm(name, "Manual"))
+    say("vm", "start", "first", "--wait")
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(say, "vm", "start", "second", "--wait", "--timeout", "0", code=1)
+        until(lambda: "(outfit why)" in say("vm", "list").out, "it waits for the device")
+        write(up, "second", {"status": {"phase": "Failed", "conditions": [
+            {"type": "Ready", "status": "False", "reason": "DomainFailed", "message": "node-0: the lab says so"}]}}, "status")
+        assert waits.result().err == "error: second has failed: node-0: the lab says so\n"
+    assert say("vm", "stop", "second", "--wait", "--timeout", "1h").out == "second is already stopped\n"
+    say("vm", "stop", "first", "--wait")
+    say("vm", "start", "second", "--wait")  # its earlier end is not taken for that of the new one
+    for name in ("first", "second"):
+        say("delete", "vm", name)
+
+
+TIMES: dict[str, tuple[list[str], str]] = {
+    "no time": (["--wait", "--timeout", "soon"], "'soon' is no length of time: write seconds, or as in 90s, 5m, 1h30m"),
+    "a time before now": (["--wait", "--timeout", "-5"], "'-5' is no length of time"),
+    "nothing to wait for": (["--timeout", "5"], "--timeout says how long to --wait"),
+}
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_a_time_that_is_none(name: str, say: Say) -> None:
+    words, text = TIMES[name]
+    assert text in say("vm", "start", "nobody", *words, code=2).err

@@ -13,6 +13,7 @@ import click
 
 import outfitter
 from outfitter.errors import Invalid, OutfitterError
+from outfitter.faces.cli import moments
 from outfitter.faces.cli.config import config
 from outfitter.faces.cli.scan import scan
 
@@ -250,13 +251,27 @@ def _vm() -> None:
 @click.pass_context
 def _vm_list(context: click.Context, everywhere: bool) -> None:
     """Show machines: how they are, where, and why."""
-    _work(context, "vm.list_", everywhere=everywhere)
+    _work(context, "machines.list_", everywhere=everywhere)
+
+
+class _Seconds(click.ParamType):  # type: ignore[type-arg]
+    """A length of time as kubectl takes it; a number alone is of seconds."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return moments.seconds(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 def _vm_verb(name: str, text: str, *more: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     def run(context: click.Context, /, names: tuple[str, ...], **options: Any) -> None:
         if options["wait"] and options["dry_run"]:
             raise click.UsageError("after --dry-run there is nothing to --wait for")
+        if options["timeout"] is not None and not options["wait"]:
+            raise click.UsageError("--timeout says how long to --wait: without that there is no waiting")
         _work(context, f"vm.{name.replace('-', '_')}", names, **options)
 
     run.__doc__ = text
@@ -264,6 +279,8 @@ def _vm_verb(name: str, text: str, *more: Callable[[Callable[..., Any]], Callabl
     command = click.option("--dry-run", is_flag=True, help="Check whether it could be done, and do nothing.")(command)
     for option in reversed(more):
         command = option(command)
+    command = click.option("--timeout", type=_Seconds(), metavar="SECONDS|5m",
+                           help="How long to --wait, 0 for no end (default: 5m and the guests' time to shut down).")(command)
     command = click.option("--wait", is_flag=True, help="Wait until it is so, and say what is in the way.")(command)
     _vm.command(name)(click.argument("names", nargs=-1, required=True, metavar="NAME...")(command))
 
@@ -296,7 +313,7 @@ _vm_verb("reset", "Let machines begin anew without asking their guests.")
 @click.pass_context
 def _vm_devices(context: click.Context, names: tuple[str, ...]) -> None:
     """Show what machines asked for and what they got."""
-    _work(context, "vm.devices", names)
+    _work(context, "machines.devices", names)
 
 
 @click.command("history")

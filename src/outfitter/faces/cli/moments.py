@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _STORED = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
 
 
@@ -37,6 +39,21 @@ def lasted(begin: str, end: str, at: datetime) -> str:
     while len(units) > 1 and not units[0][0]:
         units.pop(0)
     return "".join(f"{count}{unit}" for count, unit in units[:2] if count) or "0s"
+
+
+def seconds(text: str) -> float:
+    """A length of time as people type it: "30" seconds, "90s", "5m", "1h30m". ValueError: it is none."""
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        return float(text)
+    if not text or _PART.sub("", text):
+        raise ValueError(f"{text!r} is no length of time: write seconds, or as in 90s, 5m, 1h30m")
+    return sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(text))
+
+
+def length(time: float) -> str:
+    """The same, said: "1h30m", "5m", "0.5s"."""
+    whole = [(int(time) // 3600, "h"), (int(time) // 60 % 60, "m"), (round(time % 60, 3), "s")]
+    return "".join(f"{count:g}{unit}" for count, unit in whole if count) or "0s"
 
 
 def _read(text: str) -> datetime | None:

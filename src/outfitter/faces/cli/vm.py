@@ -1,111 +1,43 @@
-"""Virtual machines by name: which there are, start, stop and pause them, and what hardware they have.
+"""Virtual machines by name: start, stop and pause them. How they are is in `machines`, waiting for them in `patience`.
 
 What is asked of a machine goes the way of KubeVirt's own tools (`ask`). Here a start of one that runs is no mistake, nor is a
 stop of one that does not."""
 
 from __future__ import annotations
 
-import asyncio
-import textwrap
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Sequence
 
-from outfitter.api import conditions, kinds, lifecycle, machine, notes, wires
+from outfitter.api import lifecycle, machine, notes
 from outfitter.api.kinds import Object
-from outfitter.errors import BadRequest, NotFound, Refused
-from outfitter.faces.cli import ask, show
+from outfitter.errors import Refused
+from outfitter.faces.cli import ask, machines, show
 from outfitter.faces.cli.client import Client
-
-WIDTH = 90  # letters of a reason in a row; `outfit why` has all of it
-Done = Callable[[Object, Object | None], bool]  # the machine and its instance are as they were asked to be
+from outfitter.faces.cli.patience import Done, until
 
 
-async def list_(client: Client, *, everywhere: bool) -> None:
-    place = "" if everywhere else client.namespace
-    machines, instances = await asyncio.gather(client.store.list(kinds.MACHINE, place),
-                                               client.store.list(kinds.INSTANCE, place))
-    by_name = {_place(obj): obj for obj in instances.items}
-    own = [_place(vm) for vm in machines.items if (found := by_name.get(_place(vm))) and machine.belongs(found, vm)]
-    rows = [_row(vm, by_name.pop(_place(vm)) if _place(vm) in own else None) for vm in machines.items]
-    rows += [_row(None, instance) for instance in by_name.values()]  # instances that no machine stands behind
-    if not rows:
-        show.say([f"No machines found{'' if everywhere else f' in namespace {client.namespace}'}."])
-        return
-    rows.sort()
-    skip = 0 if everywhere else 1
-    head = ["NAMESPACE", "NAME", "STATUS", "NODE", "DEVICES", "WHY"]
-    show.say(show.columns([head[skip:], *(row[skip:] for row in rows)]))
-
-
-def _place(obj: Object) -> tuple[str, str]:
-    return obj["metadata"]["namespace"], obj["metadata"]["name"]
-
-
-def _row(vm: Object | None, instance: Object | None) -> list[str]:
-    obj = vm or instance or {}
-    given, status = instance or {}, (instance or {}).get("status") or {}
-    alone = "Paused" if _paused(instance) else str(status.get("phase") or "Pending")
-    word = str((vm.get("status") or {}).get("printableStatus") or "Pending") if vm is not None else alone
-    wanted = machine.device_refs(given or {"spec": _template(obj)})
-    unknown = sum(bool(ref.device_name and not machine.status_of(given, ref)) for ref in wanted if not status.get("nodeName"))
-    have = len(wanted) - len(machine.missing_devices(given)) - unknown if given else 0
-    # A card of a virtual function has it before the machine runs, whoever gave it.
-    functions = [each for each in wires.interfaces(given or {"spec": _template(obj)})
-                 if each.get("sriov") is not None and each.get("state") != "absent"]
-    have += len(functions) if status.get("phase") == "Running" else len(wires.given(given))
-    all_ = len(wanted) + len(functions)
-    return [*_place(obj), word, str(status.get("nodeName") or "-"), f"{have}/{all_}" if all_ else "-",
-            textwrap.shorten(_why(vm, given), WIDTH, placeholder=" ... (outfit why)")]
-
-
-def _template(vm: Object) -> Object:
-    spec: Object = ((vm.get("spec") or {}).get("template") or {}).get("spec") or {}
-    return {**spec, "domain": spec.get("domain") or {}}
-
-
-def _why(vm: Object | None, instance: Object) -> str:
-    """What a machine waits for; if it does not wait, why it stands still, or how it ended."""
-    if waiting := _waiting(vm, instance):
-        return waiting
-    status = (vm or {}).get("status") or {}
-    if (again := status.get("startFailure")) and status.get("printableStatus") == "CrashLoopBackOff":
-        times = int(again.get("consecutiveFailCount") or 1)
-        return f"it failed{f' {times} times' if times > 1 else ''}, and starts again at {again.get('retryAfterTimestamp')}"
-    type_ = notes.PAUSED if _paused(instance) else "Ready" if _phase(instance) == "Failed" else ""
-    return str((conditions.find(instance, type_) or {}).get("message") or "")
-
-
-def _waiting(vm: Object | None, instance: Object) -> str:
-    if vm is not None and (failed := conditions.find(vm, "Failure")):
-        return str(failed.get("message"))
-    if ((instance.get("status") or {}).get("phase")) == "Running":
-        return ""
-    for type_ in ("PodScheduled", "DevicesReady", "Synchronized"):
-        found = conditions.find(instance, type_)
-        if found is not None and found.get("status") == "False":
-            return str(found.get("message") or found.get("reason"))
-    return ""
-
-
-async def start(client: Client, names: Sequence[str], *, wait: bool, paused: bool, dry_run: bool) -> None:
+async def start(client: Client, names: Sequence[str], *, wait: bool, timeout: float | None, paused: bool, dry_run: bool
+                ) -> None:
     said = lifecycle.Options(dry_run, paused=paused, outfit=True)
     await _all_there(client, names)
     for name in names:
-        vm, instance = await _read(client, name)
+        vm, instance = await machines.read(client, name)
         if (machine.run_strategy(vm) == "Always" or lifecycle.is_alive(instance)) and not paused:
-            runs = instance is not None and _phase(instance) == "Running"
+            runs = instance is not None and machines.phase(instance) == "Running"
             show.say([f"{name} is already {'running' if runs else 'starting'}"])
         else:
             await ask.of_machine(client, "start", vm, instance, said)
             _say(f"{name} starts", said)
-        if wait:
-            await _until(client, name, lambda _, instance: instance is not None and _phase(instance) == "Running")
+    if wait:
+        await until(client, "running", dict.fromkeys(names, _runs), timeout)
 
 
-async def stop(client: Client, names: Sequence[str], *, wait: bool, grace: int | None, dry_run: bool) -> None:
-    said = lifecycle.Options(dry_run, grace=grace, outfit=True)
+async def stop(client: Client, names: Sequence[str], *, wait: bool, timeout: float | None, grace: int | None, dry_run: bool
+               ) -> None:
+    said, going = lifecycle.Options(dry_run, grace=grace, outfit=True), dict[str, int]()
     await _all_there(client, names)
     for name in names:
-        vm, instance = await _read(client, name)
+        vm, instance = await machines.read(client, name)
         alive = lifecycle.is_alive(instance)
         if not alive and not lifecycle.comes(vm, instance):
             show.say([f"{name} is already stopped"])
@@ -113,169 +45,95 @@ async def stop(client: Client, names: Sequence[str], *, wait: bool, grace: int |
         if not alive or machine.run_strategy(vm) != "Halted" or grace is not None:  # else it is on its way
             await ask.of_machine(client, "stop", vm, instance, said)
         _say(f"{name} stops", said)
-        if wait:
-            await _until(client, name, lambda _, instance: instance is None)
+        going[name] = _shuts_down(instance, grace)
+    if wait and going:
+        await until(client, "stopped", dict.fromkeys(going, _is_gone), timeout, more=max(going.values()), ends=True)
 
 
-async def restart(client: Client, names: Sequence[str], *, wait: bool, grace: int | None, dry_run: bool) -> None:
-    said = lifecycle.Options(dry_run, grace=grace, outfit=True)
+async def restart(client: Client, names: Sequence[str], *, wait: bool, timeout: float | None, grace: int | None, dry_run: bool
+                  ) -> None:
+    said, longest = lifecycle.Options(dry_run, grace=grace, outfit=True), 0
     await _all_there(client, names)
+    again: dict[str, Done] = {}
     for name in names:
-        vm, instance = await _read(client, name)
+        vm, instance = await machines.read(client, name)
         if instance is None:
             raise Refused(f"{name} does not run; start it with: outfit vm start {name}")
         if machine.run_strategy(vm) == "Halted":
             raise Refused(f"{name} is being stopped; when it is, start it with: outfit vm start {name}")
-        uid = instance["metadata"]["uid"]
+        again[name] = functools.partial(_runs, but=instance["metadata"]["uid"])
+        longest = max(longest, _shuts_down(instance, grace))
         await ask.of_machine(client, "restart", vm, instance, said)
         _say(f"{name} restarts", said)
-        if wait:
-            await _until(client, name, lambda _, now, uid=uid: now is not None and now["metadata"]["uid"] != uid  # type: ignore[misc]
-                         and _phase(now) == "Running")
+    if wait:
+        await until(client, "running again", again, timeout, more=longest)
 
 
-async def pause(client: Client, names: Sequence[str], *, wait: bool, dry_run: bool) -> None:
-    await _nudge(client, names, "pause", "is paused", lambda _, instance: _paused(instance), wait=wait, dry_run=dry_run)
+async def pause(client: Client, names: Sequence[str], *, wait: bool, timeout: float | None, dry_run: bool) -> None:
+    await _nudge(client, names, "pause", "is paused", dry_run=dry_run)
+    if wait:
+        await until(client, "paused", dict.fromkeys(names, machines.is_paused), timeout)
 
 
-async def unpause(client: Client, names: Sequence[str], *, wait: bool, dry_run: bool) -> None:
-    await _nudge(client, names, "unpause", "goes on", lambda _, instance: instance is not None and not _paused(instance),
-                 wait=wait, dry_run=dry_run)
+async def unpause(client: Client, names: Sequence[str], *, wait: bool, timeout: float | None, dry_run: bool) -> None:
+    await _nudge(client, names, "unpause", "goes on", dry_run=dry_run)
+    if wait:
+        await until(client, "going on", dict.fromkeys(names, _goes), timeout)
 
 
-async def reset(client: Client, names: Sequence[str], *, wait: bool, dry_run: bool) -> None:
-    await _nudge(client, names, "reset", "is reset", lambda _, instance: not notes.of(instance or {}), wait=wait,
-                 dry_run=dry_run)
+async def reset(client: Client, names: Sequence[str], *, wait: bool, timeout: float | None, dry_run: bool) -> None:
+    await _nudge(client, names, "reset", "is reset", dry_run=dry_run)
+    if wait:
+        await until(client, "reset", dict.fromkeys(names, _was_asked), timeout)
 
 
-async def soft_reboot(client: Client, names: Sequence[str], *, wait: bool, dry_run: bool) -> None:
-    await _nudge(client, names, "softreboot", "is asked to reboot", lambda _, instance: not notes.of(instance or {}),
-                 wait=wait, dry_run=dry_run)
+async def soft_reboot(client: Client, names: Sequence[str], *, wait: bool, timeout: float | None, dry_run: bool) -> None:
+    await _nudge(client, names, "softreboot", "is asked to reboot", dry_run=dry_run)
+    if wait:
+        await until(client, "asked to reboot", dict.fromkeys(names, _was_asked), timeout)
 
 
-async def _nudge(
-    client: Client, names: Sequence[str], action: notes.Action, what: str, done: Done, *, wait: bool, dry_run: bool
-) -> None:
+async def _nudge(client: Client, names: Sequence[str], action: notes.Action, what: str, *, dry_run: bool) -> None:
     """What a running machine is asked is noted on its instance, which need not have a machine behind it."""
     said = lifecycle.Options(dry_run)
-    found = [(name, await _instance(client, name)) for name in names]
+    found = [(name, await machines.instance_of(client, name)) for name in names]
     for name, instance in found:
         if instance is None:
-            await _read(client, name)
+            await machines.read(client, name)
             raise Refused(f"{name} does not run; start it with: outfit vm start {name}")
     for name, instance in found:
         assert instance is not None
         await ask.of_instance(client, action, instance, said)
         _say(f"{name} {what}", said)
-    for name in names if wait else ():
-        await _until(client, name, done)
 
 
 def _say(words: str, said: lifecycle.Options) -> None:
     show.say([f"{words} (dry run: nothing was changed)" if said.dry_run else words])
 
 
-def _paused(instance: Object | None) -> bool:
-    return instance is not None and conditions.is_true(instance, notes.PAUSED)
+def _runs(instance: Object | None, *, but: str = "") -> bool:
+    """It runs; `but`: as another instance than this."""
+    return instance is not None and instance["metadata"]["uid"] != but and machines.phase(instance) == "Running"
 
 
-async def devices(client: Client, names: Sequence[str]) -> None:
-    """What each machine asked for and what it got."""
-    found = [(name, await _instance(client, name)) for name in names]
-    for name, instance in found:  # before anything is shown of the others
-        if instance is None:
-            vm, _ = await _read(client, name)
-            has = "what its own claims hold is among: outfit devices" if vm["spec"].get("resourceClaimTemplates") else (
-                "so it has no devices")
-            raise Refused(f"{name} does not run, {has}; start it with: outfit vm start {name}")
-    for number, (name, instance) in enumerate(found):
-        assert instance is not None
-        rows = [["DEVICE", "AS", "IS", "ADDRESS", "PRODUCT", "CLAIM", "ON"]]
-        rows += [row for ref in machine.device_refs(instance) for row in _device_rows(instance, ref)]
-        rows += await _cards(client, instance)
-        show.say([*([""] if number else []), *([f"{name}:"] if len(names) > 1 else [])])
-        show.say(show.columns(rows) if len(rows) > 1 else [f"{name} asks for no devices"])
+def _is_gone(instance: Object | None) -> bool:
+    return instance is None
 
 
-def _device_rows(instance: Object, ref: machine.DeviceRef) -> Iterator[list[str]]:
-    placed = bool((instance.get("status") or {}).get("nodeName"))
-    for entry in machine.status_of(instance, ref) or [{}]:
-        given, where = entry.get("deviceResourceClaimStatus") or {}, machine.address_of(entry) if entry else None
-        unknown = "a device plugin knows" if ref.device_name and placed and not entry else "not known yet"
-        yield [ref.name, {"gpus": "gpu", "hostDevices": "host device"}[ref.list], given.get("name") or "-",
-               where[1] if where else unknown, given.get("product") or "-",
-               " for ".join(filter(None, (given.get("resourceClaimName"), ref.device_name))) or "-", given.get("pool") or "-"]
+def _goes(instance: Object | None) -> bool:
+    return instance is not None and not machines.is_paused(instance)
 
 
-async def _cards(client: Client, instance: Object) -> list[list[str]]:
-    """Its network cards, and what its pod says that they are plugged into."""
-    cards = [each for each in wires.interfaces(instance) if each.get("state") != "absent"]
-    if not cards:
-        return []
-    meta = instance["metadata"]
-    pods = await client.store.list(kinds.POD, meta["namespace"], labels=f"{machine.CREATED_BY}={meta['uid']}")
-    plugged = {name: wire for pod in pods.items for name, wire in wires.of_pod(pod).items()}
-    on = {network["name"]: network for network in wires.networks(instance)}
-    out = []
-    for card in cards:
-        network, wire = on.get(card["name"]) or {}, plugged.get(card["name"])
-        given = wires.given(instance).get(card["name"]) or {}
-        source = given.get("resourceClaimName") or (network.get("resourceClaim") or {}).get("claimName")
-        attachment = (network.get("multus") or {}).get("networkName")
-        out.append([card["name"], "network card", given.get("name") or "-", wire.place if wire else "not known yet",
-                    given.get("product") or "-", " for ".join(filter(None, (source, attachment))) or "-",
-                    (instance.get("status") or {}).get("nodeName") or "-"])
-    return out
+def _was_asked(instance: Object | None) -> bool:
+    return not notes.of(instance or {})
+
+
+def _shuts_down(instance: Object | None, grace: int | None) -> int:
+    """Seconds that its guest may take."""
+    return lifecycle.grace(instance or {}) if grace is None else grace
 
 
 async def _all_there(client: Client, names: Sequence[str]) -> None:
     """A name that is wrong is said before anything is done for the others."""
     for name in names:
-        await _read(client, name)
-
-
-async def _read(client: Client, name: str) -> tuple[Object, Object | None]:
-    instance = await _instance(client, name)
-    vm = await _machine(client, name, instance)
-    if vm is None:
-        raise BadRequest(f"{name} is an instance without a machine behind it: it runs from its creation to its deletion "
-                         f"(outfit delete vmi {name})")
-    return vm, instance
-
-
-async def _machine(client: Client, name: str, instance: Object | None) -> Object | None:
-    """None: there is an instance alone."""
-    try:
-        return await client.store.get(kinds.MACHINE, name, client.namespace)
-    except NotFound:
-        if instance is None:
-            raise NotFound(f"there is no virtual machine {name!r} in namespace {client.namespace}") from None
-        return None
-
-
-async def _instance(client: Client, name: str) -> Object | None:
-    if not name:
-        raise BadRequest("NAME is empty: it takes the name of a virtual machine (outfit vm list shows them)")
-    try:
-        return await client.store.get(kinds.INSTANCE, name, client.namespace)
-    except NotFound:
-        return None
-
-
-def _phase(instance: Object) -> str:
-    return str((instance.get("status") or {}).get("phase") or "Pending")
-
-
-async def _until(client: Client, name: str, done: Done) -> None:
-    """Look until it is so; what it waits for is said when that changes. Ctrl-C ends the looking, not the machine."""
-    said = ""
-    while True:
-        instance = await _instance(client, name)
-        vm = await _machine(client, name, instance)
-        if done(vm or {}, instance):
-            return
-        waiting = _waiting(vm, instance or {})
-        if waiting and waiting != said:
-            show.say([f"  {name} waits: {waiting}"])
-            said = waiting
-        await asyncio.sleep(0.2)
+        await machines.read(client, name)
