@@ -90,3 +90,23 @@ async def test_a_resource_that_is_not_permitted_gets_no_pod_until_it_is() -> Non
         [domain] = await scene.domains()
         assert "ua-hostdevice-nic0" in domain.xml
         assert scenes.addresses(blue) == list(domain.devices), "the scheduler made a claim for it"
+
+
+@pytest.mark.parametrize("opened", [{"disabledFeatureGates": []}, {"featureGates": ["HostDevicesWithDRA"]}])
+async def test_a_machine_that_was_refused_starts_at_once_when_the_gate_opens(opened: dict[str, list[str]]) -> None:
+    async with scenes.embedded(vfs=1) as scene:
+        await scene.classes()
+        await scene.template()
+        await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Halted", "template": {"spec": {
+            "resourceClaims": [{"name": "network", "resourceClaimTemplateName": "one-vf"}],
+            "domain": {"devices": {"hostDevices": [scenes.device()]}}}}})
+        await scene.create(kinds.KUBEVIRT, "kubevirt", {})
+        await gates(scene, disabledFeatureGates=["HostDevicesWithDRA"])
+        await scene.store.patch(kinds.MACHINE, "blue", {"spec": {"runStrategy": "Always"}}, scene.namespace)
+        await scene.settle()
+        assert conditions.is_true(await scene.find(kinds.MACHINE, "blue") or {}, "Failure")
+        await gates(scene, **opened)
+        await scene.settle()  # no time passes
+        blue = await scene.find(kinds.MACHINE, "blue") or {}
+        assert blue["status"]["printableStatus"] == "Running"
+        assert conditions.find(blue, "Failure") is None

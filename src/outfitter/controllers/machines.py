@@ -41,6 +41,15 @@ class Machines:
         enqueue_on_change(self._machines, self.queue)
         enqueue_on_change(self._instances, self.queue, lambda obj: [*machine_of(obj), key_of(obj)])
         enqueue_on_change(self._claims, self.queue, lambda obj: [*machine_of(obj), *_kept_for(obj)])
+        context.informer(kinds.KUBEVIRT).on_change(self._rules_changed)
+
+    def _rules_changed(self, old: Object | None, new: Object | None) -> None:
+        """Machines that may be let in now that were not. All without an instance: of one that is being refused at this moment
+        nobody knows it yet."""
+        if (old or {}).get("spec") != (new or {}).get("spec"):
+            for key in map(key_of, self._machines.items()):
+                if self._instances.get(key) is None:
+                    self.queue.add(key)
 
     async def reconcile(self, key: str) -> float | None:
         vm = self._machines.get(key)
@@ -66,7 +75,7 @@ class Machines:
         status["stateChangeRequests"] = list(lifecycle.open_requests(vm, instance) if trouble else act.requests) or None
         await self._tell(vm, status)
         if trouble:
-            return LOOK_AGAIN  # a gate may be opened, or whatever stands in the way goes
+            return LOOK_AGAIN  # not everything that can stand in the way tells us when it goes; a gate does
         if act.wait is not None:
             return act.wait.total_seconds()
         steady = running.steady_in(instance, now) if failure and instance is not None else None
