@@ -288,11 +288,18 @@ def test_what_virtctl_can_say_can_be_said_here(up: Up, say: Say) -> None:
     say("delete", "vm", "quick")
 
 
-def test_waiting_has_an_end_and_says_what_is_missing(up: Up, say: Say) -> None:
+@pytest.fixture
+def alone(say: Say) -> None:
+    """Nobody has the one device."""
     say("apply", "-f", str(EXAMPLE / "1-class.yaml"))
+    if there := json.loads(say("get", "vm", "-o", "json").out)["items"]:
+        say("delete", "vm", *(each["metadata"]["name"] for each in there))
+
+
+@pytest.mark.usefixtures("alone")
+def test_waiting_has_an_end_and_says_what_is_missing(up: Up, say: Say) -> None:
     for name in ("first", "second", "third"):  # there is one device
         say("apply", "-f", "-", stdin=vm(name, "Halted"))
-    say("vm", "stop", "blue", "--wait")
     say("vm", "start", "first", "--wait", "--timeout", "2m")
     late = say("vm", "start", "second", "third", "--wait", "--timeout", "0.5s", code=1)
     assert late.out.splitlines()[:2] == ["second starts", "third starts"], "all are asked before one is waited for"
@@ -313,6 +320,7 @@ def test_waiting_has_an_end_and_says_what_is_missing(up: Up, say: Say) -> None:
         say("delete", "vm", name)
 
 
+@pytest.mark.usefixtures("alone")
 def test_one_that_has_ended_for_good_is_not_waited_for(up: Up, say: Say) -> None:
     for name in ("first", "second"):
         say("apply", "-f", "-", stdin=vm(name, "Manual"))
@@ -328,6 +336,34 @@ def test_one_that_has_ended_for_good_is_not_waited_for(up: Up, say: Say) -> None
     say("vm", "start", "second", "--wait")  # its earlier end is not taken for that of the new one
     for name in ("first", "second"):
         say("delete", "vm", name)
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(("own", "phase"), [(False, "Failed"), (False, "Succeeded"), (True, "Failed")])
+def test_one_that_has_ended_is_not_shown_with_devices(own: bool, phase: str, up: Up, say: Say) -> None:
+    ended = yaml.safe_load(vm("ended", "Manual"))
+    spec = ended["spec"]["template"]["spec"]
+    if own:
+        [claim] = spec.pop("resourceClaims")
+        template = next(obj for obj in yaml.safe_load_all((EXAMPLE / "1-class.yaml").read_text())
+                        if obj["kind"] == "ResourceClaimTemplate")
+        ended["spec"]["resourceClaimTemplates"] = [{"name": claim["name"], "spec": template["spec"]}]
+    say("apply", "-f", "-", stdin=yaml.safe_dump(ended))
+    say("vm", "start", "ended", "--wait")
+    assert "NOW" not in say("vm", "devices", "ended").out
+    write(up, "ended", {"status": {"phase": phase}}, "status")
+    now = "kept for the machine by its claim" if own else "given back"
+    until(lambda: say("vm", "devices", "ended").out.rstrip().endswith(now), "what became of it")
+    first, head, row = say("vm", "devices", "ended").out.splitlines()
+    how = "failed" if phase == "Failed" else "ended"
+    assert first == (f"ended has {how}; it had:" if own else f"ended has {how} and gave its devices back; it had:")
+    assert (head.split()[-1], row[head.index("NOW"):]) == ("NOW", now)
+    assert "0000:3b:01.0" in row, "what it had stays known"
+    assert rows(say("vm", "list"))["ended"][2] == "0/1"
+    head, row = say("get", "vmi", "ended").out.splitlines()
+    assert row[head.index("DEVICES"):].split()[0] == "0"
+    assert ("1 held" in say("devices").out) == own
+    say("delete", "vm", "ended")
 
 
 TIMES: dict[str, tuple[list[str], str]] = {

@@ -82,6 +82,8 @@ CASES = {
     "a machine that has one device of two": Case(kinds.INSTANCE, {"status": {"deviceStatus": {"gpuStatuses": [
         {"name": "a", "deviceResourceClaimStatus": {"name": "gpu-0", "resourceClaimName": "c"}},
         {"name": "b", "deviceResourceClaimStatus": {"resourceClaimName": "d"}}]}}}, {"Devices": 1}),
+    "a machine that has ended gave back what its status tells of": Case(kinds.INSTANCE, {"status": {
+        "phase": "Failed", "deviceStatus": {"gpuStatuses": [{}]}}}, {"Phase": "Failed", "Devices": 0}),
     "a page": Case(kinds.LEDGER_PAGE, {"spec": {"bookings": [{"state": "booked"}, {"state": "prepared"}, {"state": "booked"}]}},
                    {"Booked": 2, "Prepared": 1, "Age": "5m"}),
     "a kind without columns of its own": Case(kinds.DEVICE_CLASS, {}, {"Age": "5m"}),

@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 
 from outfitter.api import conditions, kinds, machine, notes, wires
 from outfitter.api.kinds import Object
-from outfitter.errors import BadRequest, NotFound, Refused
+from outfitter.errors import BadRequest, Forbidden, NotFound, Refused
 from outfitter.faces.cli import show
 from outfitter.faces.cli.client import Client
 
 WIDTH = 90  # letters of a reason in a row; `outfit why` has all of it
+CARD = "network card"  # what a machine has one as
+OVER = ("given back", "unplugged")  # what became of a device, and of a card that was none, when its machine ended
 
 
 async def list_(client: Client, *, everywhere: bool) -> None:
@@ -48,6 +50,7 @@ def _row(vm: Object | None, instance: Object | None) -> list[str]:
     functions = [each for each in wires.interfaces(given or {"spec": _template(obj)})
                  if each.get("sriov") is not None and each.get("state") != "absent"]
     have += len(functions) if status.get("phase") == "Running" else len(wires.given(given))
+    have = 0 if status.get("phase") in machine.FINAL else have  # its status says what it had
     all_ = len(wanted) + len(functions)
     return [*_place(obj), word, str(status.get("nodeName") or "-"), f"{have}/{all_}" if all_ else "-",
             textwrap.shorten(why(vm, given), WIDTH, placeholder=" ... (outfit why)")]
@@ -97,7 +100,33 @@ async def devices(client: Client, names: Sequence[str]) -> None:
         rows += [row for ref in machine.device_refs(instance) for row in _device_rows(instance, ref)]
         rows += await _cards(client, instance)
         show.say([*([""] if number else []), *([f"{name}:"] if len(names) > 1 else [])])
+        if len(rows) > 1 and phase(instance) in machine.FINAL:
+            now = [await _now(client, instance, row) for row in rows[1:]]
+            how = "failed" if phase(instance) == "Failed" else "ended"
+            show.say([f"{name} has {how}{'' if set(now) - set(OVER) else ' and gave its devices back'}; it had:"])
+            rows = [[*row, word] for row, word in zip(rows, ["NOW", *now], strict=True)]
         show.say(show.columns(rows) if len(rows) > 1 else [f"{name} asks for no devices"])
+
+
+async def _now(client: Client, instance: Object, row: Sequence[str]) -> str:
+    """What became of a device that an instance had which has ended: a claim that belongs to its machine keeps it."""
+    _, as_, device, _, _, source, _ = row
+    if device == "-":
+        return OVER[1] if as_ == CARD else OVER[0]
+    try:
+        claim = await client.store.get(kinds.RESOURCE_CLAIM, source.partition(" ")[0], client.namespace)
+    except NotFound:
+        return OVER[0]
+    except Forbidden:
+        return "not known: its claim may not be read"
+    status = claim.get("status") or {}
+    results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
+    if not any(one.get("device") == device for one in results):
+        return OVER[0]
+    users = [(one.get("resource"), one.get("name")) for one in status.get("reservedFor") or ()]
+    if (kinds.MACHINE.plural, (machine.owner(instance, kinds.MACHINE.kind) or {}).get("name")) in users:
+        return "kept for the machine by its claim"
+    return f"with {', '.join(f'{resource}/{name}' for resource, name in users)}" if users else "being given back"
 
 
 def _device_rows(instance: Object, ref: machine.DeviceRef) -> Iterator[list[str]]:
@@ -125,7 +154,7 @@ async def _cards(client: Client, instance: Object) -> list[list[str]]:
         given = wires.given(instance).get(card["name"]) or {}
         source = given.get("resourceClaimName") or (network.get("resourceClaim") or {}).get("claimName")
         attachment = (network.get("multus") or {}).get("networkName")
-        out.append([card["name"], "network card", given.get("name") or "-", wire.place if wire else "not known yet",
+        out.append([card["name"], CARD, given.get("name") or "-", wire.place if wire else "not known yet",
                     given.get("product") or "-", " for ".join(filter(None, (source, attachment))) or "-",
                     (instance.get("status") or {}).get("nodeName") or "-"])
     return out

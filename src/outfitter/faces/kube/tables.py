@@ -169,7 +169,10 @@ def instance_ip(obj: Object, now: datetime) -> Cell:
 
 
 def instance_devices(obj: Object, now: datetime) -> Cell:
-    """How many it got: an entry that only names its claim is one that it waits for."""
+    """How many it has: an entry that only names its claim is one that it waits for, and those of one that has ended are of
+    what it had."""
+    if dig(obj, "status.phase") in machine.FINAL:
+        return 0
     lists = (*machine.STATUS_LISTS.values(), wires.STATUSES)
     told = [entry for name in lists for entry in items(obj, f"status.deviceStatus.{name}")]
     return sum(dig(entry, "deviceResourceClaimStatus") is None or bool(dig(entry, "deviceResourceClaimStatus.name"))
@@ -258,7 +261,7 @@ COLUMNS: Mapping[Kind, Sequence[Column]] = {
         Column("NodeName", text("status.nodeName")),
         Column("Ready", condition("Ready")),
         Column("Live-Migratable", condition("LiveMigratable"), wide=True), Column("Paused", condition("Paused"), wide=True),
-        Column("Devices", instance_devices, "Devices that its status names.", type="integer"),
+        Column("Devices", instance_devices, "Devices that it has; none once it has ended.", type="integer"),
         Column("Waiting", instance_waiting, "Why it does not run yet."),
     ),
     kinds.MACHINE: (
