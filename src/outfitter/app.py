@@ -27,6 +27,7 @@ from outfitter.controllers.instances import Instances
 from outfitter.controllers.kubevirt import KubeVirts
 from outfitter.controllers.loop import Context, Controller, Runner, settle
 from outfitter.controllers.machines import Machines
+from outfitter.controllers.nodetaints import NodeTaints
 from outfitter.controllers.pages import Pages
 from outfitter.controllers.schedule import Schedule
 from outfitter.errors import AlreadyExists, Refused
@@ -173,8 +174,8 @@ class Embedded(Product):
         schedule = Schedule(context, plugins.load(plugins.left_out()), policy=self.settings.policy,
                             features=self.settings.features)
         controllers: list[Controller] = [Machines(context), Instances(context, aliases), PodClaims(context), Claims(context),
-                                         schedule, Evict(context, self.settings.features), DeviceStatus(context),
-                                         Garbage(context), KubeVirts(context)]
+                                         schedule, Evict(context, self.settings.features), NodeTaints(context),
+                                         DeviceStatus(context), Garbage(context), KubeVirts(context)]
         # On a disk most of a worker's time is waiting until something is safe: many who wait share one transaction.
         super().__init__(store, hosts, controllers, context, workers=16 if isinstance(store, SQLite) else 4)
         self.store, self._config = store, config

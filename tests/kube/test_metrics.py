@@ -20,7 +20,8 @@ from outfitter.store.memory import Memory
 from tests.controllers.scene import Scene, embedded
 from tests.kube.asgi import Client
 
-QUEUES = {"machines", "instances", "podclaims", "claims", "schedule", "evict", "devicestatus", "garbage", "kubevirts", "keeper",
+QUEUES = {"machines", "instances", "podclaims", "claims", "schedule", "evict", "nodetaints", "devicestatus", "garbage",
+          "kubevirts", "keeper",
           "node"}
 KINDS = {
     "workqueue_depth": "gauge", "workqueue_adds": "counter", "workqueue_retries": "counter",

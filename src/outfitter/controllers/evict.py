@@ -28,7 +28,7 @@ class Evict:
     name = "evict"
 
     def __init__(self, context: Context, features: Features = FEATURES) -> None:
-        self._context, self._store, self._features = context, context.store, features
+        self._context, self._features = context, features
         self.queue = Queue(context.clock)
         self._pods = context.informer(kinds.POD)
         self._claims = context.informer(kinds.RESOURCE_CLAIM)
@@ -52,7 +52,8 @@ class Evict:
         seconds, why = due[0]
         if seconds > 0:
             return seconds
-        await self._evict(pod, why)
+        await send_away(self._context, pod, reason=REASON, event=EVENT, why=why,
+                        sentence=f"Device Taint manager: deleting due to NoExecute taint: {why}")
         return None
 
     def _due(self, pod: Object) -> Iterator[tuple[float, str]]:
@@ -92,20 +93,21 @@ class Evict:
         since = datetime.fromisoformat(taint["timeAdded"]) if taint.get("timeAdded") else self._seen.setdefault(place, now)
         return max(min(limits) - (now - since).total_seconds(), 0.0)
 
-    async def _evict(self, pod: Object, why: str) -> None:
-        """First what it is for, on the pod; then it goes. After a crash between the two it goes all the same."""
-        meta, sentence = pod["metadata"], f"Device Taint manager: deleting due to NoExecute taint: {why}"
-        try:
-            if not conditions.is_true(pod, "DisruptionTarget"):
-                have = conditions.with_condition(pod["status"].get("conditions"),
-                                                 Condition("DisruptionTarget", True, REASON, sentence), self._context.now())
-                await self._store.patch(kinds.POD, meta["name"], {
-                    "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": {"conditions": have},
-                }, meta["namespace"], subresource="status")
-            await self._context.events.warning(pod, EVENT, f"Marking for deletion: {why}")
-            await self._store.delete(kinds.POD, meta["name"], meta["namespace"], uid=meta["uid"])
-        except NotFound:
-            return
+
+async def send_away(context: Context, pod: Object, *, reason: str, event: str, why: str, sentence: str) -> None:
+    """First what it is for, on the pod; then it goes. After a crash between the two it goes all the same."""
+    meta = pod["metadata"]
+    try:
+        if not conditions.is_true(pod, "DisruptionTarget"):
+            have = conditions.with_condition((pod.get("status") or {}).get("conditions"),
+                                             Condition("DisruptionTarget", True, reason, sentence), context.now())
+            await context.store.patch(kinds.POD, meta["name"], {
+                "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": {"conditions": have},
+            }, meta["namespace"], subresource="status")
+        await context.events.warning(pod, event, f"Marking for deletion: {why}")
+        await context.store.delete(kinds.POD, meta["name"], meta["namespace"], uid=meta["uid"])
+    except NotFound:
+        return
 
 
 def _holds(pod: Object) -> bool:

@@ -144,8 +144,10 @@ class Instances:
             if await self._has_pod(instance):
                 return  # the news of it is on its way
             new["phase"] = "Failed"
+            was = conditions.find(instance, "Ready") or {}
+            why = str(was.get("message")) if was.get("reason") == "PodTerminating" else "its pod is gone"
             new["conditions"] = conditions.with_condition(
-                status.get("conditions"), Condition("Ready", False, "PodTerminating", "its pod is gone"), self._context.now())
+                status.get("conditions"), Condition("Ready", False, "PodTerminating", why), self._context.now())
         if new["phase"] != phase:
             began = machine.entered(new.get("phaseTransitionTimestamps"), "Pending", instance["metadata"]["creationTimestamp"])
             new["phaseTransitionTimestamps"] = machine.entered(began, new["phase"], self._context.now())
@@ -188,6 +190,9 @@ class Instances:
             have = conditions.with_condition(have, _not_ready(pod, "Guest VM is not reported as running"), self._context.now())
         elif status["phase"] in machine.FINAL:
             have = conditions.with_condition(have, _not_ready(pod, "the machine has ended"), self._context.now())
+        elif pod["metadata"].get("deletionTimestamp") and conditions.is_true(pod, "DisruptionTarget"):
+            why = (conditions.find(pod, "DisruptionTarget") or {}).get("message", "")  # nobody knows it once the pod is gone
+            have = conditions.with_condition(have, Condition("Ready", False, "PodTerminating", why), self._context.now())
         return have
 
     async def _delete(self, instance: Object, pods: list[Object]) -> None:

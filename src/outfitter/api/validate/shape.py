@@ -106,7 +106,7 @@ POD: Shape = {
 }
 SHAPES: Mapping[str, Shape] = {
     "Namespace": {"spec": {"finalizers": TEXTS}, "status": {"phase": str}},
-    "Node": {"spec": {"unschedulable": bool, "taints": [{"key": str}]},
+    "Node": {"spec": {"unschedulable": bool, "taints": [TAINT]},
              "status": {"conditions": CONDITIONS, "allocatable": dict}},
     "Pod": POD,
     "ConfigMap": {"data": dict, "binaryData": dict},

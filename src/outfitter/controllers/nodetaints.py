@@ -1,0 +1,95 @@
+"""Pods on a host with a taint NoExecute go, unless they tolerate it, in embedded mode (a cluster has its own loop for this): at
+once, or when the toleration's seconds are over. Pods of every kind: a machine whose pod goes has ended there, and its strategy
+says whether it starts elsewhere. Taints of devices are in `evict`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from outfitter.api import conditions, kinds, machine
+from outfitter.api.kinds import Object
+from outfitter.controllers import evict
+from outfitter.controllers.loop import Context, enqueue_on_change
+from outfitter.scheduling import tolerations
+from outfitter.store.informer import key_of
+from outfitter.store.queue import Queue
+
+REASON = "DeletionByTaintManager"  # of the condition DisruptionTarget, as in Kubernetes
+EVENT = "TaintManagerEviction"
+# What every pod of a cluster tolerates for a while unless it says otherwise.
+USUAL: Sequence[Object] = tuple(
+    {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+    for key in ("not-ready", "unreachable"))
+NEVER = float("inf")
+Taint = tuple[str, str]  # its key and value
+
+
+class NodeTaints:
+    name = "nodetaints"
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.queue = Queue(context.clock)
+        self._pods = context.informer(kinds.POD)
+        self._pods.add_index("node", lambda pod: [pod["spec"].get("nodeName") or ""])
+        self._since: dict[str, dict[Taint, datetime]] = {}  # of each host that has such taints, since when
+        enqueue_on_change(self._pods, self.queue, lambda pod: [key_of(pod)] if self._concerns(pod) else [])
+        context.informer(kinds.NODE).on_change(self._node_changed)
+
+    def _concerns(self, pod: Object) -> bool:
+        return bool(pod["spec"].get("nodeName") in self._since and not pod["metadata"].get("deletionTimestamp")
+                    and (pod.get("status") or {}).get("phase") not in machine.FINAL)
+
+    def _node_changed(self, old: Object | None, new: Object | None) -> None:
+        """A taint that was taken away and comes again is a new one."""
+        name, now = (new or old or {})["metadata"]["name"], self._context.clock.now()
+        had, has = self._since.pop(name, {}), {}
+        for taint in ((new or {}).get("spec") or {}).get("taints") or ():
+            if taint.get("effect") == "NoExecute":
+                what = (str(taint.get("key") or ""), str(taint.get("value") or ""))
+                has[what] = _moment(taint.get("timeAdded")) or had.get(what, now)
+        if has:
+            self._since[name] = has
+        if had != has:
+            for pod in self._pods.by("node", name):
+                self.queue.add(key_of(pod))
+
+    async def reconcile(self, key: str) -> float | None:
+        pod = self._pods.get(key)
+        if pod is None or not self._concerns(pod):
+            return None
+        node = pod["spec"]["nodeName"]
+        now = self._context.clock.now()
+        left, why = min((_left(pod, taint, since, now), taint) for taint, since in self._since[node].items())
+        if left > 0:
+            return None if left == NEVER else left
+        said = f"host {node} has the taint {why[0]}{f'={why[1]}' if why[1] else ''}:NoExecute"
+        await evict.send_away(self._context, pod, reason=REASON, event=EVENT, why=said,
+                              sentence=f"Taint manager: deleting due to NoExecute taint: {said}")
+        return None
+
+
+def _left(pod: Object, taint: Taint, since: datetime, now: datetime) -> float:
+    """Seconds until a pod no longer tolerates a taint. It counts from when both were there, and the first of the pod's
+    tolerations that fits is the one that counts, as in Kubernetes."""
+    whole: Mapping[str, Any] = {"key": taint[0], "value": taint[1], "effect": "NoExecute"}
+    own = pod["spec"].get("tolerations") or ()
+    fits = next((one for one in (*own, *USUAL) if tolerations.unbearable([whole], [one]) is None), None)
+    if fits is None:
+        return 0.0
+    if fits.get("tolerationSeconds") is None:
+        return NEVER
+    bound = (conditions.find(pod, "PodScheduled") or {}).get("lastTransitionTime") or pod["metadata"].get("creationTimestamp")
+    begin = max(since, _moment(bound) or since)
+    return max(0.0, float(fits["tolerationSeconds"]) - (now - begin).total_seconds())
+
+
+def _moment(text: object) -> datetime | None:
+    """None: it does not say, or nothing that could be understood."""
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
