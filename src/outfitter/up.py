@@ -17,6 +17,7 @@ from pathlib import Path
 import outfitter
 from outfitter import app
 from outfitter.errors import Refused
+from outfitter.faces.cli import unread
 from outfitter.inventory import config, simulate
 from outfitter.inventory.config import Config
 from outfitter.node.host import Host
@@ -36,6 +37,8 @@ def run(
             hosts, why = choose(simulation, data.absolute(), loaded, hypervisor)
             runner.run(_serve(data.absolute(), port, hosts, why, kubeconfig=kubeconfig and kubeconfig.absolute(),
                               settings=loaded))
+        except BrokenPipeError:
+            raise  # nobody reads what we say
         except OSError as error:  # a folder that may not be written, a disk that is full
             raise Refused(f"outfitter cannot run with its data in {data.absolute()}: {error}") from error
 
@@ -63,7 +66,10 @@ async def _serve(
             written = kubeconfig
         print(_greeting(product, data, why, written), flush=True)
         await stop.wait()
-        print("stopping; everything is kept in " + str(data), flush=True)
+        try:
+            print("stopping; everything is kept in " + str(data), flush=True)
+        except BrokenPipeError:  # somebody took the first lines and went: that it ends well is not their business
+            unread.hush(sys.stdout)
 
 
 def spare_the_collector() -> None:

@@ -13,7 +13,7 @@ import click
 
 import outfitter
 from outfitter.errors import Invalid, OutfitterError
-from outfitter.faces.cli import moments
+from outfitter.faces.cli import moments, unread
 from outfitter.faces.cli.config import config
 from outfitter.faces.cli.scan import scan
 
@@ -23,7 +23,14 @@ DEFAULT_PORT = 7443
 
 def main(*, up: Up, arguments: Sequence[str] | None = None) -> None:
     """Run a command; an error is one clear line and exit status 1, a wrong call exit status 2."""
-    command = commands(up)
+    try:
+        _run(commands(up), arguments)
+    except (unread.Unread, BrokenPipeError):
+        unread.hush(sys.stdout, sys.stderr)
+        sys.exit(unread.STATUS)
+
+
+def _run(command: click.Group, arguments: Sequence[str] | None) -> None:
     try:
         command.main(args=list(arguments) if arguments is not None else None, prog_name="outfit", standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):
@@ -44,7 +51,7 @@ def _sentence(error: OutfitterError) -> str:
 
 
 def commands(up: Up) -> click.Group:
-    @click.group(context_settings={"help_option_names": ["-h", "--help"]})
+    @click.group(cls=unread.Group, context_settings={"help_option_names": ["-h", "--help"]})
     @click.option("--kubeconfig", metavar="FILE", help="How to reach the API server (default: $KUBECONFIG, else that of "
                                                        "outfit up, else ~/.kube/config).")
     @click.option("-n", "--namespace", metavar="NAME", help="The namespace (default: the kubeconfig's).")

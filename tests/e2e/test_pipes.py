@@ -1,0 +1,73 @@
+"""Commands whose output somebody stops reading, as `head -1` does: they end without a word."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.process import OUTFIT, PATIENCE, Up, environment
+
+CLOSED = 141  # what a shell shows of a command that SIGPIPE ended
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    with Up(tmp_path_factory.mktemp("pipes") / "data", simulate="1x1") as up:
+        yield up
+
+
+def unread(words: Sequence[str], home: Path, kubeconfig: Path | None = None, *, both: bool = False) -> tuple[int, str]:
+    """How a command ends whose output goes to a pipe that nobody reads, and what it says on standard error; `both`: that goes
+    there too."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    more = {"KUBECONFIG": str(kubeconfig)} if kubeconfig else {}
+    try:
+        done = subprocess.run([OUTFIT, *words], stdin=subprocess.DEVNULL, stdout=writer, timeout=PATIENCE, check=False,
+                              stderr=writer if both else subprocess.PIPE, env=environment(home, **more))
+    finally:
+        os.close(writer)
+    return done.returncode, (done.stderr or b"").decode()
+
+
+COMMANDS = {
+    "a table": ["get", "nodes"],
+    "an object": ["get", "nodes", "-o", "yaml"],
+    "a list of machines": ["vm", "list"],
+    "devices": ["devices"],
+    "help": ["--help"],
+    "help of a command": ["vm", "start", "--help"],
+    "a file's check": ["scan"],
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_that_nobody_reads_ends_quietly(name: str, running: Up) -> None:
+    assert unread(COMMANDS[name], running.home, running.kubeconfig) == (CLOSED, "")
+
+
+def test_an_error_that_nobody_reads_ends_quietly(running: Up) -> None:
+    assert unread(["get", "vmi", "nobody"], running.home, running.kubeconfig, both=True) == (CLOSED, "")
+
+
+def test_a_server_that_nobody_hears_ends_quietly(tmp_path: Path) -> None:
+    words = ["up", "--data", str(tmp_path / "data"), "--port", "0", "--simulate", "1x1"]
+    assert unread(words, tmp_path) == (CLOSED, "")
+
+
+def test_a_server_whose_first_line_was_enough_runs_on_and_ends_well(tmp_path: Path) -> None:
+    words = ["up", "--data", str(tmp_path / "data"), "--port", "0", "--simulate", "1x1"]
+    with subprocess.Popen([OUTFIT, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          env=environment(tmp_path)) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().endswith(b"is up\n")
+        process.stdout.close()
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read().decode()
+        assert (process.wait(PATIENCE), said) == (0, "")
