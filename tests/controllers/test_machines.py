@@ -4,6 +4,7 @@ themselves, with claims of their own."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -13,6 +14,9 @@ import pytest
 from outfitter import app
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
+from outfitter.controllers.loop import Context
+from outfitter.controllers.machines import Machines
+from outfitter.errors import Conflict, NotFound
 from outfitter.store.base import Event
 from outfitter.store.memory import Memory
 from tests import kubernetes
@@ -390,4 +394,60 @@ async def test_a_stop_comes_about_when_it_is_asked_for_before_the_start_is_known
         made = await anext(prompt(scene.store, kinds.INSTANCE, scene.namespace, since="0"))
         await ask(scene, {"action": "Stop", "uid": made.object["metadata"]["uid"]})
         await shows(scene, "Stopped", stateChangeRequests=None)
+
+
+async def _asked(scene: Scene) -> Object:
+    await vm(scene, runStrategy="Manual")
+    return await scene.store.patch(kinds.MACHINE, "blue", {"status": {"stateChangeRequests": [{"action": "Start"}]}},
+                                   scene.namespace, subresource="status")
+
+
+OLD_VIEWS: dict[str, Callable[[Scene], Awaitable[Object]]] = {
+    "a wish that was granted": _asked,
+    "one that runs once": lambda scene: vm(scene, runStrategy="Once"),
+    "one that runs again after a failure": lambda scene: vm(scene, runStrategy="RerunOnFailure"),
+    "one that ran always": lambda scene: vm(scene, runStrategy="Always"),
+}
+
+
+@pytest.mark.parametrize("name", OLD_VIEWS)
+async def test_who_was_held_up_does_not_start_a_machine_again(name: str) -> None:
+    """A process that stood still (SIGSTOP) goes on with what it saw; meanwhile another started the machine and stopped it."""
+    async with scenes.embedded(1) as scene:
+        await scene.classes()
+        await scene.template()
+        seen = await OLD_VIEWS[name](scene)
+        first = await scene.running("blue")
+        if seen["spec"]["runStrategy"] == "Always":
+            await change(scene, {"runStrategy": "Halted"})
+        else:
+            await ask(scene, {"action": "Stop", "uid": first["metadata"]["uid"]})
+        await scene.gone("blue")
+        await scene.settle()
+
+        held = Context(scene.store, clock=scene.product.context.clock)
+        late = Machines(held)
+        held.informer(kinds.MACHINE).put(seen)
+        with contextlib.suppress(Conflict):
+            await late.reconcile(f"{scene.namespace}/blue")
+        assert await scene.find(kinds.INSTANCE, "blue") is None, "it was started by an old view"
+        await scene.settle()
+        assert (await scene.find(kinds.MACHINE, "blue") or {})["status"]["printableStatus"] == "Stopped"
+
+
+async def test_who_was_held_up_does_not_start_another_machine_of_the_name() -> None:
+    async with scenes.embedded(1) as scene:
+        await scene.classes()
+        await scene.template()
+        seen = await vm(scene, runStrategy="Once")
+        await scene.running("blue")
+        await scene.delete(kinds.MACHINE, "blue")
+        await scene.gone("blue")
+        await vm(scene, runStrategy="Manual")
+        await scene.settle()
+        held = Context(scene.store, clock=scene.product.context.clock)
+        late = Machines(held)
+        held.informer(kinds.MACHINE).put(seen)
+        with pytest.raises(NotFound, match="another one by now"):
+            await late.reconcile(f"{scene.namespace}/blue")
         assert await scene.find(kinds.INSTANCE, "blue") is None

@@ -123,8 +123,8 @@ async def test_one_wish_at_a_time(client: Client, store: Memory) -> None:
 async def test_a_stop_that_is_done_is_in_nobodys_way(client: Client, store: Memory) -> None:
     """The machine's controller crosses it out a moment after the instance is gone."""
     await machine(store, {"runStrategy": "Manual"}, None)
-    await store.patch(kinds.MACHINE, "blue", {"status": {"stateChangeRequests": [{"action": "Stop", "uid": "gone"}]}}, "default",
-                      subresource="status")
+    done = {"status": {"stateChangeRequests": [{"action": "Stop", "uid": "gone"}]}}
+    await store.patch(kinds.MACHINE, "blue", done, "default", subresource="status")
     assert (await client.put(f"{PLACE}/start", {})).status == 202
     now = await store.get(kinds.MACHINE, "blue", "default")
     assert now["status"]["stateChangeRequests"] == [{"action": "Start"}]

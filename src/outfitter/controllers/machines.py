@@ -60,8 +60,10 @@ class Machines:
         instance = found if found is not None and machine.belongs(found, vm) else None
         now = self._context.clock.now()
         act = running.decide(vm, instance, now)
-        if act.do == "nothing" and act.requests != tuple((vm.get("status") or {}).get("stateChangeRequests") or ()):
-            await self._make_sure(key, found)
+        if act.do == "create" or (act.do == "nothing" and act.requests != tuple(_noted(vm))):
+            vm, found = await self._as_stored(vm)
+            instance = found if found is not None and machine.belongs(found, vm) else None
+            act = running.decide(vm, instance, now)
         trouble = ""
         if not vm["metadata"].get("deletionTimestamp"):
             await self._claim_all(vm)
@@ -83,6 +85,19 @@ class Machines:
 
     # -- the instance
 
+    async def _as_stored(self, vm: Object) -> tuple[Object, Object | None]:
+        """A machine that is to start, or whose wishes are to be crossed out, and the instance of its name: from the store,
+        because neither can be taken back. Who was held up for a while sees a wish that was granted long ago, a strategy that is
+        not meant any more, or an instance that is gone. NotFound: the machine is."""
+        meta = vm["metadata"]
+        stored = await self._store.get(kinds.MACHINE, meta["name"], meta["namespace"])
+        if stored["metadata"]["uid"] != meta["uid"]:
+            raise NotFound(f"virtualmachine {meta['namespace']}/{meta['name']} is another one by now")
+        try:
+            return stored, await self._store.get(kinds.INSTANCE, meta["name"], meta["namespace"])
+        except NotFound:
+            return stored, None
+
     async def _do(self, vm: Object, instance: Object | None, act: running.Act) -> str:
         """What was decided; a sentence if it cannot be."""
         meta = vm["metadata"]
@@ -102,17 +117,6 @@ class Machines:
             await self._context.events.normal(vm, "SuccessfulDelete", "Stopped the virtual machine by deleting the virtual "
                                               f"machine instance {meta['name']}: {act.why}")
         return ""
-
-    async def _make_sure(self, key: str, known: Object | None) -> None:
-        """What people asked for is crossed out because of what is so, and not because of what was so before the latest news.
-        A start that is taken for done would never come."""
-        namespace, name = split_key(key)
-        try:
-            found = await self._store.get(kinds.INSTANCE, name, namespace)
-        except NotFound:
-            found = None
-        if _stands(found) != _stands(known):
-            raise Conflict(f"news of instance {key} is on its way")
 
     async def _stranger(self, vm: Object) -> str:
         """Who has the name that the machine's instance needs. One of its own is no trouble: its news brings us back."""
@@ -214,9 +218,8 @@ class Machines:
             }, meta["namespace"], subresource="status")
 
 
-def _stands(instance: Object | None) -> tuple[str, bool] | None:
-    """Which instance it is, and whether it is to stay."""
-    return (instance["metadata"]["uid"], "deletionTimestamp" in instance["metadata"]) if instance is not None else None
+def _noted(vm: Object) -> list[Object]:
+    return (vm.get("status") or {}).get("stateChangeRequests") or []
 
 
 def instance_for(vm: Object, *, paused: bool = False) -> Object:
