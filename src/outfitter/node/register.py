@@ -1,4 +1,4 @@
-"""A host's Node object. Writes only what changed."""
+"""A host's Node object. Writes only what changed, and takes nothing from others who write to it."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from collections.abc import Sequence
 from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
-from outfitter.errors import AlreadyExists, NotFound
+from outfitter.errors import AlreadyExists, Conflict, NotFound
 from outfitter.node.host import Host
 from outfitter.store.base import Store
 
 NOT_READY = "node.kubernetes.io/not-ready"
 BRIDGE = "bridge.network.kubevirt.io/"  # and the name of a bridge: a resource that hosts have which have the bridge
 PLENTY = "1000"
+READY = Condition("Ready", True, "OutfitterReady", "outfitter is running on this host")
+TRIES = 10  # writes that may be too late, before somebody else has to see to it
 _SPOKEN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")  # interfaces may be called more than resources may
 
 
 async def node(store: Store, host: Host, bridges: Sequence[str], now: str) -> Object:
     amounts = {**host.capacity, "pods": PLENTY, **{f"{BRIDGE}{name}": PLENTY for name in bridges if _SPOKEN.fullmatch(name)}}
-    ready = Condition("Ready", True, "OutfitterReady", "outfitter is running on this host")
     wanted: Object = {"capacity": amounts, "allocatable": amounts,
               "nodeInfo": {"kubeletVersion": "outfitter", "operatingSystem": "linux", "architecture": "amd64", "bootID": "",
                            "containerRuntimeVersion": "", "kernelVersion": "", "kubeProxyVersion": "", "machineID": "",
@@ -28,24 +29,39 @@ async def node(store: Store, host: Host, bridges: Sequence[str], now: str) -> Ob
     labels = {"kubernetes.io/hostname": host.name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64", **host.labels}
     if host.simulated:
         labels["outfitter.dev/simulated"] = "true"
+    for _ in range(TRIES):
+        try:
+            return await _brought(store, host.name, wanted, labels, now)
+        except Conflict:
+            continue  # others write to nodes as well, and what they wrote is to stay: look again
+    return await _brought(store, host.name, wanted, labels, now)
+
+
+async def _brought(store: Store, name: str, wanted: Object, labels: Object, now: str) -> Object:
+    """The node as it should be. Lists are written whole, so each write is at the revision that was read."""
     try:
-        node = await store.get(kinds.NODE, host.name)
+        node = await store.get(kinds.NODE, name)
     except NotFound:
-        status = {**wanted, "conditions": conditions.with_condition((), ready, now)}
+        status = {**wanted, "conditions": conditions.with_condition((), READY, now)}
         try:
             node = await store.create(kinds.NODE, {"apiVersion": "v1", "kind": "Node", "status": status,
-                                                   "metadata": {"name": host.name, "labels": labels}})
+                                                   "metadata": {"name": name, "labels": labels}})
         except AlreadyExists:
-            node = await store.get(kinds.NODE, host.name)
+            node = await store.get(kinds.NODE, name)
     have = node.get("status") or {}
     if any(have.get(key) != value for key, value in wanted.items()) or not conditions.is_true(node, "Ready"):
-        gone = {name: None for name in have.get("capacity") or {} if name.startswith(BRIDGE) and name not in amounts}
-        wanted |= {"capacity": {**amounts, **gone}, "allocatable": {**amounts, **gone}}
-        change = {**wanted, "conditions": conditions.with_condition(have.get("conditions"), ready, now)}
-        node = await store.patch(kinds.NODE, host.name, {"status": change}, subresource="status")
+        amounts = wanted["capacity"]
+        gone = {key: None for key in have.get("capacity") or {} if key.startswith(BRIDGE) and key not in amounts}
+        change = {**wanted, "capacity": {**amounts, **gone}, "allocatable": {**amounts, **gone},
+                  "conditions": conditions.with_condition(have.get("conditions"), READY, now)}
+        node = await store.patch(kinds.NODE, name, {"metadata": _at(node), "status": change}, subresource="status")
     taints = (node.get("spec") or {}).get("taints") or []
     left = [taint for taint in taints if taint.get("key") != NOT_READY]
     if any((node["metadata"].get("labels") or {}).get(key) != value for key, value in labels.items()) or left != taints:
-        change = {"metadata": {"labels": labels}, "spec": {"taints": left or None}}
-        node = await store.patch(kinds.NODE, host.name, change)
+        other = {"spec": {"taints": left or None}} if left != taints else {}
+        node = await store.patch(kinds.NODE, name, {"metadata": {**_at(node), "labels": labels}, **other})
     return node
+
+
+def _at(node: Object) -> Object:
+    return {"resourceVersion": node["metadata"]["resourceVersion"]}
