@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,7 +15,6 @@ from aiohttp import web
 from outfitter import errors
 from outfitter.api import kinds
 from outfitter.store import kube, kubeconfig, pki
-from tests import kubernetes
 from tests.store.kube_home.played import (
     POD,
     Answer,
@@ -67,11 +67,13 @@ async def test_a_write_that_is_cut_off_is_not_repeated(home: kube.Kube, played: 
 
 
 async def test_a_server_that_is_not_there(tmp_path: Path, clock: Impatient) -> None:
-    port = kubernetes.free_ports(1)[0]
-    store = kube.Kube(access_to(f"http://127.0.0.1:{port}", tmp_path), clock=clock)
-    with pytest.raises(errors.Unavailable, match=f"127.0.0.1:{port}"):
-        await store.create(kinds.POD, POD)
-    await store.close()
+    with socket.socket() as ours:  # so that nobody else listens there meanwhile
+        ours.bind(("127.0.0.1", 0))
+        port = ours.getsockname()[1]
+        store = kube.Kube(access_to(f"http://127.0.0.1:{port}", tmp_path), clock=clock)
+        with pytest.raises(errors.Unavailable, match=f"127.0.0.1:{port}"):
+            await store.create(kinds.POD, POD)
+        await store.close()
 
 
 async def test_put_off_as_long_as_the_server_asks(home: kube.Kube, played: Played, clock: Impatient) -> None:
