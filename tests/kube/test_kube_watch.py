@@ -190,7 +190,10 @@ async def test_a_client_that_takes_nothing_is_dropped(client: Client, store: Mem
         assert stream.aborted
 
 
-async def test_changes_in_quick_succession_travel_together(client: Client, store: Memory) -> None:
+async def test_changes_in_quick_succession_travel_together(
+    client: Client, store: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "GATHER", 0.5)  # so long that they are quick on a slow machine too
     async with client.watch(CONFIG_MAPS) as stream:
         await following(store)
         for number in range(50):
