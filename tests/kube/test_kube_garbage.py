@@ -7,7 +7,7 @@ import logging
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outfitter.api.kinds import Object
@@ -197,7 +197,7 @@ async def test_warnings_cannot_break_out_of_their_header(client: Client) -> None
     assert sum(len(each) for each in many.header("warning")) < 8000
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 @given(data=st.binary(max_size=200), type_=st.sampled_from(["application/json", YAML, negotiate.PROTOBUF]))
 def test_any_bytes_are_a_body_or_a_refusal(data: bytes, type_: str) -> None:
     for body in (data, protobuf.MAGIC + data):
@@ -211,7 +211,7 @@ def test_any_bytes_are_a_body_or_a_refusal(data: bytes, type_: str) -> None:
 NAMES = ["metadata", "labels", "name", "finalizers", "spec", "status", "x"]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=4),
