@@ -21,6 +21,7 @@ from outfitter.store.queue import Queue
 
 log = logging.getLogger(__name__)
 IN_A_ROW = 4  # keys that a worker looks at before others get their turn
+WRITING = 0.001  # seconds between two looks at whether the disk is done
 
 
 class Context:
@@ -137,13 +138,15 @@ async def settle(
     busy: Callable[[], bool] = lambda: False, most: int = 100_000,
 ) -> None:
     """For embedded homes: until nobody has anything to do. The home is not `busy` with what nobody waits for, every informer
-    has seen all there is, and every queue is empty, several times in a row. What waits for the clock does not count."""
-    quiet = 0
-    for _ in range(most):
-        await asyncio.sleep(0)
+    has seen all there is, and every queue is empty, several times in a row. What waits for the clock does not count. They get
+    `most` turns for it, and a disk that is written to as long as it takes."""
+    quiet = turns = 0
+    while turns < most:
+        writing = busy()
+        await asyncio.sleep(WRITING if writing else 0)
+        turns += not writing
         seen = all(int(informer.revision or 0) >= store_revision(kind) for kind, informer in context.informers.items())
         quiet = quiet + 1 if seen and not busy() and all(runner.idle for runner in runners) else 0
         if quiet >= 5:
             return
     raise TimeoutError("the controllers do not come to rest")
-
