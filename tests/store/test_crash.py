@@ -67,11 +67,13 @@ async def check(folder: Path, told: Told) -> int:
 
 
 async def rounds(folder: Path, count: int, seed: int, least: int) -> None:
-    """So many, and more on a machine that is too slow to write at least so many pairs in them."""
-    source, told, first, done = random.Random(seed), Told(), 1, 0
+    """So many, and more and longer ones on a machine that is too slow to write at least so many pairs in them."""
+    source, told, first, done, longest = random.Random(seed), Told(), 1, 0, 0.25
     while done < count or len(told.pairs) < least or not told.gone:
         done += 1
-        told.hear(crash(folder, first, source.uniform(0.005, 0.25)))
+        if done > count:
+            longest *= 1.5
+        told.hear(crash(folder, first, source.uniform(0.005, longest)))
         if source.random() < 0.3:  # sometimes it is killed again before anybody has tidied up
             continue_from = max(told.pairs, default=0) + 1000
             told.hear(crash(folder, continue_from, source.uniform(0.0, 0.05)))
