@@ -14,7 +14,7 @@ from outfitter.store.clock import SystemClock
 from outfitter.store.kube import Kube
 
 ROOT = Path(__file__).parent.parent
-PATIENCE = 60.0  # seconds until a process that says nothing has failed
+PATIENCE = 300.0  # seconds until a process that says nothing has failed
 LONGEST = 1 << 20  # bytes of an answer
 
 

@@ -186,5 +186,5 @@ def test_the_command_of_the_documentation(tmp_path: Path) -> None:
     write(tmp_path / "cases", "made.yaml", [{**kubevirt("status", WAITING, {"ready": False}), "name": "documented"}])
     command = (sys.executable, "-m", "pytest", "tests/cases", "--cases", str(tmp_path / "cases"), "--cases-not-built", "-q",
                "-p", "no:cacheprovider", "-k", "documented and not command")
-    done = subprocess.run(command, cwd=plugin.ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=plugin.ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout + done.stderr

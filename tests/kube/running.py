@@ -23,6 +23,7 @@ from outfitter.store import pki
 from outfitter.store.memory import Memory
 
 T = TypeVar("T")
+PATIENCE = 300.0  # seconds until what does not answer has failed
 TOKEN = "a-token"
 
 
@@ -68,7 +69,7 @@ class Running:
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run something where the server runs."""
         waiting: concurrent.futures.Future[T] = asyncio.run_coroutine_threadsafe(work, self.loop)
-        return waiting.result(20)
+        return waiting.result(PATIENCE)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -82,7 +83,7 @@ class Running:
         self.call(self.server.stop())
         self.call(self.store.close())
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(20)
+        self._thread.join(PATIENCE)
         self.loop.close()
 
 
@@ -108,7 +109,7 @@ class Kubectl:
     def __call__(self, *args: str, stdin: str = "", fails: bool = False, **env: str) -> str:
         """Run it and give what a person would see."""
         done = subprocess.run([self.program, *args], env={**self.env, **env}, input=stdin, text=True, capture_output=True,
-                              timeout=60, check=False)
+                              timeout=PATIENCE, check=False)
         seen = done.stdout + done.stderr
         assert bool(done.returncode) == fails, f"kubectl {' '.join(args)}: {seen}"
         return seen

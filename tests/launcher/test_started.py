@@ -28,7 +28,7 @@ stdio_handler="file"
 cgroup_controllers=[]
 namespaces=[]
 """
-PATIENCE = 120.0  # seconds until the firmware has looked at every bus; it takes a few
+PATIENCE = 600.0  # seconds until the firmware has looked at every bus; it takes a few, and many on a busy machine
 MARK = re.compile(r"Bus +(\d+), device +(\d+), function (\d+):\s+(?:Ethernet|SCSI) controller")
 
 

@@ -34,7 +34,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(EXAMPLE, source)
     subprocess.run(
         [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation",
-         "--no-index", "--target", str(target), str(source)], check=True, capture_output=True, text=True, timeout=120)
+         "--no-index", "--target", str(target), str(source)], check=True, capture_output=True, text=True, timeout=600)
     return target
 
 
