@@ -7,19 +7,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import hypothesis
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # so that `from tests import ...` works however pytest was started
 
-from tests import kubernetes
+from tests import examples, kubernetes
 
 os.environ["OUTFITTER_PCI_IDS"] = str(Path(__file__).parent / "hosts" / "empty.ids")  # the same names on every machine: none
-# The same examples at every run and on every machine, however slow it is. `--hypothesis-profile search` looks for others.
-ANY_SPEED = hypothesis.settings(deadline=None, database=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.register_profile("same", ANY_SPEED, derandomize=True)
-hypothesis.settings.register_profile("search", ANY_SPEED)
-hypothesis.settings.load_profile("same")
+examples.same()
 pytest_plugins = ["tests.cases.plugin", "tests.parts"]  # their options: --cases, --cases-not-built, --all-parts
 
 

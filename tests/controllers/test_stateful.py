@@ -29,6 +29,7 @@ from outfitter.scheduling import index
 from outfitter.store.informer import Informer
 from outfitter.store.memory import Draft
 from outfitter.store.shelf import Record
+from tests import examples
 from tests.controllers import many
 from tests.controllers.many import DRIVER, HOSTS, MOST, PF, RACK, World
 
@@ -281,10 +282,11 @@ async def _now(work: Callable[[], Any]) -> None:
     work()
 
 
-def run(examples: int, steps: int, seed: int = 0, world: type[Machine] = Machine) -> list[str]:
+def run(count: int, steps: int, seed: int = 0, world: type[Machine] = Machine) -> list[str]:
     """The same examples for the same seed, wherever it runs. What was written in each, in short."""
+    examples.same()
     settings = hypothesis.settings(
-        max_examples=examples, stateful_step_count=steps, deadline=None, database=None, report_multiple_bugs=False,
+        max_examples=count, stateful_step_count=steps, deadline=None, database=None, report_multiple_bugs=False,
         print_blob=False, phases=[hypothesis.Phase.generate],
         suppress_health_check=list(hypothesis.HealthCheck))
     traces: list[str] = []
