@@ -371,7 +371,8 @@ def never(where: type, method: str) -> Callable[[pytest.MonkeyPatch], None]:
 
 MISTAKES = {
     "what an operator marked is given away": (unmarked, "and was booked for|no page says so"),
-    "the revision of a page is not checked": (careless, "is held by|no page says so|pages say|not prepared|outlived its pod"),
+    "the revision of a page is not checked": (
+        careless, "is held by|and was booked for|no page says so|pages say|not prepared|outlived its pod"),
     "a claim that is over is never let go of": (never(Claims, "_free"), "no user|no longer has a use|pages say"),
     "a host never lets go of devices": (never(Holdings, "release"), "no user|pages say|no longer has a use"),
     "what a crash left is never looked for": (never(Agent, "_sweep"), "no user|domains:|not prepared|no longer has a use"),
