@@ -137,11 +137,21 @@ def test_the_image_by_other_programs(tmp_path: Path, name: str) -> None:
     assert {f"LABEL={name}", "TYPE=iso9660"} <= set(said.stdout.splitlines())
 
 
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_whoever_runs_machines_gets_through_to_the_image(tmp_path: Path, mask: int) -> None:
+    path = tmp_path / "folder" / "it.iso"
+    before = os.umask(mask)
+    try:
+        drives.write(Drive(str(path), "cidata", (("user-data", b"x"),)))
+    finally:
+        os.umask(before)
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o711)
+
+
 def test_an_image_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "folder" / "it.iso"
     drive = Drive(str(path), "cidata", (("user-data", b"x"),))
     drives.write(drive)
-    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o711)
     before = path.read_bytes()
 
     def full(_: Drive) -> bytes:

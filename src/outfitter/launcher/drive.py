@@ -45,7 +45,9 @@ def write(drive: Drive) -> None:
     """Refused: it cannot be written, and why."""
     path = Path(drive.path)
     try:
-        path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.chmod(FOLDER_MODE)  # a strict umask would keep that user out
         draft = _draft(path)
         draft.unlink(missing_ok=True)
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "wb") as file:
