@@ -81,6 +81,11 @@ def root() -> Iterator[Path]:
         yield Path(folder)
 
 
+def at_home(root: Path) -> dict[str, str]:
+    """Where virsh may write, which its user's home need not be."""
+    return {**os.environ, **dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"), str(root))}
+
+
 @pytest.mark.parts
 @needed
 def test_libvirt_takes_every_situation(root: Path) -> None:
@@ -90,7 +95,7 @@ def test_libvirt_takes_every_situation(root: Path) -> None:
         (root / f"{name}.xml").write_text(SITUATIONS[name].build().xml)
     words = "".join(f"define --validate {root / name}.xml\nundefine here_blue\n" for name in names)
     done = subprocess.run(["virsh", "-c", f"qemu:///embed?root={root}"], input=words, capture_output=True, text=True,
-                          timeout=PATIENCE, check=False)
+                          env=at_home(root), timeout=PATIENCE, check=False)
     assert [line for line in done.stderr.splitlines() if line.startswith("error")] == []
     assert done.stdout.count("has been undefined") == len(names)
 
@@ -106,7 +111,7 @@ def test_the_guest_sees_what_it_is_told(root: Path) -> None:
     said = root / "said"
     with said.open("w") as out, subprocess.Popen(
             ["virsh", "-q", "-c", f"qemu:///embed?root={root}"], stdin=subprocess.PIPE, stdout=out,
-            stderr=subprocess.STDOUT, text=True) as virsh:
+            stderr=subprocess.STDOUT, text=True, env=at_home(root)) as virsh:
         assert virsh.stdin is not None
         print(f"create {root / 'it.xml'}", file=virsh.stdin, flush=True)
         seen: set[str] = set()
