@@ -17,8 +17,9 @@ venv: .venv/installed ## the virtual environment with the locked dependencies
 .venv/installed: requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "outfitter needs Python 3.11 or newer with venv (on Debian: apt install python3-venv)"; exit 1; }
 	@echo "setting up .venv with $(PYTHON) ..."
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
+	@scripts/again $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps \
+		-r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -46,7 +47,7 @@ libvirt: .venv/libvirt ## libvirt-python in the virtual environment (needs libvi
 .venv/libvirt: .venv/installed
 	@command -v pkg-config >/dev/null && pkg-config --exists libvirt || { \
 		echo "libvirt-python is built here: apt install libvirt-dev python3-dev gcc pkg-config"; exit 1; }
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'libvirt-python>=9.0'
+	@scripts/again $(BIN)/python -m pip install --quiet --disable-pip-version-check 'libvirt-python>=9.0'
 	@touch $@
 
 test-libvirt: libvirt ## the tests that need libvirt and QEMU (root on Debian: a libvirtd of their own)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.process import ROOT, until
+from tests.e2e.process import PATIENCE, ROOT, until
 
 pytestmark = pytest.mark.skipif(shutil.which("flock") is None, reason="there is no flock in PATH")
 # It says when it compiles, leaves half a file, and goes on when it is let.
@@ -38,7 +38,8 @@ class Lab:
     runs: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def start(self, *words: str, go: str = "") -> subprocess.Popen[str]:
-        more = {"GO": go or str(self.home / "go"), "XDG_CACHE_HOME": str(self.home / "cache"), "TMPDIR": str(self.home / "tmp")}
+        more = {"GO": go or str(self.home / "go"), "XDG_CACHE_HOME": str(self.home / "cache"), "TMPDIR": str(self.home / "tmp"),
+                "AGAIN_AFTER": "0"}
         self.runs.append(subprocess.Popen(
             [ROOT / "scripts" / "virtctl", *words], env={"PATH": os.environ["PATH"], **more}, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True))
@@ -46,7 +47,7 @@ class Lab:
 
     def run(self, *words: str, go: str = "") -> tuple[int, str, str]:
         process = self.start(*words, go=go)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=PATIENCE)
         return process.returncode, out.strip(), err
 
     def let(self, *names: str) -> None:
@@ -101,7 +102,7 @@ def test_two_at_once_build_one(lab: Lab) -> None:
     said = second.stderr.readline()
     lab.let()
     assert "another run builds it already" in said
-    outs = [process.communicate(timeout=30)[0].strip() for process in (first, second)]
+    outs = [process.communicate(timeout=PATIENCE)[0].strip() for process in (first, second)]
     assert (outs, lab.builds()) == ([str(lab.folder)] * 2, 1)
 
 
@@ -110,7 +111,7 @@ def test_one_that_is_ended_leaves_nothing_that_looks_whole(how: signal.Signals, 
     first = lab.start()
     until(lab.builds, "it compiles")
     os.killpg(first.pid, how)
-    first.communicate(timeout=30)
+    first.communicate(timeout=PATIENCE)
     assert first.returncode != 0
     assert lab.run("--path")[0] == 1
     lab.let()
