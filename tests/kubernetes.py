@@ -10,6 +10,7 @@ The programs are found through KUBEBUILDER_ASSETS; `scripts/kube-assets` builds 
 from __future__ import annotations
 
 import functools
+import http.client
 import json
 import os
 import secrets
@@ -18,6 +19,7 @@ import socket
 import ssl
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
@@ -38,6 +40,11 @@ CONTROLLERS = "*,-node-lifecycle-controller,-node-ipam-controller,-taint-evictio
 QPS = 1000  # what the scheduler and the controllers may ask of the server per second
 SERVICES = "10.0.0.0/24"
 OURS = tuple(kind for kind in kinds.ALL if not kind.builtin)
+START_TRIES = 3
+
+
+class PortTaken(RuntimeError):
+    """A part could not listen where we told it to."""
 
 
 def assets() -> Path | None:
@@ -61,7 +68,7 @@ class Cluster:
         feature_gates: str = "",
         learn: Iterable[kinds.Kind] = OURS,
         apiserver_flags: Sequence[str] = (),
-        patience: float = 120.0,
+        patience: float = 300.0,
     ) -> None:
         """`durable`: etcd waits for the disk at each write. `learn`: kinds to register by CRD. `patience`: seconds until
         a part that does not become ready is an error."""
@@ -92,7 +99,7 @@ class Cluster:
     def access(self, clock: Clock | None = None) -> Access:
         return configs.load(self.kubeconfig, clock=clock or SystemClock())
 
-    def kubectl(self, *args: str, stdin: str = "", timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
+    def kubectl(self, *args: str, stdin: str = "", timeout: float = 300.0) -> subprocess.CompletedProcess[str]:
         """Run kubectl as the administrator; the caller looks at the return code."""
         env = {"PATH": os.environ.get("PATH", ""), "HOME": str(self.folder), "KUBECONFIG": str(self.kubeconfig)}
         return subprocess.run(
@@ -104,11 +111,18 @@ class Cluster:
         return self._processes[name].pid
 
     def start(self) -> Self:
-        try:
-            self._start()
-        except BaseException:
-            self.stop()
-            raise
+        """On other ports when somebody took one of ours between the look and the use."""
+        for tries_left in reversed(range(START_TRIES)):
+            try:
+                self._start()
+                break
+            except PortTaken:
+                self.stop()
+                if not tries_left:
+                    raise
+            except BaseException:
+                self.stop()
+                raise
         return self
 
     def stop(self) -> None:
@@ -147,7 +161,7 @@ class Cluster:
         if self._scheduler:
             self._start_scheduler(scheduler_port)
         for kind in self._learn:
-            self.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", kinds.crd(kind))
+            self._wait("kube-apiserver", functools.partial(self._register, kind))
         for kind in self._learn:
             self._wait("kube-apiserver", functools.partial(self._serves, kind))
         self._wait("kube-apiserver", lambda: self._has("/api/v1/namespaces/default"))
@@ -289,14 +303,16 @@ class Cluster:
         log = self.folder / f"{name}.log"
         deadline = time.monotonic() + self._patience
         while True:
+            if self._processes[name].poll() is not None:  # before the question: another may listen where it should
+                said = _tail(log)
+                fault = PortTaken if "address already in use" in said else RuntimeError
+                raise fault(f"{name} ended with {self._processes[name].returncode}:\n{said}")
             try:
                 if ready():
                     return
                 why = "is not ready"
-            except OSError as error:
+            except (OSError, http.client.HTTPException) as error:
                 why = str(error)
-            if self._processes[name].poll() is not None:
-                raise RuntimeError(f"{name} ended with {self._processes[name].returncode}:\n{_tail(log)}")
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{name} {why} after {self._patience:g} s:\n{_tail(log)}")
             time.sleep(0.05)
@@ -310,6 +326,16 @@ class Cluster:
             headers={"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"},
         )
         return _fetch(request, self._tls)
+
+    def _register(self, kind: kinds.Kind) -> bool:
+        """A server that has just come up may be too busy to answer; what it did though it did not answer is no harm."""
+        try:
+            self.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", kinds.crd(kind))
+        except urllib.error.HTTPError as error:
+            if error.code in (http.HTTPStatus.BAD_REQUEST, http.HTTPStatus.UNPROCESSABLE_ENTITY):
+                raise RuntimeError(f"kube-apiserver does not take the kind {kind.kind}: {error.read().decode()}") from error
+            return error.code == http.HTTPStatus.CONFLICT
+        return True
 
     def _has(self, path: str) -> bool:
         return bool(self.request("GET", path))
@@ -333,7 +359,7 @@ def free_ports(count: int) -> list[int]:
 
 def _fetch(request: str | urllib.request.Request, tls: ssl.SSLContext | None = None) -> bytes:
     handlers = [urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls)]
-    with urllib.request.build_opener(*handlers).open(request, timeout=10) as answer:
+    with urllib.request.build_opener(*handlers).open(request, timeout=30) as answer:
         content: bytes = answer.read()
         return content
 

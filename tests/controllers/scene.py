@@ -27,7 +27,7 @@ from outfitter.store.names import Names
 from tests import kubernetes
 
 T = TypeVar("T")
-PATIENCE = 60.0  # seconds, on a real control plane
+PATIENCE = 300.0  # seconds, on a real control plane
 ROUNDS = 40  # of one second each, embedded
 NORMAL = Config().scheduling
 FACTS = {"instances": kinds.INSTANCE, "pods": kinds.POD, "claims": kinds.RESOURCE_CLAIM, "classes": kinds.DEVICE_CLASS,

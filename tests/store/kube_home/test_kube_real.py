@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import socket
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -238,6 +239,19 @@ def test_a_stopped_cluster_leaves_nothing_running(tmp_path: Path) -> None:
         accounts = json.loads(whole.request("GET", "/api/v1/namespaces/kube-system/serviceaccounts"))
         assert accounts["kind"] == "ServiceAccountList"
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+@pytest.mark.cluster
+def test_a_port_that_somebody_takes_first_is_left_to_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kubernetes.assets() is None:
+        pytest.skip(kubernetes.MISSING)
+    free = kubernetes.free_ports
+    with socket.create_server(("127.0.0.1", 0)) as theirs:
+        given = iter([[*free(2), theirs.getsockname()[1], *free(2)]])
+        monkeypatch.setattr(kubernetes, "free_ports", lambda count: next(given, None) or free(count))
+        with kubernetes.Cluster(tmp_path / "moved", learn=()) as moved:
+            assert not moved.server.endswith(f":{theirs.getsockname()[1]}")
+            assert moved.request("GET", "/readyz") == b"ok"
 
 
 @pytest.mark.cluster
