@@ -79,11 +79,13 @@ def test_pods_that_kube_scheduler_holds(control_plane: kubernetes.Cluster) -> No
           pod("theirs", "a40", schedulerName="volcano"))
     until(lambda: all("nodes are available" in spoken(control_plane, name) for name in ("second", "third")),
           "kube-scheduler speaks of both")
+    until(lambda: f"default-scheduler says: {spoken(control_plane, 'second')}\n" in why(control_plane, "second"),
+          "its words are those that the scheduler has by now")
     lines = why(control_plane, "second").splitlines()
     assert lines[0] == ("pod/second waits: 0/1 hosts are available: the devices that it asks for are there, but not to be had "
                         "now")
     assert lines[1].startswith("  n1: request gpu wants 1: 1 match, 0 free (gpu-0: held by pod/first")
-    assert lines[2] == f"  default-scheduler says: {spoken(control_plane, 'second')}"
+    assert lines[2].startswith("  default-scheduler says: 0/1 nodes are available")
     third = why(control_plane, "pod/third", "--long")
     assert 'gpu-0: request gpu wants model == "A100"; it says model A40' in third
     assert "no ResourceClaimTemplate a4 in namespace default\n  -> apply it; did you mean a40?" in why(control_plane, "lost")
@@ -119,6 +121,9 @@ def test_a_reader_of_one_namespace_is_told_what_the_scheduler_said(control_plane
            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": "default"}]})
     apply(control_plane, pod("fourth", "a100"))
     until(lambda: "nodes are available" in spoken(control_plane, "fourth"), "kube-scheduler speaks of it")
+    bound = f"--as=system:serviceaccount:default:{name}"
+    until(lambda: all(control_plane.kubectl("auth", "can-i", "list", kind, bound).returncode == 0
+                      for kind in ("pods", "resourceclaims", "resourceclaimtemplates")), "the server knows of its rights")
     token = control_plane.kubectl("create", "token", name).stdout.strip()
     own = control_plane.folder / "namespaced.kubeconfig"
     own.write_text(control_plane.kubectl("config", "view", "--raw", "-o", "json").stdout)

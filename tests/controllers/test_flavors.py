@@ -292,13 +292,9 @@ async def test_kube_scheduler_gives_what_the_aliases_mean(control_plane: kuberne
             assert gpu in ("0000:17:00.0", "0000:ca:00.0")
             assert sorted(nic[:7] for nic in nics) == ["0000:3b", "0000:d8"]
             await machine(here, "green", f"{word}-near")  # two GPUs on one NUMA node: no host has them
-
-            async def refused() -> str | None:
-                told = await here.condition("green", "PodScheduled")
-                return str(told["message"]) if told and told["status"] == "False" else None
-
-            assert "cannot allocate all claims" in await here.reach(refused, "green waits")
-            assert await here.events("FlavorNotExact") == [
+            await here.waits("green", "PodScheduled", "cannot allocate all claims")
+            told = await here.reach(lambda: here.events("FlavorNotExact"), "what the flavor cannot have is told")
+            assert told == [
                 f"flavor {word}-near asks for more than kube-scheduler knows of: dedicated CPUs are not booked, so another "
                 "machine may have the same"]
             await here.check_books()
