@@ -19,7 +19,7 @@ def _demo(root: Path, home: Path) -> subprocess.CompletedProcess[str]:
     with subprocess.Popen([sys.executable, root / SCRIPT], env=environment(home, TMPDIR=str(folder)), text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE) as demo:
         try:
-            out, err = demo.communicate(timeout=2 * PATIENCE)
+            out, err = demo.communicate(timeout=5 * PATIENCE)
         except subprocess.TimeoutExpired:
             demo.send_signal(signal.SIGINT)  # a demo that is killed outright would leave its server behind
             demo.communicate(timeout=PATIENCE)
