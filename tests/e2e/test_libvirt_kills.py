@@ -28,7 +28,7 @@ from tests.hardware import daemon
 from tests.hardware.daemon import Daemon
 
 pytestmark = [pytest.mark.libvirt, pytest.mark.skipif(bool(daemon.missing()), reason=daemon.missing() or "-")]
-PATIENCE = 120.0  # seconds to come to rest: QEMU is slow on a loaded machine, and libvirt is asked again after up to 30
+PATIENCE = 300.0  # seconds to come to rest: QEMU is slow on a loaded machine, and libvirt is asked again after up to 30
 ACTS = ("start", "start", "stop", "restart", "anew")
 STRATEGIES = ("Always", "Manual", "RerunOnFailure")
 POLL = 0.1

@@ -21,7 +21,7 @@ from tests.hardware import embed, guest
 LIBVIRTD = "/usr/sbin/libvirtd"
 FOLDERS = {"etc": "/etc/libvirt", "lib": "/var/lib/libvirt", "cache": "/var/cache/libvirt", "run": "/run/libvirt",
            "log": "/var/log/libvirt"}
-PATIENCE = 30.0  # seconds until it listens
+PATIENCE = 300.0  # seconds until it listens; a loaded machine takes long
 
 
 def missing() -> str:
@@ -103,8 +103,8 @@ def own() -> Iterator[Daemon]:
     """One that runs, and of which nothing is left afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="outfit-"))
     made = Daemon(folder)
-    made.start()
     try:
+        made.start()
         yield made
     finally:
         made.end()

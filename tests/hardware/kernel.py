@@ -6,16 +6,24 @@ import os
 import re
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 PCI = Path("/sys/bus/pci/devices")
 MDEV = Path("/sys/class/mdev_bus")
 MODULES = ("nvme", "igb", "igbvf", "vfio-pci", "mtty", "mdpy", "mbochs")
-PATIENCE = 30.0
+PATIENCE = 240.0  # seconds; everything is emulated
 
 
 def load() -> None:
     subprocess.run(["modprobe", "-a", *MODULES], check=True)
+    settle()
+
+
+def settle() -> None:
+    """Until every driver has had its try: some are tried in the background, and who loads a module waits for all of that."""
+    subprocess.run(["modprobe", "-r", "dummy"], check=True)
+    subprocess.run(["modprobe", "dummy", "numdummies=0"], check=True)
 
 
 def lspci() -> dict[str, dict[str, str]]:
@@ -50,12 +58,14 @@ def virtual(address: str, count: int) -> list[str]:
     """Make so many virtual functions, and tell which."""
     path = PCI / address
     (path / "sriov_numvfs").write_text(str(count))
+    settle()
     return virtual_of(address)
 
 
 def wait_for_loose(addresses: list[str]) -> None:
     """The NVMe driver tries virtual functions that nobody set up, and lets go of them after a while."""
-    end = time.monotonic() + 4 * PATIENCE
+    settle()
+    end = time.monotonic() + PATIENCE
     while any(driver(address) for address in addresses):
         if time.monotonic() > end:
             raise AssertionError(f"{addresses} still have drivers: {[driver(address) for address in addresses]}")
@@ -120,8 +130,16 @@ def group(device: str) -> str:
 
 def groups_of(pid: int) -> list[str]:
     """The IOMMU groups that a process has open."""
-    links = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
-    return [Path(link).name for link in links if re.fullmatch(r"/dev/vfio/[0-9]+", link)]
+    return [Path(link).name for link in opened(pid) if re.fullmatch(r"/dev/vfio/[0-9]+", link)]
+
+
+def opened(pid: int) -> list[str]:
+    """The files that a process has open. It may close one while we look."""
+    links = []
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            links.append(os.readlink(path))
+    return links
 
 
 def mediated() -> list[str]:

@@ -23,7 +23,7 @@ from tests.hardware import daemon, embed, guest
 from tests.hardware.daemon import Daemon
 
 UID, OTHER = "8d1f0a52-3c1e-4f0b-9d35-0f6f5b7f2a11", "4b20d080-1b54-4048-85b3-a6a62d165c01"
-PATIENCE = 60.0  # seconds for what QEMU does; a loaded machine takes long
+PATIENCE = 300.0  # seconds for what QEMU does; a loaded machine takes long
 needs_libvirt = pytest.mark.skipif(bool(daemon.missing()), reason=daemon.missing() or "-")
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from outfitter.api.hypervisor import Drive
 from outfitter.launcher import drive as drives
+from tests.hardware import kernel
 from tests.launcher.labs import OTHER, UID, Lab, News, Played, Real, drives_of, needs_libvirt
 
 
@@ -47,17 +47,13 @@ async def test_an_image_whose_machine_did_not_start_is_removed(tmp_path: Path) -
     assert list(drives_of(lab)) == [f"{UID}.iso"]
 
 
-def opened(pid: int) -> set[str]:
-    return {os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()}
-
-
 @pytest.mark.libvirt
 @needs_libvirt
 async def test_qemu_has_the_drive(real: Real) -> None:
     hypervisor = real.hypervisor()
     await hypervisor.start(real.machine(seed="#one"))
     image = real.drives / f"{UID}.iso"
-    assert str(image) in opened(real.daemon.qemu("here_blue"))
+    assert str(image) in kernel.opened(real.daemon.qemu("here_blue"))
     await hypervisor.stop(UID)
     assert not image.exists()
     await hypervisor.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
@@ -36,9 +37,11 @@ async def test_the_cpus_of_a_machine_run_where_they_are_its_own(real: Real) -> N
 
 
 def allowed(pid: int) -> dict[str, str]:
-    """Thread of a QEMU -> the CPUs on which it may run."""
-    tasks = list(Path(f"/proc/{pid}/task").iterdir())
-    said = {(task / "comm").read_text().partition("/")[0]: (task / "status").read_text() for task in tasks}
+    """Thread of a QEMU -> the CPUs on which it may run. One that is not of a CPU may end while we look."""
+    said = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            said[(task / "comm").read_text().partition("/")[0]] = (task / "status").read_text()
     return {name: text.partition("Cpus_allowed_list:")[2].split()[0] for name, text in said.items()}
 
 
