@@ -49,7 +49,7 @@ def by_hand(report: Report, bound: list[str], *, network: bool) -> None:
         report.say(f"   outfit up took {story.up.took:.1f} s")
         expect(len(kernel.mediated()), 2, "mediated devices, with the one that outfitter made")
         everything = {*bound, *kernel.mediated()}
-        expect(story.offered(), everything, "what is offered")
+        story.offers(everything)
     wishes = {"disk": kind_is("VF", NVME[1]), "gpu": kind_is("PCI", GPU[1]), "part": kind_is("MDEV"), "own": kind_is("MDEV")}
     if network:
         wishes["nic"] = kind_is("VF", NIC_VF[1])
@@ -84,7 +84,7 @@ def by_outfitter(report: Report, counts: dict[str, int], disk: str, displays: li
         for address in set(made) & set(kernel.of(*NVME)):
             kernel.wait_for_loose(made[address])
         everything = {*displays, disk, *(one for functions in made.values() for one in functions)}
-        expect(story.offered(), everything, "what is offered")
+        story.offers(everything)
         drivers = {address: kernel.driver(address) for address in everything}
         expect(drivers[disk], "nvme", "the driver of the disk")
     wishes = {"part": kind_is("VF", NVME[1]), "gpu": kind_is("PCI", GPU[1]), "disk": kind_is("PCI", NVME[1])}

@@ -9,6 +9,8 @@ import re
 import shutil
 import subprocess
 import tarfile
+import time
+from contextlib import suppress
 from pathlib import Path
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "outfitter" / "hardware"
@@ -16,6 +18,7 @@ TOOLS = {"qemu-system-x86_64": "qemu-system-x86", "busybox": "busybox-static", "
          "modprobe": "kmod", "make": "make", "gcc": "gcc", "dpkg-deb": "dpkg", "apt-get": "apt", "xz": "xz-utils",
          "depmod": "kmod"}
 SAMPLES = ("mtty", "mdpy", "mbochs")  # the kernel's own examples of mediated devices
+TRIES, PAUSE = 3, 5.0  # of a download, and seconds in between
 DRIVERS = ("virtio_pci", "9pnet_virtio", "9p", "overlay")  # what it takes to get to the root filesystem
 
 
@@ -45,13 +48,33 @@ def _unpack(package: str, target: Path, *, apt: dict[str, str] | None = None, su
     drafts = target.parent / f"{target.name}.debs"
     drafts.mkdir(parents=True, exist_ok=True)
     target.mkdir(parents=True, exist_ok=True)
-    print(f"  downloading {package}{'/' + suite if suite else ''}", flush=True)
-    unsandboxed = ("-o", "APT::Sandbox::User=root") if os.geteuid() == 0 else ()
-    _run("apt-get", "download", "-q", *unsandboxed, f"{package}/{suite}" if suite else package, cwd=drafts, env=apt)
+    wanted = f"{package}/{suite}" if suite else package
+    print(f"  downloading {wanted}", flush=True)
+    for old in drafts.glob(f"{package}_*.deb"):  # of a run that was killed
+        old.unlink()
+    _download(wanted, drafts, apt)
     for deb in drafts.glob(f"{package}_*.deb"):
         _run("dpkg-deb", "-x", deb, target)
         deb.unlink()
     done.touch()
+
+
+def _download(wanted: str, folder: Path, apt: dict[str, str] | None) -> None:
+    """A mirror may drop a connection, and may have a newer version than its list said: then the lists are read anew, by whoever
+    may do that."""
+    unsandboxed = ("-o", "APT::Sandbox::User=root") if os.geteuid() == 0 else ()
+    for tries_left in reversed(range(TRIES)):
+        try:
+            _run("apt-get", "download", "-q", "-o", "Acquire::Retries=3", *unsandboxed, wanted, cwd=folder, env=apt)
+            break
+        except Missing as error:
+            if not tries_left:
+                raise
+            print(f"  trying again: {error}", flush=True)
+            time.sleep(PAUSE)
+            if apt is not None or os.geteuid() == 0:
+                with suppress(Missing):  # what it was for says so
+                    _run("apt-get", "update", "-qq", "-o", "Acquire::Retries=3", env=apt)
 
 
 def kernel() -> tuple[str, Path]:
@@ -70,17 +93,18 @@ def kernel() -> tuple[str, Path]:
 
 def mediated(release: str, folder: Path) -> bool:
     """Build the samples of mediated devices for a kernel, and put them among its modules."""
-    target = folder / "lib" / "modules" / release / "updates"
-    if all((target / f"{name}.ko").exists() for name in SAMPLES):
+    target, done = folder / "lib" / "modules" / release / "updates", folder / ".mediated"
+    if done.exists():
         return True
     version = ".".join(release.split(".")[:2])
     headers, build = CACHE / f"headers-{release}", CACHE / f"mdev-{release}"
     for package in (f"linux-headers-{release}", f"linux-headers-{release.removesuffix('-amd64')}-common",
                     f"linux-kbuild-{version}"):
         _unpack(package, headers)
-    build.mkdir(exist_ok=True)
     if not all((build / f"{name}.c").exists() for name in SAMPLES):
-        source = CACHE / f"source-{version}"
+        source, draft = CACHE / f"source-{version}", CACHE / f"mdev-{release}.new"
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
         _unpack(f"linux-source-{version}", source)
         archive = next((source / "usr" / "src").glob("linux-source-*.tar.xz"))
         print("  taking the samples out of the kernel's source", flush=True)
@@ -88,7 +112,9 @@ def mediated(release: str, folder: Path) -> bool:
             for member in tar:
                 if "/samples/vfio-mdev/" in member.name and member.isfile():
                     member.name = Path(member.name).name
-                    tar.extract(member, build, filter="data")
+                    tar.extract(member, draft, filter="data")
+        shutil.rmtree(build, ignore_errors=True)
+        draft.rename(build)
         shutil.rmtree(source)
     (build / "Makefile").write_text("obj-m := " + " ".join(f"{name}.o" for name in SAMPLES) + "\n")
     tree = headers / "usr" / "src" / f"linux-headers-{release}"
@@ -108,6 +134,7 @@ def mediated(release: str, folder: Path) -> bool:
     for name in SAMPLES:
         shutil.copy(build / f"{name}.ko", target)
     _run("depmod", "-b", folder, release)
+    done.touch()
     return True
 
 
@@ -155,7 +182,7 @@ def _backports() -> tuple[dict[str, str], str]:
         + ('APT::Sandbox::User "root";\n' if os.geteuid() == 0 else ""))
     apt = {"APT_CONFIG": str(folder / "apt.conf")}
     if not any((folder / "state" / "lists").glob("*Packages*")):
-        _run("apt-get", "update", "-qq", env=apt)
+        _run("apt-get", "update", "-qq", "-o", "Acquire::Retries=3", env=apt)
     return apt, suite
 
 

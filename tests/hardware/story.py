@@ -3,6 +3,7 @@ of both when outfitter or QEMU is killed. Every claim of the product is held aga
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ from tests.e2e.process import Up
 from tests.hardware import embed, kernel
 from tests.hardware.steps import Report, expect
 
-PATIENCE = 240.0  # everything is emulated twice
+PATIENCE = 480.0  # everything is emulated twice
 ROOT = Path("/run/lv")  # of libvirt; a short name
 ADDRESS, UUID = "resource.kubernetes.io/pciBusID", "mdevUUID"
 
@@ -116,6 +117,12 @@ class Story:
         slices = json.loads(self.up.ok("get", "resourceslices", "-o", "json"))["items"]
         found = [device["attributes"] for one in slices for device in one["spec"].get("devices", ())]
         return {(each.get(ADDRESS) or each.get(UUID))["string"] for each in found}
+
+    def offers(self, wanted: set[str]) -> None:
+        """It publishes these and no others, soon."""
+        with contextlib.suppress(TimeoutError):
+            wait(lambda: self.offered() == wanted, "what is offered")
+        expect(self.offered(), wanted, "what is offered")
 
     def instance(self, name: str) -> Any:
         return json.loads(self.up.ok("get", "vmi", name, "-o", "json"))
