@@ -124,11 +124,19 @@ def qemus(names: list[str]) -> Counter[str]:
 
 
 def domains(uri: str) -> dict[str, tuple[str, bool]]:
-    conn: Any = connection.library().open(uri)
+    library = connection.library()
+    conn: Any = library.open(uri)
+    found = {}
     try:
-        return {dom.name(): (dom.UUIDString(), bool(dom.isActive())) for dom in conn.listAllDomains(0)}
+        for dom in conn.listAllDomains(0):
+            try:
+                found[dom.name()] = dom.UUIDString(), bool(dom.isActive())
+            except library.libvirtError as error:
+                if error.get_error_code() != library.VIR_ERR_NO_DOMAIN:  # it went while we looked
+                    raise
     finally:
         conn.close()
+    return found
 
 
 class Story:
