@@ -3,11 +3,13 @@ kube-scheduler and kube-controller-manager. There the scheduler has words of its
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -16,7 +18,7 @@ from outfitter.api import conditions, kinds, machine, notes
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder
-from outfitter.controllers import render
+from outfitter.controllers import devicestatus, render
 from outfitter.controllers.claims import FINALIZER
 from outfitter.ledger import book
 from tests import kubernetes
@@ -417,6 +419,30 @@ async def _(scene: Scene) -> None:
         "gpuStatuses": ["gpu0"], "hostDeviceStatuses": ["nic0"]}
 
 
+@contextlib.contextmanager
+def _as_fast_as_it_should_be(scene: Scene) -> Iterator[None]:
+    """What is said of claims that take long to be made is one more patch. How long kube-scheduler and the controllers of
+    Kubernetes take is not ours to promise."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not scene.embedded:
+            patch.setattr(devicestatus, "PATIENCE", timedelta(hours=1))
+        yield
+
+
+def _words_of_the_scheduler(old: Object | None, new: Object | None) -> bool:
+    """Whether a change did nothing but repeat them; it says as much as it likes, of hosts that others take away too."""
+    def rest(obj: Object) -> object:
+        status = obj.get("status") or {}
+        said = [one for one in status.get("conditions") or () if one["type"] != "PodScheduled"]
+        meta = {key: value for key, value in obj["metadata"].items() if key not in ("resourceVersion", "managedFields")}
+        return meta, obj["spec"], {**status, "conditions": said}
+
+    def told(obj: Object) -> object:
+        return conditions.find(obj, "PodScheduled")
+
+    return bool(old and new and told(old) and told(new) and rest(old) == rest(new))
+
+
 def _of_devices(seen: Sequence[tuple[Object | None, Object | None]]) -> list[Object | None]:
     """The changes of an instance that told of its devices."""
     def told(obj: Object | None) -> tuple[object, object]:
@@ -430,12 +456,14 @@ def _of_devices(seen: Sequence[tuple[Object | None, Object | None]]) -> list[Obj
 async def _(scene: Scene) -> None:
     await scene.template()
     seen = logged(scene.product, kinds.INSTANCE, scene.namespace)
-    await scene.machine("blue")
-    await scene.running("blue")
+    with _as_fast_as_it_should_be(scene):
+        await scene.machine("blue")
+        await scene.running("blue")
 
     assert 1 <= len(_of_devices(seen)) <= 2
     # All of a machine's start: made, finalizer, waiting (in one or two sentences), scheduled, devices, running.
-    assert len(seen) <= (7 if scene.embedded else 9), [(new or {}).get("status") for _, new in seen]
+    ours = seen if scene.embedded else [change for change in seen if not _words_of_the_scheduler(*change)]
+    assert len(ours) <= (7 if scene.embedded else 9), [(new or {}).get("status") for _, new in seen]
 
 
 @story("devices by resource name stand in the status, and cost no more patches", vfs=3)
@@ -444,10 +472,11 @@ async def _(scene: Scene) -> None:
     resource = f"{scene.namespace}.example/vf"
     await scene.store.patch(kinds.DEVICE_CLASS, scene.namespace, {"spec": {"extendedResourceName": resource}})
     seen = logged(scene.product, kinds.INSTANCE, scene.namespace)
-    await scene.create(kinds.INSTANCE, "blue", {"domain": {"memory": {"guest": "1Gi"}, "devices": {
-        "gpus": [{"name": "g", "deviceName": resource}],
-        "hostDevices": [{"name": "a", "deviceName": resource}, {"name": "b", "deviceName": resource}]}}})
-    blue = await scene.running("blue")
+    with _as_fast_as_it_should_be(scene):
+        await scene.create(kinds.INSTANCE, "blue", {"domain": {"memory": {"guest": "1Gi"}, "devices": {
+            "gpus": [{"name": "g", "deviceName": resource}],
+            "hostDevices": [{"name": "a", "deviceName": resource}, {"name": "b", "deviceName": resource}]}}})
+        blue = await scene.running("blue")
     made = (await scene.pod("blue"))["status"]["extendedResourceClaimStatus"]["resourceClaimName"]
     claim = await scene.find(kinds.RESOURCE_CLAIM, made)
     assert claim is not None
