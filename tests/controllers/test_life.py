@@ -3,13 +3,11 @@ kube-scheduler and kube-controller-manager. There the scheduler has words of its
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -18,7 +16,7 @@ from outfitter.api import conditions, kinds, machine, notes
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder
-from outfitter.controllers import devicestatus, render
+from outfitter.controllers import render
 from outfitter.controllers.claims import FINALIZER
 from outfitter.ledger import book
 from tests import kubernetes
@@ -419,16 +417,6 @@ async def _(scene: Scene) -> None:
         "gpuStatuses": ["gpu0"], "hostDeviceStatuses": ["nic0"]}
 
 
-@contextlib.contextmanager
-def _as_fast_as_it_should_be(scene: Scene) -> Iterator[None]:
-    """What is said of claims that take long to be made is one more patch. How long kube-scheduler and the controllers of
-    Kubernetes take is not ours to promise."""
-    with pytest.MonkeyPatch.context() as patch:
-        if not scene.embedded:
-            patch.setattr(devicestatus, "PATIENCE", timedelta(hours=1))
-        yield
-
-
 def _words_of_the_scheduler(old: Object | None, new: Object | None) -> bool:
     """Whether a change did nothing but repeat them; it says as much as it likes, of hosts that others take away too."""
     def rest(obj: Object) -> object:
@@ -443,24 +431,28 @@ def _words_of_the_scheduler(old: Object | None, new: Object | None) -> bool:
     return bool(old and new and told(old) and told(new) and rest(old) == rest(new))
 
 
-def _of_devices(seen: Sequence[tuple[Object | None, Object | None]]) -> list[Object | None]:
-    """The changes of an instance that told of its devices."""
+def _of_devices(scene: Scene, seen: Sequence[tuple[Object | None, Object | None]]) -> list[Object | None]:
+    """The changes of an instance that told of its devices. That a claim is not there after two seconds costs one more; how long
+    kube-controller-manager takes to make it, and its news to come, is not ours to promise."""
     def told(obj: Object | None) -> tuple[object, object]:
         known = conditions.find(obj or {}, "DevicesReady") or {}
         return ((obj or {}).get("status") or {}).get("deviceStatus"), (known.get("status"), known.get("message"))
 
-    return [new for old, new in seen if told(old) != told(new)]
+    def late(obj: Object | None) -> bool:
+        words = str((conditions.find(obj or {}, "DevicesReady") or {}).get("message"))
+        return not scene.embedded and ("has not been made yet" in words or "does not exist" in words)
+
+    return [new for old, new in seen if told(old) != told(new) and not late(new)]
 
 
 @story("the device status costs at most two patches")
 async def _(scene: Scene) -> None:
     await scene.template()
     seen = logged(scene.product, kinds.INSTANCE, scene.namespace)
-    with _as_fast_as_it_should_be(scene):
-        await scene.machine("blue")
-        await scene.running("blue")
+    await scene.machine("blue")
+    await scene.running("blue")
 
-    assert 1 <= len(_of_devices(seen)) <= 2
+    assert 1 <= len(_of_devices(scene, seen)) <= 2
     # All of a machine's start: made, finalizer, waiting (in one or two sentences), scheduled, devices, running.
     ours = seen if scene.embedded else [change for change in seen if not _words_of_the_scheduler(*change)]
     assert len(ours) <= (7 if scene.embedded else 9), [(new or {}).get("status") for _, new in seen]
@@ -472,11 +464,10 @@ async def _(scene: Scene) -> None:
     resource = f"{scene.namespace}.example/vf"
     await scene.store.patch(kinds.DEVICE_CLASS, scene.namespace, {"spec": {"extendedResourceName": resource}})
     seen = logged(scene.product, kinds.INSTANCE, scene.namespace)
-    with _as_fast_as_it_should_be(scene):
-        await scene.create(kinds.INSTANCE, "blue", {"domain": {"memory": {"guest": "1Gi"}, "devices": {
-            "gpus": [{"name": "g", "deviceName": resource}],
-            "hostDevices": [{"name": "a", "deviceName": resource}, {"name": "b", "deviceName": resource}]}}})
-        blue = await scene.running("blue")
+    await scene.create(kinds.INSTANCE, "blue", {"domain": {"memory": {"guest": "1Gi"}, "devices": {
+        "gpus": [{"name": "g", "deviceName": resource}],
+        "hostDevices": [{"name": "a", "deviceName": resource}, {"name": "b", "deviceName": resource}]}}})
+    blue = await scene.running("blue")
     made = (await scene.pod("blue"))["status"]["extendedResourceClaimStatus"]["resourceClaimName"]
     claim = await scene.find(kinds.RESOURCE_CLAIM, made)
     assert claim is not None
@@ -491,7 +482,7 @@ async def _(scene: Scene) -> None:
     assert {(one["resourceClaimName"], one["driver"], one["pool"], one["product"]) for one in given} == {
         (made, scene.driver, scene.host.name, "1889")}
     assert conditions.is_true(blue, "DevicesReady")
-    assert 1 <= len(_of_devices(seen)) <= 2
+    assert 1 <= len(_of_devices(scene, seen)) <= 2
     await scene.delete(kinds.INSTANCE, "blue")
     await scene.empty()
 
