@@ -28,7 +28,7 @@ ROOT = Path(__file__).parent.parent.parent
 EXAMPLE = ROOT / "examples" / "01-one-vf"
 OUTFIT = Path(sys.executable).with_name("outfit")
 LAST_LINE = "Ctrl-C stops it."
-PATIENCE = 120.0  # seconds after which something that should have happened has failed
+PATIENCE = 300.0  # seconds after which something that should have happened has failed
 POLL = 0.02
 
 
@@ -147,7 +147,7 @@ class Up:
     def send(self, number: int) -> None:
         self.process.send_signal(number)
 
-    def end(self, patience: float = 60.0) -> int:
+    def end(self, patience: float = PATIENCE) -> int:
         """Wait for its end; its exit code."""
         try:
             code = self.process.wait(patience)

@@ -306,7 +306,7 @@ def test_every_manifest_with_kubectl(up: Up, document: str) -> None:
             if "start" in machine:
                 up.ok("vm", "start", machine["start"])
                 until(lambda name=machine["name"]: name in phases(up), f"{machine['name']} is there")  # type: ignore[misc]
-            kubectl("-n", namespace, "wait", f"vmi/{name}", "--for=jsonpath={.status.phase}=Running", "--timeout=120s")
+            kubectl("-n", namespace, "wait", f"vmi/{name}", "--for=jsonpath={.status.phase}=Running", "--timeout=300s")
             check(up, machine)
     assert "unchanged" in kubectl("apply", "-f", str(SEEDS / document / "6-slice.yaml"))
     alpha = kubectl("-n", "gpu-test2", "get", "resourceclaims.v1alpha3.resource.k8s.io", "-o", "yaml")

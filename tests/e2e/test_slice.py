@@ -84,14 +84,14 @@ def test_the_story_with_kubectl(up: Up, tmp_path: Path) -> None:
     kubectl = Kubectl(up)
     made = kubectl("apply", "-f", f"{EXAMPLES}/1-class.yaml", "-f", f"{EXAMPLES}/2-blue.yaml")
     assert "virtualmachineinstance.kubevirt.io/blue created" in made
-    kubectl("wait", "vmi/blue", "--for=jsonpath={.status.phase}=Running", "--timeout=120s")
-    kubectl("wait", "vmi/blue", "--for=condition=Ready", "--timeout=120s")
+    kubectl("wait", "vmi/blue", "--for=jsonpath={.status.phase}=Running", "--timeout=300s")
+    kubectl("wait", "vmi/blue", "--for=condition=Ready", "--timeout=300s")
     revisions = ("get", "-f", f"{EXAMPLES}/1-class.yaml", "-o", "jsonpath={.items[*].metadata.resourceVersion}")
     before = kubectl(*revisions)
     assert kubectl("apply", "-f", EXAMPLES).count("created") == 1
     assert kubectl(*revisions) == before, "what did not change was not written"
     assert "node-0" in kubectl("get", "vmi,nodes,resourceslices,ledgerpages")
-    kubectl("wait", "vmi/green", "--for=jsonpath={.status.phase}=Scheduling", "--timeout=120s")
+    kubectl("wait", "vmi/green", "--for=jsonpath={.status.phase}=Scheduling", "--timeout=300s")
     until(lambda: "held by vmi/blue" in up.ok("why", "green"), "green waits for blue")
     assert "Started" in kubectl("describe", "vmi", "blue")
 
@@ -119,5 +119,5 @@ def test_the_story_with_kubectl(up: Up, tmp_path: Path) -> None:
     assert "green" in kubectl("get", "vmi", "-A")
     assert kubectl("get", "vmi", "blue", code=1) == ""
     assert kubectl("delete", "-f", EXAMPLES, "--ignore-not-found").count("deleted") == 3
-    kubectl("wait", "vmi/green", "--for=delete", "--timeout=120s")
+    kubectl("wait", "vmi/green", "--for=delete", "--timeout=300s")
     until(lambda: not up.domains(), "nothing runs")
