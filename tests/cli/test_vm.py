@@ -168,6 +168,21 @@ def test_each_strategy_is_stopped_and_started_in_its_own_way(strategy: str, spec
     say("delete", "vm", name)
 
 
+def test_one_that_stops_is_started_when_it_has_stopped(up: Up, say: Say) -> None:
+    bare = yaml.safe_load(vm("again", "Manual"))
+    bare["spec"]["template"]["spec"] = {"domain": {"devices": {}}}
+    say("apply", "-f", "-", stdin=yaml.safe_dump(bare))
+    say("vm", "start", "again", "--wait")
+    first = json.loads(say("get", "vmi", "again", "-o", "json").out)["metadata"]["uid"]
+    hold(up, "again", "example.com/look")
+    say("vm", "stop", "again")
+    assert say("vm", "start", "again").out.startswith("again starts"), "be it that it has stopped by now"
+    hold(up, "again")
+    say("vm", "start", "again", "--wait")
+    assert json.loads(say("get", "vmi", "again", "-o", "json").out)["metadata"]["uid"] != first
+    say("delete", "vm", "again")
+
+
 def test_the_older_word_is_kept(say: Say) -> None:
     old = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "old"},
            "spec": {"running": False, "template": {"spec": {"domain": {"devices": {}}}}}}

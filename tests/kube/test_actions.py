@@ -69,6 +69,10 @@ CASES = {
         "restart", {"runStrategy": "Halted"}, None, refused="Halted does not support manual restart requests"),
     "one that ran once is not started": Case(
         "start", {"runStrategy": "Once"}, "Succeeded", refused="Once does not support manual start requests"),
+    "one that is being halted is taken for running": Case(
+        "start", {"runStrategy": "Halted"}, "Running", refused="VM is already running"),
+    "but outfit lets it run": Case(
+        "start", {"runStrategy": "Halted"}, "Running", {"runStrategy": "Always"}, body={"outfit": True}),
     "but outfit starts it": Case("start", {"runStrategy": "Once"}, "Succeeded", noted=["Stop", "Start"], body={"outfit": True}),
     "one that failed and is to run again is not stopped": Case(
         "stop", {"runStrategy": "RerunOnFailure"}, "Failed", refused="VM is not running"),
@@ -128,6 +132,25 @@ async def test_a_stop_that_is_done_is_in_nobodys_way(client: Client, store: Memo
     assert (await client.put(f"{PLACE}/start", {})).status == 202
     now = await store.get(kinds.MACHINE, "blue", "default")
     assert now["status"]["stateChangeRequests"] == [{"action": "Start"}]
+
+
+async def test_one_that_stops_is_started_again_by_outfit_alone(client: Client, store: Memory) -> None:
+    await machine(store, {"runStrategy": "Manual"}, "Running")
+    assert (await client.put(f"{PLACE}/stop", {})).status == 202
+    answer = await client.put(f"{PLACE}/start", {})
+    assert (answer.status, "VM is already running" in answer.json["message"]) == (409, True)
+    assert (await client.put(f"{PLACE}/start", {"outfit": True})).status == 202
+    noted = (await store.get(kinds.MACHINE, "blue", "default"))["status"]["stateChangeRequests"]
+    assert [each["action"] for each in noted] == ["Stop", "Start"]
+    assert (await client.put(f"{PLACE}/start", {"outfit": True})).status == 409, "it will start, and once is enough"
+
+
+async def test_one_that_has_ended_and_still_goes_is_started_by_anybody(client: Client, store: Memory) -> None:
+    await machine(store, {"runStrategy": "Manual"}, "Running")
+    assert (await client.put(f"{PLACE}/stop", {})).status == 202
+    await store.patch(kinds.INSTANCE, "blue", {"status": {"phase": "Succeeded"}}, "default", subresource="status")
+    assert (await client.put(f"{PLACE}/start", {})).status == 202
+    assert (await client.put(f"{PLACE}/start", {})).status == 409
 
 
 async def test_a_start_to_come_is_taken_back_by_outfit_alone(client: Client, store: Memory) -> None:

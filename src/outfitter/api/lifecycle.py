@@ -29,7 +29,7 @@ class Options:
     dry_run: bool = False
     paused: bool = False  # start it with its processors standing still
     grace: int | None = None  # seconds that its guest gets to shut down; None: as its spec says
-    outfit: bool = False  # asked by `outfit vm`: one that is to run Once is started too, and a start to come is taken back
+    outfit: bool = False  # asked by `outfit vm`: one that runs Once or stops is started too, and a start to come is taken back
 
     def body(self, action: str) -> Object:
         """As a request says them; `options` reads it."""
@@ -75,7 +75,10 @@ def wish(action: Action, vm: Object, instance: Mapping[str, Any] | None, said: O
     stop: list[Object] = [{"action": "Stop", "uid": instance["metadata"]["uid"]}] if instance is not None else []
     start: list[Object] = [{"action": "Start", **({"data": PAUSED} if said.paused else {})}]
     if action == "start" and alive:
-        raise _not(vm, "VM is already running")
+        if not (said.outfit and stops(vm, instance)):
+            raise _not(vm, "VM is already running")
+        if strategy != "Halted":
+            return [_noting([*stop, *start])]
     never = {"start": ("Always", "Once"), "restart": ("Halted", "Once"), "stop": ()}[action]
     if strategy in never and not (strategy == "Once" and said.outfit):
         raise _not(vm, f"{strategy} does not support manual {action} requests")
@@ -94,6 +97,20 @@ def wish(action: Action, vm: Object, instance: Mapping[str, Any] | None, said: O
         return other
     wanted = {"start": [*stop, *start], "stop": stop, "restart": [*stop, *start]}[action]
     return [_note(vm, instance, wanted), *other]
+
+
+def stops(vm: Mapping[str, Any], instance: Mapping[str, Any] | None) -> bool:
+    """Whether a machine has an instance that goes, and nothing that starts it again."""
+    strategy, asked = machine.run_strategy(vm), [each["action"] for each in open_requests(vm, instance)]
+    return (strategy == "Halted" and instance is not None) or (
+        strategy != "Always" and bool(is_going(vm, instance)) and "Start" not in asked)
+
+
+def is_going(vm: Mapping[str, Any], instance: Mapping[str, Any] | None) -> str:
+    """The uid of an instance that goes, whatever comes after it; empty if there is none."""
+    meta = (instance or {}).get("metadata") or {}
+    stopped = any(each["action"] == "Stop" for each in open_requests(vm, instance))
+    return str(meta["uid"]) if meta.get("deletionTimestamp") or stopped else ""
 
 
 def is_alive(instance: Mapping[str, Any] | None) -> bool:
@@ -126,11 +143,17 @@ def grace(instance: Mapping[str, Any]) -> int:
 
 
 def _note(vm: Object, instance: Mapping[str, Any] | None, wanted: list[Object]) -> Change:
-    """A stop takes the place of whatever was to come; else one wish is done before there is another."""
+    """A stop takes the place of whatever was to come, and a start may follow the stop of one that has ended; else one wish is
+    done before there is another."""
     noted, starts = open_requests(vm, instance), any(each["action"] == "Start" for each in wanted)
-    if noted and starts:
+    ended = not is_alive(instance) and all(each["action"] == "Stop" for each in noted)
+    if noted and starts and not ended:
         words = " and ".join(str(each.get("action")) for each in noted)
         raise _not(vm, f"unable to complete request: {words} already underway")
+    return _noting(wanted)
+
+
+def _noting(wanted: list[Object]) -> Change:
     return Change(kinds.MACHINE, {"status": {"stateChangeRequests": wanted}}, "status")
 
 

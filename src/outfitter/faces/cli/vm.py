@@ -20,16 +20,20 @@ async def start(client: Client, names: Sequence[str], *, wait: bool, timeout: fl
                 ) -> None:
     said = lifecycle.Options(dry_run, paused=paused, outfit=True)
     await _all_there(client, names)
+    come: dict[str, Done] = {}
     for name in names:
         vm, instance = await machines.read(client, name)
-        if (machine.run_strategy(vm) == "Always" or lifecycle.is_alive(instance)) and not paused:
+        stops = lifecycle.stops(vm, instance)
+        going = lifecycle.is_going(vm, instance)
+        come[name] = functools.partial(_runs, but=going)
+        if (machine.run_strategy(vm) == "Always" or lifecycle.is_alive(instance)) and not stops and not paused:
             runs = instance is not None and machines.phase(instance) == "Running"
             show.say([f"{name} is already {'running' if runs else 'starting'}"])
         else:
             await ask.of_machine(client, "start", vm, instance, said)
-            _say(f"{name} starts", said)
+            _say(f"{name} starts{' again when it has stopped' if going and lifecycle.is_alive(instance) else ''}", said)
     if wait:
-        await until(client, "running", dict.fromkeys(names, _runs), timeout)
+        await until(client, "running", come, timeout)
 
 
 async def stop(client: Client, names: Sequence[str], *, wait: bool, timeout: float | None, grace: int | None, dry_run: bool
