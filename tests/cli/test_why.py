@@ -278,7 +278,8 @@ def test_the_same_stands_in_the_event_and_in_the_description(up: Up, say: Say) -
 def test_a_plan_counts_what_earlier_machines_would_get(say: Say, tmp_path: Path) -> None:
     say("delete", "vmi", "marked")  # it would take one of them
     say("device", "unreserve", *(f"net-a/{name}" for name in VFS[:3]))
-    until(lambda: "marked" not in say("get", "vmi,pods", "-o", "name"), "it is gone")
+    until(lambda: len(say("get", "vmi", "-o", "name").split()) == 9 == len(say("get", "pods", "-o", "name").split()),
+          "it is gone, and so is what earlier stories left")
     until(lambda: "outfitter.dev/reserved" not in say("get", "resourceslices", "-o", "json"), "the host offers them again")
     file = tmp_path / "four.json"
     file.write_text(listed(*(machine(f"m{number}", "one-vf" if number else "two-vfs") for number in range(4))))

@@ -263,13 +263,18 @@ async def test_news_of_one_who_came_later_does_not_put_it_first() -> None:
 async def test_who_was_taken_along_by_one_who_was_stopped_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     async with scenes.embedded(1) as scene:
         [schedule] = [each for each in scene.product.runner.controllers if isinstance(each, Schedule)]
+        await scene.settle()  # nobody else is at work
+        both = asyncio.Event()
 
         async def never_ends() -> None:
+            await both.wait()
             schedule._inbox.clear()
             await asyncio.Event().wait()
 
         monkeypatch.setattr(schedule, "_round", never_ends)
         at_work, along = (asyncio.create_task(schedule.reconcile(f"{scene.namespace}/{name}")) for name in ("one", "two"))
+        await told()
+        both.set()
         await told()
         at_work.cancel()
         with pytest.raises(Conflict, match="was stopped"):
