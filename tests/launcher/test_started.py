@@ -86,13 +86,18 @@ def at_home(root: Path) -> dict[str, str]:
     return {**os.environ, **dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"), str(root))}
 
 
+def for_this_machine(xml: str) -> str:
+    """libvirt takes no machine of a kind that it could not run here."""
+    return xml if os.access("/dev/kvm", os.R_OK | os.W_OK) else xml.replace(' type="kvm">', ' type="qemu">', 1)
+
+
 @pytest.mark.parts
 @needed
 def test_libvirt_takes_every_situation(root: Path) -> None:
     """Its rules are stricter than its schema: which bus has which slots, what a kind of disk can be."""
     names = [name for name in SITUATIONS if name not in OTHER_MACHINES]
     for name in names:
-        (root / f"{name}.xml").write_text(SITUATIONS[name].build().xml)
+        (root / f"{name}.xml").write_text(for_this_machine(SITUATIONS[name].build().xml))
     words = "".join(f"define --validate {root / name}.xml\nundefine here_blue\n" for name in names)
     done = subprocess.run(["virsh", "-c", f"qemu:///embed?root={root}"], input=words, capture_output=True, text=True,
                           env=at_home(root), timeout=PATIENCE, check=False)
