@@ -1,5 +1,5 @@
-"""What tests and .ci/run take from the network survives a connection that breaks once: `scripts/again`, and both scripts that
-build with Go, which is played here."""
+"""What tests and .ci/run take from the network survives a connection that breaks once: `scripts/again`, both scripts that
+build with Go, and the packages of the host in a VM. Go and apt are played here."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.process import PATIENCE, ROOT, until
+from tests.hardware import parts
 
 AGAIN = ROOT / "scripts" / "again"
 PROGRAMS = {"virtctl": ["virtctl"],
@@ -46,7 +47,7 @@ def home(tmp_path: Path) -> Path:
 
 def start(script: str, home: Path) -> subprocess.Popen[str]:
     more = {"GO": str(home / "go"), "XDG_CACHE_HOME": str(home / "cache"), "TMPDIR": str(home / "tmp"), "AGAIN_AFTER": "0"}
-    return subprocess.Popen([ROOT / "scripts" / script], env={"PATH": os.environ["PATH"], **more}, text=True,
+    return subprocess.Popen([ROOT / "scripts" / script], env={"PATH": os.environ.get("PATH", os.defpath), **more}, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
 
 
@@ -103,7 +104,7 @@ def test_two_at_once_build_one(script: str, home: Path) -> None:
 def again(tmp_path: Path, code: str) -> subprocess.CompletedProcess[str]:
     """A command that notes each of its runs."""
     return subprocess.run([AGAIN, "sh", "-c", f'echo run >> "$0"; {code}', tmp_path / "runs"], text=True, capture_output=True,
-                          env={"PATH": os.environ["PATH"], "AGAIN_AFTER": "0"}, timeout=PATIENCE, check=False)
+                          env={"PATH": os.environ.get("PATH", os.defpath), "AGAIN_AFTER": "0"}, timeout=PATIENCE, check=False)
 
 
 @pytest.mark.parametrize(("code", "status", "runs"), [
@@ -112,3 +113,32 @@ def test_again(code: str, status: int, runs: int, tmp_path: Path) -> None:
     done = again(tmp_path, code)
     assert (done.returncode, len((tmp_path / "runs").read_text().split())) == (status, runs)
     assert done.stderr.count("again: sh ended with status ") == runs - 1
+
+
+APT = {
+    "apt-cache": 'echo "  Depends: linux-image-6.1.0-1-amd64"',
+    "apt-get": """echo "$1" >> "$home/asked"
+case "$1" in
+  download) [ $(grep -c download "$home/asked") -gt FAILS ] || { echo "E: Connection reset" >&2; exit 100; }
+            touch linux-image-6.1.0-1-amd64_1_amd64.deb ;;
+esac""",
+    "dpkg-deb": 'mkdir -p "$3/lib/modules/6.1.0-1-amd64"',
+    "depmod": 'touch "$2/lib/modules/$3/modules.dep"',
+}
+
+
+@pytest.mark.parametrize(("fails", "asked"), [(0, 1), (1, 2), (2, 3), (3, None)])
+def test_a_package_of_the_host_in_a_vm(fails: int, asked: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, script in APT.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\nhome={tmp_path}\n{script.replace('FAILS', str(fails))}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ.get('PATH', os.defpath)}")
+    monkeypatch.setattr(parts, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(parts, "PAUSE", 0.0)
+    if asked is None:
+        with pytest.raises(parts.Missing, match="Connection reset"):
+            parts.kernel()
+        return
+    for _ in range(2):  # the second time it is there
+        assert parts.kernel() == ("6.1.0-1-amd64", tmp_path / "cache" / "kernel-6.1.0-1-amd64")
+    assert (tmp_path / "asked").read_text().split().count("download") == asked

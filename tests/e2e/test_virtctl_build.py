@@ -41,7 +41,7 @@ class Lab:
         more = {"GO": go or str(self.home / "go"), "XDG_CACHE_HOME": str(self.home / "cache"), "TMPDIR": str(self.home / "tmp"),
                 "AGAIN_AFTER": "0"}
         self.runs.append(subprocess.Popen(
-            [ROOT / "scripts" / "virtctl", *words], env={"PATH": os.environ["PATH"], **more}, text=True,
+            [ROOT / "scripts" / "virtctl", *words], env={"PATH": os.environ.get("PATH", os.defpath), **more}, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True))
         return self.runs[-1]
 
