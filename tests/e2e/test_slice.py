@@ -44,8 +44,8 @@ def test_the_story_with_outfit(up: Up) -> None:
     assert "held by vmi/blue (claim virt-launcher-blue-" in ok("why", "vmi/green", "--long")
     assert "vmi/blue runs on node-0" in ok("why", "blue")
     assert "nic0: pci-0000-3b-00-0-vf0 at 0000:3b:01.0" in ok("why", "blue")
+    until(lambda: "Started" in ok("describe", "vmi", "blue"), "its start is told")
     described = ok("describe", "vmi", "blue", "green")
-    assert "Started" in described
     assert "held by vmi/blue" in described.partition("Name:         green")[2]
     xml = ok("domxml", "blue")
     assert '<address domain="0x0000" bus="0x3b" slot="0x01" function="0x0" />' in xml
@@ -93,7 +93,7 @@ def test_the_story_with_kubectl(up: Up, tmp_path: Path) -> None:
     assert "node-0" in kubectl("get", "vmi,nodes,resourceslices,ledgerpages")
     kubectl("wait", "vmi/green", "--for=jsonpath={.status.phase}=Scheduling", "--timeout=300s")
     until(lambda: "held by vmi/blue" in up.ok("why", "green"), "green waits for blue")
-    assert "Started" in kubectl("describe", "vmi", "blue")
+    until(lambda: "Started" in kubectl("describe", "vmi", "blue"), "its start is told")
 
     label = kubectl("label", "vmi", "blue", "tier=gold")
     assert label == "virtualmachineinstance.kubevirt.io/blue labeled\n"
