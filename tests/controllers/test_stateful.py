@@ -21,6 +21,7 @@ from outfitter.api import kinds, lifecycle, notes
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import Page, pool_page
+from outfitter.controllers import claims
 from outfitter.controllers.claims import Claims
 from outfitter.ledger import marks
 from outfitter.node.agent import Agent
@@ -369,6 +370,17 @@ def never(where: type, method: str) -> Callable[[pytest.MonkeyPatch], None]:
     return lambda patch: patch.setattr(where, method, nothing)
 
 
+def unheard(patch: pytest.MonkeyPatch) -> None:
+    """Whoever makes claims, and lets go of them, hears nothing of pods."""
+    heard = claims.enqueue_on_change
+
+    def others(informer: Informer[Object], *to: Any) -> None:
+        if informer.kind != kinds.POD:
+            heard(informer, *to)
+
+    patch.setattr(claims, "enqueue_on_change", others)
+
+
 MISTAKES = {
     "what an operator marked is given away": (unmarked, "and was booked for|no page says so"),
     "the revision of a page is not checked": (
@@ -377,6 +389,7 @@ MISTAKES = {
     "a host never lets go of devices": (never(Holdings, "release"), "no user|pages say|no longer has a use"),
     "what a crash left is never looked for": (never(Agent, "_sweep"), "no user|domains:|not prepared|no longer has a use"),
     "the scheduler does not hear of pages": (behind, "are free|no user|no longer has a use|pages say"),
+    "a loop is not woken by what it reads": (unheard, "nobody was woken"),
 }
 
 

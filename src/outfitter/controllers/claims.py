@@ -4,7 +4,7 @@ over, and written again from the page when a status was lost."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from outfitter.api import kinds, machine
@@ -34,7 +34,7 @@ class PodClaims:
         self._pods = context.informer(kinds.POD)
         self.queue = Queue(context.clock, age=self._pods.age)
         self._templates = context.informer(kinds.RESOURCE_CLAIM_TEMPLATE)
-        enqueue_on_change(self._pods, self.queue)
+        enqueue_on_change(self._pods, self.queue, lambda pod: [key_of(pod)] if any(_unmade(pod)) else [])
         enqueue_on_change(self._templates, self.queue, self._waiting_for)
 
     def _waiting_for(self, template: Object) -> Sequence[str]:
@@ -45,15 +45,13 @@ class PodClaims:
 
     async def reconcile(self, key: str) -> float | None:
         pod = self._pods.get(key)
-        if pod is None or pod["metadata"].get("deletionTimestamp") or pod["status"].get("phase") in machine.FINAL:
+        if pod is None:
             return None
-        told = dict(machine.claim_names(pod))
         made: list[Object] = []
-        for entry in pod["spec"].get("resourceClaims") or ():
-            if entry.get("resourceClaimTemplateName") and not told.get(entry["name"]):
-                name = await self._make(pod, entry)
-                if name is not None:
-                    made.append({"name": entry["name"], "resourceClaimName": name})
+        for entry in list(_unmade(pod)):
+            name = await self._make(pod, entry)
+            if name is not None:
+                made.append({"name": entry["name"], "resourceClaimName": name})
         if made:
             statuses = [*(pod["status"].get("resourceClaimStatuses") or ()), *made]
             meta = pod["metadata"]  # at the revision that was read: by now another pod may have this name
@@ -230,6 +228,14 @@ class Claims:
                     claim = None
                 if claim is None or claim["metadata"]["uid"] != holder.uid:
                     await book.change_page(self._store, page.host, functools.partial(_given_back, uid=holder.uid, going=True))
+
+
+def _unmade(pod: Object) -> Iterator[Object]:
+    """The entries of a pod of which a claim is still to be made."""
+    if not pod["metadata"].get("deletionTimestamp") and (pod.get("status") or {}).get("phase") not in machine.FINAL:
+        told = dict(machine.claim_names(pod))
+        yield from (entry for entry in pod["spec"].get("resourceClaims") or ()
+                    if entry.get("resourceClaimTemplateName") and not told.get(entry["name"]))
 
 
 def _given_back(page: Page, uid: str, going: bool) -> Object:

@@ -19,7 +19,7 @@ from outfitter.controllers import cards, needs
 from outfitter.controllers.instances import LauncherPods, instance_of
 from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.controllers.published import Published
-from outfitter.store.informer import split_key
+from outfitter.store.informer import key_of, split_key
 from outfitter.store.queue import Queue
 
 READY = "DevicesReady"
@@ -51,12 +51,16 @@ class DeviceStatus:
         self._launchers = LauncherPods(self._pods)
         self._other: dict[str, tuple[tuple[str, ...], datetime]] = {}  # what is missing that is not told yet, and since when
         self._pods.add_index("claim", machine.claim_keys)
-        enqueue_on_change(self._instances, self.queue)
+        enqueue_on_change(self._instances, self.queue, self._in_a_pod)
         enqueue_on_change(self._pods, self.queue, instance_of)
         enqueue_on_change(self._claims, self.queue, self._of_claim)
         enqueue_on_change(self._published.slices, self.queue, self._waiting)
         enqueue_on_change(self._kubevirts, self.queue, self._waiting)
         self._published.nodes.on_change(self._labelled)
+
+    def _in_a_pod(self, instance: Object) -> list[str]:
+        """Before a machine has a pod there is nothing to say; a pod that comes is news itself."""
+        return [key_of(instance)] if self._launchers.all(instance) else []
 
     def _of_claim(self, claim: Object) -> list[str]:
         key = f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"

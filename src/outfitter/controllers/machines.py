@@ -39,7 +39,7 @@ class Machines:
         self._claims = context.informer(kinds.RESOURCE_CLAIM)
         self._claims.add_index("kept for", _kept_for)
         enqueue_on_change(self._machines, self.queue)
-        enqueue_on_change(self._instances, self.queue, lambda obj: [*machine_of(obj), key_of(obj)])
+        enqueue_on_change(self._instances, self.queue, self._of_instance)
         enqueue_on_change(self._claims, self.queue, lambda obj: [*machine_of(obj), *_kept_for(obj)])
         context.informer(kinds.KUBEVIRT).on_change(self._rules_changed)
 
@@ -50,6 +50,11 @@ class Machines:
             for key in map(key_of, self._machines.items()):
                 if self._instances.get(key) is None:
                     self.queue.add(key)
+
+    def _of_instance(self, instance: Object) -> list[str]:
+        """The machine that it belongs to, or in whose way it is. Without one nothing is read of it: a machine that comes later
+        is news itself."""
+        return [key for key in (*machine_of(instance), key_of(instance)) if self._machines.get(key) is not None]
 
     async def reconcile(self, key: str) -> float | None:
         vm = self._machines.get(key)
