@@ -29,7 +29,7 @@ from outfitter.store.clock import ManualClock, rfc3339
 from outfitter.store.memory import Draft, Memory
 from outfitter.store.names import Names
 from outfitter.store.shelf import Record, Selection, Shelf, Step, Watcher
-from tests.controllers import promises
+from tests.controllers import again, promises
 from tests.controllers.promises import Books
 
 T = TypeVar("T")
@@ -45,9 +45,6 @@ PF = "pci-0000-3b-00-0"
 HOSTS = {"node-0": "device_spec: [{vendor_id: '8086'}]", "node-1": "{}", "node-2": "{}"}
 OURS = (kinds.MACHINE, kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM)  # what users make
 COUNTED = (kinds.LEDGER_PAGE, kinds.RESOURCE_CLAIM)
-# Of what a loop's keys are the names.
-LOOPS = {"machines": (kinds.MACHINE, kinds.INSTANCE), "instances": (kinds.INSTANCE,), "devicestatus": (kinds.INSTANCE,),
-         "podclaims": (kinds.POD,), "claims": (kinds.RESOURCE_CLAIM,), "schedule": (kinds.POD,), "node": (kinds.POD,)}
 
 
 class Home(Memory):
@@ -345,25 +342,18 @@ class World:
         self._faults()
 
     async def _look_again(self) -> None:
-        """Whoever is told to look at everything finds nothing to do: nobody was left unwoken by what he should have seen."""
+        """Whoever is told to look at everything finds nothing to do."""
         before, traps = self._versions(), [(life.door, life.door.trap) for life in self.lives]
         for life in self.lives:
             life.door.trap = None  # what a user does about what is read now would be news
-            for loop in life.product.runner.controllers:
-                for kind in LOOPS.get(loop.name, ()):
-                    for key in list(life.product.context.informers[kind].keys()):
-                        loop.queue.add(key)
+            again.look(life.product)
         await self._settle(self.home.steps + ENOUGH)
         for door, trap in traps:
             door.trap = trap
-        if (after := self._versions()) != before:
-            news = sorted(f"{kind.singular} {name}" for kind, name in after.keys() | before.keys()
-                          if after.get((kind, name)) != before.get((kind, name)))
-            self.home.note([f"nobody was woken for {', '.join(news)}, until all were told to look again"])
+        self.home.note(again.missed(before, self._versions()))
 
-    def _versions(self) -> dict[tuple[Kind, str], str]:
-        return {(kind, obj["metadata"]["name"]): obj["metadata"]["resourceVersion"]
-                for kind in self.books.objects if kind != kinds.EVENT for obj in self.books.all(kind)}
+    def _versions(self) -> again.Versions:
+        return again.versions((kind, obj) for kind in self.books.objects for obj in self.books.all(kind))
 
     def _faults(self) -> None:
         """What no reconcile may end with."""

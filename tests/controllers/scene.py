@@ -25,6 +25,7 @@ from outfitter.store.base import Store
 from outfitter.store.clock import ManualClock
 from outfitter.store.names import Names
 from tests import kubernetes
+from tests.controllers import again
 
 T = TypeVar("T")
 PATIENCE = 300.0  # seconds, on a real control plane
@@ -142,6 +143,17 @@ class Scene:
         """Until nobody has anything to do."""
         assert isinstance(self.product, app.Embedded)
         await self.product.settle()
+
+    async def nothing_missed(self) -> None:
+        """However a story ends: whoever looks again finds nothing to do."""
+        await self.settle()
+        before = await self._versions()
+        again.look(self.product)
+        await self.settle()
+        assert not (missed := again.missed(before, await self._versions())), f"{missed[0]}\n{await self.picture()}"
+
+    async def _versions(self) -> again.Versions:
+        return again.versions([(kind, obj) for kind in kinds.ALL for obj in (await self.store.list(kind)).items])
 
     async def reach(self, check: Callable[[], Awaitable[T | None]], what: str) -> T:
         """Until the check gives something that is true; what it gave."""
@@ -265,7 +277,9 @@ async def embedded(vfs: int, count: int = 1, *, scheduling: Scheduling = NORMAL)
     hosts, config = hosts_of("node", vfs, count), Config(scheduling=scheduling)
     async with app.embedded(hosts=hosts, clock=clock, names=Names(random.Random(1)), config=config) as product:
         await product.store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
-        yield Scene(product, "here", clock)
+        scene = Scene(product, "here", clock)
+        yield scene
+        await scene.nothing_missed()
 
 
 @contextlib.asynccontextmanager

@@ -23,6 +23,7 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import Page, pool_page
 from outfitter.controllers import claims
 from outfitter.controllers.claims import Claims
+from outfitter.controllers.loop import enqueue_on_change
 from outfitter.ledger import marks
 from outfitter.node.agent import Agent
 from outfitter.node.hold import Holdings
@@ -372,11 +373,9 @@ def never(where: type, method: str) -> Callable[[pytest.MonkeyPatch], None]:
 
 def unheard(patch: pytest.MonkeyPatch) -> None:
     """Whoever makes claims, and lets go of them, hears nothing of pods."""
-    heard = claims.enqueue_on_change
-
     def others(informer: Informer[Object], *to: Any) -> None:
         if informer.kind != kinds.POD:
-            heard(informer, *to)
+            enqueue_on_change(informer, *to)
 
     patch.setattr(claims, "enqueue_on_change", others)
 

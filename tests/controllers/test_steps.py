@@ -50,6 +50,18 @@ async def test_from_its_making_to_its_end() -> None:
         assert {event["type"] for event in await story(scene)} == {"Normal"}
 
 
+async def test_loops_are_not_woken_for_what_they_do_nothing_about() -> None:
+    """A machine of its own is nothing to the loop of VirtualMachines; claims are made once, and the rest of a pod's life does
+    not matter to whoever makes them."""
+    async with scenes.embedded(1) as scene:
+        await scene.classes()
+        await scene.template()
+        await scene.machine("blue")
+        await scene.running("blue")
+        woken = {loop.name: loop.queue.added for loop in scene.product.runner.controllers}
+        assert (woken["machines"], woken["podclaims"]) == (0, 2)  # the pod was made, and its claim was
+
+
 async def test_a_guest_that_needs_time_and_one_that_ends_by_itself() -> None:
     async with scenes.embedded(1) as scene:
         await machine(scene, "Manual")
