@@ -208,7 +208,7 @@ GHOST = f"""<domain><name>default_ghost</name><metadata><x:machine xmlns:x="{NAM
 def _waits(up: Up, name: str) -> bool:
     """All is said that there is to say of one that waits."""
     said = up.ok("get", "vmi", name, "-o", "yaml")
-    return "reason: Unschedulable" in said and "reason: WaitingForDevices" in said
+    return "reason: Unschedulable" in said and "has no devices yet" in said
 
 
 def _files(up: Up) -> dict[str, tuple[int, float, str]]:
