@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import pytest
+
 from outfitter import app
 from outfitter.api import conditions, kinds
 from outfitter.api.hypervisor import Domain
@@ -21,8 +23,9 @@ from outfitter.inventory.config import Config, Scheduling
 from outfitter.ledger import book
 from outfitter.node.host import Host
 from outfitter.scheduling.facts import Facts
-from outfitter.store.base import Store
+from outfitter.store.base import Event, Store
 from outfitter.store.clock import ManualClock
+from outfitter.store.memory import Memory
 from outfitter.store.names import Names
 from tests import kubernetes
 from tests.controllers import again
@@ -269,6 +272,23 @@ def logged(product: app.Product, kind: Kind, namespace: str) -> list[tuple[Objec
 
     product.context.informer(kind).on_change(note)
     return seen
+
+
+Watch = Callable[..., AsyncIterator[Event]]
+
+
+def late_news(patch: pytest.MonkeyPatch, kind: Kind, turns: int) -> Watch:
+    """News of a kind take so many turns of the loop, and all else is known before; but for who watches by what this gives."""
+    watch: Watch = Memory.watch
+
+    async def late(self: Memory, which: Kind, *arguments: Any, **more: Any) -> AsyncIterator[Event]:
+        async for event in watch(self, which, *arguments, **more):
+            for _ in range(turns if which == kind else 0):
+                await asyncio.sleep(0)
+            yield event
+
+    patch.setattr(Memory, "watch", late)
+    return watch
 
 
 @contextlib.asynccontextmanager

@@ -3,10 +3,9 @@ themselves, with claims of their own."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -17,8 +16,6 @@ from outfitter.api.kinds import Object
 from outfitter.controllers.loop import Context
 from outfitter.controllers.machines import Machines
 from outfitter.errors import Conflict, NotFound
-from outfitter.store.base import Event
-from outfitter.store.memory import Memory
 from tests import kubernetes
 from tests.controllers import scene as scenes
 from tests.controllers.scene import Scene, addresses, device
@@ -337,30 +334,25 @@ async def test_a_start_that_was_refused_is_tried_again_after_a_while() -> None:
 
 
 @pytest.fixture
-def prompt(monkeypatch: pytest.MonkeyPatch) -> Callable[..., AsyncIterator[Event]]:
-    """News of instances take their time, and all else is known before. But for who watches by this."""
-    watch = Memory.watch
+def prompt(monkeypatch: pytest.MonkeyPatch) -> scenes.Watch:
+    """News of instances are late; but for who watches by this."""
+    return scenes.late_news(monkeypatch, kinds.INSTANCE, 500)
 
-    async def late(self: Memory, kind: kinds.Kind, *arguments: Any, **more: Any) -> AsyncIterator[Event]:
-        async for event in watch(self, kind, *arguments, **more):
-            if kind == kinds.INSTANCE:
-                for _ in range(500):
-                    await asyncio.sleep(0)
-            yield event
 
-    monkeypatch.setattr(Memory, "watch", late)
-    return watch
+async def _started(scene: Scene) -> str:
+    """The uid of the instance of a machine that was asked to start, and runs."""
+    await scene.classes()
+    await scene.template()
+    await vm(scene, runStrategy="Manual")
+    await ask(scene, {"action": "Start"})
+    await shows(scene, "Running", stateChangeRequests=None)
+    return str((await scene.running("blue"))["metadata"]["uid"])
 
 
 @pytest.mark.usefixtures("prompt")
 async def test_a_restart_comes_about_when_the_news_of_the_stop_is_late() -> None:
     async with scenes.embedded(1) as scene:
-        await scene.classes()
-        await scene.template()
-        await vm(scene, runStrategy="Manual")
-        await ask(scene, {"action": "Start"})
-        await shows(scene, "Running", stateChangeRequests=None)
-        first = (await scene.running("blue"))["metadata"]["uid"]
+        first = await _started(scene)
         await ask(scene, {"action": "Stop", "uid": first}, {"action": "Start"})
         second = await another(scene, first)
         await shows(scene, "Running", stateChangeRequests=None)
@@ -371,20 +363,14 @@ async def test_a_restart_comes_about_when_the_news_of_the_stop_is_late() -> None
 @pytest.mark.usefixtures("prompt")
 async def test_a_start_comes_about_when_it_is_asked_for_before_the_end_is_known() -> None:
     async with scenes.embedded(1) as scene:
-        await scene.classes()
-        await scene.template()
-        await vm(scene, runStrategy="Manual")
-        await ask(scene, {"action": "Start"})
-        first = (await shows(scene, "Running") and await scene.running("blue"))["metadata"]["uid"]
+        first = await _started(scene)
         await scene.delete(kinds.INSTANCE, "blue")
         await scene.store.patch(kinds.INSTANCE, "blue", {"metadata": {"finalizers": None}}, scene.namespace)
         await ask(scene, {"action": "Start"})
         await another(scene, first)
 
 
-async def test_a_stop_comes_about_when_it_is_asked_for_before_the_start_is_known(
-    prompt: Callable[..., AsyncIterator[Event]]
-) -> None:
+async def test_a_stop_comes_about_when_it_is_asked_for_before_the_start_is_known(prompt: scenes.Watch) -> None:
     async with scenes.embedded(1) as scene:
         await scene.classes()
         await scene.template()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
@@ -16,9 +15,8 @@ from outfitter.controllers.claims import Claims, PodClaims
 from outfitter.controllers.schedule import Schedule
 from outfitter.errors import AlreadyHeld, Conflict, Forbidden
 from outfitter.ledger import book, marks
-from outfitter.store.base import Event, Store
+from outfitter.store.base import Store
 from outfitter.store.informer import key_of
-from outfitter.store.memory import Memory
 from tests.controllers import scene as scenes
 
 
@@ -169,7 +167,7 @@ async def test_news_of_a_claim_that_come_late_do_not_cost_a_stopped_machine_its_
 
 async def test_a_claim_that_is_booked_again_while_it_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:
     """News of pages come later than those of claims, and a claim is booked for its next pod when the old one lets go."""
-    change, watch = book.change_page, Memory.watch
+    change = book.change_page
 
     async def slow(store: Store, host: str, *arguments: Any, **more: Any) -> Page:
         if not more.get("also"):
@@ -177,15 +175,8 @@ async def test_a_claim_that_is_booked_again_while_it_is_mended(monkeypatch: pyte
                 await asyncio.sleep(0)
         return await change(store, host, *arguments, **more)
 
-    async def late(self: Memory, kind: kinds.Kind, *arguments: Any, **more: Any) -> AsyncIterator[Event]:
-        async for event in watch(self, kind, *arguments, **more):
-            if kind == kinds.LEDGER_PAGE:
-                for _ in range(40):
-                    await asyncio.sleep(0)
-            yield event
-
     monkeypatch.setattr(book, "change_page", slow)
-    monkeypatch.setattr(Memory, "watch", late)
+    scenes.late_news(monkeypatch, kinds.LEDGER_PAGE, 40)
     async with scenes.embedded(1) as scene:
         await scene.classes()
         await scene.claim("shared")

@@ -103,10 +103,10 @@ def stops(vm: Mapping[str, Any], instance: Mapping[str, Any] | None) -> bool:
     """Whether a machine has an instance that goes, and nothing that starts it again."""
     strategy, asked = machine.run_strategy(vm), [each["action"] for each in open_requests(vm, instance)]
     return (strategy == "Halted" and instance is not None) or (
-        strategy != "Always" and bool(is_going(vm, instance)) and "Start" not in asked)
+        strategy != "Always" and bool(going_uid(vm, instance)) and "Start" not in asked)
 
 
-def is_going(vm: Mapping[str, Any], instance: Mapping[str, Any] | None) -> str:
+def going_uid(vm: Mapping[str, Any], instance: Mapping[str, Any] | None) -> str:
     """The uid of an instance that goes, whatever comes after it; empty if there is none."""
     meta = (instance or {}).get("metadata") or {}
     stopped = any(each["action"] == "Stop" for each in open_requests(vm, instance))

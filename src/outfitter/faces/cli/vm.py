@@ -24,7 +24,7 @@ async def start(client: Client, names: Sequence[str], *, wait: bool, timeout: fl
     for name in names:
         vm, instance = await machines.read(client, name)
         stops = lifecycle.stops(vm, instance)
-        going = lifecycle.is_going(vm, instance)
+        going = lifecycle.going_uid(vm, instance)
         come[name] = functools.partial(_runs, but=going)
         if (machine.run_strategy(vm) == "Always" or lifecycle.is_alive(instance)) and not stops and not paused:
             runs = instance is not None and machines.phase(instance) == "Running"
