@@ -212,6 +212,15 @@ async def test_a_pod_that_is_scheduled_at_once_costs_one_patch() -> None:
         assert conditions.is_true(states[-1], "DevicesReady")
 
 
+async def test_a_status_that_was_lost_is_written_again() -> None:
+    async with desk() as here:
+        await here.publish(1, {"gpu-0": address("0000:65:00.0")})
+        await here.given("gpu-0")
+        told = (await here.machine())["status"]["deviceStatus"]
+        await here.store.patch(kinds.INSTANCE, "blue", {"status": {"deviceStatus": None}}, "default", subresource="status")
+        assert (await here.machine())["status"]["deviceStatus"] == told
+
+
 async def test_what_is_missing_on_the_way_costs_no_patch() -> None:
     """It waited so long that this was said; then all comes, one after the other."""
     async with desk() as here:

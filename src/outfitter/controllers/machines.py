@@ -114,7 +114,6 @@ class Machines:
             except (Invalid, Forbidden) as error:
                 await self._context.events.warning(vm, "FailedCreate", f"Error creating the instance: {error.message}")
                 return error.message
-            self._instances.put(made)
             await self._context.events.normal(vm, "SuccessfulCreate", "Started the virtual machine by creating the new virtual "
                                               f"machine instance {made['metadata']['name']}")
         elif act.do == "delete" and instance is not None:
