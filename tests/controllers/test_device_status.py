@@ -285,6 +285,22 @@ async def test_a_pod_that_ends_ends_the_machine_with_its_reason() -> None:
         assert found["message"] == "the machine no longer runs on far"
 
 
+async def test_a_machine_that_was_started_is_not_in_a_pod_that_came_later() -> None:
+    """A process that did not know yet how far the machine was made it, and then the machine's own pod went."""
+    async with desk() as here:
+        await here.given("gpu-0")
+        await here.settle()
+        [own] = (await here.store.list(kinds.POD)).items
+        await here.store.patch(kinds.INSTANCE, "blue", {"status": {
+            "phase": "Running", "activePods": {own["metadata"]["uid"]: "far"}}}, "default", subresource="status")
+        meta = {key: own["metadata"][key] for key in ("namespace", "labels", "annotations", "ownerReferences")}
+        await here.store.create(kinds.POD, {**own, "metadata": {**meta, "name": "later"}, "status": {}})
+        await here.store.delete(kinds.POD, own["metadata"]["name"], "default", grace=0)
+        blue = await here.machine()
+        assert blue["status"]["phase"] == "Failed"
+        assert (conditions.find(blue, "Ready") or {})["message"] == "its pod is gone"
+
+
 async def test_a_pod_that_is_refused_is_said_on_the_machine() -> None:
     def closed(pod: Mapping[str, Any]) -> Iterator[Cause]:
         yield Cause("spec.containers", "Forbidden: no pods today")
