@@ -1,12 +1,15 @@
-"""When everybody has come to rest, and when they never do."""
+"""When everybody has come to rest, and when they never do; which failures are worth a word in the log."""
 
 from __future__ import annotations
 
 import pytest
 
+from outfitter import errors
 from outfitter.controllers.loop import Context, Runner, settle
+from outfitter.errors import OutfitterError
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Memory
+from outfitter.store.queue import Queue
 
 
 @pytest.fixture
@@ -29,3 +32,29 @@ async def test_who_never_rests_is_not_waited_for(context: Context) -> None:
 
     with pytest.raises(TimeoutError, match="do not come to rest"):
         await settle(lambda kind: 0, context, [Restless(context, [])], most=20)
+
+
+class Refused:
+    name = "refused"
+
+    def __init__(self, context: Context, error: OutfitterError) -> None:
+        self.queue, self._error = Queue(context.clock), error
+
+    async def reconcile(self, key: str) -> float | None:
+        raise self._error
+
+
+@pytest.mark.parametrize(("error", "said"), [
+    (errors.Terminating("its namespace goes"), False), (errors.Conflict("somebody was faster"), False),
+    (errors.Forbidden("we may not"), True)], ids=["going", "late", "forbidden"])
+async def test_what_is_worth_a_word_in_the_log(
+    context: Context, caplog: pytest.LogCaptureFixture, error: OutfitterError, said: bool
+) -> None:
+    loop = Refused(context, error)
+    runner = Runner(context, [loop], workers=1)
+    await runner.start()
+    loop.queue.add("here/blue")
+    await settle(lambda kind: 0, context, [runner])
+    await runner.stop()
+    assert runner.errors.total() == 1
+    assert (error.message in caplog.text) == said
