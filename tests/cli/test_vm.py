@@ -214,6 +214,7 @@ def test_a_start_that_has_not_come_about_is_taken_back(say: Say) -> None:
     say("apply", "-f", "-", stdin=yaml.safe_dump(closed))
     say("vm", "start", "later")
     until(lambda: "feature gate is not" in say("get", "vm", "later", "-o", "yaml").out, "it says why it does not start")
+    assert "later has not started yet, so it has no devices" in say("vm", "devices", "later", code=1).err
     assert say("vm", "stop", "later").out == "later stops\n"
     say("delete", "kubevirt", "kubevirt")
     until(lambda: say("vm", "stop", "later").out == "later is already stopped\n", "it is stopped")

@@ -6,7 +6,7 @@ import asyncio
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from outfitter.api import conditions, kinds, machine, notes, wires
+from outfitter.api import conditions, kinds, lifecycle, machine, notes, wires
 from outfitter.api.kinds import Object
 from outfitter.errors import BadRequest, Forbidden, NotFound, Refused
 from outfitter.faces.cli import show
@@ -91,6 +91,8 @@ async def devices(client: Client, names: Sequence[str]) -> None:
     for name, instance in found:  # before anything is shown of the others
         if instance is None:
             vm, _ = await read(client, name)
+            if lifecycle.comes(vm, None):
+                raise Refused(f"{name} has not started yet, so it has no devices; what it waits for: outfit why vm/{name}")
             has = "what its own claims hold is among: outfit devices" if vm["spec"].get("resourceClaimTemplates") else (
                 "so it has no devices")
             raise Refused(f"{name} does not run, {has}; start it with: outfit vm start {name}")
