@@ -492,10 +492,13 @@ async def _(scene: Scene) -> None:
     await scene.template()
     made = await scene.machine("blue", {**device(), "tag": "uplink"}, terminationGracePeriodSeconds=5)
     await scene.running("blue")
-    await scene.delete(kinds.INSTANCE, "blue")
     seen = logged(scene.product, kinds.INSTANCE, scene.namespace)
-    await scene.gone("blue")
-    last = [old for old, _ in seen if old is not None][-1]
+    await scene.delete(kinds.INSTANCE, "blue")
+
+    async def end() -> Object | None:
+        return next((old for old, new in seen if new is None), None)
+
+    last = await scene.reach(end, "it is known to be gone")
     assert json.dumps(last["spec"]).encode() == json.dumps(made["spec"]).encode()
     assert last["metadata"]["generation"] <= made["metadata"]["generation"] + 1  # the deletion counts as one
 
