@@ -94,9 +94,9 @@ async def test_what_is_not_there_is_not_found(home: Home, verb: str) -> None:
 
 async def test_objects_without_a_namespace(home: Home) -> None:
     page, space = home.unique("page"), home.unique("space")
-    made = await home.store.create(LEDGER_PAGE, {"metadata": {"name": page}, "spec": {"bookings": [1]}})
+    made = await home.store.create(LEDGER_PAGE, {"metadata": {"name": page}, "spec": {"host": page, "bookings": []}})
     assert "namespace" not in made["metadata"]
-    assert (await home.store.get(LEDGER_PAGE, page))["spec"] == {"bookings": [1]}
+    assert (await home.store.get(LEDGER_PAGE, page))["spec"] == {"host": page, "bookings": []}
     await home.store.create(NAMESPACE, {"metadata": {"name": space, "labels": {"team": space}}})
     assert names(await home.store.list(NAMESPACE, labels=f"team={space}")) == [space]
 
