@@ -1,6 +1,7 @@
 """A host in a VM: QEMU emulates two NUMA nodes, an IOMMU, a network card and an NVMe disk with virtual functions, and two
 displays that pass for GPUs. Its root filesystem is this machine's, read-only, with changes kept in memory: so it has the same
-libvirt, QEMU and virtual environment. What it reports comes through a folder that both share."""
+libvirt, QEMU and virtual environment. What it reports comes through a folder that both share, and so do the signs of life of
+its processors."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.hardware import parts
+from tests.hardware.pulse import Pulse
 
+CPUS = 2
 MEMORY = 3072  # MiB
 POLL = 0.2
 # The last thing said when all went well, and the file in which everything is said.
@@ -33,9 +36,10 @@ mount -t 9p -o $options report /new/run/report
 exec switch_root /new /bin/sh -c '
   export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/run PYTHONDONTWRITEBYTECODE=1
   hostname host-in-a-vm; ip link set lo up 2>/dev/null
+  for cpu in @CPUS@; do taskset -c $cpu sh -c "while date > /run/report/beat$cpu; do sleep 2; done" & beats="$beats $!"; done
   cd @ROOT@ && @PYTHON@ -m tests.hardware.inside /run/report/@REPORT@ > /run/report/output.txt 2>&1
   echo "ended with status $?" >> /run/report/output.txt
-  dmesg > /run/report/dmesg.txt; sync; umount /run/report; echo o > /proc/sysrq-trigger; sleep 60'
+  kill $beats; dmesg > /run/report/dmesg.txt; sync; umount /run/report; echo o > /proc/sysrq-trigger; sleep 60'
 """
 
 
@@ -44,11 +48,12 @@ class Machine:
 
     def __init__(self, folder: Path, root: Path, python: Path) -> None:
         self.folder, self.report = folder, folder / "report" / REPORT
-        self.report.parent.mkdir()
+        self.report.parent.mkdir(parents=True)
         release, kernel = parts.kernel()
         parts.mediated(release, kernel)
         self.command, self.network = parts.qemu()
-        words = {"MODULES": kernel / "lib" / "modules", "ROOT": root, "PYTHON": python, "REPORT": REPORT}
+        words = {"MODULES": kernel / "lib" / "modules", "ROOT": root, "PYTHON": python, "REPORT": REPORT,
+                 "CPUS": " ".join(map(str, range(CPUS)))}
         init = INIT
         for name, value in words.items():
             init = init.replace(f"@{name}@", str(value))
@@ -59,8 +64,10 @@ class Machine:
         self.command += [*_machine(kernel / "boot" / f"vmlinuz-{release}", folder), *_devices(folder, network=self.network)]
 
     def run(self, limit: float) -> Iterator[str]:
-        """Boot it and yield what it reports, line by line, until it powers off or the time is over."""
+        """Boot it and yield what it reports, line by line, until it powers off or the time is over. Raises StandsStill when a
+        processor of it does nothing any more."""
         end, seen = time.monotonic() + limit, 0
+        pulse = Pulse([self.report.with_name(f"beat{cpu}") for cpu in range(CPUS)])
         with (self.folder / "qemu.txt").open("wb") as log:
             process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
             try:
@@ -68,6 +75,7 @@ class Machine:
                     time.sleep(POLL)
                     seen, lines = self._news(seen)
                     yield from lines
+                    pulse.feel()
                 if process.poll() is None:
                     yield f"FAILED the host did not finish in {limit:.0f} s"
             finally:
@@ -86,7 +94,7 @@ class Machine:
 def _machine(kernel: Path, folder: Path) -> list[str]:
     half = MEMORY // 2
     return [
-        "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2,sockets=2", "-m", str(MEMORY),
+        "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", f"{CPUS},sockets={CPUS}", "-m", str(MEMORY),
         "-object", f"memory-backend-ram,id=m0,size={half}M", "-object", f"memory-backend-ram,id=m1,size={half}M",
         "-numa", "node,nodeid=0,cpus=0,memdev=m0", "-numa", "node,nodeid=1,cpus=1,memdev=m1",
         "-device", "intel-iommu,intremap=on,caching-mode=on",
