@@ -1,8 +1,8 @@
 """Whether all processors of the host in a VM are alive: each writes a file every other second.
 
-QEMU's emulation of several processors loses an interrupt now and then (seen with 10.0.2 on a busy machine): the local APIC of a
-processor then has one in service that is never ended (`info lapic`: ISR 251) and lets no timer and no device through any more.
-The kernel reports stalls, and whoever waits on that processor waits for ever. Nothing of outfitter is in that; a boot helps."""
+With a thread for each processor QEMU 10.0.2 lost an interrupt in one run of five on a busy machine: the APIC of a processor
+then has one in service that is never ended (`info lapic`: ISR 251) and lets no timer and no device through any more. The kernel
+reports stalls, and whoever waits on that processor waits for ever. Nothing of outfitter is in that; a boot helps."""
 
 from __future__ import annotations
 
