@@ -118,13 +118,13 @@ HOLDS: Mapping[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
         kubevirt("render", INSTANCE, {
             "pod": {"spec": {"containers": [{"name": "compute", "resources": {"claims": [{"name": "acc"}]}}]}},
             "exact": [{"path": "spec.containers[compute].resources.claims", "equals": [{"name": "acc", "request": "card"}]}],
-            "absent": ["spec.nodeName"], "absentAnnotations": ["a.test/b"], "onlyContainerWithClaims": "compute"}),
+            "absent": ["spec.nodeName"], "absentAnnotations": ["a.test/b"], "onlyContainerWithClaims": ["compute"]}),
         [{"pod": {"spec": {"containers": [{"name": "compute", "resources": {"claims": [{"name": "b"}]}}]}}},
          {"pod": {"spec": {"containers": [{"name": "sidecar"}]}}}, {"pod": {"spec": {"hostname": "a"}}},
          {"exact": [{"path": "spec.containers[compute].resources.claims", "equals": []}]},
          {"absent": ["spec.resourceClaims"]}, {"absentAnnotations": ["kubevirt.io/domain"]},
          {"annotationJSON": {"a.test/b": {}}}, {"onlyContainerWithClaims": "sidecar"}, {"delta": {}}, {"delta": "1Gi"},
-         {"error": {"messageContains": "acc"}}]),
+         {"onlyContainerWithClaims": ["sidecar"]}, {"onlyContainerWithClaims": []}, {"error": {"messageContains": "acc"}}]),
     "devices are allocated": (
         {**POOL, "claims": [claim(2)], "expect": expected("d1", "d2")},
         [expected("d2", "d1"), expected("d1"), expected("d1", "d3"), {"results": []}, {"errorContains": "class"}]),

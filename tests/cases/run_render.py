@@ -121,8 +121,9 @@ def _differences(expect: Mapping[str, Any], pod: Object) -> Iterator[str]:
         spec = pod["spec"]
         having = [each["name"] for each in [*spec["containers"], *(spec.get("initContainers") or ())]
                   if (each.get("resources") or {}).get("claims")]
-        if having != [expect["onlyContainerWithClaims"]]:
-            yield f"containers with claims: {having}, not {expect['onlyContainerWithClaims']} alone"
+        wanted = expect["onlyContainerWithClaims"]
+        if having != (wanted if isinstance(wanted, list) else [wanted]):
+            yield f"containers with claims: {having}, not {wanted} alone"
 
 
 MEMORY = "spec.containers[compute].resources.requests.memory"

@@ -118,7 +118,9 @@ def _bindings(networks: Any, interfaces: Any, at: str) -> Iterator[Cause]:
     on = {network.get("name"): network for network in networks}
     for index, interface in enumerate(interfaces):
         network = on.get(interface.get("name"))
-        if network is not None and interface.get("masquerade") is not None and network.get("multus") is not None:
+        if network is None or interface.get("masquerade") is None:
+            continue
+        if network.get("multus") is not None and network.get("pod") is None:
             yield Cause(f"{at}[{index}].name", "Masquerade interface only implemented with pod network: use bridge or sriov on "
                                                f'"{interface.get("name")}", which is a multus network')
 
