@@ -11,6 +11,7 @@ from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.errors import OutfitterError
 from outfitter.launcher import domain, metadata
+from outfitter.launcher.options import Options
 from tests.cases.case import Case
 from tests.cases.world import contains
 
@@ -22,10 +23,11 @@ async def run(case: Case) -> list[str]:
     instance = next(obj for obj in given if obj["kind"] == kinds.INSTANCE.kind)
     env = {key: value for obj in given if obj["kind"] == "LauncherEnv" for key, value in (obj.get("env") or {}).items()}
     files = {key: value for obj in given if obj["kind"] == "LauncherFiles" for key, value in (obj.get("files") or {}).items()}
+    options = Options(arriving=case.config.get("renderFor") == "migration-target")
     refused: str | None = None
     xml = ""
     try:
-        xml = _launch(*_there(instance, files, case.config.get("deviceSource")), env)
+        xml = _launch(*_there(instance, files, case.config.get("deviceSource")), env, options)
     except OutfitterError as error:
         refused = error.message
     return compare(case.expect, xml, refused)
@@ -41,9 +43,9 @@ def _there(instance: Object, files: Mapping[str, str], source: str | None) -> tu
     return instance, files
 
 
-def _launch(instance: Object, files: Mapping[str, str], env: Mapping[str, str]) -> str:
+def _launch(instance: Object, files: Mapping[str, str], env: Mapping[str, str], options: Options) -> str:
     meta = {"uid": UID, "namespace": "default", **instance["metadata"]}
-    return domain.build({**instance, "metadata": meta}, env, files).xml
+    return domain.build({**instance, "metadata": meta}, env, files, options).xml
 
 
 def compare(expect: Mapping[str, Any], xml: str, refused: str | None) -> list[str]:

@@ -140,6 +140,8 @@ class World:
                 self.clock.advance(1)  # the server gives the time: what a case calls younger becomes younger
             age = _created(obj) or age
             await self._put(product, api, self.own(obj))
+        for obj in map(self.own, given):  # statuses last: they speak of pods by uids that the server has given by now
+            await self._tell(api, obj)
 
     def own(self, obj: Object) -> Object:
         """A copy of an object of the case that refers to others by the uids that the server gave them. Owners are meant by
@@ -166,8 +168,7 @@ class World:
     async def _put(self, product: app.Embedded, api: Api, obj: Object) -> None:
         meta = obj["metadata"]
         place = (meta.get("namespace", ""), obj["kind"], meta["name"])
-        status, deleted = obj.get("status"), meta.get("deletionTimestamp")
-        if deleted and not meta.get("finalizers"):
+        if meta.get("deletionTimestamp") and not meta.get("finalizers"):
             meta["finalizers"] = [HOLD]
         answer = await api.create(obj)
         if answer.status == 409:  # the product makes a few of its own, such as namespaces
@@ -182,11 +183,14 @@ class World:
         if meta.get("uid"):
             self._uids[meta["uid"]] = self._placed[place]
             self._with_uid.add(place)
-        if status and kind_of(obj).has_status:
+
+    async def _tell(self, api: Api, obj: Object) -> None:
+        if obj.get("status") and kind_of(obj).has_status:
             answer = await api.set_status(obj)
             if not answer.ok:
-                raise NotDriven(f"the status of given {place[1]} {place[2]} was refused: {answer.body.get('message')}")
-        if deleted:
+                raise NotDriven(f"the status of given {obj['kind']} {obj['metadata']['name']} was refused: "
+                                f"{answer.body.get('message')}")
+        if obj["metadata"].get("deletionTimestamp"):
             await api.delete(obj)
 
     async def _configure(self, product: app.Embedded, api: Api, config: Mapping[str, Any], own: Object | None) -> None:
@@ -284,7 +288,7 @@ def _path(kind: Kind, obj: Mapping[str, Any], *, named: bool = True) -> str:
 
 def _replaced(value: Any, table: Mapping[str, str]) -> Any:
     if isinstance(value, dict):
-        return {key: _replaced(inner, table) for key, inner in value.items()}
+        return {table.get(key, key): _replaced(inner, table) for key, inner in value.items()}
     if isinstance(value, list):
         return [_replaced(inner, table) for inner in value]
     return table.get(value, value) if isinstance(value, str) else value

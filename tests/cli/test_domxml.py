@@ -65,6 +65,16 @@ def test_for_kvm_and_what_the_guest_is_told(folder: Path) -> None:
     assert document["devices"] == [{"type": "hostdev", "bus": "pci", "address": "0000:03:00.0", "tags": ["train"]}]
 
 
+def test_the_domain_that_a_migration_arrives_in(folder: Path) -> None:
+    words = ["domxml", "-f", str(folder / "vmi.yaml"), "--migration-target", "--env", str(folder / "env")]
+    done = typed(*words)
+    assert (done.code, done.err) == (0, "")
+    assert "<hostdev" not in done.out
+    done = typed(*words, "--devices", str(folder / "status.json"))
+    assert 'bus="0x65"' in done.out
+    assert 'bus="0x3b"' in done.out
+
+
 def test_what_is_left_out_is_told(folder: Path) -> None:
     done = typed("domxml", "-f", str(folder / "image.yaml"), "--devices", str(folder / "files"), "--env", str(folder / "env"))
     assert done.code == 0

@@ -9,12 +9,12 @@ bus numbers kept for the node."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 from xml.etree import ElementTree as ET
 
+from outfitter.api import guestaddress
 from outfitter.errors import Refused
 
 Lane = Literal["interfaces", "hostDevices", "gpus", "disks"]
@@ -22,13 +22,13 @@ LANES: Mapping[Lane, int] = {"interfaces": 0, "hostDevices": 1, "gpus": 2, "disk
 HOTPLUG = 4  # interfaces that a machine with interfaces has ports for
 
 # Slots of the guest's own bus; 0 is the host bridge.
-VIDEO, FIRST_PORT, FIRST_EXPANDER, USB, SCSI, RNG, CHIPSET = 0x01, 0x02, 0x16, 0x1C, 0x1D, 0x1E, 0x1F
+VIDEO, FIRST_PORT, USB, SCSI, RNG = 0x01, 0x02, 0x1C, 0x1D, 0x1E
 FUNCTIONS = 8
-MOST_PORTS = (FIRST_EXPANDER - FIRST_PORT) * FUNCTIONS
+MOST_PORTS = guestaddress.LAST_BUS  # a bus each
+FIRST_EXPANDER = FIRST_PORT + MOST_PORTS // FUNCTIONS
 MOST_EXPANDERS = USB - FIRST_EXPANDER
 NODE_BUSES = 0x20  # bus numbers kept for a node: the expander's own, and one for each port behind it
 TOP = 0x100
-_WANTED = re.compile(r"(?:([0-9a-fA-F]{4}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +81,11 @@ class Layout:
         self._held[Place(None, None, slot)] = who
 
     def _wanted(self, text: str, who: str) -> Place:
-        found = _WANTED.fullmatch(text)
-        if found is None or int(found[1] or "0", 16) != 0 or int(found[3], 16) > 0x1F:
-            raise Refused(f"{who}: {text} is no address that a guest's device can have: it is written 0000:bus:slot.function, "
-                          "such as 0000:05:00.0")
-        bus, slot, function = int(found[2], 16), int(found[3], 16), int(found[4])
-        if bus == 0:
-            if slot in (0, CHIPSET):
-                raise Refused(f"{who}: {text} is taken by the machine's chipset: choose another slot, or slot 0 of another bus")
-            return Place(None, None, slot, function)
-        if bus > MOST_PORTS:
-            raise Refused(f"{who}: {text}: a guest has the buses 00 to {MOST_PORTS:02x}")
-        if slot and bus == 1:
-            raise Refused(f"{who}: {text}: bus 01 has slot 00 alone; buses from 02 on may have others")
-        return Place(None, bus, slot, function)
+        if why := guestaddress.fault(text):
+            raise Refused(f"{who}: {why}")
+        at = guestaddress.parse(text)
+        assert at is not None
+        return Place(None, at.bus or None, at.slot, at.function)
 
     @property
     def used(self) -> bool:
@@ -190,10 +181,10 @@ def fixed(slot: int) -> ET.Element:
 
 def as_told(text: str, who: str) -> ET.Element:
     """An address that the user gave, for a machine whose buses are not ours to lay out."""
-    found = _WANTED.fullmatch(text)
-    if found is None:
+    at = guestaddress.parse(text)
+    if at is None:
         raise Refused(f"{who}: {text} is no PCI address: it is written domain:bus:slot.function, such as 0000:05:00.0")
-    return _pci(int(found[2], 16), int(found[3], 16), int(found[4]), int(found[1] or "0", 16))
+    return _pci(at.bus, at.slot, at.function, at.domain)
 
 
 def _controller(index: int, model: str) -> ET.Element:

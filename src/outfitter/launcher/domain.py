@@ -24,7 +24,8 @@ def build(instance: Object, env: Env | None = None, files: Files | None = None, 
     cannot be had, or which sources contradict each other."""
     meta, spec = instance["metadata"], instance["spec"]
     domain = spec.get("domain") or {}
-    found = sources.devices_of(instance, env or {}, files or {})
+    look = sources.arriving if options.arriving else sources.devices_of
+    found = look(instance, env or {}, files or {})
     kind, size, cpus = system.system(spec), to_int(machine.memory(instance)), machine.vcpus(instance)
     spread = numa.cells(instance, found, options.host_nodes, cpus=cpus, memory=size, page=system.page(domain) or numa.MIB)
     path = f"{options.drives}/{meta['uid']}.iso" if cloudinit.wanted(spec) else ""

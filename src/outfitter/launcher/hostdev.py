@@ -29,7 +29,7 @@ def functions(given: Given) -> list[tuple[str, int]]:
 
 
 def element(name: str, address: str, alias: str, guest: ET.Element | None) -> ET.Element:
-    out = ET.Element("hostdev", mode="subsystem", type="pci", managed="no")
+    out = ET.Element("hostdev", type="pci", managed="no")
     out.append(source(name, address))
     ET.SubElement(out, "alias", name=alias)
     if guest is not None:

@@ -14,6 +14,7 @@ class Options:
     simulated: bool = True  # nothing really runs: what cannot be had here (container images) is left out, not refused
     drives: str = DRIVES  # the folder of the config drives' images
     host_nodes: tuple[int, ...] = ()  # NUMA nodes that the machine is spread over; empty: those of its devices
+    arriving: bool = False  # a migration arrives in it: devices of the host that it left do not come along
 
 
 DEFAULT = Options()

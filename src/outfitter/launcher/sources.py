@@ -50,6 +50,14 @@ def devices_of(instance: Mapping[str, Any], env: Env, files: Files) -> tuple[Res
     return tuple(out)
 
 
+def arriving(instance: Mapping[str, Any], env: Env, files: Files) -> tuple[Resolved, ...]:
+    """What the domain has that a migration arrives in: the devices of its new host, which the status tells of apart. Until it
+    does there are none: those of the old host are taken out before the guest leaves it."""
+    status = instance.get("status") or {}
+    told = (status.get("migrationState") or {}).get("targetDeviceStatus")
+    return () if told is None else devices_of({**instance, "status": {**status, "deviceStatus": told}}, env, files)
+
+
 def asked(instance: Mapping[str, Any]) -> list[Ask]:
     refs = [Ask(ref.list, ref.index, ref.name, ref.device_name, ref.claim, ref.request, ref.number)
             for ref in machine.device_refs(instance)]

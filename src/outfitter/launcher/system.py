@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from outfitter.api import machine
+from outfitter.api import guestaddress, machine
 from outfitter.api.quantity import to_int
 from outfitter.errors import Refused
 from outfitter.launcher import numa
@@ -35,11 +35,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 class System:
     architecture: Architecture
     machine: str
-
-    @property
-    def express(self) -> bool:
-        """Whether it has PCI Express, whose addresses we lay out."""
-        return self.architecture.name != "s390x" and ("q35" in self.machine or self.machine.startswith("virt"))
+    express: bool  # whether it has PCI Express, whose addresses we lay out
 
 
 def system(spec: Mapping[str, Any]) -> System:
@@ -47,7 +43,8 @@ def system(spec: Mapping[str, Any]) -> System:
     architecture = ARCHITECTURES.get(name)
     if architecture is None:
         raise Refused(f"spec.architecture: {name} is not known; known are {', '.join(ARCHITECTURES)}")
-    return System(architecture, ((spec.get("domain") or {}).get("machine") or {}).get("type") or architecture.machine)
+    kind = ((spec.get("domain") or {}).get("machine") or {}).get("type")
+    return System(architecture, kind or architecture.machine, guestaddress.laid_out(spec))
 
 
 def page(domain: Mapping[str, Any]) -> int | None:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from outfitter.api.validate import names, networks, where
+from outfitter.api import guestaddress
+from outfitter.api.validate import names, where
 from outfitter.errors import Cause
 
 EVICTIONS = ("None", "LiveMigrate", "LiveMigrateIfPossible", "External")
@@ -29,21 +30,26 @@ def check(spec: Mapping[str, Any], root: str) -> Iterator[Cause]:
         yield Cause(f"{root}.domain.firmware.uuid", f'Invalid value: "{uuid}": must be a UUID such as '
                                                     "5d307ca9-b3ef-428c-8861-06e72d69f223")
     yield from _order(devices, f"{root}.domain.devices")
-    yield from _addresses(devices, f"{root}.domain.devices")
+    yield from _addresses(spec, f"{root}.domain.devices")
     for index, interface in enumerate(devices.get("interfaces") or ()):
         for number, port in enumerate(interface.get("ports") or ()):
             yield from _port(port, f"{root}.domain.devices.interfaces[{index}].ports[{number}]")
 
 
-def _addresses(devices: Mapping[str, Any], root: str) -> Iterator[Cause]:
-    """Where in the guest a device is to be. Those of interfaces are looked at with the rest of a card."""
-    given = [(f"{list_}[{index}].pciAddress", each.get("pciAddress")) for list_ in ("gpus", "hostDevices")
+def _addresses(spec: Mapping[str, Any], root: str) -> Iterator[Cause]:
+    """Where in the guest a device is to be."""
+    devices = spec["domain"].get("devices") or {}
+    given = [(f"{list_}[{index}].pciAddress", each.get("pciAddress")) for list_ in ("interfaces", "gpus", "hostDevices")
              for index, each in enumerate(devices.get(list_) or ())]
     given += [(f"disks[{index}].disk.pciAddress", (each.get("disk") or {}).get("pciAddress"))
               for index, each in enumerate(devices.get("disks") or ())]
     for field, address in given:
-        if address and not networks.PCI.fullmatch(address):
+        if not address:
+            continue
+        if guestaddress.parse(address) is None:
             yield Cause(f"{root}.{field}", f'Invalid value: "{address}": malformed PCI address; one such as 0000:81:01.0')
+        elif guestaddress.laid_out(spec) and (why := guestaddress.fault(address)):
+            yield Cause(f"{root}.{field}", f"Invalid value: {why}")
 
 
 def _order(devices: Mapping[str, Any], root: str) -> Iterator[Cause]:

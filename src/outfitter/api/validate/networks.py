@@ -17,7 +17,6 @@ MODELS = ("e1000", "e1000e", "igb", "ne2k_pci", "pcnet", "rtl8139", "virtio")
 STATES = ("", "up", "down", "absent")
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _MAC = re.compile(r"[0-9a-fA-F]{2}([:-])[0-9a-fA-F]{2}(\1[0-9a-fA-F]{2}){4}")
-PCI = re.compile(r"([0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 
 
 def check(spec: Mapping[str, Any], root: str, open_: Gates, own_claims: Collection[str] = ()) -> Iterator[Cause]:
@@ -103,14 +102,12 @@ def _cards(interfaces: Any, at: str) -> Iterator[Cause]:
         if len(given := [binding for binding in BINDINGS if interface.get(binding) is not None]) > 1:
             yield Cause(here, f"logical {interface.get('name')} interface must have exactly one binding method or binding "
                               f"plugin: it has {' and '.join(given)}")
-        mac, model, address = (interface.get(field) for field in ("macAddress", "model", "pciAddress"))
+        mac, model = interface.get("macAddress"), interface.get("model")
         if mac and not _MAC.fullmatch(mac):
             yield Cause(f"{here}.macAddress", f'Invalid value: "{mac}": six bytes such as 02:00:00:12:34:56')
         if model and model not in MODELS:
             yield Cause(f"{here}.model", f'Unsupported value: "{model}": supported values: '
                                          + ", ".join(f'"{each}"' for each in MODELS), "FieldValueNotSupported")
-        if address and not PCI.fullmatch(address):
-            yield Cause(f"{here}.pciAddress", f'Invalid value: "{address}": malformed PCI address; one such as 0000:81:01.0')
 
 
 def _bindings(networks: Any, interfaces: Any, at: str) -> Iterator[Cause]:

@@ -70,7 +70,7 @@ def of_file(file: str, namespace: str, **options: Any) -> None:
 
 
 def _say(instance: Object, *, devices: Sequence[str], env: Sequence[str], type_: Literal["qemu", "kvm"],
-         guest_metadata: bool, drive: str | None = None, told: Mapping[str, str] | None = None,
+         guest_metadata: bool, arriving: bool = False, drive: str | None = None, told: Mapping[str, str] | None = None,
          plugged: Mapping[str, str] | None = None, kept: Mapping[str, str] | None = None) -> None:
     files = dict(plugged or {})
     for name in devices:
@@ -78,15 +78,18 @@ def _say(instance: Object, *, devices: Sequence[str], env: Sequence[str], type_:
         if path.is_dir():
             files |= _folder(path)
         else:
-            instance = {**instance, "status": {**(instance.get("status") or {}), "deviceStatus": _status(name)}}
+            status = instance.get("status") or {}
+            own = {"migrationState": {**(status.get("migrationState") or {}), "targetDeviceStatus": _status(name)}
+                   } if arriving else {"deviceStatus": _status(name)}
+            instance = {**instance, "status": {**status, **own}}
     variables = {**(told or {}), **{key: value for name in env for key, value in _variables(name).items()}}
-    lacking = machine.missing_devices(instance)
+    lacking = machine.missing_devices(instance) if not arriving else []
     if lacking and not devices and not variables:
         name = instance["metadata"]["name"]
         todo = (f"outfit why vmi/{name} says what it waits for" if told is not None else
                 "say what it got with --devices or --env, or name a machine of the server in place of the file")
         raise Refused(f"vmi/{name} has no domain yet: status.deviceStatus does not name {', '.join(lacking)}; {todo}")
-    built = domain.build(instance, variables, {**files, **(kept or {})}, Options(type=type_))
+    built = domain.build(instance, variables, {**files, **(kept or {})}, Options(type=type_, arriving=arriving))
     for sentence in built.left_out:
         click.echo(f"left out: {sentence}", err=True)
     if drive is not None:

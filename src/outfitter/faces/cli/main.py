@@ -190,6 +190,7 @@ def _plan(context: click.Context, /, files: tuple[str, ...], **options: Any) -> 
               help="Its deviceStatus in a file, or a folder of device metadata files.")
 @click.option("--env", multiple=True, metavar="FILE", help="The launcher's environment: lines NAME=VALUE.")
 @click.option("--type", "type_", type=click.Choice(["qemu", "kvm"]), default="qemu", help="What runs it (default: qemu).")
+@click.option("--migration-target", "arriving", is_flag=True, help="The domain that a migration of it arrives in instead.")
 @click.option("--guest-metadata", is_flag=True, help="Print what the guest is told of its tagged devices instead.")
 @click.option("--drive", metavar="FILE", help="Write the image of its config drive to a file instead.")
 @_place
