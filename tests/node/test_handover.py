@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import random
 import threading
@@ -47,9 +48,10 @@ def hosts(pci: str, spec: str = DISKS, data: Path | None = None) -> list[Host]:
 
 
 @contextlib.asynccontextmanager
-async def running(served: list[Host], data: Path | None = None) -> AsyncIterator[Scene]:
+async def running(served: list[Host], data: Path | None = None, seed: int = 1) -> AsyncIterator[Scene]:
+    """`seed`: with another one claims have other uids."""
     clock = ManualClock()
-    async with app.embedded(hosts=served, data=data, clock=clock, names=Names(random.Random(1))) as product:
+    async with app.embedded(hosts=served, data=data, clock=clock, names=Names(random.Random(seed))) as product:
         scene = Scene(product, "here", clock)
         if await scene.find(kinds.NAMESPACE, "here") is None:
             await product.store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
@@ -81,6 +83,14 @@ async def test_a_machine_takes_its_device_from_the_host_and_gives_it_back() -> N
         assert not (await page(scene)).quarantined
 
 
+async def refused(scene: Scene, *words: str) -> None:
+    """Until a pod says that its device is not handed over, in these words."""
+    async def told() -> bool:
+        return any(all(word in each for word in words) for each in await scene.events("FailedPrepareDevices"))
+
+    await scene.reach(told, f"a pod says {' and '.join(words)}")
+
+
 async def test_what_cannot_be_handed_over_is_told_and_tried_again() -> None:
     async with running(hosts(NVME)) as scene:
         played(scene).refuses.add(("vfio-pci", SSD))
@@ -104,16 +114,108 @@ async def test_what_a_machine_has_is_handed_to_nobody_else_even_without_a_page()
         await scene.running("blue")
         await scene.store.delete(kinds.LEDGER_PAGE, "node")
         await scene.machine("green")
-
-        async def told() -> bool:
-            events = await scene.events("FailedPrepareDevices")
-            return any("cannot be handed over: a machine still has it, by claim here/" in each for each in events)
-
-        await scene.reach(told, "the pod of the second machine says who has it")
+        await refused(scene, "cannot be handed over: a machine still has it, by claim here/")
         assert len(await scene.domains()) == 1
         await scene.delete(kinds.INSTANCE, "blue")
         await scene.running("green")
         assert len(await scene.domains()) == 1
+        assert played(scene).resets == [SSD]  # between the two
+
+
+async def watched(scene: Scene) -> None:
+    """A pod that looks on, with admin access, while a machine has the device."""
+    await scene.create(kinds.NAMESPACE, "admin", {}, labels={"resource.kubernetes.io/admin-access": "true"})
+    place = {"namespace": "admin"}
+    await scene.store.create(kinds.RESOURCE_CLAIM, {
+        "metadata": {"name": "watch", **place}, "spec": scene.claim_spec("all", adminAccess=True)})
+    await scene.store.create(kinds.POD, {"metadata": {"name": "watch", **place}, "spec": {
+        "containers": [{"name": "main"}], "resourceClaims": [{"name": "all", "resourceClaimName": "watch"}]}})
+
+    async def looks_on() -> bool:
+        return bool((await scene.store.get(kinds.POD, "watch", "admin"))["status"].get("phase") == "Running")
+
+    await scene.reach(looks_on, "the pod looks on")
+
+
+async def test_who_looks_on_does_not_keep_a_device_from_its_reset() -> None:
+    async with running(hosts(NVME)) as scene:
+        kernel, station = played(scene), scene.host.station
+        assert station is not None
+        await scene.machine("blue")
+        await scene.running("blue")
+        await watched(scene)
+        for number, name in enumerate(("blue", "green"), 1):
+            if name == "green":
+                await scene.machine(name)
+                await scene.running(name)
+            assert kernel.driver(SSD) == "vfio-pci"
+            await scene.delete(kinds.INSTANCE, name)
+            await scene.gone(name)
+            assert (kernel.driver(SSD), kernel.resets) == ("nvme", [SSD] * number)
+        await scene.store.delete(kinds.POD, "watch", "admin")
+
+        async def forgotten() -> bool:
+            return not station.checkpoint.taken
+
+        await scene.reach(forgotten, "who looked on is gone")
+        assert (kernel.driver(SSD), len(kernel.resets)) == ("nvme", 2)
+
+
+async def test_a_machine_is_looked_on_across_a_start(tmp_path: Path) -> None:
+    async with running(hosts(NVME, data=tmp_path), tmp_path) as scene:
+        await scene.machine("blue")
+        await scene.running("blue")
+        await watched(scene)
+    async with running(hosts(NVME, data=tmp_path), tmp_path) as scene:
+        await scene.settle()
+        assert not await scene.events("FailedPrepareDevices")
+        assert not (await scene.pod("blue"))["status"].get("message")
+        assert len(await scene.domains()) == 1
+
+
+async def test_what_is_not_taken_back_yet_is_handed_to_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(hosts(NVME, data=tmp_path)) as scene:
+        await scene.machine("blue")
+        await scene.running("blue")
+    for path in (tmp_path / "domains" / "node").iterdir():
+        path.unlink()
+
+    def remove(name: str) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", name)
+
+    served = hosts(NVME, data=tmp_path)
+    assert served[0].station is not None
+    monkeypatch.setattr(served[0].station.metadata, "remove", remove)
+    async with running(served, seed=2) as scene:  # with books of its own, in which nothing is booked
+        kernel = played(scene)
+        await scene.machine("green")
+        await refused(scene, "cannot be handed over: it is not back from claim here/", "Read-only file system")
+        assert kernel.resets == []
+        monkeypatch.undo()
+        await scene.running("green")
+        assert (kernel.driver(SSD), kernel.resets) == ("vfio-pci", [SSD])
+        await scene.delete(kinds.INSTANCE, "green")
+        await scene.empty()
+        assert (kernel.driver(SSD), kernel.resets) == ("nvme", [SSD, SSD])
+
+
+async def test_what_did_not_come_back_whole_is_not_handed_to_who_was_promised_it() -> None:
+    """A lost page let it be booked before it was known to be in trouble."""
+    async with running(hosts(NVME)) as scene:
+        kernel = played(scene)
+        await scene.machine("blue")
+        await scene.running("blue")
+        await scene.store.delete(kinds.LEDGER_PAGE, "node")
+        await scene.machine("green")
+        await refused(scene, "cannot be handed over: a machine still has it, by claim here/")
+        kernel.fail("reset", errno.EIO)
+        await scene.delete(kinds.INSTANCE, "blue")
+        await refused(scene, "it is not back from claim here/", f"{SSD} could not be reset")
+        assert not await scene.domains()
+        assert [mark.device.device for mark in (await page(scene)).quarantined] == ["pci-0000-66-00-0"]
+        kernel.faults.clear()
+        await scene.running("green")
+        assert kernel.resets == [SSD]
 
 
 async def test_a_machine_that_never_starts_gives_everything_back() -> None:

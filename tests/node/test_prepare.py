@@ -321,6 +321,35 @@ def test_who_looks_on_touches_nothing_and_who_shares_goes_last() -> None:
     prepare(hand.station, claim("part", uid="uid-3"), [Wanted(target, "part")])
     assert hand.take() == {}
     assert drivers(played, SSD) == ["vfio-pci"]  # the other one still has it
+    assert hand.take("uid-3") == {}
+    assert (drivers(played, SSD), played.resets) == (["nvme"], [SSD])  # as it was before the first of them
+
+
+def test_who_looks_on_keeps_nothing_from_going_back() -> None:
+    played = kernel(NVME)
+    hand = Hand(played)
+    target = hand.target(SSD)
+    hand.give(SSD)
+    prepare(hand.station, claim("watch", uid="uid-2"), [Wanted(target, "all", looks_on=True)])
+    with pytest.raises(Refused, match=f"is not taken back: a machine still has {SSD}"):
+        hand.take(running=(SSD,))
+    hand.station = hand.fresh()
+    hand.give(SSD, running=(SSD,))  # after a start, too, it is its own
+    assert hand.take() == {}
+    assert (drivers(played, SSD), played.resets) == (["nvme"], [SSD])
+    assert hand.take("uid-2") == {}
+    assert not played.changes()
+
+
+def test_a_card_that_came_later_is_remembered_as_it_is() -> None:
+    """The checkpoint still speaks of the one that stood there."""
+    hand = Hand(kernel(NVME))
+    hand.give(SSD)
+    hand.kernel = new = kernel(NVME.replace("a80a", "a80b").replace("driver: nvme", "driver: none"))
+    hand.station = hand.fresh()
+    hand.give(SSD, to=claim("next", uid="uid-2"))
+    assert hand.take() == hand.take("uid-2") == {}
+    assert drivers(new, SSD) == [None]
 
 
 # -- what others read

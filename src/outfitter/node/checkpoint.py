@@ -37,8 +37,13 @@ class Taken:
     claim: str
     device: str  # its name in slices and on the page
     functions: tuple[Before, ...] = ()  # none for a mediated device, and for who only looks on
-    uuid: str | None = None  # of a mediated device
+    uuid: str | None = None  # of a mediated device; None for who only looks on
     files: tuple[str, ...] = ()  # metadata files of the claim
+
+    @property
+    def places(self) -> frozenset[str]:
+        """Addresses and UUIDs that are this claim's until they are back."""
+        return frozenset((*(before.address for before in self.functions), *([self.uuid] if self.uuid else [])))
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,9 +61,12 @@ class Handover:
                     return None  # handed over before the start, and nothing more is to be done
                 raise Refused(f"{result['device']} is not known on {host.name} at the moment: it cannot be handed over")
             wanted.append(Wanted(target, str(result["request"]), bool(result.get("adminAccess"))))
+        places = {where for one in wanted for where in (one.target.uuid, *one.target.functions)}
+        others = [one for one in station.checkpoint.taken if one.uid != key[1] and not one.places.isdisjoint(places)]
+        left = await self._undo(host) if others else {}
         running = await _running(host)
         try:
-            self._ready[key] = await station.run(lambda: prepare(station, claim, wanted, running=running))
+            self._ready[key] = await station.run(lambda: prepare(station, claim, wanted, running=running, left=left))
         except OSError as error:
             raise Refused(f"claim {claim['metadata']['name']} cannot be prepared on {host.name}: {error}") from error
         return self._ready[key]
@@ -84,22 +87,35 @@ class Handover:
 
     async def leftovers(self, host: Host) -> None:
         """Give back what was taken for a claim that has nothing prepared here: we died, or its bookings went without us."""
+        for why in (await self._undo(host)).values():
+            log.warning("%s: %s", host.name, why)
+
+    async def _undo(self, host: Host) -> dict[str, str]:
+        """As `leftovers`: claim -> why its devices are not back yet. One that did not come back whole is remembered as long as
+        somebody waits for it who was promised it before it was quarantined."""
+        left: dict[str, str] = {}
         if host.station is None or not host.station.checkpoint.taken:
-            return
+            return left
         page = await book.read(self._store, host.name)
         for uid in dict.fromkeys(one.uid for one in host.station.checkpoint.taken):
             if any(booking.state == "prepared" for booking in page.of(uid)):
                 continue
             try:
-                await self._take_back(host, uid)
+                trouble = await self._take_back(host, uid)
             except Refused as error:
-                log.warning("%s: %s", host.name, error.message)
+                left[uid] = error.message
                 continue
-            await self._forget(host, uid)
+            if promised := [why for device, why in trouble.items()
+                            if any(booking.holder.uid != uid for booking in page.on(host.device(device)))]:
+                left[uid] = "; ".join(promised)
+            else:
+                await self._forget(host, uid)
+        return left
 
-    async def _take_back(self, host: Host, uid: str) -> None:
+    async def _take_back(self, host: Host, uid: str) -> Mapping[str, str]:
+        """Device -> why it did not come back whole."""
         if (station := host.station) is None:
-            return
+            return {}
         self._ready.pop((host.name, uid), None)
         running = await _running(host)
         try:
@@ -107,9 +123,10 @@ class Handover:
         except OSError as error:
             raise Refused(f"claim {uid} cannot be released on {host.name}: {error}") from error
         for device, reason in trouble.items():
-            log.warning("%s: %s is quarantined: %s", host.name, device, reason)
-            await marks.quarantine(self._store, host.name, host.device(device), by=f"host {host.name}", reason=reason,
-                                   now=rfc3339(self._clock.now()))
+            if await marks.quarantine(self._store, host.name, host.device(device), by=f"host {host.name}", reason=reason,
+                                      now=rfc3339(self._clock.now())):
+                log.warning("%s: %s is quarantined: %s", host.name, device, reason)
+        return trouble
 
     async def _forget(self, host: Host, uid: str) -> None:
         if (station := host.station) is not None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from outfitter.api.kinds import Object
 from outfitter.errors import Refused
@@ -37,9 +38,13 @@ class Prepared:
     metadata: str  # the folder that stands at metadata.BASE in a container
 
 
-def prepare(station: Station, claim: Object, wanted: Sequence[Wanted], *, running: Collection[str] = ()) -> Prepared:
+def prepare(
+    station: Station, claim: Object, wanted: Sequence[Wanted], *, running: Collection[str] = (),
+    left: Mapping[str, str] = MappingProxyType({}),
+) -> Prepared:
     """Refused says which device cannot be handed over and why; what was done stays remembered, and doing it again goes on.
-    `running`: addresses and UUIDs that machines have: these are not touched."""
+    `running`: addresses and UUIDs that machines have: these are not touched. `left`: claims that hold nothing here any more and
+    whose devices are not back -> why."""
     uid, root, checkpoint = claim["metadata"]["uid"], station.root, station.checkpoint
     known = {one.device: one for one in checkpoint.of(uid)}
     given = tuple(Given(one.request, station.driver, station.host, one.target.name, one.target.address, one.target.uuid,
@@ -47,7 +52,7 @@ def prepare(station: Station, claim: Object, wanted: Sequence[Wanted], *, runnin
     texts = {f"{uid}/{name}": text for name, text in metadata.files(claim, given).items()}
     taken = [known.get(one.target.name) or _taken(station, claim, one, tuple(texts)) for one in wanted]
     for one, memory in zip(wanted, taken, strict=True):
-        _check(station, one, memory, running)
+        _check(station, one, memory, running, left)
     checkpoint.take(taken)
     for memory in taken:
         for before in memory.functions:
@@ -66,18 +71,30 @@ def prepare(station: Station, claim: Object, wanted: Sequence[Wanted], *, runnin
 
 def _taken(station: Station, claim: Object, one: Wanted, files: tuple[str, ...]) -> Taken:
     meta, target = claim["metadata"], one.target
-    functions: tuple[Before, ...] = () if one.looks_on else tuple(
-        vfio.look(station.root, address) for address in target.functions)
+    if one.looks_on:
+        return Taken(meta["uid"], meta["namespace"], meta["name"], target.name, files=files)
+    functions = tuple(_before(station, address) for address in target.functions)
     return Taken(meta["uid"], meta["namespace"], meta["name"], target.name, functions, target.uuid, files)
 
 
-def _check(station: Station, one: Wanted, memory: Taken, running: Collection[str]) -> None:
+def _before(station: Station, address: str) -> Before:
+    """A function as it was before anybody had it: whoever shares it would find what the first one did."""
+    now = vfio.look(station.root, address)
+    known = (before for taken in station.checkpoint.taken for before in taken.functions)
+    return next((before for before in known if (before.address, before.ids) == (address, now.ids)), now)
+
+
+def _check(station: Station, one: Wanted, memory: Taken, running: Collection[str], left: Mapping[str, str]) -> None:
     """Refused before anything is touched."""
     root, target = station.root, one.target
-    others = [taken for taken in station.checkpoint.taken if taken.device == target.name and taken.uid != memory.uid]
-    if others and not one.looks_on and not {target.uuid, *target.functions}.isdisjoint(running):
-        whose = f"{others[0].namespace}/{others[0].claim}"
-        raise Refused(f"{target.name} cannot be handed over: a machine still has it, by claim {whose}")
+    for other in station.checkpoint.taken:
+        if other.uid == memory.uid or other.places.isdisjoint(memory.places):
+            continue
+        whose = f"{other.namespace}/{other.claim}"
+        if not memory.places.isdisjoint(running):
+            raise Refused(f"{target.name} cannot be handed over: a machine still has it, by claim {whose}")
+        if other.uid in left:
+            raise Refused(f"{target.name} cannot be handed over: it is not back from claim {whose} yet: {left[other.uid]}")
     if target.uuid is not None and not root.exists(f"{mdev.DEVICES}/{target.uuid}"):
         raise Refused(f"{target.name} cannot be handed over: the mediated device {target.uuid} is no longer there")
     loose = [before.address for before in memory.functions

@@ -15,19 +15,20 @@ def release(station: Station, uid: str, *, running: Collection[str] = ()) -> dic
     """Device -> why it could not be brought back to where it was: it must not be given to anybody else. Refused, before
     anything is touched: a machine still has one. `running`: addresses and UUIDs that machines have."""
     taken = station.checkpoint.of(uid)
-    shared = {one.device for one in station.checkpoint.taken if one.uid != uid}
+    shared = {where for one in station.checkpoint.taken if one.uid != uid for where in one.places}
     for one in taken:
-        used = [where for where in (*(before.address for before in one.functions), one.uuid) if where in running]
-        if used and one.device not in shared:
+        if used := sorted(one.places.intersection(running) - shared):
             raise Refused(f"{one.device} of claim {one.claim} in {one.namespace} is not taken back: a machine still has "
-                          f"{', '.join(map(str, used))}")
+                          f"{', '.join(used)}")
     for name in dict.fromkeys(name for one in taken for name in one.files):
         station.metadata.remove(name)
     if taken:
         station.cdi.remove(cdi.file_name(station.driver, uid))
     trouble: dict[str, str] = {}
     for one in taken:
-        for before in one.functions if one.device not in shared else ():
+        for before in one.functions:
+            if before.address in shared:
+                continue
             try:
                 vfio.give_back(station.root, before)
             except Refused as error:
