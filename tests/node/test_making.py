@@ -3,6 +3,7 @@ of anybody else's is changed."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import random
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from tests.node.keeping import Bench, foreign
 
 PF = "0000:3b:00.0"
 FOUR = "sriov: [{address: 0000:3b:00.0, count: 4}]"
+TWO = "sriov: [{address: 0000:3b:00.0, count: 2}]"
 LARGE = "mdev: [{type: mbochs-large, count: 2}]"
 
 
@@ -85,6 +87,54 @@ def test_virtual_functions(name: str) -> None:
     hand.station = hand.fresh()
     assert virtual(hand, case.text, case.used) == said  # and so it stays
     assert count(hand) == case.left
+
+
+def test_a_number_that_could_not_be_changed_is_still_ours() -> None:
+    hand = Hand(kernel(NIC % 0))
+    assert virtual(hand, FOUR) == []
+    hand.kernel.fail("sriov_numvfs", errno.EBUSY, 1)
+    [busy] = virtual(hand, TWO)
+    assert "Device or resource busy" in busy
+    hand.station = hand.fresh()
+    assert virtual(hand, TWO) == []
+    assert count(hand) == 2
+
+
+class Dies(BaseException):
+    """The process ends in the middle of it."""
+
+
+def dying(write: Callable[[str, str], None], left: list[int]) -> Callable[[str, str], None]:
+    """So many half writes are left: one that begins with none is not done, one with a half is and not lived to be told."""
+    def wrapped(path: str, text: str) -> None:
+        left[0] -= 2
+        if left[0] == -2:
+            raise Dies
+        write(path, text)
+        if left[0] == -1:
+            raise Dies
+
+    return wrapped
+
+
+@pytest.mark.parametrize(("first", "then"), [(0, 4), (4, 2), (2, 4), (4, 0)])
+def test_a_death_at_every_write_does_not_make_ours_somebody_elses(first: int, then: int) -> None:
+    text = "sriov: [{address: 0000:3b:00.0, count: %d}]"
+    for point in range(20):
+        hand = Hand(kernel(NIC % 0))
+        assert virtual(hand, text % first) == []
+        left = [point]
+        with pytest.MonkeyPatch.context() as patch:
+            for where in (hand.kernel, hand.state):
+                patch.setattr(where, "write", dying(where.write, left))
+            with contextlib.suppress(Dies):
+                virtual(hand, text % then)
+        hand.station = hand.fresh()
+        assert virtual(hand, text % then) == []
+        assert (count(hand), hand.station.checkpoint.vfs.get(PF)) == (then, then)
+        if left[0] >= 0:
+            break
+    assert point >= 4
 
 
 def test_mediated_devices_are_the_same_after_every_start() -> None:

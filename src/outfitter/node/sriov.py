@@ -10,6 +10,7 @@ from outfitter.inventory import making
 from outfitter.inventory.making import Virtual
 from outfitter.inventory.pci import Device
 from outfitter.node import vfio
+from outfitter.node.root import Root
 from outfitter.node.station import Station
 
 
@@ -30,6 +31,8 @@ def _switch(
     root, checkpoint = station.root, station.checkpoint
     path, have, ours = f"{vfio.DEVICES}/{pf.address}/sriov_numvfs", pf.num_vfs or 0, checkpoint.vfs.get(pf.address)
     if have == entry.count:
+        if ours and not have:  # we died after they were switched off
+            checkpoint.switched({**checkpoint.vfs, pf.address: 0})
         return None
     what = f"{pf.address} has {have} virtual functions, and {entry.count} are asked for"
     if pf.total_vfs is not None and entry.count > pf.total_vfs:
@@ -39,14 +42,19 @@ def _switch(
         return f"{what}: it is left as it is while {', '.join(busy)} {'is' if len(busy) == 1 else 'are'} in use"
     if have and have != ours and not entry.replace:
         return f"{what}: somebody else switched them on; say replace: yes in its entry of sriov to change that"
-    checkpoint.switched({**checkpoint.vfs, pf.address: entry.count})
+    trouble = _set(root, path, 0) if have else None
+    if trouble is None:
+        # Those that are there are ours until they are off, and new ones before they are there.
+        checkpoint.switched({**checkpoint.vfs, pf.address: entry.count})
+        trouble = _set(root, path, entry.count) if entry.count else None
+    return None if trouble is None else f"{what}: {trouble}"
+
+
+def _set(root: Root, path: str, count: int) -> str | None:
+    """Why there is another number of virtual functions after this one was written."""
     try:
-        if have:
-            root.write(path, "0")
-        if entry.count:
-            root.write(path, str(entry.count))
+        root.write(path, str(count))
     except OSError as error:
-        return f"{what}: writing to {path}: {os.strerror(error.errno or 0)}"
-    if (now := (root.read(path) or "").strip()) != str(entry.count):
-        return f"{what}: after it was switched it has {now or 'none'}"
-    return None
+        return f"writing to {path}: {os.strerror(error.errno or 0)}"
+    now = (root.read(path) or "").strip()
+    return None if now == str(count) else f"after it was switched it has {now or 'none'}"
