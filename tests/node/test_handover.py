@@ -34,10 +34,11 @@ from outfitter.node.station import Station
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Memory
 from outfitter.store.names import Names
-from tests.controllers.scene import Scene
-from tests.node.handing import BARE, BOUND, GPU, NVME, claim, folder
+from tests.controllers.scene import Scene, device
+from tests.node.handing import BARE, BOUND, GPU, NIC, NVME, claim, folder
 
-SSD, CARD, GFX, SOUND = "0000:66:00.0", "0000:68:00.0", "0000:65:00.0", "0000:65:00.1"
+SSD, CARD, GFX, SOUND, PF, OTHER = ("0000:66:00.0", "0000:68:00.0", "0000:65:00.0", "0000:65:00.1", "0000:3b:00.0",
+                                    "0000:3b:00.1")
 DISKS = "device_spec: [{vendor_id: 144d}]"
 ONCE = "device_spec: [{vendor_id: 144d, one_time_use: 'yes'}]\nreport_in_placement: true"
 
@@ -284,6 +285,27 @@ async def test_a_start_finds_everything_as_it_was_left(tmp_path: Path) -> None:
         await scene.empty()
         assert [kernel.driver(address) for address in (SSD, GFX, SOUND)] == ["nvme", "nouveau", "snd_hda_intel"]
     assert sorted(path.name for path in files.rglob("*") if path.is_file()) == ["checkpoint.json"]
+
+
+async def test_a_card_of_a_machine_that_is_off_is_not_split(tmp_path: Path) -> None:
+    """Neither its first port, by whose name it is booked, nor the other one, which goes along."""
+    port = (NIC % 0).replace("vfs:", "iommuGroup: 5, vfs:")
+    cards, spec = f"{port}, {port.replace(PF, OTHER).replace('ens1f0', 'ens1f1')}", "device_spec: [{product_id: '1592'}]"
+    async with running(hosts(cards, spec, tmp_path), tmp_path) as scene:
+        await scene.create(kinds.MACHINE, "blue", {
+            "runStrategy": "Always", "resourceClaimTemplates": [{"name": "network", "spec": {"spec": scene.claim_spec()}}],
+            "template": {"spec": {"domain": {"memory": {"guest": "1Gi"}, "devices": {"hostDevices": [device()]}}}}})
+        await scene.running("blue")
+        await scene.store.patch(kinds.MACHINE, "blue", {"spec": {"runStrategy": "Halted"}}, "here")
+        await scene.gone("blue")
+        assert played(scene).driver(PF) == "ice"
+    asked = f"{spec}\nsriov: [{{vendor_id: 8086, product_id: 1592, count: 4}}]"
+    async with running(hosts(cards, asked, tmp_path), tmp_path) as scene:
+        await scene.store.patch(kinds.MACHINE, "blue", {"spec": {"runStrategy": "Always"}}, "here")
+        await scene.running("blue")
+        said = (await scene.store.get(kinds.HOST_INVENTORY, "node"))["spec"]["warnings"]
+        assert said == [f"{one} has 0 virtual functions, and 4 are asked for: it is left as it is while {one} is in use"
+                        for one in (PF, OTHER)]
 
 
 async def test_what_nobody_has_is_given_back_at_the_start(tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ CASES = {
     "one is in use": Case(2, FOUR, 2, "it is left as it is while 0000:3b:01.1 is in use", ("0000:3b:01.1",), {PF: 2}),
     "in use goes before overruling": Case(2, "sriov: [{address: 0000:3b:00.0, count: 0, replace: yes}]", 2, "in use",
                                           ("0000:3b:01.1",)),
+    "the card itself is in use": Case(0, FOUR, 0, f"4 are asked for: it is left as it is while {PF} is in use", (PF,)),
     "more than the card can": Case(0, "sriov: [{address: 0000:3b:00.0, count: 9}]", 0, "it can have 8 at most"),
     "the card refuses": Case(0, FOUR, 0, "No space left", make=lambda k: k.fail("sriov_numvfs", errno.ENOSPC)),
 }

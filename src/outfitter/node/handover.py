@@ -141,7 +141,8 @@ class Handover:
 
         def work() -> Iterable[str]:
             found = scan.scan(station.root)
-            busy = used | {one.address for one in found.devices if one.name in held}
+            busy = used | {address for one in found.devices if one.name in held or one.address in used
+                           for address in (one.address, *one.members)}
             yield from sriov.arrange(station, settings.sriov, found.devices, busy)
             found = scan.scan(station.root)  # a virtual function may be a parent too
             busy = used | {one.uuid for one in found.mdevs if one.name in held}

@@ -1,5 +1,6 @@
 """Virtual functions, switched on where the settings ask for them. A physical function on which somebody else switched on
-another number is left as it is, unless the setting says `replace`; one whose virtual functions are in use always is."""
+another number is left as it is, unless the setting says `replace`; one that is in use, or whose virtual functions are, always
+is: with virtual functions it could not be handed over any more."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ def arrange(
     station: Station, wanted: Sequence[Virtual], functions: Sequence[Device], used: Collection[str]
 ) -> Iterator[str]:
     """Bring the numbers about; what could not be done, as sentences. `functions`: those of the host; `used`: addresses that
-    machines have or that are booked."""
+    machines have or that are booked, and those that would go with them."""
     for function in functions:
         entry = making.first(wanted, function)
         if entry is not None and (trouble := _switch(station, entry, function, functions, used)):
@@ -37,7 +38,7 @@ def _switch(
     what = f"{pf.address} has {have} virtual functions, and {entry.count} are asked for"
     if pf.total_vfs is not None and entry.count > pf.total_vfs:
         return f"{what}: it can have {pf.total_vfs} at most"
-    busy = [one.address for one in functions if one.parent == pf.address and one.address in used]
+    busy = [one.address for one in functions if pf.address in (one.address, one.parent) and one.address in used]
     if busy:
         return f"{what}: it is left as it is while {', '.join(busy)} {'is' if len(busy) == 1 else 'are'} in use"
     if have and have != ours and not entry.replace:
