@@ -41,6 +41,12 @@ CASES: dict[str, tuple[list[Device], list[tuple[str, ...]], dict[str, str]]] = {
     "a GPU and its audio function are one device": (group(gpu(B), gpu(A)), [(A, B)], {}),
     "a bridge in the group is no obstacle": (
         group(gpu(A), gpu(B, class_code="060400", driver="pcieport")), [(A,)], {B: "is a bridge"}),
+    "nor is one to the ISA bus that the host does not use": (
+        group(gpu(A), gpu(B, class_code="060100", driver=None)), [(A,)], {B: "is a bridge"}),
+    "but one that it does keeps the others": (
+        group(gpu(A), gpu(B, class_code="060100", driver="lpc_ich"), gpu(C)), [],
+        {A: f"{A} shares IOMMU group 20 with the bridge {B}, which is used by the host through lpc_ich; free it from lpc_ich "
+            f"to offer {A}", B: "is a bridge", C: f"with the bridge {B}"}),
     "an audio function that the host uses keeps the GPU": (
         group(gpu(A), gpu(B, driver="snd_hda_intel")), [],
         {A: f"{A} shares IOMMU group 20 with {B}, which is used by the host through snd_hda_intel; bind it to vfio-pci, "

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 from outfitter.api import kinds, machine
 from outfitter.api.device import DeviceId
 from outfitter.api.hypervisor import Domain
+from outfitter.inventory import pci
 from outfitter.launcher.simulated import Simulated
 from outfitter.node import vfio
 from outfitter.node.host import Host
@@ -172,7 +173,7 @@ class MortalHome(many.Home):
         roots = {host.name: host.station.root for host in self.hosts if host.station is not None}
         for (host, address), own in self.first.items():
             now = vfio.driver(roots[host], address)
-            if (host, address) in used and not vfio.hands_over(now):
+            if (host, address) in used and not pci.hands_over(now):
                 yield f"a machine on {host} has {address}, which is with {now}"
             if now != own and (host, self.books.names[host, address]) not in ready:
                 yield f"{address} of {host} is with {now}, not with {own}, and nobody has it prepared"

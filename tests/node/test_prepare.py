@@ -179,11 +179,29 @@ def test_a_second_try_goes_on_where_the_first_stopped() -> None:
     assert drivers(played, SSD) == ["nvme"]  # and not none, as the second try found it
 
 
-def test_bridges_of_a_group_are_no_obstacle() -> None:
-    bridge = "{address: 0000:60:00.0, vendor: 8086, product: '2030', class: 060400, driver: pcieport, iommuGroup: 9}"
-    played = kernel(f"{bridge}, {NVME.replace('driver: nvme', 'driver: nvme, iommuGroup: 9')}")
+BRIDGE = "{address: 0000:60:00.0, vendor: 8086, product: '2030', class: %s, driver: %s, iommuGroup: 9}"
+BRIDGED = f"{BRIDGE}, {NVME.replace('driver: nvme', 'driver: nvme, iommuGroup: 9')}"
+
+
+@pytest.mark.parametrize(("class_code", "driver"), [
+    ("'060400'", "pcieport"), ("'060700'", "yenta_cardbus"), ("'060940'", "other"),
+    ("'060100'", "none"), ("'060100'", "pci-stub"), ("'060100'", "vfio-pci")])
+def test_bridges_of_a_group_are_no_obstacle(class_code: str, driver: str) -> None:
+    played = kernel(BRIDGED % (class_code, driver))
     Hand(played).give(SSD)
-    assert drivers(played, "0000:60:00.0", SSD) == ["pcieport", "vfio-pci"]
+    assert drivers(played, "0000:60:00.0", SSD) == [None if driver == "none" else driver, "vfio-pci"]
+
+
+@pytest.mark.parametrize("class_code", ["060100", "068000", "060000"])
+def test_but_those_that_the_host_uses_for_more_than_a_bus_are(class_code: str) -> None:
+    played = kernel(BRIDGED % (f"'{class_code}'", "none"))
+    hand = Hand(played)
+    target = hand.target(SSD)
+    played._put(f"{PCI}/drivers/lpc_ich", None)  # the driver came since the host was looked at
+    played._take("0000:60:00.0", "lpc_ich")
+    with pytest.raises(Refused, match=f"{SSD} is in IOMMU group 9 with 0000:60:00.0, which the host uses through lpc_ich"):
+        prepare(hand.station, claim(), [Wanted(target, "gpu")])
+    assert played.writes == []
 
 
 def test_what_an_operator_binds_is_left_to_him() -> None:

@@ -58,6 +58,9 @@ class _Divider:
         self.sliced: dict[str, int] = defaultdict(int)  # address -> mediated devices that it carries
         for mdev in mdevs:
             self.sliced[mdev.parent] += 1
+        self.kept: dict[int | None, Device] = {  # IOMMU group -> a bridge of it that keeps the others with the host
+            device.iommu_group: device for device in devices
+            if device.is_bridge and pci.keeps_group(device.class_code, device.driver)}
 
     def divide(self) -> Offer:
         groups: dict[int, list[Device]] = defaultdict(list)
@@ -113,6 +116,10 @@ class _Divider:
         if len(wanted) > MAX_MEMBERS:
             return {device.address: f"{device.address} is one of {len(wanted)} functions in IOMMU group {number}; at most "
                                     f"{MAX_MEMBERS} can be offered as one device" for device in group}
+        if (bridge := self.kept.get(number)) is not None:
+            return {device.address: f"{device.address} shares IOMMU group {number} with the bridge {bridge.address}, which is "
+                                    f"used by the host through {bridge.driver}; free it from {bridge.driver} to offer "
+                                    f"{device.address}" for device in group}
         why = {}  # address -> what is wrong with that member
         for address in sorted(wanted, key=lambda a: (pci.order(a), a)):
             if trouble := self._trouble(number, self.by_address.get(address)):

@@ -16,6 +16,9 @@ ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 VFIO = "vfio-pci"  # the driver that hands a function to a VM
 # The kernel's other drivers that do, each for the cards of one vendor: mlx5_vfio_pci, nvgrace-gpu-vfio-pci.
 VENDOR_VFIO = re.compile(r".+[-_]vfio[-_]pci")
+# VFIO takes the rest of a group beside bridges from one bus to another, and beside what has a driver that does not use it.
+BETWEEN_BUSES = ("0604", "0607", "0609")  # how their classes begin
+HARMLESS = ("pci-stub", "pcieport")
 
 
 class Kind(enum.StrEnum):
@@ -66,8 +69,18 @@ class Device:
     @property
     def self_vfio(self) -> bool:
         """Its driver hands it to a VM as it is: vfio-pci, or one of its vendor's."""
-        return self.driver is not None and (
-            self.driver == VFIO or self.kind is Kind.VENDOR_VF or VENDOR_VFIO.fullmatch(self.driver) is not None)
+        return hands_over(self.driver) or (self.driver is not None and self.kind is Kind.VENDOR_VF)
+
+
+def hands_over(driver: str | None) -> bool:
+    """Whether a driver is one that gives its function to a machine: vfio-pci, or a vendor's variant of it."""
+    return driver is not None and (driver == VFIO or VENDOR_VFIO.fullmatch(driver) is not None)
+
+
+def keeps_group(class_code: str | None, driver: str | None) -> bool:
+    """Whether the others of its IOMMU group cannot be given to a machine while a function of this class has this driver."""
+    return (driver is not None and not hands_over(driver) and driver not in HARMLESS
+            and not (class_code or "").startswith(BETWEEN_BUSES))
 
 
 def order(address: str) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from outfitter.api.kinds import Object
 from outfitter.errors import Refused
-from outfitter.inventory import mdev
+from outfitter.inventory import mdev, pci
 from outfitter.node import cdi, metadata, vfio
 from outfitter.node.checkpoint import Before, Taken
 from outfitter.node.files import Files
@@ -98,7 +98,7 @@ def _check(station: Station, one: Wanted, memory: Taken, running: Collection[str
     if target.uuid is not None and not root.exists(f"{mdev.DEVICES}/{target.uuid}"):
         raise Refused(f"{target.name} cannot be handed over: the mediated device {target.uuid} is no longer there")
     loose = [before.address for before in memory.functions
-             if before.address not in running and not vfio.hands_over(vfio.driver(root, before.address))]
+             if before.address not in running and not pci.hands_over(vfio.driver(root, before.address))]
     if loose and not target.managed:
         names = ", ".join(f"{address} ({vfio.driver(root, address) or 'no driver'})" for address in loose)
         raise Refused(f"{target.name} cannot be handed over: device_spec says managed: no, and {names} is not bound to "

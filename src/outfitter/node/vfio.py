@@ -14,18 +14,11 @@ from outfitter.node.root import Root
 DEVICES = "/sys/bus/pci/devices"
 DRIVERS = "/sys/bus/pci/drivers"
 PROBE = "/sys/bus/pci/drivers_probe"
-# Drivers beside which VFIO takes a group of functions: those that do not use theirs.
-HARMLESS = ("pci-stub", "pcieport")
 
 
 def driver(root: Root, address: str) -> str | None:
     end = root.link(f"{DEVICES}/{address}/driver")
     return None if end is None else end.rpartition("/")[2]
-
-
-def hands_over(name: str | None) -> bool:
-    """Whether a driver is one that gives its function to a machine: vfio-pci, or a vendor's variant of it."""
-    return name is not None and (name == pci.VFIO or pci.VENDOR_VFIO.fullmatch(name) is not None)
 
 
 def look(root: Root, address: str) -> Before:
@@ -49,12 +42,12 @@ def obstacle(root: Root, addresses: Collection[str]) -> str | None:
         number = group(root, f"{DEVICES}/{address}")
         for other in _neighbours(root, number) if number is not None else ():
             name = driver(root, other)
-            if other in addresses or name is None or hands_over(name) or name in HARMLESS or _is_bridge(root, other):
+            if other in addresses or not pci.keeps_group(_class(root, other), name):
                 continue
             return (f"{address} is in IOMMU group {number} with {other}, which the host uses through {name}: only a whole "
                     f"group can be handed over; list {other} in device_spec too, or free it from {name}")
         virtual = [name for name in root.names(f"{DEVICES}/{address}") if name.startswith("virtfn")]
-        if virtual and not hands_over(driver(root, address)):
+        if virtual and not pci.hands_over(driver(root, address)):
             return (f"{address} has {len(virtual)} virtual functions, which would go when it is taken from "
                     f"{driver(root, address) or 'the host'}: switch them off first (sriov_numvfs 0)")
     return None
@@ -66,7 +59,7 @@ def bind(root: Root, before: Before) -> None:
     if _ids(root, address) != before.ids:
         raise Refused(f"{address} is no longer the function {before.ids} that it was")
     have = driver(root, address)
-    if hands_over(have):
+    if pci.hands_over(have):
         return
     if not root.exists(f"{DRIVERS}/{pci.VFIO}"):
         raise Refused(f"{address} cannot be bound to {pci.VFIO}: the module is not loaded (modprobe {pci.VFIO})")
@@ -86,8 +79,8 @@ def give_back(root: Root, before: Before) -> None:
     address = before.address
     if _ids(root, address) != before.ids:
         return
-    if hands_over(before.driver):  # whoever runs the host bound it, and keeps it so
-        if not hands_over(have := driver(root, address)):
+    if pci.hands_over(before.driver):  # whoever runs the host bound it, and keeps it so
+        if not pci.hands_over(have := driver(root, address)):
             raise Refused(f"{address} was bound to {before.driver} and is bound to {have or 'no driver'} now")
         _reset(root, address)
         return
@@ -97,7 +90,7 @@ def give_back(root: Root, before: Before) -> None:
     have = driver(root, address)
     if have is not None and have == before.driver:
         return  # never taken, or back already
-    if hands_over(have):
+    if pci.hands_over(have):
         _write(root, f"{DRIVERS}/{have}/unbind", address, what)
         have = driver(root, address)
     if have is None:
@@ -137,5 +130,5 @@ def _neighbours(root: Root, number: str) -> Iterator[str]:
     return (name for name in root.names(f"/sys/kernel/iommu_groups/{number}/devices") if pci.ADDRESS.fullmatch(name))
 
 
-def _is_bridge(root: Root, address: str) -> bool:
-    return (root.read(f"{DEVICES}/{address}/class") or "").startswith("0x06")
+def _class(root: Root, address: str) -> str:
+    return (root.read(f"{DEVICES}/{address}/class") or "").strip().removeprefix("0x")
