@@ -164,6 +164,17 @@ def test_a_refusal_before_anything_is_touched_writes_nothing() -> None:
         assert played.writes == []
 
 
+def test_a_group_is_looked_at_though_everything_of_the_device_is_bound() -> None:
+    """A driver came for its neighbour since; the machine would not start. One that runs with it is left to itself."""
+    played = kernel(GPU.replace("nouveau", "vfio-pci"))
+    hand = Hand(played)
+    wanted = [Wanted(replace(hand.target(GFX), functions=(GFX,)), "gpu")]
+    with pytest.raises(Refused, match=f"{GFX} is in IOMMU group 7 with {SOUND}, which the host uses through snd_hda_intel"):
+        prepare(hand.station, claim(), wanted)
+    prepare(hand.station, claim(), wanted, running=(GFX,))
+    assert played.writes == []
+
+
 def test_a_second_try_goes_on_where_the_first_stopped() -> None:
     played = kernel(NVME)
     played.refuses.add(("vfio-pci", SSD))

@@ -103,7 +103,8 @@ def _check(station: Station, one: Wanted, memory: Taken, running: Collection[str
         names = ", ".join(f"{address} ({vfio.driver(root, address) or 'no driver'})" for address in loose)
         raise Refused(f"{target.name} cannot be handed over: device_spec says managed: no, and {names} is not bound to "
                       "vfio-pci; bind it, or leave managed out")
-    if loose and (trouble := vfio.obstacle(root, [before.address for before in memory.functions])):
+    waits = bool(loose) or memory.places.isdisjoint(running)  # a machine that runs with it is the proof that it can
+    if waits and (trouble := vfio.obstacle(root, [before.address for before in memory.functions])):
         raise Refused(f"{target.name} cannot be handed over: {trouble}")
 
 
