@@ -257,6 +257,40 @@ def test_what_does_not_come_back_is_told(name: str) -> None:
     assert case.says in why
 
 
+OVERRIDES = {
+    "for vfio-pci, though its driver has it": (NVME, SSD, "vfio-pci"),
+    "for the driver that has it": (NVME, SSD, "nvme"),
+    "for vfio-pci, and none has it": (BARE, SPARE, "vfio-pci"),
+}
+
+
+@pytest.mark.parametrize("name", OVERRIDES)
+def test_an_override_that_was_there_is_there_again(name: str) -> None:
+    pci, address, said = OVERRIDES[name]
+    played = kernel(pci)
+    path = f"{PCI}/devices/{address}/driver_override"
+    played.write(path, said)
+    hand, before = Hand(played), played.changes()
+    hand.give(address)
+    assert drivers(played, address) == ["vfio-pci"]
+    assert hand.take() == {}
+    assert (drivers(played, address), played.read(path)) == ([played.natural.get(address)], f"{said}\n")
+    assert (played.changes(), played.resets) == (before, [address])
+
+
+def test_an_override_is_said_again_though_we_died_before_it_was() -> None:
+    played = kernel(NVME)
+    path = f"{PCI}/devices/{SSD}/driver_override"
+    played.write(path, "vfio-pci")
+    hand = Hand(played)
+    hand.give(SSD)
+    assert release(hand.station, "uid-1") == {}
+    played.write(path, "nvme")  # as it is while its driver takes it
+    hand.station = hand.fresh()
+    assert hand.take() == {}
+    assert (drivers(played, SSD), played.read(path), played.resets) == (["nvme"], "vfio-pci\n", [SSD])
+
+
 def test_what_cannot_be_reset_is_not() -> None:
     played = kernel(NVME)
     played.no_reset.add(SSD)

@@ -85,18 +85,18 @@ def give_back(root: Root, before: Before) -> None:
         _reset(root, address)
         return
     what = f"{address} could not be given back to {before.driver or 'the host'}"
-    if _override(root, address) != before.override:
-        _write(root, f"{DEVICES}/{address}/driver_override", before.override or "\n", what)
     have = driver(root, address)
-    if have is not None and have == before.driver:
-        return  # never taken, or back already
-    if pci.hands_over(have):
-        _write(root, f"{DRIVERS}/{have}/unbind", address, what)
-        have = driver(root, address)
-    if have is None:
-        _reset(root, address)
-        if before.driver is not None:
-            _write(root, PROBE, address, what)
+    if have is None or have != before.driver:  # else it was never taken, or is back already
+        # An override that names another driver than it had would take it there: it is said again once it is back.
+        _say_override(root, address, before.override and (before.driver or before.override), what)
+        if pci.hands_over(have):
+            _write(root, f"{DRIVERS}/{have}/unbind", address, what)
+            have = driver(root, address)
+        if have is None:
+            _reset(root, address)
+            if before.driver is not None:
+                _write(root, PROBE, address, what)
+    _say_override(root, address, before.override, what)
     if (now := driver(root, address)) != before.driver:
         raise Refused(f"{address} is bound to {now or 'no driver'}, and was bound to {before.driver or 'none'} before it was "
                       "handed over")
@@ -124,6 +124,11 @@ def _ids(root: Root, address: str) -> str | None:
 def _override(root: Root, address: str) -> str | None:
     text = (root.read(f"{DEVICES}/{address}/driver_override") or "").strip()
     return text if text not in ("", "(null)") else None
+
+
+def _say_override(root: Root, address: str, name: str | None, what: str) -> None:
+    if _override(root, address) != name:
+        _write(root, f"{DEVICES}/{address}/driver_override", name or "\n", what)
 
 
 def _neighbours(root: Root, number: str) -> Iterator[str]:
