@@ -8,6 +8,7 @@ import contextlib
 import errno
 import json
 import random
+import shutil
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from outfitter import app
-from outfitter.api import kinds
+from outfitter.api import conditions, kinds, notes
 from outfitter.api.page import Page
 from outfitter.errors import Refused
 from outfitter.inventory import config, scan, simulate, survey
@@ -415,3 +416,66 @@ async def test_a_page_that_lost_a_booking_is_seen_when_a_pod_goes() -> None:
             return Checkpoint(station.state, "node").taken == () and played(scene).driver(SSD) == "nvme"
 
         await scene.reach(free, "the device is back with its driver")
+
+
+TAKEN = NVME.replace("driver: nvme", "driver: vfio-pci")
+BY_HAND = "device_spec: [{vendor_id: 144d, managed: 'no'}]"
+
+
+@pytest.mark.parametrize(("before", "spec"), [(NVME, DISKS), (TAKEN, BY_HAND)], ids=["vfio-pci refuses", "not bound again"])
+async def test_a_machine_that_a_restart_of_its_host_ended_has_failed(before: str, spec: str, tmp_path: Path) -> None:
+    """The drivers have everything again, and its device cannot be handed over any more."""
+    async with running(hosts(before, spec, tmp_path), tmp_path) as scene:
+        await scene.machine("blue")
+        await scene.running("blue")
+    for path in (tmp_path / "domains" / "node").iterdir():
+        path.unlink()
+    (tmp_path / "hosts/node/kernel/kernel.json").unlink(missing_ok=True)
+    served = hosts(NVME, spec, tmp_path)
+    assert served[0].station is not None
+    assert isinstance(served[0].station.root, PlayedRoot)
+    served[0].station.root.kernel.refuses.add(("vfio-pci", SSD))
+    async with running(served, tmp_path) as scene:
+        found = conditions.find(await scene.phase("blue", "Failed"), "Ready")
+        assert found is not None
+        assert found["message"] == "the machine no longer runs on node"
+
+        async def free() -> bool:
+            return not await scene.bookings()
+
+        await scene.reach(free, "its device is free again")
+
+
+async def test_a_machine_is_attended_to_though_its_files_cannot_be_written_again(tmp_path: Path) -> None:
+    async with running(hosts(NVME, data=tmp_path), tmp_path) as scene:
+        made = await scene.machine("blue")
+        await scene.running("blue")
+    cdi = tmp_path / "hosts/node/cdi"
+
+    def block() -> None:
+        shutil.rmtree(cdi)
+        cdi.write_text("")  # nothing can be written there
+
+    async def says(reason: str | None) -> bool:
+        return bool((await scene.pod("blue"))["status"].get("reason") == reason)
+
+    block()
+    async with running(hosts(NVME, data=tmp_path), tmp_path) as scene:
+        await scene.reach(lambda: says("FailedPrepareDevices"), "the pod says it")
+        await scene.store.patch(kinds.INSTANCE, "blue", {"status": {notes.FIELD: [{"action": "Pause"}]}}, "here",
+                                subresource="status")
+
+        async def stands() -> bool:
+            return conditions.is_true(await scene.running("blue"), notes.PAUSED)
+
+        await scene.reach(stands, "it is paused all the same")
+        assert await says("FailedPrepareDevices")
+        cdi.unlink()
+        await scene.reach(lambda: says(None), "the pod no longer says it")
+        assert "message" not in (await scene.pod("blue"))["status"]
+    block()
+    async with running(hosts(NVME, data=tmp_path), tmp_path) as scene:
+        await scene.reach(lambda: says("FailedPrepareDevices"), "the pod says it again")
+        assert isinstance(scene.host.hypervisor, Simulated)
+        scene.host.hypervisor.play_end(made["metadata"]["uid"], "it was a warm day")
+        await scene.phase("blue", "Failed")

@@ -153,11 +153,11 @@ class Agent:
         instance = self._instances.get(instance_key) if instance_key else None
         if instance is not None and instance["metadata"]["uid"] != (machine.owner(pod, kinds.INSTANCE.kind) or {}).get("uid"):
             instance = None  # another one of the same name
-        if pod["metadata"]["uid"] not in self._prepared:
-            if missing := await self._prepare(host, pod):
-                await self._report.waiting(pod, missing)
-                return 1.0
-            self._prepared.add(pod["metadata"]["uid"])
+        if instance is not None and pod["status"].get("phase") == "Running" and _runs(instance):
+            return await self._attend(host, pod, instance)
+        if missing := await self._lacks(host, pod):
+            await self._report.waiting(pod, missing)
+            return 1.0
         if instance is None and instance_key and pod["status"].get("phase") != "Running":
             return None  # its news wakes us, or its end takes the pod along
         if instance is not None and (instance.get("status") or {}).get("phase") not in ("Running", *machine.FINAL):
@@ -171,22 +171,24 @@ class Agent:
             self._pods.put(pod)
         if instance is None or instance["metadata"].get("deletionTimestamp"):
             return None
-        phase = (instance.get("status") or {}).get("phase")
-        if phase == "Scheduled":
+        if (instance.get("status") or {}).get("phase") == "Scheduled":
             return await self._start(host, pod, instance)
-        if phase == "Running":
-            await self._attend(host, pod, instance)
-        return None
+        return await self._attend(host, pod, instance) if _runs(instance) else None
 
-    async def _attend(self, host: Host, pod: Object, instance: Object) -> None:
-        """A machine that runs, as far as people know."""
+    async def _attend(self, host: Host, pod: Object, instance: Object) -> float | None:
+        """A machine that runs, as far as people know. That it ended, and what is asked of it, does not wait for its devices: a
+        host that was started again may not be able to hand them over any more."""
         uid = instance["metadata"]["uid"]
         domain = (await host.hypervisor.domains()).get(uid)
         if domain is None:
             await self._report.ended(pod, host.name, (await host.hypervisor.ended()).get(uid))
-        else:
-            await self._report.no_longer_waits(pod)
-            await self._wishes.heed(host, pod, instance, domain)
+            return None
+        pod = await self._wishes.heed(host, pod, instance, domain)
+        if missing := await self._lacks(host, pod):
+            await self._report.waiting(pod, missing)
+            return 1.0
+        await self._report.no_longer_waits(pod)
+        return None
 
     def _told(self, host: Host, pod: Object) -> str:
         """What was prepared for a pod, for people."""
@@ -194,6 +196,14 @@ class Agent:
         given = [f"{', '.join(one['device'] for one in found)} for claim {name}"
                  for name, claim in claims if (found := machine.given(claim or {}))]
         return f"Prepared on {host.name}: {'; '.join(given)}" if given else ""
+
+    async def _lacks(self, host: Host, pod: Object) -> str | None:
+        """What a pod still lacks of its devices; nothing, once they are in its hands."""
+        if pod["metadata"]["uid"] in self._prepared:
+            return None
+        if (missing := await self._prepare(host, pod)) is None:
+            self._prepared.add(pod["metadata"]["uid"])
+        return missing
 
     async def _prepare(self, host: Host, pod: Object) -> str | None:
         """Everything that the pod's claims hold here is prepared; else what is missing."""
@@ -309,6 +319,11 @@ class Agent:
 
     def _claims_in_use(self, pods: Iterable[Object]) -> set[tuple[str, str]]:
         return {(pod["metadata"]["namespace"], name) for pod in pods for _, name in machine.claim_names(pod) if name}
+
+
+def _runs(instance: Object) -> bool:
+    """As far as people know, and nobody wants it to end."""
+    return (instance.get("status") or {}).get("phase") == "Running" and not instance["metadata"].get("deletionTimestamp")
 
 
 def _instance_key(pod: Object) -> str | None:

@@ -32,7 +32,8 @@ class Reporter:
         await self._events.warning(pod, reason, why)
 
     async def no_longer_waits(self, pod: Object) -> None:
-        if pod["status"].get("reason") in (AWAY, UNTOLD):
+        """It runs, and whatever was in the way of that is over."""
+        if pod["status"].get("reason") in (AWAY, UNTOLD, UNPREPARED):
             await self._patch_pod(pod, {"reason": None, "message": None})
 
     async def running(self, pod: Object, prepared: str) -> Object:
@@ -81,15 +82,15 @@ class Reporter:
         else:
             await self._events.warning(instance, paused.reason, paused.message)
 
-    async def pod_stands(self, pod: Object, paused: Paused | None) -> None:
-        """Nobody sends anything to a pod whose machine stands still: it is not ready."""
+    async def pod_stands(self, pod: Object, paused: Paused | None) -> Object:
+        """Nobody sends anything to a pod whose machine stands still: it is not ready. The pod as it is then."""
         wanted = _unpaused(paused)
         if not _gated(pod) or conditions.is_true(pod, wanted.type) is wanted.status:
-            return
+            return pod
         now, why = rfc3339(self._clock.now()), "" if wanted.status else "ReadinessGatesNotReady"
         have = conditions.with_condition(pod["status"].get("conditions"), wanted, now)
         ready = Condition("Ready", wanted.status, why, "" if wanted.status else wanted.message)
-        await self._patch_pod(pod, {"conditions": conditions.with_condition(have, ready, now)})
+        return await self._patch_pod(pod, {"conditions": conditions.with_condition(have, ready, now)})
 
     def _conditions(self, instance: Object, paused: Paused | None) -> list[Object]:
         """Of a machine that runs. One that stands still is not ready for anybody."""

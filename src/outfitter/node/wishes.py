@@ -26,8 +26,8 @@ class Wishes:
     def __init__(self, store: Store, report: Reporter, *, clock: Clock) -> None:
         self._store, self._report, self._clock = store, report, clock
 
-    async def heed(self, host: Host, pod: Object, instance: Object, domain: Domain) -> None:
-        """Everything that is asked of a machine that runs here."""
+    async def heed(self, host: Host, pod: Object, instance: Object, domain: Domain) -> Object:
+        """Everything that is asked of a machine that runs here. Its pod as it is then."""
         for note in notes.of(instance):
             if note.get("action") not in notes.PAUSES:
                 instance = await self._press(host, instance, note)
@@ -40,7 +40,7 @@ class Wishes:
                 await self._report.not_done(instance, "Pause" if wanted else "Unpause", error.message)
             domain = (await host.hypervisor.domains()).get(uid, domain)
         await self._report.stands(instance, domain.paused)
-        await self._report.pod_stands(pod, domain.paused)
+        return await self._report.pod_stands(pod, domain.paused)
 
     async def _press(self, host: Host, instance: Object, note: Object) -> Object:
         """A button, once. The instance without its note."""
