@@ -12,11 +12,11 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from outfitter import app
-from outfitter.api import conditions, kinds
+from outfitter.api import conditions, kinds, machine
 from outfitter.api.device import DeviceId
 from outfitter.api.hypervisor import Abilities, Domain
 from outfitter.api.page import Booking, Holder
-from outfitter.errors import HypervisorAway, Refused
+from outfitter.errors import HypervisorAway, NotFound, Refused
 from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book
 from outfitter.node.host import Host
@@ -194,6 +194,59 @@ async def test_a_guest_has_its_grace_period() -> None:
         assert [booking.state for booking in await scene.bookings()] == ["prepared"], "not free while it runs"
         clock.advance(1)
         await scene.empty()
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+@pytest.mark.parametrize("namespace", ["here", "elsewhere"])
+@pytest.mark.parametrize("labels", [{}, {machine.LAUNCHER_LABEL: machine.LAUNCHER}], ids=["bare", "labelled"])
+async def test_a_pod_that_only_says_that_a_machine_is_in_it_takes_nothing_along(
+    simulated: bool, namespace: str, labels: dict[str, str],
+) -> None:
+    async with running([replace(host, simulated=simulated) for host in hosts_of("node", 1)]) as scene:
+        await scene.machine("blue")
+        blue = await scene.running("blue")
+        if namespace != "here":
+            await scene.store.create(kinds.NAMESPACE, {"metadata": {"name": namespace}})
+        news = scenes.logged(scene.product, kinds.POD, namespace)
+        owner = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "blue", "controller": True,
+                 "uid": blue["metadata"]["uid"]}
+        await scene.store.create(kinds.POD, {
+            "metadata": {"name": "forged", "namespace": namespace, "labels": labels, "ownerReferences": [owner]},
+            "spec": {"containers": [{"name": "main"}], "nodeName": "node-0"}})
+        await scene.settle()
+        with contextlib.suppress(NotFound):  # nobody owns it in another namespace: it is collected
+            await scene.store.delete(kinds.POD, "forged", namespace)
+
+        async def gone() -> bool:
+            return any(old and new is None and old["metadata"]["name"] == "forged" for old, new in news)
+
+        await scene.reach(gone, "the pod is gone")
+        await scene.settle()
+        assert [domain.name for domain in await scene.domains()] == ["here_blue"]
+        assert (await scene.running("blue"))["status"]["activePods"] == blue["status"]["activePods"]
+        await scene.nothing_missed()
+        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.empty()
+
+
+async def test_a_pod_in_another_namespace_is_not_that_of_a_machine_that_waits() -> None:
+    async with running(hosts_of("node", 1)) as scene:
+        await scene.store.create(kinds.NAMESPACE, {"metadata": {"name": "elsewhere"}})
+        blue = await scene.machine("blue", template="later")  # its own pod waits for the claim
+        await scene.waits("blue", "PodScheduled", "later")
+        owner = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "blue", "controller": True,
+                 "uid": blue["metadata"]["uid"]}
+        assert scene.clock is not None
+        scene.clock.advance(1)
+        await scene.store.create(kinds.POD, {
+            "metadata": {"name": "forged", "namespace": "elsewhere", "ownerReferences": [owner],
+                         "finalizers": ["example.com/stay"]},
+            "spec": {"containers": [{"name": "main"}], "nodeName": "node-0"}})
+        await scene.settle()
+        await scene.template("later")
+        await scene.running("blue")
+        pod = await scene.pod("blue")
+        assert (await scene.running("blue"))["status"]["activePods"] == {pod["metadata"]["uid"]: "node-0"}
 
 
 class Away(Simulated):

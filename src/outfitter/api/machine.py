@@ -325,6 +325,21 @@ def owner(obj: Mapping[str, Any], kind: str) -> Object | None:
     return None
 
 
+def launches(pod: Mapping[str, Any]) -> str | None:
+    """The key of the instance, when the pod is one in which a machine runs."""
+    reference = owner(pod, "VirtualMachineInstance")
+    if reference is None or (pod["metadata"].get("labels") or {}).get(LAUNCHER_LABEL) != LAUNCHER:
+        return None
+    return f"{pod['metadata']['namespace']}/{reference['name']}"
+
+
+def is_its(pod: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+    """Whether a machine that was started is in this pod. Another of the same name may follow one that is gone, made by a
+    process that did not know yet how far the machine was: that machine has ended all the same."""
+    known = status.get("activePods")
+    return not known or pod["metadata"]["uid"] in known
+
+
 def belongs(instance: Mapping[str, Any], vm: Mapping[str, Any]) -> bool:
     """Whether an instance is a machine's own; another one may have its name."""
     reference = owner(instance, "VirtualMachine")

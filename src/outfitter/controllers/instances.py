@@ -29,8 +29,9 @@ def instance_of(pod: Object) -> list[str]:
 
 
 def _machine_uid(pod: Object) -> list[str]:
+    """Of the machine in a pod, with the namespace: a pod elsewhere can refer to it as well, and is none of its own."""
     reference = machine.owner(pod, kinds.INSTANCE.kind)
-    return [reference["uid"]] if reference else []
+    return [f"{pod['metadata']['namespace']}/{reference['uid']}"] if reference and machine.launches(pod) else []
 
 
 class LauncherPods:
@@ -41,7 +42,7 @@ class LauncherPods:
         pods.add_index("machine", _machine_uid)
 
     def all(self, instance: Object) -> list[Object]:
-        return self._pods.by("machine", instance["metadata"]["uid"])
+        return self._pods.by("machine", f"{instance['metadata']['namespace']}/{instance['metadata']['uid']}")
 
     def current(self, instance: Object) -> Object | None:
         node = (instance.get("status") or {}).get("nodeName")
@@ -128,7 +129,7 @@ class Instances:
         new = dict(instance.get("status") or {})
         status = {key: value for key, value in new.items() if key != "flavor"} if record is not None else dict(new)
         phase = status.get("phase")
-        if pod is not None and phase in STARTED and not _is_its(pod, status):
+        if pod is not None and phase in STARTED and not machine.is_its(pod, status):
             pod = None
         if record is not None:
             new["conditions"] = conditions.without_condition(new.get("conditions") or [], "Synchronized")
@@ -167,7 +168,7 @@ class Instances:
             pod = await self._store.get(kinds.POD, render.pod_name(instance), instance["metadata"]["namespace"])
         except NotFound:
             return False
-        return not pod["metadata"].get("deletionTimestamp") and _is_its(pod, instance["status"])
+        return not pod["metadata"].get("deletionTimestamp") and machine.is_its(pod, instance["status"])
 
     def _phase(self, phase: str, pod: Object) -> str:
         state = (pod.get("status") or {}).get("phase")
@@ -247,13 +248,6 @@ def _not_ready(pod: Object, otherwise: str) -> Condition:
     """The node's reason, where it gave one."""
     status = pod.get("status") or {}
     return Condition("Ready", False, status.get("reason") or "GuestNotRunning", status.get("message") or otherwise)
-
-
-def _is_its(pod: Object, status: Object) -> bool:
-    """Whether a machine that was started is in this pod. Another of the same name may follow one that is gone, made by a
-    process that did not know yet how far the machine was: that machine has ended all the same."""
-    known = status.get("activePods")
-    return not known or pod["metadata"]["uid"] in known
 
 
 def _unfinished(pod: Object) -> bool:

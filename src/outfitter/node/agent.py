@@ -62,8 +62,9 @@ class Agent:
         self._prepared: set[str] = set()  # pods whose devices are in their hands; a new process looks again
         self._asked: set[str] = set()  # pods whose machines were asked to shut down
         pods.add_index("node", lambda pod: [pod["spec"].get("nodeName") or ""])
-        pods.add_index("instance", lambda pod: [_instance_key(pod) or ""])
+        pods.add_index("instance", lambda pod: [machine.launches(pod) or ""])
         pods.add_index("claim", machine.claim_keys)
+        instances.add_index("uid", lambda instance: [instance["metadata"]["uid"]])
         self._locks = keeper.locks  # a host's leftovers are told from what is just starting
         pods.on_change(self._pod_changed)
         instances.on_change(self._instance_changed)
@@ -145,14 +146,14 @@ class Agent:
     # -- running
 
     async def _run(self, host: Host, pod: Object) -> float | None:
-        instance_key = _instance_key(pod)
+        instance_key = machine.launches(pod)
         if instance_key is None and not host.simulated:
             why = f"outfitter runs machines only: other pods need a kubelet on {host.name}"
             await self._report.failed(pod, "NotAMachine", why)
             return None
         instance = self._instances.get(instance_key) if instance_key else None
-        if instance is not None and instance["metadata"]["uid"] != (machine.owner(pod, kinds.INSTANCE.kind) or {}).get("uid"):
-            instance = None  # another one of the same name
+        if instance is not None and instance["metadata"]["uid"] != self._machine_in(pod):
+            instance = None  # another one of the same name, or not in this pod
         if instance is not None and pod["status"].get("phase") == "Running" and _runs(instance):
             return await self._attend(host, pod, instance)
         if missing := await self._lacks(host, pod):
@@ -215,7 +216,7 @@ class Agent:
             if not given:
                 return f"claim {claim_name} has no devices"
             users = [user for user in claim["status"].get("reservedFor") or () if user.get("resource", "pods") == "pods"]
-            if users and users[0]["uid"] != pod["metadata"]["uid"] and _instance_key(pod):
+            if users and users[0]["uid"] != pod["metadata"]["uid"] and machine.launches(pod):
                 return f"claim {claim_name} is in use by pod/{users[0]['name']}: a machine's devices are its own"
             results = (given.get("devices") or {}).get("results") or ()
             try:
@@ -270,9 +271,9 @@ class Agent:
         """Stop what runs, release what was prepared, then let the pod object go if it was deleted. The guest has the pod's
         grace period to shut down; the hypervisor's news, or the time that is left, brings us back."""
         self._prepared.discard(pod["metadata"]["uid"])
-        reference = machine.owner(pod, kinds.INSTANCE.kind)
+        uid = self._machine_in(pod)
         grace = pod["metadata"].get("deletionGracePeriodSeconds") or 0.0
-        if reference is not None and (left := await host.hypervisor.stop(reference["uid"], grace)) is not None:
+        if uid is not None and (left := await host.hypervisor.stop(uid, grace)) is not None:
             if pod["metadata"]["uid"] not in self._asked:
                 self._asked.add(pod["metadata"]["uid"])
                 await self._report.stopping(pod, grace)
@@ -293,15 +294,14 @@ class Agent:
                 if (seen.get("status") or {}).get("phase") in machine.FINAL and not released:
                     return None  # that was told, too
                 await self._report.kept(seen, host.name)
-        if reference is not None and (released or pod["metadata"].get("deletionTimestamp")):
+        if uid is not None and (released or pod["metadata"].get("deletionTimestamp")):
             await self._report.released(pod, host.name, released)
         return None
 
     async def _sweep(self, host: Host) -> None:
         """What runs or is prepared here for a pod that is no longer there: it went while we were not looking."""
         pods = self._alive(host)
-        owners = [machine.owner(pod, kinds.INSTANCE.kind) for pod in pods]
-        alive = {owner["uid"] for owner in owners if owner is not None}
+        alive = {uid for pod in pods if (uid := self._machine_in(pod)) is not None}
         for uid, domain in (await host.hypervisor.domains()).items():
             if uid not in alive and not domain.foreign:
                 log.warning("%s: %s runs without a pod; stopping it", host.name, domain.name)
@@ -310,6 +310,15 @@ class Agent:
             await host.hypervisor.stop(uid)
         await self._holdings.release_all_but(host, self._claims_in_use(pods))
         await self._handover.leftovers(host)
+
+    def _machine_in(self, pod: Object) -> str | None:
+        """The uid of the machine that is in a pod. A reference alone says nothing: whoever may make pods may write any."""
+        reference, key = machine.owner(pod, kinds.INSTANCE.kind), machine.launches(pod)
+        if reference is None or key is None:
+            return None
+        known = self._instances.by("uid", reference["uid"])  # none: it is gone, and nobody else's
+        its = all(key_of(instance) == key and machine.is_its(pod, instance.get("status") or {}) for instance in known)
+        return str(reference["uid"]) if its else None
 
     def _claim(self, namespace: str, name: str) -> Object | None:
         return self._claims.get(f"{namespace}/{name}")
@@ -324,11 +333,3 @@ class Agent:
 def _runs(instance: Object) -> bool:
     """As far as people know, and nobody wants it to end."""
     return (instance.get("status") or {}).get("phase") == "Running" and not instance["metadata"].get("deletionTimestamp")
-
-
-def _instance_key(pod: Object) -> str | None:
-    """The key of the instance, when the pod is one in which a machine runs."""
-    reference = machine.owner(pod, kinds.INSTANCE.kind)
-    if reference is None or (pod["metadata"].get("labels") or {}).get(machine.LAUNCHER_LABEL) != machine.LAUNCHER:
-        return None
-    return f"{pod['metadata']['namespace']}/{reference['name']}"
