@@ -479,3 +479,72 @@ async def test_a_machine_is_attended_to_though_its_files_cannot_be_written_again
         assert isinstance(scene.host.hypervisor, Simulated)
         scene.host.hypervisor.play_end(made["metadata"]["uid"], "it was a warm day")
         await scene.phase("blue", "Failed")
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["it is deleted", "it ends by itself"])
+async def test_what_cannot_be_given_back_is_told_and_tried_again(ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(hosts(NVME)) as scene:
+        made = await scene.machine("blue")
+        await scene.running("blue")
+        station, hypervisor = scene.host.station, scene.host.hypervisor
+        assert station is not None
+        assert isinstance(hypervisor, Simulated)
+
+        def refuse(name: str) -> None:
+            raise OSError(30, "Read-only file system", name)
+
+        monkeypatch.setattr(station.metadata, "remove", refuse)
+        if ends:
+            hypervisor.play_end(made["metadata"]["uid"], "it was a warm day")
+        else:
+            await scene.delete(kinds.INSTANCE, "blue")
+
+        async def told() -> list[str]:
+            return await scene.events("FailedReleaseDevices")
+
+        [why] = await scene.reach(told, "the pod says why")
+        assert "cannot be released on node: [Errno 30] Read-only file system" in why
+        reason, message = "FailedReleaseDevices", why
+        if ends:
+            reason, message = "DomainFailed", f"node: it was a warm day; it still holds what it had: {why}"
+        status = (await scene.pod("blue"))["status"]
+        assert (status["reason"], status["message"]) == (reason, message)
+        assert scene.clock is not None
+        for _ in range(5):
+            scene.clock.advance(1)
+            await scene.settle()
+        assert await told() == [why], "the same again is not said again"
+        assert [booking.state for booking in await scene.bookings()] == ["prepared"]
+        monkeypatch.undo()
+
+        async def free() -> bool:
+            return not await scene.bookings()
+
+        await scene.reach(free, "its device is free")
+        await scene.settle()
+        if ends:
+            status = (await scene.pod("blue"))["status"]
+            assert (status["reason"], status["message"]) == (reason, "node: it was a warm day")
+            await scene.delete(kinds.INSTANCE, "blue")
+        await scene.empty()
+
+
+async def test_a_machine_that_cannot_be_stopped_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(hosts(NVME)) as scene:
+        await scene.machine("blue")
+        await scene.running("blue")
+
+        async def refuse(uid: str, grace: float = 0.0) -> float | None:
+            raise Refused("libvirt cannot end it: its process does not die")
+
+        monkeypatch.setattr(scene.host.hypervisor, "stop", refuse)
+        await scene.delete(kinds.INSTANCE, "blue")
+
+        async def told() -> bool:
+            said = (await scene.pod("blue"))["status"].get("message")
+            return bool(said == "libvirt cannot end it: its process does not die")
+
+        await scene.reach(told, "the pod says why")
+        assert [booking.state for booking in await scene.bookings()] == ["prepared"], "not free while it runs"
+        monkeypatch.undo()
+        await scene.empty()

@@ -273,17 +273,16 @@ class Agent:
         self._prepared.discard(pod["metadata"]["uid"])
         uid = self._machine_in(pod)
         grace = pod["metadata"].get("deletionGracePeriodSeconds") or 0.0
-        if uid is not None and (left := await host.hypervisor.stop(uid, grace)) is not None:
-            if pod["metadata"]["uid"] not in self._asked:
-                self._asked.add(pod["metadata"]["uid"])
-                await self._report.stopping(pod, grace)
-            return left
-        others = self._claims_in_use(other for other in self._alive(host) if other["metadata"]["uid"] != pod["metadata"]["uid"])
-        released: list[str] = []
-        for _, claim_name in machine.claim_names(pod):
-            place = (pod["metadata"]["namespace"], claim_name or "")
-            if place not in others and await self._holdings.release(host, *place):
-                released.append(place[1])
+        try:
+            if uid is not None and (left := await host.hypervisor.stop(uid, grace)) is not None:
+                if pod["metadata"]["uid"] not in self._asked:
+                    self._asked.add(pod["metadata"]["uid"])
+                    await self._report.stopping(pod, grace)
+                return left
+            released = await self._release(host, pod)
+        except Refused as error:
+            await self._report.waiting(pod, error.message, report.UNRELEASED)
+            return 1.0
         if pod["metadata"].get("deletionTimestamp"):
             try:
                 seen = await self._store.delete(kinds.POD, pod["metadata"]["name"], pod["metadata"]["namespace"],
@@ -294,9 +293,17 @@ class Agent:
                 if (seen.get("status") or {}).get("phase") in machine.FINAL and not released:
                     return None  # that was told, too
                 await self._report.kept(seen, host.name)
+        else:
+            await self._report.no_longer_waits(pod)
         if uid is not None and (released or pod["metadata"].get("deletionTimestamp")):
             await self._report.released(pod, host.name, released)
         return None
+
+    async def _release(self, host: Host, pod: Object) -> list[str]:
+        """Give back what a pod had prepared and no other pod uses: the names of these claims. Refused: one cannot be yet."""
+        others = self._claims_in_use(other for other in self._alive(host) if other["metadata"]["uid"] != pod["metadata"]["uid"])
+        places = [(pod["metadata"]["namespace"], claim_name or "") for _, claim_name in machine.claim_names(pod)]
+        return [place[1] for place in places if place not in others and await self._holdings.release(host, *place)]
 
     async def _sweep(self, host: Host) -> None:
         """What runs or is prepared here for a pod that is no longer there: it went while we were not looking."""

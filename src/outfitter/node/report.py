@@ -14,9 +14,11 @@ from outfitter.store.events import Recorder
 
 UNPREPARED = "FailedPrepareDevices"
 UNPLUGGED = "FailedPlugNetworks"
+UNRELEASED = "FailedReleaseDevices"  # also: what has them cannot be stopped
 AWAY = "HypervisorAway"
 UNTOLD = "SecretMissing"  # what its cloud-init is to be told is not there yet
 UNBUILT = "SyncFailed"
+STILL = "; it still holds what it had: "  # between how a pod ended and why it does not let go
 NAMED = 8  # devices that an event names; of the others it says how many
 
 
@@ -25,15 +27,21 @@ class Reporter:
         self._store, self._clock, self._events = store, clock, events
 
     async def waiting(self, pod: Object, why: str, reason: str = UNPREPARED) -> None:
-        """Why it does not run yet, or does not end."""
-        if pod["status"].get("message") == why:
+        """Why it does not run yet, or does not end. One that has ended goes on to say how."""
+        change = {"reason": reason, "message": why}
+        if pod["status"].get("phase") in machine.FINAL:
+            change = {"message": pod["status"].get("message", "").partition(STILL)[0] + STILL + why}
+        if pod["status"].get("message") == change["message"]:
             return
-        await self._patch_pod(pod, {"reason": reason, "message": why})
+        await self._patch_pod(pod, change)
         await self._events.warning(pod, reason, why)
 
     async def no_longer_waits(self, pod: Object) -> None:
-        """It runs, and whatever was in the way of that is over."""
-        if pod["status"].get("reason") in (AWAY, UNTOLD, UNPREPARED):
+        """Whatever was in the way is over."""
+        how, still, _ = pod["status"].get("message", "").partition(STILL)
+        if still:
+            await self._patch_pod(pod, {"message": how or None})
+        elif pod["status"].get("reason") in (AWAY, UNTOLD, UNPREPARED):
             await self._patch_pod(pod, {"reason": None, "message": None})
 
     async def running(self, pod: Object, prepared: str) -> Object:
