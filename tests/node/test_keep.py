@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import threading
 import uuid
 from dataclasses import replace
 from typing import Any, cast
@@ -19,6 +20,7 @@ from outfitter.api.page import Booking, Holder, Mark, Page
 from outfitter.errors import Conflict, Invalid, NotFound, Refused
 from outfitter.inventory import config, simulate
 from outfitter.inventory.config import Settings
+from outfitter.inventory.tree import Tree
 from outfitter.ledger import book, marks, placement
 from outfitter.node.keep import EXPIRE, EXPIRE_EVERY, Keeper
 from outfitter.store import base
@@ -66,6 +68,21 @@ async def test_a_refused_host_leaves_everything_as_it_was(bench: Bench, spec: st
     with pytest.raises((Refused, Invalid), match=why):
         await bench.start(*others, host(NIC % 3, spec))
     assert await everything(bench.store) == before, "not even the host that would have been fine was written"
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+async def test_only_the_tree_of_a_real_host_is_read_beside_the_loop(bench: Bench, simulated: bool) -> None:
+    """It may take long, and nobody else waits for it; what is played keeps its order."""
+    one, readers = host(NIC % 2), set[threading.Thread]()
+
+    def tree() -> Tree:
+        readers.add(threading.current_thread())
+        return one.tree()
+
+    keeper = bench.keeper(replace(one, simulated=simulated, tree=tree))
+    await keeper.start()
+    await keeper.audit("a")
+    assert (threading.current_thread() in readers, len(readers) > 0) == (simulated, True)
 
 
 async def test_what_refuses_a_start_is_a_warning_later(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

@@ -25,6 +25,7 @@ from outfitter.inventory import providers as model
 from outfitter.inventory.cells import HostCell
 from outfitter.inventory.mdev import Mdev
 from outfitter.inventory.offer import Withheld
+from outfitter.inventory.scan import Scan
 from outfitter.inventory.survey import Survey
 from outfitter.ledger import book, heal, history, marks
 from outfitter.ledger.heal import Found
@@ -192,8 +193,8 @@ class Keeper:
         }
 
     async def _look(self, host: Host, have: Stored) -> Outlook:
-        tree = host.tree()
-        found = guise.renamed(scan.scan(tree), host.guises)
+        # a real tree takes its time; a simulated one does not, and what is played stays in its order
+        found, nodes, bridges = _read(host) if host.simulated else await asyncio.to_thread(_read, host)
         domains = (await host.hypervisor.domains()).values()
         running = {source for domain in domains for source in domain.devices}
         held = {booking.device.device for booking in have.page.bookings if booking.device.driver == host.driver}
@@ -213,7 +214,7 @@ class Keeper:
                   for name in (booking.device.device,)])
         return Outlook(seen, healed, tuple(really), group, plan,
                        (*self.notes[host.name], *map(str, found.warnings), *strange, *slices.unsaid(seen.offered)),
-                       cells.scan(tree), tuple(networks.bridges(tree)))
+                       nodes, bridges)
 
     async def _found(
         self, host: Host, page: Page, domains: Collection[Domain], known: Mapping[str, str]
@@ -351,6 +352,12 @@ class Keeper:
 
     def _now(self) -> str:
         return rfc3339(self._clock.now())
+
+
+def _read(host: Host) -> tuple[Scan, tuple[HostCell, ...], tuple[str, ...]]:
+    """All that is read of a host's tree: what it has, its cells and its bridges."""
+    tree = host.tree()
+    return guise.renamed(scan.scan(tree), host.guises), cells.scan(tree), tuple(networks.bridges(tree))
 
 
 def _taints(host: Host, seen: Survey, page: Page) -> dict[str, list[Object]]:
