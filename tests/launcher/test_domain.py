@@ -50,6 +50,25 @@ def test_a_domain_of_somebody_else() -> None:
     assert found.devices == ("0000:65:00.0", "0000:3b:01.2")
 
 
+def test_a_copy_of_a_domain_of_ours_is_somebody_elses() -> None:
+    """virt-clone gives it another name and UUID, and leaves the mark as it is."""
+    xml = SITUATIONS["one-vf"].build().xml.replace("<name>here_blue", "<name>copy")
+    found = domain.read(xml.replace(f"<uuid>{UID}", "<uuid>4b20d080-1b54-4048-85b3-a6a62d165c01"))
+    assert (found.uid, found.name, found.foreign) == ("4b20d080-1b54-4048-85b3-a6a62d165c01", "copy", True)
+    assert found.devices == ("0000:3b:01.2",)
+
+
+@pytest.mark.parametrize(("old", "new"), {
+    f' uuid="{UID}"': "",  # a mark as it was before it told that
+    f"<uuid>{UID}": f"<uuid>{UID.upper().replace('-', '')}",  # another way to write it
+}.items(), ids=["an older mark", "another spelling"])
+def test_a_domain_is_known_again_though_it_is_written_otherwise(old: str, new: str) -> None:
+    built = SITUATIONS["one-vf"].build()
+    assert old in built.xml
+    found = domain.read(built.xml.replace(old, new))
+    assert (found.uid, found.foreign) == (UID, False)
+
+
 def test_every_file_is_used() -> None:
     assert {path.stem for path in GOLDEN.glob("*.xml")} == set(SITUATIONS)
 

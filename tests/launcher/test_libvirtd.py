@@ -68,6 +68,32 @@ async def test_a_machine_of_somebody_else_is_seen_and_left_alone(real: Real) -> 
 
 @pytest.mark.libvirt
 @needs_libvirt
+@pytest.mark.parametrize("runs", [True, False])
+async def test_a_copy_of_a_machine_of_ours_is_somebody_elses(real: Real, runs: bool) -> None:
+    """As virt-clone makes it, with our mark."""
+    hypervisor = real.hypervisor()
+    made = real.machine()
+    await hypervisor.start(made)
+    conn: Any = connection.library().open(real.uri)
+    copy = conn.defineXML(made.xml.replace("<name>here_blue", "<name>copy").replace(f"<uuid>{UID}", f"<uuid>{OTHER}")
+                          .replace("blue.log", "copy.log"))
+    if runs:
+        copy.create()
+    found = {uid: (one.name, one.foreign) for uid, one in (await hypervisor.domains()).items()}
+    assert found == {UID: ("here_blue", False), **({OTHER: ("copy", True)} if runs else {})}
+    assert not await hypervisor.ended()
+    await hypervisor.stop(UID)
+    await hypervisor.stop(UID)
+    assert (conn.lookupByName("copy").isActive() == 1) is runs
+    if runs:
+        copy.destroy()
+    copy.undefine()
+    conn.close()
+    await hypervisor.close()
+
+
+@pytest.mark.libvirt
+@needs_libvirt
 async def test_what_libvirt_refuses_leaves_nothing(real: Real) -> None:
     hypervisor = real.hypervisor()
     made = real.machine(seed="#one")

@@ -183,13 +183,13 @@ class Connection:
 
     def _instance(self, dom: Any) -> str | None:
         """The uid of the instance whose domain it is; None for somebody else's."""
-        uid = self._mark(dom).get("instance")
+        uid = domains.marked(self._mark(dom), dom.UUIDString())
         if uid is not None:
             self._uids[dom.UUIDString()] = uid
         return uid
 
     def _mark(self, dom: Any) -> Mapping[str, str]:
-        """What we wrote into a domain to know it again; nothing in somebody else's."""
+        """What we wrote into a domain to know it again; nothing in somebody else's, unless it is a copy."""
         try:
             mark = dom.metadata(self._lib.VIR_DOMAIN_METADATA_ELEMENT, domains.NAMESPACE)
         except self._lib.libvirtError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from xml.etree import ElementTree as ET
 
 from outfitter.api import machine
@@ -15,7 +16,7 @@ from outfitter.launcher.metadata import Files
 from outfitter.launcher.options import DEFAULT, Options
 
 NAMESPACE = "https://outfitter.dev/xmlns/domain/1.0"
-OURS = f"{{{NAMESPACE}}}machine"  # the mark by which a domain is known again as one of ours, and the drive made for it
+OURS = f"{{{NAMESPACE}}}machine"  # the mark by which a domain is known again as one of ours: whose it is, which, and its drive
 ET.register_namespace("outfitter", NAMESPACE)
 
 
@@ -37,8 +38,10 @@ def build(instance: Object, env: Env | None = None, files: Files | None = None, 
     name = f"{meta['namespace']}_{meta['name']}"
     root = ET.Element("domain", type=options.type)
     _text(root, "name", name)
-    _text(root, "uuid", (domain.get("firmware") or {}).get("uuid") or meta["uid"])
-    ET.SubElement(ET.SubElement(root, "metadata"), OURS, {"instance": meta["uid"], **({"drive": path} if path else {})})
+    uuid = (domain.get("firmware") or {}).get("uuid") or meta["uid"]
+    _text(root, "uuid", uuid)
+    mark = {"instance": meta["uid"], "uuid": uuid, **({"drive": path} if path else {})}
+    ET.SubElement(ET.SubElement(root, "metadata"), OURS, mark)
     _text(root, "memory", str(size), unit="b")
     _add(root, system.backing(domain))
     _text(root, "vcpu", str(cpus), placement="static")
@@ -68,9 +71,20 @@ def read(xml: str, uid: str = "") -> Domain:
         root = ET.fromstring(xml)
     except ET.ParseError as error:
         raise ValueError(str(error)) from error
-    mark = root.find(f"metadata/{OURS}")
-    own = root.findtext("uuid", "") if mark is None else mark.get("instance", "")
-    return Domain(uid or own, root.findtext("name", ""), xml, hostdev.sources(root), foreign=mark is None)
+    mark, uuid = root.find(f"metadata/{OURS}"), root.findtext("uuid", "")
+    instance = None if mark is None else marked(mark.attrib, uuid)
+    return Domain(uid or instance or uuid, root.findtext("name", ""), xml, hostdev.sources(root), foreign=instance is None)
+
+
+def marked(mark: Mapping[str, str], uuid: str) -> str | None:
+    """The uid of the instance to which a domain with this mark and UUID belongs. None: it is somebody else's, also when it is a
+    copy of one of ours, which has the mark too. Older marks do not tell."""
+    return mark.get("instance") if _plain(mark.get("uuid", uuid)) == _plain(uuid) else None
+
+
+def _plain(uuid: str) -> str:
+    """As it may be compared: libvirt writes it in its own way."""
+    return uuid.strip().replace("-", "").lower()
 
 
 def _text(parent: ET.Element, tag: str, text: str, **attributes: str) -> None:
