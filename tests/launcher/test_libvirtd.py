@@ -6,15 +6,18 @@ import contextlib
 import functools
 import os
 import signal
+import socket
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from outfitter.api.hypervisor import Domain
 from outfitter.errors import HypervisorAway, Refused
-from outfitter.launcher import connection, domain
+from outfitter.launcher import connection, domain, libvirt
 from outfitter.launcher.libvirt import BACKOFF, Libvirt
 from outfitter.store.clock import ManualClock
 from tests.hardware import embed
@@ -162,6 +165,78 @@ async def test_a_daemon_that_is_not_there_is_asked_again_later_and_later(tmp_pat
     await hypervisor.close()
     with pytest.raises(HypervisorAway, match="was closed"):
         await hypervisor.domains()
+
+
+class Silent:
+    """A connection to a daemon that says nothing until it is told to."""
+
+    opened: ClassVar[list[Silent]] = []
+    speak: ClassVar[threading.Event] = threading.Event()
+
+    def __init__(self, uri: str, *, changed: Callable[[str], None], closed: Callable[[str], None]) -> None:
+        self.over = False
+        self.opened.append(self)
+        self.speak.wait(60)
+
+    def domains(self) -> dict[str, Domain]:
+        return {}
+
+    def close(self) -> None:
+        self.over = True
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> type[Silent]:
+    monkeypatch.setattr(libvirt, "Connection", Silent)
+    monkeypatch.setattr(Silent, "opened", [])
+    monkeypatch.setattr(Silent, "speak", threading.Event())
+    return Silent
+
+
+async def test_a_daemon_that_takes_a_connection_and_is_silent_is_away(silent: type[Silent]) -> None:
+    clock = ManualClock()
+    hypervisor = Libvirt("qemu+unix:///x", monotonic=clock.monotonic, sleep=clock.sleep, patience=0.02)
+    news = News(hypervisor)
+    for wait in (BACKOFF[0], 2 * BACKOFF[0]):
+        with pytest.raises(HypervisorAway, match=r"at qemu.unix:///x does not answer: .* silent for more than 0 s") as caught:
+            await hypervisor.domains()
+        assert caught.value.retry_after == wait
+        clock.advance(wait)
+    opening = [one for one in threading.enumerate() if one.name == "libvirt opening"]
+    assert [one.daemon for one in opening] == [True], "a second one would hang beside it, and none holds up our own end"
+    silent.speak.set()
+
+    def back() -> bool:
+        clock.advance(BACKOFF[1])
+        return "" in news.told
+
+    await until(back, "it is asked again by itself, and all may have happened meanwhile")
+    assert await hypervisor.domains() == {}
+    await hypervisor.close()
+    assert [one.over for one in silent.opened] == [True]
+
+
+async def test_a_connection_that_comes_when_nobody_waits_any_more_is_closed(silent: type[Silent]) -> None:
+    hypervisor = Libvirt("qemu+unix:///x", patience=0.02)
+    with pytest.raises(HypervisorAway, match="silent"):
+        await hypervisor.domains()
+    await hypervisor.close()
+    silent.speak.set()
+    await until(lambda: [one.over for one in silent.opened] == [True], "it is closed")
+
+
+@pytest.mark.libvirt
+@needs_libvirt
+async def test_a_socket_behind_which_nobody_speaks(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(str(tmp_path / "sock"))
+        mute.listen()
+        uri = f"qemu+unix:///system?socket={tmp_path}/sock"
+        hypervisor = Libvirt(uri, monotonic=clock.monotonic, sleep=clock.sleep, patience=0.5)
+        with pytest.raises(HypervisorAway, match="silent for more than"):
+            await hypervisor.domains()
+    await hypervisor.close()
 
 
 def _longer(list_: list[float], length: int) -> bool:

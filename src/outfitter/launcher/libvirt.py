@@ -1,5 +1,6 @@
 """Machines that libvirt runs. No call blocks the event loop: each is made in a thread, on one connection that is opened when
-it is first needed and opened again, later and later, after it was lost.
+it is first needed and opened again, later and later, after it was lost. A daemon that takes the call and then is silent is
+waited for as little: at the opening for some seconds, later for as long as its keepalive goes (`connection.py`).
 
 A machine is defined before it is started, so that libvirt still knows how it ended when nobody of ours was listening; it is
 undefined when it is stopped. `connection.py` speaks with libvirt."""
@@ -8,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -23,6 +25,7 @@ log = logging.getLogger(__name__)
 SYSTEM = "qemu:///system"
 SOCKETS = ("/run/libvirt/libvirt-sock", "/run/libvirt/virtqemud-sock")  # one daemon for all drivers, or one for QEMU alone
 THREADS = 4
+PATIENCE = 20.0  # seconds in which the daemon must answer who opens a connection; on an open one its keepalive counts
 BACKOFF = (1.0, 30.0)  # seconds to the second try, and at most
 PRESS_EVERY = 5.0  # seconds after which the power button is pressed again: a guest that boots does not notice it
 FRESH = 10.0  # seconds for which a list of domains is believed though libvirt did not say that anything changed
@@ -45,13 +48,14 @@ def missing() -> str:
 class Libvirt:
     def __init__(
         self, uri: str = SYSTEM, *, monotonic: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep, drives: str = DRIVES,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep, drives: str = DRIVES, patience: float = PATIENCE,
     ) -> None:
         """`drives`: a folder for the images of config drives, where QEMU can read them."""
         self.uri, self._drives = uri, drives
-        self._monotonic, self._sleep = monotonic, sleep
+        self._monotonic, self._sleep, self._patience = monotonic, sleep, patience
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="libvirt")
         self._opening = asyncio.Lock()
+        self._dialled: asyncio.Future[Connection] | None = None  # a connection on which libvirt has not answered yet
         self._connection: Connection | None = None
         self._away: HypervisorAway | None = None  # why there is no connection
         self._tries, self._next_try = 0, 0.0
@@ -121,6 +125,8 @@ class Libvirt:
         if self._again is not None:
             self._again.cancel()
             await asyncio.gather(self._again, return_exceptions=True)
+        if self._dialled is not None:
+            self._dialled.cancel()
         if self._connection is not None:
             link, self._connection = self._connection, None
             await asyncio.get_running_loop().run_in_executor(self._threads, link.close)
@@ -155,8 +161,24 @@ class Libvirt:
             return self._connection
 
     async def _open(self) -> None:
-        loop = asyncio.get_running_loop()
-        link: Connection | None = None
+        if self._dialled is None:
+            self._dialled = self._dial()
+            await asyncio.wait({self._dialled}, timeout=self._patience)
+        if not self._dialled.done():  # a second one would be as silent, and hang beside it
+            raise HypervisorAway(f"libvirt at {self.uri} does not answer: it took the connection and has been silent for more "
+                                 f"than {self._patience:.0f} s")
+        dialled, self._dialled = self._dialled, None
+        link = dialled.result()
+        back = self._away is not None
+        self._connection, self._away, self._tries = link, None, 0
+        self._changes += 1
+        if back:
+            log.warning("libvirt at %s answers again", self.uri)
+            self._changed("")  # whatever happened meanwhile was not told
+
+    def _dial(self) -> asyncio.Future[Connection]:
+        """A connection, some time. Made in a thread that nobody waits for, not even the end of this process: it may hang."""
+        loop, made = asyncio.get_running_loop(), Future[Connection]()
 
         def from_thread(work: Callable[[], None]) -> None:
             try:
@@ -165,16 +187,22 @@ class Libvirt:
                 log.debug("news of libvirt at %s came too late", self.uri)
 
         def closed(why: str) -> None:
-            from_thread(lambda: self._lost(link, HypervisorAway(f"libvirt at {self.uri} does not answer: {why}")))
+            error = HypervisorAway(f"libvirt at {self.uri} does not answer: {why}")
+            from_thread(lambda: self._lost(made.result() if made.done() else None, error))
 
-        link = await loop.run_in_executor(self._threads, lambda: Connection(
-            self.uri, changed=lambda uid: from_thread(lambda: self._changed(uid)), closed=closed))
-        back = self._away is not None
-        self._connection, self._away, self._tries = link, None, 0
-        self._changes += 1
-        if back:
-            log.warning("libvirt at %s answers again", self.uri)
-            self._changed("")  # whatever happened meanwhile was not told
+        def dial() -> None:
+            made.set_running_or_notify_cancel()
+            try:
+                link = Connection(self.uri, changed=lambda uid: from_thread(lambda: self._changed(uid)), closed=closed)
+            except Exception as error:
+                made.set_exception(error)
+                return
+            made.set_result(link)
+            if self._closed:  # nobody waits for it any more
+                link.close()
+
+        threading.Thread(target=dial, name="libvirt opening", daemon=True).start()
+        return asyncio.wrap_future(made)
 
     def _lost(self, link: Connection | None, error: HypervisorAway) -> None:
         if link is None or link is not self._connection:
