@@ -64,6 +64,13 @@ def test_one_more_at_the_end_of_a_list_moves_nothing(counts: tuple[int, ...], wh
     assert len(set(after.values())) == len(after), "one address twice"
 
 
+def test_an_interface_that_becomes_absent_moves_no_other() -> None:
+    given_ = machine(0, 0, 3, 0).instance
+    before = addresses(Situation(given_))
+    given_["spec"]["domain"]["devices"]["interfaces"][0]["state"] = "absent"
+    assert addresses(Situation(given_)) == {name: before[name] for name in ("nic1", "nic2")}
+
+
 @settings(max_examples=40, deadline=None)
 @given(COUNTS)
 def test_without_nodes_both_are_told_the_same(counts: tuple[int, ...]) -> None:

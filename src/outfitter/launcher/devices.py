@@ -106,10 +106,10 @@ class Devices:
                     out[lane, one.ask.index, port] = self._layout.place(
                         lane, number, one.ask.path, node=node, wanted=wanted if port == 0 else None, functions=count)
                     number += 1
-        for number, (index, each) in enumerate(self._interfaces):
+        for index, each in self._interfaces:  # one that is absent keeps its port
             given = functions.get(index)
             out["interfaces", index, 0] = self._layout.place(
-                "interfaces", number, f"spec.domain.devices.interfaces[{index}]", wanted=each.get("pciAddress"),
+                "interfaces", index, f"spec.domain.devices.interfaces[{index}]", wanted=each.get("pciAddress"),
                 node=given.numa if given else None, functions=len(hostdev.functions(given)) if given else 1)
         return out
 
