@@ -148,12 +148,31 @@ def test_two_functions_of_one_slot() -> None:
     assert situation.build().xml.count('bus="0x05" slot="0x00" function="0x0" multifunction="on"') == 1
 
 
+def card(*others: Object, **entry: Any) -> Situation:
+    """A GPU of two functions, and interfaces."""
+    members = ["0000:65:00.0", "0000:65:00.1"]
+    return Situation(instance({"gpus": [wanted("g", **entry)], "interfaces": list(others)},
+                              {"gpuStatuses": [got("g", pciAddress=members[0], members=members)]},
+                              spec={"networks": [{"name": "a", "pod": {}}]}))
+
+
+def test_a_card_behind_the_first_function_of_another() -> None:
+    situation = card(nic("0000:05:00.0"), pciAddress="0000:05:00.1")
+    assert drawn(situation) == {"ua-a": "0x05:0x00:0x0", "ua-dra-gpu-g": "0x05:0x00:0x1", "ua-dra-gpu-g-1": "0x05:0x00:0x2"}
+
+
 OTHERS = [{"name": name, "bridge": {}} for name in "bcd"]
 CLASHES: dict[str, tuple[Situation, str]] = {
     "taken by the order": (with_nic("0000:05:00.0", {"name": "b", "bridge": {}}),
                            "spec.domain.devices.interfaces[1]: the guest address 0000:05:00.0 is taken by "
                            "spec.domain.devices.interfaces[0]"),
     "wanted twice": (with_nic("0000:0a:00.0", {**nic("0000:0a:00.0"), "name": "b"}), "0000:0a:00.0 is taken by"),
+    "the second function of a card": (card(nic("0000:03:00.1")),
+                                      "spec.domain.devices.interfaces[0]: the guest address 0000:03:00.1 is taken by "
+                                      "spec.domain.devices.gpus[0]"),
+    "more functions than a slot has left": (card(pciAddress="0000:05:00.7"),
+                                            "spec.domain.devices.gpus[0]: the 2 functions of the device are too many for "
+                                            "0000:05:00.7: a slot has functions 0 to 7, so choose 0000:05:00.6 at most"),
     "no address": (with_nic("eth0"), "interfaces[0]: eth0 is no address that a guest's device can have"),
     "another domain": (with_nic("0001:0a:00.0"), "is no address that a guest"),
     "a slot beyond": (with_nic("0000:0a:20.0"), "is no address that a guest"),

@@ -9,8 +9,8 @@ bus numbers kept for the node."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 from xml.etree import ElementTree as ET
 
@@ -56,14 +56,14 @@ class Layout:
         self._seats = {cell: node if small else cell for node, cell in cells.items()}
         self._held: dict[Place, str] = {Place(None, None, FIRST_EXPANDER + seat): "the expander bus of a NUMA node"
                                         for seat in self._seats.values()}
-        self._functions: dict[Place, int] = {}
 
     def place(self, lane: Lane, number: int, who: str, *, node: int | None = None, wanted: str | None = None,
-              functions: int = 1) -> Place:
-        """A port for the n-th device of a list, or the address that the user wants for it."""
+              functions: Sequence[int] = (0,)) -> Place:
+        """A port for the n-th device of a list, or the address that the user wants for it. `functions`: the numbers of those
+        that share it, counted from there."""
         cell = self._cells.get(node) if node is not None else None
         if wanted:
-            at = self._wanted(wanted, who)
+            at = self._wanted(wanted, who, functions)
         else:
             port = LANES[lane] + len(LANES) * number
             at = Place(None, 1 + port) if cell is None else Place(cell, port)
@@ -71,20 +71,25 @@ class Layout:
             if port >= most:
                 where = f" on NUMA node {node}" if cell is not None else ""
                 raise Refused(f"{who}: there is no PCI port left for it{where}: a list may have {most // len(LANES)} devices")
-        if at in self._held:
-            raise Refused(f"{who}: the guest address {self.guest(at)} is taken by {self._held[at]}")
-        self._held[at], self._functions[at] = who, functions
+        for each in (replace(at, function=at.function + function) for function in functions):
+            if each in self._held:
+                raise Refused(f"{who}: the guest address {self.guest(each)} is taken by {self._held[each]}")
+            self._held[each] = who
         return at
 
     def reserve(self, slot: int, who: str) -> None:
         """A slot of the guest's own bus that one of the machine's parts has."""
         self._held[Place(None, None, slot)] = who
 
-    def _wanted(self, text: str, who: str) -> Place:
+    def _wanted(self, text: str, who: str, functions: Sequence[int]) -> Place:
         if why := guestaddress.fault(text):
             raise Refused(f"{who}: {why}")
         at = guestaddress.parse(text)
         assert at is not None
+        highest = FUNCTIONS - 1 - max(functions)
+        if at.function > highest:
+            raise Refused(f"{who}: the {len(functions)} functions of the device are too many for {text}: a slot has functions 0 "
+                          f"to {FUNCTIONS - 1}, so choose {text[:-1]}{highest} at most")
         return Place(None, at.bus or None, at.slot, at.function)
 
     @property
@@ -129,7 +134,7 @@ class Layout:
             bus = self._indexes()[at.cell] + 1 + at.port
         number = at.function + function
         beside = any((each.cell, each.port, each.slot) == (at.cell, at.port, at.slot) and each.function for each in self._held)
-        return _pci(bus, at.slot, number, multifunction=number == 0 and (beside or self._functions.get(at, 1) > 1))
+        return _pci(bus, at.slot, number, multifunction=number == 0 and beside)
 
     def _indexes(self) -> dict[int, int]:
         """The index of each expander: they come behind all ports of the guest's own bus, each followed by its ports."""

@@ -102,15 +102,16 @@ class Devices:
             number = 0
             for one in sorted(listed, key=lambda each: each.ask.index):
                 wanted = self._entry(one.ask).get("pciAddress")
-                for port, (node, count) in enumerate(_ports(one)):
+                for port, (node, numbers) in enumerate(_ports(one)):
                     out[lane, one.ask.index, port] = self._layout.place(
-                        lane, number, one.ask.path, node=node, wanted=wanted if port == 0 else None, functions=count)
+                        lane, number, one.ask.path, node=node, wanted=wanted if port == 0 else None, functions=numbers)
                     number += 1
         for index, each in self._interfaces:  # one that is absent keeps its port
             given = functions.get(index)
             out["interfaces", index, 0] = self._layout.place(
                 "interfaces", index, f"spec.domain.devices.interfaces[{index}]", wanted=each.get("pciAddress"),
-                node=given.numa if given else None, functions=len(hostdev.functions(given)) if given else 1)
+                node=given.numa if given else None,
+                functions=[function for _, function in hostdev.functions(given)] if given else (0,))
         return out
 
     def _place_disks(self, disks: Sequence[tuple[int, Any, str, str, str]]) -> dict[int, Place]:
@@ -280,11 +281,11 @@ def _kind(one: Resolved, given: Given) -> str:
     return "usb-host" if given.kind == "usb" else NAMES[one.ask.list, one.ask.by_claim]
 
 
-def _ports(one: Resolved) -> Iterator[tuple[int | None, int]]:
-    """Node and number of functions for each PCI port that an entry needs: a port takes eight functions."""
+def _ports(one: Resolved) -> Iterator[tuple[int | None, Sequence[int]]]:
+    """Node and numbers of functions for each PCI port that an entry needs: a port takes eight functions."""
     for given in one.devices:
         if given.kind == "usb":
             continue
-        count = len(hostdev.functions(given))
-        for first in range(0, count, FUNCTIONS):
-            yield given.numa, min(FUNCTIONS, count - first)
+        numbers = [function % FUNCTIONS for _, function in hostdev.functions(given)]
+        for first in range(0, len(numbers), FUNCTIONS):
+            yield given.numa, numbers[first:first + FUNCTIONS]
