@@ -161,6 +161,10 @@ def test_a_card_behind_the_first_function_of_another() -> None:
     assert drawn(situation) == {"ua-a": "0x05:0x00:0x0", "ua-dra-gpu-g": "0x05:0x00:0x1", "ua-dra-gpu-g-1": "0x05:0x00:0x2"}
 
 
+def test_a_function_beside_the_random_number_generator() -> None:
+    assert addresses(with_nic("0000:00:1e.1", devices={"rng": {}})) == {"a": "0000:00:1e.1"}
+
+
 OTHERS = [{"name": name, "bridge": {}} for name in "bcd"]
 CLASHES: dict[str, tuple[Situation, str]] = {
     "taken by the order": (with_nic("0000:05:00.0", {"name": "b", "bridge": {}}),
@@ -173,6 +177,10 @@ CLASHES: dict[str, tuple[Situation, str]] = {
     "more functions than a slot has left": (card(pciAddress="0000:05:00.7"),
                                             "spec.domain.devices.gpus[0]: the 2 functions of the device are too many for "
                                             "0000:05:00.7: a slot has functions 0 to 7, so choose 0000:05:00.6 at most"),
+    "a function alone": (with_nic("0000:05:00.1"),
+                         "spec.domain.devices.interfaces[0]: a guest does not look for 0000:05:00.1 where nothing is at "
+                         "0000:05:00.0: choose that, or put another device there"),
+    "a function of a slot alone": (with_nic("0000:00:1e.1"), "where nothing is at 0000:00:1e.0"),
     "no address": (with_nic("eth0"), "interfaces[0]: eth0 is no address that a guest's device can have"),
     "another domain": (with_nic("0001:0a:00.0"), "is no address that a guest"),
     "a slot beyond": (with_nic("0000:0a:20.0"), "is no address that a guest"),

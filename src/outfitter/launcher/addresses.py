@@ -119,6 +119,14 @@ class Layout:
         if interfaces:
             self._held.setdefault(Place(None, 1 + LANES["interfaces"] + len(LANES) * (HOTPLUG - 1)), "")
 
+    def check(self) -> None:
+        """Refuse what no guest would find, once everything has its place."""
+        for at, who in self._held.items():
+            first = replace(at, function=0)
+            if first not in self._held:
+                raise Refused(f"{who}: a guest does not look for {self.guest(at)} where nothing is at {self.guest(first)}: choose "
+                              "that, or put another device there")
+
     def guest(self, at: Place, function: int = 0) -> str:
         """The address as the guest sees it."""
         bus = 0 if at.port is None else at.port if at.cell is None else self._bus_of(at.cell) + 1 + at.port

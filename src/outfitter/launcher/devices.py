@@ -63,6 +63,7 @@ class Devices:
         places = self._place(found)
         disk_places = self._place_disks(disks)
         self._layout.spare(len(self._interfaces))
+        self._layout.check()
         shown = self._displays(found)
         for one in found:
             self._aliases.keep(_kind(one, one.devices[0]), one.ask.name)
