@@ -103,6 +103,14 @@ def test_devices_are_near_their_node() -> None:
     assert {one["numaNode"] for one in document["devices"]} == {1}
 
 
+def test_a_node_takes_eight_of_a_list_wherever_in_the_list_they_are() -> None:
+    told = addresses(machine(16, 0, 0, 0, nodes=(0, 1)))
+    assert len(set(told.values())) == 16
+    assert {f"gpu{number}": told[f"gpu{number}"] for number in range(8)} == addresses(machine(8, 0, 0, 0, nodes=(0, 1)))
+    assert [told[f"gpu{number}"] for number in (8, 9, 14, 15)] == [
+        "0000:e7:00.0", "0000:c3:00.0", "0000:ff:00.0", "0000:db:00.0"], "what the other node's left free"
+
+
 def test_nodes_may_be_given() -> None:
     situation = machine(1, 0, 0, 0, nodes=(1,))
     built = Situation(situation.instance, options=Options(host_nodes=(0, 1))).build()
@@ -194,7 +202,8 @@ CLASHES: dict[str, tuple[Situation, str]] = {
     "a slot behind a port in use": (with_nic("0000:06:03.0", *OTHERS), "needed for the bus of another device"),
     "a slot of the first bus": (with_nic("0000:01:03.0"), "bus 01 has slot 00 alone"),
     "too many": (machine(41, 0, 0, 0), "there is no PCI port left for it: a list may have 40 devices"),
-    "too many on a node": (machine(9, 0, 0, 0, nodes=(0,)), "there is no PCI port left for it on NUMA node 0"),
+    "too many on a node": (machine(9, 0, 0, 0, nodes=(0,)), "there is no PCI port left for it on NUMA node 0: a list may "
+                           "have 8 devices there"),
     "too many nodes": (machine(7, 0, 0, 0, nodes=tuple(range(7))), "7 nodes are more than the 6"),
     "nodes of an older machine": (Situation(instance(cpu=PASSED, machine={"type": "pc"})), "has no PCI Express to show"),
     "a tag of an older machine": (

@@ -5,7 +5,8 @@ used are there, in the order of their numbers, so a port has the number of the b
 added at the end of its list moves no other, whatever other lists hold.
 
 A machine that shows its host's NUMA nodes has one expander bus a node; devices of that node sit behind it in the same lanes, on
-bus numbers kept for the node."""
+bus numbers kept for the node. A list may be longer than a lane: what comes after its end has the first port of the lane that those
+before left free, because they are elsewhere."""
 
 from __future__ import annotations
 
@@ -61,21 +62,23 @@ class Layout:
               functions: Sequence[int] = (0,)) -> Place:
         """A port for the n-th device of a list, or the address that the user wants for it. `functions`: the numbers of those
         that share it, counted from there."""
-        cell = self._cells.get(node) if node is not None else None
-        if wanted:
-            at = self._wanted(wanted, who, functions)
-        else:
-            port = LANES[lane] + len(LANES) * number
-            at = Place(None, 1 + port) if cell is None else Place(cell, port)
-            most = MOST_PORTS if cell is None else NODE_BUSES - 1
-            if port >= most:
-                where = f" on NUMA node {node}" if cell is not None else ""
-                raise Refused(f"{who}: there is no PCI port left for it{where}: a list may have {most // len(LANES)} devices")
+        at = self._wanted(wanted, who, functions) if wanted else self._port(lane, number, who, node)
         for each in (replace(at, function=at.function + function) for function in functions):
             if each in self._held:
                 raise Refused(f"{who}: the guest address {self.guest(each)} is taken by {self._held[each]}")
             self._held[each] = who
         return at
+
+    def _port(self, lane: Lane, number: int, who: str, node: int | None) -> Place:
+        cell = self._cells.get(node) if node is not None else None
+        most = MOST_PORTS if cell is None else NODE_BUSES - 1
+        places = [Place(None, 1 + port) if cell is None else Place(cell, port) for port in range(LANES[lane], most, len(LANES))]
+        found = places[number] if number < len(places) else next((at for at in places if at not in self._held), None)
+        if found is None:
+            where = f" on NUMA node {node}" if cell is not None else ""
+            raise Refused(f"{who}: there is no PCI port left for it{where}: a list may have {len(places)} devices"
+                          f"{' there' if where else ''}")
+        return found
 
     def reserve(self, slot: int, who: str) -> None:
         """A slot of the guest's own bus that one of the machine's parts has."""
