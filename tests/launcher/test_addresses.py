@@ -79,6 +79,23 @@ def test_without_nodes_both_are_told_the_same(counts: tuple[int, ...]) -> None:
     assert told == {tuple(int(part, 16) for part in text.split(":")) for text in drawn(situation).values()}
 
 
+def on_node(node: int, interfaces: int, **last: Any) -> Situation:
+    """A machine with a GPU of a node and interfaces of none."""
+    given_ = machine(1, 0, interfaces, 0, nodes=(node,)).instance
+    given_["spec"]["domain"]["devices"]["interfaces"][-1] |= last
+    return Situation(given_)
+
+
+@pytest.mark.parametrize(("node", "bus", "most"), [(2, 0xA0, 40), (3, 0x80, 32), (4, 0x60, 24), (5, 0x40, 16)])
+def test_buses_of_a_node_are_not_those_of_the_guests_own_ports(node: int, bus: int, most: int) -> None:
+    told = addresses(on_node(node, most))
+    assert max(address for name, address in told.items() if name != "gpu0") < f"0000:{bus:02x}" < told["gpu0"]
+    assert addresses(on_node(node, 1, pciAddress=f"0000:{bus - 1:02x}:00.0"))["nic0"] == f"0000:{bus - 1:02x}:00.0"
+    for beyond in (on_node(node, most + 1), on_node(node, 1, pciAddress=f"0000:{bus:02x}:00.0")):
+        with pytest.raises(Refused, match=r"spec\.domain\.devices\.interfaces\[\d+\]: (bus|there is no PCI port)"):
+            beyond.build()
+
+
 @settings(max_examples=40, deadline=None)
 @given(COUNTS, st.sampled_from([(), (0, 1), (2, 3, 4)]))
 def test_every_bus_is_there_once_and_before_what_is_behind_it(counts: tuple[int, ...], nodes: tuple[int, ...]) -> None:
@@ -204,6 +221,14 @@ CLASHES: dict[str, tuple[Situation, str]] = {
     "too many": (machine(41, 0, 0, 0), "there is no PCI port left for it: a list may have 40 devices"),
     "too many on a node": (machine(9, 0, 0, 0, nodes=(0,)), "there is no PCI port left for it on NUMA node 0: a list may "
                            "have 8 devices there"),
+    "the bus of a node": (on_node(3, 2, pciAddress="0000:83:00.0"),
+                          "spec.domain.devices.interfaces[1]: bus 83 is kept for NUMA node 3, of which this machine has devices: "
+                          "its others have the buses up to 7f"),
+    "too many beside a node": (on_node(5, 18), "interfaces[16]: bus 41 is kept for NUMA node 5, of which this machine has "
+                                               "devices: its others have the buses up to 3f, 16 of a list"),
+    "more than 256 buses": (machine(8, 8, 0, 40, nodes=(0, 1, 2, 3)), "disks[31]: bus 80 is kept for NUMA node 3, of which this "
+                                                                      "machine has devices: its others have the buses up to 7f, "
+                                                                      "31 of a list"),
     "too many nodes": (machine(7, 0, 0, 0, nodes=tuple(range(7))), "7 nodes are more than the 6"),
     "nodes of an older machine": (Situation(instance(cpu=PASSED, machine={"type": "pc"})), "has no PCI Express to show"),
     "a tag of an older machine": (

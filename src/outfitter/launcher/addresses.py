@@ -129,6 +129,18 @@ class Layout:
             if first not in self._held:
                 raise Refused(f"{who}: a guest does not look for {self.guest(at)} where nothing is at {self.guest(first)}: choose "
                               "that, or put another device there")
+        self._apart()
+
+    def _apart(self) -> None:
+        """The guest's own ports must end before the first expander: a firmware counts buses on, and would come to those of a
+        node. So there are never more than 256 buses, either."""
+        begins, node = min(((self._bus_of(self._cells[node]), node) for node in self._cells
+                            if self._last(self._cells[node]) >= 0), default=(TOP, None))
+        for at, who in self._held.items():
+            if at.cell is None and at.port is not None and at.port >= begins:
+                lane = range(1 + (at.port - 1) % len(LANES), begins, len(LANES))
+                raise Refused(f"{who}: bus {at.port:02x} is kept for NUMA node {node}, of which this machine has devices: its "
+                              f"others have the buses up to {begins - 1:02x}, {len(lane)} of a list")
 
     def guest(self, at: Place, function: int = 0) -> str:
         """The address as the guest sees it."""
