@@ -92,6 +92,14 @@ class Situation:
         return domain.build(self.instance, self.env, self.files, self.options)
 
 
+def disks(architecture: str | None = None, **buses: int) -> Situation:
+    """A machine with so many disks on each bus, one bus after the other in turn."""
+    each = [(bus, number) for number in range(max(buses.values())) for bus, count in buses.items() if number < count]
+    return Situation(instance({"disks": [{"name": f"{bus}{number}", "disk": {"bus": bus}} for bus, number in each]}, spec={
+        "architecture": architecture,
+        "volumes": [{"name": f"{bus}{number}", "hostDisk": {"path": f"/vms/{bus}{number}.img"}} for bus, number in each]}))
+
+
 NICS = {"interfaces": [{"name": "default", "masquerade": {}},
                        {"name": "blue", "bridge": {}, "macAddress": "02-00-00-00-00-0A", "bootOrder": 2, "tag": "uplink"},
                        {"name": "fast", "sriov": {}, "macAddress": "02:00:00:00:00:0b", "bootOrder": 1, "tag": "fast"},
@@ -167,6 +175,8 @@ SITUATIONS: dict[str, Situation] = {
                  memory={"guest": "3Gi", "hugepages": {"pageSize": "1Gi"}},
                  spec={"networks": [{"name": "default", "pod": {}}]}), options=Options(type="kvm")),
     "disks": Situation(instance(DISKS, spec=VOLUMES), options=Options(drives="/run/machine")),
+    "many-disks": disks(sata=8, scsi=8),
+    "sata-on-arm": disks("arm64", sata=7),
     "cloud-init": Situation(instance(
         {"disks": [{"name": "root", "disk": {"bus": "sata"}}]},
         spec={"volumes": [{"name": "root", "hostDisk": {"path": "/vms/system.img"}},

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from outfitter.api.kinds import Object
 from outfitter.errors import Refused
 from outfitter.launcher.options import Options
-from tests.launcher.situations import PASSED, SITUATIONS, Situation, got, instance, plugged, wanted
+from tests.launcher.situations import PASSED, SITUATIONS, Situation, disks, got, instance, plugged, wanted
 
 
 def machine(*counts: int, nodes: tuple[int, ...] = ()) -> Situation:
@@ -45,7 +45,7 @@ def addresses(situation: Situation) -> dict[str, str]:
 def drawn(situation: Situation) -> dict[str, str]:
     """What the hypervisor is told: alias -> address."""
     root = ET.fromstring(situation.build().xml)
-    found = ((device.find("alias"), device.find("address")) for device in root.iterfind("devices/*"))
+    found = ((device.find("alias"), device.find("address[@type='pci']")) for device in root.iterfind("devices/*"))
     return {alias.get("name", ""): ":".join(address.get(part, "") for part in PARTS)
             for alias, address in found if alias is not None and address is not None}
 
@@ -102,7 +102,7 @@ def test_every_bus_is_there_once_and_before_what_is_behind_it(counts: tuple[int,
     root = ET.fromstring(machine(*counts, nodes=nodes).build().xml)
     controllers = [each for each in root.iterfind("devices/controller") if each.get("type") == "pci"]
     assert [int(each.get("index", "")) for each in controllers] == list(range(len(controllers))), "libvirt would fill a gap"
-    places = [tuple(address.get(part, "") for part in PARTS) for address in root.iterfind("devices/*/address")]
+    places = [tuple(address.get(part, "") for part in PARTS) for address in root.iterfind("devices/*/address[@type='pci']")]
     assert len(set(places)) == len(places)
     for controller in controllers[1:]:
         address = controller.find("address")
@@ -110,6 +110,22 @@ def test_every_bus_is_there_once_and_before_what_is_behind_it(counts: tuple[int,
         assert int(address.get("bus", ""), 16) < int(controller.get("index", ""))
     for bus, _, _ in places:
         assert int(bus, 16) < max(len(controllers), 1)
+
+
+def test_libvirt_has_no_controller_to_add_for_disks() -> None:
+    """It would add one for each that a disk names and nobody drew, on a port that moves all buses. Letters of the disks are
+    shared by all buses, places on their controllers are not."""
+    root = ET.fromstring(SITUATIONS["many-disks"].build().xml)
+    there = {(each.get("type"), each.get("index")) for each in root.iterfind("devices/controller[address]")}
+    places = []
+    for each in root.iterfind("devices/disk"):
+        target, address = each.find("target"), each.find("address[@type='drive']")
+        assert target is not None
+        assert address is not None
+        places.append((target.get("bus"), address.get("controller"), address.get("unit")))
+    assert sorted(places) == sorted([*(("sata", str(number // 6), str(number % 6)) for number in range(8)),
+                                     *(("scsi", "0", str(number)) for number in range(8))])
+    assert {place[:2] for place in places} <= there
 
 
 def test_devices_are_near_their_node() -> None:
@@ -206,6 +222,8 @@ CLASHES: dict[str, tuple[Situation, str]] = {
                          "spec.domain.devices.interfaces[0]: a guest does not look for 0000:05:00.1 where nothing is at "
                          "0000:05:00.0: choose that, or put another device there"),
     "a function of a slot alone": (with_nic("0000:00:1e.1"), "where nothing is at 0000:00:1e.0"),
+    "disks on sata": (disks(sata=31), "spec.domain.devices.disks: a machine has 30 disks on sata at most, the drive for "
+                                      "cloud-init among them: use virtio or scsi for the others"),
     "no address": (with_nic("eth0"), "interfaces[0]: eth0 is no address that a guest's device can have"),
     "another domain": (with_nic("0001:0a:00.0"), "is no address that a guest"),
     "a slot beyond": (with_nic("0000:0a:20.0"), "is no address that a guest"),
@@ -222,13 +240,13 @@ CLASHES: dict[str, tuple[Situation, str]] = {
     "too many on a node": (machine(9, 0, 0, 0, nodes=(0,)), "there is no PCI port left for it on NUMA node 0: a list may "
                            "have 8 devices there"),
     "the bus of a node": (on_node(3, 2, pciAddress="0000:83:00.0"),
-                          "spec.domain.devices.interfaces[1]: bus 83 is kept for NUMA node 3, of which this machine has devices: "
-                          "its others have the buses up to 7f"),
+                          "spec.domain.devices.interfaces[1]: bus 83 is kept for NUMA node 3, of which this machine has "
+                          "devices: its others have the buses up to 7f"),
     "too many beside a node": (on_node(5, 18), "interfaces[16]: bus 41 is kept for NUMA node 5, of which this machine has "
                                                "devices: its others have the buses up to 3f, 16 of a list"),
-    "more than 256 buses": (machine(8, 8, 0, 40, nodes=(0, 1, 2, 3)), "disks[31]: bus 80 is kept for NUMA node 3, of which this "
-                                                                      "machine has devices: its others have the buses up to 7f, "
-                                                                      "31 of a list"),
+    "more than 256 buses": (machine(8, 8, 0, 40, nodes=(0, 1, 2, 3)),
+                            "disks[31]: bus 80 is kept for NUMA node 3, of which this machine has devices: its others have the "
+                            "buses up to 7f, 31 of a list"),
     "too many nodes": (machine(7, 0, 0, 0, nodes=tuple(range(7))), "7 nodes are more than the 6"),
     "nodes of an older machine": (Situation(instance(cpu=PASSED, machine={"type": "pc"})), "has no PCI Express to show"),
     "a tag of an older machine": (

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -49,6 +49,29 @@ def machine(folder: Path) -> Situation:
             "volumes": [{"name": "d", "hostDisk": {"path": str(disk)}}]}), options=Options(drives=str(folder)))
 
 
+def crowded(folder: Path) -> Situation:
+    """As many interfaces as fit beside the highest node, more disks than a controller takes, and nothing else on the guest's
+    own bus: whatever libvirt added would come first."""
+    nics = [{"name": f"n{number}", "slirp": {}, "tag": f"n{number}"} for number in range(16)]
+    disks = [(f"{bus}{number}", bus) for number in range(7) for bus in ("sata", "scsi")]
+    for name, _ in disks:
+        (folder / name).write_bytes(bytes(1 << 20))
+    return Situation(instance(
+        {"interfaces": nics, "disks": [{"name": name, "disk": {"bus": bus}} for name, bus in disks],
+         "gpus": [wanted("g", tag="g")]}, {"gpuStatuses": [got("g", pciAddress="0000:65:00.0", numaNode=5)]},
+        memory={"guest": "128Mi"}, cpu=PASSED, spec={
+            "networks": [{"name": nic["name"], "pod": {}} for nic in nics],
+            "volumes": [{"name": name, "hostDisk": {"path": str(folder / name)}} for name, _ in disks]}),
+        options=Options(drives=str(folder)))
+
+
+MACHINES: dict[str, tuple[Callable[[Path], Situation], dict[str, str]]] = {
+    "one of each": (machine, {"n0": "0000:01:00.0", "n1": "0000:05:00.0", "n2": "0000:0b:03.0", "d": "0000:04:00.0",
+                              "near": "0000:e3:00.0", "far": "0000:c7:00.0"}),
+    "crowded": (crowded, {"g": "0000:43:00.0", **{f"n{number}": f"0000:{1 + 4 * number:02x}:00.0" for number in range(16)}}),
+}
+
+
 def without_hardware(xml: str) -> str:
     """The same domain on a machine that has no such hardware: emulated cards at the same guest addresses, memory from
     anywhere."""
@@ -71,7 +94,7 @@ def without_hardware(xml: str) -> str:
 MISSING = not (shutil.which("virsh") and shutil.which("qemu-system-x86_64"))
 needed = pytest.mark.skipif(MISSING, reason="needs virsh and qemu-system-x86_64 (Debian: libvirt-clients "
                                             "libvirt-daemon-system qemu-system-x86)")
-OTHER_MACHINES = ("arm", "tagged-on-arm", "mainframe")  # their emulators are packages of their own
+OTHER_MACHINES = ("arm", "tagged-on-arm", "sata-on-arm", "mainframe")  # their emulators are packages of their own
 
 
 @pytest.fixture
@@ -109,8 +132,10 @@ def test_libvirt_takes_every_situation(root: Path) -> None:
 
 @pytest.mark.parts
 @needed
-def test_the_guest_sees_what_it_is_told(root: Path) -> None:
-    built = machine(root).build()
+@pytest.mark.parametrize("name", MACHINES)
+def test_the_guest_sees_what_it_is_told(root: Path, name: str) -> None:
+    made, addresses = MACHINES[name]
+    built = made(root).build()
     assert built.drive is not None
     drives.write(built.drive)
     told = {one["tags"][0]: one["address"] for one in json.loads(built.guest_metadata)["devices"]}
@@ -130,5 +155,4 @@ def test_the_guest_sees_what_it_is_told(root: Path) -> None:
             seen = {f"0000:{int(bus):02x}:{int(slot):02x}.{function}" for bus, slot, function in MARK.findall(text)}
         print("destroy here_blue\nquit", file=virsh.stdin, flush=True)
     assert set(told.values()) <= seen, said.read_text()[-3000:]
-    assert told == {"n0": "0000:01:00.0", "n1": "0000:05:00.0", "n2": "0000:0b:03.0", "d": "0000:04:00.0",
-                    "near": "0000:e3:00.0", "far": "0000:c7:00.0"}
+    assert told == addresses

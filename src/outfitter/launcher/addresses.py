@@ -5,8 +5,8 @@ used are there, in the order of their numbers, so a port has the number of the b
 added at the end of its list moves no other, whatever other lists hold.
 
 A machine that shows its host's NUMA nodes has one expander bus a node; devices of that node sit behind it in the same lanes, on
-bus numbers kept for the node. A list may be longer than a lane: what comes after its end has the first port of the lane that those
-before left free, because they are elsewhere."""
+bus numbers kept for the node. A list may be longer than a lane: what comes after its end has the first port of the lane that
+those before left free, because they are elsewhere."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ HOTPLUG = 4  # interfaces that a machine with interfaces has ports for
 # Slots of the guest's own bus; 0 is the host bridge.
 VIDEO, FIRST_PORT, USB, SCSI, RNG = 0x01, 0x02, 0x1C, 0x1D, 0x1E
 FUNCTIONS = 8
+SATA = (4, 5, 6, 7)  # functions of the chipset's slot for further controllers, behind the first, as a guest looks for them
 MOST_PORTS = guestaddress.LAST_BUS  # a bus each
 FIRST_EXPANDER = FIRST_PORT + MOST_PORTS // FUNCTIONS
 MOST_EXPANDERS = USB - FIRST_EXPANDER
@@ -91,8 +92,8 @@ class Layout:
         assert at is not None
         highest = FUNCTIONS - 1 - max(functions)
         if at.function > highest:
-            raise Refused(f"{who}: the {len(functions)} functions of the device are too many for {text}: a slot has functions 0 "
-                          f"to {FUNCTIONS - 1}, so choose {text[:-1]}{highest} at most")
+            raise Refused(f"{who}: the {len(functions)} functions of the device are too many for {text}: a slot has functions "
+                          f"0 to {FUNCTIONS - 1}, so choose {text[:-1]}{highest} at most")
         return Place(None, at.bus or None, at.slot, at.function)
 
     @property
@@ -127,8 +128,8 @@ class Layout:
         for at, who in self._held.items():
             first = replace(at, function=0)
             if first not in self._held:
-                raise Refused(f"{who}: a guest does not look for {self.guest(at)} where nothing is at {self.guest(first)}: choose "
-                              "that, or put another device there")
+                raise Refused(f"{who}: a guest does not look for {self.guest(at)} where nothing is at {self.guest(first)}: "
+                              "choose that, or put another device there")
         self._apart()
 
     def _apart(self) -> None:
@@ -205,6 +206,12 @@ class Layout:
 def fixed(slot: int) -> ET.Element:
     """The address of one of the machine's own parts."""
     return _pci(0, slot, 0)
+
+
+def sata(number: int, *, chipset: bool) -> ET.Element:
+    """The address of a SATA controller; `chipset`: the machine comes with the first one."""
+    function = SATA[number - 1] if number else 2 if chipset else 0
+    return _pci(0, guestaddress.CHIPSET, function, multifunction=function == 0)
 
 
 def as_told(text: str, who: str) -> ET.Element:

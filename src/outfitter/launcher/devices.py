@@ -53,6 +53,7 @@ class Devices:
         usb_needed = any(given.kind == "usb" for one in found for given in one.devices) or any(
             bus == "usb" for _, _, _, bus, _ in disks) or bool(self._given.get("inputs"))
         scsi = any(bus == "scsi" for _, _, _, bus, _ in disks)
+        sata = -(-sum(bus == "sata" for _, _, _, bus, _ in disks) // disk.SATA_PORTS)
         rng = self._given.get("rng") is not None
         own = ((usb_needed, addresses.USB, "the USB controller"), (scsi, addresses.SCSI, "the SCSI controller"),
                (rng, addresses.RNG, "the random number generator"),
@@ -70,6 +71,7 @@ class Devices:
 
         out = [*self._layout.controllers()] if self._machine.express and self._layout.used else []
         out += self._controllers(usb_needed, scsi)
+        out += self._sata(sata)
         out += self._draw_disks(disks, disk_places)
         out += self._draw_interfaces(places)
         for one in self._ordered(found):
@@ -231,12 +233,14 @@ class Devices:
     def _draw_disks(self, disks: Sequence[tuple[int, Any, str, str, str]], places: Mapping[int, Place]) -> Iterator[ET.Element]:
         targets = disk.Targets()
         for index, each, kind, bus, file in disks:
-            at = places.get(index)
+            target, number = targets.next(bus)
+            guest = disk.drive_address(bus, number)
             if bus == "virtio":
+                at = places.get(index)
                 self._tag("disk", disk.path(index), each, at, serial=each.get("serial"))
-            guest = self._address(at, disk.path(index), each.get(kind) or {}) if bus == "virtio" else None
+                guest = self._address(at, disk.path(index), each.get(kind) or {})
             alias = self._aliases.name("", str(each.get("name")))
-            yield disk.element(each, kind, target=(targets.next(bus), bus), file=file, alias=alias, guest=guest)
+            yield disk.element(each, kind, target=(target, bus), file=file, alias=alias, guest=guest)
 
     def _controllers(self, usb_needed: bool, scsi: bool) -> Iterator[ET.Element]:
         for needed, kind, model, slot in ((usb_needed, "usb", "qemu-xhci", addresses.USB),
@@ -248,6 +252,19 @@ class Devices:
                 yield out
             elif kind == "usb":
                 yield ET.Element("controller", type="usb", index="0", model="none")
+
+    def _sata(self, count: int) -> Iterator[ET.Element]:
+        """So many SATA controllers, where their addresses are ours to say."""
+        most = 1 + len(addresses.SATA)
+        if not self._machine.express:
+            return
+        if count > most:
+            raise Refused(f"spec.domain.devices.disks: a machine has {most * disk.SATA_PORTS} disks on sata at most, the drive "
+                          "for cloud-init among them: use virtio or scsi for the others")
+        for number in range(count):
+            out = ET.Element("controller", type="sata", index=str(number))
+            out.append(addresses.sata(number, chipset=self._machine.architecture.name == "x86_64"))
+            yield out
 
     def _inputs(self) -> Iterator[ET.Element]:
         for index, each in enumerate(self._given.get("inputs") or ()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -11,6 +12,7 @@ from outfitter.errors import Refused
 
 OWN_DRIVE = "config-drive"  # of a machine that no volume asks for
 PREFIXES: Mapping[str, str] = {"virtio": "vd", "sata": "sd", "scsi": "sd", "usb": "sd"}
+SATA_PORTS = 6  # of a controller
 KINDS = ("disk", "cdrom")
 
 
@@ -86,17 +88,28 @@ def element(disk: Mapping[str, Any], kind: str, *, target: tuple[str, str], file
     return out
 
 
+def drive_address(bus: str, number: int) -> ET.Element | None:
+    """Where the n-th disk of a bus (from 0) is on its controller; None where that is the hypervisor's to say. libvirt would
+    take it from the letters that all buses share, and add controllers of its own, which move the guest's buses."""
+    if bus not in ("sata", "scsi"):
+        return None
+    controller, unit = divmod(number, SATA_PORTS) if bus == "sata" else (0, number)
+    return ET.Element("address", type="drive", controller=str(controller), bus="0", target="0", unit=str(unit))
+
+
 class Targets:
-    """Counts the disks of each prefix: vda, vdb, ..., vdz, vdaa."""
+    """Counts the disks of each bus, and of each prefix: vda, vdb, ..., vdz, vdaa."""
 
     def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
+        self._buses: Counter[str] = Counter()
 
-    def next(self, bus: str) -> str:
-        prefix = PREFIXES[bus]
-        number = self._counts[prefix] = self._counts.get(prefix, 0) + 1
+    def next(self, bus: str) -> tuple[str, int]:
+        """The name of the next disk, and its number on the bus."""
+        prefix, on_bus = PREFIXES[bus], self._buses[bus]
+        self._buses[bus] += 1
+        number = sum(count for each, count in self._buses.items() if PREFIXES[each] == prefix)
         letters = ""
         while number:
             number, rest = divmod(number - 1, 26)
             letters = chr(ord("a") + rest) + letters
-        return prefix + letters
+        return prefix + letters, on_bus
