@@ -202,6 +202,16 @@ async def test_a_half_written_machine_does_not_run(tmp_path: Path) -> None:
     assert not (tmp_path / f"{UID}_here_blue.new").exists()
 
 
+def test_a_name_that_is_too_long_for_a_file_ends_with_the_uid() -> None:
+    whole, cut, other = (
+        domain.build({**instance(), "metadata": {"name": "x" * length, "namespace": "n" * 63, "uid": uid}})
+        for length, uid in ((176, UID), (177, UID), (177, MDEV)))
+    assert whole.name == "n" * 63 + "_" + "x" * 176
+    assert (cut.name, other.name) == tuple("n" * 63 + "_" + "x" * 139 + f"_{uid}" for uid in (UID, MDEV))
+    assert len(cut.name) == len(whole.name)
+    assert domain.read(cut.xml) == cut
+
+
 async def test_long_names_have_room(tmp_path: Path) -> None:
     built = domain.build(instance(name="x" * 253))
     await Simulated(tmp_path).start(built)

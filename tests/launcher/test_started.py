@@ -132,6 +132,21 @@ def test_libvirt_takes_every_situation(root: Path) -> None:
 
 @pytest.mark.parts
 @needed
+def test_libvirt_takes_the_longest_name(root: Path) -> None:
+    """It makes files of it when a domain is defined, and more when it is started."""
+    given_ = instance(memory={"guest": "32Mi"})
+    given_["metadata"] |= {"namespace": "n" * 63, "name": "v" * 253}
+    built = Situation(given_).build()
+    (root / "it.xml").write_text(built.xml)
+    words = f"define --validate {root}/it.xml\nstart --paused {built.name}\ndestroy {built.name}\nundefine {built.name}\n"
+    done = subprocess.run(["virsh", "-c", f"qemu:///embed?root={root}"], input=words, capture_output=True, text=True,
+                          env=at_home(root), timeout=PATIENCE, check=False)
+    assert [line for line in done.stderr.splitlines() if line.startswith("error")] == []
+    assert "has been undefined" in done.stdout
+
+
+@pytest.mark.parts
+@needed
 @pytest.mark.parametrize("name", MACHINES)
 def test_the_guest_sees_what_it_is_told(root: Path, name: str) -> None:
     made, addresses = MACHINES[name]

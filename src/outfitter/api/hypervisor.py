@@ -38,7 +38,7 @@ class Domain:
     """A running machine."""
 
     uid: str  # of the instance it belongs to; of a foreign one its own
-    name: str  # "namespace_name", as the hypervisor's own tools show it
+    name: str  # "namespace_name", as the hypervisor's own tools show it; if that is too long, its beginning and the uid
     xml: str
     devices: tuple[str, ...] = ()  # what it has of the host: PCI addresses and UUIDs of mediated devices
     foreign: bool = False  # somebody else started it: we leave it alone, and its devices to it

@@ -16,6 +16,7 @@ from outfitter.launcher.metadata import Files
 from outfitter.launcher.options import DEFAULT, Options
 
 NAMESPACE = "https://outfitter.dev/xmlns/domain/1.0"
+ROOM = 255 - len("_VARS.qcow2.new")  # bytes of a domain's name: libvirt names files after it and adds this at most
 OURS = f"{{{NAMESPACE}}}machine"  # the mark by which a domain is known again as one of ours: whose it is, which, and its drive
 ET.register_namespace("outfitter", NAMESPACE)
 
@@ -35,7 +36,7 @@ def build(instance: Object, env: Env | None = None, files: Files | None = None, 
     told = cloudinit.metadata(instance, devices.tagged, files or {})
     drive = _drive(instance, path, told, files or {}, devices) if path else None
 
-    name = f"{meta['namespace']}_{meta['name']}"
+    name = _name(meta["namespace"], meta["name"], meta["uid"])
     root = ET.Element("domain", type=options.type)
     _text(root, "name", name)
     uuid = (domain.get("firmware") or {}).get("uuid") or meta["uid"]
@@ -55,6 +56,14 @@ def build(instance: Object, env: Env | None = None, files: Files | None = None, 
     ET.indent(root)
     return Domain(meta["uid"], name, ET.tostring(root, encoding="unicode") + "\n", hostdev.sources(root),
                   guest_metadata=told, drive=drive, left_out=tuple(devices.left_out))
+
+
+def _name(namespace: str, name: str, uid: str) -> str:
+    """Where it is too long for the name of a file, the instance's uid stands for the rest: it is still one machine's alone."""
+    whole, end = f"{namespace}_{name}", f"_{uid}"
+    if len(whole.encode()) <= ROOM:
+        return whole
+    return whole.encode()[:ROOM - len(end)].decode(errors="ignore") + end
 
 
 def _drive(instance: Object, path: str, told: str, files: Files, devices: Devices) -> Drive | None:
