@@ -83,15 +83,9 @@ class Evict:
     def _left(self, device: DeviceId, taint: Mapping[str, Any], borne: Sequence[Mapping[str, Any]], now: datetime
               ) -> float | None:
         """Seconds until it is no longer borne; None: never."""
-        mine = [one for one in borne if tolerations.unbearable([taint], [one]) is None]
-        if not mine:
-            return 0.0
-        limits = [float(one["tolerationSeconds"]) for one in mine if one.get("tolerationSeconds") is not None]
-        if not limits:
-            return None
         place = (device, str(taint.get("key")), str(taint.get("value")), str(taint.get("effect")))
-        since = datetime.fromisoformat(taint["timeAdded"]) if taint.get("timeAdded") else self._seen.setdefault(place, now)
-        return max(min(limits) - (now - since).total_seconds(), 0.0)
+        since = None if taint.get("timeAdded") else self._seen.setdefault(place, now)
+        return tolerations.left(taint, borne, now, since)
 
 
 async def send_away(context: Context, pod: Object, *, reason: str, event: str, why: str, sentence: str) -> None:

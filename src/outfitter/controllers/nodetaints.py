@@ -5,7 +5,7 @@ says whether it starts elsewhere. Taints of devices are in `evict`."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from outfitter.api import conditions, kinds, machine
@@ -49,7 +49,7 @@ class NodeTaints:
         for taint in ((new or {}).get("spec") or {}).get("taints") or ():
             if taint.get("effect") == "NoExecute":
                 what = (str(taint.get("key") or ""), str(taint.get("value") or ""))
-                has[what] = _moment(taint.get("timeAdded")) or had.get(what, now)
+                has[what] = tolerations.moment(taint.get("timeAdded")) or had.get(what, now)
         if has:
             self._since[name] = has
         if had != has:
@@ -82,14 +82,5 @@ def _left(pod: Object, taint: Taint, since: datetime, now: datetime) -> float:
     if fits.get("tolerationSeconds") is None:
         return NEVER
     bound = (conditions.find(pod, "PodScheduled") or {}).get("lastTransitionTime") or pod["metadata"].get("creationTimestamp")
-    begin = max(since, _moment(bound) or since)
+    begin = max(since, tolerations.moment(bound) or since)
     return max(0.0, float(fits["tolerationSeconds"]) - (now - begin).total_seconds())
-
-
-def _moment(text: object) -> datetime | None:
-    """None: it does not say, or nothing that could be understood."""
-    try:
-        found = datetime.fromisoformat(str(text))
-    except ValueError:
-        return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)

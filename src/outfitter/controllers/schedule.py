@@ -24,7 +24,7 @@ from outfitter.scheduling import binding, extended, presets
 from outfitter.scheduling.features import Features
 from outfitter.scheduling.fit import Rooms, Used, nominated
 from outfitter.scheduling.index import FEATURES, Index
-from outfitter.scheduling.place import Placement, Waiting, place, results
+from outfitter.scheduling.place import Placement, Waiting, driven_out, place, results
 from outfitter.scheduling.plugins import Plugins
 from outfitter.scheduling.roster import Roster
 from outfitter.scheduling.score import Policy
@@ -289,7 +289,7 @@ class Schedule:
         shunned = {host: why for host, (_, why) in binding.left_out(pod, self._context.clock.now()).items()}
         return place(pod, draft.claim, self._classes.get, self._index, self._used, rooms=self._rooms, plugins=self._plugins,
                      avoid={**shunned, **(avoid or {})}, resources=self._resources, policy=self._policy, roster=self._roster,
-                     share_id=self._context.names.uid)
+                     share_id=self._context.names.uid, now=self._context.clock.now())
 
     def _pages_of(self, verdict: Placement) -> list[str]:
         devices = dict.fromkeys(device for _, given in verdict.claims for device, _ in results(given))
@@ -351,25 +351,29 @@ class Schedule:
         return False
 
     async def _made_ready(self, pod: Object, outcome: _Outcome) -> bool:
-        """Whether a pod may be given a host now: not while devices that it has are being made ready. When that failed they are
-        given back, and another host is looked for."""
+        """Whether a pod may be given a host now: not while devices that it has are being made ready. When that failed, or it
+        would be sent away from one of them by now, they are given back, and others are looked for."""
         mine = [claim for _, name in machine.claim_names(pod)
                 if (claim := self._claim(pod["metadata"]["namespace"], name or "")) is not None]
         now = self._context.clock.now()
         found = binding.readiness(mine, now)
+        given = [(claim.get("status") or {}).get("allocation") or {} for claim in mine] if nominated(pod) else []
+        if out := next(filter(None, (driven_out(one, self._index, now) for one in given)), ""):
+            await self._give_back(pod, mine, f"among them is {out}", 0.0)
+            return False  # the claims that are free again wake us
         if found.state == "waiting":
             host = nominated(pod) or "its host"
             await self._say(pod, Condition("PodScheduled", False, "WaitingForDevices",
                                            f"devices on {host} are being made ready: {found.why}"))
             outcome.after[key_of(pod)] = found.left
         elif found.state == "failed":
-            await self._give_back(pod, mine, found.why)
+            await self._give_back(pod, mine, found.why, SHUNNED)
             outcome.after[key_of(pod)] = SHUNNED
         else:
             self._forgive(pod, outcome)
         return found.state == "ready"
 
-    async def _give_back(self, pod: Object, mine: Sequence[Object], why: str) -> None:
+    async def _give_back(self, pod: Object, mine: Sequence[Object], why: str, shunned_for: float) -> None:
         uid = pod["metadata"]["uid"]
         pod = await self._store.get(kinds.POD, pod["metadata"]["name"], pod["metadata"]["namespace"])
         if not _waits(pod):
@@ -384,7 +388,7 @@ class Schedule:
         said = f"devices on {host or 'its host'} were given back: {why}"
         writes = [write for page in pages for write in await book.steps(
             self._store, page, _without(page, {claim["metadata"]["uid"] for claim in given}), now=self._context.now())]
-        shunned = binding.leaving_out(pod, host, said, self._context.clock.now(), SHUNNED)
+        shunned = binding.leaving_out(pod, host, said, self._context.clock.now(), shunned_for)
         *_, written = await self._store.commit([*writes, *give_back(pod, given, said, self._context.now(), shunned)])
         if written is not None:
             self._pods.put(written)

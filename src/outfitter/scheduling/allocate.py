@@ -12,6 +12,7 @@ import functools
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from outfitter.scheduling import affinity, reasons
@@ -73,12 +74,14 @@ def anything() -> str:
 def allocate(
     claims: Sequence[Object], *, node: Object, pools: Pools, classes: Classes, held: Held, features: Features,
     share_id: Callable[[], str] = anything, effort: int = EFFORT, demands: Sequence[Demand] | None = None,
+    now: datetime | None = None,
 ) -> Allocated | Refusal:
-    """All claims, or none. `effort` is how many combinations may be looked at. `demands`: the claims, compiled already."""
+    """All claims, or none. `effort` is how many combinations may be looked at. `demands`: the claims, compiled already.
+    `now`: a taint that is borne no longer keeps a device away; without it time does not count."""
     site = pools.at(node, features)
     if demands is None:
         demands = [demand(claim, classes, features) for claim in claims]
-    search = Search(site, demands, held, features, effort=effort)
+    search = Search(site, demands, held, features, now, effort=effort)
     picks = search.run()
     if picks is None:
         return Refusal(search)

@@ -41,7 +41,7 @@ class Facts:
     features: Features = FEATURES
     trees: Sequence[Object] = ()  # ProviderTrees
     inventories: Sequence[Object] = ()
-    now: datetime | None = None  # None: no host is left out for a while
+    now: datetime | None = None  # None: no host is left out for a while, and no toleration is over
 
     def claim(self, namespace: str, name: str) -> Object | None:
         return self._claims.get((namespace, name))
@@ -76,7 +76,7 @@ class Facts:
         shunned = binding.left_out(obj, self.now) if self.now is not None else {}
         return place(obj, claims or self.claim, self.class_, self.index, self.used, plugins=self.plugins, everybody=True,
                      avoid={host: why for host, (_, why) in shunned.items()}, resources=extended.mapped(self.classes),
-                     policy=self.policy, roster=self.roster)
+                     policy=self.policy, roster=self.roster, now=self.now)
 
     @functools.cached_property
     def roster(self) -> Roster:

@@ -7,6 +7,7 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from outfitter.api import allocation, machine
@@ -98,13 +99,13 @@ def place(
     pod: Object, claims: Claims, classes: Classes, index: Index, used: Used, *, rooms: Rooms | None = None,
     plugins: Plugins = NOBODY, avoid: Mapping[str, str] = NOWHERE, everybody: bool = False,
     resources: extended.Resources = extended.nothing, policy: Policy = "pack", roster: Roster | None = None,
-    share_id: Callable[[], str] = allocator.anything,
+    share_id: Callable[[], str] = allocator.anything, now: datetime | None = None,
 ) -> Placement | Waiting:
     """A host for a pod and devices for its claims that have none, or the reason why it waits; with `everybody` the reason of
     each host, which takes its time. `used`: what other pods take of the hosts; `rooms` keeps what was read of hosts;
     `avoid`: hosts that are not to be tried again, and why; `resources`: which class an extended resource stands for;
     `roster`: what hosts offer to flavors, whose claims are otherwise served by their selectors alone; `share_id` names
-    what a claim gets of a device that others share."""
+    what a claim gets of a device that others share; `now`: whom a taint would send away at once is not placed."""
     wanted: list[Object] = []
     fixed: set[str] | None = None  # the hosts that claims allocated earlier leave
     given_already = False  # extended resources, by a claim that was made earlier
@@ -126,6 +127,8 @@ def place(
             fixed = there if fixed is None else fixed & there
             if users := _strangers(claim, pod):
                 return Waiting(f"claim {claim_name} is in use by {', '.join(users)}")
+            if why := driven_out(given, index, now):
+                return Waiting(f"claim {claim_name} keeps {why}")
             continue
         wanted.append(claim)
     if fixed is not None and nominated(pod) in fixed:
@@ -143,8 +146,18 @@ def place(
                      rooms=rooms or Rooms(), plugins=plugins, avoid=avoid, resources=resources, policy=policy,
                      from_devices=frozenset() if given_already else from_devices,
                      preset=None if given_already else presets.hosts(pod, index), flavors=flavors, roster=roster,
-                     share_id=share_id)
+                     share_id=share_id, now=now)
     return placer.place() or placer.waiting(everybody)
+
+
+def driven_out(given: Mapping[str, Any], index: Index, now: datetime | None) -> str:
+    """A device of an allocation from which whoever uses it is sent away at once, and by what; empty: there is none."""
+    for device, result in results(given) if index.features.device_taints else ():
+        taints = [taint for taint in index.pools.taints(device) if taint.get("effect") == "NoExecute"]
+        if (taint := unbearable(taints, result.get("tolerations") or (), now)) is not None:
+            value = f"={taint['value']}" if taint.get("value") else ""
+            return f"{device.short}, which has the taint {taint.get('key')}{value}:NoExecute"
+    return ""
 
 
 def _reached(given: Mapping[str, Any], index: Index) -> set[str]:
@@ -185,6 +198,7 @@ class _Placer:
     flavors: Sequence[Ask | None]  # what those of the claims ask for that are a flavor's
     roster: Roster | None
     share_id: Callable[[], str]
+    now: datetime | None
     _extras: dict[frozenset[str], _Extra] = field(default_factory=dict)
 
     def _extra(self, host: str) -> _Extra | None:
@@ -343,7 +357,8 @@ class _Placer:
         try:
             return allocator.allocate(
                 [one.claim for one in demands], node=self.index.node(host), pools=self.index.pools, classes=self.classes,
-                held=self.index.held, features=self.index.features, demands=demands, share_id=self.share_id)
+                held=self.index.held, features=self.index.features, demands=demands, share_id=self.share_id,
+                now=self.now)
         except Unsatisfiable as error:  # a selector that has no answer for a device of this host
             return Refusal(error.message)
 

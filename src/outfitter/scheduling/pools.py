@@ -315,6 +315,15 @@ class Pools:
         """It is published, and not all of it is on one host."""
         return (driver, pool) in self._of and not self.tied(driver, pool)
 
+    def taints(self, device: DeviceId) -> list[tolerations.Taint]:
+        """Those of a device that somebody has, wherever it is and whether or not all of its pool is there: a device of which
+        nothing is published can have some by a rule."""
+        parts = self._of.get((device.driver, device.pool), ())
+        newest = max((part.generation for part in parts), default=0)
+        published = [taint for part in parts if part.generation == newest for one in part.devices if one.id == device
+                     for taint in one.raw.get("taints") or ()]
+        return [*published, *tolerations.ruled(self.rules, device.driver, device.pool, device.device)]
+
     def _same(self, name: str, old: Pools) -> bool:
         """Nothing that a node can reach has changed."""
         mine, theirs = self._at.get(name, ()), old._at.get(name, ())

@@ -109,10 +109,11 @@ def _why(search: Search, want: Want, index: int) -> tuple[str, str] | tuple[str,
     if search.blocked & bit and not want.ask.admin:
         why = search.held.whole.get(device.id) or search.held.kept.get(device.id) or "is held already"
         return ("held" if why.startswith(("held", "is held")) else why.partition(" ")[0]), why
-    taint = unbearable(device.taints, want.ask.tolerations) if search.features.device_taints else None
+    taint = unbearable(device.taints, want.ask.tolerations, search.now) if search.features.device_taints else None
     if taint is not None:
         words = f"{taint.get('key')}={taint.get('value', '')}:{taint.get('effect')}"
-        return "tainted", f"tainted {words}, which {want.ask.spoken} does not tolerate"
+        longer = " any longer" if unbearable([taint], want.ask.tolerations) is None else ""
+        return "tainted", f"tainted {words}, which {want.ask.spoken} does not tolerate{longer}"
     if search.site.counted & bit and not search.features.partitionable_devices:
         return "off", "shares counters, which is switched off"
     if search.counters is not None and search.counters.take(*search.counters.nothing, index) is None and not (

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import NamedTuple
 
 from outfitter.api.device import DeviceId
@@ -77,6 +78,7 @@ class Search:
     demands: Sequence[Demand]
     held: Held
     features: Features
+    now: datetime | None = None  # None: what is tolerated for a time is tolerated
     steps: list[Step] = field(default_factory=list)
     counters: Counters | None = None
     blocked: int = 0  # devices that somebody else has
@@ -98,7 +100,7 @@ class Search:
                 self.blocked |= 1 << index
         if self.site.counted and self.features.partitionable_devices:
             self.counters = Counters(self.site, self.held.touches, groups=self.features.compatibility_groups)
-        self.steps = Wanting(self.site, self.demands, self.held, self.features, self.blocked).steps()
+        self.steps = Wanting(self.site, self.demands, self.held, self.features, self.blocked, self.now).steps()
         wants = [want for step in self.steps for want in step.wants]
         self.strict = any(want.ask.everything and want.tables for want in wants)
         self.careful = self.strict or any(want.bad for want in wants)

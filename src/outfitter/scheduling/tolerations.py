@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 Taint = Mapping[str, Any]
@@ -23,12 +24,36 @@ def ruled(rules: Iterable[Mapping[str, Any]], driver: str, pool: str, device: st
     return out
 
 
-def unbearable(taints: Sequence[Taint], tolerations: Sequence[Toleration]) -> Taint | None:
-    """The first taint that keeps a request away, or None."""
+def unbearable(taints: Sequence[Taint], tolerations: Sequence[Toleration], now: datetime | None = None) -> Taint | None:
+    """The first taint that keeps a request away, or None. With `now` that is also one which would send it away at once."""
     for taint in taints:
-        if taint.get("effect") in KEEPS_AWAY and not any(_tolerates(one, taint) for one in tolerations):
+        if taint.get("effect") not in KEEPS_AWAY:
+            continue
+        if not any(_tolerates(one, taint) for one in tolerations):
+            return taint
+        if now is not None and taint["effect"] == "NoExecute" and left(taint, tolerations, now) == 0:
             return taint
     return None
+
+
+def left(taint: Taint, tolerations: Sequence[Toleration], now: datetime, since: datetime | None = None) -> float | None:
+    """For how many seconds a taint NoExecute is borne; None: for ever. They count from when the taint came, whoever has the
+    device, as in Kubernetes. `since`: what counts where it does not say so; without it nobody can say that any are left."""
+    mine = [one for one in tolerations if _tolerates(one, taint)]
+    limits = [float(one["tolerationSeconds"]) for one in mine if one.get("tolerationSeconds") is not None]
+    if mine and not limits:
+        return None
+    began = moment(taint.get("timeAdded")) or since
+    return max(min(limits) - (now - began).total_seconds(), 0.0) if limits and began is not None else 0.0
+
+
+def moment(text: object) -> datetime | None:
+    """A time that somebody wrote; None: it is none, or nothing that could be understood."""
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def _tolerates(toleration: Toleration, taint: Taint) -> bool:

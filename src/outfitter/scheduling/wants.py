@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from outfitter.cel import Quantity
 from outfitter.errors import Unsatisfiable
@@ -52,6 +53,7 @@ class Wanting:
     held: Held
     features: Features
     blocked: int  # devices that somebody else has
+    now: datetime | None  # None: what is tolerated for a time is tolerated
 
     def steps(self) -> list[Step]:
         """The requests in their order. Unsatisfiable when one of them cannot be served whatever is free."""
@@ -98,7 +100,7 @@ class Wanting:
             ready &= ~site.counted
         if features.device_taints:
             for index in site.tainted:
-                if unbearable(site.devices[index].taints, ask.tolerations) is not None:
+                if unbearable(site.devices[index].taints, ask.tolerations, self.now) is not None:
                     ready &= ~(1 << index)
         tables = self._tables(ask, claim, ready, wrong, where)
         if ask.everything:
