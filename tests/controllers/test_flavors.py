@@ -105,6 +105,37 @@ async def test_who_comes_too_late_waits_with_a_reason_for_each_device() -> None:
         await here.check_books()
 
 
+@pytest.mark.parametrize("meanwhile", ["nothing", "the flavor goes", "the flavor changes"])
+async def test_a_claim_that_is_deleted_while_its_machine_waits_is_made_again(meanwhile: str) -> None:
+    async with scene() as here:
+        made = await flavor(here, "large", "gpu:2")
+        await machine(here, "a", "large")
+        await here.running("a")
+        await machine(here, "b", "large")
+        await here.waits("b", "PodScheduled", "alias gpu wants 2")
+        record = (await here.find(kinds.INSTANCE, "b") or {})["status"]["flavor"]
+        if meanwhile == "the flavor goes":
+            await here.delete(kinds.FLAVOR, "large")
+        elif meanwhile == "the flavor changes":
+            other = {**made["spec"], "extraSpecs": {"pci_passthrough:alias": "gpu:1"}}
+            made = await here.store.replace(kinds.FLAVOR, {**made, "spec": other})
+        await here.delete(kinds.RESOURCE_CLAIM, record["claimName"])
+        await here.delete(kinds.INSTANCE, "a")
+        if meanwhile == "the flavor goes":
+            await here.waits("b", "Synchronized", "flavor large does not exist")
+            await flavor(here, "large", "gpu:2")
+        elif meanwhile == "the flavor changes":
+            await here.waits("b", "Synchronized", f"claim {record['claimName']} was deleted", "flavor large is no longer what")
+            assert await here.find(kinds.RESOURCE_CLAIM, record["claimName"]) is None
+            other = {**made["spec"], "extraSpecs": {"pci_passthrough:alias": "gpu:2"}}
+            await here.store.replace(kinds.FLAVOR, {**made, "spec": other})
+        blue = await here.running("b")
+        assert blue["status"]["flavor"]["devices"] == record["devices"]
+        assert len(addresses(blue)) == 2
+        assert await here.condition("b", "Synchronized") is None
+        await here.check_books()
+
+
 async def test_a_single_gpu_goes_where_there_are_fewest() -> None:
     async with scene() as here:
         await flavor(here, "large", "gpu:1")

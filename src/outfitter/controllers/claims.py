@@ -34,8 +34,27 @@ class PodClaims:
         self._pods = context.informer(kinds.POD)
         self.queue = Queue(context.clock, age=self._pods.age)
         self._templates = context.informer(kinds.RESOURCE_CLAIM_TEMPLATE)
-        enqueue_on_change(self._pods, self.queue, lambda pod: [key_of(pod)] if any(_unmade(pod)) else [])
+        self._claims = context.informer(kinds.RESOURCE_CLAIM)
+        self._pods.add_index("claim by template", _made_keys)
+        enqueue_on_change(self._pods, self.queue, lambda pod: [key_of(pod)] if any(self._unmade(pod)) else [])
         enqueue_on_change(self._templates, self.queue, self._waiting_for)
+        self._claims.on_change(self._claim_changed)
+
+    def _claim_changed(self, old: Object | None, new: Object | None) -> None:
+        """One that went is made again for who still waits for a host."""
+        if new is None:
+            for pod in self._pods.by("claim by template", key_of(old or {})):
+                self.queue.add(key_of(pod))
+
+    def _unmade(self, pod: Object) -> Iterator[Object]:
+        """The entries of a pod of which a claim is still to be made, or to be made again: what a pod on a host uses stays."""
+        if pod["metadata"].get("deletionTimestamp") or (pod.get("status") or {}).get("phase") in machine.FINAL:
+            return
+        told, namespace = dict(machine.claim_names(pod)), pod["metadata"]["namespace"]
+        for entry in _templated(pod):
+            name = told.get(entry["name"])
+            if not name or (not pod["spec"].get("nodeName") and self._claims.get(f"{namespace}/{name}") is None):
+                yield entry
 
     def _waiting_for(self, template: Object) -> Sequence[str]:
         place = (template["metadata"]["namespace"], template["metadata"]["name"])
@@ -48,12 +67,14 @@ class PodClaims:
         if pod is None:
             return None
         made: list[Object] = []
-        for entry in list(_unmade(pod)):
+        told = dict(machine.claim_names(pod))
+        for entry in list(self._unmade(pod)):
             name = await self._make(pod, entry)
-            if name is not None:
+            if name is not None and name != told.get(entry["name"]):
                 made.append({"name": entry["name"], "resourceClaimName": name})
         if made:
-            statuses = [*(pod["status"].get("resourceClaimStatuses") or ()), *made]
+            new = {entry["name"] for entry in made}
+            statuses = [*(one for one in pod["status"].get("resourceClaimStatuses") or () if one["name"] not in new), *made]
             meta = pod["metadata"]  # at the revision that was read: by now another pod may have this name
             self._pods.put(await self._store.patch(kinds.POD, meta["name"], {
                 "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": {"resourceClaimStatuses": statuses},
@@ -69,8 +90,7 @@ class PodClaims:
                                                f"ResourceClaimTemplate {template_name} does not exist in {meta['namespace']}")
             return None
         extra = template["spec"].get("metadata") or {}
-        stem = f"{meta['name']}-{entry['name']}"[:247].rstrip("-.") + "-"
-        name = stem + render.suffix(meta["uid"], entry["name"])
+        stem, name = _made_name(pod, entry)
         claim = {
             "metadata": {
                 "name": name, "generateName": stem, "namespace": meta["namespace"], "labels": extra.get("labels") or {},
@@ -81,7 +101,7 @@ class PodClaims:
             "spec": template["spec"]["spec"],
         }
         try:
-            await self._store.create(kinds.RESOURCE_CLAIM, claim)
+            self._claims.put(await self._store.create(kinds.RESOURCE_CLAIM, claim))
         except AlreadyExists:  # made before a crash
             pass
         except (Invalid, Forbidden) as error:
@@ -230,12 +250,20 @@ class Claims:
                     await book.change_page(self._store, page.host, functools.partial(_given_back, uid=holder.uid, going=True))
 
 
-def _unmade(pod: Object) -> Iterator[Object]:
-    """The entries of a pod of which a claim is still to be made."""
-    if not pod["metadata"].get("deletionTimestamp") and (pod.get("status") or {}).get("phase") not in machine.FINAL:
-        told = dict(machine.claim_names(pod))
-        yield from (entry for entry in pod["spec"].get("resourceClaims") or ()
-                    if entry.get("resourceClaimTemplateName") and not told.get(entry["name"]))
+def _templated(pod: Object) -> list[Object]:
+    return [entry for entry in pod["spec"].get("resourceClaims") or () if entry.get("resourceClaimTemplateName")]
+
+
+def _made_name(pod: Object, entry: Object) -> tuple[str, str]:
+    """The name of the claim that is made for an entry, and what it begins with. The same for the same pod, so that making it
+    twice makes it once."""
+    meta = pod["metadata"]
+    stem = f"{meta['name']}-{entry['name']}"[:247].rstrip("-.") + "-"
+    return stem, stem + render.suffix(meta["uid"], entry["name"])
+
+
+def _made_keys(pod: Object) -> list[str]:
+    return [f"{pod['metadata']['namespace']}/{_made_name(pod, entry)[1]}" for entry in _templated(pod)]
 
 
 def _given_back(page: Page, uid: str, going: bool) -> Object:

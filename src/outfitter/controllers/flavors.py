@@ -22,6 +22,7 @@ from outfitter.store.informer import key_of
 from outfitter.store.queue import Queue
 
 WAITING = "Synchronized"  # the condition that says why a machine has no pod
+WAITS = ("Pending", "Scheduling")  # phases in which it has no host
 
 
 def claim_name(instance: Mapping[str, Any]) -> str:
@@ -39,16 +40,23 @@ class Flavors:
         self._instances = context.informer(kinds.INSTANCE)
         self._instances.add_index("flavor", _unsettled)
         self._flavors = context.informer(kinds.FLAVOR)
+        self._claims = context.informer(kinds.RESOURCE_CLAIM)
         self._inventories = context.informer(kinds.HOST_INVENTORY) if exact else None
         enqueue_on_change(self._flavors, queue, self._waiting_for)
+        self._queue = queue
+        self._claims.on_change(self._claim_changed)
+
+    def _claim_changed(self, old: Object | None, new: Object | None) -> None:
+        if new is None and old is not None and (reference := machine.owner(old, kinds.INSTANCE.kind)) is not None:
+            self._queue.add(f"{old['metadata']['namespace']}/{reference['name']}")
 
     def _waiting_for(self, flavor: Object) -> Sequence[str]:
         return [key_of(instance) for instance in self._instances.by("flavor", flavor["metadata"]["name"])]
 
     def unsettled(self, instance: Object, pod: Object | None) -> bool:
         """Whether there is something to settle. A machine that got its pod without CPUs of its own goes on without."""
-        if machine.flavored(instance):
-            return False
+        if record := machine.flavored(instance):
+            return self._lost(instance, pod, record)
         if machine.flavor_name(instance):
             return True
         if self._inventories is None or not machine.dedicated(instance):
@@ -57,6 +65,12 @@ class Flavors:
             return ((instance.get("status") or {}).get("phase") not in ("Scheduled", "Running")
                     and any(any(cells.read(inventory)) for inventory in self._inventories.items()))
         return machine.FLAVOR_CLAIM in dict(machine.claim_names(pod))
+
+    def _lost(self, instance: Object, pod: Object | None, record: Mapping[str, Any]) -> bool:
+        """Its claim was deleted while it waits for a host: it is made again, as it was."""
+        waits = (instance.get("status") or {}).get("phase") in WAITS and (pod is None or not pod["spec"].get("nodeName"))
+        return bool(waits and record.get("claimName")
+                    and self._claims.get(f"{instance['metadata']['namespace']}/{record['claimName']}") is None)
 
     async def settle(self, instance: Object) -> Object | Condition:
         """What the status is to keep of the flavor, with the claim made; or why the machine waits."""
@@ -69,9 +83,14 @@ class Flavors:
                              f"flavor {name} does not exist; the machine goes on when it does")
         try:
             wanted = flavored.claim(flavor, instance, self._aliases, claim)
+            kept = machine.flavored(instance)
+            if kept and not _same(kept, flavored.settled(flavor, wanted)):
+                return Condition(WAITING, False, "FlavorChanged", f"claim {claim} was deleted, and flavor {name} is no longer "
+                                 "what the machine was made with; change it back, or make the machine anew")
             if wanted is None:
                 return flavored.settled(flavor, None)
             made = await self._store.create(kinds.RESOURCE_CLAIM, wanted)
+            self._claims.put(made)
             if not self._exact and (lost := flavored.beyond(made)):
                 await self._events.warning(instance, "FlavorNotExact", f"flavor {name} asks for more than kube-scheduler knows "
                                                                        f"of: {'; '.join(lost)}")
@@ -94,5 +113,11 @@ class Flavors:
 
 
 def _unsettled(instance: Object) -> list[str]:
+    """The flavor that a machine waits for, or would need again if its claim were lost."""
     name = machine.flavor_name(instance)
-    return [name] if name and not machine.flavored(instance) else []
+    return [name] if name and (not machine.flavored(instance) or instance["status"].get("phase") in WAITS) else []
+
+
+def _same(kept: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
+    """Whether a machine would be made as it was; where it lies is not part of that."""
+    return all(kept.get(key) == record.get(key) for key in ("vcpus", "memory", "disk", "devices", "claimName"))
