@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from outfitter.store.names import Names
 from tests.controllers.scene import addresses, device
 
 DRIVER = "gpu.example.com"
+MINE = ({"name": "network", "resourceClaimName": "mine"},)
 
 
 @dataclass
@@ -42,9 +43,9 @@ class Desk:
         await self.settle()
         return await self.store.get(kinds.INSTANCE, "blue", "default")
 
-    async def create(self, **domain: object) -> Object:
+    async def create(self, claims: Sequence[Object] = MINE, **domain: object) -> Object:
         return await self.store.create(kinds.INSTANCE, {"metadata": {"name": "blue", "namespace": "default"}, "spec": {
-            "resourceClaims": [{"name": "network", "resourceClaimName": "mine"}],
+            "resourceClaims": list(claims),
             "domain": {"devices": {"hostDevices": [device()]}, **domain}}})
 
     async def claim(self) -> None:
@@ -254,6 +255,36 @@ async def test_what_an_earlier_pod_got_is_not_what_the_next_one_gets() -> None:
         await here.allocate("gpu-1")
         await here.bind()
         assert addresses(await here.machine()) == ["0000:66:00.0"]
+
+
+@pytest.mark.parametrize("published", [True, False], ids=["it was ready", "it was not published"])
+async def test_a_device_that_was_given_back_is_not_told_while_the_next_pod_has_no_claim(published: bool) -> None:
+    """The pod went before the machine ran, and the template of its claim with it."""
+    async with desk() as here:
+        await here.claim()
+        if published:
+            await here.publish(1, {"gpu-0": address("0000:65:00.0")})
+        made = await here.create(claims=[{"name": "network", "resourceClaimTemplateName": "gone"}])
+        await here.settle()
+        await here.store.patch(kinds.POD, pod_name(made), {"status": {"resourceClaimStatuses": [
+            {"name": "network", "resourceClaimName": "mine"}]}}, "default", subresource="status")
+        await here.allocate("gpu-0")
+        await here.bind()
+        before = await here.machine()
+        assert conditions.is_true(before, "DevicesReady") == published
+        assert [one["deviceResourceClaimStatus"]["name"] for one in machine.statuses(before, "hostDevices")] == ["gpu-0"]
+        await here.store.delete(kinds.POD, pod_name(made), "default", grace=0)
+        await here.settle()
+        revision = here.store.shelf(kinds.INSTANCE).revision
+        await here.store.patch(kinds.POD, pod_name(made), {"status": {"conditions": [{
+            "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "it has no claim"}]}}, "default",
+            subresource="status")
+        after = await here.machine()
+        assert "deviceStatus" not in after["status"]
+        found = conditions.find(after, "DevicesReady") or {}
+        assert (found["status"], found["message"]) == ("False", "nic0: claim network has not been made yet")
+        writes = [step for step in here.store.shelf(kinds.INSTANCE).log if step.next and step.next.revision > revision]
+        assert len(writes) <= 2, "one for what the pod says, and one for the devices"
 
 
 async def test_what_a_running_machine_has_stays() -> None:

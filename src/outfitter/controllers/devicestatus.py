@@ -103,7 +103,8 @@ class DeviceStatus:
         closed = self._closed()
         found = find_devices(instance, pod, self._claim, self._published.find, closed)
         waits = not pod["spec"].get("nodeName")
-        if waits and found.unnamed and conditions.find(pod, "PodScheduled") is not None:
+        past = conditions.is_true(instance, READY) or _tells_of_others(instance, pod)  # what is told was an earlier pod's
+        if waits and found.unnamed and not past and conditions.find(pod, "PodScheduled") is not None:
             return None  # it says there what it waits for
         if (waits and conditions.find(pod, "PodScheduled") is None) or (found.gated and found.status is None):
             # A scheduler may not even look at a pod whose claims are not there, and then says nothing. A gate may be opened.
@@ -116,7 +117,7 @@ class DeviceStatus:
                 self._other[key] = found.missing, since
                 return left.total_seconds()
         change: Object = {"conditions": self._conditions(instance, found)}
-        if not (found.missing and found.unnamed):
+        if past or not (found.missing and found.unnamed):
             change["deviceStatus"] = {**(found.status or {}), **({wires.STATUSES: told} if told else {})} or None
         if cells:
             change["flavor"] = record
@@ -172,6 +173,13 @@ class DeviceStatus:
 
 def _sentence(found: Found) -> str:
     return "; ".join(found.missing)
+
+
+def _tells_of_others(instance: Object, pod: Object) -> bool:
+    """Whether the status has a device of a claim that the pod does not use."""
+    mine = {name for _, name in machine.claim_names(pod)}
+    return any((entry.get("deviceResourceClaimStatus") or {}).get("resourceClaimName") not in mine
+               for list_ in machine.LISTS for entry in machine.statuses(instance, list_))
 
 
 def _places(status: Mapping[str, Any] | None) -> dict[str, list[Any]]:
