@@ -10,9 +10,11 @@ import pytest
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.api.page import Page, pool_page
+from outfitter.controllers import render
 from outfitter.controllers.schedule import Schedule
 from outfitter.inventory.config import Scheduling
 from outfitter.ledger import book
+from outfitter.scheduling import explain
 from outfitter.scheduling.place import Waiting
 from tests.controllers import scene as scenes
 from tests.controllers.racks import BINDING, FABRIC, GPU, PAGE, held, mapped, pod, publish, rule_of, settled, why
@@ -106,6 +108,41 @@ async def test_a_claim_that_lost_its_status_gets_it_again_from_both_pages(scene:
 async def test_a_node_must_not_be_called_like_the_page_of_a_pool(scene: Scene) -> None:
     with pytest.raises(Exception, match=r"pools\.outfitter\.dev"):
         await scene.store.create(kinds.NODE, {"metadata": {"name": PAGE}})
+
+
+# -- claims of templates
+
+
+@pytest.mark.parametrize("owned", [False, True], ids=["nobody's", "another pod's"])
+@pytest.mark.parametrize("told", [False, True], ids=["untold", "told"])
+async def test_a_claim_of_somebody_else_is_not_used(scene: Scene, told: bool, owned: bool) -> None:
+    """It has the name that the pod's claim is made with, of which the pod was told already or was not."""
+    await scene.classes()
+    if told:
+        await scene.template()
+    made = await scene.machine("blue", nodeSelector={"not": "there"})
+    await scene.waits("blue", "PodScheduled")
+    name, uid = render.pod_name(made), (await scene.pod("blue"))["metadata"]["uid"]
+    claim = f"{name}-network-{render.suffix(uid, 'network')}"
+    owners: list[Object] = []
+    if owned:
+        await pod(scene, "other")
+        owner = await settled(scene, "other")
+        owners = [{"apiVersion": "v1", "kind": "Pod", "name": "other", "uid": owner["metadata"]["uid"], "controller": True}]
+    if told:
+        await scene.delete(kinds.RESOURCE_CLAIM, claim)  # and before anybody hears of it:
+    other = await scene.create(kinds.RESOURCE_CLAIM, claim, scene.claim_spec(), ownerReferences=owners)
+    if not told:
+        await scene.template()
+    said = await scene.waits("blue", "PodScheduled", f"claim {claim} belongs to {'Pod other' if owned else 'nobody'}",
+                             "delete it, and the pod goes on")
+    why_not = explain.instance(await scene.facts(), await scene.find(kinds.INSTANCE, "blue") or {})
+    assert why_not.sentence == f"waits: {said}"
+    assert await scene.find(kinds.RESOURCE_CLAIM, claim) == other
+    await scene.delete(kinds.RESOURCE_CLAIM, claim)
+    await scene.waits("blue", "PodScheduled", "nodeSelector")
+    found = await scene.find(kinds.RESOURCE_CLAIM, claim) or {}
+    assert found["metadata"]["ownerReferences"][0]["uid"] == uid
 
 
 # -- extended resources

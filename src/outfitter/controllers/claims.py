@@ -7,8 +7,9 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from outfitter.api import kinds, machine
+from outfitter.api import conditions, kinds, machine
 from outfitter.api.allocation import hosts as hosts_of
+from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Page, is_pool_page, pool_page
 from outfitter.controllers import render
@@ -16,6 +17,7 @@ from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from outfitter.ledger import book
 from outfitter.scheduling import flavored
+from outfitter.scheduling.place import NOT_MADE, of_another
 from outfitter.store.base import Replace, Write
 from outfitter.store.informer import key_of, split_key
 from outfitter.store.queue import Queue
@@ -67,26 +69,38 @@ class PodClaims:
         if pod is None:
             return None
         made: list[Object] = []
+        taken: list[str] = []
         told = dict(machine.claim_names(pod))
         for entry in list(self._unmade(pod)):
-            name = await self._make(pod, entry)
-            if name is not None and name != told.get(entry["name"]):
-                made.append({"name": entry["name"], "resourceClaimName": name})
+            claim = await self._make(pod, entry)
+            if claim is None:
+                continue
+            if whose := of_another(claim, pod):
+                taken.append(whose)
+                await self._context.events.warning(pod, NOT_MADE, whose)
+            elif claim["metadata"]["name"] != told.get(entry["name"]):
+                made.append({"name": entry["name"], "resourceClaimName": claim["metadata"]["name"]})
+        change: Object = {}
         if made:
             new = {entry["name"] for entry in made}
-            statuses = [*(one for one in pod["status"].get("resourceClaimStatuses") or () if one["name"] not in new), *made]
+            have = pod["status"].get("resourceClaimStatuses") or ()
+            change["resourceClaimStatuses"] = [*(one for one in have if one["name"] not in new), *made]
+        if taken and not pod["spec"].get("nodeName"):  # the scheduler does not look at it before its claims are there
+            why = Condition("PodScheduled", False, NOT_MADE, "; ".join(taken))
+            change["conditions"] = conditions.with_condition(pod["status"].get("conditions"), why, self._context.now())
+        if any(pod["status"].get(field) != value for field, value in change.items()):
             meta = pod["metadata"]  # at the revision that was read: by now another pod may have this name
             self._pods.put(await self._store.patch(kinds.POD, meta["name"], {
-                "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": {"resourceClaimStatuses": statuses},
+                "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": change,
             }, meta["namespace"], subresource="status"))
         return None
 
-    async def _make(self, pod: Object, entry: Object) -> str | None:
-        """The claim's name; None while there is no template."""
+    async def _make(self, pod: Object, entry: Object) -> Object | None:
+        """The claim of that name, which may be somebody else's; None while there is no template."""
         meta, template_name = pod["metadata"], entry["resourceClaimTemplateName"]
         template = self._templates.get(f"{meta['namespace']}/{template_name}")
         if template is None:
-            await self._context.events.warning(pod, "FailedResourceClaimCreation",
+            await self._context.events.warning(pod, NOT_MADE,
                                                f"ResourceClaimTemplate {template_name} does not exist in {meta['namespace']}")
             return None
         extra = template["spec"].get("metadata") or {}
@@ -101,13 +115,14 @@ class PodClaims:
             "spec": template["spec"]["spec"],
         }
         try:
-            self._claims.put(await self._store.create(kinds.RESOURCE_CLAIM, claim))
-        except AlreadyExists:  # made before a crash
-            pass
+            there = await self._store.create(kinds.RESOURCE_CLAIM, claim)
+        except AlreadyExists:  # made before a crash, or by somebody else
+            there = await self._store.get(kinds.RESOURCE_CLAIM, name, meta["namespace"])
         except (Invalid, Forbidden) as error:
-            await self._context.events.warning(pod, "FailedResourceClaimCreation", error.message)
+            await self._context.events.warning(pod, NOT_MADE, error.message)
             raise
-        return name
+        self._claims.put(there)
+        return there
 
 
 class Claims:

@@ -18,7 +18,7 @@ from outfitter.scheduling import binding, crowd, extended, hints, presets, relie
 from outfitter.scheduling.answer import Answer
 from outfitter.scheduling.facts import Facts
 from outfitter.scheduling.fit import nominated
-from outfitter.scheduling.place import Claims, Placement, Waiting
+from outfitter.scheduling.place import NOT_MADE, Claims, Placement, Waiting
 
 SCHEDULER = "default-scheduler"  # ours, or kube-scheduler in a cluster
 
@@ -241,6 +241,9 @@ def missing_claim(facts: Facts, obj: Mapping[str, Any], claims: Claims, say: Cal
                    todo=(f"apply a ResourceClaim {claim_name} in namespace {namespace}; {_near(claim_name, here, 'claim')}",))
     entry = next(entry for entry in obj["spec"]["resourceClaims"] if entry["name"] == name)
     template = entry.get("resourceClaimTemplateName") or ""
+    said = conditions.find(obj, "PodScheduled") or {}
+    if said.get("reason") == NOT_MADE:
+        return say("Waiting", f"{verb}: {said.get('message')}", "claim")
     if facts.template(namespace, template) is not None:
         return say("Waiting", f"{verb}: claim {name} is about to be made from template {template}", "claim")
     here = [each for each in facts.templates if each["metadata"]["namespace"] == namespace]

@@ -31,6 +31,7 @@ Claims = Callable[[str, str], Object | None]  # namespace, name -> ResourceClaim
 TOLD = 3  # hosts whose reasons stand in the one sentence
 LOOKED_AT = 8  # hosts that can take a pod and are compared
 TAKEN = ("held", *MARKS)  # what keeps a device that is what is asked for from being given
+NOT_MADE = "FailedResourceClaimCreation"  # the reason of a pod that waits because somebody else has the claim of that name
 LONGEST = 1000  # letters of the one sentence: it stands in conditions and events
 NOWHERE: Mapping[str, str] = {}
 FEWEST = "of those that can take it, it has the fewest free devices"  # why a machine with a flavor goes to a host
@@ -119,6 +120,8 @@ def place(
             return Waiting(_no_claim(pod, name, claim_name))
         if claim["metadata"].get("deletionTimestamp"):
             return Waiting(f"claim {claim_name} is being deleted")
+        if _by_template(pod, name) and (whose := of_another(claim, pod)):
+            return Waiting(whose)
         if any(claim is earlier for earlier in wanted):
             continue  # two entries of the pod name the same claim
         given = (claim.get("status") or {}).get("allocation")
@@ -420,6 +423,22 @@ def _strangers(claim: Object, pod: Object) -> list[str]:
     """Who uses a claim besides this pod, when it may not be shared by pods of ours: a machine's devices are its own."""
     return [f"{user.get('resource', 'pods')[:-1]}/{user['name']}" for user in claim["status"].get("reservedFor") or ()
             if user.get("resource", "pods") == "pods" and user.get("uid") != pod["metadata"].get("uid")]
+
+
+def of_another(claim: Object, pod: Object) -> str:
+    """That a claim which has the name of one that is made for a pod was not made for it; empty: it was."""
+    meta = claim["metadata"]
+    mine = machine.owner(claim, "Pod")
+    if mine is not None and mine.get("uid") == pod["metadata"].get("uid"):
+        return ""
+    owners = [f"{one['kind']} {one['name']}" for one in meta.get("ownerReferences") or ()]
+    return (f"claim {meta['name']} belongs to {', '.join(owners) or 'nobody'} and not to pod {pod['metadata']['name']}, for "
+            "which one of this name is made; delete it, and the pod goes on")
+
+
+def _by_template(pod: Object, name: str) -> bool:
+    return any(entry["name"] == name and entry.get("resourceClaimTemplateName")
+               for entry in pod["spec"].get("resourceClaims") or ())
 
 
 def _no_claim(pod: Object, name: str, claim_name: str | None) -> str:

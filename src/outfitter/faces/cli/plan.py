@@ -226,7 +226,8 @@ class _Planner:
             if template is None or dict(machine.claim_names(pod)).get(entry["name"]):
                 continue
             name = f"{pod['metadata']['name']}-{entry['name']}"
-            meta = {"name": name, "namespace": namespace, "uid": f"{NIL}-{namespace}-{name}"}
+            owner = {"kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"].get("uid"), "controller": True}
+            meta = {"name": name, "namespace": namespace, "uid": f"{NIL}-{namespace}-{name}", "ownerReferences": [owner]}
             self._claims[namespace, name] = {"metadata": meta, "spec": template["spec"]["spec"]}
             told.append({"name": entry["name"], "resourceClaimName": name})
             out[name] = entry["name"]
