@@ -11,7 +11,7 @@ from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.api.page import Page, pool_page
 from outfitter.controllers import render
-from outfitter.controllers.schedule import Schedule
+from outfitter.controllers.schedule import PATIENCE, Schedule
 from outfitter.inventory.config import Scheduling
 from outfitter.ledger import book
 from outfitter.scheduling import explain
@@ -275,6 +275,38 @@ async def test_a_page_that_changed_meanwhile_does_not_sink_the_others(scene: Sce
         assert (await settled(scene, name))["spec"].get("nodeName"), name
     assert raced
     assert len(await held(scene)) == 3
+
+
+async def test_who_waits_is_not_written_of_whenever_others_come_and_go(scene: Scene) -> None:
+    await publish(scene, "x0", "x1")
+    await scene.create(kinds.RESOURCE_CLAIM, "both", {"devices": {"requests": [
+        {"name": "it", "exactly": {"deviceClassName": "fabric", "count": 2}}]}})
+    await pod(scene, "first", {"fabric": "a"})
+    await scene.settle()
+    await scene.create(kinds.POD, "large", {"containers": [{"name": "main"}], "resourceClaims": [
+        {"name": "both", "resourceClaimName": "both"}]})
+    assert "held by pod/first" in why(await settled(scene, "large")), "the first reason is told at once"
+    events, changes = scenes.logged(scene.product, kinds.EVENT, "here"), scenes.logged(scene.product, kinds.POD, "here")
+    for name in (*"bcdefgh", "last"):
+        await pod(scene, name, {"fabric": f"claim-{name}"})
+        assert (await settled(scene, name))["spec"].get("nodeName")
+        if name != "last":
+            await scene.delete(kinds.POD, name)
+            await scene.settle()
+
+    def written() -> tuple[int, int]:
+        return (sum(new is not None and new["metadata"]["name"] == "large" for _, new in changes),
+                sum(new is not None and new["involvedObject"]["name"] == "large" for _, new in events))
+
+    large = await settled(scene, "large")
+    assert written() == (0, 0)
+    told = (await scene.facts()).choose(large)
+    assert isinstance(told, Waiting)
+    assert "held by pod/last" in told.summary, "who asks why gets the answer of now"
+    assert scene.clock is not None
+    scene.clock.advance(PATIENCE)
+    assert "held by pod/last" in why(await settled(scene, "large")), "the last reason is told in the end"
+    assert written() == (1, 1)
 
 
 # -- switches

@@ -36,6 +36,7 @@ SCHEDULER = "default-scheduler"
 EVERYBODY = "*"  # a key that stands for all pods that wait
 TOGETHER = 64  # pods in one commit
 ROUNDS = 4  # times that those who came meanwhile are waited for before a commit
+PATIENCE = 5.0  # seconds between two sentences of one kind about one pod
 SHUNNED = 60.0  # seconds for which a host is left out whose devices could not be made ready for a pod
 
 
@@ -45,6 +46,10 @@ class _Outcome:
 
     errors: dict[str, Exception] = field(default_factory=dict)  # to be tried again, later and later
     after: dict[str, float] = field(default_factory=dict)  # to be looked at again in so many seconds
+
+    def look_again(self, pod: Object, seconds: float) -> None:
+        """The earliest time counts."""
+        self.after[key_of(pod)] = min(self.after.get(key_of(pod), seconds), seconds)
 
 
 class Schedule:
@@ -66,6 +71,7 @@ class Schedule:
         self._seen: dict[str, int] = {}  # page -> its revision in the index
         self._arrivals: dict[str, int] = {}  # uid of a pod that waits -> its number
         self._waiting: dict[str, None] = {}  # keys of those, as far as there was news of them
+        self._told: dict[str, float] = {}  # uid of one of those -> when it was last said what it waits for
         self._numbers = itertools.count()
         self._inbox: list[str] = []  # keys that workers hold in their hands while another is at work
         self._outcomes: dict[str, _Outcome] = {}  # what became of those
@@ -125,6 +131,7 @@ class Schedule:
                 self._preset[key] = new
         else:
             self._arrivals.pop(uid, None)
+            self._told.pop(uid, None)
             self._waiting.pop(key, None)
             if self._preset.pop(key, None) is not None:  # what was kept for it is anybody's
                 self.queue.add(EVERYBODY)
@@ -248,7 +255,7 @@ class Schedule:
             return [pod for pod in pods if key_of(pod) not in outcome.errors]
         for pod, waiting in refused:
             try:
-                await self._refuse(pod, waiting)
+                await self._refuse(pod, waiting, outcome)
             except OutfitterError as error:
                 outcome.errors[key_of(pod)] = error
         return again
@@ -262,7 +269,7 @@ class Schedule:
             draft = self._draft()
             verdict = self._choose(pod, draft, avoid)
             if isinstance(verdict, Waiting):
-                await self._refuse(pod, verdict)
+                await self._refuse(pod, verdict, outcome)
                 return
             why = ""
             try:
@@ -364,11 +371,11 @@ class Schedule:
         if found.state == "waiting":
             host = nominated(pod) or "its host"
             await self._say(pod, Condition("PodScheduled", False, "WaitingForDevices",
-                                           f"devices on {host} are being made ready: {found.why}"))
-            outcome.after[key_of(pod)] = found.left
+                                           f"devices on {host} are being made ready: {found.why}"), outcome)
+            outcome.look_again(pod, found.left)
         elif found.state == "failed":
             await self._give_back(pod, mine, found.why, SHUNNED)
-            outcome.after[key_of(pod)] = SHUNNED
+            outcome.look_again(pod, SHUNNED)
         else:
             self._forgive(pod, outcome)
         return found.state == "ready"
@@ -400,22 +407,28 @@ class Schedule:
         """Hosts that were left out for long enough are tried again."""
         now = self._context.clock.now()
         if shunned := binding.left_out(pod, now):
-            outcome.after[key_of(pod)] = max(min((until - now).total_seconds() for until, _ in shunned.values()), 0.001)
+            outcome.look_again(pod, max(min((until - now).total_seconds() for until, _ in shunned.values()), 0.001))
 
-    async def _refuse(self, pod: Object, waiting: Waiting) -> None:
-        if await self._say(pod, Condition("PodScheduled", False, "Unschedulable", waiting.summary)):
+    async def _refuse(self, pod: Object, waiting: Waiting, outcome: _Outcome) -> None:
+        if await self._say(pod, Condition("PodScheduled", False, "Unschedulable", waiting.summary), outcome):
             await self._context.events.warning(pod, "FailedScheduling", waiting.summary)
 
-    async def _say(self, pod: Object, wanted: Condition) -> bool:
-        """The reason, on the pod, once: the same again writes nothing. Whether it was written."""
-        condition = conditions.find(pod, "PodScheduled")
-        if condition is not None and condition.get("message") == wanted.message:
+    async def _say(self, pod: Object, wanted: Condition, outcome: _Outcome) -> bool:
+        """The reason, on the pod, once: the same again writes nothing. Another one of the same kind is told after a while, as
+        it is then: who waits would be written of whenever others come and go. Whether it was written."""
+        condition, meta = conditions.find(pod, "PodScheduled") or {}, pod["metadata"]
+        if condition.get("message") == wanted.message:
+            return False
+        now = self._context.clock.monotonic()
+        left = self._told.get(meta["uid"], now - PATIENCE) + PATIENCE - now
+        if left > 0 and condition.get("reason") == wanted.reason:
+            outcome.look_again(pod, left)
             return False
         have = conditions.with_condition(pod["status"].get("conditions"), wanted, self._context.now())
-        meta = pod["metadata"]
         self._pods.put(await self._store.patch(kinds.POD, meta["name"], {
             "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": {"conditions": have},
         }, meta["namespace"], subresource="status"))
+        self._told[meta["uid"]] = now
         return True
 
 
