@@ -13,7 +13,7 @@ from outfitter.api.validate import shape
 PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     shape.QUANTITY: st.sampled_from(["1Gi", 1]), shape.NUMBER: st.sampled_from(["1Gi", 1, 0.5]),
     str: st.just("x"), int: st.just(1), bool: st.booleans(), dict: st.just({}), list: st.just([])}
-ODD: st.SearchStrategy[Any] = st.sampled_from([None, True, 0, 1.5, "", [], {}, [None], {"a": None}])
+ODD: st.SearchStrategy[Any] = st.sampled_from([None, True, 0, 2 ** 63, 1.5, "", [], {}, [None], {"a": None}])
 
 
 def near(wanted: Any) -> st.SearchStrategy[Any]:

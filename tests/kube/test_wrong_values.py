@@ -134,6 +134,11 @@ async def test_a_value_of_another_type_is_refused_wherever_it_stands(client: Cli
 
 S, F = "spec", "firstAvailable"
 VALUES: dict[str, tuple[Kind, tuple[Any, ...], Any, str, str]] = {
+    "a number that Go cannot read": (kinds.INSTANCE, (S, "terminationGracePeriodSeconds"), 2 ** 63,
+                                     "spec.terminationGracePeriodSeconds", "9223372036854775807"),
+    "a count that Go cannot read": (
+        kinds.RESOURCE_CLAIM_TEMPLATE, (S, S, "devices", "requests", 0, "exactly", "count"), 10 ** 20,
+        "spec.spec.devices.requests[0].exactly.count", "must be a whole number from -9223372036854775808 to"),
     "an operator that is none": (
         kinds.INSTANCE, (S, "affinity", "nodeAffinity", REQUIRED, "nodeSelectorTerms", 0, "matchExpressions", 0, "operator"),
         "Is", f"spec.affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms[0].matchExpressions[0].operator", '"NotIn"'),

@@ -16,6 +16,8 @@ from outfitter.errors import Cause
 Shape = Mapping[str, Any]
 QUANTITY = (str, int)
 NUMBER = (str, int, float)  # an amount that may have a part behind the point: cpu: 0.5
+MOST = 2 ** 63  # whole numbers are below it, and not below its negative: programs in Go could not read the others
+WHOLE = (int,)  # how `_compile` writes int: being one is not enough
 WORDS: Mapping[Any, str] = {
     QUANTITY: "an amount", NUMBER: "an amount", str: "text", int: "a whole number", bool: "true or false", dict: "an object",
     list: "a list"}
@@ -198,7 +200,7 @@ def _compile(shape: Any) -> Any:
     if isinstance(shape, list):
         return [_compile(shape[0])]
     if not isinstance(shape, Mapping):
-        return shape
+        return WHOLE if shape is int else shape
     known = {mark.rstrip("!"): _compile(wanted) for mark, wanted in shape.items() if mark != "*"}
     return _Fields(known, tuple(mark[:-1] for mark in shape if mark.endswith("!")), _compile(shape.get("*")))
 
@@ -262,8 +264,7 @@ def _object(value: Mapping[str, Any], shape: Shape, path: str) -> Iterator[Cause
         field = mark[:-1] if needed else mark
         inner = value.get(field)
         if inner is not None:
-            if type(inner) is not wanted:
-                yield from _value(inner, wanted, f"{path}.{field}" if path else field)
+            yield from _value(inner, wanted, f"{path}.{field}" if path else field)
         elif needed:
             yield Cause(f"{path}.{field}" if path else field, "Required value", "FieldValueRequired")
 
@@ -285,10 +286,14 @@ def _value(value: Any, wanted: Any, path: str) -> Iterator[Cause]:
 
 
 def _fits(value: Any, wanted: Any) -> bool:
+    if wanted is int or wanted is WHOLE:
+        return type(value) is int and -MOST <= value < MOST
     return isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool))
 
 
 def _wrong(path: str, value: Any, wanted: Any) -> Cause:
     shown = json.dumps(value, ensure_ascii=False, default=repr)
     hint = "; put it in quotes" if wanted is str and isinstance(value, bool | int | float) else ""
+    if wanted is int and type(value) is int:
+        hint = f" from {-MOST} to {MOST - 1}"
     return Cause(path, f"Invalid value: {shown[:60]}: must be {WORDS[wanted]}{hint}", "FieldValueTypeInvalid")
