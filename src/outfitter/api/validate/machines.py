@@ -6,12 +6,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from outfitter.api import quantity
 from outfitter.api.machine import FLAVOR_CLAIM, dedicated
 from outfitter.api.notes import START_PAUSED
 from outfitter.api.settings import Settings
-from outfitter.api.validate import devices, guest, names, networks, resources, volumes, where
-from outfitter.errors import Cause, Invalid
+from outfitter.api.validate import devices, guest, hardware, names, networks, resources, volumes, where
+from outfitter.errors import Cause
 
 # What a machine's instances are made from: as long as these stay, starting and stopping it is all that a change can mean.
 BUILT_FROM = ("template", "resourceClaimTemplates")
@@ -66,9 +65,12 @@ def _spec(spec: Any, root: str, settings: Settings, own: Collection[str] = ()) -
     if spec.get("startStrategy") is not None and spec["startStrategy"] != START_PAUSED:
         yield Cause(f"{root}.startStrategy", f"Invalid value: {spec['startStrategy']!r}: {root}.startStrategy is set with an "
                                              f'unrecognized option: it may be "{START_PAUSED}", or left out')
+    if (spec.get("terminationGracePeriodSeconds") or 0) < 0:
+        yield Cause(f"{root}.terminationGracePeriodSeconds", f"Invalid value: {spec['terminationGracePeriodSeconds']}: must be "
+                                                             "zero or more: 0 gives the guest no time")
     yield from where.check(spec, root)
     yield from guest.check(spec, root)
-    yield from _amounts(spec["domain"], root)
+    yield from hardware.check(spec, root)
     yield from devices.claims(spec, root)
     yield from devices.devices(spec, root, settings.gates, own)
     yield from devices.displays(spec, root)
@@ -89,30 +91,6 @@ def _flavor(spec: Mapping[str, Any], root: str, own: Collection[str]) -> Iterato
     for path in taken:
         yield Cause(path, f'Invalid value: "{FLAVOR_CLAIM}": so is called the claim of the flavor\'s own devices, and '
                           "of dedicated CPUs; choose another name")
-
-
-def _amounts(domain: Mapping[str, Any], root: str) -> Iterator[Cause]:
-    """Memory and CPUs, which the domain's XML is made of."""
-    for path in (("memory", "guest"), ("memory", "maxGuest"), ("resources", "requests", "memory")):
-        amount: Any = domain
-        for field in path:
-            amount = (amount or {}).get(field)
-        if amount is None:
-            continue
-        try:
-            enough = 0 < quantity.to_int(str(amount)) < resources.MOST
-        except Invalid:
-            enough = False
-        if not enough:
-            yield Cause(f"{root}.domain.{'.'.join(path)}",
-                        f'Invalid value: "{amount}": must be an amount above zero, such as 2Gi')
-    for list_ in ("requests", "limits"):
-        for name, amount in ((domain.get("resources") or {}).get(list_) or {}).items():
-            if (list_, name) != ("requests", "memory"):
-                yield from resources.quantities(f"{root}.domain.resources.{list_}.{name}", amount)
-    for field, number in (domain.get("cpu") or {}).items():
-        if field in ("cores", "sockets", "threads") and number is not None and number < 1:
-            yield Cause(f"{root}.domain.cpu.{field}", f"Invalid value: {number}: must be greater than zero")
 
 
 def changed_instance(new: Mapping[str, Any], old: Mapping[str, Any], ours: bool) -> Iterator[Cause]:

@@ -176,10 +176,10 @@ def _request(request: Mapping[str, Any], path: str) -> Iterator[Cause]:
             yield from quantities(f"{here}.capacity.requests.{name}", amount)
 
 
-def quantities(field: str, amount: Any) -> Iterator[Cause]:
-    """An amount that is at least nothing."""
+def quantities(field: str, amount: Any, most: int = MOST) -> Iterator[Cause]:
+    """An amount that is at least nothing, and below `most`."""
     try:
-        enough = 0 <= quantity.to_int(str(amount)) < MOST
+        enough = 0 <= quantity.to_int(str(amount)) < most
     except Invalid:
         enough = False
     if not enough:
