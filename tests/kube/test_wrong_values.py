@@ -47,7 +47,8 @@ REQUESTS: Object = {"devices": {
     "config": [{"requests": ["a"], "opaque": {"driver": "pci.outfitter.dev", "parameters": {"x": 1}}}],
 }}
 GOOD: dict[Kind, Object] = {
-    kinds.INSTANCE: {"spec": {**WHERE, "networks": [{"name": "default", "pod": {}}], "domain": DOMAIN}},
+    kinds.INSTANCE: {"spec": {**WHERE, "networks": [{"name": "default", "pod": {}}], "domain": DOMAIN, "volumes": [
+        {"name": name, "hostDisk": {"path": f"/{name}"}} for name in ("a", "b")]}},
     kinds.POD: {"spec": {**WHERE, "containers": [{"name": "c", "resources": {"requests": {"cpu": 0.5}}}]}},
     kinds.RESOURCE_CLAIM: {"spec": REQUESTS},
     kinds.RESOURCE_CLAIM_TEMPLATE: {"spec": {"metadata": {"labels": {"app": "web"}}, "spec": REQUESTS}},
@@ -184,8 +185,18 @@ VALUES: dict[str, tuple[Kind, tuple[Any, ...], Any, str, str]] = {
         kinds.INSTANCE, (S, "domain", "devices", "hostDevices"), [{"name": "h", "deviceName": "a.b/c", "pciAddress": "1:2"}],
         "spec.domain.devices.hostDevices[0].pciAddress", "0000:81:01.0"),
     "an address of a disk that no guest has": (
-        kinds.INSTANCE, (S, "domain", "devices", "disks"), [{"name": "d", "disk": {"pciAddress": "zz"}}],
+        kinds.INSTANCE, (S, "domain", "devices", "disks"), [{"name": "a", "disk": {"pciAddress": "zz"}}],
         "spec.domain.devices.disks[0].disk.pciAddress", "0000:81:01.0"),
+    "a disk that is no volume": (kinds.INSTANCE, (S, "domain", "devices", "disks"), [{"name": "c", "disk": {}}],
+                                 "spec.domain.devices.disks[0].name", "'c' not found: a disk has the name of its volume"),
+    "two disks of one volume": (kinds.INSTANCE, (S, "domain", "devices", "disks"), [{"name": "b"}, {"name": "b"}],
+                                "spec.domain.devices.disks[1].name", "must not have the same Name"),
+    "a bus that is none": (kinds.INSTANCE, (S, "domain", "devices", "disks"), [{"name": "a", "disk": {"bus": "nosuch"}}],
+                           "spec.domain.devices.disks[0].disk.bus", '"virtio", "sata", "scsi", "usb"'),
+    "a CD that cannot be ejected": (kinds.INSTANCE, (S, "domain", "devices", "disks"), [{"name": "a", "cdrom": {"bus": "virtio"}}],
+                                    "spec.domain.devices.disks[0].cdrom.bus", "use sata"),
+    "a disk that would be written to": (kinds.INSTANCE, (S, "domain", "devices", "disks"), [
+        {"name": "a", "disk": {"readonly": True}}], "spec.domain.devices.disks[0].disk.bus", "use virtio"),
     "a port that is none": (kinds.INSTANCE, (S, "domain", "devices", "interfaces", 0, "ports", 0, "port"), 70000,
                             "spec.domain.devices.interfaces[0].ports[0].port", "65535"),
     "a port without a number": (kinds.INSTANCE, (S, "domain", "devices", "interfaces", 0, "ports", 0), {"protocol": "UDP"},

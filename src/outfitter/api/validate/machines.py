@@ -9,7 +9,7 @@ from typing import Any
 from outfitter.api.machine import FLAVOR_CLAIM, dedicated
 from outfitter.api.notes import START_PAUSED
 from outfitter.api.settings import Settings
-from outfitter.api.validate import devices, guest, hardware, names, networks, resources, volumes, where
+from outfitter.api.validate import devices, disks, guest, hardware, names, networks, resources, volumes, where
 from outfitter.errors import Cause
 
 # What a machine's instances are made from: as long as these stay, starting and stopping it is all that a change can mean.
@@ -76,6 +76,7 @@ def _spec(spec: Any, root: str, settings: Settings, own: Collection[str] = ()) -
     yield from devices.displays(spec, root)
     yield from networks.check(spec, root, settings.gates, own)
     yield from volumes.check(spec, root)
+    yield from disks.check(spec, root)
 
 
 def _flavor(spec: Mapping[str, Any], root: str, own: Collection[str]) -> Iterator[Cause]:
