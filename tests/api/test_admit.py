@@ -321,6 +321,16 @@ async def test_status_has_a_shape_too(store: Memory) -> None:
         "status.reservedFor[0].uid"]
 
 
+async def test_a_machine_has_a_phase_that_there_is(store: Memory) -> None:
+    await store.create(kinds.INSTANCE, vmi())
+    with pytest.raises(Invalid) as caught:
+        await store.patch(kinds.INSTANCE, "x", {"status": {"phase": "Bogus"}}, "here", subresource="status")
+    assert [cause.field for cause in caught.value.causes] == ["status.phase"]
+    assert '"Scheduling", "Scheduled", "Running"' in str(caught.value)
+    for phase in ("Running", "Unknown", None):
+        await store.patch(kinds.INSTANCE, "x", {"status": {"phase": phase}}, "here", subresource="status")
+
+
 # -- places and grace
 
 

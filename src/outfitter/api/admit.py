@@ -232,6 +232,8 @@ class Rules:
                     yield from self._more[kind](new)
             if kind in SET and change.subresource == "":
                 yield from _set(change, new)
+        if kind == kinds.INSTANCE:
+            yield from machines.phase(new, change.old)
         if change.verb == "create" and kind == kinds.KUBEVIRT:
             yield from _only_one(change)
         if change.old is not None and kind == kinds.LEDGER_PAGE and _by_somebody(change):

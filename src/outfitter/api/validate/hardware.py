@@ -1,40 +1,96 @@
-"""What a machine is made of: memory and processors, in amounts that its pod and its domain can be written with."""
+"""What a machine is made of: its kind, memory and processors, as there are some, in amounts that its pod and its domain can be
+written with."""
 
 from __future__ import annotations
 
+import fnmatch
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from outfitter.api import quantity
-from outfitter.api.validate import resources
+from outfitter.api.validate import resources, where
 from outfitter.errors import Cause, Invalid
 
 MOST_MEMORY = 2 ** 62  # with what the machine costs besides, its pod can still be asked for
 MOST_CPUS = 2 ** 32 - 1  # as KubeVirt counts them
 MEMORY = (("memory", "guest"), ("memory", "maxGuest"), ("resources", "requests", "memory"))
 CPUS = ("sockets", "cores", "threads")
+POLICIES = ("force", "require", "optional", "disable", "forbid")
+
+
+class Architecture(NamedTuple):
+    types: tuple[str, ...]  # patterns of its machine types that have a PCI bus
+    pages: tuple[str, ...]  # the sizes that its huge pages can have
+
+
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "amd64": Architecture(("q35*", "pc", "pc-*"), ("2Mi", "1Gi")),
+    "arm64": Architecture(("virt*",), ("64Ki", "2Mi", "32Mi", "512Mi", "1Gi", "16Gi")),
+    "s390x": Architecture(("s390-ccw-virtio*",), ("1Mi", "2Gi")),
+}
 
 
 def check(spec: Mapping[str, Any], root: str) -> Iterator[Cause]:
-    domain = spec["domain"]
+    domain, name = spec["domain"], spec.get("architecture") or ""
+    if name and name not in ARCHITECTURES:
+        yield where.unsupported(f"{root}.architecture", name, tuple(ARCHITECTURES))
+    may_be = [ARCHITECTURES[name]] if name in ARCHITECTURES else list(ARCHITECTURES.values())
+    yield from _type(domain, f"{root}.domain.machine.type", [each for one in may_be for each in one.types])
+    yield from _pages(domain, f"{root}.domain", [each for one in may_be for each in one.pages])
     yield from _memory(domain, f"{root}.domain")
     yield from _resources(domain, f"{root}.domain.resources")
     yield from _processors(domain.get("cpu") or {}, f"{root}.domain.cpu")
 
 
+def _type(domain: Mapping[str, Any], path: str, patterns: Sequence[str]) -> Iterator[Cause]:
+    kind = (domain.get("machine") or {}).get("type")
+    if kind and not any(fnmatch.fnmatchcase(kind, pattern) for pattern in patterns):
+        yield Cause(path, f"{path} is not supported: {kind} (allowed values: {', '.join(patterns)})")
+
+
+def _pages(domain: Mapping[str, Any], root: str, sizes: Sequence[str]) -> Iterator[Cause]:
+    """The memory is the one that KubeVirt looks at: what is requested, which is the guest's where nothing is said."""
+    text = ((domain.get("memory") or {}).get("hugepages") or {}).get("pageSize")
+    if not text:
+        return
+    known = {quantity.to_int(each): each for each in sorted(sizes, key=quantity.to_int)}
+    size = _amount(text)
+    if size not in known:
+        yield where.unsupported(f"{root}.memory.hugepages.pageSize", text, tuple(known.values()))
+        return
+    for path in (("resources", "requests", "memory"), ("memory", "guest")):
+        said = _said(domain, path)
+        if said is not None:
+            if _enough(said) and _amount(said) % size:
+                yield Cause(f"{root}.{'.'.join(path)}", f"{root}.{'.'.join(path)} '{said}' is not a multiple of the page size "
+                                                        f"{root}.memory.hugepages.pageSize '{text}'")
+            return
+
+
+def _said(domain: Mapping[str, Any], path: Sequence[str]) -> Any:
+    inner: Any = domain
+    for field in path:
+        inner = (inner or {}).get(field)
+    return inner
+
+
+def _amount(text: Any) -> int:
+    """Nothing is that of a text that is none."""
+    try:
+        return quantity.to_int(str(text))
+    except Invalid:
+        return 0
+
+
+def _enough(memory: Any) -> bool:
+    return 0 < _amount(memory) < MOST_MEMORY
+
+
 def _memory(domain: Mapping[str, Any], root: str) -> Iterator[Cause]:
     for path in MEMORY:
-        amount: Any = domain
-        for field in path:
-            amount = (amount or {}).get(field)
-        if amount is None:
-            continue
-        try:
-            enough = 0 < quantity.to_int(str(amount)) < MOST_MEMORY
-        except Invalid:
-            enough = False
-        if not enough:
+        amount = _said(domain, path)
+        if amount is not None and not _enough(amount):
             yield Cause(f"{root}.{'.'.join(path)}", f'Invalid value: "{amount}": must be an amount above zero, such as 2Gi')
 
 
@@ -53,7 +109,10 @@ def _processors(cpu: Mapping[str, Any], root: str) -> Iterator[Cause]:
             yield Cause(f"{root}.{field}", f"Invalid value: {number}: must be greater than zero")
         elif number > MOST_CPUS:
             yield Cause(f"{root}.{field}", f"Invalid value: {number}: must be at most {MOST_CPUS}")
+    for index, feature in enumerate(cpu.get("features") or ()):
+        if feature.get("policy") and feature["policy"] not in POLICIES:
+            yield where.unsupported(f"{root}.features[{index}].policy", feature["policy"], POLICIES)
     total = math.prod(numbers.values())
     if total > MOST_CPUS and all(1 <= number <= MOST_CPUS for number in numbers.values()):
-        yield Cause(root, f"Invalid value: {' x '.join(f'{number} {field}' for field, number in numbers.items())}: a machine has "
-                          f"at most {MOST_CPUS} CPUs")
+        said = " x ".join(f"{number} {field}" for field, number in numbers.items())
+        yield Cause(root, f"Invalid value: {said}: a machine has at most {MOST_CPUS} CPUs")

@@ -15,6 +15,7 @@ from outfitter.errors import Cause
 # What a machine's instances are made from: as long as these stay, starting and stopping it is all that a change can mean.
 BUILT_FROM = ("template", "resourceClaimTemplates")
 BUILT_AT = tuple(f"spec.{part}" for part in BUILT_FROM)
+PHASES = ("", "Pending", "Scheduling", "Scheduled", "Running", "Succeeded", "Failed", "Unknown", "WaitingForSync")
 STRATEGIES = ("Always", "Halted", "Manual", "Once", "RerunOnFailure", "WaitAsReceiver")
 
 
@@ -92,6 +93,13 @@ def _flavor(spec: Mapping[str, Any], root: str, own: Collection[str]) -> Iterato
     for path in taken:
         yield Cause(path, f'Invalid value: "{FLAVOR_CLAIM}": so is called the claim of the flavor\'s own devices, and '
                           "of dedicated CPUs; choose another name")
+
+
+def phase(new: Mapping[str, Any], old: Mapping[str, Any] | None) -> Iterator[Cause]:
+    """Everybody acts on it. One that was let in before may stay until somebody puts it right."""
+    now = (new.get("status") or {}).get("phase") or ""
+    if now not in PHASES and (old is None or now != (old.get("status") or {}).get("phase")):
+        yield where.unsupported("status.phase", now, PHASES)
 
 
 def changed_instance(new: Mapping[str, Any], old: Mapping[str, Any], ours: bool) -> Iterator[Cause]:
