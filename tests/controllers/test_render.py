@@ -20,7 +20,9 @@ def rendered(name: str = "blue", **spec: Any) -> Object:
 
 
 def test_a_launcher_pod() -> None:
+    spread = [{"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}]
     pod = rendered(nodeSelector={"zone": "east"}, schedulerName="other", tolerations=[{"key": "a"}],
+                   topologySpreadConstraints=spread, priorityClassName="high",
                    terminationGracePeriodSeconds=7)
     assert (pod["spec"]["terminationGracePeriodSeconds"], rendered()["spec"]["terminationGracePeriodSeconds"]) == (7, 30)
     assert pod["metadata"]["labels"] == {"team": "net", "kubevirt.io": "virt-launcher", "kubevirt.io/created-by": "0af3",
@@ -28,6 +30,7 @@ def test_a_launcher_pod() -> None:
     assert pod["spec"]["nodeSelector"] == {"zone": "east"}
     assert pod["spec"]["schedulerName"] == "other"
     assert pod["spec"]["tolerations"] == [{"key": "a"}]
+    assert (pod["spec"]["topologySpreadConstraints"], pod["spec"]["priorityClassName"]) == (spread, "high")
     assert "claims" not in pod["spec"]["containers"][0]["resources"]
 
 

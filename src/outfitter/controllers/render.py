@@ -14,6 +14,7 @@ from outfitter.api.settings import Settings
 from outfitter.controllers import needs, nets
 
 IMAGE = "outfitter/launcher"
+PLACEMENT = ("nodeSelector", "schedulerName", "tolerations", "affinity", "topologySpreadConstraints", "priorityClassName")
 DEFAULT = Settings()
 LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
@@ -64,7 +65,7 @@ def launcher_pod(
             "containers": [container],
         },
     }
-    for field in ("nodeSelector", "schedulerName", "tolerations", "affinity"):
+    for field in PLACEMENT:
         if spec.get(field):
             pod["spec"][field] = spec[field]
     if listed:
