@@ -136,6 +136,7 @@ UNBUILT: dict[str, tuple[Object, str, bool]] = {
     "data that is not base64": (disk({"cloudInitConfigDrive": {"networkDataBase64": "?"}}),
                                 "spec.volumes[0].cloudInitConfigDrive.networkDataBase64 is not base64", False),
     "a TPM": (instance({"tpm": {}}), "spec.domain.devices.tpm is not supported", True),
+    "protected memory": (instance(launchSecurity={"sev": {}}), "spec.domain.launchSecurity is not supported", True),
     "a keyboard": (instance({"inputs": [{"type": "keyboard"}]}), "spec.domain.devices.inputs[0]: only a tablet on usb", True),
     "a tablet on virtio": (instance({"inputs": [{"type": "tablet", "bus": "virtio"}]}), "only a tablet on usb", True),
     "a disk without volume": (disk(None), "spec.domain.devices.disks[0]: no entry of spec.volumes is called 'd'", False),

@@ -33,6 +33,8 @@ def build(instance: Object, env: Env | None = None, files: Files | None = None, 
     path = f"{options.drives}/{meta['uid']}.iso" if cloudinit.wanted(spec) else ""
     devices = Devices(spec, kind, spread, options, sources.wired(files or {}), drive=path)
     parts = devices.elements(found)
+    if domain.get("launchSecurity") is not None:
+        devices.leave_out("spec.domain.launchSecurity is not supported: the host could read the machine's memory")
     told = cloudinit.metadata(instance, devices.tagged, files or {})
     drive = _drive(instance, path, told, files or {}, devices) if path else None
 
