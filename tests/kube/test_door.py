@@ -172,6 +172,37 @@ WARNED = {
             {"name": "a", "cloudInitNoCloud": {"secretRef": {"name": "s"}, "networkDataSecretRef": {"name": "there"}}}]}}}},
         ['spec.template.spec.volumes[0].cloudInitNoCloud.secretRef: there is no Secret "s" in namespace "default" yet'],
         ((kinds.SECRET, {"metadata": {"name": "there", "namespace": "default"}}),)),
+    "what is not served": Case(
+        {"metadata": {"name": "blue"}, "spec": {
+            "livenessProbe": {"tcpSocket": {"port": 22}}, "priorityClassName": "high", "evictionStrategy": "LiveMigrate",
+            "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}],
+            "volumes": [{"name": "a", "hostDisk": {"path": "/a"}}, {"name": "b", "hostDisk": {"path": "/b"}}],
+            "domain": {"launchSecurity": {"sev": {}}, "cpu": {"realtime": {}}, "ioThreadsPolicy": "auto",
+                       "features": {"kvm": {"hidden": True}, "hyperv": {"vpindex": {}}},
+                       "devices": {"autoattachVSOCK": True, "tpm": {}, "disks": [
+                           {"name": "a"}, {"name": "b", "shareable": True}]}}}},
+        ["spec.evictionStrategy: not served: a machine that has to leave its host is stopped, not moved",
+         "spec.livenessProbe: not served: nobody asks the guest",
+         "spec.priorityClassName: not served: the scheduler of this server does not look at it",
+         "spec.topologySpreadConstraints: not served: the scheduler of this server does not look at it",
+         "spec.domain.cpu.realtime: not served: its processors are scheduled like all others",
+         "spec.domain.features.hyperv: not served: ",
+         "spec.domain.features.kvm.hidden: not served: ",
+         "spec.domain.ioThreadsPolicy: not served: ",
+         "spec.domain.launchSecurity: not served: the memory is not protected from the host",
+         "spec.domain.devices.autoattachVSOCK: not served: the machine has none",
+         "spec.domain.devices.disks[1].shareable: not served: ",
+         "spec.domain.devices.tpm: not served: a simulated machine does without, and a real host does not start it"]),
+    "what is not served of a machine": Case(
+        {"metadata": {"name": "blue"}, "spec": {
+            "running": False, "instancetype": {"name": "large"}, "preference": {"name": "linux"}, "dataVolumeTemplates": [{}],
+            "template": {"spec": {"readinessProbe": {"tcpSocket": {"port": 22}}, "domain": {}}}}},
+        ["spec.dataVolumeTemplates: not served: nobody makes these volumes", "spec.instancetype: not served: ",
+         "spec.preference: not served: ", "spec.template.spec.readinessProbe: not served: "]),
+    "what is asked not to be": Case(
+        {"metadata": {"name": "blue"}, "spec": {"evictionStrategy": "None", "domain": {
+            "cpu": {"isolateEmulatorThread": False}, "features": {"kvm": {"hidden": False}},
+            "devices": {"autoattachVSOCK": False, "autoattachMemBalloon": False, "filesystems": []}}}}, []),
     "one tag for two": Case(
         vmi(gpus=[{"name": "g", "deviceName": "a.test/y", "tag": "x"}], hostDevices=[
             {"name": "h", "deviceName": "a.test/z", "tag": "x"}]),

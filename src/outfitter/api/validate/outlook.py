@@ -1,5 +1,5 @@
-"""What is legal in a machine and cannot work yet: names of things that are not there. Said as warnings, because they may
-come; the machine waits for them."""
+"""What is legal in a machine and cannot work yet: names of things that are not there, and what is not served. Said as warnings:
+things may come, and the machine waits for them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from outfitter.api import cloudinit, kinds, machine, wires
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.settings import Settings
+from outfitter.api.validate import unserved
 
 Look = Callable[[Kind, str, str], Object | None]  # kind, namespace, name
 SOURCES = (("resourceClaimName", kinds.RESOURCE_CLAIM), ("resourceClaimTemplateName", kinds.RESOURCE_CLAIM_TEMPLATE))
@@ -36,6 +37,7 @@ def of_machine(obj: Mapping[str, Any], settings: Settings, look: Look) -> Iterat
     spec = obj["spec"]
     if spec.get("running") is None and spec.get("runStrategy") is None:
         yield "spec.runStrategy: it is not said, so the machine stays stopped; Always starts it"
+    yield from unserved.told(spec, "spec", unserved.MACHINE)
     own = {entry["name"]: (f"spec.resourceClaimTemplates[{index}].spec.spec", (entry.get("spec") or {}).get("spec") or {})
            for index, entry in enumerate(spec.get("resourceClaimTemplates") or ())}
     for path, claim in own.values():
@@ -64,6 +66,7 @@ def _spec(spec: Mapping[str, Any], place: Place, own: Known) -> Iterator[str]:
     yield from _plugins(spec, place)
     yield from _tags(spec, place.root)
     yield from _secrets(spec, place)
+    yield from unserved.told(spec, place.root, unserved.INSTANCE)
 
 
 def _networks(spec: Mapping[str, Any], place: Place) -> Iterator[str]:
