@@ -46,3 +46,8 @@ def test_what_is_told_is_known() -> None:
                 break  # anything may stand below
             assert name in tree, path
             tree = tree[name]
+
+
+def test_what_is_told_is_in_the_manual() -> None:
+    manual = (Path(__file__).parents[2] / "docs" / "machines.md").read_text()
+    assert [path for path in (*unserved.INSTANCE, *unserved.MACHINE) if f"`{path}`" not in manual] == []
