@@ -1,5 +1,5 @@
-"""Virtual machines: an instance for each that should run and none for the others, claims that belong to the machine and
-outlive its instances, and a status that says in a word how it is.
+"""Virtual machines: an instance for each that should run and none for the others, and a status that says in a word how it is.
+Claims that belong to the machine and outlive its instances are in `ownclaims`.
 
 What was written in `spec` stays as it was written; an instance gets a copy of the template as it is when it starts."""
 
@@ -10,22 +10,17 @@ import copy
 from outfitter.api import conditions, kinds, lifecycle, machine, notes
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
-from outfitter.controllers import render, running
+from outfitter.controllers import running
 from outfitter.controllers.loop import Context, enqueue_on_change
+from outfitter.controllers.ownclaims import OwnClaims, claim_name, machine_of, owner_reference
 from outfitter.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
-from outfitter.store.informer import key_of, split_key
+from outfitter.store.informer import key_of
 from outfitter.store.queue import Queue
 
 GENERATION = "kubevirt.io/vm-generation"  # annotation of an instance: of which state of the machine it is
 LOOK_AGAIN = 30.0  # seconds after which a start that could not be is tried again
 MIRRORED = ("Ready", "Paused", "LiveMigratable", "DevicesReady", "PodScheduled")  # conditions of the instance
 CHANGED = "a non-live-updatable field was changed in the template spec: it counts from the next start on"
-
-
-def machine_of(obj: Object) -> list[str]:
-    """The key of the machine that an object belongs to."""
-    reference = machine.owner(obj, kinds.MACHINE.kind)
-    return [f"{obj['metadata']['namespace']}/{reference['name']}"] if reference else []
 
 
 class Machines:
@@ -36,11 +31,9 @@ class Machines:
         self.queue = Queue(context.clock)
         self._machines = context.informer(kinds.MACHINE)
         self._instances = context.informer(kinds.INSTANCE)
-        self._claims = context.informer(kinds.RESOURCE_CLAIM)
-        self._claims.add_index("kept for", _kept_for)
+        self._own = OwnClaims(context, self.queue)
         enqueue_on_change(self._machines, self.queue)
         enqueue_on_change(self._instances, self.queue, self._of_instance)
-        enqueue_on_change(self._claims, self.queue, lambda obj: [*machine_of(obj), *_kept_for(obj)])
         context.informer(kinds.KUBEVIRT).on_change(self._rules_changed)
 
     def _rules_changed(self, old: Object | None, new: Object | None) -> None:
@@ -58,7 +51,7 @@ class Machines:
 
     async def reconcile(self, key: str) -> float | None:
         vm = self._machines.get(key)
-        await self._let_go(key, vm)
+        await self._own.let_go(key, vm)
         if vm is None:
             return None
         found = self._instances.get(key)
@@ -71,7 +64,7 @@ class Machines:
             act = running.decide(vm, instance, now)
         trouble = ""
         if not vm["metadata"].get("deletionTimestamp"):
-            await self._claim_all(vm)
+            await self._own.provide(vm)
             if found is not None and instance is None and act.do == "create":
                 trouble = f"an instance {vm['metadata']['name']} exists that does not belong to this machine"
             else:
@@ -130,64 +123,6 @@ class Machines:
             raise Conflict(f"news of instance {meta['namespace']}/{meta['name']} is on its way")
         return f"an instance {meta['name']} exists that does not belong to this machine"
 
-    # -- its claims
-
-    async def _claim_all(self, vm: Object) -> None:
-        """Every claim that belongs to the machine is there, and stays allocated while the machine is."""
-        for template in vm["spec"].get("resourceClaimTemplates") or ():
-            claim = self._claims.get(f"{vm['metadata']['namespace']}/{claim_name(vm, template['name'])}")
-            if claim is None:
-                claim = await self._make_claim(vm, template)
-            if claim["metadata"].get("deletionTimestamp"):
-                continue  # somebody wants it to let go
-            if (claim.get("status") or {}).get("allocation") and user(vm) not in (claim["status"].get("reservedFor") or ()):
-                await self._keep(vm, claim)
-
-    async def _make_claim(self, vm: Object, template: Object) -> Object:
-        name, said = claim_name(vm, template["name"]), template["spec"].get("metadata") or {}
-        meta = {key: copy.deepcopy(said[key]) for key in ("labels", "annotations") if said.get(key)}
-        claim = {"metadata": {**meta, "name": name, "namespace": vm["metadata"]["namespace"],
-                              "ownerReferences": [_reference(vm)]}, "spec": copy.deepcopy(template["spec"]["spec"])}
-        try:
-            made = await self._store.create(kinds.RESOURCE_CLAIM, claim)
-        except AlreadyExists:
-            return await self._store.get(kinds.RESOURCE_CLAIM, name, vm["metadata"]["namespace"])
-        except (Invalid, Forbidden) as error:
-            await self._context.events.warning(vm, "FailedResourceClaimCreation", error.message)
-            raise
-        await self._context.events.normal(vm, "SuccessfulCreate", f"Created claim {name} of the virtual machine")
-        return made
-
-    async def _keep(self, vm: Object, claim: Object) -> None:
-        """The machine is a user of its claim, so that the devices stay its own while it is stopped."""
-        meta = claim["metadata"]
-        users = [*(claim["status"].get("reservedFor") or ()), user(vm)]
-        await self._store.patch(kinds.RESOURCE_CLAIM, meta["name"], {
-            "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": {"reservedFor": users},
-        }, meta["namespace"], subresource="status")
-
-    async def _let_go(self, key: str, vm: Object | None) -> None:
-        """A machine that is gone uses its claims no more, be it that another one has its name. The claims may have lost their
-        owner before, when it was told to go alone."""
-        namespace, name = split_key(key)
-        for claim in self._claims.by("kept for", key):
-            users = claim["status"]["reservedFor"]
-            gone = [one for one in users if _is_machine(one) and one["name"] == name
-                    and (vm is None or one.get("uid") != vm["metadata"]["uid"])]
-            if gone and await self._are_gone(namespace, name, gone):
-                await self._store.patch(kinds.RESOURCE_CLAIM, claim["metadata"]["name"], {
-                    "metadata": {"resourceVersion": claim["metadata"]["resourceVersion"]},
-                    "status": {"reservedFor": [one for one in users if one not in gone] or None},
-                }, namespace, subresource="status")
-
-    async def _are_gone(self, namespace: str, name: str, users: list[Object]) -> bool:
-        """Asks the store: a machine that the informer has not seen yet is not one that is gone."""
-        try:
-            found = await self._store.get(kinds.MACHINE, name, namespace)
-        except NotFound:
-            return True
-        return all(one.get("uid") != found["metadata"]["uid"] for one in users)
-
     # -- what people see
 
     def _status(self, vm: Object, instance: Object | None, act: running.Act, trouble: str) -> Object:
@@ -235,7 +170,7 @@ def instance_for(vm: Object, *, paused: bool = False) -> Object:
     return {"apiVersion": kinds.INSTANCE.api_version, "kind": kinds.INSTANCE.kind, "metadata": {
         "name": meta["name"], "namespace": meta["namespace"], "labels": labels,
         "annotations": {**(said.get("annotations") or {}), GENERATION: str(meta.get("generation", 1))},
-        "ownerReferences": [_reference(vm)]}, "spec": spec}
+        "ownerReferences": [owner_reference(vm)]}, "spec": spec}
 
 
 def _spec(vm: Object) -> Object:
@@ -244,33 +179,6 @@ def _spec(vm: Object) -> Object:
     own = [{"name": one["name"], "resourceClaimName": claim_name(vm, one["name"])}
            for one in vm["spec"].get("resourceClaimTemplates") or ()]
     return {**spec, "resourceClaims": [*(spec.get("resourceClaims") or ()), *own]} if own else spec
-
-
-def claim_name(vm: Object, name: str) -> str:
-    """The same for the same machine, so that making the claim twice makes it once."""
-    meta = vm["metadata"]
-    return f"{meta['name']}-{name}"[:247].rstrip("-.") + "-" + render.suffix(meta["uid"], name)
-
-
-def user(vm: Object) -> Object:
-    """A machine as a claim's reservedFor names it."""
-    return {"apiGroup": kinds.MACHINE.group, "resource": kinds.MACHINE.plural, "name": vm["metadata"]["name"],
-            "uid": vm["metadata"]["uid"]}
-
-
-def _is_machine(one: Object) -> bool:
-    return (one.get("apiGroup"), one.get("resource")) == (kinds.MACHINE.group, kinds.MACHINE.plural)
-
-
-def _kept_for(claim: Object) -> list[str]:
-    """The keys of the machines that use a claim themselves."""
-    return [f"{claim['metadata']['namespace']}/{one['name']}" for one in (claim.get("status") or {}).get("reservedFor") or ()
-            if _is_machine(one)]
-
-
-def _reference(vm: Object) -> Object:
-    return {"apiVersion": kinds.MACHINE.api_version, "kind": kinds.MACHINE.kind, "name": vm["metadata"]["name"],
-            "uid": vm["metadata"]["uid"], "controller": True, "blockOwnerDeletion": True}
 
 
 def _outdated(vm: Object, instance: Object | None) -> bool:

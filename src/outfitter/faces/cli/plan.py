@@ -17,7 +17,7 @@ from outfitter.api.device import DeviceId, text_attribute
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import Booking, Holder, Page
 from outfitter.controllers import claims as claiming
-from outfitter.controllers import machines, nets, render
+from outfitter.controllers import machines, nets, ownclaims, render
 from outfitter.errors import BadRequest, Forbidden, Invalid, NotFound, OutfitterError, Refused
 from outfitter.faces.cli import moments, sentences
 from outfitter.faces.cli.client import Client, documents
@@ -191,7 +191,7 @@ class _Planner:
             raise BadRequest("it has no instance without spec.template.spec")
         namespace, out = vm["metadata"]["namespace"], {}
         for template in vm["spec"].get("resourceClaimTemplates") or ():
-            name = machines.claim_name(vm, template["name"])
+            name = ownclaims.claim_name(vm, template["name"])
             out[name] = template["name"]
             if self._claim(namespace, name) is None:
                 meta = {"name": name, "namespace": namespace, "uid": f"{NIL}-{namespace}-{name}"}
