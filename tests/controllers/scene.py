@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ from outfitter.api import conditions, kinds
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import Booking
-from outfitter.errors import NotFound
+from outfitter.errors import Forbidden, NotFound
 from outfitter.inventory import simulate
 from outfitter.inventory.config import Config, Scheduling
 from outfitter.ledger import book
@@ -330,3 +330,18 @@ async def _rest(scene: Scene) -> Iterable[tuple[Kind, list[str]]]:
     return [(kinds.RESOURCE_SLICE, slices), (kinds.NODE, hosts), (kinds.DEVICE_CLASS, [scene.namespace]),
             (kinds.LEDGER_PAGE, hosts), (kinds.NAMESPACE, [scene.namespace])]
 
+
+
+@contextlib.contextmanager
+def forbidden(store: Store, kind: Kind) -> Iterator[None]:
+    """Nobody may make another object of a kind, as where a quota is used up."""
+    create = store.create
+
+    async def refuse(which: Kind, obj: Object, *arguments: Any, **more: Any) -> Object:
+        if which == kind:
+            raise Forbidden(f'{kind.plural} "{obj["metadata"]["name"]}" is forbidden: exceeded quota: small')
+        return await create(which, obj, *arguments, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "create", refuse)
+        yield

@@ -62,19 +62,17 @@ class Machines:
             vm, found = await self._as_stored(vm)
             instance = found if found is not None and machine.belongs(found, vm) else None
             act = running.decide(vm, instance, now)
-        trouble = ""
+        lacks = failed = ""
         if not vm["metadata"].get("deletionTimestamp"):
-            await self._own.provide(vm)
-            if found is not None and instance is None and act.do == "create":
-                trouble = f"an instance {vm['metadata']['name']} exists that does not belong to this machine"
-            else:
-                trouble = await self._do(vm, instance, act)
+            lacks = await self._own.provide(vm)  # which keeps it from starting, and from nothing else
+            failed = lacks if act.do == "create" and lacks else await self._do(vm, instance, found, act)
         failure = running.failure(vm, instance, now)
-        status = self._status(vm, instance, act, trouble)
+        status = self._status(vm, instance, act, failed or lacks)
+        status["runStrategy"] = running.strategy_taken_up(vm, instance, act, failed=bool(failed))
         status["startFailure"] = failure
-        status["stateChangeRequests"] = list(lifecycle.open_requests(vm, instance) if trouble else act.requests) or None
+        status["stateChangeRequests"] = list(lifecycle.open_requests(vm, instance) if failed else act.requests) or None
         await self._tell(vm, status)
-        if trouble:
+        if failed or lacks:
             return LOOK_AGAIN  # not everything that can stand in the way tells us when it goes; a gate does
         if act.wait is not None:
             return act.wait.total_seconds()
@@ -96,9 +94,11 @@ class Machines:
         except NotFound:
             return stored, None
 
-    async def _do(self, vm: Object, instance: Object | None, act: running.Act) -> str:
-        """What was decided; a sentence if it cannot be."""
+    async def _do(self, vm: Object, instance: Object | None, found: Object | None, act: running.Act) -> str:
+        """What was decided; a sentence if it cannot be. `found`: who has the name that its instance needs."""
         meta = vm["metadata"]
+        if act.do == "create" and found is not None:
+            return _in_the_way(vm)
         if act.do == "create":
             try:
                 made = await self._store.create(kinds.INSTANCE, instance_for(vm, paused=act.paused))
@@ -121,7 +121,7 @@ class Machines:
         found = await self._store.get(kinds.INSTANCE, meta["name"], meta["namespace"])
         if machine.belongs(found, vm):
             raise Conflict(f"news of instance {meta['namespace']}/{meta['name']} is on its way")
-        return f"an instance {meta['name']} exists that does not belong to this machine"
+        return _in_the_way(vm)
 
     # -- what people see
 
@@ -144,7 +144,6 @@ class Machines:
                 conditions.without_condition(have, type_))
         return {"created": instance is not None, "ready": instance is not None and conditions.is_true(instance, "Ready"),
                 "printableStatus": running.printable(vm, instance, act),
-                "runStrategy": running.strategy_taken_up(vm, instance, act, failed=bool(trouble)),
                 "observedGeneration": vm["metadata"].get("generation"), "conditions": have}
 
     async def _tell(self, vm: Object, status: Object) -> None:
@@ -155,6 +154,10 @@ class Machines:
             await self._store.patch(kinds.MACHINE, meta["name"], {
                 "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": change,
             }, meta["namespace"], subresource="status")
+
+
+def _in_the_way(vm: Object) -> str:
+    return f"an instance {vm['metadata']['name']} exists that does not belong to this machine"
 
 
 def _noted(vm: Object) -> list[Object]:

@@ -29,19 +29,29 @@ class OwnClaims:
         self._claims.add_index("kept for", _kept_for)
         enqueue_on_change(self._claims, queue, lambda obj: [*machine_of(obj), *_kept_for(obj)])
 
-    async def provide(self, vm: Object) -> None:
-        """Every claim that belongs to the machine is there, and stays allocated while the machine is."""
-        for template in vm["spec"].get("resourceClaimTemplates") or ():
-            claim = self._claims.get(f"{vm['metadata']['namespace']}/{claim_name(vm, template['name'])}")
-            if claim is None:
-                claim = await self._make(vm, template)
-            if claim["metadata"].get("deletionTimestamp"):
-                continue  # somebody wants it to let go
-            if (claim.get("status") or {}).get("allocation") and user(vm) not in (claim["status"].get("reservedFor") or ()):
-                await self._keep(vm, claim)
+    async def provide(self, vm: Object) -> str:
+        """Every claim that belongs to the machine is there, and stays allocated while the machine is; a sentence of those that
+        cannot be."""
+        said = [await self._provide(vm, template) for template in vm["spec"].get("resourceClaimTemplates") or ()]
+        return "; ".join(filter(None, said))
 
-    async def _make(self, vm: Object, template: Object) -> Object:
-        name, said = claim_name(vm, template["name"]), template["spec"].get("metadata") or {}
+    async def _provide(self, vm: Object, template: Object) -> str:
+        name = claim_name(vm, template["name"])
+        claim = self._claims.get(f"{vm['metadata']['namespace']}/{name}")
+        if claim is None:
+            try:
+                claim = await self._make(vm, name, template)
+            except (Invalid, Forbidden) as error:
+                await self._context.events.warning(vm, "FailedResourceClaimCreation", error.message)
+                return f"claim {name} cannot be made: {error.message}"
+        if claim["metadata"].get("deletionTimestamp"):
+            return ""  # somebody wants it to let go
+        if (claim.get("status") or {}).get("allocation") and user(vm) not in (claim["status"].get("reservedFor") or ()):
+            await self._keep(vm, claim)
+        return ""
+
+    async def _make(self, vm: Object, name: str, template: Object) -> Object:
+        said = template["spec"].get("metadata") or {}
         meta = {key: copy.deepcopy(said[key]) for key in ("labels", "annotations") if said.get(key)}
         claim = {"metadata": {**meta, "name": name, "namespace": vm["metadata"]["namespace"],
                               "ownerReferences": [owner_reference(vm)]}, "spec": copy.deepcopy(template["spec"]["spec"])}
@@ -49,9 +59,6 @@ class OwnClaims:
             made = await self._store.create(kinds.RESOURCE_CLAIM, claim)
         except AlreadyExists:
             return await self._store.get(kinds.RESOURCE_CLAIM, name, vm["metadata"]["namespace"])
-        except (Invalid, Forbidden) as error:
-            await self._context.events.warning(vm, "FailedResourceClaimCreation", error.message)
-            raise
         await self._context.events.normal(vm, "SuccessfulCreate", f"Created claim {name} of the virtual machine")
         return made
 

@@ -33,6 +33,7 @@ def machine(obj: Mapping[str, Any], settings: Settings) -> Iterator[Cause]:
     if spec.get("template") is None:
         yield Cause("spec.template", "Required value: missing virtual machine template", "FieldValueRequired")
         return
+    yield from names.notes(spec["template"].get("metadata"), "spec.template.metadata")
     own = [entry["name"] for entry in spec.get("resourceClaimTemplates") or () if entry.get("name")]
     yield from _spec(spec["template"].get("spec"), "spec.template.spec", settings, own)
 
@@ -56,6 +57,7 @@ def own_claims(spec: Mapping[str, Any]) -> Iterator[Cause]:
                                             "claim is either the machine's own or made for each start", "FieldValueDuplicate")
             seen.add(name)
         yield from resources.template_spec(entry.get("spec"), f"{here}.spec")
+        yield from names.notes((entry.get("spec") or {}).get("metadata"), f"{here}.spec.metadata")
 
 
 def _spec(spec: Any, root: str, settings: Settings, own: Collection[str] = ()) -> Iterator[Cause]:
