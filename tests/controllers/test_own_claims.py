@@ -11,6 +11,7 @@ import pytest
 
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
+from outfitter.controllers import ownclaims
 from tests import kubernetes
 from tests.controllers import scene as scenes
 from tests.controllers.scene import Scene, addresses, device
@@ -77,6 +78,26 @@ async def test_a_machine_that_gets_no_claim_from_its_first_moment_on_says_so() -
             await shows(scene, "Stopped", runStrategy="Halted")
             await change(scene, {"runStrategy": "Once"})
         await shows(scene, "Running", runStrategy="Once")
+
+
+@story("a claim of somebody else is left alone, and that is said")
+async def _(scene: Scene) -> None:
+    made = await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Halted", **owning(scene, "a")})
+    name = ownclaims.claim_name(made, "a")
+
+    async def own() -> Object | None:
+        found = await scene.find(kinds.RESOURCE_CLAIM, name)
+        return found if found and found["metadata"].get("ownerReferences") else None
+
+    await scene.reach(own, "it has a claim of its own")
+    await scene.store.patch(kinds.RESOURCE_CLAIM, name, {"metadata": {"ownerReferences": None}}, scene.namespace)
+    await change(scene, {"runStrategy": "Always"})
+    await failure(scene, f"claim {name} belongs to somebody else: delete it, and the machine makes its own")
+    assert not await scene.all(kinds.INSTANCE), "it would have had what is not its own"
+    await scene.delete(kinds.RESOURCE_CLAIM, name)
+    await scene.running("blue")
+    assert conditions.find(await shows(scene, "Running"), "Failure") is None
+    assert await own()
 
 
 @pytest.mark.parametrize("name", STORIES)

@@ -340,9 +340,9 @@ def is_its(pod: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
     return not known or pod["metadata"]["uid"] in known
 
 
-def belongs(instance: Mapping[str, Any], vm: Mapping[str, Any]) -> bool:
-    """Whether an instance is a machine's own; another one may have its name."""
-    reference = owner(instance, "VirtualMachine")
+def belongs(obj: Mapping[str, Any], vm: Mapping[str, Any]) -> bool:
+    """Whether an instance or a claim is a machine's own; another one may have its name."""
+    reference = owner(obj, "VirtualMachine")
     return reference is not None and reference.get("uid") == vm["metadata"]["uid"]
 
 

@@ -44,6 +44,8 @@ class OwnClaims:
             except (Invalid, Forbidden) as error:
                 await self._context.events.warning(vm, "FailedResourceClaimCreation", error.message)
                 return f"claim {name} cannot be made: {error.message}"
+        if not machine.belongs(claim, vm):
+            return f"claim {name} belongs to somebody else: delete it, and the machine makes its own"
         if claim["metadata"].get("deletionTimestamp"):
             return ""  # somebody wants it to let go
         if (claim.get("status") or {}).get("allocation") and user(vm) not in (claim["status"].get("reservedFor") or ()):
