@@ -12,10 +12,13 @@ import pytest
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
 from outfitter.controllers import ownclaims
+from outfitter.controllers.loop import Context
+from outfitter.controllers.machines import Machines
+from outfitter.errors import Conflict
 from tests import kubernetes
 from tests.controllers import scene as scenes
 from tests.controllers.scene import Scene, addresses, device
-from tests.controllers.test_machines import ask, change, shows
+from tests.controllers.test_machines import another, ask, change, shows
 
 Tell = Callable[[Scene], Awaitable[None]]
 STORIES: dict[str, Tell] = {}
@@ -98,6 +101,104 @@ async def _(scene: Scene) -> None:
     await scene.running("blue")
     assert conditions.find(await shows(scene, "Running"), "Failure") is None
     assert await own()
+
+
+async def claims(scene: Scene) -> dict[str, Object]:
+    """The machine's own claims, by their uids."""
+    return {claim["metadata"]["uid"]: claim for claim in await scene.all(kinds.RESOURCE_CLAIM)}
+
+
+async def restart_required(scene: Scene) -> None:
+    async def check() -> bool:
+        return conditions.is_true(await scene.find(kinds.MACHINE, "blue") or {}, "RestartRequired")
+
+    await scene.reach(check, "a restart is required")
+
+
+@story("a claim whose template was taken out goes when the machine stops, and its device with it")
+async def _(scene: Scene) -> None:
+    await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Always", **owning(scene, "a", "b")})
+    had = addresses(await scene.running("blue"))
+    before = await claims(scene)
+    await change(scene, owning(scene, "a"))
+    await restart_required(scene)
+    assert (await claims(scene)).keys() == before.keys(), "what a machine has that runs stays its own"
+    await change(scene, {"runStrategy": "Halted"})
+    await shows(scene, "Stopped")
+    await scene.template()
+    await scene.machine("red")
+    red = addresses(await scene.running("red"))
+    [left] = (await claims(scene)).keys() & before.keys()
+    assert before[left]["metadata"]["name"].startswith("blue-a-")
+    await change(scene, {"runStrategy": "Always"})
+    assert [*addresses(await scene.running("blue")), *red] == had
+    await scene.check_books()
+    for kind, name in ((kinds.MACHINE, "blue"), (kinds.INSTANCE, "red")):
+        await scene.delete(kind, name, propagation="Background")
+    await scene.empty()
+
+
+@story("a claim whose template changed is made anew before the next start")
+async def _(scene: Scene) -> None:
+    await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Manual", **owning(scene, "a")})
+    await ask(scene, {"action": "Start"})
+    first = await scene.running("blue")
+    [claim] = await claims(scene)
+    await change(scene, owning(scene, "a", count=2))
+    await restart_required(scene)
+    assert list(await claims(scene)) == [claim]
+    await ask(scene, {"action": "Stop", "uid": first["metadata"]["uid"]}, {"action": "Start"})
+    await another(scene, first["metadata"]["uid"])
+    assert len(addresses(await scene.running("blue"))) == 2
+    assert claim not in await claims(scene)
+
+    async def settled() -> bool:
+        found = await scene.find(kinds.MACHINE, "blue") or {}
+        return not [each for each in ("RestartRequired", "Failure") if conditions.find(found, each)]
+
+    await scene.reach(settled, "nothing is left to be done")
+
+
+@story("what is kept for a stopped machine stays when nothing of it changed")
+async def _(scene: Scene) -> None:
+    """Also when nobody noted what it was made from, and when a label of its template is another one."""
+    await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Always", **owning(scene, "a")})
+    had = addresses(await scene.running("blue"))
+    [(uid, claim)] = (await claims(scene)).items()
+    await change(scene, {"runStrategy": "Halted"})
+    await shows(scene, "Stopped")
+    await scene.store.patch(kinds.RESOURCE_CLAIM, claim["metadata"]["name"], {"metadata": {"annotations": None}},
+                            scene.namespace)
+
+    async def noted() -> bool:
+        return bool((await claims(scene))[uid]["metadata"].get("annotations") == claim["metadata"]["annotations"])
+
+    await scene.reach(noted, "it is noted again")
+    labelled = owning(scene, "a")
+    labelled["resourceClaimTemplates"][0]["spec"]["metadata"] = {"labels": {"for": "blue"}}
+    await change(scene, {"runStrategy": "Always", **labelled})
+    assert addresses(await scene.running("blue")) == had
+    assert list(await claims(scene)) == [uid]
+
+
+async def test_who_was_held_up_gives_nothing_away_that_is_kept() -> None:
+    """It knows the template as it was before the machine was changed, had another claim and was stopped again."""
+    async with scenes.embedded(2) as scene:
+        await scene.classes()
+        seen = await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Halted", **owning(scene, "a")})
+        await scene.settle()
+        await change(scene, {"runStrategy": "Always", **owning(scene, "a", count=2)})
+        await scene.running("blue")
+        await change(scene, {"runStrategy": "Halted"})
+        await shows(scene, "Stopped")
+        [(uid, claim)] = (await claims(scene)).items()
+        held = Context(scene.store, clock=scene.product.context.clock)
+        late = Machines(held)
+        held.informer(kinds.MACHINE).put(seen)
+        held.informer(kinds.RESOURCE_CLAIM).put(claim)
+        with pytest.raises(Conflict, match="on their way"):
+            await late.reconcile(f"{scene.namespace}/blue")
+        assert "deletionTimestamp" not in (await claims(scene))[uid]["metadata"]
 
 
 @pytest.mark.parametrize("name", STORIES)

@@ -64,7 +64,7 @@ class Machines:
             act = running.decide(vm, instance, now)
         lacks = failed = ""
         if not vm["metadata"].get("deletionTimestamp"):
-            lacks = await self._own.provide(vm)  # which keeps it from starting, and from nothing else
+            lacks = await self._own.provide(vm, instance)  # which keeps it from starting, and from nothing else
             failed = lacks if act.do == "create" and lacks else await self._do(vm, instance, found, act)
         failure = running.failure(vm, instance, now)
         status = self._status(vm, instance, act, failed or lacks)
@@ -139,12 +139,21 @@ class Machines:
                 have = conditions.with_condition(have, wanted, self._context.now())
         for type_, holds, reason, message in (
                 ("Failure", bool(trouble), "FailedCreate", trouble),
-                ("RestartRequired", act.do != "delete" and _outdated(vm, instance), "TemplateChanged", CHANGED)):
+                ("RestartRequired", act.do != "delete" and self._outdated(vm, instance), "TemplateChanged", CHANGED)):
             have = conditions.with_condition(have, Condition(type_, True, reason, message), self._context.now()) if holds else (
                 conditions.without_condition(have, type_))
         return {"created": instance is not None, "ready": instance is not None and conditions.is_true(instance, "Ready"),
                 "printableStatus": running.printable(vm, instance, act),
                 "observedGeneration": vm["metadata"].get("generation"), "conditions": have}
+
+    def _outdated(self, vm: Object, instance: Object | None) -> bool:
+        """The machine is not what the running instance was made from. How it starts says nothing of one that did."""
+        if instance is None or (instance.get("status") or {}).get("phase") in machine.FINAL:
+            return False
+        if instance["metadata"].get("deletionTimestamp"):
+            return False
+        is_, was = ({**spec, "startStrategy": None} for spec in (_spec(vm), instance["spec"]))
+        return bool(is_ != was) or self._own.outdated(vm)
 
     async def _tell(self, vm: Object, status: Object) -> None:
         have = vm.get("status") or {}
@@ -182,13 +191,3 @@ def _spec(vm: Object) -> Object:
     own = [{"name": one["name"], "resourceClaimName": claim_name(vm, one["name"])}
            for one in vm["spec"].get("resourceClaimTemplates") or ()]
     return {**spec, "resourceClaims": [*(spec.get("resourceClaims") or ()), *own]} if own else spec
-
-
-def _outdated(vm: Object, instance: Object | None) -> bool:
-    """The template is not what the running instance was made from. How it starts says nothing of one that did."""
-    if instance is None or (instance.get("status") or {}).get("phase") in machine.FINAL:
-        return False
-    if instance["metadata"].get("deletionTimestamp"):
-        return False
-    is_, was = ({**spec, "startStrategy": None} for spec in (_spec(vm), instance["spec"]))
-    return bool(is_ != was)

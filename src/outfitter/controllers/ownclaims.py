@@ -1,17 +1,22 @@
 """Claims that belong to a virtual machine itself: made from its `resourceClaimTemplates`, allocated when it first starts, and
-kept for it while it is stopped."""
+kept for it while it is stopped. A claim cannot change; one whose template did is made anew when the machine is stopped."""
 
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
+from typing import Literal
 
 from outfitter.api import kinds, machine
 from outfitter.api.kinds import Object
 from outfitter.controllers import render
 from outfitter.controllers.loop import Context, enqueue_on_change
-from outfitter.errors import AlreadyExists, Forbidden, Invalid, NotFound
+from outfitter.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
 from outfitter.store.informer import split_key
 from outfitter.store.queue import Queue
+
+MADE_FROM = "outfitter.dev/made-from"  # annotation of a claim: what its template said
 
 
 def machine_of(obj: Object) -> list[str]:
@@ -27,16 +32,21 @@ class OwnClaims:
         self._context, self._store = context, context.store
         self._claims = context.informer(kinds.RESOURCE_CLAIM)
         self._claims.add_index("kept for", _kept_for)
+        self._claims.add_index("owning machine", _owner_uid)
         enqueue_on_change(self._claims, queue, lambda obj: [*machine_of(obj), *_kept_for(obj)])
 
-    async def provide(self, vm: Object) -> str:
-        """Every claim that belongs to the machine is there, and stays allocated while the machine is; a sentence of those that
-        cannot be."""
-        said = [await self._provide(vm, template) for template in vm["spec"].get("resourceClaimTemplates") or ()]
+    async def provide(self, vm: Object, instance: Object | None) -> str:
+        """Every claim that belongs to the machine is there as its template says, and stays allocated while the machine is; a
+        sentence of those that cannot be. Without an instance those go that its templates do not say any more."""
+        wanted = {claim_name(vm, template["name"]): template for template in vm["spec"].get("resourceClaimTemplates") or ()}
+        said = [await self._provide(vm, instance, name, template) for name, template in wanted.items()]
+        for claim in self._claims.by("owning machine", vm["metadata"]["uid"]) if instance is None else ():
+            if claim["metadata"]["name"] not in wanted and _made_from(claim) and not _going(claim) \
+                    and not await self._pods_of(claim):
+                await self._give_up(vm, claim, "its template is gone")
         return "; ".join(filter(None, said))
 
-    async def _provide(self, vm: Object, template: Object) -> str:
-        name = claim_name(vm, template["name"])
+    async def _provide(self, vm: Object, instance: Object | None, name: str, template: Object) -> str:
         claim = self._claims.get(f"{vm['metadata']['namespace']}/{name}")
         if claim is None:
             try:
@@ -46,17 +56,53 @@ class OwnClaims:
                 return f"claim {name} cannot be made: {error.message}"
         if not machine.belongs(claim, vm):
             return f"claim {name} belongs to somebody else: delete it, and the machine makes its own"
-        if claim["metadata"].get("deletionTimestamp"):
-            return ""  # somebody wants it to let go
-        if (claim.get("status") or {}).get("allocation") and user(vm) not in (claim["status"].get("reservedFor") or ()):
+        if _going(claim):
+            return f"claim {name} is being deleted, and is made anew when it is gone" if instance is None else ""
+        if not _made_from(claim):  # made before that was noted: then as the template is now
+            claim = await self._patch(claim, {"metadata": {"annotations": {MADE_FROM: _digest(template)}}})
+        if instance is None and _made_from(claim) != _digest(template):
+            return await self._replace(vm, claim)
+        if (claim.get("status") or {}).get("allocation"):
             await self._keep(vm, claim)
         return ""
 
+    def outdated(self, vm: Object) -> bool:
+        """Whether a claim is not as its template says now."""
+        known = [(self._claims.get(f"{vm['metadata']['namespace']}/{claim_name(vm, template['name'])}"), template)
+                 for template in vm["spec"].get("resourceClaimTemplates") or ()]
+        return any(claim is not None and machine.belongs(claim, vm) and _made_from(claim) not in ("", _digest(template))
+                   for claim, template in known)
+
+    async def _replace(self, vm: Object, claim: Object) -> str:
+        name, users = claim["metadata"]["name"], await self._pods_of(claim)
+        if users:
+            return f"claim {name} is not as its template says now, and is made anew when pod/{users[0]['name']} is gone"
+        await self._give_up(vm, claim, "its template says something else now")
+        return f"claim {name} is made anew, as its template says now"
+
+    async def _give_up(self, vm: Object, claim: Object, why: str) -> None:
+        """Asks the store first: what is kept for a machine is not given away because of old news."""
+        meta, theirs = vm["metadata"], claim["metadata"]
+        stored = await self._store.get(kinds.MACHINE, meta["name"], meta["namespace"])
+        try:
+            instance = await self._store.get(kinds.INSTANCE, meta["name"], meta["namespace"])
+        except NotFound:
+            instance = None
+        if stored["metadata"]["resourceVersion"] != meta["resourceVersion"] or (
+                instance is not None and machine.belongs(instance, vm)):
+            raise Conflict(f"news of machine {meta['namespace']}/{meta['name']} are on their way")
+        await self._store.delete(kinds.RESOURCE_CLAIM, theirs["name"], theirs["namespace"], uid=theirs["uid"],
+                                 revision=theirs["resourceVersion"])
+        await self._context.events.normal(vm, "SuccessfulDelete",
+                                          f"Deleted claim {theirs['name']} of the virtual machine: {why}")
+
     async def _make(self, vm: Object, name: str, template: Object) -> Object:
         said = template["spec"].get("metadata") or {}
-        meta = {key: copy.deepcopy(said[key]) for key in ("labels", "annotations") if said.get(key)}
-        claim = {"metadata": {**meta, "name": name, "namespace": vm["metadata"]["namespace"],
-                              "ownerReferences": [owner_reference(vm)]}, "spec": copy.deepcopy(template["spec"]["spec"])}
+        meta: Object = {"name": name, "namespace": vm["metadata"]["namespace"], "ownerReferences": [owner_reference(vm)],
+                        "annotations": {**(said.get("annotations") or {}), MADE_FROM: _digest(template)}}
+        if said.get("labels"):
+            meta["labels"] = dict(said["labels"])
+        claim = {"metadata": meta, "spec": copy.deepcopy(template["spec"]["spec"])}
         try:
             made = await self._store.create(kinds.RESOURCE_CLAIM, claim)
         except AlreadyExists:
@@ -66,11 +112,32 @@ class OwnClaims:
 
     async def _keep(self, vm: Object, claim: Object) -> None:
         """The machine is a user of its claim, so that the devices stay its own while it is stopped."""
+        users = claim["status"].get("reservedFor") or []
+        if user(vm) not in users:
+            await self._patch(claim, {"status": {"reservedFor": [*users, user(vm)]}}, "status")
+
+    async def _pods_of(self, claim: Object) -> list[Object]:
+        """The pods that use a claim."""
+        users = (claim.get("status") or {}).get("reservedFor") or ()
+        return [one for one in users if one.get("resource") == kinds.POD.plural
+                and await self._is_there(claim["metadata"]["namespace"], one)]
+
+    async def _is_there(self, namespace: str, pod: Object) -> bool:
+        """Asks the store: a pod that the informer has not seen yet is not a pod that is gone."""
+        try:
+            found = await self._store.get(kinds.POD, pod["name"], namespace)
+        except NotFound:
+            return False
+        over = (found.get("status") or {}).get("phase") in machine.FINAL
+        return bool(found["metadata"]["uid"] == pod.get("uid") and not over)
+
+    async def _patch(self, claim: Object, change: Object, subresource: Literal["", "status"] = "") -> Object:
+        """At the revision that was read."""
         meta = claim["metadata"]
-        users = [*(claim["status"].get("reservedFor") or ()), user(vm)]
-        await self._store.patch(kinds.RESOURCE_CLAIM, meta["name"], {
-            "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": {"reservedFor": users},
-        }, meta["namespace"], subresource="status")
+        body = {**change, "metadata": {**change.get("metadata", {}), "resourceVersion": meta["resourceVersion"]}}
+        fresh = await self._store.patch(kinds.RESOURCE_CLAIM, meta["name"], body, meta["namespace"], subresource=subresource)
+        self._claims.put(fresh)
+        return fresh
 
     async def let_go(self, key: str, vm: Object | None) -> None:
         """A machine that is gone uses its claims no more, be it that another one has its name. The claims may have lost their
@@ -81,10 +148,8 @@ class OwnClaims:
             gone = [one for one in users if _is_machine(one) and one["name"] == name
                     and (vm is None or one.get("uid") != vm["metadata"]["uid"])]
             if gone and await self._are_gone(namespace, name, gone):
-                await self._store.patch(kinds.RESOURCE_CLAIM, claim["metadata"]["name"], {
-                    "metadata": {"resourceVersion": claim["metadata"]["resourceVersion"]},
-                    "status": {"reservedFor": [one for one in users if one not in gone] or None},
-                }, namespace, subresource="status")
+                left = [one for one in users if one not in gone]
+                await self._patch(claim, {"status": {"reservedFor": left or None}}, "status")
 
     async def _are_gone(self, namespace: str, name: str, users: list[Object]) -> bool:
         """Asks the store: a machine that the informer has not seen yet is not one that is gone."""
@@ -101,6 +166,19 @@ def claim_name(vm: Object, name: str) -> str:
     return f"{meta['name']}-{name}"[:247].rstrip("-.") + "-" + render.suffix(meta["uid"], name)
 
 
+def _digest(template: Object) -> str:
+    """What a template says of the devices; a label is no reason to give them away."""
+    return hashlib.sha256(json.dumps(template["spec"]["spec"], sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _made_from(claim: Object) -> str:
+    return str((claim["metadata"].get("annotations") or {}).get(MADE_FROM) or "")
+
+
+def _going(claim: Object) -> bool:
+    return bool(claim["metadata"].get("deletionTimestamp"))
+
+
 def user(vm: Object) -> Object:
     """A machine as a claim's reservedFor names it."""
     return {"apiGroup": kinds.MACHINE.group, "resource": kinds.MACHINE.plural, "name": vm["metadata"]["name"],
@@ -115,6 +193,11 @@ def _kept_for(claim: Object) -> list[str]:
     """The keys of the machines that use a claim themselves."""
     return [f"{claim['metadata']['namespace']}/{one['name']}" for one in (claim.get("status") or {}).get("reservedFor") or ()
             if _is_machine(one)]
+
+
+def _owner_uid(claim: Object) -> list[str]:
+    reference = machine.owner(claim, kinds.MACHINE.kind)
+    return [reference["uid"]] if reference else []
 
 
 def owner_reference(vm: Object) -> Object:
