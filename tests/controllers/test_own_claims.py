@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from outfitter import app
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
 from outfitter.controllers import ownclaims
+from outfitter.controllers.claims import Claims
 from outfitter.controllers.loop import Context
 from outfitter.controllers.machines import Machines
 from outfitter.errors import Conflict
@@ -181,6 +183,36 @@ async def _(scene: Scene) -> None:
     assert list(await claims(scene)) == [uid]
 
 
+@story("a machine that is deleted in the foreground takes its claim along")
+async def _(scene: Scene) -> None:
+    await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Always", **owning(scene, "a")})
+    await scene.running("blue")
+    await scene.delete(kinds.MACHINE, "blue", propagation="Foreground")
+
+    async def gone() -> bool:
+        return not await scene.all(kinds.MACHINE)
+
+    await scene.reach(gone, "the machine is gone")
+    await scene.empty()
+
+
+@story("the claim of a stopped machine that is deleted is made anew")
+async def _(scene: Scene) -> None:
+    await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Always", **owning(scene, "a")})
+    await scene.running("blue")
+    await change(scene, {"runStrategy": "Halted"})
+    await shows(scene, "Stopped")
+    [(uid, claim)] = (await claims(scene)).items()
+    await scene.delete(kinds.RESOURCE_CLAIM, claim["metadata"]["name"])
+
+    async def free() -> bool:
+        return uid not in await claims(scene) and len(await claims(scene)) == 1 and not await scene.bookings()
+
+    await scene.reach(free, "the devices are let go of, and there is another claim")
+    await change(scene, {"runStrategy": "Always"})
+    await scene.running("blue")
+
+
 async def test_who_was_held_up_gives_nothing_away_that_is_kept() -> None:
     """It knows the template as it was before the machine was changed, had another claim and was stopped again."""
     async with scenes.embedded(2) as scene:
@@ -207,6 +239,31 @@ async def test_embedded(name: str) -> None:
         await scene.classes()
         await STORIES[name](scene)
         await scene.check_books()
+
+
+class Elsewhere(Claims):
+    """kube-controller-manager looks after claims: it takes pods off that are over, and knows nothing of machines."""
+
+    async def reconcile(self, key: str) -> float | None:
+        claim = self._claims.get(key)
+        if claim is None:
+            return await super().reconcile(key)
+        status, going = claim.get("status") or {}, claim["metadata"].get("deletionTimestamp")
+        users = status.get("reservedFor") or []
+        left = [one for one in users if one["resource"] != "pods" or await self._alive("here", one)]
+        if left and left != users:
+            await self._store.patch(kinds.RESOURCE_CLAIM, claim["metadata"]["name"], {
+                "metadata": {"resourceVersion": claim["metadata"]["resourceVersion"]}, "status": {"reservedFor": left},
+            }, "here", subresource="status")
+        elif not left and status.get("allocation") and (users or going):
+            return await self._free(claim, self._pages_of(claim))
+        return None
+
+
+@pytest.mark.parametrize("name", STORIES)
+async def test_where_others_look_after_claims(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "Claims", Elsewhere)
+    await test_embedded(name)
 
 
 @pytest.mark.cluster

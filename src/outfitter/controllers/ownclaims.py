@@ -140,24 +140,27 @@ class OwnClaims:
         return fresh
 
     async def let_go(self, key: str, vm: Object | None) -> None:
-        """A machine that is gone uses its claims no more, be it that another one has its name. The claims may have lost their
-        owner before, when it was told to go alone."""
+        """A machine that goes or is gone uses its claims no more, be it that another one has its name, nor one that uses a
+        claim that goes: nobody else takes it off, and the claim would stay. The claims may have lost their owner before, when
+        it was told to go alone."""
         namespace, name = split_key(key)
         for claim in self._claims.by("kept for", key):
             users = claim["status"]["reservedFor"]
-            gone = [one for one in users if _is_machine(one) and one["name"] == name
-                    and (vm is None or one.get("uid") != vm["metadata"]["uid"])]
-            if gone and await self._are_gone(namespace, name, gone):
-                left = [one for one in users if one not in gone]
+            left = [one for one in users if not (_is_machine(one) and one["name"] == name)
+                    or not (_going(claim) or await self._is_over(namespace, one, vm))]
+            if left != users:
                 await self._patch(claim, {"status": {"reservedFor": left or None}}, "status")
 
-    async def _are_gone(self, namespace: str, name: str, users: list[Object]) -> bool:
-        """Asks the store: a machine that the informer has not seen yet is not one that is gone."""
+    async def _is_over(self, namespace: str, one: Object, vm: Object | None) -> bool:
+        """Whether the machine that a claim is kept for goes, or is gone. Asks the store where another one is known by its name,
+        or none: a machine that the informer has not seen yet is not one that is gone."""
+        if vm is not None and vm["metadata"]["uid"] == one.get("uid"):
+            return _going(vm)
         try:
-            found = await self._store.get(kinds.MACHINE, name, namespace)
+            found = await self._store.get(kinds.MACHINE, one["name"], namespace)
         except NotFound:
             return True
-        return all(one.get("uid") != found["metadata"]["uid"] for one in users)
+        return bool(found["metadata"]["uid"] != one.get("uid"))
 
 
 def claim_name(vm: Object, name: str) -> str:
@@ -175,8 +178,8 @@ def _made_from(claim: Object) -> str:
     return str((claim["metadata"].get("annotations") or {}).get(MADE_FROM) or "")
 
 
-def _going(claim: Object) -> bool:
-    return bool(claim["metadata"].get("deletionTimestamp"))
+def _going(obj: Object) -> bool:
+    return bool(obj["metadata"].get("deletionTimestamp"))
 
 
 def user(vm: Object) -> Object:
