@@ -34,6 +34,15 @@ class OwnClaims:
         self._claims.add_index("kept for", _kept_for)
         self._claims.add_index("owning machine", _owner_uid)
         enqueue_on_change(self._claims, queue, lambda obj: [*machine_of(obj), *_kept_for(obj)])
+        self._queue, self._pods = queue, context.informer(kinds.POD)
+        self._pods.on_change(self._pod_changed)
+
+    def _pod_changed(self, old: Object | None, new: Object | None) -> None:
+        """A pod that is over uses the claims of a machine no more."""
+        if old is not None and (new is None or _is_over(new)):
+            for claim in filter(None, map(self._claims.get, machine.claim_keys(old))):
+                for key in machine_of(claim):
+                    self._queue.add(key)
 
     async def provide(self, vm: Object, instance: Object | None) -> str:
         """Every claim that belongs to the machine is there as its template says, and stays allocated while the machine is; a
@@ -111,25 +120,29 @@ class OwnClaims:
         return made
 
     async def _keep(self, vm: Object, claim: Object) -> None:
-        """The machine is a user of its claim, so that the devices stay its own while it is stopped."""
+        """The machine is a user of its claim, so that the devices stay its own while it is stopped. Pods that are over are not:
+        Kubernetes before 1.36 does nothing about them where a user is no pod."""
         users = claim["status"].get("reservedFor") or []
-        if user(vm) not in users:
-            await self._patch(claim, {"status": {"reservedFor": [*users, user(vm)]}}, "status")
+        pods = await self._pods_of(claim)
+        left = [one for one in users if one in pods or not _is_pod(one)]
+        wanted = left if user(vm) in left else [*left, user(vm)]
+        if wanted != users:
+            await self._patch(claim, {"status": {"reservedFor": wanted}}, "status")
 
     async def _pods_of(self, claim: Object) -> list[Object]:
         """The pods that use a claim."""
         users = (claim.get("status") or {}).get("reservedFor") or ()
-        return [one for one in users if one.get("resource") == kinds.POD.plural
-                and await self._is_there(claim["metadata"]["namespace"], one)]
+        return [one for one in users if _is_pod(one) and await self._is_there(claim["metadata"]["namespace"], one)]
 
-    async def _is_there(self, namespace: str, pod: Object) -> bool:
+    async def _is_there(self, namespace: str, user: Object) -> bool:
         """Asks the store: a pod that the informer has not seen yet is not a pod that is gone."""
-        try:
-            found = await self._store.get(kinds.POD, pod["name"], namespace)
-        except NotFound:
-            return False
-        over = (found.get("status") or {}).get("phase") in machine.FINAL
-        return bool(found["metadata"]["uid"] == pod.get("uid") and not over)
+        found = self._pods.get(f"{namespace}/{user['name']}")
+        if found is None or found["metadata"]["uid"] != user.get("uid"):
+            try:
+                found = await self._store.get(kinds.POD, user["name"], namespace)
+            except NotFound:
+                return False
+        return bool(found["metadata"]["uid"] == user.get("uid") and not _is_over(found))
 
     async def _patch(self, claim: Object, change: Object, subresource: Literal["", "status"] = "") -> Object:
         """At the revision that was read."""
@@ -147,11 +160,11 @@ class OwnClaims:
         for claim in self._claims.by("kept for", key):
             users = claim["status"]["reservedFor"]
             left = [one for one in users if not (_is_machine(one) and one["name"] == name)
-                    or not (_going(claim) or await self._is_over(namespace, one, vm))]
+                    or not (_going(claim) or await self._machine_is_over(namespace, one, vm))]
             if left != users:
                 await self._patch(claim, {"status": {"reservedFor": left or None}}, "status")
 
-    async def _is_over(self, namespace: str, one: Object, vm: Object | None) -> bool:
+    async def _machine_is_over(self, namespace: str, one: Object, vm: Object | None) -> bool:
         """Whether the machine that a claim is kept for goes, or is gone. Asks the store where another one is known by its name,
         or none: a machine that the informer has not seen yet is not one that is gone."""
         if vm is not None and vm["metadata"]["uid"] == one.get("uid"):
@@ -186,6 +199,14 @@ def user(vm: Object) -> Object:
     """A machine as a claim's reservedFor names it."""
     return {"apiGroup": kinds.MACHINE.group, "resource": kinds.MACHINE.plural, "name": vm["metadata"]["name"],
             "uid": vm["metadata"]["uid"]}
+
+
+def _is_pod(one: Object) -> bool:
+    return bool(one.get("resource") == kinds.POD.plural)
+
+
+def _is_over(pod: Object) -> bool:
+    return (pod.get("status") or {}).get("phase") in machine.FINAL
 
 
 def _is_machine(one: Object) -> bool:
