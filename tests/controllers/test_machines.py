@@ -335,6 +335,20 @@ async def test_a_start_that_was_refused_is_tried_again_after_a_while() -> None:
         assert "stateChangeRequests" not in started["status"], "the wish is done"
 
 
+async def test_a_pod_that_is_forbidden_is_no_secret_and_is_tried_again() -> None:
+    async with scenes.embedded(1) as scene:
+        await scene.classes()
+        await scene.template()
+        with scenes.forbidden(scene.store, kinds.POD):
+            await vm(scene)
+            said = await scene.waits("blue", "Synchronized", "Error creating pod: pods", "is forbidden: exceeded quota")
+            found = await shows(scene, "Starting", created=True)
+            assert (conditions.find(found, "Synchronized") or {})["message"] == said
+            assert await scene.events("FailedCreate") == [said]
+        await shows(scene, "Running")  # by itself, after a while
+        assert conditions.find(await shows(scene, "Running"), "Synchronized") is None
+
+
 @pytest.fixture
 def prompt(monkeypatch: pytest.MonkeyPatch) -> scenes.Watch:
     """News of instances are late; but for who watches by this."""

@@ -13,13 +13,14 @@ from outfitter.api.kinds import Object
 from outfitter.controllers import nets, render
 from outfitter.controllers.flavors import Flavors
 from outfitter.controllers.loop import Context, enqueue_on_change
-from outfitter.errors import AlreadyExists, Invalid, NotFound, Refused
+from outfitter.errors import AlreadyExists, Forbidden, Invalid, NotFound, Refused, Terminating
 from outfitter.scheduling.flavored import Aliases
 from outfitter.store.informer import Informer, key_of
 from outfitter.store.queue import Queue
 
 STARTED = ("Scheduled", "Running")  # its pod was on a host: without that pod the machine has ended
-LOOK_AGAIN = 5.0  # seconds, for a network that is not there yet: nobody tells us of them
+LOOK_AGAIN = 30.0  # seconds after which a pod that was refused is tried again: nobody tells us when it would not be
+NETWORK_AGAIN = 5.0  # seconds, for a network that is not there yet: nobody tells us of them either
 
 
 def instance_of(pod: Object) -> list[str]:
@@ -96,14 +97,16 @@ class Instances:
         if pod is None and phase in (None, "", "Pending", "Scheduling"):
             pod = await self._make_pod(instance)
         await self._follow(instance, pod, record)
-        return LOOK_AGAIN if pod is None and nets.asked_for(instance) else None
+        return None if pod is not None else NETWORK_AGAIN if nets.asked_for(instance) else LOOK_AGAIN
 
     async def _make_pod(self, instance: Object) -> Object | None:
         try:
             pod = await self._store.create(kinds.POD, await self._rendered(instance))
         except AlreadyExists:  # made before a crash, or the informer is behind: its event comes
             return None
-        except (Invalid, Refused) as error:
+        except Terminating:
+            raise
+        except (Invalid, Forbidden, Refused) as error:
             await self._tell(instance, Condition("Synchronized", False, "FailedCreate", f"Error creating pod: {error.message}"))
             return None
         name = pod["metadata"]["name"]

@@ -19,7 +19,7 @@ from outfitter.store.queue import Queue
 
 GENERATION = "kubevirt.io/vm-generation"  # annotation of an instance: of which state of the machine it is
 LOOK_AGAIN = 30.0  # seconds after which a start that could not be is tried again
-MIRRORED = ("Ready", "Paused", "LiveMigratable", "DevicesReady", "PodScheduled")  # conditions of the instance
+MIRRORED = ("Ready", "Paused", "LiveMigratable", "DevicesReady", "PodScheduled", "Synchronized")  # conditions of the instance
 CHANGED = "a non-live-updatable field was changed in the template spec: it counts from the next start on"
 
 
