@@ -311,6 +311,18 @@ async def _(scene: Scene) -> None:
     await scene.reach(over, "the second pod is gone, and holds nothing")
 
 
+@story("a machine that is to go alone takes its pod along all the same")
+async def _(scene: Scene) -> None:
+    """The pod has lost its owner before anybody looked, and its news do not reach the instance any more."""
+    await scene.machine("blue")
+    await scene.phase("blue", "Scheduling")
+    pod = (await scene.pod("blue"))["metadata"]["name"]
+    await scene.store.patch(kinds.POD, pod, {"metadata": {"ownerReferences": None}}, scene.namespace)
+    await scene.delete(kinds.INSTANCE, "blue", propagation="Orphan")
+    await scene.gone("blue")
+    assert await scene.find(kinds.POD, pod) is None
+
+
 @story("a pod that is off gives its devices back, though somebody keeps its object")
 async def _(scene: Scene) -> None:
     await scene.claim("mine")

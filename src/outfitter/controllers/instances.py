@@ -21,6 +21,7 @@ from outfitter.store.queue import Queue
 STARTED = ("Scheduled", "Running")  # its pod was on a host: without that pod the machine has ended
 LOOK_AGAIN = 30.0  # seconds after which a pod that was refused is tried again: nobody tells us when it would not be
 NETWORK_AGAIN = 5.0  # seconds, for a network that is not there yet: nobody tells us of them either
+ORPHAN_AGAIN = 5.0  # seconds, for a pod that lost its owner (`--cascade=orphan`): its news do not reach us
 
 
 def instance_of(pod: Object) -> list[str]:
@@ -75,8 +76,7 @@ class Instances:
             return None
         instance = {**known, "metadata": dict(known["metadata"])}
         if instance["metadata"].get("deletionTimestamp"):
-            await self._end(instance, self._pods.all(instance))
-            return None
+            return await self._end(instance, self._pods.all(instance))
         pod = self._pods.current(instance)
         phase = (instance.get("status") or {}).get("phase")
         if phase in machine.FINAL:
@@ -209,19 +209,23 @@ class Instances:
                 await self._context.events.normal(instance, "SuccessfulDelete",
                                                   f"Deleted virtual machine pod {pod['metadata']['name']}")
 
-    async def _end(self, instance: Object, pods: list[Object]) -> None:
+    async def _end(self, instance: Object, pods: list[Object]) -> float | None:
         meta = instance["metadata"]
         await self._delete(instance, pods)
         if pods:
-            return
-        try:  # the informer may be behind: ask the store before letting go; the pod's event brings us back
-            await self._store.get(kinds.POD, render.pod_name(instance), meta["namespace"])
+            return None
+        try:  # the informer may be behind: ask the store before letting go
+            pod = await self._store.get(kinds.POD, render.pod_name(instance), meta["namespace"])
         except NotFound:
             left = [name for name in meta.get("finalizers") or () if name != machine.FINALIZER]
             if left and (instance.get("status") or {}).get("phase") not in machine.FINAL:
                 await self._off(instance, left)
             if left != list(meta.get("finalizers") or ()):
                 await self._patch(instance, {"metadata": {"finalizers": left or None}}, "")
+            return None
+        if _lost_owner(instance, pod):
+            await self._delete(instance, [pod])
+        return ORPHAN_AGAIN
 
     async def _off(self, instance: Object, finalizers: Sequence[str]) -> None:
         """It was deleted and is off, and somebody else keeps the object, which does not say that it runs."""
@@ -251,6 +255,12 @@ def _not_ready(pod: Object, otherwise: str) -> Condition:
     """The node's reason, where it gave one."""
     status = pod.get("status") or {}
     return Condition("Ready", False, status.get("reason") or "GuestNotRunning", status.get("message") or otherwise)
+
+
+def _lost_owner(instance: Object, pod: Object) -> bool:
+    """Whether it was made for an instance that is not its owner any more."""
+    labels = pod["metadata"].get("labels") or {}
+    return machine.owner(pod, kinds.INSTANCE.kind) is None and labels.get(machine.CREATED_BY) == instance["metadata"]["uid"]
 
 
 def _unfinished(pod: Object) -> bool:
