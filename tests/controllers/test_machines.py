@@ -295,6 +295,28 @@ async def test_one_that_fails_over_and_over_waits_longer_each_time() -> None:
         assert "startFailure" not in steady["status"]
 
 
+async def test_one_that_failed_and_was_halted_starts_at_once() -> None:
+    async with scenes.embedded(1) as scene:
+        await scene.classes()
+        await scene.template()
+        await vm(scene)
+        for count in (1, 2):
+            await scene.running("blue")
+            await end(scene, "Failed")
+            broken = await shows(scene, "CrashLoopBackOff")
+            assert broken["status"]["startFailure"]["consecutiveFailCount"] == count
+        await change(scene, {"runStrategy": "Halted"})
+        await shows(scene, "Stopped", startFailure=None)
+        assert scene.clock is not None
+        before = scene.clock.now()
+        await change(scene, {"runStrategy": "Always"})
+        await scene.running("blue")
+        assert (scene.clock.now() - before).total_seconds() < 5
+        await end(scene, "Failed")
+        again = await shows(scene, "CrashLoopBackOff")
+        assert again["status"]["startFailure"]["consecutiveFailCount"] == 1
+
+
 async def test_a_start_that_was_refused_is_tried_again_after_a_while() -> None:
     """Whatever stood in the way need not announce itself to machines; a gate that is opened does."""
     async with scenes.embedded(1) as scene:

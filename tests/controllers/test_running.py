@@ -98,6 +98,15 @@ def test_the_pause_grows_up_to_five_minutes() -> None:
     assert pauses == [10, 20, 40, 80, 160, 300, 300]
 
 
+@pytest.mark.parametrize(("given", "kept"), [
+    (vm("Always", startFailure=SOON), True), (vm("RerunOnFailure", startFailure=SOON), True),
+    (vm("Halted", startFailure=SOON), False), (vm("Manual", startFailure=SOON), False), (vm("Once", startFailure=SOON), False),
+    (vm("RerunOnFailure", STOP, startFailure=SOON), False), (vm("RerunOnFailure", OTHER, startFailure=SOON), True)])
+def test_failures_are_forgotten_when_somebody_stops_it(given: Object, kept: bool) -> None:
+    assert running.failure(given, instance(WAITS), NOW) == (SOON if kept else None)
+    assert (running.failure(given, instance(FAILED), NOW) is not None) is kept, "it is going"
+
+
 @pytest.mark.parametrize(("phase", "meta", "taken"), [
     (RUNS, {}, "Once"), (RUNS, {"deletionTimestamp": "2026-01-01T12:00:00Z"}, "Halted")])
 def test_a_strategy_is_taken_up_when_its_start_is_made(phase: str, meta: dict[str, str], taken: str) -> None:

@@ -16,6 +16,7 @@ from outfitter.api.kinds import Object
 
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=10), timedelta(minutes=5)  # after a first failure, and at most
 STEADY = timedelta(minutes=1)  # who ran so long is not failing over and over
+AGAIN = ("Always", "RerunOnFailure")  # strategies by which a machine that failed starts again unasked
 RERUN: Object = {"action": "Start", "data": {"after": "failure"}}  # noted by ourselves: it waits for the pause to be over
 
 
@@ -81,8 +82,10 @@ def _pause(vm: Mapping[str, Any], now: datetime) -> timedelta | None:
 
 def failure(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, now: datetime) -> Object | None:
     """What is remembered of starts that failed: how often in a row, and when the next one may come. Gone once an instance has
-    run for a while."""
+    run for a while, and when somebody stops the machine."""
     known: Object | None = (vm.get("status") or {}).get("startFailure")
+    if machine.run_strategy(vm) not in AGAIN or any(one["action"] == "Stop" for one in lifecycle.open_requests(vm, instance)):
+        return None  # whoever starts it next is a person
     if instance is None:
         return known
     phase, uid = (instance.get("status") or {}).get("phase"), instance["metadata"]["uid"]
