@@ -135,6 +135,23 @@ async def _(scene: Scene) -> None:
     assert (await scene.phase("blue", "Succeeded"))["metadata"]["uid"] != first
 
 
+@story("one that waits to run again stays off when it is to be started by hand from now on")
+async def _(scene: Scene) -> None:
+    await scene.template()
+    await vm(scene, runStrategy="RerunOnFailure")
+    first = (await scene.running("blue"))["metadata"]["uid"]
+    await end(scene, "Failed")
+    await shows(scene, "CrashLoopBackOff")
+    await change(scene, {"runStrategy": "Manual"})
+    await shows(scene, "Stopped", stateChangeRequests=None, runStrategy="Manual")
+    if scene.clock is not None:
+        scene.clock.advance(60)
+        await scene.settle()
+    assert await scene.find(kinds.INSTANCE, "blue") is None, "nobody asked for a start"
+    await ask(scene, {"action": "Start"})
+    await another(scene, first)
+
+
 @story("its claim and its device stay its own while it is stopped")
 async def _(scene: Scene) -> None:
     await scene.create(kinds.MACHINE, "blue", {

@@ -61,6 +61,10 @@ TABLE: dict[str, tuple[Object, str, str, list[Object]]] = {
     "rerun, and it ended": (vm("RerunOnFailure"), ENDED, "nothing", []),
     "rerun, failed: that is noted first": (vm("RerunOnFailure"), FAILED, "nothing", [running.RERUN]),
     "rerun, failed and noted": (vm("RerunOnFailure", running.RERUN), FAILED, "delete", [running.RERUN]),
+    "rerun, noted, and it is to run by hand now": (vm("Manual", running.RERUN, before="RerunOnFailure"), NONE, "nothing", []),
+    "rerun, noted, and it is to run always now": (vm("Always", running.RERUN, before="RerunOnFailure"), NONE, "create", []),
+    "rerun, noted, and somebody asks by hand": (vm("Manual", running.RERUN, START), NONE, "create", []),
+    "rerun, failed, noted, and it is to run by hand now": (vm("Manual", running.RERUN), FAILED, "nothing", []),
     "rerun, failed, and asked to stop": (vm("RerunOnFailure", STOP), FAILED, "delete", [STOP]),
 }
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 
-from outfitter.api import conditions, kinds, lifecycle, machine, notes
+from outfitter.api import conditions, kinds, machine, notes
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.controllers import running
@@ -70,7 +70,7 @@ class Machines:
         status = self._status(vm, instance, act, failed or lacks)
         status["runStrategy"] = running.strategy_taken_up(vm, instance, act, failed=bool(failed))
         status["startFailure"] = failure
-        status["stateChangeRequests"] = list(lifecycle.open_requests(vm, instance) if failed else act.requests) or None
+        status["stateChangeRequests"] = list(running.open_requests(vm, instance) if failed else act.requests) or None
         await self._tell(vm, status)
         if failed or lacks:
             return LOOK_AGAIN  # not everything that can stand in the way tells us when it goes; a gate does

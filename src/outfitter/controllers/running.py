@@ -33,8 +33,7 @@ class Act:
 
 def decide(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, now: datetime) -> Act:
     """What is to be done for a machine, whose instance is there or not."""
-    requests = lifecycle.open_requests(vm, instance)
-    how = machine.run_strategy(vm)
+    requests, how = open_requests(vm, instance), machine.run_strategy(vm)
     first = requests[0]["action"] if requests else ""
     if instance is None:
         if first != "Start" and not _starts_by_itself(vm, how):
@@ -58,6 +57,12 @@ def decide(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, now: datet
         return Act("delete", requests, f"it has {'ended' if phase == 'Succeeded' else 'failed'}") if again else Act(
             requests=requests)
     return Act(requests=requests[1:] if first == "Start" else requests)
+
+
+def open_requests(vm: Mapping[str, Any], instance: Mapping[str, Any] | None) -> tuple[Object, ...]:
+    """Requests that still mean something; our own note only while the machine is to run again after a failure."""
+    reruns = machine.run_strategy(vm) == "RerunOnFailure"
+    return tuple(one for one in lifecycle.open_requests(vm, instance) if reruns or one != RERUN)
 
 
 def _starts_by_itself(vm: Mapping[str, Any], how: str) -> bool:
@@ -84,7 +89,7 @@ def failure(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, now: date
     """What is remembered of starts that failed: how often in a row, and when the next one may come. Gone once an instance has
     run for a while, and when somebody stops the machine."""
     known: Object | None = (vm.get("status") or {}).get("startFailure")
-    if machine.run_strategy(vm) not in AGAIN or any(one["action"] == "Stop" for one in lifecycle.open_requests(vm, instance)):
+    if machine.run_strategy(vm) not in AGAIN or any(one["action"] == "Stop" for one in open_requests(vm, instance)):
         return None  # whoever starts it next is a person
     if instance is None:
         return known
