@@ -93,6 +93,17 @@ def test_who_failed_waits_unless_somebody_asks(given: Object, waits: bool) -> No
     assert (act.do, act.wait) == (("nothing", timedelta(seconds=7)) if waits else ("create", None))
 
 
+@pytest.mark.parametrize("moment", ["soon", "2026-01-01T12:00:07", 7, None])
+def test_a_time_that_is_none_is_not_waited_for(moment: object) -> None:
+    given = vm("Always", startFailure={**SOON, "retryAfterTimestamp": moment, "consecutiveFailCount": "many"})
+    assert running.decide(given, None, NOW).do == "create"
+    assert running.failure(given, instance(FAILED), NOW) == {
+        "consecutiveFailCount": 1, "lastFailedVMIUID": "u1", "retryAfterTimestamp": "2026-01-01T12:00:10Z"}
+    strange: Object = {"status": {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": moment}]}}
+    assert running.steady_in(strange, NOW) == running.STEADY
+    assert running.decide(vm("Always", startFailure="often"), None, NOW).do == "create"
+
+
 def test_the_pause_grows_up_to_five_minutes() -> None:
     pauses = []
     for count in (0, 1, 2, 3, 4, 5, 50):

@@ -80,22 +80,37 @@ def strategy_taken_up(vm: Mapping[str, Any], instance: Mapping[str, Any] | None,
 
 
 def _pause(vm: Mapping[str, Any], now: datetime) -> timedelta | None:
-    moment = ((vm.get("status") or {}).get("startFailure") or {}).get("retryAfterTimestamp")
-    left = datetime.fromisoformat(moment) - now if moment else timedelta()
+    moment = _time((_remembered(vm) or {}).get("retryAfterTimestamp"))
+    left = moment - now if moment else timedelta()
     return left if left > timedelta() else None
+
+
+def _remembered(vm: Mapping[str, Any]) -> Object | None:
+    """What the status says of failures. Anybody who may write it may have: what cannot be is as good as nothing."""
+    known = (vm.get("status") or {}).get("startFailure")
+    return known if isinstance(known, dict) else None
+
+
+def _time(text: object) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else None
 
 
 def failure(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, now: datetime) -> Object | None:
     """What is remembered of starts that failed: how often in a row, and when the next one may come. Gone once an instance has
     run for a while, and when somebody stops the machine."""
-    known: Object | None = (vm.get("status") or {}).get("startFailure")
+    known = _remembered(vm)
     if machine.run_strategy(vm) not in AGAIN or any(one["action"] == "Stop" for one in open_requests(vm, instance)):
         return None  # whoever starts it next is a person
     if instance is None:
         return known
     phase, uid = (instance.get("status") or {}).get("phase"), instance["metadata"]["uid"]
     if phase == "Failed" and (known or {}).get("lastFailedVMIUID") != uid:
-        count = int((known or {}).get("consecutiveFailCount") or 0) + 1
+        before = (known or {}).get("consecutiveFailCount")
+        count = (before if isinstance(before, int) else 0) + 1
         pause = min(FIRST_PAUSE * 2 ** min(count - 1, 10), LONGEST_PAUSE)
         return {"consecutiveFailCount": count, "lastFailedVMIUID": uid, "retryAfterTimestamp": _moment(now + pause)}
     return None if known and phase == "Running" and steady_in(instance, now) is None else known
@@ -104,9 +119,10 @@ def failure(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, now: date
 def steady_in(instance: Mapping[str, Any], now: datetime) -> timedelta | None:
     """How long it takes until a running instance counts as steady; None: it is."""
     ready = conditions.find(instance, "Ready")
-    if ready is None or ready.get("status") != "True":
+    since = _time(ready.get("lastTransitionTime")) if ready is not None and ready.get("status") == "True" else None
+    if since is None:
         return STEADY
-    left = STEADY - (now - datetime.fromisoformat(ready["lastTransitionTime"]))
+    left = STEADY - (now - since)
     return left if left > timedelta() else None
 
 
