@@ -213,13 +213,15 @@ class Instances:
         meta = instance["metadata"]
         await self._delete(instance, pods)
         if pods:
+            if all(map(_is_kept, pods)):
+                await self._off(instance, f"its pod {pods[0]['metadata']['name']}", pods[0]["metadata"]["finalizers"])
             return None
         try:  # the informer may be behind: ask the store before letting go
             pod = await self._store.get(kinds.POD, render.pod_name(instance), meta["namespace"])
         except NotFound:
             left = [name for name in meta.get("finalizers") or () if name != machine.FINALIZER]
-            if left and (instance.get("status") or {}).get("phase") not in machine.FINAL:
-                await self._off(instance, left)
+            if left:
+                await self._off(instance, "the object", left)
             if left != list(meta.get("finalizers") or ()):
                 await self._patch(instance, {"metadata": {"finalizers": left or None}}, "")
             return None
@@ -227,11 +229,13 @@ class Instances:
             await self._delete(instance, [pod])
         return ORPHAN_AGAIN
 
-    async def _off(self, instance: Object, finalizers: Sequence[str]) -> None:
-        """It was deleted and is off, and somebody else keeps the object, which does not say that it runs."""
+    async def _off(self, instance: Object, kept: str, finalizers: Sequence[str]) -> None:
+        """It was deleted and is off, and somebody else keeps the object or its pod: it does not say that it runs."""
         status, now = instance.get("status") or {}, self._context.now()
+        if status.get("phase") in machine.FINAL:
+            return
         phase = "Succeeded" if status.get("phase") in STARTED else "Failed"
-        why = f"it was deleted and is off; the object stays until its finalizers are taken off: {', '.join(finalizers)}"
+        why = f"it was deleted and is off; {kept} stays until its finalizers are taken off: {', '.join(finalizers)}"
         have = conditions.with_condition(status.get("conditions"), Condition("Ready", False, "Deleted", why), now)
         await self._patch(instance, {"status": {
             "phase": phase, "conditions": have,
@@ -261,6 +265,11 @@ def _lost_owner(instance: Object, pod: Object) -> bool:
     """Whether it was made for an instance that is not its owner any more."""
     labels = pod["metadata"].get("labels") or {}
     return machine.owner(pod, kinds.INSTANCE.kind) is None and labels.get(machine.CREATED_BY) == instance["metadata"]["uid"]
+
+
+def _is_kept(pod: Object) -> bool:
+    """Nothing of it runs any more, and somebody keeps the object."""
+    return (pod.get("status") or {}).get("phase") in machine.FINAL and bool(pod["metadata"].get("finalizers"))
 
 
 def _unfinished(pod: Object) -> bool:
