@@ -257,6 +257,24 @@ async def _(scene: Scene) -> None:
     await scene.running("blue")
 
 
+@story("a machine that somebody keeps stops when it is deleted, unless it was to go alone")
+async def _(scene: Scene) -> None:
+    await scene.template()
+    for alone in (True, False):
+        made = await vm(scene)
+        await scene.store.patch(kinds.MACHINE, "blue", {"metadata": {"finalizers": ["example.com/backup"]}}, scene.namespace)
+        await scene.running("blue")
+        await scene.delete(kinds.MACHINE, "blue", propagation="Orphan" if alone else "Background")
+        kept = await shows(scene, "Terminating", created=False)
+        assert kept["metadata"]["uid"] == made["metadata"]["uid"]
+        assert bool(await scene.find(kinds.INSTANCE, "blue")) is alone
+        if alone:
+            await scene.running("blue")
+            await scene.delete(kinds.INSTANCE, "blue")
+        await scene.empty()
+        await scene.store.patch(kinds.MACHINE, "blue", {"metadata": {"finalizers": None}}, scene.namespace)
+
+
 @story("who deletes the instance of one that runs once, or stops one that reruns, means it")
 async def _(scene: Scene) -> None:
     await scene.template()

@@ -84,6 +84,15 @@ def test_an_instance_that_is_going_is_waited_for(how: str) -> None:
     assert running.printable(vm(how), going, act) == "Stopping"
 
 
+@pytest.mark.parametrize("how", ["Always", "Manual", "Halted", "RerunOnFailure", "Once"])
+@pytest.mark.parametrize(("phase", "finalizers", "do"), [
+    (RUNS, ["example.com/backup"], "delete"), (RUNS, ["orphan", "example.com/backup"], "nothing"), (NONE, [], "nothing")])
+def test_a_machine_that_goes_takes_its_instance_along(how: str, phase: str, finalizers: list[str], do: str) -> None:
+    given = vm(how, START)
+    given["metadata"] |= {"deletionTimestamp": "2026-01-01T12:00:00Z", "finalizers": finalizers}
+    assert running.decide(given, instance(phase), NOW).do == do
+
+
 @pytest.mark.parametrize(("given", "waits"), [
     (vm("Always", startFailure=SOON), True), (vm("RerunOnFailure", running.RERUN, startFailure=SOON), True),
     (vm("Manual", START, startFailure=SOON), False), (vm("Always", START, startFailure=SOON), False),

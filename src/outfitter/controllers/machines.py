@@ -58,14 +58,13 @@ class Machines:
         instance = found if found is not None and machine.belongs(found, vm) else None
         now = self._context.clock.now()
         act = running.decide(vm, instance, now)
-        if act.do == "create" or (act.do == "nothing" and act.requests != tuple(_noted(vm))):
+        if act.do != "nothing" or act.requests != tuple(_noted(vm)):
             vm, found = await self._as_stored(vm)
             instance = found if found is not None and machine.belongs(found, vm) else None
             act = running.decide(vm, instance, now)
-        lacks = failed = ""
-        if not vm["metadata"].get("deletionTimestamp"):
-            lacks = await self._own.provide(vm, instance)  # which keeps it from starting, and from nothing else
-            failed = lacks if act.do == "create" and lacks else await self._do(vm, instance, found, act)
+        # What it lacks keeps it from starting, and from nothing else.
+        lacks = "" if vm["metadata"].get("deletionTimestamp") else await self._own.provide(vm, instance)
+        failed = lacks if act.do == "create" and lacks else await self._do(vm, instance, found, act)
         failure = running.failure(vm, instance, now)
         status = self._status(vm, instance, act, failed or lacks)
         status["runStrategy"] = running.strategy_taken_up(vm, instance, act, failed=bool(failed))
@@ -82,9 +81,9 @@ class Machines:
     # -- the instance
 
     async def _as_stored(self, vm: Object) -> tuple[Object, Object | None]:
-        """A machine that is to start, or whose wishes are to be crossed out, and the instance of its name: from the store,
-        because neither can be taken back. Who was held up for a while sees a wish that was granted long ago, a strategy that is
-        not meant any more, or an instance that is gone. NotFound: the machine is."""
+        """A machine that is to start or to stop, or whose wishes are to be crossed out, and the instance of its name: from the
+        store, because none of that can be taken back. Who was held up for a while sees a wish that was granted long ago, a
+        strategy that is not meant any more, or an instance that is gone. NotFound: the machine is."""
         meta = vm["metadata"]
         stored = await self._store.get(kinds.MACHINE, meta["name"], meta["namespace"])
         if stored["metadata"]["uid"] != meta["uid"]:

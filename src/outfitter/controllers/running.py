@@ -17,6 +17,7 @@ from outfitter.api.kinds import Object
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=10), timedelta(minutes=5)  # after a first failure, and at most
 STEADY = timedelta(minutes=1)  # who ran so long is not failing over and over
 AGAIN = ("Always", "RerunOnFailure")  # strategies by which a machine that failed starts again unasked
+ORPHAN = "orphan"  # finalizer of a machine that is to go alone: what belongs to it stays
 RERUN: Object = {"action": "Start", "data": {"after": "failure"}}  # noted by ourselves: it waits for the pause to be over
 
 
@@ -35,6 +36,10 @@ def decide(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, now: datet
     """What is to be done for a machine, whose instance is there or not."""
     requests, how = open_requests(vm, instance), machine.run_strategy(vm)
     first = requests[0]["action"] if requests else ""
+    if vm["metadata"].get("deletionTimestamp"):  # it may stay for long, by a finalizer of somebody else
+        alone = ORPHAN in (vm["metadata"].get("finalizers") or ())
+        ends = instance is not None and not alone and not instance["metadata"].get("deletionTimestamp")
+        return Act("delete", requests, "it is deleted itself") if ends else Act(requests=requests)
     if instance is None:
         if first != "Start" and not _starts_by_itself(vm, how):
             return Act(requests=requests)
