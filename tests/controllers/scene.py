@@ -8,7 +8,7 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import pytest
 
@@ -333,15 +333,15 @@ async def _rest(scene: Scene) -> Iterable[tuple[Kind, list[str]]]:
 
 
 @contextlib.contextmanager
-def forbidden(store: Store, kind: Kind) -> Iterator[None]:
-    """Nobody may make another object of a kind, as where a quota is used up."""
-    create = store.create
+def forbidden(store: Store, kind: Kind, verb: Literal["create", "patch", "delete"] = "create") -> Iterator[None]:
+    """Nobody may make another object of a kind, as where a quota is used up; or change or delete one."""
+    allowed = getattr(store, verb)
 
-    async def refuse(which: Kind, obj: Object, *arguments: Any, **more: Any) -> Object:
+    async def refuse(which: Kind, *arguments: Any, **more: Any) -> Any:
         if which == kind:
-            raise Forbidden(f'{kind.plural} "{obj["metadata"]["name"]}" is forbidden: exceeded quota: small')
-        return await create(which, obj, *arguments, **more)
+            raise Forbidden(f"{kind.plural} are forbidden: exceeded quota: small")
+        return await allowed(which, *arguments, **more)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "create", refuse)
+        patch.setattr(store, verb, refuse)
         yield

@@ -398,7 +398,7 @@ async def test_a_pod_that_is_forbidden_is_no_secret_and_is_tried_again() -> None
         await scene.template()
         with scenes.forbidden(scene.store, kinds.POD):
             await vm(scene)
-            said = await scene.waits("blue", "Synchronized", "Error creating pod: pods", "is forbidden: exceeded quota")
+            said = await scene.waits("blue", "Synchronized", "Error creating pod: pods are forbidden: exceeded quota")
             found = await shows(scene, "Starting", created=True)
             assert (conditions.find(found, "Synchronized") or {})["message"] == said
             assert await scene.events("FailedCreate") == [said]

@@ -58,7 +58,7 @@ async def test_a_machine_of_which_a_claim_cannot_be_made_says_so_and_can_be_stop
         await shows(scene, "Running", stateChangeRequests=None)
         with scenes.forbidden(scene.store, kinds.RESOURCE_CLAIM):
             await change(scene, owning(scene, "a", "b"))
-            await failure(scene, "claim blue-b-", "cannot be made", "exceeded quota")
+            await failure(scene, "claim blue-b-", "cannot be had", "exceeded quota")
             assert conditions.is_true(await shows(scene, "Running"), "RestartRequired")
             await ask(scene, {"action": "Start"})
             await shows(scene, "Running", stateChangeRequests=None)
@@ -83,6 +83,34 @@ async def test_a_machine_that_gets_no_claim_from_its_first_moment_on_says_so() -
             await shows(scene, "Stopped", runStrategy="Halted")
             await change(scene, {"runStrategy": "Once"})
         await shows(scene, "Running", runStrategy="Once")
+
+
+async def test_a_machine_that_may_not_keep_its_claim_says_so_and_can_be_stopped() -> None:
+    async with scenes.embedded(1) as scene:
+        await scene.classes()
+        with scenes.forbidden(scene.store, kinds.RESOURCE_CLAIM, "patch"):
+            await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Always", **owning(scene, "a")})
+            await scene.running("blue")
+            await failure(scene, "claim blue-a-", "cannot be had", "exceeded quota")
+            await change(scene, {"runStrategy": "Halted"})
+            await shows(scene, "Stopped")
+        await change(scene, {"runStrategy": "Always"})
+        await scene.running("blue")
+
+
+async def test_a_claim_that_may_not_be_deleted_is_no_secret() -> None:
+    async with scenes.embedded(2) as scene:
+        await scene.classes()
+        await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Halted", **owning(scene, "a", "b")})
+        await scene.settle()
+        with scenes.forbidden(scene.store, kinds.RESOURCE_CLAIM, "delete"):
+            await change(scene, owning(scene, "a"))
+            await failure(scene, "claim blue-b-", "cannot be deleted", "exceeded quota")
+            await change(scene, owning(scene, "a", count=2))
+            await failure(scene, "claim blue-a-", "cannot be deleted", "claim blue-b-")
+        await change(scene, {"runStrategy": "Always"})
+        assert len(addresses(await scene.running("blue"))) == 2
+        assert conditions.find(await shows(scene, "Running"), "Failure") is None
 
 
 @story("a claim of somebody else is left alone, and that is said")

@@ -52,17 +52,18 @@ class OwnClaims:
         for claim in self._claims.by("owning machine", vm["metadata"]["uid"]) if instance is None else ():
             if claim["metadata"]["name"] not in wanted and _made_from(claim) and not _going(claim) \
                     and not await self._pods_of(claim):
-                await self._give_up(vm, claim, "its template is gone")
+                said.append(await self._give_up(vm, claim, "its template is gone"))
         return "; ".join(filter(None, said))
 
     async def _provide(self, vm: Object, instance: Object | None, name: str, template: Object) -> str:
-        claim = self._claims.get(f"{vm['metadata']['namespace']}/{name}")
-        if claim is None:
-            try:
-                claim = await self._make(vm, name, template)
-            except (Invalid, Forbidden) as error:
-                await self._context.events.warning(vm, "FailedResourceClaimCreation", error.message)
-                return f"claim {name} cannot be made: {error.message}"
+        try:
+            claim = self._claims.get(f"{vm['metadata']['namespace']}/{name}") or await self._make(vm, name, template)
+            return await self._look_after(vm, instance, claim, template)
+        except (Invalid, Forbidden) as error:
+            return f"claim {name} cannot be had: {error.message}"
+
+    async def _look_after(self, vm: Object, instance: Object | None, claim: Object, template: Object) -> str:
+        name = claim["metadata"]["name"]
         if not machine.belongs(claim, vm):
             return f"claim {name} belongs to somebody else: delete it, and the machine makes its own"
         if _going(claim):
@@ -86,11 +87,11 @@ class OwnClaims:
         name, users = claim["metadata"]["name"], await self._pods_of(claim)
         if users:
             return f"claim {name} is not as its template says now, and is made anew when pod/{users[0]['name']} is gone"
-        await self._give_up(vm, claim, "its template says something else now")
-        return f"claim {name} is made anew, as its template says now"
+        return await self._give_up(vm, claim, "its template says something else now") or (
+            f"claim {name} is made anew, as its template says now")
 
-    async def _give_up(self, vm: Object, claim: Object, why: str) -> None:
-        """Asks the store first: what is kept for a machine is not given away because of old news."""
+    async def _give_up(self, vm: Object, claim: Object, why: str) -> str:
+        """Asks the store first: what is kept for a machine is not given away because of old news. A sentence if it may not."""
         meta, theirs = vm["metadata"], claim["metadata"]
         stored = await self._store.get(kinds.MACHINE, meta["name"], meta["namespace"])
         try:
@@ -100,10 +101,14 @@ class OwnClaims:
         if stored["metadata"]["resourceVersion"] != meta["resourceVersion"] or (
                 instance is not None and machine.belongs(instance, vm)):
             raise Conflict(f"news of machine {meta['namespace']}/{meta['name']} are on their way")
-        await self._store.delete(kinds.RESOURCE_CLAIM, theirs["name"], theirs["namespace"], uid=theirs["uid"],
-                                 revision=theirs["resourceVersion"])
+        try:
+            await self._store.delete(kinds.RESOURCE_CLAIM, theirs["name"], theirs["namespace"], uid=theirs["uid"],
+                                     revision=theirs["resourceVersion"])
+        except Forbidden as error:
+            return f"claim {theirs['name']} cannot be deleted: {error.message}"
         await self._context.events.normal(vm, "SuccessfulDelete",
                                           f"Deleted claim {theirs['name']} of the virtual machine: {why}")
+        return ""
 
     async def _make(self, vm: Object, name: str, template: Object) -> Object:
         said = template["spec"].get("metadata") or {}
@@ -116,6 +121,9 @@ class OwnClaims:
             made = await self._store.create(kinds.RESOURCE_CLAIM, claim)
         except AlreadyExists:
             return await self._store.get(kinds.RESOURCE_CLAIM, name, vm["metadata"]["namespace"])
+        except (Invalid, Forbidden) as error:
+            await self._context.events.warning(vm, "FailedResourceClaimCreation", error.message)
+            raise
         await self._context.events.normal(vm, "SuccessfulCreate", f"Created claim {name} of the virtual machine")
         return made
 
