@@ -174,7 +174,8 @@ async def test_a_machine_that_ends_by_itself_is_told_at_once(failed: bool, phase
         await scene.reach(free, "its device is free and nothing is left of it")
 
 
-async def test_a_guest_has_its_grace_period() -> None:
+@pytest.mark.parametrize("propagation", ["Background", "Foreground", "Orphan"])
+async def test_a_guest_has_its_grace_period(propagation: str) -> None:
     clock = ManualClock()
     hypervisor = Simulated(monotonic=clock.monotonic)
     hosts = [replace(host, hypervisor=hypervisor) for host in hosts_of("node", 1)]
@@ -186,13 +187,15 @@ async def test_a_guest_has_its_grace_period() -> None:
         made = await scene.machine("blue")
         await scene.running("blue")
         hypervisor.deaf.add(made["metadata"]["uid"])
-        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.delete(kinds.INSTANCE, "blue", propagation=propagation)
         await product.settle()
         clock.advance(29)
         await product.settle()
         assert [domain.name for domain in await scene.domains()] == ["here_blue"]
         assert [booking.state for booking in await scene.bookings()] == ["prepared"], "not free while it runs"
         clock.advance(1)
+        await product.settle()
+        clock.advance(4)  # who waits for a pod that lost its owner looks again every five
         await scene.empty()
 
 

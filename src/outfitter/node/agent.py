@@ -319,9 +319,16 @@ class Agent:
         await self._handover.leftovers(host)
 
     def _machine_in(self, pod: Object) -> str | None:
-        """The uid of the machine that is in a pod. A reference alone says nothing: whoever may make pods may write any."""
+        """The uid of the machine that is in a pod. A reference alone says nothing: whoever may make pods may write any. One
+        that was taken from its instance (`--cascade=orphan`) is believed where the instance names the pod itself."""
         reference, key = machine.owner(pod, kinds.INSTANCE.kind), machine.launches(pod)
-        if reference is None or key is None:
+        if reference is None:
+            uid = (pod["metadata"].get("labels") or {}).get(machine.CREATED_BY)
+            named = any(instance["metadata"]["namespace"] == pod["metadata"]["namespace"]
+                        and pod["metadata"]["uid"] in ((instance.get("status") or {}).get("activePods") or ())
+                        for instance in self._instances.by("uid", uid or ""))
+            return uid if named else None
+        if key is None:
             return None
         known = self._instances.by("uid", reference["uid"])  # none: it is gone, and nobody else's
         its = all(key_of(instance) == key and machine.is_its(pod, instance.get("status") or {}) for instance in known)
