@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import re
 from typing import Any
 
 import pytest
@@ -90,6 +91,20 @@ async def test_what_is_not_there_is_not_found(home: Home, verb: str) -> None:
     }
     with pytest.raises(errors.NotFound, match='"a" not found'):
         await calls[verb]()
+
+
+@pytest.mark.parametrize("name", ["", ".", ".."])
+@pytest.mark.parametrize("verb", ["get", "patch", "delete"])
+async def test_a_name_that_nobody_has_never_means_all(home: Home, verb: str, name: str) -> None:
+    await home.store.create(CONFIG_MAP, home.config("a", {"k": "v"}))
+    calls = {
+        "get": lambda: home.store.get(CONFIG_MAP, name, home.namespace),
+        "patch": lambda: home.store.patch(CONFIG_MAP, name, {"data": {"k": "w"}}, home.namespace),
+        "delete": lambda: home.store.delete(CONFIG_MAP, name, home.namespace),
+    }
+    with pytest.raises(errors.NotFound, match=f'"{re.escape(name)}" not found'):
+        await calls[verb]()
+    assert (await home.store.get(CONFIG_MAP, "a", home.namespace))["data"] == {"k": "v"}
 
 
 async def test_objects_without_a_namespace(home: Home) -> None:

@@ -86,7 +86,7 @@ class Kube:
         return self._access
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> Object:
-        return await self._object("GET", _path(kind, namespace, name))
+        return await self._object("GET", _path_of(kind, namespace, name))
 
     async def list(
         self, kind: Kind, namespace: str = "", *, labels: str = "", fields: str = "", limit: int = 0, continue_: str = ""
@@ -113,7 +113,7 @@ class Kube:
         name = (obj.get("metadata") or {}).get("name")
         if not name:
             _missing(kind, "metadata.name", "name the object to replace")
-        path = _path(kind, _namespace(kind, obj), name, subresource)
+        path = _path_of(kind, _namespace(kind, obj), name, subresource)
         return await self._object("PUT", path, {**self._validation, **_dry(dry_run)}, _whole(kind, obj))
 
     async def patch(
@@ -127,12 +127,12 @@ class Kube:
         subresource: str = "",
         dry_run: bool = False,
     ) -> Object:
-        path = _path(kind, namespace, name, subresource)
+        path = _path_of(kind, namespace, name, subresource)
         return await self._object("PATCH", path, {**self._validation, **_dry(dry_run)}, patch, PATCHES[how])
 
     async def act(self, kind: Kind, name: str, action: str, options: Object, namespace: str = "") -> None:
         """Ask for something to be done with an object, where the server has a place for that."""
-        await self._object("PUT", _path(kind, namespace, name, action), body=options, silent=True)
+        await self._object("PUT", _path_of(kind, namespace, name, action), body=options, silent=True)
 
     async def delete(
         self,
@@ -146,7 +146,7 @@ class Kube:
         grace: int | None = None,
         dry_run: bool = False,
     ) -> Object:
-        path = _path(kind, namespace, name)
+        path = _path_of(kind, namespace, name)
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
         preconditions = {key: value for key, value in (("uid", uid), ("resourceVersion", revision)) if value is not None}
         if preconditions:
@@ -177,10 +177,12 @@ class Kube:
             " object at a time, at the revision at which it was read; ask the store's `atomic` first"
         )
 
-    async def table(self, kind: Kind, namespace: str = "", name: str = "", *, labels: str = "", fields: str = "") -> Object:
-        """One object or all of a kind, as the table that the server makes of it for people."""
-        query = {"labelSelector": labels, "fieldSelector": fields}
-        return await self._object("GET", _path(kind, namespace, name), query, accept=TABLE)
+    async def table(
+        self, kind: Kind, namespace: str = "", name: str | None = None, *, labels: str = "", fields: str = ""
+    ) -> Object:
+        """One object or (None) all of a kind, as the table that the server makes of it for people."""
+        path = _path(kind, namespace) if name is None else _path_of(kind, namespace, name)
+        return await self._object("GET", path, {"labelSelector": labels, "fieldSelector": fields}, accept=TABLE)
 
     async def raw(
         self,
@@ -421,18 +423,21 @@ def _socket(info: aiohttp.AddrInfoType) -> socket.socket:
     return made
 
 
-def _path(kind: Kind, namespace: str = "", name: str = "", subresource: str = "") -> str:
+def _path(kind: Kind, namespace: str = "") -> str:
+    """Of all of a kind."""
     parts = ["", "apis", kind.group, kind.version] if kind.group else ["", "api", kind.version]
     if kind.namespaced and namespace:
         parts += ["namespaces", quote(namespace, safe="")]
-    parts.append(kind.plural)
-    if name:
-        if kind.namespaced and not namespace:
-            _missing(kind, "metadata.namespace", f"say in which namespace {kind.singular} {name!r} is")
-        parts.append(quote(name, safe=""))
-    if subresource:
-        parts.append(subresource)
-    return "/".join(parts)
+    return "/".join([*parts, kind.plural])
+
+
+def _path_of(kind: Kind, namespace: str, name: str, subresource: str = "") -> str:
+    """Of one object. Names that are steps of a path would lead to all of a kind: nobody has such a name."""
+    if name in ("", ".", ".."):
+        raise errors.NotFound(f'{kind.resource} "{name}" not found')
+    if kind.namespaced and not namespace:
+        _missing(kind, "metadata.namespace", f"say in which namespace {kind.singular} {name!r} is")
+    return "/".join([_path(kind, namespace), quote(name, safe=""), *([subresource] if subresource else [])])
 
 
 def _namespace(kind: Kind, obj: Object) -> str:

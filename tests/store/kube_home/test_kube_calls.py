@@ -111,6 +111,26 @@ async def test_what_cannot_be_asked(home: kube.Kube, played: Played, name: str) 
     assert not played.seen
 
 
+NAMED: dict[str, Callable[[kube.Kube, str], Awaitable[Any]]] = {
+    "get": lambda s, name: s.get(kinds.POD, name, "n"),
+    "table": lambda s, name: s.table(kinds.POD, "n", name),
+    "patch": lambda s, name: s.patch(kinds.POD, name, {}, "n"),
+    "act": lambda s, name: s.act(kinds.POD, name, "eviction", {}, "n"),
+    "delete": lambda s, name: s.delete(kinds.POD, name, "n"),
+    "delete in no namespace": lambda s, name: s.delete(kinds.NODE, name),
+}
+
+
+@pytest.mark.parametrize("name", ["", ".", ".."])
+@pytest.mark.parametrize("verb", NAMED)
+async def test_a_name_that_would_lead_to_all_of_a_kind_is_not_sent(
+    home: kube.Kube, played: Played, verb: str, name: str
+) -> None:
+    with pytest.raises(errors.NotFound, match="not found"):
+        await NAMED[verb](home, name)
+    assert not played.seen
+
+
 # What is answered
 
 
