@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from outfitter import errors
+from outfitter.faces.cli import places
 
 if TYPE_CHECKING:
     from outfitter.inventory.config import Config, Settings
@@ -32,8 +33,9 @@ def config() -> None:
 
 
 @config.command("import-nova")
-@click.argument("files", nargs=-1, required=True, metavar="NOVA_CONF...", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("-o", "--output", "output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+@click.argument("files", nargs=-1, required=True, metavar="NOVA_CONF...",
+                type=places.Named(click.Path(dir_okay=False, path_type=Path)))
+@click.option("-o", "--output", "output", metavar="FILE", type=places.Named(click.Path(dir_okay=False, path_type=Path)),
               help="Write there, to a new file (default: standard output).")
 def import_nova(files: tuple[Path, ...], output: Path | None) -> None:
     """Make a configuration file from Nova's."""
@@ -55,10 +57,10 @@ def import_nova(files: tuple[Path, ...], output: Path | None) -> None:
 
 
 @config.command("check")
-@click.argument("file", required=False, metavar="[FILE]", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--sysfs", "root", metavar="DIR|FILE", type=click.Path(path_type=Path),
+@click.argument("file", required=False, metavar="[FILE]", type=places.Named(click.Path(dir_okay=False, path_type=Path)))
+@click.option("--sysfs", "root", metavar="DIR|FILE", type=places.Named(click.Path(path_type=Path)),
               help="Look at the root of a tree with sys/ in it, or at a file of outfit scan --save (default: this machine).")
-@click.option("--simulate", "simulation", metavar="FILE|NxM", help="Look at simulated hosts.")
+@click.option("--simulate", "simulation", type=places.Named(), metavar="FILE|NxM", help="Look at simulated hosts.")
 @click.option("--host", "host", metavar="NAME", help="Only this host; of a tree: how the host is called.")
 def check(file: Path | None, root: Path | None, simulation: str | None, host: str | None) -> None:
     """Say what a configuration offers, and why not the rest."""

@@ -13,7 +13,7 @@ import click
 
 import outfitter
 from outfitter.errors import Invalid, OutfitterError
-from outfitter.faces.cli import moments, unread
+from outfitter.faces.cli import moments, places, unread
 from outfitter.faces.cli.config import config
 from outfitter.faces.cli.scan import scan
 
@@ -63,17 +63,17 @@ def commands(up: Up) -> click.Group:
         context.obj = {"kubeconfig": kubeconfig, "namespace": namespace}
 
     @outfit.command("up")
-    @click.option("--data", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+    @click.option("--data", type=places.Named(click.Path(file_okay=False, path_type=Path)), metavar="DIR",
                   help="Where everything is kept (default: ~/.local/state/outfitter).")
     @click.option("--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, metavar="N",
                   help="The port on 127.0.0.1; 0 takes a free one.")
-    @click.option("--simulate", "simulation", metavar="FILE|NxM",
+    @click.option("--simulate", "simulation", type=places.Named(), metavar="FILE|NxM",
                   help="Play the hosts of a file, or N hosts with M virtual functions each.")
-    @click.option("--config", "settings", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    @click.option("--config", "settings", type=places.Named(click.Path(dir_okay=False, path_type=Path)), metavar="FILE",
                   help="What the hosts offer and how it is counted (default: what is bound to vfio-pci).")
     @click.option("--hypervisor", metavar="libvirt|simulated|URI",
                   help="What runs this machine's machines (default: libvirt where it runs, else simulated).")
-    @click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    @click.option("--kubeconfig", type=places.Named(click.Path(dir_okay=False, path_type=Path)), metavar="FILE",
                   help="Write the kubeconfig there too (default: only to DIR/kubeconfig).")
     @click.option("-v", "--verbose", is_flag=True, help="Say more about what happens.")
     def up_command(
@@ -129,7 +129,8 @@ def _get(context: click.Context, /, words: tuple[str, ...], **options: Any) -> N
 
 
 @click.command("apply")
-@click.option("-f", "--filename", "files", multiple=True, required=True, metavar="FILE|DIR|-", help="What to apply.")
+@click.option("-f", "--filename", "files", multiple=True, required=True, type=places.Named(), metavar="FILE|DIR|-",
+              help="What to apply.")
 @_place
 @click.pass_context
 def _apply(context: click.Context, files: tuple[str, ...]) -> None:
@@ -139,7 +140,8 @@ def _apply(context: click.Context, files: tuple[str, ...]) -> None:
 
 @click.command("delete")
 @click.argument("words", nargs=-1, metavar="[KIND NAME... | KIND/NAME...]")
-@click.option("-f", "--filename", "files", multiple=True, metavar="FILE|DIR|-", help="Delete what stands in it.")
+@click.option("-f", "--filename", "files", multiple=True, type=places.Named(), metavar="FILE|DIR|-",
+              help="Delete what stands in it.")
 @click.option("--wait/--no-wait", default=True, help="Wait until it is gone.")
 @_place
 @click.pass_context
@@ -172,7 +174,8 @@ def _why(context: click.Context, /, words: tuple[str, ...], **options: Any) -> N
 
 
 @click.command("plan")
-@click.option("-f", "--filename", "files", multiple=True, required=True, metavar="FILE|DIR|-", help="What to plan for.")
+@click.option("-f", "--filename", "files", multiple=True, required=True, type=places.Named(), metavar="FILE|DIR|-",
+              help="What to plan for.")
 @click.option("-l", "--long", is_flag=True, help="Tell of each host and each device.")
 @click.option("-o", "--output", "how", type=click.Choice(["text", "json"]), default="text",
               help="How to show it (default: text).")
@@ -185,14 +188,14 @@ def _plan(context: click.Context, /, files: tuple[str, ...], **options: Any) -> 
 
 @click.command("domxml")
 @click.argument("name", required=False, metavar="[vmi/]NAME")
-@click.option("-f", "--filename", "file", metavar="FILE|-", help="An instance in a file.")
-@click.option("--devices", multiple=True, metavar="FILE|DIR",
+@click.option("-f", "--filename", "file", type=places.Named(), metavar="FILE|-", help="An instance in a file.")
+@click.option("--devices", multiple=True, type=places.Named(), metavar="FILE|DIR",
               help="Its deviceStatus in a file, or a folder of device metadata files.")
-@click.option("--env", multiple=True, metavar="FILE", help="The launcher's environment: lines NAME=VALUE.")
+@click.option("--env", multiple=True, type=places.Named(), metavar="FILE", help="The launcher's environment: lines NAME=VALUE.")
 @click.option("--type", "type_", type=click.Choice(["qemu", "kvm"]), default="qemu", help="What runs it (default: qemu).")
 @click.option("--migration-target", "arriving", is_flag=True, help="The domain that a migration of it arrives in instead.")
 @click.option("--guest-metadata", is_flag=True, help="Print what the guest is told of its tagged devices instead.")
-@click.option("--drive", metavar="FILE", help="Write the image of its config drive to a file instead.")
+@click.option("--drive", type=places.Named(), metavar="FILE", help="Write the image of its config drive to a file instead.")
 @_place
 @click.pass_context
 def _domxml(context: click.Context, /, name: str | None, file: str | None, **options: Any) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from outfitter.errors import Invalid
+from outfitter.faces.cli import places
 
 if TYPE_CHECKING:
     from outfitter.inventory.mdev import Mdev, MdevType
@@ -19,11 +20,12 @@ if TYPE_CHECKING:
 
 
 @click.command("scan")
-@click.option("--sysfs", "source", type=click.Path(path_type=Path), default=Path("/"), metavar="DIR|FILE",
+@click.option("--sysfs", "source", type=places.Named(click.Path(path_type=Path)), default=Path("/"), metavar="DIR|FILE",
               help="The root of a tree with sys/ in it, or a file made with --save (default: this machine).")
 @click.option("-o", "--output", "how", type=click.Choice(["tree", "json"]), default="tree",
               help="How to show it (default: tree).")
-@click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Save what was read to a file, to be sent.")
+@click.option("--save", type=places.Named(click.Path(path_type=Path)), metavar="FILE",
+              help="Save what was read to a file, to be sent.")
 @click.option("--no-serials", is_flag=True, help="Leave out serial numbers.")
 def scan(source: Path, how: str, save: Path | None, no_serials: bool) -> None:
     """Show the PCI functions and mediated devices of a host."""
