@@ -130,6 +130,15 @@ def test_a_file_with_a_mistake_is_told_before_anything_is_sent(name: str, verb: 
         assert part.format(file=file) in done.err
 
 
+def test_a_plan_tells_what_is_misspelt_before_it_looks_for_a_server(tmp_path: Path) -> None:
+    file = tmp_path / "it.yaml"
+    file.write_text(INSTANCE.replace("requestName", "requestNme"))
+    done = typed("plan", "-f", str(file))
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith(f"error: {file}, VirtualMachineInstance blue: ")
+    assert 'unknown field "spec.domain.devices.hostDevices[0].requestNme"' in done.err
+
+
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     file = tmp_path / "it.yaml"
     file.write_bytes(b"\xff\xfe\x00")

@@ -149,7 +149,7 @@ spec:
     done = say("apply", "-f", "-", stdin=text, code=1)
     assert done.out == ""
     head, *causes = done.err.splitlines()
-    assert head == 'error: VirtualMachineInstance.kubevirt.io "bad" is invalid:'
+    assert head == 'error: standard input: VirtualMachineInstance.kubevirt.io "bad" is invalid:'
     assert [cause.split(":")[0].strip() for cause in causes] == ["spec.resourceClaims[0].name", "spec.resourceClaims"]
     assert causes[1].endswith('spec.domain.devices.hostDevices[0] uses "nowhere"')
     assert say("get", "vmi", "bad", code=1).err == 'error: virtualmachineinstances.kubevirt.io "bad" not found\n'
@@ -183,6 +183,15 @@ spec:
 def test_an_unknown_field_is_refused(say: Say) -> None:
     done = say("apply", "-f", "-", stdin=config_map("strict", dota={"a": "1"}), code=1)
     assert 'unknown field "dota"' in done.err
+
+
+def test_a_refusal_says_where_it_stands(say: Say, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.yaml").write_text(f"{config_map(f'{name}-1')}---\n{config_map(f'{name}-2')}")
+    (tmp_path / "c.yaml").write_text(f"{config_map('c-1')}---\n{config_map('c-2', dota={})}")
+    done = say("apply", "-f", str(tmp_path), code=1)
+    assert done.err.startswith(f"error: {tmp_path}/c.yaml, document 2, ConfigMap c-2: ")
+    say("delete", "cm", "a-1", "a-2", "b-1", "b-2", "c-1")
 
 
 def test_an_annotation_that_no_apply_has_written(up: Up, say: Say) -> None:
@@ -322,6 +331,54 @@ spec:
     out = say("plan", "-f", "-", stdin=wanted, code=1).out
     assert "vmi/big would wait: 0/1 hosts are available" in out
     assert "none of its 1 devices is what request card (card) asks for" in out
+
+
+def _asking(name: str = "asking", claim: str = "net", request: str = "requestName: nic", memory: str = "1Gi",
+            template: str = "one-vf") -> str:
+    return f"""
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstance
+metadata: {{name: "{name}"}}
+spec:
+  resourceClaims: [{{name: net, resourceClaimTemplateName: {template}}}]
+  domain: {{memory: {{guest: {memory}}}, devices: {{hostDevices: [{{name: nic0, claimName: {claim}, {request}}}]}}}}
+"""
+
+
+REFUSED = {
+    "a field that is misspelt": (
+        _asking(request="requestNme: nic"), 'unknown field "spec.domain.devices.hostDevices[0].requestNme"'),
+    "a claim that is not listed": (_asking(claim="nets"), 'spec.domain.devices.hostDevices[0] uses "nets"'),
+    "less than no memory": (_asking(memory="-1Gi"), "spec.domain.memory.guest: "),
+    "a name that nobody can have": (_asking(name="blü"), "metadata.name: "),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_plan_refuses_what_an_apply_refuses(say: Say, name: str) -> None:
+    text, says = REFUSED[name]
+    planned, applied = (say(verb, "-f", "-", stdin=text, code=1) for verb in ("plan", "apply"))
+    assert planned == applied
+    assert says in planned.err
+
+
+def test_a_device_that_no_request_asks_for_would_not_come(say: Say) -> None:
+    out = say("plan", "-f", "-", stdin=_asking(request="requestName: nix"), code=1).out
+    assert out == ("vmi/asking would wait: spec.domain.devices.hostDevices[0].requestName: claim net has no request "
+                   '"nix"; it has nic\n')
+
+
+def test_a_plan_takes_older_versions_and_what_the_server_shows(say: Say) -> None:
+    older = f"""
+apiVersion: resource.k8s.io/v1beta1
+kind: ResourceClaimTemplate
+metadata: {{name: older}}
+spec: {{spec: {{devices: {{requests: [{OLDER["v1beta1"]}]}}}}}}
+---
+{_asking(template="older")}"""
+    assert "vmi/asking would wait: 0/1 hosts are available" in say("plan", "-f", "-", stdin=older, code=1).out
+    shown = say("get", "vmi", "blue", "-o", "yaml").out
+    assert say("plan", "-f", "-", stdin=shown).out == "vmi/blue is there already, on node-0\n"
 
 
 def test_the_domain_of_a_machine(say: Say) -> None:

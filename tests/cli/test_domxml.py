@@ -108,6 +108,48 @@ def test_what_is_wrong_is_told(name: str, folder: Path) -> None:
         assert part.format(tmp=folder) in done.err
 
 
+REFUSED = {
+    "less than no memory": ("spec: {domain: {memory: {guest: -1Gi}}}", "spec.domain.memory.guest: "),
+    "a field that is misspelt": ("spec: {domain: {memry: {guest: 1Gi}}}", 'unknown field "spec.domain.memry"'),
+    "no domain": ("spec: {}", "spec.domain"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_machine_that_a_server_would_refuse(name: str, tmp_path: Path) -> None:
+    spec, says = REFUSED[name]
+    file = tmp_path / "vmi.yaml"
+    file.write_text(f"apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {{name: blue}}\n{spec}\n")
+    done = typed("domxml", "-f", str(file))
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith(f"error: {file}")
+    assert says in done.err
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha3"])
+def test_a_machine_that_a_server_let_in_long_ago(version: str, tmp_path: Path) -> None:
+    """What was let in under the rules of its time is not asked for those of today."""
+    file = tmp_path / "vmi.yaml"
+    device = "{name: h, claimName: Bad_Name, requestName: r}"
+    text = f"""
+apiVersion: kubevirt.io/{version}
+kind: VirtualMachineInstance
+metadata: {{name: blue, namespace: default, uid: u%s}}
+spec: {{resourceClaims: [{{name: Bad_Name, resourceClaimName: mine}}], domain: {{formerly: 1, devices: {{
+  hostDevices: [{device}]}}}}}}
+status: {{phase: Running, later: 1, deviceStatus: {{hostDeviceStatuses: [
+  {{name: h, deviceResourceClaimStatus: {{attributes: {{pciAddress: '{NIC}'}}}}}}]}}}}
+"""
+    file.write_text(text % ", resourceVersion: '7'")
+    done = typed("domxml", "-f", str(file))
+    assert (done.code, done.err) == (0, "")
+    assert 'bus="0x3b"' in done.out
+    file.write_text(text % "")
+    assert 'unknown field "spec.domain.formerly"' in typed("domxml", "-f", str(file)).err
+    file.write_text((text % "").replace("formerly: 1, ", ""))
+    assert "spec.resourceClaims[0].name: " in typed("domxml", "-f", str(file)).err
+
+
 @pytest.mark.parametrize(("volume", "seen"), {
     "userData: hello": b"hello", "secretRef: {name: s}": b"from the folder",
 }.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import gc
 import json
@@ -18,7 +19,7 @@ import yaml
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
-from outfitter.errors import BadRequest, Refused, Unavailable
+from outfitter.errors import BadRequest, OutfitterError, Refused, Unauthorized, Unavailable
 from outfitter.faces import scalars
 from outfitter.store import kubeconfig as configs
 from outfitter.store.clock import SystemClock
@@ -127,6 +128,20 @@ def documents(names: Iterable[str]) -> list[tuple[Kind, Object, str]]:
             raise BadRequest(f"{name} holds no object" + (f": no file in it ends with {', '.join(SUFFIXES)}, or all are empty"
                                                           if Path(name).is_dir() else ""))
     return out
+
+
+@contextlib.contextmanager
+def standing(obj: Object, where: str) -> Iterator[None]:
+    """What is refused of an object is told with the place where it stands, and its name where the refusal lacks it."""
+    try:
+        yield
+    except OutfitterError as error:
+        if not isinstance(error, Unauthorized | Unavailable):
+            name = obj["metadata"].get("name") or obj["metadata"].get("generateName")
+            about = "" if f'"{name}"' in error.message else f", {obj['kind']} {name}"
+            error.message = f"{where}{about}: {error.message}"
+            error.args = (error.message,)
+        raise
 
 
 @scalars.as_kubectl

@@ -11,12 +11,13 @@ from typing import Any, Literal
 import click
 import yaml
 
-from outfitter.api import cloudinit, environment, kinds, machine, wires
+from outfitter.api import admit, cloudinit, environment, kinds, machine, wires
 from outfitter.api.hypervisor import Domain
-from outfitter.api.kinds import Object
+from outfitter.api.kinds import Kind, Object
 from outfitter.errors import BadRequest, Forbidden, Refused
 from outfitter.faces import scalars
-from outfitter.faces.cli.client import Client, documents
+from outfitter.faces.cli import checked
+from outfitter.faces.cli.client import Client, documents, standing
 from outfitter.faces.cli.verbs import NIL, kind_spoken
 from outfitter.launcher import domain, metadata, sources
 from outfitter.launcher import drive as drives
@@ -61,12 +62,20 @@ async def _kept(client: Client, instance: Object) -> Mapping[str, str]:
 
 
 def of_file(file: str, namespace: str, **options: Any) -> None:
-    found = [obj for kind, obj, _ in documents([file]) if kind.resource == kinds.INSTANCE.resource]
+    found = [_instance(kind, obj, where, namespace) for kind, obj, where in documents([file])
+             if kind.resource == kinds.INSTANCE.resource]
     if not found:
         raise BadRequest(f"{file} has no VirtualMachineInstance")
-    for obj in found:
-        meta: dict[str, Any] = {"namespace": namespace, "uid": NIL, "name": "unnamed", **obj["metadata"]}
-        _say({**obj, "metadata": meta}, **options)
+    for instance in found:
+        _say(instance, **options)
+
+
+def _instance(kind: Kind, obj: Object, where: str, namespace: str) -> Object:
+    """As a server without a KubeVirt object would have it. Refused as there."""
+    with standing(obj, where):
+        own, stored = checked.as_stored(kind, obj)
+        meta = {"namespace": namespace, "uid": NIL, "name": "unnamed", **stored["metadata"]}
+        return checked.admitted(own, {**stored, "metadata": meta}, admit.Rules())
 
 
 def _say(instance: Object, *, devices: Sequence[str], env: Sequence[str], type_: Literal["qemu", "kvm"],

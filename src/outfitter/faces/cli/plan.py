@@ -12,15 +12,15 @@ from typing import Any
 
 import click
 
-from outfitter.api import kinds, machine, settings
+from outfitter.api import admit, kinds, machine, settings
 from outfitter.api.device import DeviceId, text_attribute
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import Booking, Holder, Page
 from outfitter.controllers import claims as claiming
 from outfitter.controllers import machines, nets, ownclaims, render
 from outfitter.errors import BadRequest, Forbidden, Invalid, NotFound, OutfitterError, Refused
-from outfitter.faces.cli import moments, sentences
-from outfitter.faces.cli.client import Client, documents
+from outfitter.faces.cli import checked, moments, sentences
+from outfitter.faces.cli.client import Client, documents, standing
 from outfitter.faces.cli.known import listed
 from outfitter.faces.cli.verbs import NIL, facts
 from outfitter.ledger import placement as ledger
@@ -37,21 +37,26 @@ BROUGHT = (kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS, kinds.RESOURCE_CLAIM_TEMPLA
 
 async def plan(client: Client, files: Sequence[str], *, long: bool, how: str) -> None:
     """Ends with exit status 1 if somebody would wait."""
-    found = [(named(kind), _whole(client, kind, obj, number)) for number, (kind, obj, _) in enumerate(documents(files))]
-    wanted = [(kind, obj) for kind, obj in found if kind in PLANNED]
-    if not wanted:
+    read = _read(files)
+    if not any(kind in PLANNED for kind, _, _ in read):
         raise BadRequest(f"{', '.join(files)}: there is no VirtualMachine, VirtualMachineInstance or Pod to plan for")
     there = await facts(client)
     if there.unread:
         raise Forbidden(f"a plan needs to read {', '.join(there.unread)}, which you may not; ask somebody who may")
+    kubevirts, aliases = await listed(client, kinds.KUBEVIRT), await _aliases(client)
+    rules, found = admit.Rules({kinds.FLAVOR: flavored.checked(aliases)}), list[tuple[Kind, Object]]()
+    for number, (kind, obj, where) in enumerate(read):
+        with standing(obj, where):
+            found.append((kind, checked.admitted(kind, _whole(client, kind, obj, number), rules, kubevirts)))
     brought = {kind: [obj for each, obj in found if each == kind] for kind in BROUGHT}  # counts as if it were there
     planner = _Planner(replace(
         there, claims=_over(there.claims, brought[kinds.RESOURCE_CLAIM]),
         classes=_over(there.classes, brought[kinds.DEVICE_CLASS]),
         templates=_over(there.templates, brought[kinds.RESOURCE_CLAIM_TEMPLATE])),
-        _over(await listed(client, kinds.FLAVOR), brought[kinds.FLAVOR]), await _aliases(client),
+        _over(await listed(client, kinds.FLAVOR), brought[kinds.FLAVOR]), aliases,
         _over(await listed(client, kinds.NETWORK_ATTACHMENT), brought[kinds.NETWORK_ATTACHMENT]),
-        settings.of(settings.chosen(await listed(client, kinds.KUBEVIRT))))
+        settings.of(settings.chosen(kubevirts)))
+    wanted = [(kind, obj) for kind, obj in found if kind in PLANNED]
     wanted = [(kind, await _known(client, obj) if kind == kinds.MACHINE else obj) for kind, obj in wanted]
     outcomes = [planner.next(kind, obj) for kind, obj in wanted]
     waiting = [one for one in outcomes if one.answer.state == "Waiting"]
@@ -84,8 +89,15 @@ async def _known(client: Client, vm: Object) -> Object:
     return vm
 
 
-def named(kind: Kind) -> Kind:
-    return next(each for each in kinds.ALL if each.resource == kind.resource)
+def _read(files: Sequence[str]) -> list[tuple[Kind, Object, str]]:
+    """What stands in files and where, without the status that a server would not take from there."""
+    out = []
+    for kind, obj, where in documents(files):
+        with standing(obj, where):
+            own, stored = checked.as_stored(kind, obj)
+        dropped = "status" if own.has_status and not own.status_at_create else ""
+        out.append((own, {name: part for name, part in stored.items() if name != dropped}, where))
+    return out
 
 
 def _whole(client: Client, kind: Kind, obj: Object, number: int) -> Object:
@@ -156,6 +168,8 @@ class _Planner:
         made |= self._make(pod)
         if (lacking := explain.missing_claim(self._facts, pod, self._claim, say, verb="would wait")) is not None:
             return _Outcome(lacking)
+        if lost := self._lost_request(obj, pod):
+            return _Outcome(say("Waiting", f"would wait: {lost}", "instance"))
         verdict = self._facts.choose(pod, self._claim)
         if not isinstance(verdict, Placement):
             return _Outcome(explain.refused(self._facts, pod, self._claim, verdict, say, verb="would wait"))
@@ -175,6 +189,24 @@ class _Planner:
         networks = nets.resources(instance, known, self._settings.gates)
         nets.without_resource(instance, known, self._settings.gates)
         return render.launcher_pod(instance, self._settings, networks=networks)
+
+    def _lost_request(self, obj: Object, pod: Object) -> str:
+        """A device of a machine that its claim does not ask for: it would never come. "" when there is none such."""
+        claims = dict(machine.claim_names(pod))
+        uses = [(f"spec.domain.devices.{ref.list}[{ref.index}].{ref.request_at}", ref.claim, ref.request)
+                for ref in machine.written_refs(obj) if ref.by_claim]
+        for index, network in enumerate((obj.get("spec") or {}).get("networks") or ()):
+            if asks := network.get("resourceClaim"):
+                path = f"spec.networks[{index}].resourceClaim.requestName"
+                uses.append((path, asks.get("claimName"), asks.get("requestName")))
+        for path, entry, request in uses:
+            claim = self._claim(pod["metadata"]["namespace"], claims.get(entry or "") or "")
+            if claim is None:
+                continue
+            names = [str(each["name"]) for each in (claim["spec"].get("devices") or {}).get("requests") or ()]
+            if request not in names:
+                return f'{path}: claim {entry} has no request "{request}"; it has {", ".join(names) or "none"}'
+        return ""
 
     def _already(self, kind: Kind, obj: Object) -> str:
         """The host on which it is."""

@@ -14,7 +14,7 @@ from outfitter.api import kinds, patch
 from outfitter.api.kinds import Kind, Object
 from outfitter.errors import BadRequest, Expired, Forbidden, NotFound, Unavailable
 from outfitter.faces.cli import moments, sentences, show
-from outfitter.faces.cli.client import Client, documents, kind_named, targets
+from outfitter.faces.cli.client import Client, documents, kind_named, standing, targets
 from outfitter.scheduling import choices, explain, plugins
 from outfitter.scheduling.facts import Facts
 
@@ -57,10 +57,12 @@ def _title(obj: Object) -> str:
 
 
 async def apply(client: Client, files: Sequence[str]) -> None:
-    for kind, obj, _ in documents(files):
+    for kind, obj, where in documents(files):
         if kind.namespaced:
             obj["metadata"].setdefault("namespace", client.namespace)
-        show.say([await _apply(client, kind, obj)])
+        with standing(obj, where):
+            said = await _apply(client, kind, obj)
+        show.say([said])
 
 
 async def _apply(client: Client, kind: Kind, obj: Object) -> str:
