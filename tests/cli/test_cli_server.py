@@ -17,6 +17,7 @@ import yaml
 import outfitter
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
+from outfitter.faces.cli import gone
 from tests.e2e.process import EXAMPLE, OUTFIT, PATIENCE, ROOT, Typed, Up, environment, typed
 
 Say = Callable[..., Typed]
@@ -426,6 +427,33 @@ def test_a_delete_waits_until_it_is_gone(up: Up, say: Say) -> None:
         assert waiting.poll() is None
         somebody(up, "held", {"metadata": {"finalizers": None}})
         assert waiting.wait(PATIENCE) == 0
+
+
+def test_a_delete_says_what_holds_and_has_an_end(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gone, "QUIET", 0.05)
+    text = config_map("kept", metadata={"finalizers": ["example.com/mine"]}) + "---\n" + config_map("free")
+    say("apply", "-f", "-", stdin=text)
+    done = say("delete", "cm", "kept", "free", "--timeout", "0.5", code=1)
+    why = "it goes when nobody needs it any more: example.com/mine in metadata.finalizers"
+    assert done.out == f"configmap/kept deleted\nconfigmap/free deleted\n  kept waits: {why}\n"
+    assert done.err == (f"error: kept is not gone after 0.5s: {why}\n"
+                        "nothing was taken back: it goes when nothing holds it any more\n")
+
+
+USED = {"reservedFor": [{"resource": "pods", "name": "a"}, {"resource": "pods", "name": "b"}]}
+HOLDS: dict[str, tuple[kinds.Kind, Object, str]] = {
+    "its users": (kinds.RESOURCE_CLAIM, {"metadata": {"finalizers": ["x"]}, "status": USED}, "it is in use by pods/a, pods/b"),
+    "its guest": (kinds.INSTANCE, {"metadata": {"finalizers": ["x"]}, "spec": {"terminationGracePeriodSeconds": 7},
+                                   "status": {"phase": "Running"}}, "its guest has 7s to shut down"),
+    "its time": (kinds.POD, {"metadata": {"deletionGracePeriodSeconds": 30}}, "it has 30s to end"),
+    "nothing that it says": (kinds.POD, {"metadata": {}}, "it is still there"),
+}
+
+
+@pytest.mark.parametrize("name", HOLDS)
+def test_what_holds_a_deleted_object(name: str) -> None:
+    kind, obj, says = HOLDS[name]
+    assert gone.holds(kind, obj) == says
 
 
 # -- the other end

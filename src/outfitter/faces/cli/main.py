@@ -114,6 +114,18 @@ def _work(context: click.Context, name: str, *arguments: Any, **options: Any) ->
     client.run(context, lambda connected: getattr(verbs, verb)(connected, *arguments, **options))
 
 
+class _Seconds(click.ParamType):  # type: ignore[type-arg]
+    """A length of time as kubectl takes it; a number alone is of seconds."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return moments.seconds(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 @click.command("get")
 @click.argument("words", nargs=-1, required=True, metavar="KIND[,KIND] [NAME...] | KIND/NAME...")
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="In every namespace.")
@@ -142,14 +154,19 @@ def _apply(context: click.Context, files: tuple[str, ...]) -> None:
 @click.argument("words", nargs=-1, metavar="[KIND NAME... | KIND/NAME...]")
 @click.option("-f", "--filename", "files", multiple=True, type=places.Named(), metavar="FILE|DIR|-",
               help="Delete what stands in it.")
-@click.option("--wait/--no-wait", default=True, help="Wait until it is gone.")
+@click.option("--wait/--no-wait", default=True, help="Wait until it is gone, and say what holds it.")
+@click.option("--timeout", type=_Seconds(), metavar="SECONDS|5m", help="How long to wait, 0 for no end (default: no end).")
 @_place
 @click.pass_context
-def _delete(context: click.Context, words: tuple[str, ...], files: tuple[str, ...], wait: bool) -> None:
+def _delete(
+    context: click.Context, words: tuple[str, ...], files: tuple[str, ...], wait: bool, timeout: float | None
+) -> None:
     """Delete objects."""
     if bool(words) == bool(files):
         raise click.UsageError("say what to delete: KIND NAME, KIND/NAME or -f FILE")
-    _work(context, "delete", words, files, wait=wait)
+    if timeout is not None and not wait:
+        raise click.UsageError("--timeout says how long to wait: with --no-wait there is no waiting")
+    _work(context, "delete", words, files, wait=wait, timeout=timeout)
 
 
 @click.command("describe")
@@ -263,18 +280,6 @@ def _vm() -> None:
 def _vm_list(context: click.Context, everywhere: bool) -> None:
     """Show machines: how they are, where, and why."""
     _work(context, "machines.list_", everywhere=everywhere)
-
-
-class _Seconds(click.ParamType):  # type: ignore[type-arg]
-    """A length of time as kubectl takes it; a number alone is of seconds."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            return moments.seconds(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 def _vm_verb(name: str, text: str, *more: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:

@@ -12,8 +12,8 @@ import click
 
 from outfitter.api import kinds, patch
 from outfitter.api.kinds import Kind, Object
-from outfitter.errors import BadRequest, Expired, Forbidden, NotFound, Unavailable
-from outfitter.faces.cli import moments, sentences, show
+from outfitter.errors import BadRequest, Forbidden, NotFound
+from outfitter.faces.cli import gone, moments, sentences, show
 from outfitter.faces.cli.client import Client, documents, kind_named, standing, targets
 from outfitter.scheduling import choices, explain, plugins
 from outfitter.scheduling.facts import Facts
@@ -92,7 +92,7 @@ def _last_applied(live: Object) -> Object:
                          "remove it and apply again") from error
 
 
-async def delete(client: Client, words: Sequence[str], files: Sequence[str], *, wait: bool) -> None:
+async def delete(client: Client, words: Sequence[str], files: Sequence[str], *, wait: bool, timeout: float | None) -> None:
     typed, written = _one_by_one("delete", words), documents(files)
     for _, obj, where in written:
         if not obj["metadata"].get("name"):
@@ -101,7 +101,7 @@ async def delete(client: Client, words: Sequence[str], files: Sequence[str], *, 
     for kind, obj, _ in reversed(written):  # what was made last needs what was made first, and not the other way round
         going.append((kind, obj["metadata"]["name"], obj["metadata"].get("namespace") or client.place(kind)))
     missing: list[NotFound] = []
-    gone: list[tuple[Kind, str, str, str]] = []
+    leaving: list[gone.Going] = []
     for kind, name, place in going:
         try:
             live = await client.store.get(kind, name, place)
@@ -109,25 +109,12 @@ async def delete(client: Client, words: Sequence[str], files: Sequence[str], *, 
         except NotFound as error:
             missing.append(error)
             continue
-        gone.append((kind, name, place, live["metadata"]["uid"]))
+        leaving.append(gone.Going(kind, name, place, live["metadata"]["uid"]))
         show.say([f"{_title(live)} deleted"])
     if wait:
-        await asyncio.gather(*(_until_gone(client, *each) for each in gone))
+        await gone.until(client, leaving, timeout or 0.0)
     if missing:
         raise missing[0]
-
-
-async def _until_gone(client: Client, kind: Kind, name: str, place: str, uid: str) -> None:
-    while True:
-        listing = await client.store.list(kind, place, fields=f"metadata.name={name}")
-        if not any(obj["metadata"]["uid"] == uid for obj in listing.items):
-            return
-        try:
-            async for event in client.store.watch(kind, place, since=listing.revision, fields=f"metadata.name={name}"):
-                if event.type == "DELETED" and event.object["metadata"]["uid"] == uid:
-                    return
-        except (Unavailable, Expired):
-            continue  # the list says whether the server is still there
 
 
 def _one_by_one(verb: str, words: Sequence[str]) -> list[tuple[Kind, str]]:
