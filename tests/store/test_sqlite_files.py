@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import os
 import sqlite3
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -230,3 +232,28 @@ async def test_the_folder_is_for_its_owner_alone(tmp_path: Path) -> None:
     store = SQLite(tmp_path / "new" / "data", kinds.ALL)
     assert (tmp_path / "new" / "data").stat().st_mode & 0o077 == 0
     await store.close()
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir() if path.name.startswith(FILE)}
+
+
+@pytest.mark.parametrize("before", ["nothing", "a file for all", "a log for all"])
+async def test_the_files_are_for_their_owner_alone_in_a_folder_that_all_may_read(tmp_path: Path, before: str) -> None:
+    """The folder is as somebody made it; what is in the files is not for everybody."""
+    os.chmod(tmp_path, 0o755)
+    mask = os.umask(0)
+    try:
+        if before != "nothing":
+            await filled(tmp_path, 1)
+            (tmp_path / FILE).chmod(0o644)
+        if before == "a log for all":
+            for end in ("-wal", "-shm"):
+                (tmp_path / (FILE + end)).touch(mode=0o644)
+        store = SQLite(tmp_path, kinds.ALL)
+        await store.create(CONFIG_MAP, config("a"))
+        seen = modes(tmp_path)
+        await store.close()
+    finally:
+        os.umask(mask)
+    assert seen == dict.fromkeys((FILE, FILE + "-wal", FILE + "-shm"), 0o600)

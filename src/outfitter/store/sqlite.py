@@ -34,6 +34,7 @@ from outfitter.store.shelf import Key, Record, Step
 log = logging.getLogger(__name__)
 APPLICATION_ID = 0x6F757466  # "outf"
 FILE = "outfitter.db"
+FILE_MODE = 0o600
 HEADER = b"SQLite format 3\x00"
 ROWS = 64  # that one statement writes
 Place = tuple[str, str, str, str]  # group, plural, namespace, name
@@ -84,6 +85,7 @@ def connect(path: Path, *, synchronous: str = "FULL") -> sqlite3.Connection:
         left.unlink(missing_ok=True)
     if _size(path):
         _recognise(path)
+        _close_to_others(path)
     elif _size(path.with_name(path.name + "-wal")):
         raise Refused(f"{path} is missing or empty, but its log {path.name}-wal holds writes: both were left as they are; "
                       "restore a copy of both, or move the log away to start empty")
@@ -106,7 +108,17 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
+def _close_to_others(path: Path) -> None:
+    """Secrets are in it. SQLite gives its log the rights that the file has, and leaves one that is there as it is."""
+    for each in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
+        with contextlib.suppress(FileNotFoundError, PermissionError):  # not there; a file system that has no such rights
+            now = each.stat()
+            if now.st_uid == os.geteuid() and now.st_mode & 0o077:
+                each.chmod(now.st_mode & 0o700)
+
+
 def _make(path: Path) -> None:
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE))  # before SQLite would, which asks the umask alone
     db = sqlite3.connect(path, isolation_level=None)
     db.execute(f"pragma application_id = {APPLICATION_ID}")
     db.execute("begin")
