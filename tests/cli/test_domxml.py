@@ -34,6 +34,8 @@ def folder(tmp_path: Path) -> Path:
         "status.json": json.dumps(STATUS), "whole.yaml": json.dumps({"status": {"deviceStatus": STATUS}}),
         "files/" + FILE: told("card", device(address=A)), f"root{BASE}/{FILE}": told("card", device(address=A)),
         "others/" + FILE: told("card", device(address=B)), "bad.env": "PCI_RESOURCE\n", "bad.yaml": "gpus: []\n",
+        "cards.json": json.dumps({**STATUS, "interfaceStatuses": [{"name": "lan"}]}),
+        "young.yaml": "status: {phase: Pending}\n",
         "list.yaml": "[]\n", "broken.yaml": "{", "entry.yaml": "gpuStatuses: [x]\n",
         "image.yaml": INSTANCE + "      disks: [{name: d, disk: {}}]\n  volumes: [{name: d, containerDisk: {}}]\n",
     }
@@ -45,7 +47,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("devices", [["status.json"], ["whole.yaml"], ["files"], ["root"], ["status.json", "files"]])
+@pytest.mark.parametrize("devices", [
+    ["status.json"], ["whole.yaml"], ["cards.json"], ["files"], ["root"], ["status.json", "files"]])
 def test_every_way_to_say_the_devices(folder: Path, devices: list[str]) -> None:
     words = [word for name in devices for word in ("--devices", str(folder / name))]
     done = typed("domxml", "-f", str(folder / "vmi.yaml"), *words, "--env", str(folder / "env"))
@@ -93,6 +96,9 @@ WRONG: dict[str, tuple[list[str], list[str]]] = {
     "an environment without values": (["--env", "{tmp}/bad.env"], ["{tmp}/bad.env, line 1: 'PCI_RESOURCE' is not of the form"]),
     "a status with other lists": (["--devices", "{tmp}/bad.yaml"], ["{tmp}/bad.yaml: gpus: a deviceStatus has lists"]),
     "a status with other entries": (["--devices", "{tmp}/entry.yaml"], ["entry.yaml: gpuStatuses: a deviceStatus has lists"]),
+    "a status with names for entries": (["--devices", "{tmp}/entry.yaml"], ["entry.yaml: gpuStatuses:", "entry is an object"]),
+    "an instance without status": (["--devices", "{tmp}/vmi.yaml"], ["{tmp}/vmi.yaml has no status.deviceStatus"]),
+    "an instance that has nothing yet": (["--devices", "{tmp}/young.yaml"], ["{tmp}/young.yaml has no status.deviceStatus"]),
     "a status that is a list": (["--devices", "{tmp}/list.yaml"], ["list.yaml: an object is expected"]),
     "a status that is no YAML": (["--devices", "{tmp}/broken.yaml"], ["broken.yaml is not YAML"]),
     "a folder without files": (["--devices", "{tmp}/empty"], ["{tmp}/empty holds no files"]),

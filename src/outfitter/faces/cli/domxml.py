@@ -138,13 +138,21 @@ def _mapping(name: str, text: str) -> Mapping[str, Any]:
 def _status(name: str) -> Mapping[str, Any]:
     """A deviceStatus as it stands in an instance: alone, below deviceStatus, or in a whole instance."""
     found = _mapping(name, _text(name))
-    for key in ("status", "deviceStatus"):
-        inner = found.get(key)
-        found = inner if isinstance(inner, Mapping) else found
-    lists = tuple(machine.STATUS_LISTS.values())
+    if "kind" in found or "status" in found:
+        status = found.get("status")
+        found = {"deviceStatus": status.get("deviceStatus") if isinstance(status, Mapping) else None}
+    if "deviceStatus" in found:
+        inner = found["deviceStatus"]
+        if not isinstance(inner, Mapping):
+            raise BadRequest(f"{name} has no status.deviceStatus, which says what its machine got")
+        found = inner
+    lists = (*machine.STATUS_LISTS.values(), wires.STATUSES)
     for key, entries in found.items():
-        if key not in lists or not isinstance(entries, list) or not all(isinstance(each, Mapping) for each in entries):
+        if key not in lists:
             raise BadRequest(f"{name}: {key}: a deviceStatus has lists of entries, {' and '.join(lists)}")
+        if not isinstance(entries, list) or not all(isinstance(each, Mapping) for each in entries):
+            raise BadRequest(f"{name}: {key}: a deviceStatus has lists of entries, and each entry is an object, as in "
+                             "[{name: nic0, deviceResourceClaimStatus: {...}}]")
     return found
 
 
