@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
+
+INTERRUPTED = 130  # exit status after Ctrl-C
 
 
 def main() -> None:
-    from outfitter.faces.cli import main as cli  # noqa: PLC0415  # the start of every command is on this path
+    try:
+        from outfitter.faces.cli import main as cli  # noqa: PLC0415  # the start of every command is on this path
 
-    cli.main(up=_up)
+        cli.main(up=_up)
+    except KeyboardInterrupt:  # before there was a command to end, or after
+        sys.exit(INTERRUPTED)
 
 
 def _up(**options: Any) -> None:

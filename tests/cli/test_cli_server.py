@@ -419,6 +419,14 @@ def test_ctrl_c_while_a_delete_waits(up: Up, say: Say) -> None:
     assert err.strip() == ""
 
 
+def test_ctrl_c_before_a_command_has_begun(tmp_path: Path) -> None:
+    """While it still reads itself. The first module that it imports says when that is."""
+    (tmp_path / "click.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n")
+    done = subprocess.run([OUTFIT, "version", "--client"], env=environment(tmp_path, PYTHONPATH=str(tmp_path)), cwd=ROOT,
+                          text=True, capture_output=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_a_delete_waits_until_it_is_gone(up: Up, say: Say) -> None:
     say("apply", "-f", "-", stdin=config_map("held", metadata={"finalizers": ["example.com/mine"]}))
     with _start(up, "delete", "cm", "held") as waiting:
