@@ -388,6 +388,20 @@ def test_the_domain_of_a_machine(say: Say) -> None:
     assert "vmi/green has no domain yet" in say("domxml", "green", code=1).err
 
 
+def test_a_machine_that_does_not_run_has_no_domain(say: Say) -> None:
+    machine = """
+apiVersion: kubevirt.io/v1
+kind: VirtualMachine
+metadata: {name: amber}
+spec: {runStrategy: Halted, template: {spec: {domain: {}}}}
+"""
+    say("apply", "-f", "-", stdin=machine)
+    for word in ("amber", "vm/amber"):
+        assert say("domxml", word, code=1).err == (
+            "error: amber does not run, so it has no domain; start it with: outfit vm start amber\n")
+    say("delete", "vm", "amber")
+
+
 # -- delete
 
 def test_deleting_several_tells_what_was_missing_at_the_end(say: Say) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,29 @@ def test_what_is_wrong_is_told(name: str, folder: Path) -> None:
     assert (done.code, done.out) == (1, "")
     for part in says:
         assert part.format(tmp=folder) in done.err
+
+
+def test_every_machine_of_a_file_has_its_domain(tmp_path: Path) -> None:
+    (tmp_path / "vm.yaml").write_text("""
+apiVersion: kubevirt.io/v1
+kind: VirtualMachine
+metadata: {name: green}
+spec: {runStrategy: Halted, template: {spec: {domain: {memory: {guest: 1Gi}}}}}
+---
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstance
+metadata: {name: blue}
+spec: {domain: {}}
+""")
+    words = ["domxml", "-f", str(tmp_path / "vm.yaml")]
+    done = typed(*words)
+    assert (done.code, done.err) == (0, "")
+    assert re.findall("<name>(.*)</name>", done.out) == ["default_green", "default_blue"]
+    assert '<memory unit="b">1073741824</memory>' in done.out
+    refused = typed(*words, "--drive", str(tmp_path / "image"))
+    assert (refused.code, refused.out) == (1, "")
+    assert "vm.yaml has 2 machines, and --drive takes the image of one" in refused.err
+    assert not (tmp_path / "image").exists()
 
 
 REFUSED = {

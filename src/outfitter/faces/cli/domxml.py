@@ -11,10 +11,11 @@ from typing import Any, Literal
 import click
 import yaml
 
-from outfitter.api import admit, cloudinit, environment, kinds, machine, wires
+from outfitter.api import admit, cloudinit, environment, kinds, lifecycle, machine, wires
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Kind, Object
-from outfitter.errors import BadRequest, Forbidden, Refused
+from outfitter.controllers import machines as starting
+from outfitter.errors import BadRequest, Forbidden, NotFound, Refused
 from outfitter.faces import scalars
 from outfitter.faces.cli import checked
 from outfitter.faces.cli.client import Client, documents, standing
@@ -31,9 +32,24 @@ async def of_server(client: Client, word: str, **options: Any) -> None:
     spoken, slash, name = word.rpartition("/")
     if (slash and kind_spoken(spoken) not in (kinds.INSTANCE, kinds.MACHINE)) or not name:
         raise click.UsageError(f"{word!r} is no machine; write its name, or vmi/NAME")
-    instance = await client.store.get(kinds.INSTANCE, name, client.namespace)
+    try:
+        instance = await client.store.get(kinds.INSTANCE, name, client.namespace)
+    except NotFound:
+        await _say_that_it_is_stopped(client, name)
+        raise
     told, plugged = await _told(client, instance)
     _say(instance, told=told, plugged=plugged, kept=await _kept(client, instance), **options)
+
+
+async def _say_that_it_is_stopped(client: Client, name: str) -> None:
+    """Refused: there is a machine of that name, which has no instance."""
+    try:
+        vm = await client.store.get(kinds.MACHINE, name, client.namespace)
+    except (NotFound, Forbidden):
+        return
+    if lifecycle.comes(vm, None):
+        raise Refused(f"{name} has not started yet, so it has no domain; what it waits for: outfit why vm/{name}")
+    raise Refused(f"{name} does not run, so it has no domain; start it with: outfit vm start {name}")
 
 
 async def _told(client: Client, instance: Object) -> tuple[dict[str, str], dict[str, str]]:
@@ -63,19 +79,25 @@ async def _kept(client: Client, instance: Object) -> Mapping[str, str]:
 
 def of_file(file: str, namespace: str, **options: Any) -> None:
     found = [_instance(kind, obj, where, namespace) for kind, obj, where in documents([file])
-             if kind.resource == kinds.INSTANCE.resource]
+             if kind.resource in (kinds.INSTANCE.resource, kinds.MACHINE.resource)]
     if not found:
-        raise BadRequest(f"{file} has no VirtualMachineInstance")
+        raise BadRequest(f"{file} has no VirtualMachineInstance, nor a VirtualMachine")
+    if len(found) > 1 and options.get("drive") is not None:
+        raise BadRequest(f"{file} has {len(found)} machines, and --drive takes the image of one")
     for instance in found:
         _say(instance, **options)
 
 
 def _instance(kind: Kind, obj: Object, where: str, namespace: str) -> Object:
-    """As a server without a KubeVirt object would have it. Refused as there."""
+    """As a server without a KubeVirt object would have it; a machine as what it starts as. Refused as there."""
     with standing(obj, where):
         own, stored = checked.as_stored(kind, obj)
         meta = {"namespace": namespace, "uid": NIL, "name": "unnamed", **stored["metadata"]}
-        return checked.admitted(own, {**stored, "metadata": meta}, admit.Rules())
+        found = checked.admitted(own, {**stored, "metadata": meta}, admit.Rules())
+    if own != kinds.MACHINE:
+        return found
+    made = starting.instance_for(found)
+    return {**made, "metadata": {**made["metadata"], "uid": NIL}}
 
 
 def _say(instance: Object, *, devices: Sequence[str], env: Sequence[str], type_: Literal["qemu", "kvm"],

@@ -218,7 +218,7 @@ def _plan(context: click.Context, /, files: tuple[str, ...], **options: Any) -> 
 def _domxml(context: click.Context, /, name: str | None, file: str | None, **options: Any) -> None:
     """Print the libvirt domain of a machine instance."""
     if bool(name) == bool(file):
-        raise click.UsageError("say which machine: a NAME or -f FILE")
+        raise click.UsageError(f"say which machine: a NAME or -f FILE{', not both' if name else ''}")
     if file:
         from outfitter.faces.cli import domxml  # noqa: PLC0415
 
