@@ -337,7 +337,9 @@ def copy_kubeconfig(source: Path, target: Path) -> None:
             have = yaml.safe_load(target.read_text())
         except (OSError, yaml.YAMLError) as error:
             raise Refused(f"{target} cannot be read ({error}); choose another file with --kubeconfig") from error
-        if not isinstance(have, dict) or [entry.get("name") for entry in have.get("clusters") or ()] != [CLUSTER]:
+        if not isinstance(have, dict) or have.get("kind", "Config") != "Config":
+            raise Refused(f"{target} is no kubeconfig and was left as it is; choose another file with --kubeconfig")
+        if [entry.get("name") for entry in have.get("clusters") or ()] != [CLUSTER]:
             raise Refused(f"{target} is a kubeconfig for other clusters and was left as it is; choose another file with "
                           "--kubeconfig")
     if target.resolve() != source.resolve():

@@ -168,13 +168,23 @@ def test_a_kubeconfig_is_written_where_it_was_asked_for(data: Path, tmp_path: Pa
         assert up.tells("API server") in wanted.read_text()
 
 
-def test_somebody_elses_kubeconfig_is_not_written_over(data: Path, tmp_path: Path) -> None:
+THEIRS: dict[str, tuple[object, str]] = {
+    "of other clusters": ({"apiVersion": "v1", "kind": "Config", "clusters": [{"name": "work", "cluster": {}}]},
+                          "is a kubeconfig for other clusters"),
+    "a machine": ({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance"}, "is no kubeconfig"),
+    "text": ("hello", "is no kubeconfig"),
+}
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_somebody_elses_file_is_not_written_over(data: Path, tmp_path: Path, name: str) -> None:
+    content, says = THEIRS[name]
     theirs = tmp_path / "config"
-    theirs.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Config", "clusters": [{"name": "work", "cluster": {}}]}))
+    theirs.write_text(yaml.safe_dump(content))
     before = theirs.read_bytes()
     done = outfit("up", "--data", str(data), "--port", "0", "--simulate", "1x1", "--kubeconfig", str(theirs), home=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
-    assert f"{theirs} is a kubeconfig for other clusters and was left as it is" in done.stderr
+    assert f"{theirs} {says} and was left as it is" in done.stderr
     assert theirs.read_bytes() == before
 
 
