@@ -237,7 +237,7 @@ WRONG: dict[str, tuple[str, list[str], type[errors.OutfitterError], str]] = {
     "a mistake in the file": ("device_spec: [{adress: 1}]\nalias: [{}]", [], errors.Invalid,
                               "2 mistakes(.|\n)*adress(.|\n)*name:"),
     "no such host": ("{}", ["--simulate", "1x1", "--host", "a"], errors.NotFound, "1x1 has no host 'a'; it has node-0"),
-    "a mistake in the hosts": ("{}", ["--simulate", "0x0"], errors.Invalid, "how many hosts"),
+    "no file of hosts": ("{}", ["--simulate", "2y8"], errors.Invalid, "2y8 cannot be read.*or write NxM, such as 2x8"),
     "a folder that is no tree": ("{}", ["--sysfs", "."], errors.Invalid, "has no folder sys in it"),
     "a PF and its VFs in Placement": ("report_in_placement: true\ndevice_spec: [{vendor_id: 8086}]", ["--simulate", "1x2"],
                                       errors.Refused, "would refuse to start: node-0"),

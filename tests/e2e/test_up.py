@@ -125,9 +125,9 @@ def test_certificates_that_are_of_no_use_are_made_anew(data: Path) -> None:
 
 
 REFUSED = {
-    "no hosts": (["--simulate", "0x3"], 1, "'0x3' does not say how many hosts"),
-    "no functions": (["--simulate", "3x0"], 1, "write for example 2x8"),
-    "more than there can be": (["--simulate", "1x1000000"], 1, "at most 100000 hosts and 1024 VFs"),
+    "no hosts": (["--simulate", "0x3"], 2, "'0x3' does not say how many hosts"),
+    "no functions": (["--simulate", "3x0"], 2, "write for example 2x8"),
+    "more than there can be": (["--simulate", "1x1000000"], 2, "at most 100000 hosts and 1024 VFs"),
     "neither a shorthand nor a file": (["--simulate", "2y8"], 1, "the hosts file 2y8 cannot be read"),
     "a folder": (["--simulate", "."], 1, "cannot be read"),
     "no such port": (["--port", "70000"], 2, "70000 is not in the range"),

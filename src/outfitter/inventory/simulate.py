@@ -39,6 +39,7 @@ KEYS: dict[str, tuple[str, ...]] = {
 MAX_HOSTS = 100_000
 DEFAULT_CPUS = 16
 DEFAULT_MEMORY = 64 << 30
+MAX_VFS = 1024  # of one host, in the shorthand
 _SHORTHAND = re.compile(r"([0-9]+)x([0-9]+)")
 
 
@@ -61,7 +62,8 @@ def load(path: Path) -> Simulation:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise errors.Invalid(f"the hosts file {path} cannot be read: {error}") from error
+        raise errors.Invalid(f"the hosts file {path} cannot be read: {error}; name another, or write NxM, such as 2x8"
+                             ) from error
     return parse(text, source=str(path))
 
 
@@ -69,9 +71,11 @@ def parse_shorthand(text: str) -> Simulation:
     """ "2x8": two hosts, node-0 and node-1, each with a network card of eight VFs."""
     match = _SHORTHAND.fullmatch(text)
     hosts, vfs = (int(match[1][:9]), int(match[2][:9])) if match else (0, 0)
-    if not 0 < hosts <= MAX_HOSTS or not 0 < vfs <= 1024:
-        raise errors.Invalid(f"{text!r} does not say how many hosts with how many VFs each; write for example 2x8 "
-                             f"(at most {MAX_HOSTS} hosts and 1024 VFs)")
+    most = f"at most {MAX_HOSTS} hosts and {MAX_VFS} VFs"
+    if hosts > MAX_HOSTS or vfs > MAX_VFS:
+        raise errors.Invalid(f"{text!r} is more than can be played: {most} each, as in 2x8")
+    if not hosts or not vfs:
+        raise errors.Invalid(f"{text!r} does not say how many hosts with how many VFs each; write for example 2x8 ({most})")
     return parse(f"""
 hosts:
 - name: node

@@ -60,7 +60,7 @@ def import_nova(files: tuple[Path, ...], output: Path | None) -> None:
 @click.argument("file", required=False, metavar="[FILE]", type=places.Named(click.Path(dir_okay=False, path_type=Path)))
 @click.option("--sysfs", "root", metavar="DIR|FILE", type=places.Named(click.Path(path_type=Path)),
               help="Look at the root of a tree with sys/ in it, or at a file of outfit scan --save (default: this machine).")
-@click.option("--simulate", "simulation", type=places.Named(), metavar="FILE|NxM", help="Look at simulated hosts.")
+@click.option("--simulate", "simulation", type=places.Hosts(), metavar="FILE|NxM", help="Look at simulated hosts.")
 @click.option("--host", "host", metavar="NAME", help="Only this host; of a tree: how the host is called.")
 def check(file: Path | None, root: Path | None, simulation: str | None, host: str | None) -> None:
     """Say what a configuration offers, and why not the rest."""

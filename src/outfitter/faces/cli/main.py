@@ -67,7 +67,7 @@ def commands(up: Up) -> click.Group:
                   help="Where everything is kept (default: ~/.local/state/outfitter).")
     @click.option("--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, metavar="N",
                   help="The port on 127.0.0.1; 0 takes a free one.")
-    @click.option("--simulate", "simulation", type=places.Named(), metavar="FILE|NxM",
+    @click.option("--simulate", "simulation", type=places.Hosts(), metavar="FILE|NxM",
                   help="Play the hosts of a file, or N hosts with M virtual functions each.")
     @click.option("--config", "settings", type=places.Named(click.Path(dir_okay=False, path_type=Path)), metavar="FILE",
                   help="What the hosts offer and how it is counted (default: what is bound to vfio-pci).")

@@ -1,10 +1,16 @@
-"""Files and folders as people type them."""
+"""Files, folders and simulated hosts as people type them."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import click
+
+from outfitter.errors import Invalid
+
+NUMBERS = re.compile(r"[-+\s0-9]*[0-9][-+\s0-9]*x[-+\s0-9x]*", re.IGNORECASE)  # what is meant as NxM, well written or not
 
 
 class Named(click.ParamType):  # type: ignore[type-arg]
@@ -20,3 +26,18 @@ class Named(click.ParamType):  # type: ignore[type-arg]
         if value == "":
             self.fail("it is empty; write . for the folder you are in", param, ctx)
         return self._then.convert(value, param, ctx)
+
+
+class Hosts(Named):
+    """A hosts file, or NxM; of these two, the second is known to be wrong before anything is read."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        text = super().convert(value, param, ctx)
+        if NUMBERS.fullmatch(text) and not Path(text).exists():
+            from outfitter.inventory import simulate  # noqa: PLC0415  # a command without simulated hosts need not wait for it
+
+            try:
+                simulate.parse_shorthand(text)
+            except Invalid as error:
+                self.fail(error.message, param, ctx)
+        return text
