@@ -103,7 +103,7 @@ def test_a_mistake_is_told(name: str, tmp_path: Path) -> None:
 
 
 FILES: dict[str, tuple[str, list[str]]] = {
-    "not YAML": ("a: [1, 2\n", ["{file} is not YAML", "line 2"]),
+    "not YAML": ("a: [1, 2\n", ['{file} is not YAML', 'in "{file}", line 2']),
     "a tab": ("a:\n\tb: 1\n", ["{file} is not YAML", "line 2"]),
     "a list": ("- 1\n", ["{file}: an object starts with apiVersion and kind"]),
     "plain text": ("hello\n", ["{file}: an object starts with apiVersion and kind"]),
@@ -114,6 +114,10 @@ FILES: dict[str, tuple[str, list[str]]] = {
     "no metadata": ("apiVersion: v1\nkind: Pod\n", ["{file}: metadata.name is missing"]),
     "a number for a name": ("apiVersion: v1\nkind: Pod\nmetadata: {name: 7}\n", ['write name: "7"']),
     "a key twice": ("apiVersion: v1\nkind: Pod\nkind: Node\nmetadata: {name: a}\n", ["the key 'kind' stands twice", "line 3"]),
+    "a number beyond all": ("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  x: 1e400\n",
+                            ["1e400 is no number that JSON has", 'in "{file}", line 5, column 6']),
+    "a number that is none": ("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {x: .nan}\n",
+                              [".nan is no number that JSON has", 'in "{file}", line 4']),
     "a value that JSON has not": ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {x: !!binary aGk=}\n",
                                   ["is not YAML", "bytes"]),
     "the second of two documents": ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n---\nx: 1\n",

@@ -101,7 +101,7 @@ WRONG: dict[str, tuple[list[str], list[str]]] = {
     "an instance without status": (["--devices", "{tmp}/vmi.yaml"], ["{tmp}/vmi.yaml has no status.deviceStatus"]),
     "an instance that has nothing yet": (["--devices", "{tmp}/young.yaml"], ["{tmp}/young.yaml has no status.deviceStatus"]),
     "a status that is a list": (["--devices", "{tmp}/list.yaml"], ["list.yaml: an object is expected"]),
-    "a status that is no YAML": (["--devices", "{tmp}/broken.yaml"], ["broken.yaml is not YAML"]),
+    "a status that is no YAML": (["--devices", "{tmp}/broken.yaml"], ["broken.yaml is not YAML", 'in "{tmp}/broken.yaml"']),
     "a folder without files": (["--devices", "{tmp}/empty"], ["{tmp}/empty holds no files"]),
 }
 

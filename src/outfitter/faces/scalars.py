@@ -3,6 +3,8 @@ follows, would make the PCI address 0000:01:00.0 the number 60, and a date an ob
 
 from __future__ import annotations
 
+import io
+import math
 import re
 from typing import Any, TypeVar
 
@@ -35,6 +37,8 @@ def as_kubectl(loader: _Loader) -> _Loader:
 def _number(loader: Any, node: yaml.ScalarNode) -> int | float:
     """JSON has one kind of number: 1e3 is 1000."""
     value: float = loader.construct_yaml_float(node)
+    if not math.isfinite(value):
+        raise yaml.constructor.ConstructorError(None, None, f"{node.value} is no number that JSON has", node.start_mark)
     return int(value) if value.is_integer() else value
 
 
@@ -43,6 +47,14 @@ class _Plain(yaml.SafeLoader):
     pass
 
 
-def load(text: str) -> Any:
+class Text(io.StringIO):
+    """A text that knows where it is from, for those who find a mistake in it."""
+
+    def __init__(self, text: str, name: str) -> None:
+        super().__init__(text)
+        self.name = name
+
+
+def load(text: str | Text) -> Any:
     """One document."""
     return yaml.load(text, Loader=_Plain)  # it is a safe one

@@ -117,7 +117,7 @@ def documents(names: Iterable[str]) -> list[tuple[Kind, Object, str]]:
         before = len(out)
         for source, text in _texts(name):
             try:
-                found = list(yaml.load_all(text, Loader=_Loader))
+                found = list(yaml.load_all(scalars.Text(text, source), Loader=_Loader))
                 json.dumps(found, allow_nan=False)  # nothing that could not travel
             except (yaml.YAMLError, ValueError, TypeError) as error:
                 raise BadRequest(f"{source} is not YAML: {error}") from error

@@ -149,7 +149,7 @@ def _text(name: str) -> str:
 
 def _mapping(name: str, text: str) -> Mapping[str, Any]:
     try:
-        found = scalars.load(text)
+        found = scalars.load(scalars.Text(text, name))
     except yaml.YAMLError as error:
         raise BadRequest(f"{name} is not YAML: {error}") from error
     if not isinstance(found, Mapping):
