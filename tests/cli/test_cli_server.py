@@ -259,6 +259,16 @@ def test_not_found(say: Say, name: str) -> None:
     assert say(*words, code=1) == Typed(1, "", err)
 
 
+@pytest.mark.parametrize(("how", "out"), {
+    "table": r"NAME .*\nblue .*\n", "name": r"virtualmachineinstance\.kubevirt\.io/blue\n",
+    "yaml": r"apiVersion: v1\nkind: List\nitems:\n(.*\n)*    name: blue\n(.*\n)*",
+}.items())
+def test_what_is_there_is_shown_before_what_is_not(say: Say, how: str, out: str) -> None:
+    done = say("get", "vmi", "red", "blue", "pink", "-o", how, code=1)
+    assert re.fullmatch(out, done.out), done.out
+    assert done.err == "".join(f'error: virtualmachineinstances.kubevirt.io "{name}" not found\n' for name in ("red", "pink"))
+
+
 def test_a_selector_that_makes_no_sense(say: Say) -> None:
     assert "no=such=label" in say("get", "vmi", "-l", "no=such=label", code=1).err
     assert "spec.colour" in say("get", "vmi", "--field-selector", "spec.colour=red", code=1).err
@@ -406,9 +416,9 @@ spec: {runStrategy: Halted, template: {spec: {domain: {}}}}
 
 def test_deleting_several_tells_what_was_missing_at_the_end(say: Say) -> None:
     say("apply", "-f", "-", stdin=f"{config_map('one')}---\n{config_map('three')}")
-    done = say("delete", "cm", "one", "two", "three", code=1)
+    done = say("delete", "cm", "one", "two", "three", "four", code=1)
     assert done.out == "configmap/one deleted\nconfigmap/three deleted\n"
-    assert done.err == 'error: configmaps "two" not found\n'
+    assert done.err == 'error: configmaps "two" not found\nerror: configmaps "four" not found\n'
 
 
 def test_no_wait_returns_while_it_is_still_there(say: Say) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import click
@@ -11,25 +11,41 @@ import yaml
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
-from outfitter.errors import OutfitterError
+from outfitter.errors import NotFound, OutfitterError
 from outfitter.faces.cli.client import Client
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 async def table(client: Client, kind: Kind, names: Sequence[str], *, everywhere: bool, wide: bool, labels: str,
-                fields: str) -> list[str]:
-    """The server's own table of a kind, as lines."""
+                fields: str, missing: list[NotFound]) -> list[str]:
+    """The server's own table of a kind, as lines; none where it has no rows. Those of `names` that are not there go to
+    `missing`."""
     place = "" if everywhere else client.place(kind)
     if not names:
         answer = await client.store.table(kind, place, labels=labels, fields=fields)
         return _lines(answer, everywhere=everywhere and kind.namespaced, wide=wide)
-    tables = [await client.store.table(kind, place, name) for name in names]
-    whole = {**tables[0], "rows": [row for each in tables for row in each["rows"]]}
+    tables = await those_there(names, lambda name: client.store.table(kind, place, name), missing)
+    whole = {**tables[0], "rows": [row for each in tables for row in each["rows"]]} if tables else {"rows": []}
     return _lines(whole, everywhere=False, wide=wide)
 
 
+async def those_there(
+    names: Sequence[str], ask: Callable[[str], Awaitable[Object]], missing: list[NotFound]
+) -> list[Object]:
+    """What is there under these names; that something is not goes to `missing`, for the end."""
+    found = []
+    for name in names:
+        try:
+            found.append(await ask(name))
+        except NotFound as error:
+            missing.append(error)
+    return found
+
+
 def _lines(answer: Any, *, everywhere: bool, wide: bool) -> list[str]:
+    if not answer["rows"]:
+        return []
     shown = [place for place, column in enumerate(answer["columnDefinitions"]) if wide or not column.get("priority")]
     head = [answer["columnDefinitions"][place]["name"].upper() for place in shown]
     rows = [[str(row["cells"][place]) if row["cells"][place] is not None else "<none>" for place in shown]

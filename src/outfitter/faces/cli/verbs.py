@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -30,20 +31,31 @@ async def get(client: Client, words: Sequence[str], *, everywhere: bool, how: st
     if everywhere and any(names for kind, names in asked.items() if kind.namespaced):
         raise click.UsageError("a name is of one namespace: say which with -n NAMESPACE instead of -A")
     objects: list[Object] = []
-    for number, (kind, names) in enumerate(asked.items()):
+    missing: list[NotFound] = []
+    apart: list[str] = []
+    for kind, names in asked.items():
         if how in ("table", "wide"):
             lines = await show.table(client, kind, names, everywhere=everywhere, wide=how == "wide", labels=labels,
-                                     fields=fields)
-            show.say(([""] if number else []) + (lines if len(lines) > 1 else [_nothing(client, kind, everywhere)]))
+                                     fields=fields, missing=missing)
+            if lines or not names:
+                show.say(apart + (lines or [_nothing(client, kind, everywhere)]))
+                apart = [""]
             continue
         place = "" if everywhere else client.place(kind)
-        objects += [await client.store.get(kind, name, place) for name in names] if names else (
-            await client.store.list(kind, place, labels=labels, fields=fields)).items
+        objects += await show.those_there(names, functools.partial(client.store.get, kind, namespace=place), missing) if names \
+            else (await client.store.list(kind, place, labels=labels, fields=fields)).items
     if how == "name":
         show.say(_title(obj) for obj in objects)
-    elif how in ("yaml", "json"):
-        single = len(objects) == 1 and all(names for names in asked.values())
-        click.echo(show.dump(objects, how, many=not single))
+    elif how in ("yaml", "json") and (objects or not missing):
+        click.echo(show.dump(objects, how, many=[len(names) for names in asked.values()] != [1]))
+    _tell_missing(missing)
+
+
+def _tell_missing(missing: Sequence[NotFound]) -> None:
+    for error in missing[:-1]:
+        click.echo(f"error: {error}", err=True)
+    if missing:
+        raise missing[-1]
 
 
 def _nothing(client: Client, kind: Kind, everywhere: bool) -> str:
@@ -113,8 +125,7 @@ async def delete(client: Client, words: Sequence[str], files: Sequence[str], *, 
         show.say([f"{_title(live)} deleted"])
     if wait:
         await gone.until(client, leaving, timeout or 0.0)
-    if missing:
-        raise missing[0]
+    _tell_missing(missing)
 
 
 def _one_by_one(verb: str, words: Sequence[str]) -> list[tuple[Kind, str]]:
