@@ -30,6 +30,7 @@ from outfitter.controllers.machines import Machines
 from outfitter.controllers.nodetaints import NodeTaints
 from outfitter.controllers.pages import Pages
 from outfitter.controllers.schedule import Schedule
+from outfitter.controllers.stranded import Stranded
 from outfitter.errors import AlreadyExists, Refused
 from outfitter.faces.kube import auth
 from outfitter.faces.kube.app import App as ApiServer
@@ -175,7 +176,7 @@ class Embedded(Product):
                             features=self.settings.features)
         controllers: list[Controller] = [Machines(context), Instances(context, aliases), PodClaims(context), Claims(context),
                                          schedule, Evict(context, self.settings.features), NodeTaints(context),
-                                         DeviceStatus(context), Garbage(context), KubeVirts(context)]
+                                         DeviceStatus(context), Garbage(context), Stranded(context), KubeVirts(context)]
         # On a disk most of a worker's time is waiting until something is safe: many who wait share one transaction.
         super().__init__(store, hosts, controllers, context, workers=16 if isinstance(store, SQLite) else 4)
         self.store, self._config = store, config

@@ -336,3 +336,34 @@ def test_a_secret_that_is_missing_is_named(say: Say) -> None:
     assert say("why", "vmi/lost").startswith("vmi/lost is Scheduled: ")
     assert "nothing is wrong" not in say("why", "vmi/lost")
     say("delete", "vmi", "lost")
+
+
+def test_a_host_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """Two machines on two hosts; then outfitter is started with one of the hosts alone."""
+    with Up(tmp_path / "data", simulate="2x1") as up:
+        up.ok("apply", "-f", "-", stdin=listed(
+            class_("vf", VF), template("one-vf", "vf"), machine("far0", "one-vf"), machine("far1", "one-vf"), *(
+                {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": f"vm{number}"}, "spec": {
+                    "runStrategy": "Always", "template": {"spec": {
+                        "domain": {"memory": {"guest": "64Mi"}},
+                        "nodeSelector": {"kubernetes.io/hostname": f"node-{number}"}}}}} for number in (0, 1))))
+        until(lambda: up.ok("get", "vmi").count("Running") == 4, "all run")
+        up.kill()
+    with Up(tmp_path / "data", simulate="1x1") as up:
+        host = "node-1, which is not ready: this host is not among those that outfitter was started with"
+        helps = ("  -> start outfitter with node-1 among its hosts; if it is gone for good: outfit delete node node-1 and then "
+                 "outfit delete page node-1")
+        told = {name: up.ok("why", f"vmi/{name}").splitlines() for name in ("far0", "far1", "vm0", "vm1")}
+        [far] = [name for name in ("far0", "far1") if told[name][0] == f"vmi/{name} is on {host}"]
+        assert told[far][2:] == [helps]
+        assert [told["vm0"][0], told["vm1"]] == ["vmi/vm0 runs on node-0: nothing is wrong", [f"vmi/vm1 is on {host}", helps]]
+
+        stopped = up.outfit("vm", "stop", "vm1", "--wait", "--timeout", "1s", "--force")
+        assert stopped.stdout.splitlines() == ["vm1 stops", f"  vm1 waits: it is on {host}"]
+        assert stopped.stderr.splitlines()[-2:] == [
+            f"error: vm1 is not stopped after 1s: it is on {host}",
+            "nothing was taken back: it goes on when that host does (outfit why tells more)"]
+        lines = up.ok("why", "vm/vm1").splitlines()
+        assert re.fullmatch(rf"vm/vm1 is stopping since \S+; it waits for {host}", lines[0])
+        assert lines[1:] == [helps]
+        assert up.ok("why", "vmi/vm1").startswith("vmi/vm1 is being deleted since ")

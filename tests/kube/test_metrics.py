@@ -21,7 +21,7 @@ from tests.controllers.scene import Scene, embedded
 from tests.kube.asgi import Client
 
 QUEUES = {"machines", "instances", "podclaims", "claims", "schedule", "evict", "nodetaints", "devicestatus", "garbage",
-          "kubevirts", "keeper",
+          "stranded", "kubevirts", "keeper",
           "node"}
 KINDS = {
     "workqueue_depth": "gauge", "workqueue_adds": "counter", "workqueue_retries": "counter",

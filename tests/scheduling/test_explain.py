@@ -91,7 +91,27 @@ ANSWERS: dict[str, tuple[Answer, str, list[str]]] = {
         ["vmi/blue is Scheduled: pod/pod is on a and Pending: the node agent there prepares a0",
          f"  a0 on a for request nic: booked since {SINCE}, by vmi/c"]),
     "a pod on a node that went": (
-        explain.pod(facts(), pod(nodeName="z")), "Waiting node", ["pod/pod is on z and Pending: there is no such node"]),
+        explain.pod(facts(), pod(nodeName="z")), "Waiting node",
+        ["pod/pod is on z, which does not exist any more: what was there is ended within a minute"]),
+    "a machine on a node that went": (
+        explain.instance(facts(pages=[page("z")]), instance(phase="Running", nodeName="z")), "Waiting node",
+        ["vmi/blue is on z, which does not exist any more: what was there is ended within a minute",
+         "  -> outfit delete page z, which gives back what was handed over there"]),
+    "a machine on a node that is not ready": (
+        explain.instance(replace(facts(), nodes=[node("a", ready=False)]),
+                         instance(phase="Running", nodeName="a", deviceStatus=GIVEN)), "Waiting node",
+        ["vmi/blue is on a, which is not ready: the kubelet stopped posting", "  nic0: a0 at 0000:3b:01.0 (claim c)",
+         "  -> see whether the node agent runs on a"]),
+    "a machine whose node may not be read": (
+        explain.instance(replace(facts(), nodes=[], unread=("nodes",)),
+                         instance(phase="Running", nodeName="a", deviceStatus=GIVEN)),
+        "Running", ["vmi/blue runs on a: nothing is wrong", "  nic0: a0 at 0000:3b:01.0 (claim c)"]),
+    "a claim that is going and was handed over by a node that went": (
+        explain.claim(facts(pages=[page("z", ("a0", "c"), state="prepared")]), {**claim("c"), "metadata": {
+            **claim("c")["metadata"], "deletionTimestamp": SINCE, "finalizers": ["f"]}}), "Deleting end",
+        [f"claim/c is being deleted since {SINCE}; it waits for f",
+         f"  a0 on z for request nic: prepared since {SINCE}, by vmi/c",
+         "  -> outfit delete page z, which gives back what was handed over there"]),
     "a pod with scheduling gates": (
         explain.pod(facts(), pod(schedulingGates=[{"name": "a.test/quota"}])), "Waiting gates",
         ["pod/pod waits until its scheduling gates are taken away: a.test/quota",

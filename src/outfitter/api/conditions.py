@@ -51,3 +51,13 @@ def find(obj: Mapping[str, Any], type_: str) -> Mapping[str, Any] | None:
 def is_true(obj: Mapping[str, Any], type_: str) -> bool:
     found = find(obj, type_)
     return found is not None and found.get("status") == "True"
+
+
+def absence(node: Mapping[str, Any] | None) -> str:
+    """Why nobody does anything on a node, in words that follow its name; "" if somebody does."""
+    if node is None:
+        return "which does not exist any more: what was there is ended within a minute"
+    ready = find(node, "Ready")
+    if ready is None or ready.get("status") == "True":
+        return ""
+    return f"which is not ready: {ready.get('message') or ready.get('reason') or 'no reason given'}"

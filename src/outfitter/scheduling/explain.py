@@ -21,6 +21,8 @@ from outfitter.scheduling.fit import nominated
 from outfitter.scheduling.place import NOT_MADE, Claims, Placement, Waiting
 
 SCHEDULER = "default-scheduler"  # ours, or kube-scheduler in a cluster
+GOES = "is being deleted"
+NOT_SERVED = "NotServed"  # why a node is not ready that is not among the hosts that outfitter was started with
 
 
 # -- a machine
@@ -32,9 +34,12 @@ def vm(facts: Facts, obj: Mapping[str, Any]) -> Answer:
     say = functools.partial(Answer, f"vm/{meta['name']}", meta["namespace"])
     mine = [one for one in facts.instances if (machine.owner(one, kinds.MACHINE.kind) or {}).get("uid") == meta["uid"]]
     if mine:
-        return _with_template(obj, replace(instance(facts, mine[0]), about=f"vm/{meta['name']}"))
+        told = replace(instance(facts, mine[0]), about=f"vm/{meta['name']}")
+        if told.state == "Deleting" and not meta.get("deletionTimestamp"):  # only its instance goes
+            told = replace(told, sentence=told.sentence.replace(GOES, "is stopping", 1))
+        return _with_template(obj, told)
     if meta.get("deletionTimestamp"):
-        return say("Deleting", _going(meta), "end")
+        return _going(facts, obj, "", say)
     if conditions.find(obj, "Failure"):
         other = any((one["metadata"]["namespace"], one["metadata"]["name"]) == (meta["namespace"], meta["name"])
                     for one in facts.instances)
@@ -62,10 +67,12 @@ def _with_template(obj: Mapping[str, Any], answer: Answer) -> Answer:
 def instance(facts: Facts, obj: Mapping[str, Any]) -> Answer:
     meta, status = obj["metadata"], obj.get("status") or {}
     say = functools.partial(Answer, f"vmi/{meta['name']}", meta["namespace"])
-    phase = status.get("phase") or "Pending"
+    phase, host = status.get("phase") or "Pending", _host(facts, obj)
     if meta.get("deletionTimestamp"):
-        return say("Deleting", _going(meta), "end")
+        return _going(facts, obj, host, say)
     if phase == "Running":
+        if absent := facts.absence(host):
+            return say("Waiting", f"is on {host}, {absent}", "node", lines=tuple(_devices(obj)), todo=_return(facts, host))
         lacking = machine.missing_devices(obj)
         more = (f"devices not known yet: {', '.join(lacking)}{_because(obj, 'DevicesReady')}",) if lacking else ()
         left_out = [wire.network for wire in _wires(facts, obj) if wire.type == "none"]
@@ -75,7 +82,7 @@ def instance(facts: Facts, obj: Mapping[str, Any]) -> Answer:
     if phase in machine.FINAL:
         ended = phase == "Succeeded"
         return say("Ended" if ended else "Failed", f"has {'ended' if ended else 'failed'}{_because(obj, 'Ready')}")
-    mine = [pod for pod in facts.pods if (machine.owner(pod, kinds.INSTANCE.kind) or {}).get("uid") == meta["uid"]]
+    mine = _pods(facts, obj)
     if not mine:
         return say("Waiting", f"has no pod yet{_because(obj, 'Synchronized')}", "pod")
     newest = max(mine, key=lambda one: str(one["metadata"].get("creationTimestamp") or ""))
@@ -92,10 +99,33 @@ def instance(facts: Facts, obj: Mapping[str, Any]) -> Answer:
     return answer.said_of(f"vmi/{meta['name']}", f"is {phase}:")
 
 
-def _going(meta: Mapping[str, Any]) -> str:
-    finalizers = meta.get("finalizers")
-    return (f"is being deleted since {meta['deletionTimestamp']}; it waits for "
-            + (", ".join(finalizers) if finalizers else "its host to let go of it"))
+def _going(facts: Facts, obj: Mapping[str, Any], host: str, say: Callable[..., Answer]) -> Answer:
+    """Of what is being deleted. A host on which nobody does anything is why, whatever finalizers say; "" for no host."""
+    meta = obj["metadata"]
+    absent = facts.absence(host) if host else ""
+    waits = f"{host}, {absent}" if absent else ", ".join(meta.get("finalizers") or ("its host to let go of it",))
+    return say("Deleting", f"{GOES} since {meta['deletionTimestamp']}; it waits for {waits}", "end",
+               todo=_return(facts, host) if absent else ())
+
+
+def _host(facts: Facts, obj: Mapping[str, Any]) -> str:
+    """Where a machine is, or its pod; "": nowhere, or nowhere any more."""
+    status = obj.get("status") or {}
+    if status.get("phase") in machine.FINAL:
+        return ""
+    return str(status.get("nodeName") or next((pod["spec"]["nodeName"] for pod in _pods(facts, obj)
+                                               if pod["spec"].get("nodeName")), ""))
+
+
+def _return(facts: Facts, host: str) -> tuple[str, ...]:
+    """What helps those who are on a host where nobody does anything."""
+    node, page = facts.node(host), any(page["metadata"]["name"] == host for page in facts.pages)
+    if node is None:
+        return (f"outfit delete page {host}, which gives back what was handed over there",) if page else ()
+    if (conditions.find(node, "Ready") or {}).get("reason") != NOT_SERVED:
+        return (f"see whether the node agent runs on {host}",)
+    pages = f" and then outfit delete page {host}" if page else ""
+    return (f"start outfitter with {host} among its hosts; if it is gone for good: outfit delete node {host}{pages}",)
 
 
 def _devices(obj: Mapping[str, Any]) -> list[str]:
@@ -113,8 +143,13 @@ def _devices(obj: Mapping[str, Any]) -> list[str]:
 
 def _wires(facts: Facts, obj: Mapping[str, Any]) -> list[wires.Wire]:
     """What its network cards are plugged into, as its pod says."""
-    mine = [pod for pod in facts.pods if (machine.owner(pod, kinds.INSTANCE.kind) or {}).get("uid") == obj["metadata"]["uid"]]
-    return [wire for pod in mine for wire in wires.of_pod(pod).values()]
+    return [wire for pod in _pods(facts, obj) for wire in wires.of_pod(pod).values()]
+
+
+def _pods(facts: Facts, obj: Mapping[str, Any]) -> list[Object]:
+    """Those in which an instance is."""
+    uid = obj["metadata"]["uid"]
+    return [pod for pod in facts.pods if (machine.owner(pod, kinds.INSTANCE.kind) or {}).get("uid") == uid]
 
 
 # -- a pod
@@ -125,7 +160,7 @@ def pod(facts: Facts, obj: Mapping[str, Any]) -> Answer:
     say = functools.partial(Answer, f"pod/{meta['name']}", meta["namespace"])
     phase = status.get("phase", "Pending")
     if meta.get("deletionTimestamp"):
-        return say("Deleting", _going(meta), "end")
+        return _going(facts, obj, spec.get("nodeName") or "", say)
     if phase in machine.FINAL:
         more = f": {status['message']}" if status.get("message") else ""
         return say("Ended" if phase == "Succeeded" else "Failed", f"has {'ended' if phase == 'Succeeded' else 'failed'}{more}")
@@ -141,16 +176,10 @@ def _bound(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Answer]) -> 
     status, node = obj.get("status") or {}, obj["spec"]["nodeName"]
     phase, held = status.get("phase", "Pending"), _held(facts, obj)
     lines = tuple(_booking(host, booking) for host, booking in held)
+    if absent := facts.absence(node):
+        return say("Waiting", f"is on {node}, {absent}", "node", lines=lines, todo=_return(facts, node))
     if phase == "Running" and not status.get("message"):
         return say("Running", f"runs on {node}: nothing is wrong", lines=lines)
-    there = facts.node(node)
-    ready = conditions.find(there, "Ready") if there is not None else None
-    if there is None:
-        return say("Waiting", f"is on {node} and {phase}: there is no such node", "node", lines=lines)
-    if ready is not None and ready.get("status") != "True":
-        why = ready.get("message") or ready.get("reason") or "no reason given"
-        return say("Waiting", f"is on {node} and {phase}: that node is not ready: {why}", "node", lines=lines,
-                   todo=(f"see whether the node agent runs on {node}",))
     if status.get("message"):
         return say("Waiting", f"is on {node} and {phase}: {status['message']}", "node", lines=lines)
     booked = [booking.device.device for _, booking in held if booking.state == "booked"]
@@ -269,7 +298,9 @@ def claim(facts: Facts, obj: Mapping[str, Any]) -> Answer:
     if meta.get("deletionTimestamp"):
         users = [f"{one.get('resource', 'pods')[:-1]}/{one['name']}" for one in status.get("reservedFor") or ()]
         waits = f"{', '.join(users)} to end" if users else ", ".join(meta.get("finalizers") or ("the host to let go of it",))
-        return say("Deleting", f"is being deleted since {meta['deletionTimestamp']}; it waits for {waits}", "end", lines=held)
+        left = {host for host, _ in facts.bookings(meta["uid"]) if not is_pool_page(host) and facts.absence(host)}
+        return say("Deleting", f"{GOES} since {meta['deletionTimestamp']}; it waits for {waits}", "end", lines=held,
+                   todo=tuple(todo for host in sorted(left) for todo in _return(facts, host)))
     if held:
         return say("Holding", f"holds {_count(held)}: nothing is wrong", lines=held)
     if status.get("allocation"):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from outfitter.api import kinds, machine
+from outfitter.api import conditions, kinds, machine
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Page
@@ -54,6 +54,10 @@ class Facts:
 
     def node(self, name: str) -> Object | None:
         return _named(self.nodes, "", name)
+
+    def absence(self, name: str) -> str:
+        """Why nobody does anything on a node; "" if somebody does, or if nodes may not be read."""
+        return "" if kinds.NODE.plural in self.unread else conditions.absence(self.node(name))
 
     def bookings(self, uid: str) -> list[tuple[str, Booking]]:
         return [(page.host, booking) for page in map(Page, self.pages) for booking in page.of(uid)]

@@ -6,9 +6,9 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping
 
-from outfitter.api import conditions, lifecycle, machine
+from outfitter.api import conditions, kinds, lifecycle, machine
 from outfitter.api.kinds import Object
-from outfitter.errors import NotFound, Refused, TimedOut
+from outfitter.errors import Forbidden, NotFound, Refused, TimedOut
 from outfitter.faces.cli import machines, moments, show
 from outfitter.faces.cli.client import Client
 
@@ -24,7 +24,7 @@ async def until(
     Ctrl-C ends the looking, not the machines. With `ends` a machine may end. TimedOut: says of each why it is not so."""
     limit = (USUAL + more if timeout is None else timeout) or math.inf
     time = asyncio.get_running_loop().time
-    end, late = time() + limit, []
+    end, late, goes_on = time() + limit, [], "by itself"
     for name, done in wanted.items():  # who comes later is looked at once, whatever the time
         said = ""
         while True:
@@ -33,16 +33,33 @@ async def until(
                 break
             if not ends:
                 _must_come(name, vm, instance)
+            away = await _away(client, instance)
             if time() >= end:
-                late.append(f"{name} is not {what} after {moments.length(limit)}: {_because(vm, instance)}")
+                goes_on = "when that host does" if away else goes_on
+                late.append(f"{name} is not {what} after {moments.length(limit)}: {away or _because(vm, instance)}")
                 break
-            reason = machines.waiting(vm, instance or {})
+            reason = away or machines.waiting(vm, instance or {})
             if reason and reason != said:
                 show.say([f"  {name} waits: {reason}"])
                 said = reason
             await asyncio.sleep(min(LOOK, max(0.0, end - time())))
     if late:
-        raise TimedOut("\n".join([*late, "nothing was taken back: it goes on by itself (outfit why tells more)"]))
+        raise TimedOut("\n".join([*late, f"nothing was taken back: it goes on {goes_on} (outfit why tells more)"]))
+
+
+async def _away(client: Client, instance: Object | None) -> str:
+    """That a machine is on a host where nobody does anything, and why; "": it is not, or it cannot be told."""
+    name = ((instance or {}).get("status") or {}).get("nodeName")
+    if instance is None or not name or machines.phase(instance) in machine.FINAL:
+        return ""
+    try:
+        node = await client.store.get(kinds.NODE, name)
+    except NotFound:
+        node = None
+    except Forbidden:
+        return ""
+    absent = conditions.absence(node)
+    return f"it is on {name}, {absent}" if absent else ""
 
 
 def _must_come(name: str, vm: Object | None, instance: Object | None) -> None:
@@ -67,4 +84,5 @@ def _because(vm: Object | None, instance: Object | None) -> str:
     phase, ready = machines.phase(instance), conditions.find(instance, "Ready") or {}
     if instance["metadata"].get("deletionTimestamp") and phase not in machine.FINAL:
         return f"its guest has {lifecycle.grace(instance)}s to shut down (--grace-period makes it fewer)"
-    return f"it is {phase}" + (f": {ready['message']}" if ready.get("status") == "False" and ready.get("message") else "")
+    told = ready.get("status") == "False" and ready.get("message")
+    return f"it is {phase}{f': {told}' if told else ''}"

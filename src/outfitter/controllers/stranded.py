@@ -1,0 +1,83 @@
+"""Pods of nodes that do not exist any more, in embedded mode (a cluster has its own loop for this): nobody is there to run or
+to end them, so they end here, and their machines with them.
+
+A node that is not ready keeps its pods: its host may come back. One that is gone does so when the store says it, after a
+while in which a host that is there can make it again. What was handed over stays on the host's page for as long as there is
+one: a host that comes back lets go of it, and whoever deletes the page says that it does not."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from outfitter.api import conditions, kinds, machine
+from outfitter.api.conditions import Condition
+from outfitter.api.kinds import Object
+from outfitter.controllers.loop import Context
+from outfitter.errors import NotFound
+from outfitter.store.informer import key_of
+from outfitter.store.queue import Queue
+
+REASON = "DeletionByPodGC"  # of the condition DisruptionTarget, as in Kubernetes
+EVENT = "NodeGone"
+WHILE = 40.0  # seconds, as in Kubernetes
+
+
+class Stranded:
+    name = "stranded"
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._store = context, context.store
+        self.queue = Queue(context.clock)
+        self._pods, self._nodes = context.informer(kinds.POD), context.informer(kinds.NODE)
+        self._missed: dict[str, datetime] = {}  # node -> since when it is not there
+        self._pods.add_index("node", lambda pod: [pod["spec"].get("nodeName") or ""])
+        self._pods.on_change(self._pod_changed)
+        self._nodes.on_change(self._node_changed)
+
+    def _pod_changed(self, old: Object | None, new: Object | None) -> None:
+        node = (new or {}).get("spec", {}).get("nodeName")
+        if new is not None and node and self._nodes.get(node) is None:
+            self.queue.add(key_of(new))
+
+    def _node_changed(self, old: Object | None, new: Object | None) -> None:
+        name = (new or old or {})["metadata"]["name"]
+        if new is not None:
+            self._missed.pop(name, None)
+            return
+        for pod in self._pods.by("node", name):
+            self.queue.add(key_of(pod))
+
+    async def reconcile(self, key: str) -> float | None:
+        pod = self._pods.get(key)
+        node = pod["spec"].get("nodeName") if pod is not None else None
+        if pod is None or not node or self._nodes.get(node) is not None:
+            return None
+        now = self._context.clock.now()
+        left = WHILE - (now - self._missed.setdefault(node, now)).total_seconds()
+        if left > 0:
+            return left
+        if not await self._is_there(node):
+            await self._end(pod, node)
+        return None
+
+    async def _is_there(self, node: str) -> bool:
+        try:
+            await self._store.get(kinds.NODE, node)
+        except NotFound:
+            return False
+        return True  # the news of it is on its way
+
+    async def _end(self, pod: Object, node: str) -> None:
+        """First how it ended, for whoever stands behind it; the news of that brings us back, and then it goes."""
+        meta, status = pod["metadata"], pod.get("status") or {}
+        if status.get("phase") in machine.FINAL:
+            await self._store.delete(kinds.POD, meta["name"], meta["namespace"], uid=meta["uid"], grace=0)
+            return
+        why = f"node {node} does not exist any more"
+        have = conditions.with_condition(status.get("conditions"), Condition("DisruptionTarget", True, REASON, why),
+                                         self._context.now())
+        await self._store.patch(kinds.POD, meta["name"], {
+            "metadata": {"resourceVersion": meta["resourceVersion"]},
+            "status": {"phase": "Failed", "reason": EVENT, "message": why, "conditions": have},
+        }, meta["namespace"], subresource="status")
+        await self._context.events.warning(pod, EVENT, why)
