@@ -59,6 +59,8 @@ def test_the_life_of_a_machine_at_the_terminal(say: Say) -> None:
     assert say("vm", "start", "blue").out == "blue is already running\n"
     assert say("vm", "pause", "blue", "--wait").out == "blue is paused\n"
     until(lambda: rows(say("vm", "list"))["blue"][0] == "Paused", "the list shows it")
+    assert say("why", "vm/blue").out.splitlines()[::2] == [
+        "vm/blue stands still on node-0: VMI was paused by user", "  -> outfit vm unpause blue"]
     assert "VMI is already paused" in say("vm", "pause", "blue", code=1).err
     assert "VMI is paused" in say("vm", "soft-reboot", "blue", code=1).err
     assert say("vm", "unpause", "blue", "--wait").out == "blue goes on\n"

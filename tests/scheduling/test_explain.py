@@ -58,6 +58,10 @@ ANSWERS: dict[str, tuple[Answer, str, list[str]]] = {
     "a machine that runs": (
         explain.instance(facts(), instance(phase="Running", nodeName="a", deviceStatus=GIVEN)), "Running",
         ["vmi/blue runs on a: nothing is wrong", "  nic0: a0 at 0000:3b:01.0 (claim c)"]),
+    "a machine that is paused": (
+        explain.instance(facts(), instance(phase="Running", nodeName="a", deviceStatus=GIVEN, conditions=[
+            {"type": "Paused", "status": "True", "reason": "PausedIOError", "message": "no space left"}])), "Paused",
+        ["vmi/blue stands still on a: no space left", "  nic0: a0 at 0000:3b:01.0 (claim c)", "  -> outfit vm unpause blue"]),
     "a machine without a pod": (
         explain.instance(facts(), instance(conditions=[{"type": "Synchronized", "status": "False", "message": "no room"}])),
         "Waiting pod", ["vmi/blue has no pod yet: no room"]),

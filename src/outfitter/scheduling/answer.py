@@ -16,7 +16,7 @@ class Answer:
 
     about: str  # "vmi/blue"
     namespace: str
-    state: str  # for programs: Running, Ended, Failed, Deleting, Holding, Unused, Fits, Waiting
+    state: str  # for programs: Running, Paused, Ended, Failed, Deleting, Holding, Unused, Fits, Waiting
     sentence: str
     waits_for: str = ""  # for programs: devices, scheduler, claim, ...: docs/why.md has them all
     lines: tuple[str, ...] = ()  # what matters most

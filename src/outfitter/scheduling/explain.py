@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from outfitter.api import conditions, kinds, machine, wires
+from outfitter.api import conditions, kinds, machine, notes, wires
 from outfitter.api.device import DRIVER
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, is_pool_page
@@ -73,12 +73,7 @@ def instance(facts: Facts, obj: Mapping[str, Any]) -> Answer:
     if phase == "Running":
         if absent := facts.absence(host):
             return say("Waiting", f"is on {host}, {absent}", "node", lines=tuple(_devices(obj)), todo=_return(facts, host))
-        lacking = machine.missing_devices(obj)
-        more = (f"devices not known yet: {', '.join(lacking)}{_because(obj, 'DevicesReady')}",) if lacking else ()
-        left_out = [wire.network for wire in _wires(facts, obj) if wire.type == "none"]
-        without = f", without network card {', '.join(left_out)}" if left_out else ": nothing is wrong" if not lacking else ""
-        return say("Running", f"runs on {status.get('nodeName')}{without}",
-                   lines=(*_devices(obj), *(f"{wire.network}: {wire.words}" for wire in _wires(facts, obj)), *more))
+        return _running(facts, obj, say)
     if phase in machine.FINAL:
         ended = phase == "Succeeded"
         return say("Ended" if ended else "Failed", f"has {'ended' if ended else 'failed'}{_because(obj, 'Ready')}")
@@ -97,6 +92,19 @@ def instance(facts: Facts, obj: Mapping[str, Any]) -> Answer:
     if answer.sentence.startswith("waits"):  # its pod is only where it waits
         return replace(answer, about=f"vmi/{meta['name']}")
     return answer.said_of(f"vmi/{meta['name']}", f"is {phase}:")
+
+
+def _running(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Answer]) -> Answer:
+    meta, lacking = obj["metadata"], machine.missing_devices(obj)
+    more = (f"devices not known yet: {', '.join(lacking)}{_because(obj, 'DevicesReady')}",) if lacking else ()
+    left_out = [wire.network for wire in _wires(facts, obj) if wire.type == "none"]
+    lines = (*_devices(obj), *(f"{wire.network}: {wire.words}" for wire in _wires(facts, obj)), *more)
+    on = obj["status"].get("nodeName")
+    if conditions.is_true(obj, notes.PAUSED):
+        return say("Paused", f"stands still on {on}{_because(obj, notes.PAUSED)}", lines=lines,
+                   todo=(f"outfit vm unpause {meta['name']}",))
+    without = f", without network card {', '.join(left_out)}" if left_out else ": nothing is wrong" if not lacking else ""
+    return say("Running", f"runs on {on}{without}", lines=lines)
 
 
 def _going(facts: Facts, obj: Mapping[str, Any], host: str, say: Callable[..., Answer]) -> Answer:
