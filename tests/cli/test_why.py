@@ -265,6 +265,32 @@ def test_nothing_is_wrong(say: Say) -> None:
     assert say("why", "gpu1").startswith("vmi/gpu1 runs on gpu-a: nothing is wrong\n")
 
 
+def test_a_running_machine_whose_device_is_out_of_service(say: Say) -> None:
+    say("device", "quarantine", f"gpu-a/{GPU_NAME}", "--reason", "too hot")
+    lines = say("why", "gpu1").splitlines()
+    assert (lines[0], lines[3:]) == (f"vmi/gpu1 runs on gpu-a, and {GPU_NAME} is not as it should be", [
+        f"  -> outfit device restore gpu-a/{GPU_NAME}, when it can be trusted again"])
+    assert re.fullmatch(rf"  {GPU_NAME} is quarantined since \d\d:\d\d: too hot", lines[2])
+    say("device", "restore", f"gpu-a/{GPU_NAME}")
+    assert say("why", "gpu1").startswith("vmi/gpu1 runs on gpu-a: nothing is wrong\n")
+
+
+def test_a_running_machine_whose_device_left_the_bus(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts.yaml"
+    hosts.write_text(HOSTS)
+    with Up(tmp_path / "data", simulate=str(hosts)) as up:
+        up.ok("apply", "-f", "-", stdin=listed(class_("gpu", GPU), template("one-gpu", "gpu"), machine("hot", "one-gpu")))
+        until(lambda: up.phase("hot") == "Running", "it runs")
+        up.kill()
+    hosts.write_text("\n".join(line for line in HOSTS.splitlines() if "10de" not in line).rstrip().removesuffix("pci:"))
+    with Up(tmp_path / "data", simulate=str(hosts)) as up:
+        lines = up.ok("why", "hot").splitlines()
+        assert (lines[0], lines[2:]) == (f"vmi/hot runs on gpu-a, and {GPU_NAME} is not as it should be", [
+            f"  {GPU_NAME} is no longer on the bus of gpu-a, though the machine has it",
+            "  -> see what became of it: outfit devices --node gpu-a --state vanished"])
+        assert GPU_NAME in up.ok("devices", "--node", "gpu-a", "--state", "vanished")
+
+
 def test_the_same_stands_in_the_event_and_in_the_description(up: Up, say: Say) -> None:
     pod = next(word for word in say("get", "pods", "-o", "name").split() if "gpu2" in word)
     described = say("describe", pod)

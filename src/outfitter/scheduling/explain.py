@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from outfitter.api import conditions, kinds, machine, notes, wires
-from outfitter.api.device import DRIVER
+from outfitter.api.device import DRIVER, DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, is_pool_page
 from outfitter.inventory import cpulist
@@ -98,13 +98,30 @@ def _running(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Answer]) -
     meta, lacking = obj["metadata"], machine.missing_devices(obj)
     more = (f"devices not known yet: {', '.join(lacking)}{_because(obj, 'DevicesReady')}",) if lacking else ()
     left_out = [wire.network for wire in _wires(facts, obj) if wire.type == "none"]
-    lines = (*_devices(obj), *(f"{wire.network}: {wire.words}" for wire in _wires(facts, obj)), *more)
-    on = obj["status"].get("nodeName")
+    faults = list(_faults(facts, obj))
+    lines = (*_devices(obj), *(f"{wire.network}: {wire.words}" for wire in _wires(facts, obj)), *more,
+             *(f"{name} {what}" for name, what, _ in faults))
+    on, todo = obj["status"].get("nodeName"), tuple(todo for _, _, todo in faults)
     if conditions.is_true(obj, notes.PAUSED):
         return say("Paused", f"stands still on {on}{_because(obj, notes.PAUSED)}", lines=lines,
-                   todo=(f"outfit vm unpause {meta['name']}",))
-    without = f", without network card {', '.join(left_out)}" if left_out else ": nothing is wrong" if not lacking else ""
-    return say("Running", f"runs on {on}{without}", lines=lines)
+                   todo=(f"outfit vm unpause {meta['name']}", *todo))
+    odd = [f", without network card {', '.join(left_out)}"] if left_out else []
+    odd += [f", and {crowd.few([name for name, _, _ in faults])} is not as it should be"] if faults else []
+    return say("Running", f"runs on {on}{''.join(odd) or ('' if lacking else ': nothing is wrong')}", lines=lines, todo=todo)
+
+
+def _faults(facts: Facts, obj: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """The devices of a machine that left the bus or are out of service: which, what is wrong with it, and what to do."""
+    entries = [entry for list_ in machine.LISTS for entry in machine.statuses(obj, list_)]
+    given = [entry.get("deviceResourceClaimStatus") or {} for entry in entries] + list(wires.given(obj).values())
+    devices = [DeviceId(one["driver"], one["pool"], one["name"]) for one in given if "pool" in one and "driver" in one]
+    for device in dict.fromkeys(devices):
+        if facts.vanished(device):
+            yield (device.device, f"is no longer on the bus of {device.pool}, though the machine has it",
+                   f"see what became of it: outfit devices --node {device.pool} --state vanished")
+        if mark := facts.quarantine(device):
+            yield (device.device, f"is quarantined since {mark.since}{f': {mark.reason}' if mark.reason else ''}",
+                   f"outfit device restore {device.pool}/{device.device}, when it can be trusted again")
 
 
 def _going(facts: Facts, obj: Mapping[str, Any], host: str, say: Callable[..., Answer]) -> Answer:

@@ -11,7 +11,7 @@ from typing import Any
 from outfitter.api import conditions, kinds, machine
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Page
+from outfitter.api.page import Booking, Mark, Page
 from outfitter.scheduling import binding, extended, presets
 from outfitter.scheduling.features import Features
 from outfitter.scheduling.fit import Used
@@ -58,6 +58,14 @@ class Facts:
     def absence(self, name: str) -> str:
         """Why nobody does anything on a node; "" if somebody does, or if nodes may not be read."""
         return "" if kinds.NODE.plural in self.unread else conditions.absence(self.node(name))
+
+    def quarantine(self, device: DeviceId) -> Mark | None:
+        return next((mark for page in map(Page, self.pages) for mark in page.quarantined if mark.device == device), None)
+
+    def vanished(self, device: DeviceId) -> bool:
+        """Whether a device is no longer on the bus of its host, though somebody has it."""
+        return any({"device": device.device, "what": "vanished"} in (host.get("spec") or {}).get("left", ())
+                   for host in self.inventories if host["metadata"]["name"] == device.pool)
 
     def bookings(self, uid: str) -> list[tuple[str, Booking]]:
         return [(page.host, booking) for page in map(Page, self.pages) for booking in page.of(uid)]
