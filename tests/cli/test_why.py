@@ -364,6 +364,18 @@ def test_a_secret_that_is_missing_is_named(say: Say) -> None:
     say("delete", "vmi", "lost")
 
 
+def test_a_network_card_that_is_left_out_is_named(say: Say) -> None:
+    spec = {"networks": [{"name": "lan", "pod": {}}],
+            "domain": {"memory": {"guest": "64Mi"}, "devices": {"interfaces": [{"name": "lan", "passt": {}}]}}}
+    without = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": "without"}, "spec": spec}
+    say("apply", "-f", "-", stdin=listed(without))
+    until(lambda: "runs on" in say("why", "vmi/without"), "it runs")
+    lines = say("why", "vmi/without").splitlines()
+    assert lines[0].endswith(", without network card lan")
+    assert lines[1] == "  lan: left out, the binding passt is not supported: use bridge, masquerade, slirp or sriov"
+    say("delete", "vmi", "without")
+
+
 def test_a_host_that_is_not_there_is_named(tmp_path: Path) -> None:
     """Two machines on two hosts; then outfitter is started with one of the hosts alone."""
     with Up(tmp_path / "data", simulate="2x1") as up:

@@ -141,9 +141,12 @@ PLUGGED: dict[str, tuple[Around, list[Wire]]] = {
     "nobody can set its address": (around([by_claim("a")], [card("a")], claimed={"vf": [STUB]}),
                                    [Wire("a", "device", None, STUB)]),
     "a whole card": (around([multus("a", "fast")], [card("a")], [WHOLE]), [Wire("a", "device", None, WHOLE)]),
-    "what goes and what others see to": (
-        around([multus("a", "gone"), {"name": "b", "pod": {}}],
-               [card("a", bridge={}, state="absent"), card("b", passt={})]), []),
+    "what goes": (around([multus("a", "gone")], [card("a", bridge={}, state="absent")]), []),
+    "what nobody sets up": (
+        around([multus("a", "gone"), {"name": "b", "pod": {}}, multus("c", "lan")],
+               [card("a", macvtap={}), card("b", passt={}), card("c", binding={"name": "own"})]),
+        [Wire(name, "none", why=f"the binding {how} is not supported: use bridge, masquerade, slirp or sriov")
+         for name, how in (("a", "macvtap"), ("b", "passt"), ("c", "plugin own"))]),
     "other networks": (
         around([multus("a", "vlan"), multus("b", "ovs"), multus("c", "empty"), multus("d", "fast")],
                [card(name, bridge={}) for name in "abcd"]),

@@ -23,7 +23,8 @@ DEVICES = "/sys/bus/pci/devices"
 MOST = 4094  # the highest number of a VLAN
 UP = 1  # IFF_UP among the flags of an interface
 BRIDGES = ("bridge", "cnv-bridge")  # types of network configurations that name a bridge of the host
-OURS = ("bridge", "masquerade", "slirp", "sriov")  # bindings that are set up here; what is wrong with others the launcher says
+OURS = ("bridge", "masquerade", "slirp", "sriov")  # bindings that are set up here
+OTHERS = ("passt", "binding", "macvtap")
 # Of an SR-IOV network: what is the case when nobody says anything, and cannot be set by the hypervisor.
 USUAL: Mapping[str, tuple[Any, ...]] = {
     "vlanQoS": (0,), "vlanProto": ("802.1q", "802.1Q"), "spoofchk": ("on",), "trust": ("off",), "link_state": ("auto",),
@@ -96,7 +97,11 @@ def decide(around: Around) -> list[Wire]:
     taken = Counter(ref.device_name for ref in machine.written_refs(instance) if ref.device_name)
     for number, network in enumerate(wires.networks(instance)):
         index, card = cards.get(network["name"], (0, {"state": "absent"}))
-        if card.get("state") == "absent" or not _ours(card):
+        if card.get("state") == "absent":
+            continue
+        if (other := _other(card)) is not None:
+            why = f"the binding {other} is not supported: use {', '.join(OURS[:-1])} or {OURS[-1]}"
+            out.append(Wire(card["name"], "none", why=why))
             continue
         path, at = f"spec.domain.devices.interfaces[{index}]", f"spec.networks[{number}]"
         if network.get("resourceClaim") is not None:
@@ -119,9 +124,12 @@ def decide(around: Around) -> list[Wire]:
     return out
 
 
-def _ours(card: Mapping[str, Any]) -> bool:
-    said = [name for name in (*OURS, "passt", "binding", "macvtap") if card.get(name) is not None]
-    return not said or said[0] in OURS
+def _other(card: Mapping[str, Any]) -> str | None:
+    """How a card meets its network, if not in a way that is set up here."""
+    said = next((name for name in (*OURS, *OTHERS) if card.get(name) is not None), None)
+    if said is None or said in OURS:
+        return None
+    return f"plugin {card[said].get('name', '?')}" if said == "binding" else said
 
 
 # -- functions of the host
