@@ -8,6 +8,7 @@ from outfitter.api import conditions, kinds, machine, notes
 from outfitter.api.conditions import Condition
 from outfitter.api.hypervisor import BY_USER, Ended, Paused
 from outfitter.api.kinds import Object
+from outfitter.errors import Forbidden, NotFound
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
 from outfitter.store.events import Recorder
@@ -136,13 +137,28 @@ class Reporter:
         await self._events.normal(_machine(pod), "ShuttingDown", f"Signaled Graceful Shutdown: its guest has {grace:g} seconds")
 
     async def released(self, pod: Object, host: str, claims: Sequence[str]) -> None:
-        """It is off, and what it had is given back."""
-        given_back = f"the devices of {', '.join(claims)} are given back" if claims else ""
+        """It is off, and what it had is given back, but for what its machine keeps while it is stopped."""
+        kept = [name for name in claims if await self._keeps(pod["metadata"]["namespace"], name)]
+        lost = [name for name in claims if name not in kept]
+        words = [f"the devices of {', '.join(lost)} are given back"] if lost else []
+        words += [f"the devices of {', '.join(kept)} stay its machine's own"] if kept else []
         if pod["metadata"].get("deletionTimestamp"):
-            words = "; ".join(filter(None, [f"Signaled Deletion: it is off on {host}", given_back]))
-            await self._events.normal(_machine(pod), "Deleted", words)
+            words = [f"Signaled Deletion: it is off on {host}", *words]
+            await self._events.normal(_machine(pod), "Deleted", "; ".join(words))
         else:
-            await self._events.normal(_machine(pod), "Released", f"{host}: {given_back}")
+            await self._events.normal(_machine(pod), "Released", f"{host}: {'; '.join(words)}")
+
+    async def _keeps(self, namespace: str, claim: str) -> bool:
+        """Whether a claim belongs to a virtual machine, which has its devices whether it runs or not, until it goes."""
+        try:
+            found = await self._store.get(kinds.RESOURCE_CLAIM, claim, namespace)
+            owner = machine.owner(found, kinds.MACHINE.kind)
+            if owner is None or found["metadata"].get("deletionTimestamp"):
+                return False
+            vm = await self._store.get(kinds.MACHINE, owner["name"], namespace)
+        except (NotFound, Forbidden):
+            return False
+        return bool(vm["metadata"]["uid"] == owner["uid"] and not vm["metadata"].get("deletionTimestamp"))
 
     async def kept(self, pod: Object, host: str) -> None:
         """It is off, and its object stays for as long as somebody wants it: as one that uses nothing any more."""
