@@ -238,6 +238,21 @@ def hold(up: Up, name: str, *finalizers: str) -> None:
     write(up, name, {"metadata": {"finalizers": list(finalizers)}})
 
 
+def test_who_waits_for_an_end_is_not_told_what_the_start_waits_for(up: Up, say: Say) -> None:
+    say("apply", "-f", str(EXAMPLE / "1-class.yaml"))
+    early = yaml.safe_load(vm("early", "Always"))
+    early["spec"]["template"]["spec"]["nodeSelector"] = {"rack": "nowhere"}
+    say("apply", "-f", "-", stdin=yaml.safe_dump(early))
+    until(lambda: "nodeSelector" in say("vm", "list").out, "it waits for a host")
+    hold(up, "early", "example.com/look")
+    stopped = say("vm", "stop", "early", "--wait", "--timeout", "2s", code=1)
+    hold(up, "early")
+    assert stopped.out == "early stops\n"
+    assert "nodeSelector" not in stopped.err
+    assert "the object stays until its finalizers are taken off: example.com/look" in stopped.err
+    say("delete", "vm", "early")
+
+
 def test_the_list_says_why(up: Up, say: Say) -> None:
     def why(name: str) -> str:
         head, *lines = say("vm", "list").out.splitlines()

@@ -24,7 +24,7 @@ async def until(
     Ctrl-C ends the looking, not the machines. With `ends` a machine may end. TimedOut: says of each why it is not so."""
     limit = (USUAL + more if timeout is None else timeout) or math.inf
     time = asyncio.get_running_loop().time
-    end, late, goes_on = time() + limit, [], "by itself"
+    end, late, then = time() + limit, [], ": it goes on by itself"
     for name, done in wanted.items():  # who comes later is looked at once, whatever the time
         said = ""
         while True:
@@ -35,16 +35,16 @@ async def until(
                 _must_come(name, vm, instance)
             away = await _away(client, instance)
             if time() >= end:
-                goes_on = "when that host does" if away else goes_on
-                late.append(f"{name} is not {what} after {moments.length(limit)}: {away or _because(vm, instance)}")
+                then = "" if away else then
+                late.append(f"{name} is not {what} after {moments.length(limit)}: {away or _because(vm, instance, ends=ends)}")
                 break
-            reason = away or machines.waiting(vm, instance or {})
+            reason = away or ("" if ends else machines.waiting(vm, instance or {}))  # that is what a start waits for
             if reason and reason != said:
                 show.say([f"  {name} waits: {reason}"])
                 said = reason
             await asyncio.sleep(min(LOOK, max(0.0, end - time())))
     if late:
-        raise TimedOut("\n".join([*late, f"nothing was taken back: it goes on {goes_on} (outfit why tells more)"]))
+        raise TimedOut("\n".join([*late, f"nothing was taken back{then} (outfit why tells more)"]))
 
 
 async def _away(client: Client, instance: Object | None) -> str:
@@ -74,9 +74,9 @@ def _must_come(name: str, vm: Object | None, instance: Object | None) -> None:
         raise Refused(f"{name} {how}{f': {message}' if message else ''}")
 
 
-def _because(vm: Object | None, instance: Object | None) -> str:
-    """Why a machine is not yet as it was asked to be, however little is known."""
-    if reason := machines.why(vm, instance or {}):
+def _because(vm: Object | None, instance: Object | None, *, ends: bool) -> str:
+    """Why a machine is not yet as it was asked to be, however little is known. With `ends` what its start waits for is none."""
+    if not ends and (reason := machines.why(vm, instance or {})):
         return reason
     if instance is None:
         word = ((vm or {}).get("status") or {}).get("printableStatus")
@@ -84,5 +84,5 @@ def _because(vm: Object | None, instance: Object | None) -> str:
     phase, ready = machines.phase(instance), conditions.find(instance, "Ready") or {}
     if instance["metadata"].get("deletionTimestamp") and phase not in machine.FINAL:
         return f"its guest has {lifecycle.grace(instance)}s to shut down (--grace-period makes it fewer)"
-    told = ready.get("status") == "False" and ready.get("message")
+    told = (phase in machine.FINAL or not ends) and ready.get("status") == "False" and ready.get("message")
     return f"it is {phase}{f': {told}' if told else ''}"
