@@ -178,6 +178,11 @@ def test_short_answers(up: Up, say: Say, name: str) -> None:
     assert json.loads(say("why", name, "-o", "json"))["waitsFor"] == case.waits_for
 
 
+def test_the_list_names_a_scheduler_that_is_not_ours(say: Say) -> None:
+    [row] = [line for line in say("vm", "list").splitlines() if line.startswith("foreign ")]
+    assert row.endswith("scheduler volcano has not given it a host")
+
+
 def test_a_wait_that_stays_the_same_is_not_written_again(up: Up, say: Say) -> None:
     """Another machine comes and goes; what is said of those who wait stays, letter by letter, and so do their revisions."""
     def waiting() -> list[tuple[str, str]]:
@@ -405,3 +410,25 @@ def test_a_host_that_is_not_there_is_named(tmp_path: Path) -> None:
         assert re.fullmatch(rf"vm/vm1 is stopping since \S+; it waits for {host}", lines[0])
         assert lines[1:] == [helps]
         assert up.ok("why", "vmi/vm1").startswith("vmi/vm1 is being deleted since ")
+
+
+def test_who_uses_a_claim_and_which_request_it_has_are_told_with_what_helps(tmp_path: Path) -> None:
+    shared = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "shared"}, "spec": template(
+        "shared", "vf")["spec"]["spec"]}
+    by_claim: Any = {"resourceClaims": [{"name": "dev", "resourceClaimName": "shared"}]}
+    odd = machine("odd", "one-vf")
+    odd["spec"]["domain"]["devices"]["hostDevices"][0]["requestName"] = "that"
+    behind = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "behind"}, "spec": {
+        "runStrategy": "Always", "template": {"spec": odd["spec"]}}}
+    with Up(tmp_path / "data", simulate="1x3") as up:
+        up.ok("apply", "-f", "-", stdin=listed(class_("vf", VF), shared, machine("v1", "", **by_claim)))
+        until(lambda: up.phase("v1") == "Running", "v1 runs")
+        up.ok("apply", "-f", "-", stdin=listed(machine("v2", "", **by_claim), odd, behind, template("one-vf", "vf")))
+        until(lambda: "in use" in up.ok("why", "v2"), "v2 waits")
+        assert up.ok("why", "v2").splitlines() == [
+            "vmi/v2 waits: claim shared is in use by vmi/v1",
+            "  -> it can start once vmi/v1 ends; or give it a claim of its own (resourceClaimTemplateName)"]
+        for about, helps in (("vmi/odd", "outfit delete vmi odd, and apply it again with a requestName that there is"),
+                             ("vm/behind", "correct requestName in the template of vm/behind, then: outfit vm restart behind")):
+            until(lambda about=about: "has no request that; it has it" in up.ok("why", about), "it says which there is")  # type: ignore[misc]
+            assert up.ok("why", about).splitlines()[-1] == f"  -> {helps}"

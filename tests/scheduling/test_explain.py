@@ -87,7 +87,13 @@ ANSWERS: dict[str, tuple[Answer, str, list[str]]] = {
                              {"type": "DevicesReady", "status": "False", "message": "nic0: claim c has no request nik"}])),
         "Waiting deviceStatus",
         ["vmi/blue waits on a: nic0: claim c has no request nik",
-         f"  a0 on a for request nic: booked since {SINCE}, by vmi/c"]),
+         f"  a0 on a for request nic: booked since {SINCE}, by vmi/c",
+         "  -> outfit delete vmi blue, and apply it again with a requestName that there is"]),
+    "a claim that another machine uses": (
+        explain.pod(facts(launcher(), claims=[claim("c", **allocated("a", "a0", users=["pod", "web"]))]),
+                    {**pod("c"), "metadata": {**pod("c")["metadata"], "name": "second", "uid": "uid-second"}}), "Waiting claim",
+        ["pod/second waits: claim c is in use by vmi/blue, pod/web",
+         "  -> it can start once vmi/blue and pod/web end; or give it a claim of its own (resourceClaimTemplateName)"]),
     "a machine whose node prepares its device": (
         explain.instance(facts(launcher(spec={"nodeName": "a"}, status={"phase": "Pending"}), claims=[claim("c")],
                                pages=[page("a", ("a0", "c"))]), instance(phase="Scheduled", deviceStatus=GIVEN)),

@@ -86,12 +86,22 @@ def instance(facts: Facts, obj: Mapping[str, Any]) -> Answer:
         why = _because(obj, "DevicesReady")
         if answer.state == "Running" and why:  # the pod has all that it needs, the machine has not
             return replace(answer, about=f"vmi/{meta['name']}", state="Waiting", waits_for="deviceStatus",
-                           sentence=f"waits on {newest['spec']['nodeName']}{why}")
+                           sentence=f"waits on {newest['spec']['nodeName']}{why}", todo=_rename(obj, why))
         told = f"devices not known yet{why or ': ' + ', '.join(lacking)}"
         answer = replace(answer, state="Waiting", waits_for=answer.waits_for or "deviceStatus", lines=(*answer.lines, told))
     if answer.sentence.startswith("waits"):  # its pod is only where it waits
         return replace(answer, about=f"vmi/{meta['name']}")
     return answer.said_of(f"vmi/{meta['name']}", f"is {phase}:")
+
+
+def _rename(obj: Mapping[str, Any], why: str) -> tuple[str, ...]:
+    """What helps a machine that means a request which its claim does not have."""
+    if " has no request " not in why:
+        return ()
+    vm, name = machine.owner(obj, kinds.MACHINE.kind), obj["metadata"]["name"]
+    if vm is None:
+        return (f"outfit delete vmi {name}, and apply it again with a requestName that there is",)
+    return (f"correct requestName in the template of vm/{vm['name']}, then: outfit vm restart {vm['name']}",)
 
 
 def _running(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Answer]) -> Answer:
@@ -206,7 +216,8 @@ def _bound(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Answer]) -> 
     if phase == "Running" and not status.get("message"):
         return say("Running", f"runs on {node}: nothing is wrong", lines=lines)
     if status.get("message"):
-        return say("Waiting", f"is on {node} and {phase}: {status['message']}", "node", lines=lines)
+        why, todo = hints.in_use(facts, obj["metadata"]["namespace"], status["message"])
+        return say("Waiting", f"is on {node} and {phase}: {why}", "node", lines=lines, todo=todo)
     booked = [booking.device.device for _, booking in held if booking.state == "booked"]
     doing = f"prepares {crowd.few(booked)}" if booked else "starts it"
     return say("Waiting", f"is on {node} and {phase}: the node agent there {doing}", "node", lines=lines)
@@ -264,8 +275,9 @@ def refused(facts: Facts, obj: Mapping[str, Any], claims: Claims, verdict: Waiti
         todo = (*found, *hints.unmapped(facts, obj), *hints.unmade(facts, obj, claims, verdict))
         return say("Waiting", f"{verb}: 0/{len(verdict.hosts)} hosts are available: {crowd.headline(verdict.hosts)}",
                    "devices", lines=_assigned(facts, obj), todo=todo, waiting=verdict)
-    todo, kind = _missing_class(facts, verdict.summary)
-    return say("Waiting", f"{verb}: {verdict.summary}", kind, todo=todo)
+    why, ends = hints.in_use(facts, obj["metadata"]["namespace"], verdict.summary)
+    todo, kind = _missing_class(facts, why)
+    return say("Waiting", f"{verb}: {why}", kind, todo=(*todo, *ends))
 
 
 def _assigned(facts: Facts, obj: Mapping[str, Any]) -> tuple[str, ...]:

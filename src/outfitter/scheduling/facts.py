@@ -116,6 +116,11 @@ class Facts:
                 since = given.get("allocationTimestamp")
                 yield result, f"held by {self.user(claim)}" + (f" since {since}" if since else "")
 
+    def called(self, namespace: str, name: str) -> str:
+        """A pod of this name as people call it."""
+        found = _named(self.pods, namespace, name)
+        return machine_of(found) if found is not None else f"pod/{name}"
+
     def user(self, claim: Object) -> str:
         """For whom a claim has its devices, as a page would say it."""
         meta = claim["metadata"]
@@ -123,9 +128,7 @@ class Facts:
         reserved = next((one for one in users if one.get("resource") == "pods"), None)
         if reserved is None:
             return f"claim {meta['name']} in {meta['namespace']}"
-        found = _named(self.pods, meta["namespace"], reserved["name"])
-        who = machine_of(found) if found is not None else f"pod/{reserved['name']}"
-        return f"{who} (claim {meta['name']}) in {meta['namespace']}"
+        return f"{self.called(meta['namespace'], reserved['name'])} (claim {meta['name']}) in {meta['namespace']}"
 
 
 def _named(objects: Sequence[Object], namespace: str, name: str) -> Object | None:

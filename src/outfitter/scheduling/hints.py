@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from outfitter.scheduling.facts import Facts
 from outfitter.scheduling.place import Claims, Waiting
 
 PLAIN = ("cpu", "memory", "pods", "ephemeral-storage")
+_POD = re.compile(r"\bpod/([a-z0-9.-]+)")
 VIRTUAL = ('"VF"', "'VF'")  # by which a selector asks for virtual functions
 
 
@@ -32,6 +34,16 @@ def unmade(facts: Facts, pod: Mapping[str, Any], claims: Claims, waiting: Waitin
              for one in (inventory.get("spec") or {}).get("withheld") or () if one.get("totalVfs") and not one.get("numVfs")]
     if found and any(word in selector for selector in _selectors(facts, pod, claims) for word in VIRTUAL):
         yield f"switch virtual functions on (sriov in the configuration, or sriov_numvfs): {crowd.few(found)}, and has none"
+
+
+def in_use(facts: Facts, namespace: str, reason: str) -> tuple[str, tuple[str, ...]]:
+    """A reason that a claim is in use, with the machines in place of their pods, and what helps; any other reason as it is."""
+    if " is in use by pod/" not in reason:
+        return reason, ()
+    users = dict.fromkeys(facts.called(namespace, name) for name in _POD.findall(reason))
+    told = _POD.sub(lambda found: facts.called(namespace, found[1]), reason)
+    return told, (f"it can start once {' and '.join(users)} end{'s' if len(users) == 1 else ''}; or give it a claim of its own "
+                  "(resourceClaimTemplateName)",)
 
 
 def _asked(pod: Mapping[str, Any]) -> set[str]:

@@ -13,6 +13,7 @@ from outfitter.faces.cli import show
 from outfitter.faces.cli.client import Client
 
 WIDTH = 90  # letters of a reason in a row; `outfit why` has all of it
+OURS = "default-scheduler"  # whoever else is named says nothing of a machine that waits
 CARD = "network card"  # what a machine has one as
 OVER = ("given back", "unplugged")  # what became of a device, and of a card that was none, when its machine ended
 
@@ -78,11 +79,16 @@ def waiting(vm: Object | None, instance: Object) -> str:
         return str(failed.get("message"))
     if ((instance.get("status") or {}).get("phase")) == "Running":
         return ""
-    for type_ in ("PodScheduled", "DevicesReady", "Synchronized"):
-        found = conditions.find(instance, type_)
-        if found is not None and found.get("status") == "False":
-            return str(found.get("message") or found.get("reason"))
-    return ""
+    scheduler = (instance.get("spec") or {}).get("schedulerName") or OURS
+    unplaced = scheduler != OURS and phase(instance) in ("Pending", "Scheduling")
+    return _unmet(instance, "PodScheduled", "Synchronized") or (
+        f"scheduler {scheduler} has not given it a host" if unplaced else _unmet(instance, "DevicesReady"))
+
+
+def _unmet(instance: Object, *types: str) -> str:
+    """What the first of these conditions that is false says."""
+    found = (conditions.find(instance, type_) or {} for type_ in types)
+    return next((str(one.get("message") or one.get("reason")) for one in found if one.get("status") == "False"), "")
 
 
 async def devices(client: Client, names: Sequence[str]) -> None:
