@@ -432,3 +432,7 @@ def test_who_uses_a_claim_and_which_request_it_has_are_told_with_what_helps(tmp_
                              ("vm/behind", "correct requestName in the template of vm/behind, then: outfit vm restart behind")):
             until(lambda about=about: "has no request that; it has it" in up.ok("why", about), "it says which there is")  # type: ignore[misc]
             assert up.ok("why", about).splitlines()[-1] == f"  -> {helps}"
+        [_, row] = up.ok("vm", "devices", "odd").splitlines()
+        assert row.split()[0] == "d0"
+        assert "not known yet" in row
+        assert row.split()[-1] == "node-0", "where it waits"

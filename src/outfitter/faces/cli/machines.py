@@ -138,13 +138,14 @@ async def _now(client: Client, instance: Object, row: Sequence[str]) -> str:
 
 
 def _device_rows(instance: Object, ref: machine.DeviceRef) -> Iterator[list[str]]:
-    placed = bool((instance.get("status") or {}).get("nodeName"))
+    host = (instance.get("status") or {}).get("nodeName")
     for entry in machine.status_of(instance, ref) or [{}]:
         given, where = entry.get("deviceResourceClaimStatus") or {}, machine.address_of(entry) if entry else None
-        unknown = "a device plugin knows" if ref.device_name and placed and not entry else "not known yet"
+        unknown = "a device plugin knows" if ref.device_name and host and not entry else "not known yet"
         yield [ref.name, {"gpus": "gpu", "hostDevices": "host device"}[ref.list], given.get("name") or "-",
                where[1] if where else unknown, given.get("product") or "-",
-               " for ".join(filter(None, (given.get("resourceClaimName"), ref.device_name))) or "-", given.get("pool") or "-"]
+               " for ".join(filter(None, (given.get("resourceClaimName"), ref.device_name))) or "-",
+               given.get("pool") or host or "-"]
 
 
 async def _cards(client: Client, instance: Object) -> list[list[str]]:
