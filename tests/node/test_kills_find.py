@@ -12,7 +12,7 @@ from outfitter.api import kinds, machine
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
 from outfitter.controllers.claims import Claims
-from outfitter.controllers.machines import Machines
+from outfitter.controllers.ownclaims import OwnClaims
 from outfitter.errors import Refused
 from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book
@@ -176,7 +176,7 @@ class _Silent:
 
 def kept_by_nobody(patch: Patch) -> None:
     never(Claims, "_kept")(patch)
-    never(Machines, "_keep")(patch)
+    never(OwnClaims, "_keep")(patch)
 
 
 MISTAKES: dict[str, Callable[[Patch], None]] = {
