@@ -517,27 +517,6 @@ async def _(scene: Scene) -> None:
     assert last["metadata"]["generation"] <= made["metadata"]["generation"] + 1  # the deletion counts as one
 
 
-@story("a claim that is deleted while its machine waits is made again")
-async def _(scene: Scene) -> None:
-    await scene.template()
-    await scene.machine("blue")
-    await scene.running("blue")
-    await scene.machine("green")
-    await scene.waits("green", "PodScheduled")
-    lost = await claim_of(scene, "green")
-    await scene.delete(kinds.RESOURCE_CLAIM, lost["metadata"]["name"])
-
-    async def again() -> bool:
-        names = [status["resourceClaimName"] for status in (await scene.pod("green"))["status"]["resourceClaimStatuses"]]
-        found = await scene.find(kinds.RESOURCE_CLAIM, names[0])
-        return found is not None and found["metadata"]["uid"] != lost["metadata"]["uid"]
-
-    await scene.reach(again, "another claim is there")
-    await scene.delete(kinds.INSTANCE, "blue")
-    await scene.running("green")
-    await scene.check_books()
-
-
 @pytest.mark.parametrize("name", STORIES)
 async def test_embedded(name: str) -> None:
     async with scenes.embedded(STORIES[name].vfs) as scene:
@@ -551,3 +530,26 @@ async def test_on_a_cluster(name: str, control_plane: kubernetes.Cluster) -> Non
     async with scenes.on_cluster(control_plane, f"s{uuid.uuid4().hex[:8]}", STORIES[name].vfs) as scene:
         await scene.classes()
         await STORIES[name].tell(scene)
+
+
+async def test_a_claim_that_is_deleted_while_its_machine_waits_is_made_again() -> None:
+    """In a cluster it is Kubernetes that makes claims for pods."""
+    async with scenes.embedded(1) as scene:
+        await scene.classes()
+        await scene.template()
+        await scene.machine("blue")
+        await scene.running("blue")
+        await scene.machine("green")
+        await scene.waits("green", "PodScheduled")
+        lost = await claim_of(scene, "green")
+        await scene.delete(kinds.RESOURCE_CLAIM, lost["metadata"]["name"])
+
+        async def again() -> bool:
+            names = [status["resourceClaimName"] for status in (await scene.pod("green"))["status"]["resourceClaimStatuses"]]
+            found = await scene.find(kinds.RESOURCE_CLAIM, names[0])
+            return found is not None and found["metadata"]["uid"] != lost["metadata"]["uid"]
+
+        await scene.reach(again, "another claim is there")
+        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.running("green")
+        await scene.check_books()
