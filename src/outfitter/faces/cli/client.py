@@ -98,7 +98,7 @@ def targets(words: Sequence[str]) -> list[tuple[Kind, str | None]]:
     if not words:
         return []
     if not all(words[1:]):
-        raise click.UsageError("a NAME is empty: write KIND NAME... or KIND/NAME..., or the KIND alone where all are meant")
+        raise click.UsageError("a NAME is empty: write KIND NAME... or KIND/NAME...")
     wanted = [kind for word in words[0].split(",") for kind in kinds_named(word)]
     return [(kind, name) for kind in wanted for name in words[1:] or (None,)]
 
