@@ -1,6 +1,6 @@
 # Everything a fresh clone needs is Python 3.11+ and make; each target sets up what it uses.
 .DEFAULT_GOAL := help
-.PHONY: help venv up demo test check bench test-cluster test-libvirt test-hardware libvirt kube-assets virtctl lock clean
+.PHONY: help venv up demo test test-parts check bench test-cluster test-libvirt test-hardware libvirt kube-assets virtctl lock clean
 
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
@@ -35,7 +35,10 @@ check: venv ## ruff, mypy --strict, import-linter
 	@$(BIN)/lint-imports --no-cache
 
 test: check ## the checks, then every test that needs nothing else
-	@$(BIN)/pytest -n 2 --dist loadfile -m "not long and not cluster and not libvirt" $(PYTEST)
+	@$(BIN)/pytest -n 2 --dist loadfile -m "not (long or parts or kubectl or cluster or libvirt)" $(PYTEST)
+
+test-parts: venv ## the tests that use kubectl, virtctl, strace, lspci or QEMU where they are found (make test leaves them out)
+	@$(BIN)/pytest -n 2 --dist loadfile -m "(parts or kubectl) and not (long or cluster or libvirt)" $(PYTEST)
 
 test-cluster: venv ## the tests that need a real kube-apiserver (KUBEBUILDER_ASSETS, or built by make kube-assets)
 	@assets="$${KUBEBUILDER_ASSETS:-$$(scripts/kube-assets --path)}" || { \

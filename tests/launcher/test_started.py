@@ -130,7 +130,6 @@ def test_libvirt_takes_every_situation(root: Path) -> None:
     assert done.stdout.count("has been undefined") == len(names)
 
 
-@pytest.mark.long
 @pytest.mark.parts
 @needed
 def test_libvirt_takes_the_longest_name(root: Path) -> None:
@@ -146,7 +145,6 @@ def test_libvirt_takes_the_longest_name(root: Path) -> None:
     assert "has been undefined" in done.stdout
 
 
-@pytest.mark.long
 @pytest.mark.parts
 @needed
 @pytest.mark.parametrize("name", MACHINES)
