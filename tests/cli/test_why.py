@@ -410,6 +410,9 @@ def test_a_host_that_is_not_there_is_named(tmp_path: Path) -> None:
         assert re.fullmatch(rf"vm/vm1 is stopping since \S+; it waits for {host}", lines[0])
         assert lines[1:] == [helps]
         assert up.ok("why", "vmi/vm1").startswith("vmi/vm1 is being deleted since ")
+        deleted = up.outfit("delete", "vmi", far, "--timeout", "2s")
+        assert f"  {far} waits: it is on {host}" in deleted.stdout.splitlines()
+        assert f"error: {far} is not gone after 2s: it is on {host}" in deleted.stderr.splitlines()
 
 
 def test_who_uses_a_claim_and_which_request_it_has_are_told_with_what_helps(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from outfitter.api import kinds, lifecycle, machine
 from outfitter.api.kinds import Kind, Object
 from outfitter.errors import Expired, TimedOut, Unavailable
-from outfitter.faces.cli import moments, show
+from outfitter.faces.cli import machines, moments, show
 from outfitter.faces.cli.client import Client
 
 QUIET = 1.5  # seconds before the first word, and from one look to the next: most is gone by then
@@ -27,12 +27,13 @@ class Going(NamedTuple):
 async def until(client: Client, going: Sequence[Going], timeout: float) -> None:
     """`timeout`: for all of them together, 0 for no end. TimedOut: says of each that is left what holds it."""
     left: dict[Going, Object] = {}
-    telling = asyncio.create_task(_tell(left))
+    telling = asyncio.create_task(_tell(client, left))
     try:
         async with asyncio.timeout(timeout or None):
             await asyncio.gather(*(_gone(client, each, left) for each in going))
     except TimeoutError as error:
-        late = [f"{one.name} is not gone after {moments.length(timeout)}: {holds(one.kind, obj)}" for one, obj in left.items()]
+        late = [f"{one.name} is not gone after {moments.length(timeout)}: {await _why(client, one, obj)}"
+                for one, obj in left.items()]
         raise TimedOut("\n".join([*late, "nothing was taken back: it goes when nothing holds it any more"])) from error
     finally:
         telling.cancel()
@@ -60,14 +61,18 @@ async def _gone(client: Client, one: Going, left: dict[Going, Object]) -> None:
             continue  # the list says whether the server is still there
 
 
-async def _tell(left: Mapping[Going, Object]) -> None:
+async def _tell(client: Client, left: Mapping[Going, Object]) -> None:
     said: dict[Going, str] = {}
     while True:
         await asyncio.sleep(QUIET)
-        for one, obj in left.items():
-            if (reason := holds(one.kind, obj)) != said.get(one):
+        for one, obj in list(left.items()):
+            if (reason := await _why(client, one, obj)) != said.get(one):
                 show.say([f"  {one.name} waits: {reason}"])
                 said[one] = reason
+
+
+async def _why(client: Client, one: Going, obj: Object) -> str:
+    return (await machines.away(client, obj) if one.kind == kinds.INSTANCE else "") or holds(one.kind, obj)
 
 
 def holds(kind: Kind, obj: Object) -> str:

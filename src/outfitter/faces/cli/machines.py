@@ -178,6 +178,21 @@ async def read(client: Client, name: str) -> tuple[Object, Object | None]:
     return vm, instance
 
 
+async def away(client: Client, instance: Object | None) -> str:
+    """That a machine is on a host where nobody does anything, and why; "": it is not, or it cannot be told."""
+    name = ((instance or {}).get("status") or {}).get("nodeName")
+    if instance is None or not name or phase(instance) in machine.FINAL:
+        return ""
+    try:
+        node = await client.store.get(kinds.NODE, name)
+    except NotFound:
+        node = None
+    except Forbidden:
+        return ""
+    absent = conditions.absence(node)
+    return f"it is on {name}, {absent}" if absent else ""
+
+
 async def both(client: Client, name: str) -> tuple[Object | None, Object | None]:
     """A machine and its instance, or what there is of them, in that order: who sees a machine that was started does not see an
     instance of before."""

@@ -6,9 +6,9 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping
 
-from outfitter.api import conditions, kinds, lifecycle, machine
+from outfitter.api import conditions, lifecycle, machine
 from outfitter.api.kinds import Object
-from outfitter.errors import Forbidden, NotFound, Refused, TimedOut
+from outfitter.errors import NotFound, Refused, TimedOut
 from outfitter.faces.cli import machines, moments, show
 from outfitter.faces.cli.client import Client
 
@@ -33,7 +33,7 @@ async def until(
                 break
             if not ends:
                 _must_come(name, vm, instance)
-            away = await _away(client, instance)
+            away = await machines.away(client, instance)
             if time() >= end:
                 then = "" if away else then
                 late.append(f"{name} is not {what} after {moments.length(limit)}: {away or _because(vm, instance, ends=ends)}")
@@ -45,21 +45,6 @@ async def until(
             await asyncio.sleep(min(LOOK, max(0.0, end - time())))
     if late:
         raise TimedOut("\n".join([*late, f"nothing was taken back{then} (outfit why tells more)"]))
-
-
-async def _away(client: Client, instance: Object | None) -> str:
-    """That a machine is on a host where nobody does anything, and why; "": it is not, or it cannot be told."""
-    name = ((instance or {}).get("status") or {}).get("nodeName")
-    if instance is None or not name or machines.phase(instance) in machine.FINAL:
-        return ""
-    try:
-        node = await client.store.get(kinds.NODE, name)
-    except NotFound:
-        node = None
-    except Forbidden:
-        return ""
-    absent = conditions.absence(node)
-    return f"it is on {name}, {absent}" if absent else ""
 
 
 def _must_come(name: str, vm: Object | None, instance: Object | None) -> None:
