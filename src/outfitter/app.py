@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from outfitter.api import admit, conditions, kinds
+from outfitter.api import admission, conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.device import DRIVER
 from outfitter.api.hypervisor import DRIVES, Abilities, Domain, Hypervisor
@@ -250,7 +250,7 @@ async def embedded(
     configuration the aliases and how to choose are used here; what it says of hosts comes with these."""
     aliases = Aliases.of(config.default)
     clock, names = clock or SystemClock(), names or Names()
-    rules = admit.Rules({kinds.FLAVOR: flavored.checked(aliases)})
+    rules = admission.Rules({kinds.FLAVOR: flavored.checked(aliases)})
     store = Memory(clock=clock, names=names, rules=rules) if data is None else SQLite(
         data, kinds.ALL, clock=clock, names=names, rules=rules, synchronous=synchronous)
     product = Embedded(store, hosts, clock=clock, config=config, aliases=aliases)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outfitter.api import admit, kinds
+from outfitter.api import admission, kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.errors import Cause, Forbidden, Invalid, NotFound
 from outfitter.store.clock import ManualClock
@@ -184,7 +184,7 @@ REFUSED: dict[str, tuple[Kind, Object, list[tuple[str, str]]]] = {
 
 @pytest.fixture
 async def store() -> Memory:
-    store = Memory(clock=ManualClock(), rules=admit.Rules())
+    store = Memory(clock=ManualClock(), rules=admission.Rules())
     await store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
     return store
 
@@ -244,7 +244,7 @@ async def test_refused_with_every_cause(store: Memory, name: str) -> None:
 def test_more_than_ten_causes_are_counted() -> None:
     causes = [Cause(f"spec.f{number}", "bad") for number in range(13)]
     with pytest.raises(Invalid, match=r"spec\.f9: bad; and 3 more$") as caught:
-        admit.refuse(kinds.INSTANCE, {"metadata": {"name": "x"}}, causes)
+        admission.refuse(kinds.INSTANCE, {"metadata": {"name": "x"}}, causes)
     assert str(caught.value).startswith('VirtualMachineInstance.kubevirt.io "x" is invalid: spec.f0: bad; ')
     assert len(caught.value.causes) == 13
 

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outfitter.api import admit, cloudinit, gates, kinds, machine
-from outfitter.api import settings as app_settings
+from outfitter.api import admission, kinds
 from outfitter.api.device import newest_pools
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.kubevirt import cloudinit, device_refs, feature_gates
+from outfitter.api.kubevirt import kubevirt_config as app_settings
 from outfitter.api.page import Page
 from outfitter.errors import Invalid
 from outfitter.store.base import By, Change
@@ -78,18 +79,18 @@ WHOLE: dict[str, tuple[Kind, Object]] = {
 
 
 def read_machine(obj: Object) -> None:
-    machine.missing_devices(obj)
-    machine.unsettled_devices(obj, {"metadata": {"namespace": "here"}}, lambda namespace, name: None)
+    device_refs.missing_devices(obj)
+    device_refs.unsettled_devices(obj, {"metadata": {"namespace": "here"}}, lambda namespace, name: None)
 
 
 READERS: dict[str, Callable[[Object], object]] = {
     "machine": read_machine,
-    "nics": lambda obj: gates.used(obj["spec"]),
+    "nics": lambda obj: feature_gates.used(obj["spec"]),
     "volumes": lambda obj: list(cloudinit.secrets(obj["spec"])),
-    "owner": machine.run_strategy,
+    "owner": device_refs.run_strategy,
     "settings": app_settings.of,
-    "claim": lambda obj: machine.results(obj, "nic"),
-    "pod": lambda obj: dict(machine.claim_names(obj)),
+    "claim": lambda obj: device_refs.results(obj, "nic"),
+    "pod": lambda obj: dict(device_refs.claim_names(obj)),
     "page": Page,
     "slice": lambda obj: newest_pools([obj, WHOLE["slice"][1], obj]),
     **dict.fromkeys(("template", "class", "namespace"), json.dumps),
@@ -134,7 +135,7 @@ def hand_in(name: str, obj: Object) -> bool:
         new = copy.deepcopy({**old, "status": obj.get("status")} if subresource else obj)
         change = Change(verb, kind, new, copy.deepcopy(before), subresource, lambda *_: here, by=By("", lambda words: None))
         try:
-            new = admit.Rules().admit(change)
+            new = admission.Rules().admit(change)
         except Invalid as error:
             refused = error.causes
             assert refused

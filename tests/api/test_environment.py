@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from outfitter.api import environment
+from outfitter.api import launcher_environment
 from outfitter.api.kinds import Object
 
 DRIVER, POOL = "pci.example.com", "node-a"
@@ -46,5 +46,5 @@ def test_variables(name: str) -> None:
                for place, (_, given) in enumerate(asked)]
     pod: dict[str, Any] = {"status": {"extendedResourceClaimStatus": {"resourceClaimName": "c", "requestMappings": mappings}}}
     claim = {"status": {"allocation": {"devices": {"results": results}}}}
-    assert environment.of_resources(pod, claim, [SLICE]) == wanted
-    assert environment.of_resources({"status": {}}, claim, [SLICE]) == {}
+    assert launcher_environment.of_resources(pod, claim, [SLICE]) == wanted
+    assert launcher_environment.of_resources({"status": {}}, claim, [SLICE]) == {}

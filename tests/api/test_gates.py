@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 import pytest
 
-from outfitter.api import devicegates, gates, settings
+from outfitter.api import dra_feature_gates
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import feature_gates, kubevirt_config
 
-G, H, N, P = gates.GPUS, gates.HOST_DEVICES, gates.NETWORKS, gates.PASSTHROUGH
+G, H, N, P = feature_gates.GPUS, feature_gates.HOST_DEVICES, feature_gates.NETWORKS, feature_gates.PASSTHROUGH
 
 
 class Case(NamedTuple):
@@ -36,34 +37,34 @@ def kubevirt(name: str = "kubevirt", when: str = "2026-01-01T00:00:00Z", **confi
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_which_gates_are_closed(case: Case) -> None:
-    said = settings.of(kubevirt(developerConfiguration={"featureGates": case.on, "disabledFeatureGates": case.off}))
-    assert said.gates.closed(gates.KNOWN) == case.closed
+    said = kubevirt_config.of(kubevirt(developerConfiguration={"featureGates": case.on, "disabledFeatureGates": case.off}))
+    assert said.gates.closed(feature_gates.KNOWN) == case.closed
 
 
 def test_without_a_kubevirt_object_everything_has_its_default() -> None:
-    plain = settings.of(None)
-    assert plain.gates.closed(gates.KNOWN) == []
+    plain = kubevirt_config.of(None)
+    assert plain.gates.closed(feature_gates.KNOWN) == []
     assert (plain.permitted, plain.rollout, plain.update_methods) == (None, "LiveUpdate", ())
 
 
 def test_what_else_it_says() -> None:
-    said = settings.of({**kubevirt(vmRolloutStrategy="Stage", permittedHostDevices={
+    said = kubevirt_config.of({**kubevirt(vmRolloutStrategy="Stage", permittedHostDevices={
         "pciHostDevices": [{"pciVendorSelector": "10de:1eb8", "resourceName": "a.test/x"}],
         "mediatedDevices": [{"mdevNameSelector": "V", "resourceName": "a.test/y"}], "usb": None})})
     assert (said.rollout, said.permitted) == ("Stage", frozenset({"a.test/x", "a.test/y"}))
-    assert settings.of(kubevirt(permittedHostDevices={})).permitted == frozenset(), "nothing is permitted"
-    assert settings.of({"metadata": {}, "spec": {"workloadUpdateStrategy": {
+    assert kubevirt_config.of(kubevirt(permittedHostDevices={})).permitted == frozenset(), "nothing is permitted"
+    assert kubevirt_config.of({"metadata": {}, "spec": {"workloadUpdateStrategy": {
         "workloadUpdateMethods": ["LiveMigrate"]}}}).update_methods == ("LiveMigrate",)
 
 
 def test_the_oldest_counts() -> None:
-    assert settings.chosen([]) is None
+    assert kubevirt_config.chosen([]) is None
     older, newer = kubevirt("b"), kubevirt("a", "2026-01-02T00:00:00Z")
-    assert settings.chosen([newer, older]) == older
+    assert kubevirt_config.chosen([newer, older]) == older
 
 
 def test_who_belongs_to_the_system() -> None:
-    said = settings.of(kubevirt())
+    said = kubevirt_config.of(kubevirt())
     assert said.ours("")
     assert said.ours("system:serviceaccount:virt:kubevirt-controller")
     assert not said.ours("system:serviceaccount:kubevirt:kubevirt-controller")
@@ -74,14 +75,14 @@ def test_who_belongs_to_the_system() -> None:
 def test_the_gates_that_a_machine_passes() -> None:
     spec: Object = {"domain": {"devices": {"gpus": [{"name": "g", "deviceName": "v"}], "hostDevices": [{"name": "h"}]}},
                     "networks": [{"name": "n", "resourceClaim": {}}]}
-    assert gates.used(spec) == [N, P]
+    assert feature_gates.used(spec) == [N, P]
     spec = {"domain": {"devices": {"gpus": [{"name": "g", "claim": {"name": "c", "request": "r"}}],
                                    "hostDevices": [{"name": "h", "claimName": "c", "deviceRequestName": "r"}]}}}
-    assert gates.used(spec) == [G, H, P]
-    assert gates.used({"domain": {}}) == []
+    assert feature_gates.used(spec) == [G, H, P]
+    assert feature_gates.used({"domain": {}}) == []
 
 
 def test_gates_of_devices_that_somebody_has_to_open() -> None:
     """The others are open, as whoever asks for what they let through expects it."""
-    assert {name for name, (_, on) in devicegates.DEVICE_GATES.items() if not on} == {
+    assert {name for name, (_, on) in dra_feature_gates.DEVICE_GATES.items() if not on} == {
         "DRAFractionalCapacityRange", "DRADeviceCompatibilityGroups", "DRADerivedAttributes", "DRAOptionalNodeOperations"}

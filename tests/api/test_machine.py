@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from outfitter.api import conditions, machine
+from outfitter.api import conditions
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs
 from outfitter.errors import Refused
 from outfitter.launcher import sources
 
@@ -28,7 +29,7 @@ SPELLINGS: dict[str, tuple[Object, tuple[str | None, str | None, str | None]]] =
 @pytest.mark.parametrize("name", SPELLINGS)
 def test_spellings(name: str) -> None:
     words, (device, claim, request) = SPELLINGS[name]
-    [ref] = machine.device_refs({"spec": {"domain": {"devices": {"gpus": [{"name": "gpu0", **words}]}}}})
+    [ref] = device_refs.device_refs({"spec": {"domain": {"devices": {"gpus": [{"name": "gpu0", **words}]}}}})
     assert (ref.name, ref.device_name, ref.claim, ref.request) == ("gpu0", device, claim, request)
     assert ref.by_claim == (device is None and bool(claim or request))
     assert ref.path == "spec.domain.devices.gpus[0]"
@@ -37,8 +38,8 @@ def test_spellings(name: str) -> None:
 @pytest.mark.parametrize("spec", [{}, {"spec": None}, {"spec": {"domain": None}},
                                   {"spec": {"domain": {"devices": {"gpus": None}}}}])
 def test_no_devices(spec: Object) -> None:
-    assert machine.device_refs(spec) == []
-    assert machine.missing_devices(spec) == []
+    assert device_refs.device_refs(spec) == []
+    assert device_refs.missing_devices(spec) == []
 
 
 def test_claims_of_a_pod() -> None:
@@ -46,7 +47,7 @@ def test_claims_of_a_pod() -> None:
         {"name": "a", "resourceClaimName": "mine"}, {"name": "b", "resourceClaimTemplateName": "t"},
         {"name": "c", "resourceClaimTemplateName": "t"}]},
            "status": {"resourceClaimStatuses": [{"name": "b", "resourceClaimName": "made"}]}}
-    assert dict(machine.claim_names(pod)) == {"a": "mine", "b": "made", "c": None}
+    assert dict(device_refs.claim_names(pod)) == {"a": "mine", "b": "made", "c": None}
 
 
 ADDRESSES: dict[str, tuple[Object, object]] = {
@@ -61,7 +62,7 @@ ADDRESSES: dict[str, tuple[Object, object]] = {
 @pytest.mark.parametrize("name", ADDRESSES)
 def test_addresses(name: str) -> None:
     attributes, wanted = ADDRESSES[name]
-    assert machine.address_of({"deviceResourceClaimStatus": {"attributes": attributes}}) == wanted
+    assert device_refs.address_of({"deviceResourceClaimStatus": {"attributes": attributes}}) == wanted
 
 
 def instance(*told: tuple[str, str], **whose: str) -> Object:
@@ -101,20 +102,20 @@ SETTLED: dict[str, tuple[Object, Object | None, bool]] = {
 @pytest.mark.parametrize("name", SETTLED)
 def test_the_status_must_tell_what_the_claims_of_the_pod_say(name: str) -> None:
     obj, allocated, settled = SETTLED[name]
-    assert machine.unsettled_devices(obj, POD, lambda namespace, name: allocated) == ([] if settled else ["nic0"])
+    assert device_refs.unsettled_devices(obj, POD, lambda namespace, name: allocated) == ([] if settled else ["nic0"])
 
 
 def test_a_status_that_tells_of_devices_that_nobody_asks_for_is_not_settled() -> None:
     obj = instance(("mine", "vf0"))
     obj["status"]["deviceStatus"]["gpuStatuses"] = [{**obj["status"]["deviceStatus"]["hostDeviceStatuses"][0]}]
-    assert machine.unsettled_devices(obj, POD, lambda namespace, name: claim(("nic", "vf0"))) == ["nic0"]
+    assert device_refs.unsettled_devices(obj, POD, lambda namespace, name: claim(("nic", "vf0"))) == ["nic0"]
 
 
 def test_only_a_controlling_owner_of_the_kind_is_the_owner() -> None:
     refs = [{"kind": "Pod", "name": "p", "controller": True}, {"kind": "VirtualMachineInstance", "name": "a"}]
-    assert machine.owner({"metadata": {"ownerReferences": refs}}, "VirtualMachineInstance") is None
-    assert machine.owner({"metadata": {"ownerReferences": refs}}, "Pod") == refs[0]
-    assert machine.owner({"metadata": {}}, "Pod") is None
+    assert device_refs.owner({"metadata": {"ownerReferences": refs}}, "VirtualMachineInstance") is None
+    assert device_refs.owner({"metadata": {"ownerReferences": refs}}, "Pod") == refs[0]
+    assert device_refs.owner({"metadata": {}}, "Pod") is None
 
 
 def test_a_condition_keeps_its_place_and_the_time_of_its_last_change() -> None:
@@ -147,8 +148,8 @@ def entry(name: str, device: str) -> dict[str, Any]:
 
 def test_a_machine_whose_flavor_is_not_settled_does_not_start() -> None:
     pod = {"metadata": {"namespace": "n"}, "spec": {}}
-    assert machine.missing_devices(FLAVORED) == ["those of flavor large"]
-    assert machine.unsettled_devices(FLAVORED, pod, lambda namespace, name: None) == ["those of flavor large"]
+    assert device_refs.missing_devices(FLAVORED) == ["those of flavor large"]
+    assert device_refs.unsettled_devices(FLAVORED, pod, lambda namespace, name: None) == ["those of flavor large"]
     with pytest.raises(Refused, match=r"spec\.flavor: the devices of large are not in status\.flavor"):
         sources.devices_of(FLAVORED, {}, {})
 
@@ -161,29 +162,29 @@ def test_the_devices_of_a_flavor_are_the_machines_own() -> None:
     def told(*entries: dict[str, Any], **more: Any) -> dict[str, Any]:
         return {**FLAVORED, "status": {"flavor": {**RECORD, **more}, "deviceStatus": {"hostDeviceStatuses": list(entries)}}}
 
-    assert machine.missing_devices(told(entry("gpu-0", "a"))) == ["gpu-1"]
-    assert machine.unsettled_devices(told(entry("gpu-0", "a"), entry("gpu-1", "b")), pod, lambda *_: claim) == []
+    assert device_refs.missing_devices(told(entry("gpu-0", "a"))) == ["gpu-1"]
+    assert device_refs.unsettled_devices(told(entry("gpu-0", "a"), entry("gpu-1", "b")), pod, lambda *_: claim) == []
     crossed = told(entry("gpu-0", "b"), entry("gpu-1", "a"))
-    assert machine.unsettled_devices(crossed, pod, lambda *_: claim) == ["gpu-0", "gpu-1"]
-    cells = {"opaque": {"parameters": {"kind": machine.CELLS_KIND, "hostCells": [1]}}}
+    assert device_refs.unsettled_devices(crossed, pod, lambda *_: claim) == ["gpu-0", "gpu-1"]
+    cells = {"opaque": {"parameters": {"kind": device_refs.CELLS_KIND, "hostCells": [1]}}}
     pinned = {"status": {"allocation": {"devices": {"results": results, "config": [cells]}}}}
     there = told(entry("gpu-0", "a"), entry("gpu-1", "b"))
-    assert machine.unsettled_devices(there, pod, lambda *_: pinned) == ["its NUMA cells"]
+    assert device_refs.unsettled_devices(there, pod, lambda *_: pinned) == ["its NUMA cells"]
     settled = told(entry("gpu-0", "a"), entry("gpu-1", "b"), hostCells=[1])
-    assert machine.unsettled_devices(settled, pod, lambda *_: pinned) == []
-    assert (machine.vcpus(there), machine.memory(there)) == (4, "3Gi")
+    assert device_refs.unsettled_devices(settled, pod, lambda *_: pinned) == []
+    assert (device_refs.vcpus(there), device_refs.memory(there)) == (4, "3Gi")
     own = {**there, "spec": {**there["spec"], "domain": {"cpu": {"sockets": 2}, "resources": {"requests": {"memory": "1Gi"}}}}}
-    assert (machine.vcpus(own), machine.memory(own)) == (2, "1Gi")
+    assert (device_refs.vcpus(own), device_refs.memory(own)) == (2, "1Gi")
 
 
 def test_a_machine_whose_own_cpus_are_not_settled_does_not_start() -> None:
     pod = {"metadata": {"namespace": "n"}, "spec": {"resourceClaims": [{"name": "flavor", "resourceClaimName": "c"}]}}
-    cells = {"kind": machine.CELLS_KIND, "hostCells": [0], "pinned": {"0": 2}, "cpus": {"0": [4, 5]}}
+    cells = {"kind": device_refs.CELLS_KIND, "hostCells": [0], "pinned": {"0": 2}, "cpus": {"0": [4, 5]}}
     claim = {"status": {"allocation": {"devices": {"results": [], "config": [{"opaque": {"parameters": cells}}]}}}}
 
     def unsettled(own: bool, record: dict[str, Any], pod: Object = pod) -> list[str]:
         obj = {"spec": {"domain": {"cpu": {"dedicatedCpuPlacement": own}}}, "status": {"flavor": record}}
-        return machine.unsettled_devices(obj, pod, lambda *_: claim)
+        return device_refs.unsettled_devices(obj, pod, lambda *_: claim)
 
     told = {"claimName": "c", "hostCells": [0], "pinned": {"0": 2}, "cpus": {"0": [4, 5]}}
     assert unsettled(True, {}) == ["its CPUs"]

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from outfitter.api import admit, kinds
+from outfitter.api import admission, kinds
 from outfitter.api.device import DeviceId, newest_pools, text_attribute
 from outfitter.api.kinds import Object
 from outfitter.api.page import MARKS, MOST, Booking, Holder, Limits, Mark, Marks, Page
-from outfitter.cel import quantity
+from outfitter.cel.library import quantity
 from outfitter.errors import AlreadyHeld, Conflict, Invalid, OutfitterError, OutOfService, TooLarge, Unsatisfiable
 from outfitter.store.base import Change
 
@@ -83,7 +83,7 @@ def test_a_blank_page_has_no_revision() -> None:
 def test_what_is_written_is_admitted() -> None:
     read = page(replace(share(ONE, "a", memory="4Gi"), prepared=NOW), counting(TWO, "b", slices="1"),
                 booking(TWO, "c", resources={"VCPU": 2}), **{which: [mark(ONE, origin="placement")] for which in MARKS})
-    assert admit.Rules().admit(Change("create", kinds.LEDGER_PAGE, read.object, None)) == read.object
+    assert admission.Rules().admit(Change("create", kinds.LEDGER_PAGE, read.object, None)) == read.object
 
 
 UNREADABLE: dict[str, tuple[Object, str, str]] = {
@@ -106,7 +106,7 @@ def test_a_page_that_cannot_be_read_is_refused(name: str) -> None:
     spec, path, words = UNREADABLE[name]
     obj = {**Page.blank("node-a"), "spec": spec}
     with pytest.raises(Invalid) as caught:
-        admit.Rules().admit(Change("create", kinds.LEDGER_PAGE, obj, None))
+        admission.Rules().admit(Change("create", kinds.LEDGER_PAGE, obj, None))
     assert [(cause.field, cause.message) for cause in caught.value.causes] == [(path, words)]
 
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outfitter.api.validate import shape
+from outfitter.api.validate import schema
 
 PLAIN: dict[Any, st.SearchStrategy[Any]] = {
-    shape.QUANTITY: st.sampled_from(["1Gi", 1]), shape.NUMBER: st.sampled_from(["1Gi", 1, 0.5]),
+    schema.QUANTITY: st.sampled_from(["1Gi", 1]), schema.NUMBER: st.sampled_from(["1Gi", 1, 0.5]),
     str: st.just("x"), int: st.just(1), bool: st.booleans(), dict: st.just({}), list: st.just([])}
 ODD: st.SearchStrategy[Any] = st.sampled_from([None, True, 0, 2 ** 63, 1.5, "", [], {}, [None], {"a": None}])
 
@@ -34,15 +34,15 @@ def near(wanted: Any) -> st.SearchStrategy[Any]:
 @settings(deadline=None, max_examples=30)
 @given(data=st.data())
 def test_both_looks_agree(kind: str, data: st.DataObject) -> None:
-    whole = {"metadata!": shape.METADATA, **shape.SHAPES[kind]}
-    obj = data.draw(st.fixed_dictionaries({"metadata": near({**shape.METADATA, "name!": str})}, optional={
-        mark.rstrip("!"): near(wanted) for mark, wanted in shape.SHAPES[kind].items()}))
-    assert list(shape.check(kind, obj)) == list(shape._object(obj, whole, ""))
+    whole = {"metadata!": schema.METADATA, **schema.SHAPES[kind]}
+    obj = data.draw(st.fixed_dictionaries({"metadata": near({**schema.METADATA, "name!": str})}, optional={
+        mark.rstrip("!"): near(wanted) for mark, wanted in schema.SHAPES[kind].items()}))
+    assert list(schema.check(kind, obj)) == list(schema._object(obj, whole, ""))
 
 
 def test_a_part_that_is_the_very_same_was_let_in_before() -> None:
     old: dict[str, Any] = {"metadata": {"name": "p"}, "spec": {"containers": 1}, "status": {"phase": "Pending"}}
-    assert [cause.field for cause in shape.check("Pod", old)] == ["spec.containers"]
-    assert list(shape.check("Pod", {**old, "status": {"phase": "Running"}}, old)) == []
-    assert [cause.field for cause in shape.check("Pod", {**old, "status": {"phase": 1}}, old)][-1:] == ["status.phase"]
-    assert [cause.field for cause in shape.check("Pod", {**old, "spec": {"containers": 1}}, old)] == ["spec.containers"]
+    assert [cause.field for cause in schema.check("Pod", old)] == ["spec.containers"]
+    assert list(schema.check("Pod", {**old, "status": {"phase": "Running"}}, old)) == []
+    assert [cause.field for cause in schema.check("Pod", {**old, "status": {"phase": 1}}, old)][-1:] == ["status.phase"]
+    assert [cause.field for cause in schema.check("Pod", {**old, "spec": {"containers": 1}}, old)] == ["spec.containers"]

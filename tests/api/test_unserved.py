@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import outfitter
-from outfitter.api import machinefields
-from outfitter.api.validate import unserved, where
+from outfitter.api.kubevirt import known_kubevirt_fields
+from outfitter.api.validate import node_placement, unsupported_fields
 
 PACKAGE = Path(outfitter.__file__).parent
 # Who acts on machines. Of the rest of api those that read for them.
@@ -21,7 +21,7 @@ ELSEWHERE = ("volumes", "domain.gpus", "domain.hostDevices", "domain.interfaces"
 
 
 def leaves(tree: Any, at: str = "") -> list[str]:
-    if not tree or at in where.SHAPE:  # those go into the pod as they are
+    if not tree or at in node_placement.SHAPE:  # those go into the pod as they are
         return [at]
     return [leaf for name, inner in tree.items() for leaf in leaves(inner, f"{at}.{name}" if at else name)]
 
@@ -30,8 +30,8 @@ def read(path: str) -> bool:
     return f'"{path.rpartition(".")[2]}"' in TEXT
 
 
-@pytest.mark.parametrize(("tree", "table"), [(machinefields.INSTANCE, unserved.INSTANCE), (
-    {name: inner for name, inner in machinefields.MACHINE.items() if name != "template"}, unserved.MACHINE)],
+@pytest.mark.parametrize(("tree", "table"), [(known_kubevirt_fields.INSTANCE, unsupported_fields.INSTANCE), (
+    {name: inner for name, inner in known_kubevirt_fields.MACHINE.items() if name != "template"}, unsupported_fields.MACHINE)],
     ids=["instance", "machine"])
 def test_a_field_is_read_or_told(tree: Any, table: dict[str, str]) -> None:
     known = [leaf for leaf in leaves(tree) if not leaf.startswith(ELSEWHERE)]
@@ -39,8 +39,8 @@ def test_a_field_is_read_or_told(tree: Any, table: dict[str, str]) -> None:
 
 
 def test_what_is_told_is_known() -> None:
-    for path in unserved.INSTANCE:
-        tree: Any = machinefields.INSTANCE
+    for path in unsupported_fields.INSTANCE:
+        tree: Any = known_kubevirt_fields.INSTANCE
         for name in path.split("."):
             if not tree:
                 break  # anything may stand below
@@ -50,4 +50,4 @@ def test_what_is_told_is_known() -> None:
 
 def test_what_is_told_is_in_the_manual() -> None:
     manual = (Path(__file__).parents[2] / "docs" / "machines.md").read_text()
-    assert [path for path in (*unserved.INSTANCE, *unserved.MACHINE) if f"`{path}`" not in manual] == []
+    assert [path for path in (*unsupported_fields.INSTANCE, *unsupported_fields.MACHINE) if f"`{path}`" not in manual] == []

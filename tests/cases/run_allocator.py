@@ -7,7 +7,7 @@ from typing import Any
 
 from outfitter import errors
 from outfitter.api.device import DeviceId
-from outfitter.cel import quantity
+from outfitter.cel.library import quantity
 from outfitter.scheduling.allocate import Refusal, allocate
 from outfitter.scheduling.features import Features
 from outfitter.scheduling.held import Held

@@ -18,8 +18,9 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from outfitter import app
-from outfitter.api import gates, kinds
+from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.kubevirt import feature_gates
 from outfitter.faces.kube import auth
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import OpenRules
@@ -204,7 +205,7 @@ class World:
             raise NotDriven(f"config.gateDefaults: {config['gateDefaults']} is not known; v1.9 is")
         by_default = GATES if config.get("gateDefaults") else {}
         # A gate that the product has no default for is listed; one that it has is left to the names that stand for it.
-        on += [gate for gate, beta in by_default.items() if beta and gate not in (*on, *off, *gates.KNOWN)]
+        on += [gate for gate, beta in by_default.items() if beta and gate not in (*on, *off, *feature_gates.KNOWN)]
         off += [gate for gate in GATES if gate not in on and gate not in off and not by_default.get(gate)]
         settings["developerConfiguration"] = {**developer, "featureGates": on, "disabledFeatureGates": off}
         for key in ("permittedHostDevices", "vmRolloutStrategy"):

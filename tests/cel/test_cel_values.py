@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outfitter import cel, errors
-from outfitter.cel import quantity, semver
+from outfitter.cel.library import quantity, semver
 
 CANONICAL = {
     "0": "0",

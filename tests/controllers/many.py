@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 from outfitter import app
-from outfitter.api import admit, kinds, lifecycle, machine, notes
+from outfitter.api import admission, kinds
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.kubevirt import device_refs, vm_actions, vmi_actions
 from outfitter.api.page import MARKS, Page
-from outfitter.cel import quantity
+from outfitter.cel.library import quantity
 from outfitter.errors import AlreadyExists, Conflict, NotFound, OutfitterError, Unavailable
 from outfitter.inventory import config, scan, simulate
 from outfitter.inventory.tree import Tree
@@ -51,7 +52,7 @@ class Home(Memory):
     """Where the objects are. What is broken is noted, not raised: a controller would take it for its own mistake."""
 
     def __init__(self, clock: ManualClock, books: Books, seed: int) -> None:
-        super().__init__(clock=clock, names=Names(random.Random(seed)), rules=admit.Rules())
+        super().__init__(clock=clock, names=Names(random.Random(seed)), rules=admission.Rules())
         self.books, self.broken = books, list[str]()
         self.steps = 0
         self.trace = hashlib.sha256()  # of all that was ever written, in order
@@ -417,24 +418,26 @@ class World:
                     left = [one for one in finalizers if one != promises.KEPT]
                     await self.home.patch(kind, obj["metadata"]["name"], {"metadata": {"finalizers": left or None}}, SPACE)
 
-    async def ask(self, name: str, action: lifecycle.Action) -> None:
+    async def ask(self, name: str, action: vm_actions.Action) -> None:
         """What people ask of a VirtualMachine, which may be refused."""
         vm, instance = (self.books.objects[kind].get((SPACE, name)) for kind in (kinds.MACHINE, kinds.INSTANCE))
         if vm is None:
             return
-        own = instance if instance is not None and machine.belongs(instance, vm) else None
+        own = instance if instance is not None and device_refs.belongs(instance, vm) else None
         with contextlib.suppress(Conflict, NotFound):
-            for change in lifecycle.wish(action, vm, own):
+            for change in vm_actions.wish(action, vm, own):
                 await self.home.patch(change.kind, name, change.patch, SPACE, subresource=change.subresource)
             self.books.asked[vm["metadata"]["uid"]] = action
 
-    async def press(self, name: str, action: notes.Action) -> None:
+    async def press(self, name: str, action: vmi_actions.Action) -> None:
         """What people ask of a machine that runs."""
         instance = self.books.objects[kinds.INSTANCE].get((SPACE, name))
         if instance is not None:
             with contextlib.suppress(Conflict):
-                wanted = notes.noted(action, instance, rfc3339(self.clock.now()))
-                await self.home.patch(kinds.INSTANCE, name, {"status": {notes.FIELD: wanted}}, SPACE, subresource="status")
+                wanted = vmi_actions.noted(action, instance, rfc3339(self.clock.now()))
+                await self.home.patch(
+                    kinds.INSTANCE, name, {"status": {vmi_actions.FIELD: wanted}}, SPACE, subresource="status"
+                )
 
     async def delete(self, kind: Kind, name: str, grace: int | None = None) -> None:
         with contextlib.suppress(NotFound):

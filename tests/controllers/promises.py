@@ -8,12 +8,13 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from outfitter.api import conditions, kinds, machine, notes
+from outfitter.api import conditions, kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.kubevirt import device_refs, vmi_actions
 from outfitter.api.page import MARKS, Booking, Page
-from outfitter.cel import quantity
+from outfitter.cel.library import quantity
 
 Key = tuple[str, str]  # namespace and name
 KEPT = "example.com/kept"  # a finalizer of somebody else
@@ -170,7 +171,7 @@ def _alive(books: Books, namespace: str, user: Mapping[str, Any]) -> bool:
         return vm is not None and bool(vm["metadata"]["uid"] == user["uid"])
     pod = books.objects[kinds.POD].get((namespace, user["name"]))
     return (pod is not None and pod["metadata"]["uid"] == user["uid"]
-            and (pod.get("status") or {}).get("phase") not in machine.FINAL)
+            and (pod.get("status") or {}).get("phase") not in device_refs.FINAL)
 
 
 def _machines(books: Books) -> Iterator[str]:
@@ -209,7 +210,7 @@ def _wanted(books: Books) -> Iterator[str]:
         instance = books.objects[kinds.INSTANCE].get((meta["namespace"], meta["name"]))
         if meta.get("deletionTimestamp") or (instance or {}).get("metadata", {}).get("deletionTimestamp"):
             continue
-        alive = instance is not None and (instance.get("status") or {}).get("phase") not in machine.FINAL
+        alive = instance is not None and (instance.get("status") or {}).get("phase") not in device_refs.FINAL
         if strategy == "Always" and not alive and not (vm.get("status") or {}).get("startFailure"):
             yield f"machine {meta['name']} is to run, and there is no instance: {vm['status']}"
         stopped = strategy == "Halted" or (strategy == "Manual" and books.asked.get(meta["uid"]) in (None, "stop"))
@@ -219,18 +220,20 @@ def _wanted(books: Books) -> Iterator[str]:
         status = instance.get("status") or {}
         if status.get("phase") != "Running" or status.get("nodeName") not in books.served:
             continue
-        if notes.of(instance):
-            yield f"of {instance['metadata']['name']} was asked {notes.of(instance)}, and nobody did it"
+        if vmi_actions.of(instance):
+            yield f"of {instance['metadata']['name']} was asked {vmi_actions.of(instance)}, and nobody did it"
         for domain in books.domains.get(status["nodeName"], ()):
-            if domain.uid == instance["metadata"]["uid"] and conditions.is_true(instance, notes.PAUSED) != bool(domain.paused):
+            if domain.uid == instance["metadata"]["uid"] and conditions.is_true(instance, vmi_actions.PAUSED) != bool(
+                domain.paused
+            ):
                 yield f"{domain.name} is paused: {domain.paused}, and its status says {status['conditions']}"
 
 
 def _given(books: Books, instance: Object) -> Iterator[str]:
     for pod in books.all(kinds.POD):
-        reference = machine.owner(pod, kinds.INSTANCE.kind)
+        reference = device_refs.owner(pod, kinds.INSTANCE.kind)
         if reference is not None and reference["uid"] == instance["metadata"]["uid"]:
-            for name in {name for _, name in machine.claim_names(pod) if name}:
+            for name in {name for _, name in device_refs.claim_names(pod) if name}:
                 claim = books.objects[kinds.RESOURCE_CLAIM].get((pod["metadata"]["namespace"], name))
                 yield from (device.device for device in results(claim or {}))
 
@@ -243,7 +246,7 @@ def _waiting(books: Books) -> Iterator[str]:
         said = conditions.find(pod, "PodScheduled") or {}
         if said.get("status") != "False" or not said.get("message"):
             yield f"pod {meta['name']} waits and does not say why: {status}"
-        names = [name for _, name in machine.claim_names(pod)]
+        names = [name for _, name in device_refs.claim_names(pod)]
         claim = books.objects[kinds.RESOURCE_CLAIM].get((meta["namespace"], names[0] or "")) if len(names) == 1 else None
         if claim is None or claim["metadata"].get("deletionTimestamp"):
             continue

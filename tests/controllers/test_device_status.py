@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from outfitter.api import admit, conditions, kinds, machine
+from outfitter.api import admission, conditions, kinds
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs
 from outfitter.app import Product
 from outfitter.controllers.devicestatus import DeviceStatus
 from outfitter.controllers.instances import Instances
@@ -76,9 +77,9 @@ class Desk:
 
 
 @contextlib.asynccontextmanager
-async def desk(rules: admit.Rules | None = None) -> AsyncIterator[Desk]:
+async def desk(rules: admission.Rules | None = None) -> AsyncIterator[Desk]:
     clock = ManualClock()
-    store = Memory(clock=clock, names=Names(random.Random(1)), rules=rules or admit.Rules())
+    store = Memory(clock=clock, names=Names(random.Random(1)), rules=rules or admission.Rules())
     await store.create(kinds.NAMESPACE, {"metadata": {"name": "default"}})
     context = Context(store, clock=clock, names=store.names)
     product = Product(store, [], [Instances(context), DeviceStatus(context)], context)
@@ -100,8 +101,8 @@ async def test_a_bound_pod_whose_device_is_not_published_waits_in_peace() -> Non
         found = conditions.find(blue, "DevicesReady")
         assert found is not None
         assert found["message"] == f"nic0: {DRIVER} has not published device gpu-0 of pool far"
-        assert machine.missing_devices(blue) == ["nic0"]
-        [entry] = machine.statuses(blue, "hostDevices")
+        assert device_refs.missing_devices(blue) == ["nic0"]
+        [entry] = device_refs.statuses(blue, "hostDevices")
         assert entry["deviceResourceClaimStatus"]["name"] == "gpu-0"
         assert entry["deviceResourceClaimStatus"]["attributes"] == {}
         revision = here.store.shelf(kinds.INSTANCE).revision
@@ -182,7 +183,7 @@ async def test_whose_a_claim_is(user: Object, shown: bool) -> None:
             assert addresses(blue) == ["0000:65:00.0"]
         else:
             assert "claim mine is not given to it yet" in str(conditions.find(blue, "DevicesReady"))
-            assert machine.missing_devices(blue) == ["nic0"]
+            assert device_refs.missing_devices(blue) == ["nic0"]
 
 
 async def test_a_pod_that_nobody_schedules_is_explained_after_a_while() -> None:
@@ -272,7 +273,7 @@ async def test_a_device_that_was_given_back_is_not_told_while_the_next_pod_has_n
         await here.bind()
         before = await here.machine()
         assert conditions.is_true(before, "DevicesReady") == published
-        assert [one["deviceResourceClaimStatus"]["name"] for one in machine.statuses(before, "hostDevices")] == ["gpu-0"]
+        assert [one["deviceResourceClaimStatus"]["name"] for one in device_refs.statuses(before, "hostDevices")] == ["gpu-0"]
         await here.store.delete(kinds.POD, pod_name(made), "default", grace=0)
         await here.settle()
         revision = here.store.shelf(kinds.INSTANCE).revision
@@ -336,7 +337,7 @@ async def test_a_pod_that_is_refused_is_said_on_the_machine() -> None:
     def closed(pod: Mapping[str, Any]) -> Iterator[Cause]:
         yield Cause("spec.containers", "Forbidden: no pods today")
 
-    async with desk(admit.Rules({kinds.POD: closed})) as here:
+    async with desk(admission.Rules({kinds.POD: closed})) as here:
         await here.store.create(kinds.INSTANCE, {"metadata": {"name": "blue", "namespace": "default"}, "spec": {"domain": {}}})
         blue = await here.machine()
         found = conditions.find(blue, "Synchronized")
@@ -413,7 +414,9 @@ async def test_network_cards_whose_function_came_from_a_claim() -> None:
                       "attributes": {"pciAddress": "0000:3b:01.1"}}),
             ("own", {"name": "gpu-0", "resourceClaimName": "mine", "driver": DRIVER, "pool": "far",
                      "attributes": {"pciAddress": "0000:65:00.0"}})]
-        assert [machine.address_of(entry) for entry in machine.statuses(blue, "hostDevices")] == [("pci", "0000:65:00.0")]
+        assert [device_refs.address_of(entry) for entry in device_refs.statuses(blue, "hostDevices")] == [
+            ("pci", "0000:65:00.0")
+        ]
         writes = [step for step in here.store.shelf(kinds.INSTANCE).log if step.next and step.next.revision > revision]
         assert len(writes) == 1
         await here.store.patch(kinds.INSTANCE, "blue", {"status": {"phase": "Running"}}, "default", subresource="status")

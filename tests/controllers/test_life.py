@@ -12,9 +12,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from outfitter.api import conditions, kinds, machine, notes
+from outfitter.api import conditions, kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs, vmi_actions
 from outfitter.api.page import Booking, Holder
 from outfitter.controllers import render
 from outfitter.controllers.claims import FINALIZER
@@ -102,7 +103,7 @@ async def _(scene: Scene) -> None:
     ours = ("0/1", "1 match, 0 free", "held by vmi/blue (claim virt-launcher-blue-", "since 2026")
     await scene.waits("green", "PodScheduled", *(ours if scene.embedded else ["0/"]))  # hosts of others may be just going
     green = await scene.phase("green", "Scheduling")
-    assert machine.missing_devices(green) == ["nic0"], "it says which claim it waits for, and nothing more"
+    assert device_refs.missing_devices(green) == ["nic0"], "it says which claim it waits for, and nothing more"
     assert [domain.name for domain in await scene.domains()] == [f"{scene.namespace}_blue"]
 
 
@@ -138,17 +139,17 @@ async def _(scene: Scene) -> None:
     await scene.machine("blue")
     await scene.running("blue")
 
-    async def asked(action: notes.Action) -> None:
+    async def asked(action: vmi_actions.Action) -> None:
         found = await scene.running("blue")
-        change = {"status": {notes.FIELD: notes.noted(action, found, "2026-01-01T00:00:00Z")}}
+        change = {"status": {vmi_actions.FIELD: vmi_actions.noted(action, found, "2026-01-01T00:00:00Z")}}
         await scene.store.patch(kinds.INSTANCE, "blue", change, scene.namespace, subresource="status")
 
     async def told(still: bool) -> bool:
         found = await scene.running("blue")
         paused, ready = conditions.is_true(found, "Paused"), conditions.is_true(found, "Ready")
-        return (paused, ready, notes.of(found)) == (still, not still, [])
+        return (paused, ready, vmi_actions.of(found)) == (still, not still, [])
 
-    actions: tuple[notes.Action, ...] = ("pause", "unpause", "pause")
+    actions: tuple[vmi_actions.Action, ...] = ("pause", "unpause", "pause")
     for action in actions:
         await asked(action)
         await scene.reach(functools.partial(told, action == "pause"), f"{action} is told")

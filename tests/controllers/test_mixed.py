@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from outfitter import app
-from outfitter.api import conditions, kinds, machine
+from outfitter.api import conditions, kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.kubevirt import device_refs
 from outfitter.api.page import Page, pool_page
 from outfitter.errors import Conflict, NotFound
 from outfitter.inventory import config, simulate
@@ -95,7 +96,7 @@ def leaks(books: Books) -> Iterator[str]:
             yield f"claim {meta['name']} has devices and no user"
     made = [claim["metadata"]["name"] for claim in claims.values()
             if extended.ANNOTATION in (claim["metadata"].get("annotations") or {})]
-    told = [dict(machine.claim_names(pod)).get(machine.EXTENDED) for pod in books.all(kinds.POD)]
+    told = [dict(device_refs.claim_names(pod)).get(device_refs.EXTENDED) for pod in books.all(kinds.POD)]
     if sorted(made) != sorted(name for name in told if name):
         yield f"made for extended resources: {made}; pods say {told}"
     for pod in books.all(kinds.POD):
@@ -175,7 +176,7 @@ class Mix(World):
         found: dict[str, Any] = {name: books.all(kind) for name, kind in FACTS.items()}
         facts = Facts(**found)
         for pod in books.all(kinds.POD):
-            mine = [books.objects[kinds.RESOURCE_CLAIM].get((SPACE, name or "")) for _, name in machine.claim_names(pod)]
+            mine = [books.objects[kinds.RESOURCE_CLAIM].get((SPACE, name or "")) for _, name in device_refs.claim_names(pod)]
             if pod["spec"].get("nodeName") or binding.readiness(
                     [claim for claim in mine if claim], self.clock.now()).state != "ready":
                 continue

@@ -9,8 +9,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from outfitter.api import kinds
-from outfitter.api import machine as model
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.kubevirt import device_refs as model
 from outfitter.api.page import Booking, Holder
 from outfitter.controllers.drafts import Draft
 from outfitter.ledger import book, placement

@@ -17,9 +17,10 @@ import pytest
 from hypothesis import stateful
 from hypothesis import strategies as st
 
-from outfitter.api import kinds, lifecycle, notes
+from outfitter.api import kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.kubevirt import vm_actions, vmi_actions
 from outfitter.api.page import Page, pool_page
 from outfitter.controllers import claims
 from outfitter.controllers.claims import Claims
@@ -249,12 +250,14 @@ class Wider(Machine):
         spec = many.vm_spec(source, strategy, own=own and source not in CLAIMS)
         self.do(self.world.delete(kinds.MACHINE, name) if there else self.world.create(kinds.MACHINE, name, spec), turns)
 
-    @stateful.rule(name=VM, action=st.sampled_from(lifecycle.ACTIONS), turns=TURNS)
-    def ask(self, name: str, action: lifecycle.Action, turns: int) -> None:
+    @stateful.rule(name=VM, action=st.sampled_from(vm_actions.ACTIONS), turns=TURNS)
+    def ask(self, name: str, action: vm_actions.Action, turns: int) -> None:
         self.do(self.world.ask(name, action), turns)
 
-    @stateful.rule(name=st.sampled_from([*NAMES["machines"][:3], *VMS]), action=st.sampled_from(notes.ACTIONS), turns=TURNS)
-    def press(self, name: str, action: notes.Action, turns: int) -> None:
+    @stateful.rule(
+        name=st.sampled_from([*NAMES["machines"][:3], *VMS]), action=st.sampled_from(vmi_actions.ACTIONS), turns=TURNS
+    )
+    def press(self, name: str, action: vmi_actions.Action, turns: int) -> None:
         self.do(self.world.press(name, action), turns)
 
     # -- products

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from outfitter.api import kinds, wires
+from outfitter.api import kinds
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import network_info
 from outfitter.errors import OutfitterError
 from outfitter.store.kube import Kube
 from tests.e2e.process import PATIENCE, Up, until
@@ -46,7 +47,7 @@ WORLD = [
     _object(kinds.RESOURCE_CLAIM_TEMPLATE, "both", {"spec": _requests(1, 1)}),
     _object(kinds.RESOURCE_CLAIM, "named", _requests(1)),
     {**_object(kinds.NETWORK_ATTACHMENT, "fast", {"config": '{"type": "sriov"}'}), "metadata": {
-        "name": "fast", "namespace": "default", "annotations": {wires.RESOURCE: RESOURCE}}},
+        "name": "fast", "namespace": "default", "annotations": {network_info.RESOURCE: RESOURCE}}},
     _object(kinds.FLAVOR, "two-nics", {"vcpus": 1, "memory": "64Mi", "extraSpecs": {"pci_passthrough:alias": "nic:2"}}),
 ]
 # How a machine asks, and how many devices it then has.

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from outfitter.api import admit, kinds
+from outfitter.api import admission, kinds
 from outfitter.faces.kube.app import App
 from outfitter.faces.kube.auth import MASTERS, User
 from outfitter.store.clock import ManualClock
@@ -29,7 +29,7 @@ async def store(clock: ManualClock) -> AsyncIterator[Memory]:
 @pytest.fixture
 async def ruled(clock: ManualClock) -> AsyncIterator[Memory]:
     """One that asks the product's rules of whatever comes in; it has the namespace default."""
-    home = Memory(clock=clock, rules=admit.Rules())
+    home = Memory(clock=clock, rules=admission.Rules())
     await home.create(kinds.NAMESPACE, {"metadata": {"name": "default"}})
     yield home
     await home.close()

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from outfitter.api import admit, kinds
+from outfitter.api import admission, kinds
 from outfitter.api.kinds import Object
 from outfitter.faces.kube.app import App
 from outfitter.faces.kube.auth import MASTERS, User
@@ -274,7 +274,7 @@ async def test_gates_hold_from_the_very_next_write(client: Client) -> None:
 
 async def test_gates_hold_before_the_disk_has_them(tmp_path: Any) -> None:
     """A machine that comes right behind the KubeVirt object is judged by it, though neither is on the disk yet."""
-    store = SQLite(tmp_path, kinds.ALL, rules=admit.Rules())
+    store = SQLite(tmp_path, kinds.ALL, rules=admission.Rules())
     await store.create(kinds.NAMESPACE, {"metadata": {"name": "default"}})
 
     def whole(kind: kinds.Kind, obj: Object) -> Any:

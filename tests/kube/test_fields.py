@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from outfitter.api import fields, kinds
+from outfitter.api import kinds, known_fields
 from outfitter.api.kinds import Kind, Object
 from tests.kube.asgi import CLAIMS, CONFIG_MAPS, INSTANCES, Client, claim, config_map, instance
 
@@ -60,7 +60,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_unknown_fields(case: Case) -> None:
-    assert fields.unknown(case.kind, case.kind.version, case.object) == case.strange
+    assert known_fields.unknown(case.kind, case.kind.version, case.object) == case.strange
 
 
 BODY = b'{"metadata":{"name":"b","foo":1},"x":1,"data":{"a":"1","a":"2"}}'
@@ -142,5 +142,5 @@ async def test_a_typo_in_a_claim_is_named(client: Client) -> None:
 
 def test_settle_reads_null_as_absent_and_drops_what_is_empty() -> None:
     metadata: Object = {"name": "a", "labels": None, "annotations": {"x": None}, "finalizers": [], "ownerReferences": []}
-    settled = fields.settle(kinds.CONFIG_MAP, {"metadata": metadata, "spec": None})
+    settled = known_fields.settle(kinds.CONFIG_MAP, {"metadata": metadata, "spec": None})
     assert settled == {"metadata": {"name": "a", "annotations": {"x": ""}}}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from outfitter.api import admit, kinds
+from outfitter.api import admission, kinds
 from tests.kube.running import Kubectl, Running, kubectls
 
 pytestmark = pytest.mark.kubectl
@@ -59,7 +59,7 @@ spec: {configuration: {developerConfiguration: {disabledFeatureGates: [GPUsWithD
 @pytest.fixture(params=FOUND or [pytest.param("none", marks=pytest.mark.skip("no kubectl in PATH or KUBEBUILDER_ASSETS"))])
 def kubectl(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
     with Running(tmp_path_factory.mktemp("kubectl")) as server:
-        server.store.rules = admit.Rules()
+        server.store.rules = admission.Rules()
         server.call(server.store.create(kinds.NAMESPACE, {"metadata": {"name": "default"}}))
         yield Kubectl(FOUND[request.param], server)
 

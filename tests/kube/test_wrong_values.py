@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from outfitter.api import admit, kinds
+from outfitter.api import admission, kinds
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.validate.where import PREFERRED, REQUIRED
+from outfitter.api.validate.node_placement import PREFERRED, REQUIRED
 from outfitter.faces.kube.app import App
 from outfitter.faces.kube.auth import MASTERS, User
 from outfitter.store.clock import ManualClock
@@ -64,7 +64,7 @@ ANYTHING = ("parameters", "x", "guestMappingPassthrough", "rng", "masquerade", "
 
 @pytest.fixture
 async def client(clock: ManualClock) -> AsyncIterator[Client]:
-    home = Memory(clock=clock, rules=admit.Rules())
+    home = Memory(clock=clock, rules=admission.Rules())
     await home.create(kinds.NAMESPACE, {"metadata": {"name": "default"}})
     yield Client(App(home, tokens={"admin": User("admin", (MASTERS,))}))
     await home.close()

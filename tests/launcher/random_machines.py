@@ -7,8 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from outfitter.api import wires
-from outfitter.api.wires import Wire
+from outfitter.api.kubevirt import network_info
+from outfitter.api.kubevirt.network_info import Wire
 from outfitter.launcher.options import Options
 from tests.launcher.situations import NAMED, PASSED, Situation, device, file, got, instance, plugged, told, wanted
 
@@ -83,7 +83,7 @@ def machines(draw: st.DrawFn) -> Situation:
              Wire(each["name"], draw(st.sampled_from(["user", "bridge", "none"])), draw(MACS), bridge="br0", why="it is so")
              for each in interfaces]
     if draw(st.booleans()):
-        files[wires.FILE] = wires.write(wired)
+        files[network_info.FILE] = network_info.write(wired)
     disks = [{"name": name, draw(st.sampled_from(["disk", "cdrom"])): {"bus": draw(st.sampled_from([
         "virtio", "sata", "scsi", "usb"])), "readonly": draw(FLAG), "pciAddress": draw(GUEST)},
         "serial": draw(st.sampled_from([None, "S1"])), "cache": draw(st.sampled_from([None, "none", "writethrough"]))}

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from outfitter.api import wires
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
-from outfitter.api.wires import Wire
+from outfitter.api.kubevirt import network_info
+from outfitter.api.kubevirt.network_info import Wire
 from outfitter.launcher import domain
 from outfitter.launcher.options import Options
 
@@ -109,7 +109,7 @@ NETWORKS = {"networks": [{"name": "default", "pod": {}}, *(
     {"name": name, "multus": {"networkName": f"nets/{name}"}} for name in ("blue", "fast", "gone", "idle"))]}
 NETWORK_INFO = {"/etc/podinfo/network-info": json.dumps({"interfaces": [
     {"network": "fast", "deviceInfo": {"type": "pci", "version": "1.0.0", "pci": {"pci-address": "0000:3b:02.1"}}}]})}
-WIRED = {wires.FILE: wires.write([  # as a host without a network plugin says it
+WIRED = {network_info.FILE: network_info.write([  # as a host without a network plugin says it
     Wire("default", "user", "02:00:00:00:00:0c"), Wire("blue", "bridge", "02:00:00:00:00:0a", bridge="br-blue"),
     Wire("fast", "function", "02:00:00:00:00:0b", "0000:3b:02.1", vlan=100),
     Wire("idle", "bridge", "02:00:00:00:00:0d", bridge="br0")])}

@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 
 from hypothesis import HealthCheck, assume, given, settings
 
-from outfitter.api import machine, wires
+from outfitter.api.kubevirt import device_refs, network_info
 from outfitter.errors import Refused
 from tests.launcher.random_machines import machines
 from tests.launcher.situations import BUS_ID, Situation
@@ -74,14 +74,14 @@ def _given(situation: Situation) -> Iterator[tuple[str, Key]]:
             if "deviceName" in entry:
                 yield _of_plugin(situation.env, entry["deviceName"], place, index)
                 continue
-            for told in situation.instance["status"]["deviceStatus"][machine.STATUS_LISTS[list_]]:  # type: ignore[index]
+            for told in situation.instance["status"]["deviceStatus"][device_refs.STATUS_LISTS[list_]]:  # type: ignore[index]
                 if told["name"] == entry["name"]:
                     where = told["deviceResourceClaimStatus"]["attributes"]
                     mediated = {where["mdevUUID"]} if "mdevUUID" in where else None
                     for one in mediated or set(where.get("members") or [where["pciAddress"]]):
                         yield one, (place, True, 0, index)
     networks = {each["name"]: each for each in spec["networks"]}
-    wired = wires.read(situation.files.get(wires.FILE, "{}"))
+    wired = network_info.read(situation.files.get(network_info.FILE, "{}"))
     for index, each in enumerate(devices["interfaces"]):
         if "sriov" not in each or each["state"] == "absent":
             continue

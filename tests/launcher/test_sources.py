@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from outfitter.api import wires
 from outfitter.api.kinds import Object
-from outfitter.api.wires import Wire
+from outfitter.api.kubevirt import network_info
+from outfitter.api.kubevirt.network_info import Wire
 from outfitter.errors import Refused
 from outfitter.launcher import sources
 from tests.launcher.situations import (
@@ -274,7 +274,7 @@ REFUSED: dict[str, tuple[Told, list[str]]] = {
         Told(instance(NIC, spec=BY_CLAIM), {}, {**FILE, **NETWORK_INFO}), [
             "interfaces[0]", f"says that Interface fast is {A}, but /etc/podinfo/network-info says 0000:3b:02.1"]),
     "a network that cannot be had": (
-        Told(instance(NIC, spec=MULTUS), {}, {wires.FILE: wires.write([Wire("fast", "none", why="it is so")])}), [
+        Told(instance(NIC, spec=MULTUS), {}, {network_info.FILE: network_info.write([Wire("fast", "none", why="it is so")])}), [
             "interfaces[0]: it is so"]),
     "running, reported, and without address": (
         Told({**instance(NIC, spec=MULTUS), "status": {"phase": "Running", "interfaces": [

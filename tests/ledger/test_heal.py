@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from outfitter.api import admit, kinds
+from outfitter.api import admission, kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.page import Booking, Holder, Mark, Page
 from outfitter.errors import AlreadyHeld
@@ -155,7 +155,7 @@ def test_every_rule(name: str) -> None:
     assert read.object == before
     assert (done.object is read.object) == (not case.says), "what is right is not written"
     assert healed(case, new).object is new.object, "twice is once"
-    admit.Rules().admit(Change("create", kinds.LEDGER_PAGE, copy.deepcopy(done.object), None))
+    admission.Rules().admit(Change("create", kinds.LEDGER_PAGE, copy.deepcopy(done.object), None))
 
 
 def test_what_is_added_says_when_and_answers_the_same_request() -> None:
@@ -240,7 +240,7 @@ class Interrupted(Memory):
 
 
 async def test_healing_is_written_and_remembered() -> None:
-    store = Interrupted(rules=admit.Rules())
+    store = Interrupted(rules=admission.Rules())
     await book.book(store, HOST, [booking("vf0", domain("gone"), "prepared"), booking("vf1", A), VCPU, booking("gpu0", B)])
     store.meanwhile = booking("vf2", claim("train"))
     done = await heal.heal_page(store, HOST, [found("vf0", A), found("gpu0", A)], group=GROUPS, now=NOW)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from outfitter.api import admit, kinds
+from outfitter.api import admission, kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import Booking, Holder, Page
@@ -139,7 +139,7 @@ class Interrupted(Memory):
 
 
 async def test_moving_tries_again() -> None:
-    store = Interrupted(rules=admit.Rules())
+    store = Interrupted(rules=admission.Rules())
     await book.book(store, HOST, [booking("vf0", TRAIN)])
     await book.book(store, OTHER, [booking("vf9", SERVE, host=OTHER)])
     store.left = 3
@@ -238,7 +238,7 @@ class Contended(Memory):
 
 @pytest.mark.parametrize("times", [1, 3, 1000])
 async def test_two_that_write_the_same_record(times: int) -> None:
-    store = Contended(rules=admit.Rules())
+    store = Contended(rules=admission.Rules())
     store.times = times
     await book.book(store, HOST, [booking("vf0", TRAIN)])
     await history.put(store, history.record(HOST, booking("vf0", TRAIN), ended=SINCE, how="found gone"))
@@ -331,7 +331,7 @@ async def test_what_is_still_held_is_not_old() -> None:
 
 async def test_a_record_without_an_end_is_as_old_as_itself() -> None:
     clock = ManualClock()
-    store = Memory(clock=clock, rules=admit.Rules())
+    store = Memory(clock=clock, rules=admission.Rules())
     await history.put(store, history.record(HOST, booking("vf0", TRAIN), ended="", how="released"))
     clock.advance(86400.0)
     assert await history.expire(store, rfc3339(clock.now()), timedelta(days=2)) == 0
@@ -379,7 +379,7 @@ class Forgetful(Memory):
 
 async def test_a_round_that_is_cut_short_does_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "STEP", 3)
-    store = Forgetful(rules=admit.Rules())
+    store = Forgetful(rules=admission.Rules())
     await _fill(store, 6)
     assert await history.expire(store, "2027-01-01T00:00:00Z", timedelta(days=3)) == 2
     assert await history.expire(store, "2027-01-01T00:00:00Z", timedelta(days=3)) == 2, "the next round goes on"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from outfitter.api import admit, kinds
+from outfitter.api import admission, kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import Booking, Holder, Mark, Page, State
@@ -68,7 +68,7 @@ def said(read: Page) -> dict[str, list[str]]:
 
 
 def memory() -> Memory:
-    return Memory(clock=ManualClock(), rules=admit.Rules())
+    return Memory(clock=ManualClock(), rules=admission.Rules())
 
 
 class Wary:

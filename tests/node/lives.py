@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from outfitter import app
-from outfitter.api import kinds, lifecycle, machine, notes
+from outfitter.api import kinds
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs, vm_actions, vmi_actions
 from outfitter.inventory import config, scan, simulate
 from outfitter.node import vfio
 from outfitter.node.host import Host
@@ -101,17 +102,17 @@ class World(Scene):
         own = {"resourceClaimTemplates": [{"name": "cards", "spec": {"spec": self.claim_spec()}}]} if how == "own" else {}
         return {**own, "template": {"spec": {"terminationGracePeriodSeconds": grace, "domain": domain, **claims}}}
 
-    async def ask(self, action: lifecycle.Action, name: str) -> None:
+    async def ask(self, action: vm_actions.Action, name: str) -> None:
         """As the API server does it for start, stop and restart. Conflict: it is not in a state for it."""
         vm, instance = await self.store.get(kinds.MACHINE, name, "here"), await self.find(kinds.INSTANCE, name)
-        for change in lifecycle.wish(action, vm, instance):
+        for change in vm_actions.wish(action, vm, instance):
             await self.store.patch(change.kind, name, change.patch, "here", subresource=change.subresource)
         self.home.books.asked[vm["metadata"]["uid"]] = action
 
-    async def nudge(self, action: notes.Action, name: str) -> None:
+    async def nudge(self, action: vmi_actions.Action, name: str) -> None:
         """As the API server does it for what is asked of a machine that runs. Conflict: it is not in a state for it."""
-        wanted = notes.noted(action, await self.store.get(kinds.INSTANCE, name, "here"), rfc3339(self.clock.now()))
-        await self.store.patch(kinds.INSTANCE, name, {"status": {notes.FIELD: wanted}}, "here", subresource="status")
+        wanted = vmi_actions.noted(action, await self.store.get(kinds.INSTANCE, name, "here"), rfc3339(self.clock.now()))
+        await self.store.patch(kinds.INSTANCE, name, {"status": {vmi_actions.FIELD: wanted}}, "here", subresource="status")
 
     # -- dying
 
@@ -172,10 +173,10 @@ class World(Scene):
         """By the machine of which it is an instance, or by that having gone."""
         instance = next(obj for obj in self.home.books.all(kinds.INSTANCE) if obj["metadata"]["uid"] == uid)
         vm = self.home.books.objects[kinds.MACHINE].get(("here", instance["metadata"]["name"]))
-        if vm is None or (machine.owner(instance, kinds.MACHINE.kind) or {}).get("uid") != vm["metadata"]["uid"]:
+        if vm is None or (device_refs.owner(instance, kinds.MACHINE.kind) or {}).get("uid") != vm["metadata"]["uid"]:
             return True
         requests = (vm.get("status") or {}).get("stateChangeRequests") or ()
-        return bool(vm["metadata"].get("deletionTimestamp") or machine.run_strategy(vm) == "Halted"
+        return bool(vm["metadata"].get("deletionTimestamp") or device_refs.run_strategy(vm) == "Halted"
                     or any(request["action"] == "Stop" for request in requests))
 
     def release_from_running(self) -> None:

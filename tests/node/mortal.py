@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from outfitter.api import kinds, machine
+from outfitter.api import kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.hypervisor import Domain
+from outfitter.api.kubevirt import device_refs
 from outfitter.inventory import pci
 from outfitter.launcher.simulated import Simulated
 from outfitter.node import vfio
@@ -157,7 +158,7 @@ class MortalHome(many.Home):
     def moved(self) -> Iterator[str]:
         """What a machine has by a claim of its own, running or stopped, stays its own."""
         for claim in self.books.all(kinds.RESOURCE_CLAIM):
-            owner, uid = machine.owner(claim, kinds.MACHINE.kind), claim["metadata"]["uid"]
+            owner, uid = device_refs.owner(claim, kinds.MACHINE.kind), claim["metadata"]["uid"]
             vm = self.books.objects[kinds.MACHINE].get(("here", owner["name"])) if owner is not None else None
             if vm is None or vm["metadata"].get("deletionTimestamp") or claim["metadata"].get("deletionTimestamp"):
                 continue
@@ -243,7 +244,7 @@ def wanted(books: Books, uid: str) -> bool:
     """Whether an instance runs, as people were told, and is to go on."""
     for obj in books.all(kinds.INSTANCE):
         if obj["metadata"]["uid"] == uid and obj["status"].get("phase") == "Running":
-            pods = [pod for pod in books.all(kinds.POD) if (machine.owner(pod, kinds.INSTANCE.kind) or {}).get("uid") == uid
+            pods = [pod for pod in books.all(kinds.POD) if (device_refs.owner(pod, kinds.INSTANCE.kind) or {}).get("uid") == uid
                     and not pod["metadata"].get("deletionTimestamp") and pod["status"]["phase"] == "Running"]
             return bool(pods) and not obj["metadata"].get("deletionTimestamp")
     return False

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from outfitter import app
-from outfitter.api import conditions, kinds, notes
+from outfitter.api import conditions, kinds
+from outfitter.api.kubevirt import vmi_actions
 from outfitter.api.page import Page
 from outfitter.errors import Refused
 from outfitter.inventory import config, scan, simulate, survey
@@ -462,11 +463,11 @@ async def test_a_machine_is_attended_to_though_its_files_cannot_be_written_again
     block()
     async with running(hosts(NVME, data=tmp_path), tmp_path) as scene:
         await scene.reach(lambda: says("FailedPrepareDevices"), "the pod says it")
-        await scene.store.patch(kinds.INSTANCE, "blue", {"status": {notes.FIELD: [{"action": "Pause"}]}}, "here",
+        await scene.store.patch(kinds.INSTANCE, "blue", {"status": {vmi_actions.FIELD: [{"action": "Pause"}]}}, "here",
                                 subresource="status")
 
         async def stands() -> bool:
-            return conditions.is_true(await scene.running("blue"), notes.PAUSED)
+            return conditions.is_true(await scene.running("blue"), vmi_actions.PAUSED)
 
         await scene.reach(stands, "it is paused all the same")
         assert await says("FailedPrepareDevices")

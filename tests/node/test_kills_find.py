@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from outfitter.api import kinds, machine
+from outfitter.api import kinds
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs
 from outfitter.controllers.claims import Claims
 from outfitter.controllers.ownclaims import OwnClaims
 from outfitter.errors import Refused
@@ -57,7 +58,7 @@ def released_first(patch: Patch) -> None:
     end = Agent._end
 
     async def backwards(self: Agent, host: Host, pod: Object) -> float | None:
-        for _, claim in machine.claim_names(pod):
+        for _, claim in device_refs.claim_names(pod):
             await self._holdings.release(host, pod["metadata"]["namespace"], claim or "")
         return await end(self, host, pod)
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from outfitter import app
-from outfitter.api import kinds, wires
+from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.api.wires import Wire
+from outfitter.api.kubevirt import network_info
+from outfitter.api.kubevirt.network_info import Wire
 from outfitter.errors import Refused
 from outfitter.inventory import simulate
 from outfitter.inventory.tree import MemoryTree
@@ -48,7 +49,7 @@ def by_claim(name: str, request: str = "vf") -> Object:
 
 
 def definition(resource: str = "", **config: Any) -> Object:
-    meta: Object = {"annotations": {wires.RESOURCE: resource}} if resource else {}
+    meta: Object = {"annotations": {network_info.RESOURCE: resource}} if resource else {}
     return {"metadata": {**meta, "namespace": "here", "name": "net"}, "spec": {"config": json.dumps(config)} if config else {}}
 
 
@@ -108,7 +109,7 @@ def _claim(requests: Mapping[str, list[str]]) -> Object:
 
 def made(name: str) -> str:
     """The address of a card for which nobody chose one."""
-    return wires.mac({"metadata": {"uid": "u"}}, {"name": name})
+    return network_info.mac({"metadata": {"uid": "u"}}, {"name": name})
 
 
 CALLED = "NetworkAttachmentDefinition here/net"
@@ -163,7 +164,7 @@ def test_plugged(name: str) -> None:
     given, wanted = PLUGGED[name]
     found = networks.decide(given)
     assert found == wanted
-    assert list(wires.read(wires.write(found)).values()) == found, "the launcher reads what was written"
+    assert list(network_info.read(network_info.write(found)).values()) == found, "the launcher reads what was written"
 
 
 def _off() -> MemoryTree:
@@ -176,7 +177,7 @@ def _off() -> MemoryTree:
 MISSING: dict[str, tuple[Around, list[str]]] = {
     "no definition": (around([multus("a", "nowhere")], [card("a", bridge={})]), [
         "spec.networks[0].multus.networkName", "there is no NetworkAttachmentDefinition here/nowhere"]),
-    "no resource": (around([multus("a", "poor")], [card("a")]), ["names no resource", wires.RESOURCE]),
+    "no resource": (around([multus("a", "poor")], [card("a")]), ["names no resource", network_info.RESOURCE]),
     "nothing of the resource": (around([multus("a", "other")], [card("a")], [A]), ["takes one of x.com/other", "got 0"]),
     "one too few": (around([multus("a", "fast"), multus("b", "fast")], [card("a"), card("b")], [A]), [
         "spec.networks[1]", "the pod got 1"]),
@@ -213,8 +214,8 @@ def test_what_devices_by_name_get_is_not_what_networks_have() -> None:
     given = around([multus("a", "fast")], [card("a")], [A, B, C], hostDevices=[{"name": "h", "deviceName": "x.com/vf"}])
     cards = networks.decide(given)
     env = {"PCI_RESOURCE_X_COM_VF": f"{A},{B},{C}", "PCI_RESOURCE_UPLINK_VF": B}
-    assert wires.left_of(env, given.pod, cards) == {"PCI_RESOURCE_X_COM_VF": f"{A},{C}", "PCI_RESOURCE_UPLINK_VF": B}
-    assert wires.left_of({"PCI_RESOURCE_X_COM_VF": B}, given.pod, cards) == {}
+    assert network_info.left_of(env, given.pod, cards) == {"PCI_RESOURCE_X_COM_VF": f"{A},{C}", "PCI_RESOURCE_UPLINK_VF": B}
+    assert network_info.left_of({"PCI_RESOURCE_X_COM_VF": B}, given.pod, cards) == {}
 
 
 def test_an_address_stays_with_the_machine() -> None:
@@ -222,10 +223,13 @@ def test_an_address_stays_with_the_machine() -> None:
         owners = [{"kind": "VirtualMachine", "uid": owner, "controller": True}] if owner else []
         return {"metadata": {"uid": uid, "ownerReferences": owners}}
 
-    first = wires.mac(instance("1", "vm"), {"name": "a"})
-    assert first == wires.mac(instance("2", "vm"), {"name": "a"}), "of another instance of the same machine"
-    others = [wires.mac(instance("1", "vm"), {"name": "b"}), wires.mac(instance("1"), {"name": "a"}), wires.mac(
-        instance("1", "other"), {"name": "a"})]
+    first = network_info.mac(instance("1", "vm"), {"name": "a"})
+    assert first == network_info.mac(instance("2", "vm"), {"name": "a"}), "of another instance of the same machine"
+    others = [
+        network_info.mac(instance("1", "vm"), {"name": "b"}),
+        network_info.mac(instance("1"), {"name": "a"}),
+        network_info.mac(instance("1", "other"), {"name": "a"}),
+    ]
     assert len({first, *others}) == 4
     assert all(int(each[:2], 16) & 3 == 2 for each in (first, *others)), "locally given, and for one receiver"
 
@@ -233,8 +237,8 @@ def test_an_address_stays_with_the_machine() -> None:
 @pytest.mark.parametrize("text", ["[1]", '{"interfaces": [1]}', "x", '{"interfaces": [{"wire": {"type": "string"}}]}'])
 def test_a_document_that_is_none(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        wires.read(text)
-    assert wires.of_pod({"metadata": {"annotations": {wires.INFO: text}}}) == {}
+        network_info.read(text)
+    assert network_info.of_pod({"metadata": {"annotations": {network_info.INFO: text}}}) == {}
 
 
 async def test_a_host_offers_the_bridges_that_it_has() -> None:

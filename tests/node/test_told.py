@@ -12,9 +12,10 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from outfitter import app
-from outfitter.api import conditions, kinds, wires
+from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
-from outfitter.api.machine import statuses
+from outfitter.api.kubevirt import network_info
+from outfitter.api.kubevirt.device_refs import statuses
 from outfitter.errors import Refused
 from outfitter.inventory import simulate
 from outfitter.launcher import hostdev
@@ -106,7 +107,9 @@ async def test_devices_and_network_cards_share_a_resource_in_one_order() -> None
     """Host devices first, then GPUs, then networks: in the claim, the status, the environment and the domain. All of it costs
     two patches at most."""
     async with running(VFS.replace("count: 2", "count: 4"), VF=NIC) as scene:
-        await scene.create(kinds.NETWORK_ATTACHMENT, "fast", {"config": '{"type": "sriov"}'}, annotations={wires.RESOURCE: NIC})
+        await scene.create(
+            kinds.NETWORK_ATTACHMENT, "fast", {"config": '{"type": "sriov"}'}, annotations={network_info.RESOURCE: NIC}
+        )
         seen = logged(scene.product, kinds.INSTANCE, "here")
         await scene.create(kinds.INSTANCE, "blue", {
             "networks": [{"name": name, "multus": {"networkName": "fast"}} for name in ("n1", "n0")],

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from outfitter import cel
 from outfitter.cel import device as cel_device
-from outfitter.cel.reads import Read
+from outfitter.cel.field_usage import Read
 from outfitter.errors import EvaluationError, Invalid
 from outfitter.scheduling import constraints, contents
 from outfitter.scheduling.features import Features

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from outfitter.api import machine
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs
 from outfitter.api.page import Mark, Page
 from outfitter.scheduling import explain
 from outfitter.scheduling.answer import Answer
@@ -142,7 +142,7 @@ ANSWERS: dict[str, tuple[Answer, str, list[str]]] = {
          "  a: request nic wants 1: 1 match, 0 free (a0: held by pod/web in here)"]),
     "a machine that is going": (
         explain.instance(facts(), {**instance(), "metadata": {**instance()["metadata"], "deletionTimestamp": SINCE,
-                                                              "finalizers": [machine.FINALIZER]}}), "Deleting end",
+                                                              "finalizers": [device_refs.FINALIZER]}}), "Deleting end",
         [f"vmi/blue is being deleted since {SINCE}; it waits for foregroundDeleteVirtualMachine"]),
     "a pod that fits": (
         explain.pod(facts(claims=[claim("c")]), launcher()), "Fits scheduler",

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from outfitter.api import amounts
+from outfitter.api import booking_limits
 from outfitter.api.booking import (
     DOMAIN,
     MARKS,
@@ -244,8 +244,8 @@ class Page:
                                       by=str(taken.holder), since=taken.since)
             there[booking.device].append(booking)
         self._check_cpus([booking for booking in fresh if booking.cpus])
-        amounts.check_shares(fresh, there, limits)
-        amounts.check_counters(fresh, self.bookings, limits)
+        booking_limits.check_shares(fresh, there, limits)
+        booking_limits.check_counters(fresh, self.bookings, limits)
 
     def _check_cpus(self, fresh: Sequence[Booking]) -> None:
         owners = {cpu: booking for booking in self.bookings for cpu in booking.cpus} if fresh else {}

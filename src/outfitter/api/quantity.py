@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outfitter.cel import quantity
+from outfitter.cel.library import quantity
 from outfitter.errors import Invalid
 
 

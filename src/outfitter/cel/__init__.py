@@ -11,8 +11,8 @@ from outfitter.cel.closures import LIMIT
 from outfitter.cel.declarations import NEWEST, Features
 from outfitter.cel.device import Device
 from outfitter.cel.evaluator import Selector, compile_selector, cost_on
-from outfitter.cel.quantity import Quantity
-from outfitter.cel.semver import Semver
+from outfitter.cel.library.quantity import Quantity
+from outfitter.cel.library.semver import Semver
 from outfitter.errors import EvaluationError
 
 __all__ = [

@@ -8,15 +8,16 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 from outfitter import errors
-from outfitter.cel import core, declarations, formatting, kinds, library, texts
+from outfitter.cel import declarations, macro_expansion, types
 from outfitter.cel.declarations import Features, Overload
-from outfitter.cel.kinds import Bindings, Type
 from outfitter.cel.lexer import Source
+from outfitter.cel.library import functions, string_format, strings
+from outfitter.cel.types import Bindings, Type
 from outfitter.errors import EvaluationError
 
 _LITERALS: dict[str, Type] = {
-    "bool": kinds.BOOL, "int": kinds.INT, "UInt": kinds.UINT, "float": kinds.DOUBLE, "str": kinds.STRING,
-    "bytes": kinds.BYTES, "NoneType": kinds.NULL,
+    "bool": types.BOOL, "int": types.INT, "UInt": types.UINT, "float": types.DOUBLE, "str": types.STRING,
+    "bytes": types.BYTES, "NoneType": types.NULL,
 }  # fmt: skip
 _ORDERS = frozenset(("_<_", "_<=_", "_>_", "_>=_"))
 _SIGNS = {"@in": "in", "_?_:_": "?:", "_[_]": "[]", "_[?_]": "[?]", "!_": "!", "-_": "-"}
@@ -39,15 +40,15 @@ MACROS = {
 }
 
 
-def check(source: Source, root: core.Expr, features: Features) -> Type:
+def check(source: Source, root: macro_expansion.Expr, features: Features) -> Type:
     """Check the tree and give the type of its result; raise Invalid at the first thing that is wrong."""
     checker = _Checker(source, features)
     checker.check(root)
     checker.settle(root)
     checker.validate(root, mixed=False)
     result = root.type
-    attribute = kinds.DYN if features.list_attributes else kinds.ANY
-    if result not in (kinds.BOOL, attribute):
+    attribute = types.DYN if features.list_attributes else types.ANY
+    if result not in (types.BOOL, attribute):
         raise source.invalid(
             root.pos,
             f"must evaluate to bool or the unknown type, not {result}: a selector answers yes or no, "
@@ -62,74 +63,74 @@ class _Checker:
         self.functions = declarations.functions(features)
         self.fields = declarations.device_fields(features)
         self.features = features
-        self.scope: dict[str, Type] = {"device": kinds.DEVICE}
+        self.scope: dict[str, Type] = {"device": types.DEVICE}
         self.bindings: Bindings = {}
         self.free = 0  # how many type variables were made
 
-    def check(self, node: core.Expr) -> None:
+    def check(self, node: macro_expansion.Expr) -> None:
         match node:
-            case core.Const():
+            case macro_expansion.Const():
                 node.type = _LITERALS[type(node.value).__name__]
-            case core.Name():
+            case macro_expansion.Name():
                 node.type = self.name(node)
-            case core.Select():
+            case macro_expansion.Select():
                 self.select(node)
-            case core.Call():
+            case macro_expansion.Call():
                 self.call(node)
-            case core.MakeList():
+            case macro_expansion.MakeList():
                 self.make_list(node)
-            case core.MakeMap():
+            case macro_expansion.MakeMap():
                 self.make_map(node)
-            case core.Fold():
+            case macro_expansion.Fold():
                 self.fold(node)
 
-    def settle(self, node: core.Expr) -> None:
+    def settle(self, node: macro_expansion.Expr) -> None:
         """Replace type variables by what they turned out to be; what nothing fixed is dyn."""
         waiting = [node]
         while waiting:
             one = waiting.pop()
             if one.type.open:
-                one.type = kinds.substitute(self.bindings, one.type, free=kinds.DYN)
-            waiting.extend(core.children(one))
+                one.type = types.substitute(self.bindings, one.type, free=types.DYN)
+            waiting.extend(macro_expansion.children(one))
 
     # -- names and fields
 
-    def name(self, node: core.Name) -> Type:
+    def name(self, node: macro_expansion.Name) -> Type:
         if known := self.scope.get(node.name):
             return known
         if named := declarations.TYPE_NAMES.get(node.name):
-            return kinds.type_of(named)
+            return types.type_of(named)
         near = meant(node.name, self.scope)
         variables = " and ".join(name for name in self.scope if name.isidentifier())
         raise self.source.invalid(node.pos, f"undeclared reference to '{node.name}': known here is {variables}{near}")
 
-    def select(self, node: core.Select) -> None:
+    def select(self, node: macro_expansion.Select) -> None:
         if not node.test and (named := declarations.TYPE_NAMES.get(dotted(node) or "")):
-            node.type = kinds.type_of(named)
+            node.type = types.type_of(named)
             node.qualified = True
             return
         result = self.field(node, node.operand, node.name, optional=False)
-        node.type = kinds.BOOL if node.test else result
+        node.type = types.BOOL if node.test else result
 
-    def field(self, node: core.Expr, operand: core.Expr, name: str, *, optional: bool) -> Type:
+    def field(self, node: macro_expansion.Expr, operand: macro_expansion.Expr, name: str, *, optional: bool) -> Type:
         self.check(operand)
-        held = kinds.substitute(self.bindings, operand.type)
-        target = kinds.unwrapped(held)
+        held = types.substitute(self.bindings, operand.type)
+        target = types.unwrapped(held)
         match target.kind:
             case "map":
                 result = target.of[1]
-            case "struct" if target == kinds.DEVICE:
+            case "struct" if target == types.DEVICE:
                 result = self.device_field(node.pos, name)
             case "param":
-                self.fit(kinds.DYN, target)
-                result = kinds.DYN
+                self.fit(types.DYN, target)
+                result = types.DYN
             case "dyn" | "any":
-                result = kinds.DYN
+                result = types.DYN
             case "struct":
                 raise self.source.invalid(node.pos, f"undefined field '{name}': a {target} has functions only{_usage(target)}")
             case _:
                 raise self.source.invalid(node.pos, self.no_fields(target, name))
-        return kinds.optional_of(result) if optional or held.is_optional else result
+        return types.optional_of(result) if optional or held.is_optional else result
 
     def device_field(self, pos: int, name: str) -> Type:
         if found := self.fields.get(name):
@@ -148,12 +149,12 @@ class _Checker:
 
     # -- calls
 
-    def call(self, node: core.Call) -> None:
+    def call(self, node: macro_expansion.Call) -> None:
         if node.function == "_?._":
             operand, name = node.args
-            assert isinstance(name, core.Const)
-            name.type = kinds.STRING
-            node.type = kinds.substitute(self.bindings, self.field(node, operand, name.value, optional=True))
+            assert isinstance(name, macro_expansion.Const)
+            name.type = types.STRING
+            node.type = types.substitute(self.bindings, self.field(node, operand, name.value, optional=True))
             node.overloads = ("select_optional_field",)
             return
         prefix = dotted(node.target) if node.target is not None else None
@@ -174,66 +175,66 @@ class _Checker:
             raise self.unknown(node, node.function)
         self.resolve(node, overloads)
 
-    def resolve(self, node: core.Call, overloads: Sequence[Overload]) -> None:
-        args: tuple[core.Expr, ...] = node.args if node.target is None else (node.target, *node.args)
+    def resolve(self, node: macro_expansion.Call, overloads: Sequence[Overload]) -> None:
+        args: tuple[macro_expansion.Expr, ...] = node.args if node.target is None else (node.target, *node.args)
         if node.function in ("_&&_", "_||_"):
             for arg in args:
-                self.expect(arg, kinds.BOOL)
-            node.type, node.overloads = kinds.BOOL, (overloads[0].id,)
+                self.expect(arg, types.BOOL)
+            node.type, node.overloads = types.BOOL, (overloads[0].id,)
             return
         given = [arg.type for arg in args]
         member, fitting, result = node.target is not None, list[str](), None
         for overload in overloads:
-            if overload.member is not member or len(overload.args) != len(given) or kinds.hopeless(given, overload.args):
+            if overload.member is not member or len(overload.args) != len(given) or types.hopeless(given, overload.args):
                 continue
             wanted, gives = overload.args, overload.result
             if overload.params:
                 fresh = {name: self.variable() for name in overload.params}
-                wanted = tuple(kinds.substitute(fresh, one) for one in wanted)
-                gives = kinds.substitute(fresh, gives)
+                wanted = tuple(types.substitute(fresh, one) for one in wanted)
+                gives = types.substitute(fresh, gives)
             trial = dict(self.bindings)
-            if not kinds.all_fit(trial, given, wanted):
+            if not types.all_fit(trial, given, wanted):
                 continue
             self.bindings = trial
             fitting.append(overload.id)
-            gives = kinds.substitute(trial, gives)
+            gives = types.substitute(trial, gives)
             if result is None:
                 result = gives
             elif not result.is_dyn and gives != result:
-                result = kinds.DYN
+                result = types.DYN
         if result is None:
-            raise self.no_overload(node, overloads, [kinds.substitute(self.bindings, one, free=kinds.DYN) for one in given])
+            raise self.no_overload(node, overloads, [types.substitute(self.bindings, one, free=types.DYN) for one in given])
         node.type, node.overloads = result, tuple(fitting)
 
-    def expect(self, node: core.Expr, wanted: Type) -> None:
+    def expect(self, node: macro_expansion.Expr, wanted: Type) -> None:
         if not self.fit(node.type, wanted):
-            found = kinds.substitute(self.bindings, node.type, free=kinds.DYN)
+            found = types.substitute(self.bindings, node.type, free=types.DYN)
             raise self.source.invalid(node.pos, f"expected type '{wanted}' but found '{found}'{_remedy(wanted, found)}")
 
     def fit(self, given: Type, wanted: Type) -> bool:
         trial = dict(self.bindings)
-        if not kinds.fits(trial, given, wanted):
+        if not types.fits(trial, given, wanted):
             return False
         self.bindings = trial
         return True
 
     def fit_trial(self, given: Sequence[Type], wanted: Sequence[Type]) -> bool:
-        return kinds.all_fit(dict(self.bindings), given, wanted)
+        return types.all_fit(dict(self.bindings), given, wanted)
 
     def variable(self) -> Type:
         self.free += 1
-        return kinds.param(f"_{self.free}")
+        return types.param(f"_{self.free}")
 
     # -- literals and loops
 
-    def make_list(self, node: core.MakeList) -> None:
+    def make_list(self, node: macro_expansion.MakeList) -> None:
         item: Type | None = None
         for at, one in enumerate(node.items):
             self.check(one)
             item = self.joined(item, self.held(one) if at in node.optional else one.type)
-        node.type = kinds.list_of(item or self.variable())
+        node.type = types.list_of(item or self.variable())
 
-    def make_map(self, node: core.MakeMap) -> None:
+    def make_map(self, node: macro_expansion.MakeMap) -> None:
         key: Type | None = None
         value: Type | None = None
         for name, item, optional in node.entries:
@@ -241,38 +242,38 @@ class _Checker:
             key = self.joined(key, name.type)
             self.check(item)
             value = self.joined(value, self.held(item) if optional else item.type)
-        node.type = kinds.map_of(key or self.variable(), value or self.variable())
+        node.type = types.map_of(key or self.variable(), value or self.variable())
 
-    def held(self, node: core.Expr) -> Type:
+    def held(self, node: macro_expansion.Expr) -> Type:
         """What an item written `?item` puts in: that must be an optional."""
-        found = kinds.substitute(self.bindings, node.type)
+        found = types.substitute(self.bindings, node.type)
         if not found.is_optional and not found.is_dyn:
             raise self.source.invalid(
                 node.pos, f"expected type 'optional_type({found})' but found '{found}': take the ? away or write a.?b"
             )
-        return kinds.unwrapped(found)
+        return types.unwrapped(found)
 
     def joined(self, one: Type | None, other: Type) -> Type:
         """The type of items of both; mixed ones are dyn, and `validate` decides whether that is allowed here."""
         if one is None:
             return other
-        return kinds.most_general(one, other) if self.fit(one, other) else kinds.DYN
+        return types.most_general(one, other) if self.fit(one, other) else types.DYN
 
-    def fold(self, node: core.Fold) -> None:
+    def fold(self, node: macro_expansion.Fold) -> None:
         self.check(node.range)
         self.check(node.init)
-        over = kinds.substitute(self.bindings, node.range.type)
+        over = types.substitute(self.bindings, node.range.type)
         match over.kind:
             case "list":
-                first = over.of[0] if node.second is None else kinds.INT
+                first = over.of[0] if node.second is None else types.INT
                 second = over.of[0]
             case "map":
                 first, second = over.of
             case "dyn" | "param":
-                self.fit(kinds.DYN, over)
-                first = second = kinds.DYN
+                self.fit(types.DYN, over)
+                first = second = types.DYN
             case _:
-                hint = ": switch on list attributes, or compare it as one value" if over == kinds.ANY else ""
+                hint = ": switch on list attributes, or compare it as one value" if over == types.ANY else ""
                 raise self.source.invalid(
                     node.range.pos,
                     f"expression of type '{over}' cannot be range of a comprehension (must be list, map, or dynamic){hint}",
@@ -283,34 +284,34 @@ class _Checker:
         if node.second is not None:
             self.scope[node.second] = second
         self.check(node.condition)
-        self.expect(node.condition, kinds.BOOL)
+        self.expect(node.condition, types.BOOL)
         self.check(node.step)
         self.expect(node.step, node.init.type)
         self.scope = within
         self.check(node.result)
         self.scope = outer
-        node.type = kinds.substitute(self.bindings, node.result.type)
+        node.type = types.substitute(self.bindings, node.result.type)
 
     # -- what the types alone do not tell
 
-    def validate(self, node: core.Expr, *, mixed: bool) -> None:
+    def validate(self, node: macro_expansion.Expr, *, mixed: bool) -> None:
         """Literals hold one type of item, and what is written out (patterns, times, formats) can be read. `mixed`: below
         a call of format(), whose list may mix."""
         match node:
-            case core.MakeList() if not mixed:
+            case macro_expansion.MakeList() if not mixed:
                 self.same([(one, at in node.optional) for at, one in enumerate(node.items)])
-            case core.MakeMap() if not mixed:
+            case macro_expansion.MakeMap() if not mixed:
                 self.same([(key, False) for key, _, _ in node.entries])
                 self.same([(value, optional) for _, value, optional in node.entries])
-            case core.Call():
+            case macro_expansion.Call():
                 self.literal_arguments(node)
-        for child in core.children(node):
-            self.validate(child, mixed=mixed or (isinstance(node, core.Call) and node.function == "format"))
+        for child in macro_expansion.children(node):
+            self.validate(child, mixed=mixed or (isinstance(node, macro_expansion.Call) and node.function == "format"))
 
-    def same(self, items: Iterable[tuple[core.Expr, bool]]) -> None:
+    def same(self, items: Iterable[tuple[macro_expansion.Expr, bool]]) -> None:
         first: Type | None = None
         for item, optional in items:
-            kind = kinds.unwrapped(item.type) if optional else item.type
+            kind = types.unwrapped(item.type) if optional else item.type
             if first is not None and first != kind:
                 raise self.source.invalid(
                     item.pos,
@@ -318,43 +319,48 @@ class _Checker:
                 )
             first = first or kind
 
-    def literal_arguments(self, node: core.Call) -> None:
-        if node.function == "format" and isinstance(node.target, core.Const) and isinstance(node.args[0], core.MakeList):
+    def literal_arguments(self, node: macro_expansion.Call) -> None:
+        if (
+            node.function == "format"
+            and isinstance(node.target, macro_expansion.Const)
+            and isinstance(node.args[0], macro_expansion.MakeList)
+        ):
             self.format(node, node.target.value, node.args[0])
             return
         place = _PATTERNS.get((node.function, node.target is not None))
         if place is None and not (node.function in _CONVERSIONS and node.target is None and len(node.args) == 1):
             return
         arg = node.args[place or 0]
-        if not isinstance(arg, core.Const):
+        if not isinstance(arg, macro_expansion.Const):
             return
         try:
             if place is None:
-                library.GLOBAL[node.function][1](arg.value)
+                functions.GLOBAL[node.function][1](arg.value)
             else:
-                texts.regex(arg.value)
+                strings.regex(arg.value)
         except EvaluationError as error:
             raise self.source.invalid(arg.pos, error.message) from error
 
-    def format(self, node: core.Call, text: str, args: core.MakeList) -> None:
+    def format(self, node: macro_expansion.Call, text: str, args: macro_expansion.MakeList) -> None:
         try:
-            clauses = formatting.parse(text)
+            clauses = string_format.parse(text)
         except EvaluationError as error:
             raise self.source.invalid(node.pos, error.message) from error
-        wanted = [one for one in clauses if isinstance(one, formatting.Clause)]
+        wanted = [one for one in clauses if isinstance(one, string_format.Clause)]
         if len(wanted) != len(args.items):
             raise self.source.invalid(
                 node.pos, f"the format has {len(wanted)} placeholder(s), but {len(args.items)} argument(s) follow"
             )
         for clause, arg in zip(wanted, args.items, strict=True):
-            if arg.type != kinds.DYN and arg.type.kind not in formatting.TAKES[clause.verb]:
+            if arg.type != types.DYN and arg.type.kind not in string_format.TAKES[clause.verb]:
                 raise self.source.invalid(
-                    arg.pos, f"%{clause.verb} formats {formatting.WANTS[clause.verb]}, not a {arg.type}: use %s for any value"
+                    arg.pos,
+                    f"%{clause.verb} formats {string_format.WANTS[clause.verb]}, not a {arg.type}: use %s for any value",
                 )
 
     # -- messages
 
-    def unknown(self, node: core.Call, name: str) -> errors.Invalid:
+    def unknown(self, node: macro_expansion.Call, name: str) -> errors.Invalid:
         if usage := MACROS.get(name):
             said = f"undeclared reference to '{name}' with {len(node.args)} arguments: write {usage}"
         elif name in declarations.functions(declarations.NEWEST):
@@ -364,7 +370,7 @@ class _Checker:
             said = f"undeclared reference to '{name}': there is no such function{meant(name, known)}"
         return self.source.invalid(node.pos, said)
 
-    def no_overload(self, node: core.Call, overloads: Sequence[Overload], given: Sequence[Type]) -> errors.Invalid:
+    def no_overload(self, node: macro_expansion.Call, overloads: Sequence[Overload], given: Sequence[Type]) -> errors.Invalid:
         name, member = node.function, node.target is not None
         texts = [str(one) for one in given]
         applied = f"{texts[0]}.({', '.join(texts[1:])})" if member else f"({', '.join(texts)})"
@@ -379,11 +385,11 @@ _PATTERNS = {("matches", True): 0, ("matches", False): 1, ("find", True): 0, ("f
 _CONVERSIONS = frozenset(("bool", "bytes", "double", "duration", "int", "string", "timestamp", "uint"))
 
 
-def dotted(node: core.Expr) -> str | None:
+def dotted(node: macro_expansion.Expr) -> str | None:
     """`a.b.c` as text, when the node is nothing but names."""
-    if isinstance(node, core.Name):
+    if isinstance(node, macro_expansion.Name):
         return node.name
-    if isinstance(node, core.Select) and not node.test:
+    if isinstance(node, macro_expansion.Select) and not node.test:
         prefix = dotted(node.operand)
         return f"{prefix}.{node.name}" if prefix is not None else None
     return None
@@ -399,15 +405,15 @@ def _is_namespace(prefix: str, functions: Iterable[str]) -> bool:
 
 
 def _usage(target: Type) -> str:
-    if target == kinds.QUANTITY:
+    if target == types.QUANTITY:
         return ", such as .isGreaterThan(quantity('1Gi'))"
-    return ", such as .major()" if target == kinds.SEMVER else ""
+    return ", such as .major()" if target == types.SEMVER else ""
 
 
 def _remedy(wanted: Type, found: Type) -> str:
-    if kinds.DYN in (wanted, found):
+    if types.DYN in (wanted, found):
         return "; wrap the others in dyn(...)"
-    if wanted == kinds.BOOL:
+    if wanted == types.BOOL:
         return ": compare it with something, such as == 1"
     return ""
 
@@ -420,8 +426,8 @@ def _function_hint(name: str, member: bool, overloads: Sequence[Overload], given
     count = len(given) - member
     if count not in counts:
         return f"it takes {' or '.join(map(str, counts))} argument(s), not {count}"
-    if given[0] in (kinds.QUANTITY, kinds.SEMVER) and name in ("isGreaterThan", "isLessThan", "compareTo"):
-        make = "quantity('1Gi')" if given[0] == kinds.QUANTITY else "semver('1.2.3')"
+    if given[0] in (types.QUANTITY, types.SEMVER) and name in ("isGreaterThan", "isLessThan", "compareTo"):
+        make = "quantity('1Gi')" if given[0] == types.QUANTITY else "semver('1.2.3')"
         return f"it compares with another one, write .{name}({make})"
     ways = list(dict.fromkeys(_signature(name, one) for one in fitting if len(one.args) == len(given)))
     return f"it is declared as {' or '.join(ways[:3])}{' or ...' if len(ways) > 3 else ''}"
@@ -434,7 +440,7 @@ def _signature(name: str, overload: Overload) -> str:
 
 def _operator_hint(name: str, given: Sequence[Type]) -> str:
     sign = _SIGNS.get(name, name.strip("_"))
-    for kind, make in ((kinds.QUANTITY, "quantity('1Gi')"), (kinds.SEMVER, "semver('1.2.3')")):
+    for kind, make in ((types.QUANTITY, "quantity('1Gi')"), (types.SEMVER, "semver('1.2.3')")):
         if kind in given and name in _ORDERS:
             verb = "isGreaterThan" if ">" in name else "isLessThan"
             return f"{kind} has no {sign}, write .{verb}({make}) or .compareTo({make}) {sign} 0"
@@ -446,7 +452,7 @@ def _operator_hint(name: str, given: Sequence[Type]) -> str:
         return "both sides must have one type; convert one with int(), double() or string()"
     if name in ("_==_", "_!=_", *_ORDERS):
         return "these two never compare; convert one side, or wrap it in dyn(...)"
-    if name in ("_[_]", "_[?_]") and given[0] == kinds.DEVICE:
+    if name in ("_[_]", "_[?_]") and given[0] == types.DEVICE:
         return "device is not a map: write device.attributes, device.capacity or device.driver"
     if name in ("_[_]", "_[?_]"):
         return "a list takes a whole number, a map a key of its type"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from outfitter.cel import values
 from outfitter.cel.device import Device
-from outfitter.cel.objects import Function
+from outfitter.cel.library.objects import Function
 from outfitter.cel.values import MISSING, NONE, Optional, OutOfBudget, Value
 from outfitter.errors import EvaluationError
 

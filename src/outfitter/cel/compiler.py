@@ -5,11 +5,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 
-from outfitter.cel import charges, closures, declarations, library, lists, nodes, values
+from outfitter.cel import closures, declarations, nodes, runtime_cost, values
 from outfitter.cel.closures import DEVICE, FIELDS, FIRST_SLOT, Frame, Run
 from outfitter.cel.device import Device
+from outfitter.cel.library import functions, lists
+from outfitter.cel.library.objects import Function
 from outfitter.cel.nodes import Node
-from outfitter.cel.objects import Function
 from outfitter.cel.values import MISSING, NONE, Optional, TypeValue, Value
 from outfitter.errors import EvaluationError
 
@@ -21,7 +22,7 @@ class Compiler:
 
     With `places` (see `charges.by_place`) the closures also count what they cost, as Kubernetes does."""
 
-    def __init__(self, places: charges.Places | None = None) -> None:
+    def __init__(self, places: runtime_cost.Places | None = None) -> None:
         self.slots = 0
         self.scope: dict[str, Run] = {}
         self.places = places
@@ -41,7 +42,7 @@ class Compiler:
         runs = [self.compile(one) for one in operands]
         if self.places is None:
             return closures.call(function, runs)
-        return closures.counted_call(function, runs, charges.charge(name, self.places.get((node.pos, name), ())))
+        return closures.counted_call(function, runs, runtime_cost.charge(name, self.places.get((node.pos, name), ())))
 
     def compile(self, node: Node) -> Run:
         match node:
@@ -194,15 +195,15 @@ class Compiler:
         count, target = len(node.args), node.target
         if target is not None:
             prefix = _dotted(target)
-            if prefix and (function := library.GLOBAL.get(f"{prefix}.{node.function}", {}).get(count)):
+            if prefix and (function := functions.GLOBAL.get(f"{prefix}.{node.function}", {}).get(count)):
                 return self.plain_call(node, f"{prefix}.{node.function}", function)
             if node.function in ("or", "orValue"):
                 return closures.or_else(node.function, self.compile(target), self.compile(node.args[0]))
-            return self.operation(node, node.function, library.MEMBER[node.function][count], (target, *node.args))
-        return self.plain_call(node, node.function, library.GLOBAL[node.function][count])
+            return self.operation(node, node.function, functions.MEMBER[node.function][count], (target, *node.args))
+        return self.plain_call(node, node.function, functions.GLOBAL[node.function][count])
 
     def plain_call(self, node: nodes.Call, name: str, function: Function) -> Run:
-        if all(map(_is_constant, node.args)) and (self.places is None or name in charges.FOLDED):
+        if all(map(_is_constant, node.args)) and (self.places is None or name in runtime_cost.FOLDED):
             try:
                 return closures.constant(function(*[self.compile(arg)([]) for arg in node.args]))
             except EvaluationError:
@@ -228,7 +229,7 @@ class Compiler:
                     made.append(value.value)
             return made
 
-        return self.priced(run, charges.LIST)
+        return self.priced(run, runtime_cost.LIST)
 
     def map_literal(self, node: nodes.MapLiteral) -> Run:
         entries = [(self.compile(entry.key), self.compile(entry.value), entry.optional) for entry in node.entries]
@@ -246,7 +247,7 @@ class Compiler:
                 made[values.to_key(name)] = item  # of a key that is there twice, the last one counts
             return made
 
-        return run if _is_constant(node) else self.priced(run, charges.MAP)
+        return run if _is_constant(node) else self.priced(run, runtime_cost.MAP)
 
     # -- macros
 
@@ -270,27 +271,27 @@ class Compiler:
         if node.second is not None and second is not None:
             variables[node.second] = operator.itemgetter(second)
         turns, name = closures.turns(items, first, second), node.macro
-        body = self.priced(self.within(node.body, variables), charges.TURN[name])
+        body = self.priced(self.within(node.body, variables), runtime_cost.TURN[name])
         match name:
             case "all" | "exists":
-                again = charges.AGAIN[name] if self.places is not None else 0
+                again = runtime_cost.AGAIN[name] if self.places is not None else 0
                 run = closures.quantified(turns, body, stop=name == "exists", name=name, again=again)
-                return self.priced(run, charges.END[name])
+                return self.priced(run, runtime_cost.END[name])
             case "exists_one":
                 one = self.chosen("exists_one", body, 2)
-                return self.priced(lambda frame: sum(one(frame) for _ in turns(frame)) == 1, charges.END[name])
+                return self.priced(lambda frame: sum(one(frame) for _ in turns(frame)) == 1, runtime_cost.END[name])
             case "filter":
-                keep = self.chosen("filter", body, charges.LIST + 3)
-                return self.priced(lambda frame: [frame[first] for _ in turns(frame) if keep(frame)], charges.END[name])
+                keep = self.chosen("filter", body, runtime_cost.LIST + 3)
+                return self.priced(lambda frame: [frame[first] for _ in turns(frame) if keep(frame)], runtime_cost.END[name])
         condition = self.chosen(name, self.within(node.condition, variables), 0)
         if name == "transformMap":
             return self.priced(
                 lambda frame: {values.to_key(frame[first]): body(frame) for _ in turns(frame) if condition(frame)},
-                charges.END[name],
+                runtime_cost.END[name],
             )
         if name == "transformMapEntry":
-            return self.priced(closures.merged(turns, condition, body), charges.END[name])
-        return self.priced(lambda frame: [body(frame) for _ in turns(frame) if condition(frame)], charges.END[name])
+            return self.priced(closures.merged(turns, condition, body), runtime_cost.END[name])
+        return self.priced(lambda frame: [body(frame) for _ in turns(frame) if condition(frame)], runtime_cost.END[name])
 
     def chosen(self, name: str, condition: Run, price: int) -> Callable[[Frame], bool]:
         """A condition that must be a bool; yes has a price."""
@@ -351,7 +352,7 @@ class Compiler:
     def sort_by(self, node: nodes.SortBy) -> Run:
         target, slot = self.compile(node.target), self.slot()
         body = self.within(node.body, {node.name: operator.itemgetter(slot)})
-        key = self.priced(body, charges.TURN["map"])
+        key = self.priced(body, runtime_cost.TURN["map"])
         counting = self.places is not None
 
         def run(frame: Frame) -> Value:
@@ -360,7 +361,7 @@ class Compiler:
                 keys.append(key(frame))
             result = lists.sort_by(items, keys)
             if counting:
-                closures.spend(frame, charges.charge("@sortByAssociatedKeys", ())([items, keys], result))
+                closures.spend(frame, runtime_cost.charge("@sortByAssociatedKeys", ())([items, keys], result))
             return result
 
         return self.priced(run, 3)
@@ -393,5 +394,5 @@ def _is_constant(node: Node) -> bool:
         case nodes.MapLiteral():
             return all(not one.optional and _is_constant(one.key) and _is_constant(one.value) for one in node.entries)
         case nodes.Call():
-            return node.target is None and node.function in charges.FOLDED and all(map(_is_constant, node.args))
+            return node.target is None and node.function in runtime_cost.FOLDED and all(map(_is_constant, node.args))
     return False

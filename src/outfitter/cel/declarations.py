@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from outfitter.cel import kinds
-from outfitter.cel.kinds import Type
+from outfitter.cel import types
+from outfitter.cel.types import Type
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,24 +248,24 @@ format-validate           format . validate(string) : optional(list(string))
 """
 
 _NAMED = {
-    "bool": kinds.BOOL, "int": kinds.INT, "uint": kinds.UINT, "double": kinds.DOUBLE, "string": kinds.STRING,
-    "bytes": kinds.BYTES, "null_type": kinds.NULL, "dyn": kinds.DYN, "duration": kinds.DURATION,
-    "timestamp": kinds.TIMESTAMP, "quantity": kinds.QUANTITY, "semver": kinds.SEMVER, "ip": kinds.IP, "cidr": kinds.CIDR,
-    "url": kinds.URL, "format": kinds.FORMAT,
+    "bool": types.BOOL, "int": types.INT, "uint": types.UINT, "double": types.DOUBLE, "string": types.STRING,
+    "bytes": types.BYTES, "null_type": types.NULL, "dyn": types.DYN, "duration": types.DURATION,
+    "timestamp": types.TIMESTAMP, "quantity": types.QUANTITY, "semver": types.SEMVER, "ip": types.IP, "cidr": types.CIDR,
+    "url": types.URL, "format": types.FORMAT,
 }  # fmt: skip
 _LINE = re.compile(r"(\S+)\s+(?:(\S.*?) \. )?(\S+?)\((.*)\) : (\S.*)")
 
 # Names that stand for a type: type(x) == string.
 TYPE_NAMES: Mapping[str, Type] = {
     **{name: _NAMED[name] for name in ("bool", "int", "uint", "double", "string", "bytes", "null_type")},
-    "list": kinds.list_of(kinds.DYN),
-    "map": kinds.map_of(kinds.DYN, kinds.DYN),
-    "type": kinds.TYPE,
-    "optional_type": kinds.optional_of(kinds.param("V")),
-    "google.protobuf.Duration": kinds.DURATION,
-    "google.protobuf.Timestamp": kinds.TIMESTAMP,
-    "net.IP": kinds.IP,
-    "net.CIDR": kinds.CIDR,
+    "list": types.list_of(types.DYN),
+    "map": types.map_of(types.DYN, types.DYN),
+    "type": types.TYPE,
+    "optional_type": types.optional_of(types.param("V")),
+    "google.protobuf.Duration": types.DURATION,
+    "google.protobuf.Timestamp": types.TIMESTAMP,
+    "net.IP": types.IP,
+    "net.CIDR": types.CIDR,
 }
 
 
@@ -297,14 +297,14 @@ def _type(text: str) -> Type:
     inner = tuple(map(_type, _split(rest[:-1]))) if bracket else ()
     match name:
         case "list":
-            return kinds.list_of(*inner)
+            return types.list_of(*inner)
         case "map":
-            return kinds.map_of(*inner)
+            return types.map_of(*inner)
         case "optional":
-            return kinds.optional_of(*inner)
+            return types.optional_of(*inner)
         case "type":
-            return kinds.type_of(*inner)
-    return kinds.param(name) if len(name) == 1 else _NAMED[name]
+            return types.type_of(*inner)
+    return types.param(name) if len(name) == 1 else _NAMED[name]
 
 
 def _split(text: str) -> list[str]:
@@ -345,12 +345,12 @@ def functions(features: Features) -> Functions:
 @lru_cache(maxsize=4)
 def device_fields(features: Features) -> Mapping[str, Type]:
     """The fields of `device` and their types."""
-    attribute = kinds.DYN if features.list_attributes else kinds.ANY
+    attribute = types.DYN if features.list_attributes else types.ANY
     fields = {
-        "driver": kinds.STRING,
-        "attributes": kinds.map_of(kinds.STRING, kinds.map_of(kinds.STRING, attribute)),
-        "capacity": kinds.map_of(kinds.STRING, kinds.map_of(kinds.STRING, kinds.QUANTITY)),
+        "driver": types.STRING,
+        "attributes": types.map_of(types.STRING, types.map_of(types.STRING, attribute)),
+        "capacity": types.map_of(types.STRING, types.map_of(types.STRING, types.QUANTITY)),
     }
     if features.consumable_capacity:
-        fields["allowMultipleAllocations"] = kinds.BOOL
+        fields["allowMultipleAllocations"] = types.BOOL
     return fields

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from outfitter import errors
-from outfitter.cel import quantity, semver
-from outfitter.cel.quantity import INT_MAX, INT_MIN, Quantity
+from outfitter.cel.library import quantity, semver
+from outfitter.cel.library.quantity import INT_MAX, INT_MIN, Quantity
 from outfitter.cel.values import DefaultMap, Value
 
 Domains = dict[str, dict[str, Value]]

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from outfitter import errors
-from outfitter.cel import charges, checker, closures, core, cost, lexer, parser, reads, values
+from outfitter.cel import checker, closures, cost_estimate, field_usage, lexer, macro_expansion, parser, runtime_cost, values
 from outfitter.cel.closures import LIMIT, Frame, Run
 from outfitter.cel.compiler import Compiler
 from outfitter.cel.declarations import NEWEST, Features
 from outfitter.cel.device import Device
+from outfitter.cel.field_usage import Read
 from outfitter.cel.lexer import Source
 from outfitter.cel.nodes import Node
-from outfitter.cel.reads import Read
 from outfitter.cel.values import OutOfBudget, Value
 from outfitter.errors import EvaluationError
 
@@ -73,14 +73,14 @@ def _compiled(text: str, features: Features, limit: int | None) -> Selector:
     source = Source(text)
     tree = parser.parse(source)
     try:
-        expanded = core.expand(tree)
+        expanded = macro_expansion.expand(tree)
         checker.check(source, expanded, features)
-        most = cost.estimate(expanded)
+        most = cost_estimate.estimate(expanded)
         if limit is not None and most > limit:
             raise _too_dear(source, most, limit)
         # What cannot exceed the limit need not be counted: the estimate is the most it can cost.
-        compiler = Compiler(charges.by_place(expanded) if most > LIMIT else None)
-        run, seen = compiler.compile(tree), reads.reads(tree)
+        compiler = Compiler(runtime_cost.by_place(expanded) if most > LIMIT else None)
+        run, seen = compiler.compile(tree), field_usage.reads(tree)
     except RecursionError:
         raise source.invalid(0, "the expression nests too deeply: take brackets away or split it") from None
     return Selector(text, tree, run, compiler.slots, most, seen)
@@ -88,9 +88,9 @@ def _compiled(text: str, features: Features, limit: int | None) -> Selector:
 
 def cost_on(selector: Selector, device: Device) -> int:
     """What the selector really costs on a device, in Kubernetes' units, whatever it answers."""
-    expanded = core.expand(selector.tree)
+    expanded = macro_expansion.expand(selector.tree)
     checker.check(Source(selector.text), expanded, NEWEST)
-    compiler = Compiler(charges.by_place(expanded))
+    compiler = Compiler(runtime_cost.by_place(expanded))
     run = compiler.compile(selector.tree)
     frame: Frame = [device, LIMIT, *(None,) * compiler.slots]
     try:
@@ -101,7 +101,7 @@ def cost_on(selector: Selector, device: Device) -> int:
 
 
 def _too_dear(source: Source, most: int, limit: int) -> errors.Invalid:
-    shown = str(most) if most < cost.MAX // 100 else "more than can be counted"
+    shown = str(most) if most < cost_estimate.MAX // 100 else "more than can be counted"
     message = (
         f"too complex, exceeds cost limit: the estimate is {shown}, the limit is {limit}. Loops cost the most: look a name up "
         'with device.attributes["domain"].name instead of looping over it, nest fewer loops, compare attributes with literals '

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from outfitter.cel import times
-from outfitter.cel.formats import Format
-from outfitter.cel.network import Cidr, Ip, Url
-from outfitter.cel.quantity import INT_MAX, INT_MIN, Quantity
-from outfitter.cel.semver import UINT_MAX, Semver
-from outfitter.cel.times import Duration, Timestamp
+from outfitter.cel.library import times
+from outfitter.cel.library.named_formats import Format
+from outfitter.cel.library.network import Cidr, Ip, Url
+from outfitter.cel.library.quantity import INT_MAX, INT_MIN, Quantity
+from outfitter.cel.library.semver import UINT_MAX, Semver
+from outfitter.cel.library.times import Duration, Timestamp
 from outfitter.errors import EvaluationError
 
 Value: TypeAlias = Any  # one of those listed above; which one, only the run knows

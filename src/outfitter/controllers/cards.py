@@ -6,21 +6,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from outfitter.api import machine, wires
 from outfitter.api.device import ADDRESS_NAMES, text_attribute
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs, network_info
 
 
 def entries(
-    pod: Mapping[str, Any], claims: machine.Claims, entry: Callable[[str, str, Mapping[str, Any]], tuple[Object, str]],
+    pod: Mapping[str, Any], claims: device_refs.Claims, entry: Callable[[str, str, Mapping[str, Any]], tuple[Object, str]],
     find: Callable[[Mapping[str, Any], str | None], Mapping[str, Any] | str],
 ) -> list[Object]:
     """One for each card whose function one of the pod's claims got. `entry`: what is written of a result under a name."""
-    wanted = {name: wire.address.lower() for name, wire in wires.of_pod(pod).items() if name and wire.address}
+    wanted = {name: wire.address.lower() for name, wire in network_info.of_pod(pod).items() if name and wire.address}
     if not wanted:
         return []
     there: dict[str, tuple[str, Mapping[str, Any]]] = {}
-    for claim_name in dict.fromkeys(name for _, name in machine.claim_names(pod) if name):
+    for claim_name in dict.fromkeys(name for _, name in device_refs.claim_names(pod) if name):
         claim = claims(pod["metadata"]["namespace"], claim_name) or {}
         for result in (((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}).get("results") or ():
             device = find(result, pod["spec"].get("nodeName"))

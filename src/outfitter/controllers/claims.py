@@ -7,10 +7,11 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from outfitter.api import conditions, kinds, machine
+from outfitter.api import conditions, kinds
 from outfitter.api.allocation import hosts as hosts_of
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs
 from outfitter.api.page import Booking, Page, is_pool_page, pool_page
 from outfitter.controllers import render
 from outfitter.controllers.loop import Context, enqueue_on_change
@@ -50,9 +51,9 @@ class PodClaims:
 
     def _unmade(self, pod: Object) -> Iterator[Object]:
         """The entries of a pod of which a claim is still to be made, or to be made again: what a pod on a host uses stays."""
-        if pod["metadata"].get("deletionTimestamp") or (pod.get("status") or {}).get("phase") in machine.FINAL:
+        if pod["metadata"].get("deletionTimestamp") or (pod.get("status") or {}).get("phase") in device_refs.FINAL:
             return
-        told, namespace = dict(machine.claim_names(pod)), pod["metadata"]["namespace"]
+        told, namespace = dict(device_refs.claim_names(pod)), pod["metadata"]["namespace"]
         for entry in _templated(pod):
             name = told.get(entry["name"])
             if not name or (not pod["spec"].get("nodeName") and self._claims.get(f"{namespace}/{name}") is None):
@@ -70,7 +71,7 @@ class PodClaims:
             return None
         made: list[Object] = []
         taken: list[str] = []
-        told = dict(machine.claim_names(pod))
+        told = dict(device_refs.claim_names(pod))
         for entry in list(self._unmade(pod)):
             claim = await self._make(pod, entry)
             if claim is None:
@@ -137,7 +138,7 @@ class Claims:
         self._pods = context.informer(kinds.POD)
         self._pages = context.informer(kinds.LEDGER_PAGE)
         enqueue_on_change(self._claims, self.queue)
-        enqueue_on_change(self._pods, self.queue, machine.claim_keys)
+        enqueue_on_change(self._pods, self.queue, device_refs.claim_keys)
         self._pages.add_index("holder", _holder_uids)
         self._pages.add_index("claim", holders)
         self._pages.on_change(self._page_changed)
@@ -176,7 +177,7 @@ class Claims:
 
     async def _kept(self, claim: Object) -> bool:
         """It belongs to a machine, which keeps its devices while it is stopped."""
-        reference = machine.owner(claim, kinds.MACHINE.kind)
+        reference = device_refs.owner(claim, kinds.MACHINE.kind)
         return reference is not None and not claim["metadata"].get("deletionTimestamp") and await self._alive(
             claim["metadata"]["namespace"], {**reference, "resource": kinds.MACHINE.plural})
 
@@ -192,7 +193,7 @@ class Claims:
             pod = await self._store.get(kinds.POD, user["name"], namespace)
         except NotFound:
             return False
-        return bool(pod["metadata"]["uid"] == user.get("uid") and pod["status"].get("phase") not in machine.FINAL)
+        return bool(pod["metadata"]["uid"] == user.get("uid") and pod["status"].get("phase") not in device_refs.FINAL)
 
     def _pages_of(self, claim: Object) -> list[str]:
         """The pages on which a claim holds something: a host's, and those of pools that no host owns."""
@@ -242,7 +243,7 @@ class Claims:
             return
         host = next((name for page in pages for name in _hosts(page, uid)), "")
         users = [user(pod) for pod in self._pods.items() if pod["spec"].get("nodeName") == host
-                 and key_of(claim) in machine.claim_keys(pod) and pod["status"].get("phase") not in machine.FINAL]
+                 and key_of(claim) in device_refs.claim_keys(pod) and pod["status"].get("phase") not in device_refs.FINAL]
         current["status"] = {**(current.get("status") or {}), "allocation": allocation(host, bookings),
                              **({"reservedFor": users} if users else {})}
         await self._store.replace(kinds.RESOURCE_CLAIM, current, subresource="status")

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from outfitter.api import conditions, kinds, machine
+from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.kubevirt import device_refs
 from outfitter.api.page import Booking, Holder, Page
 from outfitter.controllers import claims
 from outfitter.errors import AlreadyHeld, Conflict
@@ -55,7 +56,7 @@ class Draft:
         user, made = claims.user(pod), ""
         for asked, given in placement.claims:
             claim = asked
-            if asked["metadata"]["name"] == machine.EXTENDED:
+            if asked["metadata"]["name"] == device_refs.EXTENDED:
                 claim = self._named(pod, asked)
                 made = claim["metadata"]["name"]
             self._book(pod, claim, given, placement.host, bookings)
@@ -63,10 +64,10 @@ class Draft:
             writes += _allocate(claim, dated, user, fresh=made == claim["metadata"]["name"])
             drafted[key_of(claim)] = {**claim, "status": {**(claim.get("status") or {}), "allocation": dated,
                                                           "reservedFor": [user]}}
-        for name, claim_name in machine.claim_names(pod):
+        for name, claim_name in device_refs.claim_names(pod):
             earlier = self.claim(pod["metadata"]["namespace"], claim_name or "")
             if earlier is None:
-                if name == machine.EXTENDED:
+                if name == device_refs.EXTENDED:
                     continue  # it went, and another one is made
                 raise Conflict(f"claim {claim_name} of {name} is gone")
             status = earlier.get("status") or {}
@@ -174,7 +175,7 @@ def give_back(pod: Object, those: Sequence[Object], why: str, now: str, annotati
 
 
 def _made(pod: Object) -> str | None:
-    return dict(machine.claim_names(pod)).get(machine.EXTENDED)
+    return dict(device_refs.claim_names(pod)).get(device_refs.EXTENDED)
 
 
 def _allocate(claim: Object, given: Mapping[str, Any], user: Object, *, fresh: bool) -> list[Write]:
@@ -201,5 +202,5 @@ def _no_revision(meta: Object) -> Object:
 
 def purpose(pod: Object) -> str:
     """For whom a pod holds devices, as people say it: "vmi/blue", else "pod/web"."""
-    reference = machine.owner(pod, kinds.INSTANCE.kind)
+    reference = device_refs.owner(pod, kinds.INSTANCE.kind)
     return f"vmi/{reference['name']}" if reference else f"pod/{pod['metadata']['name']}"

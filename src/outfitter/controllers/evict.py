@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from outfitter.api import conditions, kinds, machine
+from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs
 from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.errors import NotFound
 from outfitter.scheduling import tolerations
@@ -36,7 +37,7 @@ class Evict:
         self._rules = context.informer(kinds.DEVICE_TAINT_RULE)
         self._seen: dict[tuple[DeviceId, str, str, str], datetime] = {}  # when we saw taints that do not say since when
         self._slices.add_index("driver and pool", lambda piece: [f"{piece['spec']['driver']}/{piece['spec']['pool']['name']}"])
-        self._pods.add_index("claim", machine.claim_keys)
+        self._pods.add_index("claim", device_refs.claim_keys)
         enqueue_on_change(self._pods, self.queue, lambda pod: [key_of(pod)] if _holds(pod) else [])
         enqueue_on_change(self._claims, self.queue, lambda claim: list(map(key_of, self._pods.by("claim", key_of(claim)))))
         for informer in (self._slices, self._rules):
@@ -59,7 +60,7 @@ class Evict:
     def _due(self, pod: Object) -> Iterator[tuple[float, str]]:
         """In how many seconds the pod has to go, and why, for each taint that it does not bear for ever."""
         now = self._context.clock.now()
-        for _, name in machine.claim_names(pod):
+        for _, name in device_refs.claim_names(pod):
             claim = self._claims.get(f"{pod['metadata']['namespace']}/{name}")
             given = ((claim or {}).get("status") or {}).get("allocation") or {}
             for result in (given.get("devices") or {}).get("results") or ():
@@ -107,4 +108,4 @@ async def send_away(context: Context, pod: Object, *, reason: str, event: str, w
 def _holds(pod: Object) -> bool:
     """It runs, or is about to, with devices."""
     return bool(pod["spec"].get("nodeName") and not pod["metadata"].get("deletionTimestamp")
-                and (pod.get("status") or {}).get("phase") not in machine.FINAL and machine.claim_keys(pod))
+                and (pod.get("status") or {}).get("phase") not in device_refs.FINAL and device_refs.claim_keys(pod))

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from outfitter.api import kinds, machine
+from outfitter.api import kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs
 from outfitter.controllers import render
 from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
@@ -28,7 +29,11 @@ WAITS = ("Pending", "Scheduling")  # phases in which it has no host
 def claim_name(instance: Mapping[str, Any]) -> str:
     """The same for the same machine, so that making the claim twice makes it once."""
     meta = instance["metadata"]
-    return f"{meta['name']}-{machine.FLAVOR_CLAIM}"[:247].rstrip("-.") + "-" + render.suffix(meta["uid"], machine.FLAVOR_CLAIM)
+    return (
+        f"{meta['name']}-{device_refs.FLAVOR_CLAIM}"[:247].rstrip("-.")
+        + "-"
+        + render.suffix(meta["uid"], device_refs.FLAVOR_CLAIM)
+    )
 
 
 class Flavors:
@@ -47,7 +52,7 @@ class Flavors:
         self._claims.on_change(self._claim_changed)
 
     def _claim_changed(self, old: Object | None, new: Object | None) -> None:
-        if new is None and old is not None and (reference := machine.owner(old, kinds.INSTANCE.kind)) is not None:
+        if new is None and old is not None and (reference := device_refs.owner(old, kinds.INSTANCE.kind)) is not None:
             self._queue.add(f"{old['metadata']['namespace']}/{reference['name']}")
 
     def _waiting_for(self, flavor: Object) -> Sequence[str]:
@@ -55,16 +60,16 @@ class Flavors:
 
     def unsettled(self, instance: Object, pod: Object | None) -> bool:
         """Whether there is something to settle. A machine that got its pod without CPUs of its own goes on without."""
-        if record := machine.flavored(instance):
+        if record := device_refs.flavored(instance):
             return self._lost(instance, pod, record)
-        if machine.flavor_name(instance):
+        if device_refs.flavor_name(instance):
             return True
-        if self._inventories is None or not machine.dedicated(instance):
+        if self._inventories is None or not device_refs.dedicated(instance):
             return False
         if pod is None:  # where no host tells of its cells nobody could give it any
             return ((instance.get("status") or {}).get("phase") not in ("Scheduled", "Running")
                     and any(any(cells.read(inventory)) for inventory in self._inventories.items()))
-        return machine.FLAVOR_CLAIM in dict(machine.claim_names(pod))
+        return device_refs.FLAVOR_CLAIM in dict(device_refs.claim_names(pod))
 
     def _lost(self, instance: Object, pod: Object | None, record: Mapping[str, Any]) -> bool:
         """Its claim was deleted while it waits for a host: it is made again, as it was."""
@@ -74,7 +79,7 @@ class Flavors:
 
     async def settle(self, instance: Object) -> Object | Condition:
         """What the status is to keep of the flavor, with the claim made; or why the machine waits."""
-        name, claim = machine.flavor_name(instance), claim_name(instance)
+        name, claim = device_refs.flavor_name(instance), claim_name(instance)
         if (made := await self._made(instance, claim)) is not None:
             return flavored.settled({}, made)
         flavor = self._flavors.get(name) if name else flavored.implied(instance)
@@ -83,7 +88,7 @@ class Flavors:
                              f"flavor {name} does not exist; the machine goes on when it does")
         try:
             wanted = flavored.claim(flavor, instance, self._aliases, claim)
-            kept = machine.flavored(instance)
+            kept = device_refs.flavored(instance)
             if kept and not _same(kept, flavored.settled(flavor, wanted)):
                 return Condition(WAITING, False, "FlavorChanged", f"claim {claim} was deleted, and flavor {name} is no longer "
                                  "what the machine was made with; change it back, or make the machine anew")
@@ -108,14 +113,14 @@ class Flavors:
             found = await self._store.get(kinds.RESOURCE_CLAIM, claim, instance["metadata"]["namespace"])
         except NotFound:
             return None
-        owner = machine.owner(found, kinds.INSTANCE.kind)
+        owner = device_refs.owner(found, kinds.INSTANCE.kind)
         return found if owner is not None and owner["uid"] == instance["metadata"]["uid"] else None
 
 
 def _unsettled(instance: Object) -> list[str]:
     """The flavor that a machine waits for, or would need again if its claim were lost."""
-    name = machine.flavor_name(instance)
-    return [name] if name and (not machine.flavored(instance) or instance["status"].get("phase") in WAITS) else []
+    name = device_refs.flavor_name(instance)
+    return [name] if name and (not device_refs.flavored(instance) or instance["status"].get("phase") in WAITS) else []
 
 
 def _same(kept: Mapping[str, Any], record: Mapping[str, Any]) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from outfitter.api import conditions, gates, kinds, machine, settings
+from outfitter.api import conditions, kinds
 from outfitter.api.conditions import GATES_IN_USE, Condition
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs, feature_gates, kubevirt_config
 from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.store.informer import key_of
 from outfitter.store.queue import Queue
@@ -13,11 +14,11 @@ NAMED = 5  # machines that a condition names; of the others it says how many
 
 
 def _over(instance: Object) -> bool:
-    return (instance.get("status") or {}).get("phase") in machine.FINAL
+    return (instance.get("status") or {}).get("phase") in device_refs.FINAL
 
 
 def _gates(instance: Object) -> list[str]:
-    return [] if _over(instance) else gates.used(instance.get("spec") or {})
+    return [] if _over(instance) else feature_gates.used(instance.get("spec") or {})
 
 
 class KubeVirts:
@@ -44,9 +45,9 @@ class KubeVirts:
         if kubevirt is None:
             return None
         meta, status = kubevirt["metadata"], kubevirt.get("status") or {}
-        counts = settings.chosen(self._all.items())
+        counts = kubevirt_config.chosen(self._all.items())
         if counts is not None and counts["metadata"]["uid"] == meta["uid"]:
-            said = self._in_use(settings.of(kubevirt))
+            said = self._in_use(kubevirt_config.of(kubevirt))
         else:
             said = Condition(GATES_IN_USE, False, "NotInForce", "another KubeVirt object is older, and counts")
         new = {"phase": "Deployed", "observedGeneration": meta.get("generation"),
@@ -56,9 +57,9 @@ class KubeVirts:
             await self._store.patch(kinds.KUBEVIRT, meta["name"], body, meta["namespace"], subresource="status")
         return None
 
-    def _in_use(self, now: settings.Settings) -> Condition:
+    def _in_use(self, now: kubevirt_config.Settings) -> Condition:
         words = []
-        for gate in now.gates.closed(gates.KNOWN):
+        for gate in now.gates.closed(feature_gates.KNOWN):
             if users := sorted(key_of(instance) for instance in self._instances.by("gates", gate)):
                 more = f" and {len(users) - NAMED} more" if len(users) > NAMED else ""
                 words.append(f"{gate} is off and is used by {', '.join(users[:NAMED])}{more}")

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import copy
 
-from outfitter.api import conditions, kinds, machine, notes
+from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs, vmi_actions
 from outfitter.controllers import running
 from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.controllers.ownclaims import OwnClaims, claim_name, machine_of, owner_reference
@@ -55,12 +56,12 @@ class Machines:
         if vm is None:
             return None
         found = self._instances.get(key)
-        instance = found if found is not None and machine.belongs(found, vm) else None
+        instance = found if found is not None and device_refs.belongs(found, vm) else None
         now = self._context.clock.now()
         act = running.decide(vm, instance, now)
         if act.do != "nothing" or act.requests != tuple(_noted(vm)):
             vm, found = await self._as_stored(vm)
-            instance = found if found is not None and machine.belongs(found, vm) else None
+            instance = found if found is not None and device_refs.belongs(found, vm) else None
             act = running.decide(vm, instance, now)
         # What it lacks keeps it from starting, and from nothing else.
         lacks = "" if vm["metadata"].get("deletionTimestamp") else await self._own.provide(vm, instance)
@@ -118,7 +119,7 @@ class Machines:
         """Who has the name that the machine's instance needs. One of its own is no trouble: its news brings us back."""
         meta = vm["metadata"]
         found = await self._store.get(kinds.INSTANCE, meta["name"], meta["namespace"])
-        if machine.belongs(found, vm):
+        if device_refs.belongs(found, vm):
             raise Conflict(f"news of instance {meta['namespace']}/{meta['name']} is on its way")
         return _in_the_way(vm)
 
@@ -147,7 +148,7 @@ class Machines:
 
     def _outdated(self, vm: Object, instance: Object | None) -> bool:
         """The machine is not what the running instance was made from. How it starts says nothing of one that did."""
-        if instance is None or (instance.get("status") or {}).get("phase") in machine.FINAL:
+        if instance is None or (instance.get("status") or {}).get("phase") in device_refs.FINAL:
             return False
         if instance["metadata"].get("deletionTimestamp"):
             return False
@@ -177,7 +178,7 @@ def instance_for(vm: Object, *, paused: bool = False) -> Object:
     meta, template = vm["metadata"], vm["spec"]["template"]
     said = template.get("metadata") or {}
     labels = {**(said.get("labels") or {}), "kubevirt.io/vm": meta["name"][:63].rstrip("-.")}
-    spec = {**_spec(vm), "startStrategy": notes.START_PAUSED} if paused else _spec(vm)
+    spec = {**_spec(vm), "startStrategy": vmi_actions.START_PAUSED} if paused else _spec(vm)
     return {"apiVersion": kinds.INSTANCE.api_version, "kind": kinds.INSTANCE.kind, "metadata": {
         "name": meta["name"], "namespace": meta["namespace"], "labels": labels,
         "annotations": {**(said.get("annotations") or {}), GENERATION: str(meta.get("generation", 1))},

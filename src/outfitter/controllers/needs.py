@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from outfitter.api import gates, machine
-from outfitter.api.gates import Gates
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs, feature_gates
+from outfitter.api.kubevirt.feature_gates import Gates
+from outfitter.api.kubevirt.kubevirt_config import Settings
 from outfitter.api.quantity import to_int
-from outfitter.api.settings import Settings
 from outfitter.errors import Refused
 
 MI = 1 << 20
@@ -22,8 +22,8 @@ VIDEO = 32 * MI
 PASSTHROUGH = 1024 * MI  # what VFIO maps besides the guest's memory
 IOMMUFD_DEVICE = "devices.kubevirt.io/iommufd"
 SHARES = 10  # guest CPUs to one of the host, where they are not the guest's own
-WORDS: Mapping[machine.List, str] = {"gpus": "GPU", "hostDevices": "HostDevice"}
-GATES: Mapping[machine.List, str] = {"gpus": gates.GPUS, "hostDevices": gates.HOST_DEVICES}
+WORDS: Mapping[device_refs.List, str] = {"gpus": "GPU", "hostDevices": "HostDevice"}
+GATES: Mapping[device_refs.List, str] = {"gpus": feature_gates.GPUS, "hostDevices": feature_gates.HOST_DEVICES}
 
 
 def resources(instance: Mapping[str, Any], settings: Settings, networks: Mapping[str, int]) -> Object:
@@ -32,18 +32,18 @@ def resources(instance: Mapping[str, Any], settings: Settings, networks: Mapping
     spec = instance["spec"]
     said = spec["domain"].get("resources") or {}
     requests, limits = dict(said.get("requests") or {}), dict(said.get("limits") or {})
-    mine = to_int(str(requests.get("memory") or limits.get("memory") or machine.memory(instance)))
+    mine = to_int(str(requests.get("memory") or limits.get("memory") or device_refs.memory(instance)))
     requests["memory"] = _bytes(mine + (0 if said.get("overcommitGuestOverhead") else overhead(instance)))
     if "memory" in limits:
         limits["memory"] = _bytes(to_int(str(limits["memory"])) + overhead(instance))
-    cpus = machine.vcpus(instance)
+    cpus = device_refs.vcpus(instance)
     if (spec["domain"].get("cpu") or {}).get("dedicatedCpuPlacement"):
         requests["cpu"] = limits["cpu"] = str(cpus)
         limits["memory"] = requests["memory"]
     else:
         requests.setdefault("cpu", f"{1000 * cpus // SHARES}m")
     wanted = by_name(instance, settings) + Counter(networks)
-    if gates.IOMMUFD in settings.gates.on:
+    if feature_gates.IOMMUFD in settings.gates.on:
         wanted[IOMMUFD_DEVICE] += 1
     for name, count in wanted.items():
         # What somebody wrote himself is not doubled; what stands on one side only holds for both, as Kubernetes demands it.
@@ -61,10 +61,10 @@ def claims(instance: Mapping[str, Any], open_: Gates) -> Iterator[Object]:
     """Requests of claims: those of GPUs, of host devices, of networks, then all of the flavor's; each in the order of the
     spec, and each once."""
     seen = []
-    for ref in machine.written_refs(instance):
+    for ref in device_refs.written_refs(instance):
         if ref.by_claim and open_.open(GATES[ref.list]):
             seen.append((f"{ref.path}.{ref.claim_at}: {WORDS[ref.list]} {ref.name}", ref.claim, ref.request))
-    for index, network in enumerate(instance["spec"].get("networks") or () if open_.open(gates.NETWORKS) else ()):
+    for index, network in enumerate(instance["spec"].get("networks") or () if open_.open(feature_gates.NETWORKS) else ()):
         if given := network.get("resourceClaim"):
             who = f"spec.networks[{index}].resourceClaim.claimName: network {network.get('name')}"
             seen.append((who, given.get("claimName"), given.get("requestName")))
@@ -72,13 +72,13 @@ def claims(instance: Mapping[str, Any], open_: Gates) -> Iterator[Object]:
         raise Refused(f"{nameless[0]} does not say which of spec.resourceClaims it is from")
     for claim, request in dict.fromkeys((claim, request) for _, claim, request in seen):
         yield {"name": claim, "request": request} if request else {"name": claim}
-    if machine.flavored(instance).get("claimName"):
-        yield {"name": machine.FLAVOR_CLAIM}
+    if device_refs.flavored(instance).get("claimName"):
+        yield {"name": device_refs.FLAVOR_CLAIM}
 
 
 def by_name(instance: Mapping[str, Any], settings: Settings) -> Counter[str]:
     """Devices that are asked for by resource name."""
-    refs = [ref for ref in machine.written_refs(instance) if ref.device_name]
+    refs = [ref for ref in device_refs.written_refs(instance) if ref.device_name]
     wrong = [f"{ref.path}: {WORDS[ref.list]} {ref.device_name} is not permitted in permittedHostDevices configuration"
              for ref in refs if settings.permitted is not None and ref.device_name not in settings.permitted]
     if wrong:
@@ -90,11 +90,11 @@ def by_name(instance: Mapping[str, Any], settings: Settings) -> Counter[str]:
 def overhead(instance: Mapping[str, Any]) -> int:
     """Bytes of memory that a machine costs its host besides its own."""
     devices = instance["spec"]["domain"].get("devices") or {}
-    total = PROGRAMS + to_int(machine.memory(instance)) // PAGES + PER_CPU * machine.vcpus(instance)
+    total = PROGRAMS + to_int(device_refs.memory(instance)) // PAGES + PER_CPU * device_refs.vcpus(instance)
     if devices.get("autoattachGraphicsDevice") is not False:
         total += VIDEO
     cards = [each for each in devices.get("interfaces") or () if each.get("sriov") is not None]
-    return total + (PASSTHROUGH if cards or machine.device_refs(instance) else 0)
+    return total + (PASSTHROUGH if cards or device_refs.device_refs(instance) else 0)
 
 
 def _bytes(count: int) -> str:

@@ -11,11 +11,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from outfitter.api import gates, wires
-from outfitter.api.gates import Gates
 from outfitter.api.kinds import Object
-from outfitter.api.settings import Settings
-from outfitter.api.wires import RESOURCE, STATUS, attachment, interface_name
+from outfitter.api.kubevirt import feature_gates, network_info
+from outfitter.api.kubevirt.feature_gates import Gates
+from outfitter.api.kubevirt.kubevirt_config import Settings
+from outfitter.api.kubevirt.network_info import RESOURCE, STATUS, attachment, interface_name
 from outfitter.errors import Refused
 
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
@@ -26,7 +26,7 @@ Attachments = Callable[[str, str], Object | None]  # namespace, name -> NetworkA
 
 def of_pod(instance: Mapping[str, Any], settings: Settings, source: Mapping[str, Any] | None = None) -> Object:
     """What a pod says of its networks. `source`: the pod that the machine moves away from."""
-    counted = source is not None and _counts(source) and not settings.gates.open(gates.NAMING)
+    counted = source is not None and _counts(source) and not settings.gates.open(feature_gates.NAMING)
     entries = list(_entries(instance, settings.plugins, counted=counted))
     out: Object = {}
     if entries:
@@ -78,7 +78,7 @@ def resources(instance: Mapping[str, Any], attachments: Attachments, open_: Gate
     """What networks take of the host: network -> the resource that its definition names, a virtual function mostly, but also a
     mark that a host has the bridge. Refused: the definition of an SR-IOV network is missing, so nobody knows what it takes."""
     out: dict[str, str] = {}
-    if gates.INJECTION in open_.on:
+    if feature_gates.INJECTION in open_.on:
         return out
     cards = {each["name"]: each for each in (instance["spec"]["domain"].get("devices") or {}).get("interfaces") or ()}
     for network in instance["spec"].get("networks") or ():
@@ -96,11 +96,11 @@ def resources(instance: Mapping[str, Any], attachments: Attachments, open_: Gate
 
 def without_resource(instance: Mapping[str, Any], attachments: Attachments, open_: Gates) -> None:
     """Refused: an SR-IOV network takes nothing of the host, so its card would never get a function."""
-    cards = {each["name"]: each for each in wires.interfaces(instance)}
-    for index, network in enumerate(wires.networks(instance)):
+    cards = {each["name"]: each for each in network_info.interfaces(instance)}
+    for index, network in enumerate(network_info.networks(instance)):
         card = cards.get(network["name"]) or {}
         wired = network.get("multus") and card.get("sriov") is not None and card.get("state") != "absent"
-        if not wired or gates.INJECTION in open_.on:
+        if not wired or feature_gates.INJECTION in open_.on:
             continue
         namespace, name = attachment(instance, network)
         found = attachments(namespace, name)

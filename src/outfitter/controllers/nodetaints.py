@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from outfitter.api import conditions, kinds, machine
+from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs
 from outfitter.controllers import evict
 from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.scheduling import tolerations
@@ -40,7 +41,7 @@ class NodeTaints:
 
     def _concerns(self, pod: Object) -> bool:
         return bool(pod["spec"].get("nodeName") in self._since and not pod["metadata"].get("deletionTimestamp")
-                    and (pod.get("status") or {}).get("phase") not in machine.FINAL)
+                    and (pod.get("status") or {}).get("phase") not in device_refs.FINAL)
 
     def _node_changed(self, old: Object | None, new: Object | None) -> None:
         """A taint that was taken away and comes again is a new one."""

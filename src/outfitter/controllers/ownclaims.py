@@ -8,8 +8,9 @@ import hashlib
 import json
 from typing import Literal
 
-from outfitter.api import kinds, machine
+from outfitter.api import kinds
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs
 from outfitter.controllers import render
 from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
@@ -21,7 +22,7 @@ MADE_FROM = "outfitter.dev/made-from"  # annotation of a claim: what its templat
 
 def machine_of(obj: Object) -> list[str]:
     """The key of the machine that an object belongs to."""
-    reference = machine.owner(obj, kinds.MACHINE.kind)
+    reference = device_refs.owner(obj, kinds.MACHINE.kind)
     return [f"{obj['metadata']['namespace']}/{reference['name']}"] if reference else []
 
 
@@ -40,7 +41,7 @@ class OwnClaims:
     def _pod_changed(self, old: Object | None, new: Object | None) -> None:
         """A pod that is over uses the claims of a machine no more."""
         if old is not None and (new is None or _is_over(new)):
-            for claim in filter(None, map(self._claims.get, machine.claim_keys(old))):
+            for claim in filter(None, map(self._claims.get, device_refs.claim_keys(old))):
                 for key in machine_of(claim):
                     self._queue.add(key)
 
@@ -64,7 +65,7 @@ class OwnClaims:
 
     async def _look_after(self, vm: Object, instance: Object | None, claim: Object, template: Object) -> str:
         name = claim["metadata"]["name"]
-        if not machine.belongs(claim, vm):
+        if not device_refs.belongs(claim, vm):
             return f"claim {name} belongs to somebody else: delete it, and the machine makes its own"
         if _going(claim):
             return f"claim {name} is being deleted, and is made anew when it is gone" if instance is None else ""
@@ -80,7 +81,7 @@ class OwnClaims:
         """Whether a claim is not as its template says now."""
         known = [(self._claims.get(f"{vm['metadata']['namespace']}/{claim_name(vm, template['name'])}"), template)
                  for template in vm["spec"].get("resourceClaimTemplates") or ()]
-        return any(claim is not None and machine.belongs(claim, vm) and _made_from(claim) not in ("", _digest(template))
+        return any(claim is not None and device_refs.belongs(claim, vm) and _made_from(claim) not in ("", _digest(template))
                    for claim, template in known)
 
     async def _replace(self, vm: Object, claim: Object) -> str:
@@ -99,7 +100,7 @@ class OwnClaims:
         except NotFound:
             instance = None
         if stored["metadata"]["resourceVersion"] != meta["resourceVersion"] or (
-                instance is not None and machine.belongs(instance, vm)):
+                instance is not None and device_refs.belongs(instance, vm)):
             raise Conflict(f"news of machine {meta['namespace']}/{meta['name']} are on their way")
         try:
             await self._store.delete(kinds.RESOURCE_CLAIM, theirs["name"], theirs["namespace"], uid=theirs["uid"],
@@ -214,7 +215,7 @@ def _is_pod(one: Object) -> bool:
 
 
 def _is_over(pod: Object) -> bool:
-    return (pod.get("status") or {}).get("phase") in machine.FINAL
+    return (pod.get("status") or {}).get("phase") in device_refs.FINAL
 
 
 def _is_machine(one: Object) -> bool:
@@ -228,7 +229,7 @@ def _kept_for(claim: Object) -> list[str]:
 
 
 def _owner_uid(claim: Object) -> list[str]:
-    reference = machine.owner(claim, kinds.MACHINE.kind)
+    reference = device_refs.owner(claim, kinds.MACHINE.kind)
     return [reference["uid"]] if reference else []
 
 

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from outfitter.api import machine, notes
-from outfitter.api.environment import NETWORK_RESOURCE
 from outfitter.api.kinds import INSTANCE, Object
-from outfitter.api.settings import Settings
+from outfitter.api.kubevirt import device_refs, vmi_actions
+from outfitter.api.kubevirt.kubevirt_config import Settings
+from outfitter.api.launcher_environment import NETWORK_RESOURCE
 from outfitter.controllers import needs, nets
 
 IMAGE = "outfitter/launcher"
@@ -39,10 +39,10 @@ def launcher_pod(
     moves away from. Refused: it asks for what is not permitted."""
     meta, spec = instance["metadata"], instance["spec"]
     listed = [*(spec.get("resourceClaims") or ())]
-    if own := machine.flavored(instance).get("claimName"):
-        listed.append({"name": machine.FLAVOR_CLAIM, "resourceClaimName": own})
+    if own := device_refs.flavored(instance).get("claimName"):
+        listed.append({"name": device_refs.FLAVOR_CLAIM, "resourceClaimName": own})
     resources = needs.resources(instance, settings, Counter((networks or {}).values()))
-    container: Object = {"name": machine.CONTAINER, "image": IMAGE, "resources": resources}
+    container: Object = {"name": device_refs.CONTAINER, "image": IMAGE, "resources": resources}
     if networks:  # a device plugin lists functions by resource: the launcher is told whose they are
         container["env"] = [{"name": f"{NETWORK_RESOURCE}_{name}", "value": taken} for name, taken in networks.items()]
     pod: Object = {
@@ -51,8 +51,8 @@ def launcher_pod(
         "metadata": {
             "name": pod_name(instance),
             "namespace": meta["namespace"],
-            "labels": {**(meta.get("labels") or {}), machine.LAUNCHER_LABEL: machine.LAUNCHER,
-                       machine.CREATED_BY: meta["uid"], "vm.kubevirt.io/name": meta["name"][:63].rstrip("-.")},
+            "labels": {**(meta.get("labels") or {}), device_refs.LAUNCHER_LABEL: device_refs.LAUNCHER,
+                       device_refs.CREATED_BY: meta["uid"], "vm.kubevirt.io/name": meta["name"][:63].rstrip("-.")},
             "annotations": {"kubevirt.io/domain": meta["name"], **nets.of_pod(instance, settings, source)},
             "ownerReferences": [{"apiVersion": INSTANCE.api_version, "kind": INSTANCE.kind, "name": meta["name"],
                                  "uid": meta["uid"], "controller": True, "blockOwnerDeletion": True}],
@@ -61,7 +61,7 @@ def launcher_pod(
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": spec.get("terminationGracePeriodSeconds", 30),
-            "readinessGates": [{"conditionType": notes.UNPAUSED}],
+            "readinessGates": [{"conditionType": vmi_actions.UNPAUSED}],
             "containers": [container],
         },
     }

@@ -12,9 +12,10 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from outfitter.api import conditions, kinds, machine
+from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs
 from outfitter.api.page import Page
 from outfitter.controllers.drafts import Draft, give_back
 from outfitter.controllers.loop import Context, enqueue_on_change
@@ -346,7 +347,7 @@ class Schedule:
         """A claim that is about to be made from its template, or that the store has and the informer does not, wakes us."""
         namespace = pod["metadata"]["namespace"]
         templates = {entry["name"]: entry.get("resourceClaimTemplateName") for entry in pod["spec"].get("resourceClaims") or ()}
-        for entry, name in machine.claim_names(pod):
+        for entry, name in device_refs.claim_names(pod):
             if not name and self._templates.get(f"{namespace}/{templates[entry]}") is not None:
                 return True
             if name and self._claim(namespace, name) is None:
@@ -360,7 +361,7 @@ class Schedule:
     async def _made_ready(self, pod: Object, outcome: _Outcome) -> bool:
         """Whether a pod may be given a host now: not while devices that it has are being made ready. When that failed, or it
         would be sent away from one of them by now, they are given back, and others are looked for."""
-        mine = [claim for _, name in machine.claim_names(pod)
+        mine = [claim for _, name in device_refs.claim_names(pod)
                 if (claim := self._claim(pod["metadata"]["namespace"], name or "")) is not None]
         now = self._context.clock.now()
         found = binding.readiness(mine, now)
@@ -442,7 +443,9 @@ def _without(page: Page, uids: set[str]) -> Object:
 
 def _takes(pod: Object) -> bool:
     """It takes cpu and memory of a host."""
-    return bool((pod["spec"].get("nodeName") or nominated(pod)) and (pod.get("status") or {}).get("phase") not in machine.FINAL)
+    return bool(
+        (pod["spec"].get("nodeName") or nominated(pod)) and (pod.get("status") or {}).get("phase") not in device_refs.FINAL
+    )
 
 
 def _waits(pod: Object) -> bool:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from outfitter import errors
-from outfitter.api import devicegates
+from outfitter.api import dra_feature_gates
 from outfitter.inventory import device_spec, fields, making
 from outfitter.inventory.device_spec import DeviceSpec
 from outfitter.inventory.fields import Reader, Section
@@ -24,7 +24,7 @@ HOST_KEYS = ("device_spec", "alias", "report_in_placement", "report_to_placement
              "pod_bridge")
 KEYS: dict[str, tuple[str, ...]] = {"file": (*HOST_KEYS, "hosts", "scheduling", "features"), "host": HOST_KEYS,
                                     "history": ("keep",), "scheduling": ("policy",),
-                                    "features": tuple(devicegates.DEVICE_GATES)}
+                                    "features": tuple(dra_feature_gates.DEVICE_GATES)}
 POLICIES = ("pack", "spread")
 # Keys that mean the same: the name of today, and that of the design document.
 SPELLINGS = {"report_in_placement": "report_to_placement", "pci_in_placement": "pci_prefilter"}
@@ -114,7 +114,7 @@ def _scheduling(top: Section) -> Scheduling:
     section = top.reader.section(top.fields.get("scheduling"), "scheduling", KEYS["scheduling"])
     policy = section.text("policy", lambda text: None if text in POLICIES else f"{text!r} is none of {', '.join(POLICIES)}")
     features = top.reader.section(top.fields.get("features"), "features", KEYS["features"])
-    switched = {gate: _switch(features, gate, default) for gate, (_, default) in devicegates.DEVICE_GATES.items()
+    switched = {gate: _switch(features, gate, default) for gate, (_, default) in dra_feature_gates.DEVICE_GATES.items()
                 if gate in features.fields}
     return Scheduling(policy or "pack", MappingProxyType(switched))
 

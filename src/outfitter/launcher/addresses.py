@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 from xml.etree import ElementTree as ET
 
-from outfitter.api import guestaddress
+from outfitter.api.kubevirt import guest_address
 from outfitter.errors import Refused
 
 Lane = Literal["interfaces", "hostDevices", "gpus", "disks"]
@@ -26,7 +26,7 @@ HOTPLUG = 4  # interfaces that a machine with interfaces has ports for
 VIDEO, FIRST_PORT, USB, SCSI, RNG = 0x01, 0x02, 0x1C, 0x1D, 0x1E
 FUNCTIONS = 8
 SATA = (4, 5, 6, 7)  # functions of the chipset's slot for further controllers, behind the first, as a guest looks for them
-MOST_PORTS = guestaddress.LAST_BUS  # a bus each
+MOST_PORTS = guest_address.LAST_BUS  # a bus each
 FIRST_EXPANDER = FIRST_PORT + MOST_PORTS // FUNCTIONS
 MOST_EXPANDERS = USB - FIRST_EXPANDER
 NODE_BUSES = 0x20  # bus numbers kept for a node: the expander's own, and one for each port behind it
@@ -86,9 +86,9 @@ class Layout:
         self._held[Place(None, None, slot)] = who
 
     def _wanted(self, text: str, who: str, functions: Sequence[int]) -> Place:
-        if why := guestaddress.fault(text):
+        if why := guest_address.fault(text):
             raise Refused(f"{who}: {why}")
-        at = guestaddress.parse(text)
+        at = guest_address.parse(text)
         assert at is not None
         highest = FUNCTIONS - 1 - max(functions)
         if at.function > highest:
@@ -211,12 +211,12 @@ def fixed(slot: int) -> ET.Element:
 def sata(number: int, *, chipset: bool) -> ET.Element:
     """The address of a SATA controller; `chipset`: the machine comes with the first one."""
     function = SATA[number - 1] if number else 2 if chipset else 0
-    return _pci(0, guestaddress.CHIPSET, function, multifunction=function == 0)
+    return _pci(0, guest_address.CHIPSET, function, multifunction=function == 0)
 
 
 def as_told(text: str, who: str) -> ET.Element:
     """An address that the user gave, for a machine whose buses are not ours to lay out."""
-    at = guestaddress.parse(text)
+    at = guest_address.parse(text)
     if at is None:
         raise Refused(f"{who}: {text} is no PCI address: it is written domain:bus:slot.function, such as 0000:05:00.0")
     return _pci(at.bus, at.slot, at.function, at.domain)

@@ -9,10 +9,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from outfitter.api import cloudinit, kinds, machine
-from outfitter.api.cloudinit import NETWORK, USER, Part, Volume
+from outfitter.api import kinds
 from outfitter.api.hypervisor import Drive
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import cloudinit, device_refs
+from outfitter.api.kubevirt.cloudinit import NETWORK, USER, Part, Volume
 from outfitter.errors import Refused
 from outfitter.launcher import disk, tags
 from outfitter.launcher.tags import Tagged
@@ -26,7 +27,7 @@ NAME = 63  # letters of a host's name
 def wanted(spec: Mapping[str, Any]) -> bool:
     """Whether a machine has a drive: it has a volume for one, or a tag that its guest is to be told."""
     devices = (spec.get("domain") or {}).get("devices") or {}
-    tagged = [entry for list_ in (*machine.LISTS, "interfaces") for entry in devices.get(list_) or ()]
+    tagged = [entry for list_ in (*device_refs.LISTS, "interfaces") for entry in devices.get(list_) or ()]
     tagged += [entry for _, entry, _, bus in disk.listed(spec) if bus == "virtio"]
     return cloudinit.volume(spec) is not None or any(
         entry.get("tag") and entry.get("state") != "absent" for entry in tagged)
@@ -40,7 +41,7 @@ def metadata(instance: Object, tagged: Sequence[Tagged], files: Files) -> str:
     """The drive's metadata, in the words of its kind; the same for the same machine."""
     spec, volume = instance["spec"], cloudinit.volume(instance["spec"])
     keys = _public_keys(spec, files)
-    flavor, devices = machine.flavor_name(instance), tags.told(tagged)
+    flavor, devices = device_refs.flavor_name(instance), tags.told(tagged)
     said: dict[str, Any]
     if volume is not None and volume.kind == "cloudInitNoCloud":
         said = {"instance-id": identity(instance), "local-hostname": _hostname(instance)}
@@ -75,7 +76,7 @@ def identity(instance: Object) -> str:
     """By which cloud-init knows a machine that it has set up already. A machine that is stopped and started is the same one,
     though its instance is another."""
     said = ((instance["spec"].get("domain") or {}).get("firmware") or {}).get("uuid")
-    owner = machine.owner(instance, kinds.MACHINE.kind)
+    owner = device_refs.owner(instance, kinds.MACHINE.kind)
     return str(said or (owner or instance["metadata"])["uid"])
 
 

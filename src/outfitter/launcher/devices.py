@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from outfitter.api.wires import Wire
+from outfitter.api.kubevirt.network_info import Wire
 from outfitter.errors import Refused
 from outfitter.launcher import addresses, disk, hostdev, interface, mdev, numa, screen, usb
 from outfitter.launcher.addresses import FUNCTIONS, Lane, Layout, Place

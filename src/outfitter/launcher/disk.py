@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from outfitter.api import cloudinit
+from outfitter.api.kubevirt import cloudinit
 from outfitter.errors import Refused
 
 OWN_DRIVE = "config-drive"  # of a machine that no volume asks for

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from xml.etree import ElementTree as ET
 
-from outfitter.api import machine
 from outfitter.api.hypervisor import Domain, Drive
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs
 from outfitter.api.quantity import to_int
 from outfitter.launcher import cloudinit, hostdev, numa, sources, system
 from outfitter.launcher.devices import Devices
@@ -28,7 +28,7 @@ def build(instance: Object, env: Env | None = None, files: Files | None = None, 
     domain = spec.get("domain") or {}
     look = sources.arriving if options.arriving else sources.devices_of
     found = look(instance, env or {}, files or {})
-    kind, size, cpus = system.system(spec), to_int(machine.memory(instance)), machine.vcpus(instance)
+    kind, size, cpus = system.system(spec), to_int(device_refs.memory(instance)), device_refs.vcpus(instance)
     spread = numa.cells(instance, found, options.host_nodes, cpus=cpus, memory=size, page=system.page(domain) or numa.MIB)
     path = f"{options.drives}/{meta['uid']}.iso" if cloudinit.wanted(spec) else ""
     devices = Devices(spec, kind, spread, options, sources.wired(files or {}), drive=path)

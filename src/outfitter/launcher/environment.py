@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from outfitter.api.environment import MDEV, NETWORK_RESOURCE, PCI, key
+from outfitter.api.launcher_environment import MDEV, NETWORK_RESOURCE, PCI, key
 from outfitter.errors import Refused
 from outfitter.launcher.given import WORDS, Absent, Ask, Given, Kind, checked
 

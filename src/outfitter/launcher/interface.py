@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from outfitter.api import wires
-from outfitter.api.wires import Wire
+from outfitter.api.kubevirt import network_info
+from outfitter.api.kubevirt.network_info import Wire
 from outfitter.launcher import hostdev
 
 TAPS = ("bridge", "masquerade")  # bindings that end in a tap which whoever set up the network has made
@@ -34,7 +34,7 @@ def tap(network: Mapping[str, Any]) -> str:
 
 def mac(interface: Mapping[str, Any], wire: Wire | None) -> str | None:
     """The address that whoever plugged it in says, else the one that the user gave it."""
-    return wire.mac if wire is not None and wire.type is not None else wires.told_mac(interface)
+    return wire.mac if wire is not None and wire.type is not None else network_info.told_mac(interface)
 
 
 def unsupported(interface: Mapping[str, Any], wire: Wire | None) -> str | None:

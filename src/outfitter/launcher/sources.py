@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from outfitter.api import machine, wires
-from outfitter.api.wires import Wire
+from outfitter.api.kubevirt import device_refs, network_info
+from outfitter.api.kubevirt.network_info import Wire
 from outfitter.errors import Refused
 from outfitter.launcher import environment, metadata
 from outfitter.launcher.environment import Env
@@ -20,14 +20,14 @@ from outfitter.launcher.given import WORDS, Absent, Ask, Given, List, Resolved, 
 from outfitter.launcher.metadata import Files
 
 STATUS, METADATA, ENVIRONMENT = "status.deviceStatus", "device metadata", "the environment"
-NETWORK_INFO = wires.FILE  # which function was given to which network
+NETWORK_INFO = network_info.FILE  # which function was given to which network
 ONE_PORT = 8  # functions that a port of the guest takes
 LISTS: tuple[List, ...] = ("hostDevices", "gpus", "interfaces")  # in the order of the domain
 
 
 def devices_of(instance: Mapping[str, Any], env: Env, files: Files) -> tuple[Resolved, ...]:
     """What every entry of hostDevices, gpus and (for virtual functions) interfaces got, in this order and that of the spec."""
-    if (flavor := machine.flavor_name(instance)) and not machine.flavored(instance):
+    if (flavor := device_refs.flavor_name(instance)) and not device_refs.flavored(instance):
         raise Refused(f"spec.flavor: the devices of {flavor} are not in status.flavor: the machine does not start without them")
     asks = asked(instance)
     known = {ask.path: given for ask in asks if ask.resource for given in _named(instance, ask)}
@@ -60,7 +60,7 @@ def arriving(instance: Mapping[str, Any], env: Env, files: Files) -> tuple[Resol
 
 def asked(instance: Mapping[str, Any]) -> list[Ask]:
     refs = [Ask(ref.list, ref.index, ref.name, ref.device_name, ref.claim, ref.request, ref.number)
-            for ref in machine.device_refs(instance)]
+            for ref in device_refs.device_refs(instance)]
     networks = _networks(instance)
     for index, interface in enumerate(_interfaces(instance)):
         if interface.get("sriov") is not None and interface.get("state") != "absent":
@@ -82,7 +82,7 @@ def _claimed(instance: Mapping[str, Any], ask: Ask, env: Env, files: Files) -> R
     listed: Sequence[Mapping[str, Any]] = (instance.get("spec") or {}).get("resourceClaims") or ()
     entry = next((each for each in listed if each.get("name") == ask.claim), {})
     if ask.number is not None:
-        entry = {"name": machine.FLAVOR_CLAIM, "resourceClaimName": machine.flavored(instance).get("claimName")}
+        entry = {"name": device_refs.FLAVOR_CLAIM, "resourceClaimName": device_refs.flavored(instance).get("claimName")}
     names = _claim_names(instance, ask, entry)
     readers: dict[str, Callable[[], tuple[Given, ...]]] = {
         METADATA: lambda: _own(ask, metadata.claimed(ask, entry, names[0] if names else None, files)),
@@ -156,20 +156,20 @@ def _claim_names(instance: Mapping[str, Any], ask: Ask, entry: Mapping[str, Any]
               if each.get("name") == ask.claim]
     if ask.list != "interfaces":
         found += [(each.get("deviceResourceClaimStatus") or {}).get("resourceClaimName")
-                  for each in machine.statuses(instance, ask.list) if each.get("name") == ask.name]
+                  for each in device_refs.statuses(instance, ask.list) if each.get("name") == ask.name]
     return list(dict.fromkeys(name for name in found if name))
 
 
 def _of_status(instance: Mapping[str, Any], ask: Ask) -> tuple[Given, ...]:
     assert ask.list != "interfaces"
-    entries = [entry for entry in machine.statuses(instance, ask.list) if entry.get("name") == ask.name]
+    entries = [entry for entry in device_refs.statuses(instance, ask.list) if entry.get("name") == ask.name]
     told = bool((instance.get("status") or {}).get("deviceStatus"))
     unlike = f"{_mismatch(ask.list)}: " if told else "no device status found: "
     if not entries:
         raise Absent(f"{unlike}{ask.word} is not in {STATUS}")
     out = []
     for entry in entries:
-        where = machine.address_of(entry)
+        where = device_refs.address_of(entry)
         if where is None:
             raise Absent(f"{unlike}{ask.word} has neither pciAddress nor mdevUUID in {STATUS}")
         said = entry.get("deviceResourceClaimStatus") or {}
@@ -214,7 +214,7 @@ def _interface(instance: Mapping[str, Any], ask: Ask, env: Env, files: Files, ta
 def wired(files: Files) -> dict[str, Wire]:
     """How network cards are plugged in, by network; nothing where nobody says so in a way that can be read."""
     try:
-        return wires.read(files.get(NETWORK_INFO) or "{}")
+        return network_info.read(files.get(NETWORK_INFO) or "{}")
     except ValueError:
         return {}
 
@@ -226,7 +226,7 @@ def _network_info(ask: Ask, files: Files) -> tuple[Given, ...]:
     if not text.strip() and not ask.by_claim:
         raise Refused(f"{ask.path}: {NETWORK_INFO} is empty: no network plugin has said yet which function {ask.name} gets")
     try:
-        wire = wires.read(text or "{}").get(ask.name)
+        wire = network_info.read(text or "{}").get(ask.name)
     except ValueError as error:
         raise Refused(f"{ask.path}: {NETWORK_INFO} cannot be read: {error}") from error
     if wire is not None and wire.type == "none":
@@ -238,12 +238,14 @@ def _network_info(ask: Ask, files: Files) -> tuple[Given, ...]:
 
 def _nothing_else(instance: Mapping[str, Any], asks: Sequence[Ask]) -> None:
     """The status tells of no device that the spec does not ask for."""
-    for list_ in machine.LISTS:
+    for list_ in device_refs.LISTS:
         names = {ask.name for ask in asks if ask.list == list_}
-        for entry in machine.statuses(instance, list_):
+        for entry in device_refs.statuses(instance, list_):
             if entry.get("name") not in names:
-                raise Refused(f"{STATUS}.{machine.STATUS_LISTS[list_]}: {_mismatch(list_)}: {entry.get('name')!r} is not among "
-                              f"spec.domain.devices.{list_}")
+                raise Refused(
+                    f"{STATUS}.{device_refs.STATUS_LISTS[list_]}: {_mismatch(list_)}: {entry.get('name')!r} is not among "
+                    f"spec.domain.devices.{list_}"
+                )
 
 
 def _mismatch(list_: List) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from outfitter.api import guestaddress, machine
+from outfitter.api.kubevirt import device_refs, guest_address
 from outfitter.api.quantity import to_int
 from outfitter.errors import Refused
 from outfitter.launcher import numa
@@ -44,7 +44,7 @@ def system(spec: Mapping[str, Any]) -> System:
     if architecture is None:
         raise Refused(f"spec.architecture: {name} is not known; known are {', '.join(ARCHITECTURES)}")
     kind = ((spec.get("domain") or {}).get("machine") or {}).get("type")
-    return System(architecture, kind or architecture.machine, guestaddress.laid_out(spec))
+    return System(architecture, kind or architecture.machine, guest_address.laid_out(spec))
 
 
 def page(domain: Mapping[str, Any]) -> int | None:
@@ -104,7 +104,7 @@ def processor(instance: Mapping[str, Any], options: Options, spread: Sequence[nu
         out.set("match", "exact")
         ET.SubElement(out, "model").text = str(model)
     if any(cpu.get(key) for key in ("sockets", "cores", "threads")):
-        sockets, cores, threads = machine.topology(instance)
+        sockets, cores, threads = device_refs.topology(instance)
         ET.SubElement(out, "topology", sockets=str(sockets), cores=str(cores), threads=str(threads))
     for feature in cpu.get("features") or ():
         ET.SubElement(out, "feature", policy=str(feature.get("policy") or "require"), name=str(feature.get("name")))

@@ -11,9 +11,10 @@ import functools
 import logging
 from collections.abc import Iterable
 
-from outfitter.api import environment, kinds, machine, notes, wires
+from outfitter.api import kinds, launcher_environment
 from outfitter.api.hypervisor import BY_USER, Builder
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs, network_info, vmi_actions
 from outfitter.errors import AlreadyHeld, HypervisorAway, NotFound, Refused
 from outfitter.node import hold, networks, report, secrets, tell
 from outfitter.node.handover import Handover
@@ -62,8 +63,8 @@ class Agent:
         self._prepared: set[str] = set()  # pods whose devices are in their hands; a new process looks again
         self._asked: set[str] = set()  # pods whose machines were asked to shut down
         pods.add_index("node", lambda pod: [pod["spec"].get("nodeName") or ""])
-        pods.add_index("instance", lambda pod: [machine.launches(pod) or ""])
-        pods.add_index("claim", machine.claim_keys)
+        pods.add_index("instance", lambda pod: [device_refs.launches(pod) or ""])
+        pods.add_index("claim", device_refs.claim_keys)
         instances.add_index("uid", lambda instance: [instance["metadata"]["uid"]])
         self._locks = keeper.locks  # a host's leftovers are told from what is just starting
         pods.on_change(self._pod_changed)
@@ -107,7 +108,7 @@ class Agent:
     def _machine_changed(self, name: str, uid: str) -> None:
         """A machine that started or ended; without a uid, the hypervisor was away and any of them may have."""
         for pod in self._pods.by("node", name):
-            if (reference := machine.owner(pod, kinds.INSTANCE.kind)) is not None and uid in ("", reference["uid"]):
+            if (reference := device_refs.owner(pod, kinds.INSTANCE.kind)) is not None and uid in ("", reference["uid"]):
                 self.queue.add(key_of(pod))
         if not uid:
             self.queue.add(SWEEP + name)
@@ -139,14 +140,14 @@ class Agent:
     async def _bring(self, host: Host, pod: Object) -> float | None:
         """A pod nearer to where it should be."""
         phase = (pod.get("status") or {}).get("phase", "Pending")
-        if pod["metadata"].get("deletionTimestamp") or phase in machine.FINAL:
+        if pod["metadata"].get("deletionTimestamp") or phase in device_refs.FINAL:
             return await self._end(host, pod)
         return await self._run(host, pod)
 
     # -- running
 
     async def _run(self, host: Host, pod: Object) -> float | None:
-        instance_key = machine.launches(pod)
+        instance_key = device_refs.launches(pod)
         if instance_key is None and not host.simulated:
             why = f"outfitter runs machines only: other pods need a kubelet on {host.name}"
             await self._report.failed(pod, "NotAMachine", why)
@@ -161,7 +162,7 @@ class Agent:
             return 1.0
         if instance is None and instance_key and pod["status"].get("phase") != "Running":
             return None  # its news wakes us, or its end takes the pod along
-        if instance is not None and (instance.get("status") or {}).get("phase") not in ("Running", *machine.FINAL):
+        if instance is not None and (instance.get("status") or {}).get("phase") not in ("Running", *device_refs.FINAL):
             try:
                 pod = await self._networks.plug(host, pod, instance)
             except Refused as error:
@@ -193,9 +194,9 @@ class Agent:
 
     def _told(self, host: Host, pod: Object) -> str:
         """What was prepared for a pod, for people."""
-        claims = [(name, self._claim(pod["metadata"]["namespace"], name)) for _, name in machine.claim_names(pod) if name]
+        claims = [(name, self._claim(pod["metadata"]["namespace"], name)) for _, name in device_refs.claim_names(pod) if name]
         given = [f"{', '.join(one['device'] for one in found)} for claim {name}"
-                 for name, claim in claims if (found := machine.given(claim or {}))]
+                 for name, claim in claims if (found := device_refs.given(claim or {}))]
         return f"Prepared on {host.name}: {'; '.join(given)}" if given else ""
 
     async def _lacks(self, host: Host, pod: Object) -> str | None:
@@ -208,7 +209,7 @@ class Agent:
 
     async def _prepare(self, host: Host, pod: Object) -> str | None:
         """Everything that the pod's claims hold here is prepared; else what is missing."""
-        for name, claim_name in machine.claim_names(pod):
+        for name, claim_name in device_refs.claim_names(pod):
             claim = self._claim(pod["metadata"]["namespace"], claim_name) if claim_name else None
             if claim is None:
                 return f"claim {claim_name or name} does not exist yet"
@@ -216,7 +217,7 @@ class Agent:
             if not given:
                 return f"claim {claim_name} has no devices"
             users = [user for user in claim["status"].get("reservedFor") or () if user.get("resource", "pods") == "pods"]
-            if users and users[0]["uid"] != pod["metadata"]["uid"] and machine.launches(pod):
+            if users and users[0]["uid"] != pod["metadata"]["uid"] and device_refs.launches(pod):
                 return f"claim {claim_name} is in use by pod/{users[0]['name']}: a machine's devices are its own"
             results = (given.get("devices") or {}).get("results") or ()
             try:
@@ -230,7 +231,7 @@ class Agent:
         return None
 
     async def _start(self, host: Host, pod: Object, instance: Object) -> float | None:
-        if machine.unsettled_devices(instance, pod, self._claim):
+        if device_refs.unsettled_devices(instance, pod, self._claim):
             return None  # the status is on its way and wakes us
         kept = await secrets.files(self._store, instance)
         if isinstance(kept, str):
@@ -239,10 +240,10 @@ class Agent:
         try:
             told = self._handover.told(host, pod, self._claim)
             cards = self._networks.of(pod)
-            env = wires.left_of(tell.combined(await self._published(host, pod), told.env), pod, cards.values())
-            files = {**told.files, **({wires.FILE: wires.write(cards.values())} if cards else {}), **kept}
+            env = network_info.left_of(tell.combined(await self._published(host, pod), told.env), pod, cards.values())
+            files = {**told.files, **({network_info.FILE: network_info.write(cards.values())} if cards else {}), **kept}
             domain = self._build(instance, env, files, await host.hypervisor.abilities())
-            if notes.starts_paused(instance):
+            if vmi_actions.starts_paused(instance):
                 domain = dataclasses.replace(domain, paused=BY_USER)
             await host.hypervisor.start(domain)
         except Refused as error:
@@ -255,7 +256,7 @@ class Agent:
 
     async def _published(self, host: Host, pod: Object) -> dict[str, str]:
         """What the pod got by the names of resources, as it is published: by this host, or in a pool that several reach."""
-        made = dict(machine.claim_names(pod)).get(machine.EXTENDED)
+        made = dict(device_refs.claim_names(pod)).get(device_refs.EXTENDED)
         if made is None or (claim := self._claim(pod["metadata"]["namespace"], made)) is None:
             return {}
         slices = (await self._store.list(kinds.RESOURCE_SLICE, fields=f"spec.nodeName={host.name}")).items
@@ -263,7 +264,7 @@ class Agent:
         given = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
         if any((one["driver"], one["pool"]) not in pools for one in given.get("results") or ()):
             slices = (await self._store.list(kinds.RESOURCE_SLICE)).items
-        return environment.of_resources(pod, claim, slices)
+        return launcher_environment.of_resources(pod, claim, slices)
 
     # -- ending
 
@@ -290,7 +291,7 @@ class Agent:
             except NotFound:
                 return None  # it went before, and that was told
             if seen["metadata"].get("finalizers"):
-                if (seen.get("status") or {}).get("phase") in machine.FINAL and not released:
+                if (seen.get("status") or {}).get("phase") in device_refs.FINAL and not released:
                     return None  # that was told, too
                 await self._report.kept(seen, host.name)
         else:
@@ -302,7 +303,7 @@ class Agent:
     async def _release(self, host: Host, pod: Object) -> list[str]:
         """Give back what a pod had prepared and no other pod uses: the names of these claims. Refused: one cannot be yet."""
         others = self._claims_in_use(other for other in self._alive(host) if other["metadata"]["uid"] != pod["metadata"]["uid"])
-        places = [(pod["metadata"]["namespace"], claim_name or "") for _, claim_name in machine.claim_names(pod)]
+        places = [(pod["metadata"]["namespace"], claim_name or "") for _, claim_name in device_refs.claim_names(pod)]
         return [place[1] for place in places if place not in others and await self._holdings.release(host, *place)]
 
     async def _sweep(self, host: Host) -> None:
@@ -321,9 +322,9 @@ class Agent:
     def _machine_in(self, pod: Object) -> str | None:
         """The uid of the machine that is in a pod. A reference alone says nothing: whoever may make pods may write any. One
         that was taken from its instance (`--cascade=orphan`) is believed where the instance names the pod itself."""
-        reference, key = machine.owner(pod, kinds.INSTANCE.kind), machine.launches(pod)
+        reference, key = device_refs.owner(pod, kinds.INSTANCE.kind), device_refs.launches(pod)
         if reference is None:
-            uid = (pod["metadata"].get("labels") or {}).get(machine.CREATED_BY)
+            uid = (pod["metadata"].get("labels") or {}).get(device_refs.CREATED_BY)
             named = any(instance["metadata"]["namespace"] == pod["metadata"]["namespace"]
                         and pod["metadata"]["uid"] in ((instance.get("status") or {}).get("activePods") or ())
                         for instance in self._instances.by("uid", uid or ""))
@@ -331,17 +332,19 @@ class Agent:
         if key is None:
             return None
         known = self._instances.by("uid", reference["uid"])  # none: it is gone, and nobody else's
-        its = all(key_of(instance) == key and machine.is_its(pod, instance.get("status") or {}) for instance in known)
+        its = all(key_of(instance) == key and device_refs.is_its(pod, instance.get("status") or {}) for instance in known)
         return str(reference["uid"]) if its else None
 
     def _claim(self, namespace: str, name: str) -> Object | None:
         return self._claims.get(f"{namespace}/{name}")
 
     def _alive(self, host: Host) -> list[Object]:
-        return [pod for pod in self._pods.by("node", host.name) if (pod.get("status") or {}).get("phase") not in machine.FINAL]
+        return [
+            pod for pod in self._pods.by("node", host.name) if (pod.get("status") or {}).get("phase") not in device_refs.FINAL
+        ]
 
     def _claims_in_use(self, pods: Iterable[Object]) -> set[tuple[str, str]]:
-        return {(pod["metadata"]["namespace"], name) for pod in pods for _, name in machine.claim_names(pod) if name}
+        return {(pod["metadata"]["namespace"], name) for pod in pods for _, name in device_refs.claim_names(pod) if name}
 
 
 def _runs(instance: Object) -> bool:

@@ -6,8 +6,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
-from outfitter.api import machine
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs
 from outfitter.errors import Refused
 from outfitter.inventory import scan
 from outfitter.ledger import book, marks
@@ -71,9 +71,9 @@ class Handover:
             raise Refused(f"claim {claim['metadata']['name']} cannot be prepared on {host.name}: {error}") from error
         return self._ready[key]
 
-    def told(self, host: Host, pod: Object, claims: machine.Claims) -> tell.Told:
+    def told(self, host: Host, pod: Object, claims: device_refs.Claims) -> tell.Told:
         """What the pod's launcher is told of the devices that were handed over for it."""
-        found = [(name, claim) for name, claim_name in machine.claim_names(pod)
+        found = [(name, claim) for name, claim_name in device_refs.claim_names(pod)
                  if claim_name and (claim := claims(pod["metadata"]["namespace"], claim_name)) is not None]
         return tell.tell(pod, [(name, claim, ready.given) for name, claim in found
                                if (ready := self._ready.get((host.name, claim["metadata"]["uid"]))) is not None])

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outfitter.api import environment as variables
+from outfitter.api import launcher_environment as variables
 from outfitter.api.device import PCI_BUS_ID
 from outfitter.api.kinds import Object
 

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outfitter.api import environment, kinds, machine, wires
+from outfitter.api import kinds, launcher_environment
 from outfitter.api.kinds import Object
-from outfitter.api.wires import RESOURCE, Wire
+from outfitter.api.kubevirt import device_refs, network_info
+from outfitter.api.kubevirt.network_info import RESOURCE, Wire
 from outfitter.errors import NotFound, Refused
 from outfitter.inventory.tree import Tree
 from outfitter.node.host import Host
@@ -40,7 +41,7 @@ class Around:
     host: str
     tree: Tree
     attachments: Mapping[tuple[str, str], Object]
-    claims: machine.Claims
+    claims: device_refs.Claims
     slices: Sequence[Object]
     pod_bridge: str = ""  # the bridge of the host that stands for the pod's network
 
@@ -49,22 +50,22 @@ class Networks:
     """Decides for a pod, and remembers it until the machine runs. What it writes on the pod is for others to read: whoever may
     change a pod does not choose what its machine is plugged into."""
 
-    def __init__(self, store: Store, claims: machine.Claims) -> None:
+    def __init__(self, store: Store, claims: device_refs.Claims) -> None:
         self._store, self._claims = store, claims
         self._decided: dict[str, tuple[Wire, ...]] = {}  # uid of a pod -> its machine's cards
 
     async def plug(self, host: Host, pod: Object, instance: Object) -> Object:
         """The pod, with how its machine's network cards are plugged in. Refused: why they cannot be yet."""
         meta = pod["metadata"]
-        if meta["uid"] in self._decided or not wires.interfaces(instance):
+        if meta["uid"] in self._decided or not network_info.interfaces(instance):
             return pod
         slices = await self._store.list(kinds.RESOURCE_SLICE, fields=f"spec.nodeName={host.name}")
         around = Around(instance, pod, host.name, host.tree(), await self._attachments(instance), self._claims, slices.items,
                         host.settings.pod_bridge)
         found = decide(around)
-        annotations = {wires.INFO: wires.write(found)}
+        annotations = {network_info.INFO: network_info.write(found)}
         if second := list(_told(instance, found)):
-            annotations[wires.STATUS] = json.dumps(second, separators=(",", ":"))
+            annotations[network_info.STATUS] = json.dumps(second, separators=(",", ":"))
         have = meta.get("annotations") or {}
         if any(have.get(name) != text for name, text in annotations.items()):
             pod = await self._store.patch(kinds.POD, meta["name"], {"metadata": {
@@ -81,7 +82,8 @@ class Networks:
     async def _attachments(self, instance: Object) -> dict[tuple[str, str], Object]:
         out = {}
         for place in dict.fromkeys(
-                wires.attachment(instance, network) for network in wires.networks(instance) if network.get("multus")):
+            network_info.attachment(instance, network) for network in network_info.networks(instance) if network.get("multus")
+        ):
             try:
                 out[place] = await self._store.get(kinds.NETWORK_ATTACHMENT, place[1], place[0])
             except NotFound:
@@ -93,9 +95,9 @@ def decide(around: Around) -> list[Wire]:
     """How each network card is plugged in, in the order of the networks. Functions are taken in the order in which the claim
     lists them, after those that the machine has by deviceName. Refused: what is still missing."""
     instance, out = around.instance, list[Wire]()
-    cards = {each["name"]: (index, each) for index, each in enumerate(wires.interfaces(instance))}
-    taken = Counter(ref.device_name for ref in machine.written_refs(instance) if ref.device_name)
-    for number, network in enumerate(wires.networks(instance)):
+    cards = {each["name"]: (index, each) for index, each in enumerate(network_info.interfaces(instance))}
+    taken = Counter(ref.device_name for ref in device_refs.written_refs(instance) if ref.device_name)
+    for number, network in enumerate(network_info.networks(instance)):
         index, card = cards.get(network["name"], (0, {"state": "absent"}))
         if card.get("state") == "absent":
             continue
@@ -108,10 +110,10 @@ def decide(around: Around) -> list[Wire]:
             functions = _claimed(around, network["resourceClaim"], at)
             out.append(_function(around, card, functions, {}, path))
         elif network.get("multus") is not None:
-            found = around.attachments.get(wires.attachment(instance, network))
+            found = around.attachments.get(network_info.attachment(instance, network))
             if found is None:
                 raise Refused(f"{at}.multus.networkName: there is no NetworkAttachmentDefinition "
-                              f"{'/'.join(wires.attachment(instance, network))}")
+                              f"{'/'.join(network_info.attachment(instance, network))}")
             if card.get("sriov") is not None:
                 resource = (found["metadata"].get("annotations") or {}).get(RESOURCE, "")
                 functions = _counted(around, resource, taken[resource], at, found)
@@ -137,11 +139,11 @@ def _other(card: Mapping[str, Any]) -> str | None:
 
 def _claimed(around: Around, ref: Mapping[str, Any], at: str) -> list[str]:
     namespace = around.pod["metadata"]["namespace"]
-    name = dict(machine.claim_names(around.pod)).get(ref.get("claimName") or "")
+    name = dict(device_refs.claim_names(around.pod)).get(ref.get("claimName") or "")
     claim = around.claims(namespace, name) if name else None
     if claim is None:
         raise Refused(f"{at}.resourceClaim: claim {name or ref.get('claimName')} does not exist yet")
-    found = environment.published(claim, ref.get("requestName"), around.slices)
+    found = launcher_environment.published(claim, ref.get("requestName"), around.slices)
     if len(found) != 1:
         raise Refused(f"{at}.resourceClaim: claim {name} has {len(found)} devices for request {ref.get('requestName')}: a "
                       "network card is one; ask for one, or list the others in hostDevices by requests of their own")
@@ -155,11 +157,11 @@ def _counted(around: Around, resource: str, number: int, at: str, definition: Ma
     if not resource:
         raise Refused(f"{at}.multus.networkName: {called} names no resource ({RESOURCE}) from which the interface would get "
                       "its function")
-    made = dict(machine.claim_names(around.pod)).get(machine.EXTENDED)
+    made = dict(device_refs.claim_names(around.pod)).get(device_refs.EXTENDED)
     claim = around.claims(around.pod["metadata"]["namespace"], made) if made else None
     told = (around.pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
     found = [one for mapping in told.get("requestMappings") or () if mapping.get("resourceName") == resource
-             for one in environment.published(claim or {}, mapping.get("requestName"), around.slices)]
+             for one in launcher_environment.published(claim or {}, mapping.get("requestName"), around.slices)]
     if len(found) <= number:
         raise Refused(f"{at}.multus.networkName: {called} takes one of {resource}, and the pod got {len(found)} by a "
                       "DeviceClass: its devices must come from one (spec.extendedResourceName)")
@@ -168,7 +170,7 @@ def _counted(around: Around, resource: str, number: int, at: str, definition: Ma
 
 def _addresses(found: tuple[str, Mapping[str, Any]], at: str, around: Around) -> list[str]:
     driver, one = found
-    functions = environment.functions(one, driver)
+    functions = launcher_environment.functions(one, driver)
     if not functions:
         raise Refused(f"{at}: {driver} does not say at which PCI address its device {one.get('name', '')} of {around.host} is: "
                       "a network card needs one (resource.kubernetes.io/pciBusID)")
@@ -180,7 +182,7 @@ def _addresses(found: tuple[str, Mapping[str, Any]], at: str, around: Around) ->
 
 def _function(around: Around, card: Mapping[str, Any], functions: Sequence[str], config: Mapping[str, Any], path: str) -> Wire:
     address, tree = functions[0], around.tree
-    said = wires.told_mac(card) or wires.told_mac({"macAddress": config.get("mac")})
+    said = network_info.told_mac(card) or network_info.told_mac({"macAddress": config.get("mac")})
     odd = [key for key, usual in USUAL.items() if key in config and config[key] not in usual]
     if odd:
         raise Refused(f"{path}: the definition of network {card['name']} asks for {', '.join(odd)}, which libvirt does not "
@@ -201,7 +203,7 @@ def _function(around: Around, card: Mapping[str, Any], functions: Sequence[str],
     if flags is not None and not int(flags.strip() or "0x1", 16) & UP:
         raise Refused(f"{path}: {address} is a virtual function of {names[0]}, which is switched off on {around.host}: "
                       f"ip link set {names[0]} up")
-    return Wire(card["name"], "function", said or wires.mac(around.instance, card), address, vlan=vlan)
+    return Wire(card["name"], "function", said or network_info.mac(around.instance, card), address, vlan=vlan)
 
 
 # -- bridges, and what needs nothing of the host
@@ -223,12 +225,12 @@ def _bridged(around: Around, card: Mapping[str, Any], definition: Mapping[str, A
     if not is_bridge(around.tree, bridge):
         there = ", ".join(bridges(around.tree)) or "none"
         raise Refused(f"{path}: {called} names bridge {bridge}, which {around.host} does not have; it has {there}")
-    return Wire(card["name"], "bridge", wires.mac(around.instance, card), bridge=bridge)
+    return Wire(card["name"], "bridge", network_info.mac(around.instance, card), bridge=bridge)
 
 
 def _on_pod(around: Around, card: Mapping[str, Any], path: str) -> Wire:
     if card.get("masquerade") is not None or card.get("slirp") is not None:
-        return Wire(card["name"], "user", wires.mac(around.instance, card))
+        return Wire(card["name"], "user", network_info.mac(around.instance, card))
     if card.get("sriov") is not None:
         return Wire(card["name"], "none", why="a virtual function needs a network by multus or by resourceClaim")
     if not around.pod_bridge:
@@ -236,7 +238,7 @@ def _on_pod(around: Around, card: Mapping[str, Any], path: str) -> Wire:
                                               "pod_bridge in the configuration, or use a multus network that names a bridge")
     if not is_bridge(around.tree, around.pod_bridge):
         raise Refused(f"{path}: the configuration says pod_bridge: {around.pod_bridge}, which {around.host} does not have")
-    return Wire(card["name"], "bridge", wires.mac(around.instance, card), bridge=around.pod_bridge)
+    return Wire(card["name"], "bridge", network_info.mac(around.instance, card), bridge=around.pod_bridge)
 
 
 def bridges(tree: Tree) -> list[str]:
@@ -265,11 +267,11 @@ def _config(definition: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _told(instance: Mapping[str, Any], found: Iterable[Wire]) -> Iterable[Object]:
     """The secondary networks in the words of Multus."""
-    by_name = {network["name"]: network for network in wires.networks(instance)}
+    by_name = {network["name"]: network for network in network_info.networks(instance)}
     for wire in found:
         if by_name[wire.network].get("multus") and wire.type != "none":
-            told = {"name": "/".join(wires.attachment(instance, by_name[wire.network])),
-                    "interface": wires.interface_name(wire.network), "mac": wire.mac, "dns": {},
+            told = {"name": "/".join(network_info.attachment(instance, by_name[wire.network])),
+                    "interface": network_info.interface_name(wire.network), "mac": wire.mac, "dns": {},
                     "device-info": wire.device_info if wire.address else None}
             yield {key: value for key, value in told.items() if value is not None}
 
@@ -277,14 +279,14 @@ def _told(instance: Mapping[str, Any], found: Iterable[Wire]) -> Iterable[Object
 def statuses(instance: Mapping[str, Any], found: Mapping[str, Wire]) -> list[Object]:
     """status.interfaces of a machine that was started so."""
     out: list[Object] = []
-    by_name = {network["name"]: network for network in wires.networks(instance)}
-    for card in wires.interfaces(instance):
+    by_name = {network["name"]: network for network in network_info.networks(instance)}
+    for card in network_info.interfaces(instance):
         wire = found.get(card["name"])
         if wire is None or wire.type in (None, "none"):
             continue
         second = by_name[wire.network].get("multus") is not None
         told = {"name": wire.network, "mac": wire.mac, "infoSource": "domain, multus-status" if second else "domain",
-                "podInterfaceName": wires.interface_name(wire.network) if second else None,
+                "podInterfaceName": network_info.interface_name(wire.network) if second else None,
                 "linkState": "down" if card.get("state") == "down" else "up"}
         out.append({key: value for key, value in told.items() if value})
     return out

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from outfitter.api import conditions, kinds, machine, notes
+from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.hypervisor import BY_USER, Ended, Paused
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs, vmi_actions
 from outfitter.errors import Forbidden, NotFound
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
@@ -30,7 +31,7 @@ class Reporter:
     async def waiting(self, pod: Object, why: str, reason: str = UNPREPARED) -> None:
         """Why it does not run yet, or does not end. One that has ended goes on to say how."""
         change = {"reason": reason, "message": why}
-        if pod["status"].get("phase") in machine.FINAL:
+        if pod["status"].get("phase") in device_refs.FINAL:
             change = {"message": pod["status"].get("message", "").partition(STILL)[0] + STILL + why}
         if pod["status"].get("message") == change["message"]:
             return
@@ -65,20 +66,28 @@ class Reporter:
     async def started(self, instance: Object, host: str, paused: Paused | None, cards: Sequence[Object] = ()) -> Object:
         """The instance as it is then. `cards`: what is known of its network cards."""
         now = rfc3339(self._clock.now())
-        fresh = await self._patch_instance(instance, {
-            "phase": "Running", "nodeName": host, "conditions": self._conditions(instance, paused),
-            "phaseTransitionTimestamps": machine.entered(instance["status"].get("phaseTransitionTimestamps"), "Running", now),
-            **({"interfaces": cards} if cards else {})})
+        fresh = await self._patch_instance(
+            instance,
+            {
+                "phase": "Running",
+                "nodeName": host,
+                "conditions": self._conditions(instance, paused),
+                "phaseTransitionTimestamps": device_refs.entered(
+                    instance["status"].get("phaseTransitionTimestamps"), "Running", now
+                ),
+                **({"interfaces": cards} if cards else {}),
+            },
+        )
         await self._events.normal(instance, "Started", f"VirtualMachineInstance started.{_given(instance)}")
         return fresh
 
     async def stands(self, instance: Object, paused: Paused | None) -> None:
         """Whether the processors of a machine that runs stand still; whatever was asked about that is done."""
-        was, open_ = conditions.find(instance, notes.PAUSED), notes.of(instance)
+        was, open_ = conditions.find(instance, vmi_actions.PAUSED), vmi_actions.of(instance)
         same = (was or {}).get("reason") == (paused.reason if paused else None)
         if same and not open_:
             return
-        change: Object = {notes.FIELD: [note for note in open_ if note.get("action") not in notes.PAUSES] or None}
+        change: Object = {vmi_actions.FIELD: [note for note in open_ if note.get("action") not in vmi_actions.PAUSES] or None}
         if not same:
             change["conditions"] = self._conditions(instance, paused)
         await self._patch_instance(instance, change)
@@ -105,9 +114,11 @@ class Reporter:
         """Of a machine that runs. One that stands still is not ready for anybody."""
         now, have = rfc3339(self._clock.now()), instance["status"].get("conditions")
         if paused is None:
-            return conditions.with_condition(conditions.without_condition(have, notes.PAUSED), Condition("Ready", True), now)
+            return conditions.with_condition(
+                conditions.without_condition(have, vmi_actions.PAUSED), Condition("Ready", True), now
+            )
         have = conditions.with_condition(have, Condition("Ready", False, paused.reason, paused.message), now)
-        return conditions.with_condition(have, Condition(notes.PAUSED, True, paused.reason, paused.message), now)
+        return conditions.with_condition(have, Condition(vmi_actions.PAUSED, True, paused.reason, paused.message), now)
 
     async def done(self, instance: Object, reason: str, message: str) -> None:
         await self._events.normal(instance, reason, message)
@@ -152,7 +163,7 @@ class Reporter:
         """Whether a claim belongs to a virtual machine, which has its devices whether it runs or not, until it goes."""
         try:
             found = await self._store.get(kinds.RESOURCE_CLAIM, claim, namespace)
-            owner = machine.owner(found, kinds.MACHINE.kind)
+            owner = device_refs.owner(found, kinds.MACHINE.kind)
             if owner is None or found["metadata"].get("deletionTimestamp"):
                 return False
             vm = await self._store.get(kinds.MACHINE, owner["name"], namespace)
@@ -162,7 +173,7 @@ class Reporter:
 
     async def kept(self, pod: Object, host: str) -> None:
         """It is off, and its object stays for as long as somebody wants it: as one that uses nothing any more."""
-        if (pod.get("status") or {}).get("phase") not in machine.FINAL:
+        if (pod.get("status") or {}).get("phase") not in device_refs.FINAL:
             await self._patch_pod(pod, {
                 "phase": "Failed", "reason": "Deleted",
                 "message": f"{host}: it was deleted and is off; the object stays until its finalizers are taken off: "
@@ -185,18 +196,18 @@ class Reporter:
 
 def _gated(pod: Object) -> bool:
     """Whether a pod is ready only while its machine is not paused."""
-    return any(gate.get("conditionType") == notes.UNPAUSED for gate in pod["spec"].get("readinessGates") or ())
+    return any(gate.get("conditionType") == vmi_actions.UNPAUSED for gate in pod["spec"].get("readinessGates") or ())
 
 
 def _unpaused(paused: Paused | None) -> Condition:
     if paused is None:
-        return Condition(notes.UNPAUSED, True, "NotPaused", "the virtual machine is not paused")
-    return Condition(notes.UNPAUSED, False, "Paused", "the virtual machine is paused")
+        return Condition(vmi_actions.UNPAUSED, True, "NotPaused", "the virtual machine is not paused")
+    return Condition(vmi_actions.UNPAUSED, False, "Paused", "the virtual machine is paused")
 
 
 def _machine(pod: Object) -> Object:
     """What an event is about that its owner should read: the machine in a pod, or the pod itself."""
-    reference = machine.owner(pod, kinds.INSTANCE.kind)
+    reference = device_refs.owner(pod, kinds.INSTANCE.kind)
     if reference is None:
         return pod
     meta = {"name": reference["name"], "uid": reference["uid"], "namespace": pod["metadata"]["namespace"]}
@@ -205,7 +216,7 @@ def _machine(pod: Object) -> Object:
 
 def _given(instance: Object) -> str:
     """The devices that a machine got, each with its address."""
-    given = [f"{entry['name']} ({where[1]})" for list_ in machine.LISTS for entry in machine.statuses(instance, list_)
-             if (where := machine.address_of(entry))]
+    given = [f"{entry['name']} ({where[1]})" for list_ in device_refs.LISTS for entry in device_refs.statuses(instance, list_)
+             if (where := device_refs.address_of(entry))]
     more = f" and {len(given) - NAMED} more" if len(given) > NAMED else ""
     return f" It has {', '.join(given[:NAMED])}{more}." if given else ""

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from outfitter.api import cloudinit, kinds
-from outfitter.api.cloudinit import Ask
+from outfitter.api import kinds
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import cloudinit
+from outfitter.api.kubevirt.cloudinit import Ask
 from outfitter.errors import NotFound
 from outfitter.store.base import Store
 

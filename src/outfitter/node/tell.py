@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from outfitter.api import machine
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs
 from outfitter.errors import Refused
 from outfitter.node import metadata
 from outfitter.node.metadata import Given
@@ -26,7 +26,7 @@ def tell(pod: Object, handed: Iterable[tuple[str, Object, Sequence[Given]]]) -> 
         whole = [one for one in given if one.asked not in _of_others(claim, given)]
         out.env.update(metadata.environment(claim["metadata"]["name"], whole))
         out.files.update({f"{metadata.BASE}/{path}": text for path, text in metadata.files(claim, whole).items()})
-        if name == machine.EXTENDED:
+        if name == device_refs.EXTENDED:
             out.env.update(metadata.by_resource(_resources(pod), given))
     return out
 
@@ -54,4 +54,4 @@ def _resources(pod: Object) -> list[tuple[str, str]]:
     """Which requests of the claim for extended resources stand for which resource."""
     said = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
     return [(one["resourceName"], one["requestName"]) for one in said.get("requestMappings") or ()
-            if one["containerName"] == machine.CONTAINER]
+            if one["containerName"] == device_refs.CONTAINER]

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from outfitter.api import kinds, notes
+from outfitter.api import kinds
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import vmi_actions
 from outfitter.errors import Refused
 from outfitter.node.host import Host
 from outfitter.node.report import Reporter
@@ -19,7 +20,7 @@ from outfitter.store.clock import Clock
 SOON = timedelta(minutes=1)
 DONE = {"Reset": ("Reset", "VirtualMachineInstance reset"),
         "SoftReboot": ("SoftRebooted", "VirtualMachineInstance soft rebooted")}  # what is told afterwards
-KNOWN = (*notes.PAUSES, *DONE)
+KNOWN = (*vmi_actions.PAUSES, *DONE)
 
 
 class Wishes:
@@ -28,10 +29,10 @@ class Wishes:
 
     async def heed(self, host: Host, pod: Object, instance: Object, domain: Domain) -> Object:
         """Everything that is asked of a machine that runs here. Its pod as it is then."""
-        for note in notes.of(instance):
-            if note.get("action") not in notes.PAUSES:
+        for note in vmi_actions.of(instance):
+            if note.get("action") not in vmi_actions.PAUSES:
                 instance = await self._press(host, instance, note)
-        wanted = notes.pausing(instance)
+        wanted = vmi_actions.pausing(instance)
         if wanted is not None and wanted != (domain.paused is not None):
             uid = instance["metadata"]["uid"]
             try:
@@ -44,9 +45,9 @@ class Wishes:
 
     async def _press(self, host: Host, instance: Object, note: Object) -> Object:
         """A button, once. The instance without its note."""
-        meta, left = instance["metadata"], [one for one in notes.of(instance) if one != note]
+        meta, left = instance["metadata"], [one for one in vmi_actions.of(instance) if one != note]
         fresh = await self._store.patch(kinds.INSTANCE, meta["name"], {
-            "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": {notes.FIELD: left or None},
+            "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": {vmi_actions.FIELD: left or None},
         }, meta["namespace"], subresource="status")
         action, uid = str(note.get("action")), meta["uid"]
         if action not in DONE:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outfitter.cel import quantity
-from outfitter.cel.quantity import INT_MAX, NANO, Quantity
+from outfitter.cel.library import quantity
+from outfitter.cel.library.quantity import INT_MAX, NANO, Quantity
 from outfitter.errors import Cause, Invalid, Unsatisfiable
 
 MILLI = NANO // 1000

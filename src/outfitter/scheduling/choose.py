@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from outfitter.api.device import DeviceId
-from outfitter.cel import quantity
+from outfitter.cel.library import quantity
 from outfitter.inventory import pci
 from outfitter.inventory.pci import Kind
 from outfitter.scheduling import flow, numa

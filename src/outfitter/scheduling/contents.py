@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from outfitter import cel
-from outfitter.cel.reads import Read
+from outfitter.cel.field_usage import Read
 from outfitter.errors import EvaluationError, Invalid
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from outfitter.api.order import natural
+from outfitter.api.natural_order import natural
 from outfitter.scheduling.place import Refusal
 from outfitter.scheduling.reasons import Obstacle
 

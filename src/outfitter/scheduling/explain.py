@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from outfitter.api import conditions, kinds, machine, notes, wires
+from outfitter.api import conditions, kinds
 from outfitter.api.device import DRIVER, DeviceId
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs, network_info, vmi_actions
 from outfitter.api.page import Booking, is_pool_page
 from outfitter.inventory import cpulist
 from outfitter.scheduling import answer as answers
@@ -32,7 +33,7 @@ def vm(facts: Facts, obj: Mapping[str, Any]) -> Answer:
     """A VirtualMachine: its instance says the rest, while there is one."""
     meta, status = obj["metadata"], obj.get("status") or {}
     say = functools.partial(Answer, f"vm/{meta['name']}", meta["namespace"])
-    mine = [one for one in facts.instances if (machine.owner(one, kinds.MACHINE.kind) or {}).get("uid") == meta["uid"]]
+    mine = [one for one in facts.instances if (device_refs.owner(one, kinds.MACHINE.kind) or {}).get("uid") == meta["uid"]]
     if mine:
         told = replace(instance(facts, mine[0]), about=f"vm/{meta['name']}")
         if told.state == "Deleting" and not meta.get("deletionTimestamp"):  # only its instance goes
@@ -45,7 +46,7 @@ def vm(facts: Facts, obj: Mapping[str, Any]) -> Answer:
                     for one in facts.instances)
         return say("Waiting", f"has no instance{_because(obj, 'Failure')}", "instance", todo=(
             f"outfit delete vmi {meta['name']}, which ends that instance; or give the machine another name",) if other else ())
-    strategy = machine.run_strategy(obj)
+    strategy = device_refs.run_strategy(obj)
     if strategy == "Halted":
         return say("Ended", "is stopped, as its run strategy Halted says: nothing is wrong",
                    todo=(f"outfit vm start {meta['name']}",))
@@ -74,7 +75,7 @@ def instance(facts: Facts, obj: Mapping[str, Any]) -> Answer:
         if absent := facts.absence(host):
             return say("Waiting", f"is on {host}, {absent}", "node", lines=tuple(_devices(obj)), todo=_return(facts, host))
         return _running(facts, obj, say)
-    if phase in machine.FINAL:
+    if phase in device_refs.FINAL:
         ended = phase == "Succeeded"
         return say("Ended" if ended else "Failed", f"has {'ended' if ended else 'failed'}{_because(obj, 'Ready')}")
     mine = _pods(facts, obj)
@@ -82,7 +83,7 @@ def instance(facts: Facts, obj: Mapping[str, Any]) -> Answer:
         return say("Waiting", f"has no pod yet{_because(obj, 'Synchronized')}", "pod")
     newest = max(mine, key=lambda one: str(one["metadata"].get("creationTimestamp") or ""))
     answer = pod(facts, newest)
-    if newest["spec"].get("nodeName") and (lacking := machine.missing_devices(obj)):
+    if newest["spec"].get("nodeName") and (lacking := device_refs.missing_devices(obj)):
         why = _because(obj, "DevicesReady")
         if answer.state == "Running" and why:  # the pod has all that it needs, the machine has not
             return replace(answer, about=f"vmi/{meta['name']}", state="Waiting", waits_for="deviceStatus",
@@ -98,22 +99,22 @@ def _rename(obj: Mapping[str, Any], why: str) -> tuple[str, ...]:
     """What helps a machine that means a request which its claim does not have."""
     if " has no request " not in why:
         return ()
-    vm, name = machine.owner(obj, kinds.MACHINE.kind), obj["metadata"]["name"]
+    vm, name = device_refs.owner(obj, kinds.MACHINE.kind), obj["metadata"]["name"]
     if vm is None:
         return (f"outfit delete vmi {name}, and apply it again with a requestName that there is",)
     return (f"correct requestName in the template of vm/{vm['name']}, then: outfit vm restart {vm['name']}",)
 
 
 def _running(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Answer]) -> Answer:
-    meta, lacking = obj["metadata"], machine.missing_devices(obj)
+    meta, lacking = obj["metadata"], device_refs.missing_devices(obj)
     more = (f"devices not known yet: {', '.join(lacking)}{_because(obj, 'DevicesReady')}",) if lacking else ()
     left_out = [wire.network for wire in _wires(facts, obj) if wire.type == "none"]
     faults = list(_faults(facts, obj))
     lines = (*_devices(obj), *(f"{wire.network}: {wire.words}" for wire in _wires(facts, obj)), *more,
              *(f"{name} {what}" for name, what, _ in faults))
     on, todo = obj["status"].get("nodeName"), tuple(todo for _, _, todo in faults)
-    if conditions.is_true(obj, notes.PAUSED):
-        return say("Paused", f"stands still on {on}{_because(obj, notes.PAUSED)}", lines=lines,
+    if conditions.is_true(obj, vmi_actions.PAUSED):
+        return say("Paused", f"stands still on {on}{_because(obj, vmi_actions.PAUSED)}", lines=lines,
                    todo=(f"outfit vm unpause {meta['name']}", *todo))
     odd = [f", without network card {', '.join(left_out)}"] if left_out else []
     odd += [f", and {crowd.few([name for name, _, _ in faults])} is not as it should be"] if faults else []
@@ -122,8 +123,8 @@ def _running(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Answer]) -
 
 def _faults(facts: Facts, obj: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """The devices of a machine that left the bus or are out of service: which, what is wrong with it, and what to do."""
-    entries = [entry for list_ in machine.LISTS for entry in machine.statuses(obj, list_)]
-    given = [entry.get("deviceResourceClaimStatus") or {} for entry in entries] + list(wires.given(obj).values())
+    entries = [entry for list_ in device_refs.LISTS for entry in device_refs.statuses(obj, list_)]
+    given = [entry.get("deviceResourceClaimStatus") or {} for entry in entries] + list(network_info.given(obj).values())
     devices = [DeviceId(one["driver"], one["pool"], one["name"]) for one in given if "pool" in one and "driver" in one]
     for device in dict.fromkeys(devices):
         if facts.vanished(device):
@@ -146,7 +147,7 @@ def _going(facts: Facts, obj: Mapping[str, Any], host: str, say: Callable[..., A
 def _host(facts: Facts, obj: Mapping[str, Any]) -> str:
     """Where a machine is, or its pod; "": nowhere, or nowhere any more."""
     status = obj.get("status") or {}
-    if status.get("phase") in machine.FINAL:
+    if status.get("phase") in device_refs.FINAL:
         return ""
     return str(status.get("nodeName") or next((pod["spec"]["nodeName"] for pod in _pods(facts, obj)
                                                if pod["spec"].get("nodeName")), ""))
@@ -165,26 +166,28 @@ def _return(facts: Facts, host: str) -> tuple[str, ...]:
 
 def _devices(obj: Mapping[str, Any]) -> list[str]:
     out = []
-    for ref in machine.device_refs(obj):
-        entries, name = machine.status_of(obj, ref), f"{ref.device_name}, " if ref.device_name else ""
+    for ref in device_refs.device_refs(obj):
+        entries, name = device_refs.status_of(obj, ref), f"{ref.device_name}, " if ref.device_name else ""
         for entry in entries:
-            given, where = entry.get("deviceResourceClaimStatus") or {}, machine.address_of(entry)
+            given, where = entry.get("deviceResourceClaimStatus") or {}, device_refs.address_of(entry)
             out.append(f"{ref.name}: {given.get('name')} at {where[1] if where else 'an unknown place'} "
                        f"({name}claim {given.get('resourceClaimName')})")
         if name and not entries:
             out.append(f"{ref.name}: {ref.device_name} from a device plugin, which alone knows which device it is")
-    return out + [f"CPUs {cpulist.text(cpus)} of NUMA cell {cell} for itself" for cell, cpus in machine.own_cpus(obj).items()]
+    return out + [
+        f"CPUs {cpulist.text(cpus)} of NUMA cell {cell} for itself" for cell, cpus in device_refs.own_cpus(obj).items()
+    ]
 
 
-def _wires(facts: Facts, obj: Mapping[str, Any]) -> list[wires.Wire]:
+def _wires(facts: Facts, obj: Mapping[str, Any]) -> list[network_info.Wire]:
     """What its network cards are plugged into, as its pod says."""
-    return [wire for pod in _pods(facts, obj) for wire in wires.of_pod(pod).values()]
+    return [wire for pod in _pods(facts, obj) for wire in network_info.of_pod(pod).values()]
 
 
 def _pods(facts: Facts, obj: Mapping[str, Any]) -> list[Object]:
     """Those in which an instance is."""
     uid = obj["metadata"]["uid"]
-    return [pod for pod in facts.pods if (machine.owner(pod, kinds.INSTANCE.kind) or {}).get("uid") == uid]
+    return [pod for pod in facts.pods if (device_refs.owner(pod, kinds.INSTANCE.kind) or {}).get("uid") == uid]
 
 
 # -- a pod
@@ -196,7 +199,7 @@ def pod(facts: Facts, obj: Mapping[str, Any]) -> Answer:
     phase = status.get("phase", "Pending")
     if meta.get("deletionTimestamp"):
         return _going(facts, obj, spec.get("nodeName") or "", say)
-    if phase in machine.FINAL:
+    if phase in device_refs.FINAL:
         more = f": {status['message']}" if status.get("message") else ""
         return say("Ended" if phase == "Succeeded" else "Failed", f"has {'ended' if phase == 'Succeeded' else 'failed'}{more}")
     if spec.get("nodeName"):
@@ -255,7 +258,7 @@ def _unbound(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Answer]) -
 def _unready(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Answer]) -> Answer | None:
     """What is to be said of a pod that has its devices, some of which are being made ready."""
     held = _held(facts, obj)
-    mine = [facts.claim(obj["metadata"]["namespace"], name) for _, name in machine.claim_names(obj) if name]
+    mine = [facts.claim(obj["metadata"]["namespace"], name) for _, name in device_refs.claim_names(obj) if name]
     why = binding.waits_for([claim for claim in mine if claim is not None and (claim.get("status") or {}).get("allocation")])
     if not why or not nominated(obj):
         return None
@@ -297,7 +300,7 @@ def missing_claim(facts: Facts, obj: Mapping[str, Any], claims: Claims, say: Cal
                   verb: str = "waits") -> Answer | None:
     """What is to be said of a pod of which a claim is not there."""
     namespace = obj["metadata"]["namespace"]
-    lacking = ((name, claim) for name, claim in machine.claim_names(obj) if not claim or claims(namespace, claim) is None)
+    lacking = ((name, claim) for name, claim in device_refs.claim_names(obj) if not claim or claims(namespace, claim) is None)
     name, claim_name = next(lacking, ("", None))
     if not name:
         return None
@@ -349,7 +352,7 @@ def claim(facts: Facts, obj: Mapping[str, Any]) -> Answer:
         who = answers.plain(facts.user(dict(obj)))
         return say("Holding", f"holds {_count(lines)} for {who}: nothing is wrong", lines=lines)
     pods = [each for each in facts.pods if each["metadata"]["namespace"] == meta["namespace"]
-             and meta["name"] in [name for _, name in machine.claim_names(each)]]
+             and meta["name"] in [name for _, name in device_refs.claim_names(each)]]
     if not pods:
         return say("Unused", "has no devices: no pod uses it, and devices are given when one does")
     return pod(facts, pods[0]).said_of(f"claim/{meta['name']}", "has no devices:")
@@ -361,7 +364,7 @@ def _count(lines: Sequence[str]) -> str:
 
 def _held(facts: Facts, obj: Mapping[str, Any]) -> list[tuple[str, Booking]]:
     out = []
-    for _, name in machine.claim_names(obj):
+    for _, name in device_refs.claim_names(obj):
         found = facts.claim(obj["metadata"]["namespace"], name) if name else None
         out += facts.bookings(found["metadata"]["uid"]) if found else []
     return out

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any
 
-from outfitter.api import machine
-from outfitter.cel import quantity
+from outfitter.api.kubevirt import device_refs
+from outfitter.cel.library import quantity
 from outfitter.errors import Invalid
 
 Object = Mapping[str, Any]
@@ -164,7 +164,7 @@ def claim(pod: Object, asks: Wanted) -> dict[str, Any]:
     return {
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
         "metadata": {
-            "name": machine.EXTENDED, "namespace": meta["namespace"], "annotations": {ANNOTATION: "true"},
+            "name": device_refs.EXTENDED, "namespace": meta["namespace"], "annotations": {ANNOTATION: "true"},
             "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta.get("uid", ""),
                                  "controller": True}],
         },

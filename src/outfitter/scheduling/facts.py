@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from outfitter.api import conditions, kinds, machine
+from outfitter.api import conditions, kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs
 from outfitter.api.page import Booking, Mark, Page
 from outfitter.scheduling import binding, extended, presets
 from outfitter.scheduling.features import Features
@@ -138,5 +139,5 @@ def _named(objects: Sequence[Object], namespace: str, name: str) -> Object | Non
 
 def machine_of(pod: Mapping[str, Any]) -> str:
     """A pod as people call it: "vmi/blue" for that in which a machine runs, else "pod/web"."""
-    owner = machine.owner(pod, kinds.INSTANCE.kind)
+    owner = device_refs.owner(pod, kinds.INSTANCE.kind)
     return f"vmi/{owner['name']}" if owner else f"pod/{pod['metadata']['name']}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from outfitter.api import devicegates
+from outfitter.api import dra_feature_gates
 from outfitter.errors import Invalid
 
 
@@ -31,10 +31,10 @@ class Features:
     @classmethod
     def of(cls, switched: Mapping[str, bool]) -> Features:
         """From Kubernetes' gates ({"DRAAdminAccess": False}); what is not named is as it is by default here."""
-        unknown = sorted(switched.keys() - devicegates.DEVICE_GATES.keys())
+        unknown = sorted(switched.keys() - dra_feature_gates.DEVICE_GATES.keys())
         if unknown:
-            raise Invalid(f"features: {', '.join(unknown)} is not known; known are {', '.join(devicegates.DEVICE_GATES)}")
-        return cls(**{field: switched.get(gate, default) for gate, (field, default) in devicegates.DEVICE_GATES.items()})
+            raise Invalid(f"features: {', '.join(unknown)} is not known; known are {', '.join(dra_feature_gates.DEVICE_GATES)}")
+        return cls(**{field: switched.get(gate, default) for gate, (field, default) in dra_feature_gates.DEVICE_GATES.items()})
 
     @classmethod
     def only(cls, words: Mapping[str, Any]) -> Features:

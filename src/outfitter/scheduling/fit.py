@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from outfitter.api import machine
-from outfitter.cel import quantity
+from outfitter.api.kubevirt import device_refs
+from outfitter.cel.library import quantity
 from outfitter.errors import Cause, Invalid
 from outfitter.scheduling import affinity, tolerations
 
@@ -140,7 +140,7 @@ class Used:
         node: str = (pod.get("spec") or {}).get("nodeName") or nominated(pod)
         if not node:
             return
-        ended = (pod.get("status") or {}).get("phase") in machine.FINAL
+        ended = (pod.get("status") or {}).get("phase") in device_refs.FINAL
         takes = NOTHING if ended else requests(pod)
         self.remove(pod)
         if takes:

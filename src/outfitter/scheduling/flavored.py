@@ -16,9 +16,10 @@ from typing import Any
 import msgspec
 
 from outfitter import cel
-from outfitter.api import kinds, machine, quantity
+from outfitter.api import kinds, quantity
 from outfitter.api.device import DRIVER
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs
 from outfitter.api.validate import flavors
 from outfitter.api.validate.names import label
 from outfitter.errors import BadRequest, Cause, Invalid
@@ -107,19 +108,19 @@ def _wrong(spec: Mapping[str, Any], aliases: Aliases) -> Iterator[Cause]:
 def _ask(obj: Mapping[str, Any], instance: Mapping[str, Any], aliases: Aliases) -> Ask:
     """What a machine with this flavor asks for. What the machine says of itself goes before the flavor."""
     spec = obj["spec"]
-    extra = {**(spec.get("extraSpecs") or {}), **({flavor.CPU_POLICY: "dedicated"} if machine.dedicated(instance) else {})}
+    extra = {**(spec.get("extraSpecs") or {}), **({flavor.CPU_POLICY: "dedicated"} if device_refs.dedicated(instance) else {})}
     sized = {**instance, "spec": {"flavor": {"name": "it"}, "domain": {}, **(instance.get("spec") or {})},
              "status": {"flavor": {"vcpus": spec["vcpus"], "memory": spec["memory"]}}}
     found = flavor.read(
         extra, aliases.by_name, new_id=lambda: "", in_placement=aliases.in_placement,
-        vcpus=machine.vcpus(sized), memory_mb=-(-quantity.to_int(machine.memory(sized)) // MIB),
+        vcpus=device_refs.vcpus(sized), memory_mb=-(-quantity.to_int(device_refs.memory(sized)) // MIB),
         disk_gb=-(-quantity.to_int(spec.get("disk") or "0") // GIB))
     if found.count > asks.MOST:
         raise BadRequest(f"{flavor.ALIAS}: {spec['extraSpecs'][flavor.ALIAS]!r} asks for {found.count} devices, and one "
                          f"machine can have {asks.MOST}")
-    if instance and not machine.flavor_name(instance):
+    if instance and not device_refs.flavor_name(instance):
         found = replace(found, guest=replace(found.guest, spread=True))
-    own = {ref.name for ref in machine.written_refs(instance)}
+    own = {ref.name for ref in device_refs.written_refs(instance)}
     taken: set[str] = set()
     return replace(found, requests=tuple(replace(request, request_id=_name(request, taken, own))
                                          for request in found.requests if request.count))
@@ -143,7 +144,7 @@ def _name(request: DeviceRequest, taken: set[str], own: set[str]) -> str:
 
 def implied(instance: Mapping[str, Any]) -> Object:
     """What stands in the place of a flavor for a machine that has none, and whose CPUs are to be its own."""
-    return {"metadata": {"name": ""}, "spec": {"vcpus": machine.vcpus(instance), "memory": machine.memory(instance)}}
+    return {"metadata": {"name": ""}, "spec": {"vcpus": device_refs.vcpus(instance), "memory": device_refs.memory(instance)}}
 
 
 def claim(obj: Mapping[str, Any], instance: Mapping[str, Any], aliases: Aliases, name: str) -> Object | None:
@@ -271,7 +272,7 @@ def cells_config(cells: Sequence[int], pins: Mapping[Any, int], cpus: Mapping[An
     """Where the guest's cells lie, as an allocation says it for the launcher."""
     if not cells:
         return []
-    said = {"apiVersion": kinds.FLAVOR.api_version, "kind": machine.CELLS_KIND, "hostCells": list(cells),
+    said = {"apiVersion": kinds.FLAVOR.api_version, "kind": device_refs.CELLS_KIND, "hostCells": list(cells),
             **({"pinned": {str(cell): count for cell, count in pins.items()}} if pins else {}),
             **({"cpus": {str(cell): list(each) for cell, each in cpus.items()}} if cpus else {})}
     return [{"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": said}}]
@@ -285,7 +286,7 @@ def share(made: Mapping[str, Any], given: Mapping[str, Any]) -> Object | None:
     """What the machine of a claim takes of the host itself, as it is booked; None for one without NUMA cells of its own, and
     for a claim that is no flavor's."""
     ask = read(made)
-    where = machine.cells_of({"status": {"allocation": given}})
+    where = device_refs.cells_of({"status": {"allocation": given}})
     if ask is None or not where:
         return None
     return {"resources": groups.host_resources(ask), "guestCells": where["hostCells"], "cells": where.get("pinned") or {},

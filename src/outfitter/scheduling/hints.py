@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from outfitter.api import machine
+from outfitter.api.kubevirt import device_refs
 from outfitter.scheduling import crowd, extended
 from outfitter.scheduling.facts import Facts
 from outfitter.scheduling.place import Claims, Waiting
@@ -65,7 +65,7 @@ def _selectors(facts: Facts, pod: Mapping[str, Any], claims: Claims) -> Iterator
 
 
 def _claims(pod: Mapping[str, Any], claims: Claims) -> Iterator[Mapping[str, Any]]:
-    for _, name in machine.claim_names(pod):
+    for _, name in device_refs.claim_names(pod):
         found = claims(pod["metadata"]["namespace"], name) if name else None
         if found is not None:
             yield found

@@ -11,7 +11,7 @@ from outfitter.api.device import DRIVER, PCI_BUS_ID, DeviceId, newest_pools
 from outfitter.api.kinds import Object
 from outfitter.api.page import MARKS, Limits, Page
 from outfitter.api.providers import Provider
-from outfitter.cel import quantity
+from outfitter.cel.library import quantity
 from outfitter.inventory import pci, slices
 from outfitter.inventory.pci import Kind
 from outfitter.ledger import placement

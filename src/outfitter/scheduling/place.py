@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from outfitter.api import allocation, machine
+from outfitter.api import allocation
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs
 from outfitter.api.page import MARKS
 from outfitter.errors import Invalid, Unsatisfiable
 from outfitter.scheduling import affinity, extended, flavored, hosts, limits, presets
@@ -110,9 +111,9 @@ def place(
     wanted: list[Object] = []
     fixed: set[str] | None = None  # the hosts that claims allocated earlier leave
     given_already = False  # extended resources, by a claim that was made earlier
-    for name, claim_name in machine.claim_names(pod):
+    for name, claim_name in device_refs.claim_names(pod):
         claim = claims(pod["metadata"]["namespace"], claim_name) if claim_name else None
-        if name == machine.EXTENDED:
+        if name == device_refs.EXTENDED:
             if claim is None:
                 continue  # it went, and another one is made
             given_already = True
@@ -428,7 +429,7 @@ def _strangers(claim: Object, pod: Object) -> list[str]:
 def of_another(claim: Object, pod: Object) -> str:
     """That a claim which has the name of one that is made for a pod was not made for it; empty: it was."""
     meta = claim["metadata"]
-    mine = machine.owner(claim, "Pod")
+    mine = device_refs.owner(claim, "Pod")
     if mine is not None and mine.get("uid") == pod["metadata"].get("uid"):
         return ""
     owners = [f"{one['kind']} {one['name']}" for one in meta.get("ownerReferences") or ()]

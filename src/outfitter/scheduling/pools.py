@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from outfitter import cel
 from outfitter.api.device import DeviceId
 from outfitter.cel import device as cel_device
-from outfitter.cel.reads import Read
+from outfitter.cel.field_usage import Read
 from outfitter.errors import Invalid
 from outfitter.scheduling import affinity, capacity, contents, tolerations
 from outfitter.scheduling.contents import Column, Contents, Fits, Wrong

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from outfitter.api import kinds, machine
+from outfitter.api import kinds
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs
 from outfitter.api.page import MARKS, Page, is_pool_page
 from outfitter.scheduling import crowd
 from outfitter.scheduling.asks import Classes
@@ -111,7 +112,7 @@ def _let_go(host: str, page: Page, fits: Fits, claims: Claims) -> Iterator[str]:
 
 def _stopped(claim: Object | None) -> str:
     """The machine that keeps devices in a claim while it does not run; "" if there is none."""
-    reference = machine.owner(claim, kinds.MACHINE.kind) if claim is not None else None
+    reference = device_refs.owner(claim, kinds.MACHINE.kind) if claim is not None else None
     users = ((claim or {}).get("status") or {}).get("reservedFor") or ()
     used = any(user.get("resource", "pods") == "pods" for user in users)
     return str(reference["name"]) if reference is not None and not used else ""

@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from typing import Any
 
-from outfitter.api import gates, machine
-from outfitter.api.gates import Gates
-from outfitter.api.machine import DeviceRef, List
+from outfitter.api.kubevirt import device_refs, feature_gates
+from outfitter.api.kubevirt.device_refs import DeviceRef, List
+from outfitter.api.kubevirt.feature_gates import Gates
 from outfitter.api.validate import names
 from outfitter.errors import Cause
 
 SOURCES = ("resourceClaimName", "resourceClaimTemplateName")
 NOUNS: Mapping[List, str] = {"gpus": "GPU", "hostDevices": "HostDevice"}
-GATES: Mapping[List, str] = {"gpus": gates.GPUS, "hostDevices": gates.HOST_DEVICES}
+GATES: Mapping[List, str] = {"gpus": feature_gates.GPUS, "hostDevices": feature_gates.HOST_DEVICES}
 Good = Generator[Cause, None, list[DeviceRef]]  # yields what is wrong, returns the entries whose claim and request are known
 Pairs = dict[tuple[str, str], int]  # claim and request -> where in its list it is first used
 
@@ -44,20 +44,20 @@ def claims(spec: Mapping[str, Any], root: str) -> Iterator[Cause]:
 
 def devices(spec: Mapping[str, Any], root: str, open_: Gates, own_claims: Collection[str] = ()) -> Iterator[Cause]:
     """The entries of gpus and hostDevices. `own_claims` are claims that the machine has besides those it lists."""
-    refs = machine.device_refs({"spec": spec})
+    refs = device_refs.device_refs({"spec": spec})
     yield from _misplaced(spec["domain"], root)
-    if not open_.open(gates.PASSTHROUGH) and (spec["domain"].get("devices") or {}).get("hostDevices") is not None:
+    if not open_.open(feature_gates.PASSTHROUGH) and (spec["domain"].get("devices") or {}).get("hostDevices") is not None:
         yield Cause(f"{root}.HostDevices", open_.refusal(
-            gates.PASSTHROUGH, "Host Devices feature gate is not enabled in kubevirt-config"))
+            feature_gates.PASSTHROUGH, "Host Devices feature gate is not enabled in kubevirt-config"))
     pairs: dict[str, Pairs] = {}
     used: list[DeviceRef] = []
-    for list_ in machine.LISTS:
+    for list_ in device_refs.LISTS:
         mine = [ref for ref in refs if ref.list == list_]
         yield from _names(mine, root)
         good = yield from _list(list_, mine, root, open_)
         used += good
         pairs[NOUNS[list_] + "s"] = _first((ref.index, ref.claim, ref.request) for ref in good)
-    if open_.open(gates.NETWORKS):
+    if open_.open(feature_gates.NETWORKS):
         pairs["Networks"] = network_pairs(spec)
     yield from _shared(pairs, root)
     listed = {entry.get("name") for entry in spec.get("resourceClaims") or ()}
@@ -69,7 +69,7 @@ def devices(spec: Mapping[str, Any], root: str, open_: Gates, own_claims: Collec
 
 def _misplaced(domain: Mapping[str, Any], root: str) -> Iterator[Cause]:
     """Nobody would ever read them there, and the machine would start without."""
-    for name in (*machine.LISTS, "interfaces"):
+    for name in (*device_refs.LISTS, "interfaces"):
         if name in domain:
             yield Cause(f"{root}.domain.{name}", f"Invalid value: {name} stand one level deeper: {root}.domain.devices.{name}")
 

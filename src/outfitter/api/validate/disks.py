@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from outfitter.api.validate import where
+from outfitter.api.validate import node_placement
 from outfitter.errors import Cause
 
 BUSES = ("virtio", "sata", "scsi", "usb")
@@ -32,7 +32,7 @@ def _bus(disk: Mapping[str, Any], path: str) -> Iterator[Cause]:
             continue
         bus = disk[kind].get("bus") or DEFAULT_BUS
         if bus not in BUSES:
-            yield where.unsupported(f"{path}.{kind}.bus", bus, BUSES)
+            yield node_placement.unsupported(f"{path}.{kind}.bus", bus, BUSES)
         elif kind == "cdrom" and bus == "virtio":
             yield Cause(f"{path}.{kind}.bus", "Bus type virtio is invalid for CD-ROM device: it has no media that can be "
                                               "ejected; use sata, scsi or usb")

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from outfitter.api import guestaddress
-from outfitter.api.validate import names, where
+from outfitter.api.kubevirt import guest_address
+from outfitter.api.validate import names, node_placement
 from outfitter.errors import Cause
 
 EVICTIONS = ("None", "LiveMigrate", "LiveMigrateIfPossible", "External")
@@ -24,7 +24,7 @@ def check(spec: Mapping[str, Any], root: str) -> Iterator[Cause]:
     for value, field, among in ((spec.get("evictionStrategy"), "evictionStrategy", EVICTIONS),
                                 (domain.get("ioThreadsPolicy"), "domain.ioThreadsPolicy", THREADS)):
         if value and value not in among:
-            yield where.unsupported(f"{root}.{field}", value, among)
+            yield node_placement.unsupported(f"{root}.{field}", value, among)
     uuid = (domain.get("firmware") or {}).get("uuid")
     if uuid and not _UUID.fullmatch(uuid):
         yield Cause(f"{root}.domain.firmware.uuid", f'Invalid value: "{uuid}": must be a UUID such as '
@@ -46,9 +46,9 @@ def _addresses(spec: Mapping[str, Any], root: str) -> Iterator[Cause]:
     for field, address in given:
         if not address:
             continue
-        if guestaddress.parse(address) is None:
+        if guest_address.parse(address) is None:
             yield Cause(f"{root}.{field}", f'Invalid value: "{address}": malformed PCI address; one such as 0000:81:01.0')
-        elif guestaddress.laid_out(spec) and (why := guestaddress.fault(address)):
+        elif guest_address.laid_out(spec) and (why := guest_address.fault(address)):
             yield Cause(f"{root}.{field}", f"Invalid value: {why}")
 
 
@@ -70,4 +70,4 @@ def _port(port: Mapping[str, Any], path: str) -> Iterator[Cause]:
     elif not 1 <= port["port"] <= 65535:
         yield Cause(f"{path}.port", f"Invalid value: {port['port']}: must be a number from 1 to 65535")
     if port.get("protocol") and port["protocol"] not in PROTOCOLS:
-        yield where.unsupported(f"{path}.protocol", port["protocol"], PROTOCOLS)
+        yield node_placement.unsupported(f"{path}.protocol", port["protocol"], PROTOCOLS)

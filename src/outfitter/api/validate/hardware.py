@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from outfitter.api import quantity
-from outfitter.api.validate import resources, where
+from outfitter.api.validate import node_placement, resources
 from outfitter.errors import Cause, Invalid
 
 MOST_MEMORY = 2 ** 62  # with what the machine costs besides, its pod can still be asked for
@@ -34,7 +34,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 def check(spec: Mapping[str, Any], root: str) -> Iterator[Cause]:
     domain, name = spec["domain"], spec.get("architecture") or ""
     if name and name not in ARCHITECTURES:
-        yield where.unsupported(f"{root}.architecture", name, tuple(ARCHITECTURES))
+        yield node_placement.unsupported(f"{root}.architecture", name, tuple(ARCHITECTURES))
     may_be = [ARCHITECTURES[name]] if name in ARCHITECTURES else list(ARCHITECTURES.values())
     yield from _type(domain, f"{root}.domain.machine.type", [each for one in may_be for each in one.types])
     yield from _pages(domain, f"{root}.domain", [each for one in may_be for each in one.pages])
@@ -57,7 +57,7 @@ def _pages(domain: Mapping[str, Any], root: str, sizes: Sequence[str]) -> Iterat
     known = {quantity.to_int(each): each for each in sorted(sizes, key=quantity.to_int)}
     size = _amount(text)
     if size not in known:
-        yield where.unsupported(f"{root}.memory.hugepages.pageSize", text, tuple(known.values()))
+        yield node_placement.unsupported(f"{root}.memory.hugepages.pageSize", text, tuple(known.values()))
         return
     for path in (("resources", "requests", "memory"), ("memory", "guest")):
         said = _said(domain, path)
@@ -111,7 +111,7 @@ def _processors(cpu: Mapping[str, Any], root: str) -> Iterator[Cause]:
             yield Cause(f"{root}.{field}", f"Invalid value: {number}: must be at most {MOST_CPUS}")
     for index, feature in enumerate(cpu.get("features") or ()):
         if feature.get("policy") and feature["policy"] not in POLICIES:
-            yield where.unsupported(f"{root}.features[{index}].policy", feature["policy"], POLICIES)
+            yield node_placement.unsupported(f"{root}.features[{index}].policy", feature["policy"], POLICIES)
     total = math.prod(numbers.values())
     if total > MOST_CPUS and all(1 <= number <= MOST_CPUS for number in numbers.values()):
         said = " x ".join(f"{number} {field}" for field, number in numbers.items())

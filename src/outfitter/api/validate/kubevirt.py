@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from outfitter.api import gates, settings
-from outfitter.api.validate import where
+from outfitter.api.kubevirt import feature_gates, kubevirt_config
+from outfitter.api.validate import node_placement
 from outfitter.errors import Cause
 
 OPTIONAL = "selectors"  # of usb: somebody else may provide the resource
@@ -19,12 +19,14 @@ def check(obj: Mapping[str, Any]) -> Iterator[Cause]:
     spec = obj.get("spec") or {}
     given = spec.get("configuration") or {}
     strategy = given.get("vmRolloutStrategy")
-    if strategy is not None and strategy not in settings.STRATEGIES:
-        yield where.unsupported("spec.configuration.vmRolloutStrategy", strategy, settings.STRATEGIES)
+    if strategy is not None and strategy not in kubevirt_config.STRATEGIES:
+        yield node_placement.unsupported("spec.configuration.vmRolloutStrategy", strategy, kubevirt_config.STRATEGIES)
     update = spec.get("workloadUpdateStrategy") or {}
     for index, method in enumerate(update.get("workloadUpdateMethods") or ()):
-        if method not in settings.METHODS:
-            yield where.unsupported(f"spec.workloadUpdateStrategy.workloadUpdateMethods[{index}]", method, settings.METHODS)
+        if method not in kubevirt_config.METHODS:
+            yield node_placement.unsupported(
+                f"spec.workloadUpdateStrategy.workloadUpdateMethods[{index}]", method, kubevirt_config.METHODS
+            )
     if (update.get("batchEvictionSize") or 0) < 0:
         yield Cause("spec.workloadUpdateStrategy.batchEvictionSize",
                     f"Invalid value: {update['batchEvictionSize']}: must be zero or more")
@@ -32,7 +34,7 @@ def check(obj: Mapping[str, Any]) -> Iterator[Cause]:
     if every is not None and not _DURATION.fullmatch(every):
         yield Cause("spec.workloadUpdateStrategy.batchEvictionInterval", f'Invalid value: "{every}": a time such as 1m30s')
     permitted = given.get("permittedHostDevices") or {}
-    for list_, selector in settings.PERMITTED.items():
+    for list_, selector in kubevirt_config.PERMITTED.items():
         for index, entry in enumerate(permitted.get(list_) or ()):
             here = f"spec.configuration.permittedHostDevices.{list_}[{index}]"
             for field in ("resourceName", selector):
@@ -51,8 +53,8 @@ def outlook(obj: Mapping[str, Any]) -> Iterator[str]:
     on, off = developer.get("featureGates") or (), developer.get("disabledFeatureGates") or ()
     at = "spec.configuration.developerConfiguration"
     for field, names in (("featureGates", on), ("disabledFeatureGates", off)):
-        if strange := gates.unknown(names):
-            known = ", ".join([*gates.KNOWN, *gates.STAND_FOR, *gates.OF_PODS])
+        if strange := feature_gates.unknown(names):
+            known = ", ".join([*feature_gates.KNOWN, *feature_gates.STAND_FOR, *feature_gates.OF_PODS])
             yield f"{at}.{field}: {', '.join(strange)} changes nothing here; known are {known}"
     if both := [name for name in off if name in on]:
         yield f"{at}.disabledFeatureGates: {', '.join(both)} is also in featureGates, and stays on"

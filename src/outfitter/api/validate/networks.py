@@ -6,8 +6,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from outfitter.api import gates
-from outfitter.api.gates import Gates
+from outfitter.api.kubevirt import feature_gates
+from outfitter.api.kubevirt.feature_gates import Gates
 from outfitter.api.validate import devices
 from outfitter.errors import Cause
 
@@ -129,9 +129,14 @@ def _by_claim(spec: Mapping[str, Any], listed: Collection[str | None], root: str
     mine = [(index, network) for index, network in enumerate(networks) if network.get("resourceClaim") is not None]
     if not mine:
         return
-    if not open_.open(gates.NETWORKS):
-        yield Cause(f"{root}.networks", open_.refusal(
-            gates.NETWORKS, f"vmi.spec.networks contains DRA networks but {gates.NETWORKS} feature gate is not enabled"))
+    if not open_.open(feature_gates.NETWORKS):
+        yield Cause(
+            f"{root}.networks",
+            open_.refusal(
+                feature_gates.NETWORKS,
+                f"vmi.spec.networks contains DRA networks but {feature_gates.NETWORKS} feature gate is not enabled",
+            ),
+        )
         return
     if any(network.get("multus") is not None for network in networks):
         yield Cause(f"{root}.networks", "mixing Multus and DRA resourceClaim networks in the same VMI is not supported")

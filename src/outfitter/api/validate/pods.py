@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from outfitter.api.page import POOLS
-from outfitter.api.validate import names, resources, where
+from outfitter.api.validate import names, node_placement, resources
 from outfitter.errors import Cause
 
 POLICIES = ("Always", "OnFailure", "Never")
@@ -19,7 +19,7 @@ def pod(obj: Mapping[str, Any]) -> Iterator[Cause]:
         yield Cause("spec.containers", "Required value: a pod runs at least one container", "FieldValueRequired")
         return
     assert isinstance(spec, Mapping)
-    yield from where.check(spec, "spec")
+    yield from node_placement.check(spec, "spec")
     seen: set[str] = set()
     for index, container in enumerate(containers):
         here = f"spec.containers[{index}]"

@@ -9,7 +9,7 @@ from typing import Any
 
 from outfitter import cel
 from outfitter.api import quantity
-from outfitter.api.validate import names, where
+from outfitter.api.validate import names, node_placement
 from outfitter.cel import device
 from outfitter.errors import Cause, Invalid
 
@@ -171,7 +171,7 @@ def _request(request: Mapping[str, Any], path: str) -> Iterator[Cause]:
         if mode == "ExactCount" and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
             yield Cause(f"{here}.count", f"Invalid value: {count!r}: must be greater than zero")
         yield from _selectors(inner.get("selectors"), f"{here}.selectors")
-        yield from where.tolerations(inner.get("tolerations"), f"{here}.tolerations", where.DEVICE_EFFECTS)
+        yield from node_placement.tolerations(inner.get("tolerations"), f"{here}.tolerations", node_placement.DEVICE_EFFECTS)
         for name, amount in ((inner.get("capacity") or {}).get("requests") or {}).items():
             yield from quantities(f"{here}.capacity.requests.{name}", amount)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from outfitter.api import cloudinit
-from outfitter.api.cloudinit import Part, Volume
+from outfitter.api.kubevirt import cloudinit
+from outfitter.api.kubevirt.cloudinit import Part, Volume
 from outfitter.api.validate import names
 from outfitter.errors import Cause
 

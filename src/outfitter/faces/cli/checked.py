@@ -6,8 +6,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 
-from outfitter.api import fields, kinds, versions
-from outfitter.api.admit import Rules
+from outfitter.api import kinds, known_fields, versions
+from outfitter.api.admission import Rules
 from outfitter.api.kinds import Kind, Object
 from outfitter.errors import BadRequest
 from outfitter.store import base
@@ -17,9 +17,9 @@ def as_stored(kind: Kind, obj: Object) -> tuple[Kind, Object]:
     """The kind of ours that an object of any version is, and the object as that is stored. BadRequest: it has fields that are
     not known. What a server kept may be older than what we know, and its status is not for people to write."""
     own = next(each for each in kinds.ALL if each.resource == kind.resource)
-    settled = fields.settle(own, obj)
+    settled = known_fields.settle(own, obj)
     written = {} if _kept(settled) else {name: part for name, part in settled.items() if name != "status"}
-    if strange := fields.unknown(own, kind.version, written):
+    if strange := known_fields.unknown(own, kind.version, written):
         words = ", ".join(f'unknown field "{path}"' for path in strange)
         raise BadRequest(f'{own.kind} in version "{kind.version}" cannot be handled as a {own.kind}: strict decoding '
                          f"error: {words}")

@@ -17,10 +17,9 @@ from typing import Any, TypeVar
 import click
 import yaml
 
-from outfitter.api import kinds
+from outfitter.api import kinds, yaml_scalars
 from outfitter.api.kinds import Kind, Object
 from outfitter.errors import BadRequest, OutfitterError, Refused, Unauthorized, Unavailable
-from outfitter.faces import scalars
 from outfitter.store import kubeconfig as configs
 from outfitter.store.clock import SystemClock
 from outfitter.store.kube import Kube
@@ -117,7 +116,7 @@ def documents(names: Iterable[str]) -> list[tuple[Kind, Object, str]]:
         before = len(out)
         for source, text in _texts(name):
             try:
-                found = list(yaml.load_all(scalars.Text(text, source), Loader=_Loader))
+                found = list(yaml.load_all(yaml_scalars.Text(text, source), Loader=_Loader))
                 json.dumps(found, allow_nan=False)  # nothing that could not travel
             except (yaml.YAMLError, ValueError, TypeError) as error:
                 raise BadRequest(f"{source} is not YAML: {error}") from error
@@ -144,7 +143,7 @@ def standing(obj: Object, where: str) -> Iterator[None]:
         raise
 
 
-@scalars.as_kubectl
+@yaml_scalars.as_kubectl
 class _Loader(yaml.SafeLoader):
     """A key may stand only once, and is plain text."""
 

@@ -11,12 +11,12 @@ from typing import Any, Literal
 import click
 import yaml
 
-from outfitter.api import admit, cloudinit, environment, kinds, lifecycle, machine, wires
+from outfitter.api import admission, kinds, launcher_environment, yaml_scalars
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.kubevirt import cloudinit, device_refs, network_info, vm_actions
 from outfitter.controllers import machines as starting
 from outfitter.errors import BadRequest, Forbidden, NotFound, Refused
-from outfitter.faces import scalars
 from outfitter.faces.cli import checked
 from outfitter.faces.cli.client import Client, documents, standing
 from outfitter.faces.cli.verbs import NIL, kind_spoken
@@ -47,7 +47,7 @@ async def _say_that_it_is_stopped(client: Client, name: str) -> None:
         vm = await client.store.get(kinds.MACHINE, name, client.namespace)
     except (NotFound, Forbidden):
         return
-    if lifecycle.comes(vm, None):
+    if vm_actions.comes(vm, None):
         raise Refused(f"{name} has not started yet, so it has no domain; what it waits for: outfit why vm/{name}")
     raise Refused(f"{name} does not run, so it has no domain; start it with: outfit vm start {name}")
 
@@ -58,13 +58,15 @@ async def _told(client: Client, instance: Object) -> tuple[dict[str, str], dict[
     meta, slices = instance["metadata"], None
     out: dict[str, str] = {}
     files: dict[str, str] = {}
-    for pod in (await client.store.list(kinds.POD, meta["namespace"], labels=f"{machine.CREATED_BY}={meta['uid']}")).items:
-        if claim_name := dict(machine.claim_names(pod)).get(machine.EXTENDED):
+    for pod in (await client.store.list(kinds.POD, meta["namespace"], labels=f"{device_refs.CREATED_BY}={meta['uid']}")).items:
+        if claim_name := dict(device_refs.claim_names(pod)).get(device_refs.EXTENDED):
             slices = slices or (await client.store.list(kinds.RESOURCE_SLICE)).items
             claim = await client.store.get(kinds.RESOURCE_CLAIM, claim_name, meta["namespace"])
-            out |= wires.left_of(environment.of_resources(pod, claim, slices), pod, wires.of_pod(pod).values())
-        if text := (pod["metadata"].get("annotations") or {}).get(wires.INFO):
-            files[wires.FILE] = text
+            out |= network_info.left_of(
+                launcher_environment.of_resources(pod, claim, slices), pod, network_info.of_pod(pod).values()
+            )
+        if text := (pod["metadata"].get("annotations") or {}).get(network_info.INFO):
+            files[network_info.FILE] = text
     return out, files
 
 
@@ -93,7 +95,7 @@ def _instance(kind: Kind, obj: Object, where: str, namespace: str) -> Object:
     with standing(obj, where):
         own, stored = checked.as_stored(kind, obj)
         meta = {"namespace": namespace, "uid": NIL, "name": "unnamed", **stored["metadata"]}
-        found = checked.admitted(own, {**stored, "metadata": meta}, admit.Rules())
+        found = checked.admitted(own, {**stored, "metadata": meta}, admission.Rules())
     if own != kinds.MACHINE:
         return found
     made = starting.instance_for(found)
@@ -114,7 +116,7 @@ def _say(instance: Object, *, devices: Sequence[str], env: Sequence[str], type_:
                    } if arriving else {"deviceStatus": _status(name)}
             instance = {**instance, "status": {**status, **own}}
     variables = {**(told or {}), **{key: value for name in env for key, value in _variables(name).items()}}
-    lacking = machine.missing_devices(instance) if not arriving else []
+    lacking = device_refs.missing_devices(instance) if not arriving else []
     if lacking and not devices and not variables:
         name = instance["metadata"]["name"]
         todo = (f"outfit why vmi/{name} says what it waits for" if told is not None else
@@ -149,7 +151,7 @@ def _text(name: str) -> str:
 
 def _mapping(name: str, text: str) -> Mapping[str, Any]:
     try:
-        found = scalars.load(scalars.Text(text, name))
+        found = yaml_scalars.load(yaml_scalars.Text(text, name))
     except yaml.YAMLError as error:
         raise BadRequest(f"{name} is not YAML: {error}") from error
     if not isinstance(found, Mapping):
@@ -168,7 +170,7 @@ def _status(name: str) -> Mapping[str, Any]:
         if not isinstance(inner, Mapping):
             raise BadRequest(f"{name} has no status.deviceStatus, which says what its machine got")
         found = inner
-    lists = (*machine.STATUS_LISTS.values(), wires.STATUSES)
+    lists = (*device_refs.STATUS_LISTS.values(), network_info.STATUSES)
     for key, entries in found.items():
         if key not in lists:
             raise BadRequest(f"{name}: {key}: a deviceStatus has lists of entries, {' and '.join(lists)}")

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from outfitter.api import kinds, lifecycle, machine
+from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.kubevirt import device_refs, vm_actions
 from outfitter.errors import Expired, TimedOut, Unavailable
 from outfitter.faces.cli import machines, moments, show
 from outfitter.faces.cli.client import Client
@@ -78,8 +79,8 @@ async def _why(client: Client, one: Going, obj: Object) -> str:
 def holds(kind: Kind, obj: Object) -> str:
     """What keeps a deleted object, as far as it says so itself."""
     meta, status = obj["metadata"], obj.get("status") or {}
-    if kind == kinds.INSTANCE and status.get("phase") not in machine.FINAL:
-        return f"its guest has {lifecycle.grace(obj)}s to shut down"
+    if kind == kinds.INSTANCE and status.get("phase") not in device_refs.FINAL:
+        return f"its guest has {vm_actions.grace(obj)}s to shut down"
     if users := status.get("reservedFor"):
         return "it is in use by " + ", ".join(f"{each.get('resource')}/{each.get('name')}" for each in users)
     if finalizers := meta.get("finalizers"):

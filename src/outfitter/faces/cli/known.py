@@ -14,9 +14,9 @@ from typing import Any
 from outfitter.api import kinds
 from outfitter.api.device import ADDRESS_NAMES, DRIVER, MDEV_NAMES, DeviceId, newest_pools
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.order import natural
+from outfitter.api.natural_order import natural
 from outfitter.api.page import MARKS, Booking, Mark, Page, is_pool_page, pool_page
-from outfitter.cel import quantity
+from outfitter.cel.library import quantity
 from outfitter.errors import BadRequest, NotFound
 from outfitter.faces.cli.client import Client
 from outfitter.inventory import pci

@@ -6,8 +6,9 @@ import asyncio
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from outfitter.api import conditions, kinds, lifecycle, machine, notes, wires
+from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs, network_info, vm_actions, vmi_actions
 from outfitter.errors import BadRequest, Forbidden, NotFound, Refused
 from outfitter.faces.cli import show
 from outfitter.faces.cli.client import Client
@@ -23,7 +24,7 @@ async def list_(client: Client, *, everywhere: bool) -> None:
     machines, instances = await asyncio.gather(client.store.list(kinds.MACHINE, place),
                                                client.store.list(kinds.INSTANCE, place))
     by_name = {_place(obj): obj for obj in instances.items}
-    own = [_place(vm) for vm in machines.items if (found := by_name.get(_place(vm))) and machine.belongs(found, vm)]
+    own = [_place(vm) for vm in machines.items if (found := by_name.get(_place(vm))) and device_refs.belongs(found, vm)]
     rows = [_row(vm, by_name.pop(_place(vm)) if _place(vm) in own else None) for vm in machines.items]
     rows += [_row(None, instance) for instance in by_name.values()]  # instances that no machine stands behind
     if not rows:
@@ -44,14 +45,16 @@ def _row(vm: Object | None, instance: Object | None) -> list[str]:
     given, status = instance or {}, (instance or {}).get("status") or {}
     alone = "Paused" if is_paused(instance) else str(status.get("phase") or "Pending")
     word = str((vm.get("status") or {}).get("printableStatus") or "Pending") if vm is not None else alone
-    wanted = machine.device_refs(given or {"spec": _template(obj)})
-    unknown = sum(bool(ref.device_name and not machine.status_of(given, ref)) for ref in wanted if not status.get("nodeName"))
-    have = len(wanted) - len(machine.missing_devices(given)) - unknown if given else 0
+    wanted = device_refs.device_refs(given or {"spec": _template(obj)})
+    unknown = sum(
+        bool(ref.device_name and not device_refs.status_of(given, ref)) for ref in wanted if not status.get("nodeName")
+    )
+    have = len(wanted) - len(device_refs.missing_devices(given)) - unknown if given else 0
     # A card of a virtual function has it before the machine runs, whoever gave it.
-    functions = [each for each in wires.interfaces(given or {"spec": _template(obj)})
+    functions = [each for each in network_info.interfaces(given or {"spec": _template(obj)})
                  if each.get("sriov") is not None and each.get("state") != "absent"]
-    have += len(functions) if status.get("phase") == "Running" else len(wires.given(given))
-    have = 0 if status.get("phase") in machine.FINAL else have  # its status says what it had
+    have += len(functions) if status.get("phase") == "Running" else len(network_info.given(given))
+    have = 0 if status.get("phase") in device_refs.FINAL else have  # its status says what it had
     all_ = len(wanted) + len(functions)
     return [*_place(obj), word, str(status.get("nodeName") or "-"), f"{have}/{all_}" if all_ else "-",
             textwrap.shorten(why(vm, given), WIDTH, placeholder=" ... (outfit why)")]
@@ -70,7 +73,7 @@ def why(vm: Object | None, instance: Object) -> str:
     if (again := status.get("startFailure")) and status.get("printableStatus") == "CrashLoopBackOff":
         times = int(again.get("consecutiveFailCount") or 1)
         return f"it failed{f' {times} times' if times > 1 else ''}, and starts again at {again.get('retryAfterTimestamp')}"
-    type_ = notes.PAUSED if is_paused(instance) else "Ready" if phase(instance) == "Failed" else ""
+    type_ = vmi_actions.PAUSED if is_paused(instance) else "Ready" if phase(instance) == "Failed" else ""
     return str((conditions.find(instance, type_) or {}).get("message") or "")
 
 
@@ -97,7 +100,7 @@ async def devices(client: Client, names: Sequence[str]) -> None:
     for name, instance in found:  # before anything is shown of the others
         if instance is None:
             vm, _ = await read(client, name)
-            if lifecycle.comes(vm, None):
+            if vm_actions.comes(vm, None):
                 raise Refused(f"{name} has not started yet, so it has no devices; what it waits for: outfit why vm/{name}")
             has = "what its own claims hold is among: outfit devices" if vm["spec"].get("resourceClaimTemplates") else (
                 "so it has no devices")
@@ -105,10 +108,10 @@ async def devices(client: Client, names: Sequence[str]) -> None:
     for number, (name, instance) in enumerate(found):
         assert instance is not None
         rows = [["DEVICE", "AS", "IS", "ADDRESS", "PRODUCT", "CLAIM", "ON"]]
-        rows += [row for ref in machine.device_refs(instance) for row in _device_rows(instance, ref)]
+        rows += [row for ref in device_refs.device_refs(instance) for row in _device_rows(instance, ref)]
         rows += await _cards(client, instance)
         show.say([*([""] if number else []), *([f"{name}:"] if len(names) > 1 else [])])
-        if len(rows) > 1 and phase(instance) in machine.FINAL:
+        if len(rows) > 1 and phase(instance) in device_refs.FINAL:
             now = [await _now(client, instance, row) for row in rows[1:]]
             how = "failed" if phase(instance) == "Failed" else "ended"
             show.say([f"{name} has {how}{'' if set(now) - set(OVER) else ' and gave its devices back'}; it had:"])
@@ -132,15 +135,15 @@ async def _now(client: Client, instance: Object, row: Sequence[str]) -> str:
     if not any(one.get("device") == device for one in results):
         return OVER[0]
     users = [(one.get("resource"), one.get("name")) for one in status.get("reservedFor") or ()]
-    if (kinds.MACHINE.plural, (machine.owner(instance, kinds.MACHINE.kind) or {}).get("name")) in users:
+    if (kinds.MACHINE.plural, (device_refs.owner(instance, kinds.MACHINE.kind) or {}).get("name")) in users:
         return "kept for the machine by its claim"
     return f"with {', '.join(f'{resource}/{name}' for resource, name in users)}" if users else "being given back"
 
 
-def _device_rows(instance: Object, ref: machine.DeviceRef) -> Iterator[list[str]]:
+def _device_rows(instance: Object, ref: device_refs.DeviceRef) -> Iterator[list[str]]:
     host = (instance.get("status") or {}).get("nodeName")
-    for entry in machine.status_of(instance, ref) or [{}]:
-        given, where = entry.get("deviceResourceClaimStatus") or {}, machine.address_of(entry) if entry else None
+    for entry in device_refs.status_of(instance, ref) or [{}]:
+        given, where = entry.get("deviceResourceClaimStatus") or {}, device_refs.address_of(entry) if entry else None
         unknown = "a device plugin knows" if ref.device_name and host and not entry else "not known yet"
         yield [ref.name, {"gpus": "gpu", "hostDevices": "host device"}[ref.list], given.get("name") or "-",
                where[1] if where else unknown, given.get("product") or "-",
@@ -150,17 +153,17 @@ def _device_rows(instance: Object, ref: machine.DeviceRef) -> Iterator[list[str]
 
 async def _cards(client: Client, instance: Object) -> list[list[str]]:
     """Its network cards, and what its pod says that they are plugged into."""
-    cards = [each for each in wires.interfaces(instance) if each.get("state") != "absent"]
+    cards = [each for each in network_info.interfaces(instance) if each.get("state") != "absent"]
     if not cards:
         return []
     meta = instance["metadata"]
-    pods = await client.store.list(kinds.POD, meta["namespace"], labels=f"{machine.CREATED_BY}={meta['uid']}")
-    plugged = {name: wire for pod in pods.items for name, wire in wires.of_pod(pod).items()}
-    on = {network["name"]: network for network in wires.networks(instance)}
+    pods = await client.store.list(kinds.POD, meta["namespace"], labels=f"{device_refs.CREATED_BY}={meta['uid']}")
+    plugged = {name: wire for pod in pods.items for name, wire in network_info.of_pod(pod).items()}
+    on = {network["name"]: network for network in network_info.networks(instance)}
     out = []
     for card in cards:
         network, wire = on.get(card["name"]) or {}, plugged.get(card["name"])
-        given = wires.given(instance).get(card["name"]) or {}
+        given = network_info.given(instance).get(card["name"]) or {}
         source = given.get("resourceClaimName") or (network.get("resourceClaim") or {}).get("claimName")
         attachment = (network.get("multus") or {}).get("networkName")
         out.append([card["name"], CARD, given.get("name") or "-", wire.place if wire else "not known yet",
@@ -181,7 +184,7 @@ async def read(client: Client, name: str) -> tuple[Object, Object | None]:
 async def away(client: Client, instance: Object | None) -> str:
     """That a machine is on a host where nobody does anything, and why; "": it is not, or it cannot be told."""
     name = ((instance or {}).get("status") or {}).get("nodeName")
-    if instance is None or not name or phase(instance) in machine.FINAL:
+    if instance is None or not name or phase(instance) in device_refs.FINAL:
         return ""
     try:
         node = await client.store.get(kinds.NODE, name)
@@ -227,4 +230,4 @@ def phase(instance: Object) -> str:
 
 
 def is_paused(instance: Object | None) -> bool:
-    return instance is not None and conditions.is_true(instance, notes.PAUSED)
+    return instance is not None and conditions.is_true(instance, vmi_actions.PAUSED)

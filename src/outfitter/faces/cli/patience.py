@@ -6,8 +6,9 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping
 
-from outfitter.api import conditions, lifecycle, machine
+from outfitter.api import conditions
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs, vm_actions
 from outfitter.errors import NotFound, Refused, TimedOut
 from outfitter.faces.cli import machines, moments, show
 from outfitter.faces.cli.client import Client
@@ -51,9 +52,9 @@ def _must_come(name: str, vm: Object | None, instance: Object | None) -> None:
     """Refused: it has ended, and nobody starts it again."""
     if vm is None and instance is None:
         raise NotFound(f"{name} was deleted meanwhile")
-    if instance is None or lifecycle.is_alive(instance) or instance["metadata"].get("deletionTimestamp"):
+    if instance is None or vm_actions.is_alive(instance) or instance["metadata"].get("deletionTimestamp"):
         return
-    if vm is None or not lifecycle.comes(vm, instance):
+    if vm is None or not vm_actions.comes(vm, instance):
         how = "has failed" if machines.phase(instance) == "Failed" else "ran and has ended"
         message = (conditions.find(instance, "Ready") or {}).get("message")
         raise Refused(f"{name} {how}{f': {message}' if message else ''}")
@@ -67,7 +68,7 @@ def _because(vm: Object | None, instance: Object | None, *, ends: bool) -> str:
         word = ((vm or {}).get("status") or {}).get("printableStatus")
         return f"it has no instance yet, and is {word or 'not looked at yet'}"
     phase, ready = machines.phase(instance), conditions.find(instance, "Ready") or {}
-    if instance["metadata"].get("deletionTimestamp") and phase not in machine.FINAL:
-        return f"its guest has {lifecycle.grace(instance)}s to shut down (--grace-period makes it fewer)"
-    told = (phase in machine.FINAL or not ends) and ready.get("status") == "False" and ready.get("message")
+    if instance["metadata"].get("deletionTimestamp") and phase not in device_refs.FINAL:
+        return f"its guest has {vm_actions.grace(instance)}s to shut down (--grace-period makes it fewer)"
+    told = (phase in device_refs.FINAL or not ends) and ready.get("status") == "False" and ready.get("message")
     return f"it is {phase}{f': {told}' if told else ''}"

@@ -12,9 +12,10 @@ from typing import Any
 
 import click
 
-from outfitter.api import admit, kinds, machine, settings
+from outfitter.api import admission, kinds
 from outfitter.api.device import DeviceId, text_attribute
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.kubevirt import device_refs, kubevirt_config
 from outfitter.api.page import Booking, Holder, Page
 from outfitter.controllers import claims as claiming
 from outfitter.controllers import machines, nets, ownclaims, render
@@ -44,7 +45,7 @@ async def plan(client: Client, files: Sequence[str], *, long: bool, how: str) ->
     if there.unread:
         raise Forbidden(f"a plan needs to read {', '.join(there.unread)}, which you may not; ask somebody who may")
     kubevirts, aliases = await listed(client, kinds.KUBEVIRT), await _aliases(client)
-    rules, found = admit.Rules({kinds.FLAVOR: flavored.checked(aliases)}), list[tuple[Kind, Object]]()
+    rules, found = admission.Rules({kinds.FLAVOR: flavored.checked(aliases)}), list[tuple[Kind, Object]]()
     for number, (kind, obj, where) in enumerate(read):
         with standing(obj, where):
             found.append((kind, checked.admitted(kind, _whole(client, kind, obj, number), rules, kubevirts)))
@@ -55,7 +56,7 @@ async def plan(client: Client, files: Sequence[str], *, long: bool, how: str) ->
         templates=_over(there.templates, brought[kinds.RESOURCE_CLAIM_TEMPLATE])),
         _over(await listed(client, kinds.FLAVOR), brought[kinds.FLAVOR]), aliases,
         _over(await listed(client, kinds.NETWORK_ATTACHMENT), brought[kinds.NETWORK_ATTACHMENT]),
-        settings.of(settings.chosen(kubevirts)))
+        kubevirt_config.of(kubevirt_config.chosen(kubevirts)))
     wanted = [(kind, obj) for kind, obj in found if kind in PLANNED]
     wanted = [(kind, await _known(client, obj) if kind == kinds.MACHINE else obj) for kind, obj in wanted]
     outcomes = [planner.next(kind, obj) for kind, obj in wanted]
@@ -146,7 +147,7 @@ class _Planner:
     """One after the other: what the earlier ones would get is held when the next one asks."""
 
     def __init__(self, there: Facts, flavors: Sequence[Object], aliases: Aliases, attachments: Sequence[Object],
-                 now: settings.Settings) -> None:
+                 now: kubevirt_config.Settings) -> None:
         self._attachments, self._settings = {_name(obj): obj for obj in attachments}, now
         self._flavors, self._aliases = {obj["metadata"]["name"]: obj for obj in flavors}, aliases
         self._pages = list(there.pages)
@@ -160,7 +161,7 @@ class _Planner:
         made, later = dict[str, str](), ""
         try:
             if kind == kinds.MACHINE:
-                later = " once it is started" if machine.run_strategy(obj) in ("Halted", "Manual") else ""
+                later = " once it is started" if device_refs.run_strategy(obj) in ("Halted", "Manual") else ""
                 obj, made = self._started(obj)
             pod = copy.deepcopy(obj) if kind == kinds.POD else self._rendered(self._settled(obj))
         except (BadRequest, Invalid, Refused) as error:
@@ -176,7 +177,7 @@ class _Planner:
         self._take(pod, say, verdict)
         by_name = {mapping["requestName"]: mapping["resourceName"] for mapping in verdict.mappings}
         devices = [self._device(made.get(name := claim["metadata"]["name"], f"claim {name}"), device, result,
-                                resource=by_name.get(result["request"], "") if name == machine.EXTENDED else "")
+                                resource=by_name.get(result["request"], "") if name == device_refs.EXTENDED else "")
                    for claim, given in verdict.claims for device, result in results(given)]
         answer = say("Fits", f"would go to {verdict.host}{later} ({verdict.why})")
         return _Outcome(answer, verdict.host, verdict.why, tuple(devices))
@@ -192,9 +193,9 @@ class _Planner:
 
     def _lost_request(self, obj: Object, pod: Object) -> str:
         """A device of a machine that its claim does not ask for: it would never come. "" when there is none such."""
-        claims = dict(machine.claim_names(pod))
+        claims = dict(device_refs.claim_names(pod))
         uses = [(f"spec.domain.devices.{ref.list}[{ref.index}].{ref.request_at}", ref.claim, ref.request)
-                for ref in machine.written_refs(obj) if ref.by_claim]
+                for ref in device_refs.written_refs(obj) if ref.by_claim]
         for index, network in enumerate((obj.get("spec") or {}).get("networks") or ()):
             if asks := network.get("resourceClaim"):
                 path = f"spec.networks[{index}].resourceClaim.requestName"
@@ -213,7 +214,7 @@ class _Planner:
         there = self._facts.pods if kind == kinds.POD else self._facts.instances
         live = next((each for each in there if _name(each) == _name(obj)), {})
         status = live.get("status") or {}
-        if not live or status.get("phase") in machine.FINAL or live["metadata"].get("deletionTimestamp"):
+        if not live or status.get("phase") in device_refs.FINAL or live["metadata"].get("deletionTimestamp"):
             return ""
         return str(status.get("nodeName") or (live.get("spec") or {}).get("nodeName") or "")
 
@@ -233,13 +234,13 @@ class _Planner:
 
     def _settled(self, instance: Object) -> Object:
         """An instance as it is when its flavor was looked up, and the claim for that is made."""
-        name, meta = machine.flavor_name(instance), instance["metadata"]
-        if not name and not machine.dedicated(instance):
+        name, meta = device_refs.flavor_name(instance), instance["metadata"]
+        if not name and not device_refs.dedicated(instance):
             return instance
         if name and name not in self._flavors:
             raise BadRequest(f"flavor {name} does not exist; there are {', '.join(sorted(self._flavors)) or 'none'}")
         flavor = self._flavors[name] if name else flavored.implied(instance)
-        claim_name = f"{meta['name']}-{machine.FLAVOR_CLAIM}"
+        claim_name = f"{meta['name']}-{device_refs.FLAVOR_CLAIM}"
         made = flavored.claim(flavor, instance, self._aliases, claim_name)
         if made is not None:
             made["metadata"]["uid"] = f"{NIL}-{meta['namespace']}-{claim_name}"
@@ -255,7 +256,7 @@ class _Planner:
         told = list((pod.get("status") or {}).get("resourceClaimStatuses") or ())
         for entry in pod["spec"].get("resourceClaims") or ():
             template = self._facts.template(namespace, entry.get("resourceClaimTemplateName") or "")
-            if template is None or dict(machine.claim_names(pod)).get(entry["name"]):
+            if template is None or dict(device_refs.claim_names(pod)).get(entry["name"]):
                 continue
             name = f"{pod['metadata']['name']}-{entry['name']}"
             owner = {"kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"].get("uid"), "controller": True}

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from outfitter.api import kinds, order
+from outfitter.api import kinds, natural_order
 from outfitter.api import providers as stored
 from outfitter.api.device import DRIVER
 from outfitter.api.page import Page
@@ -66,14 +66,14 @@ async def providers(client: Client, *, node: str | None, how: str) -> None:
 
 def counted(trees: Mapping[str, Mapping[str, Any]], pages: Mapping[str, Page]) -> list[Counted]:
     out = []
-    for host in sorted(trees, key=order.natural):
+    for host in sorted(trees, key=natural_order.natural):
         those, page = stored.read(trees[host]), pages.get(host) or Page(Page.blank(host))
         booked: dict[tuple[str, str], int] = defaultdict(int)
         for places in placement.allocations([those], [page]).values():
             for name, amounts in places.items():
                 for resource_class, amount in amounts.items():
                     booked[name, resource_class] += amount
-        rows = sorted(placement.rows(those, page), key=lambda row: order.natural(row.provider.name))
+        rows = sorted(placement.rows(those, page), key=lambda row: natural_order.natural(row.provider.name))
         out += [Counted(host, row, {name: row.used.get(name, booked[row.provider.name, name]) for name in row.inventories})
                 for row in rows]
     return out
@@ -156,7 +156,7 @@ async def _find(client: Client, name: str) -> tuple[str, stored.Provider]:
                 return host, provider
     if not names:
         raise NotFound(f"there is no provider {name!r}. {OFF}")
-    raise NotFound(f"there is no provider {name!r}; there are {known.few(sorted(names, key=order.natural))}")
+    raise NotFound(f"there is no provider {name!r}; there are {known.few(sorted(names, key=natural_order.natural))}")
 
 
 async def _drivers(client: Client, host: str) -> dict[str, str]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from outfitter.api import lifecycle, machine, notes
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs, vm_actions, vmi_actions
 from outfitter.errors import Refused
 from outfitter.faces.cli import ask, machines, show
 from outfitter.faces.cli.client import Client
@@ -18,35 +18,35 @@ from outfitter.faces.cli.patience import Done, until
 
 async def start(client: Client, names: Sequence[str], *, wait: bool, timeout: float | None, paused: bool, dry_run: bool
                 ) -> None:
-    said = lifecycle.Options(dry_run, paused=paused, outfit=True)
+    said = vm_actions.Options(dry_run, paused=paused, outfit=True)
     await _all_there(client, names)
     come: dict[str, Done] = {}
     for name in names:
         vm, instance = await machines.read(client, name)
-        stops = lifecycle.stops(vm, instance)
-        going = lifecycle.going_uid(vm, instance)
+        stops = vm_actions.stops(vm, instance)
+        going = vm_actions.going_uid(vm, instance)
         come[name] = functools.partial(_runs, but=going)
-        if (machine.run_strategy(vm) == "Always" or lifecycle.is_alive(instance)) and not stops and not paused:
+        if (device_refs.run_strategy(vm) == "Always" or vm_actions.is_alive(instance)) and not stops and not paused:
             runs = instance is not None and machines.phase(instance) == "Running"
             show.say([f"{name} is already {'running' if runs else 'starting'}"])
         else:
             await ask.of_machine(client, "start", vm, instance, said)
-            _say(f"{name} starts{' again when it has stopped' if going and lifecycle.is_alive(instance) else ''}", said)
+            _say(f"{name} starts{' again when it has stopped' if going and vm_actions.is_alive(instance) else ''}", said)
     if wait:
         await until(client, "running", come, timeout)
 
 
 async def stop(client: Client, names: Sequence[str], *, wait: bool, timeout: float | None, grace: int | None, dry_run: bool
                ) -> None:
-    said, going = lifecycle.Options(dry_run, grace=grace, outfit=True), dict[str, int]()
+    said, going = vm_actions.Options(dry_run, grace=grace, outfit=True), dict[str, int]()
     await _all_there(client, names)
     for name in names:
         vm, instance = await machines.read(client, name)
-        alive = lifecycle.is_alive(instance)
-        if not alive and not lifecycle.comes(vm, instance):
+        alive = vm_actions.is_alive(instance)
+        if not alive and not vm_actions.comes(vm, instance):
             show.say([f"{name} is already stopped"])
             continue
-        if not alive or machine.run_strategy(vm) != "Halted" or grace is not None:  # else it is on its way
+        if not alive or device_refs.run_strategy(vm) != "Halted" or grace is not None:  # else it is on its way
             await ask.of_machine(client, "stop", vm, instance, said)
         _say(f"{name} stops", said)
         going[name] = _shuts_down(instance, grace)
@@ -56,14 +56,14 @@ async def stop(client: Client, names: Sequence[str], *, wait: bool, timeout: flo
 
 async def restart(client: Client, names: Sequence[str], *, wait: bool, timeout: float | None, grace: int | None, dry_run: bool
                   ) -> None:
-    said, longest = lifecycle.Options(dry_run, grace=grace, outfit=True), 0
+    said, longest = vm_actions.Options(dry_run, grace=grace, outfit=True), 0
     await _all_there(client, names)
     again: dict[str, Done] = {}
     for name in names:
         vm, instance = await machines.read(client, name)
         if instance is None:
             raise Refused(f"{name} does not run; start it with: outfit vm start {name}")
-        if machine.run_strategy(vm) == "Halted":
+        if device_refs.run_strategy(vm) == "Halted":
             raise Refused(f"{name} is being stopped; when it is, start it with: outfit vm start {name}")
         again[name] = functools.partial(_runs, but=instance["metadata"]["uid"])
         longest = max(longest, _shuts_down(instance, grace))
@@ -97,9 +97,9 @@ async def soft_reboot(client: Client, names: Sequence[str], *, wait: bool, timeo
         await until(client, "asked to reboot", dict.fromkeys(names, _was_asked), timeout)
 
 
-async def _nudge(client: Client, names: Sequence[str], action: notes.Action, what: str, *, dry_run: bool) -> None:
+async def _nudge(client: Client, names: Sequence[str], action: vmi_actions.Action, what: str, *, dry_run: bool) -> None:
     """What a running machine is asked is noted on its instance, which need not have a machine behind it."""
-    said = lifecycle.Options(dry_run)
+    said = vm_actions.Options(dry_run)
     found = [(name, await machines.instance_of(client, name)) for name in names]
     for name, instance in found:
         if instance is None:
@@ -111,7 +111,7 @@ async def _nudge(client: Client, names: Sequence[str], action: notes.Action, wha
         _say(f"{name} {what}", said)
 
 
-def _say(words: str, said: lifecycle.Options) -> None:
+def _say(words: str, said: vm_actions.Options) -> None:
     show.say([f"{words} (dry run: nothing was changed)" if said.dry_run else words])
 
 
@@ -129,12 +129,12 @@ def _goes(instance: Object | None) -> bool:
 
 
 def _was_asked(instance: Object | None) -> bool:
-    return not notes.of(instance or {})
+    return not vmi_actions.of(instance or {})
 
 
 def _shuts_down(instance: Object | None, grace: int | None) -> int:
     """Seconds that its guest may take."""
-    return lifecycle.grace(instance or {}) if grace is None else grace
+    return vm_actions.grace(instance or {}) if grace is None else grace
 
 
 async def _all_there(client: Client, names: Sequence[str]) -> None:

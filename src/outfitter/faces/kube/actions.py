@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from typing import cast
 
-from outfitter.api import kinds, lifecycle, machine, notes, patch
+from outfitter.api import kinds, patch
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs, vm_actions, vmi_actions
 from outfitter.errors import NotFound
 from outfitter.faces.kube.paths import Target
 from outfitter.faces.kube.request import Answer, Request
@@ -17,7 +18,7 @@ from outfitter.store.memory import Draft, Memory
 
 async def act(store: Memory, request: Request) -> Answer:
     target = request.target
-    options = lifecycle.options(target.subresource, request.content().value if request.body.strip() else {})
+    options = vm_actions.options(target.subresource, request.content().value if request.body.strip() else {})
     # The server writes it, as it is the server that may change an instance's spec; whoever asked hears the warnings.
     by = base.By(warn=request.warnings.append)
     if target.kind == kinds.MACHINE:
@@ -28,28 +29,28 @@ async def act(store: Memory, request: Request) -> Answer:
     return Answer(b"", 200)
 
 
-def _machine(draft: Draft, target: Target, options: lifecycle.Options) -> None:
+def _machine(draft: Draft, target: Target, options: vm_actions.Options) -> None:
     vm = _need(draft, target)
     found = draft.look(kinds.INSTANCE, target.namespace, target.name)
-    own = found if found is not None and machine.belongs(found, vm) else None
-    for change in lifecycle.wish(cast("lifecycle.Action", target.subresource), vm, own, options):
+    own = found if found is not None and device_refs.belongs(found, vm) else None
+    for change in vm_actions.wish(cast("vm_actions.Action", target.subresource), vm, own, options):
         _merge(draft, target, change)
 
 
 def _instance(draft: Draft, target: Target, now: str) -> None:
     instance = _need(draft, target)
-    wanted = notes.noted(cast("notes.Action", target.subresource), instance, now)
-    _merge(draft, target, lifecycle.Change(kinds.INSTANCE, {"status": {notes.FIELD: wanted}}, "status"))
+    wanted = vmi_actions.noted(cast("vmi_actions.Action", target.subresource), instance, now)
+    _merge(draft, target, vm_actions.Change(kinds.INSTANCE, {"status": {vmi_actions.FIELD: wanted}}, "status"))
 
 
 def _need(draft: Draft, target: Target) -> Object:
     try:
         return draft.need(target.kind, target.name, target.namespace).object()
     except NotFound:
-        raise NotFound(f"{lifecycle.called(target.kind, target.name)} not found") from None
+        raise NotFound(f"{vm_actions.called(target.kind, target.name)} not found") from None
 
 
-def _merge(draft: Draft, target: Target, change: lifecycle.Change) -> None:
+def _merge(draft: Draft, target: Target, change: vm_actions.Change) -> None:
     def make(old: Object) -> Object:
         made: Object = patch.merge(old, change.patch)
         return made

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import yaml
 
+from outfitter.api import yaml_scalars
 from outfitter.errors import BadRequest, NotAcceptable, TooLarge, Unsupported
-from outfitter.faces import scalars
 from outfitter.faces.kube import protobuf
 
 MAX_BODY = 3 << 20  # bytes, as kube-apiserver
@@ -120,7 +120,7 @@ def _repeated(value: Any, path: str) -> Iterator[str]:
             yield from _repeated(inner, f"{path}[{place}]")
 
 
-@scalars.as_kubectl
+@yaml_scalars.as_kubectl
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml where it is there
     """Plain values only, as in JSON."""
 

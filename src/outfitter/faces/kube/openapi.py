@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from outfitter.api import fields
+from outfitter.api import known_fields
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.validate import shape
+from outfitter.api.validate import schema
 from outfitter.faces.kube import discovery
 
 _QUERY = ("dryRun", "fieldManager", "fieldValidation", "pretty")
@@ -68,22 +68,22 @@ def _schema_name(kind: Kind, version: str) -> str:
 
 
 def _schema(kind: Kind, version: str) -> Object:
-    known = {"apiVersion": str, "kind": str, "metadata": shape.METADATA, **shape.SHAPES.get(kind.kind, {})}
+    known = {"apiVersion": str, "kind": str, "metadata": schema.METADATA, **schema.SHAPES.get(kind.kind, {})}
     return {
-        **_object(fields.tree(kind, version), known),
+        **_object(known_fields.tree(kind, version), known),
         "x-kubernetes-preserve-unknown-fields": True,
         "x-kubernetes-group-version-kind": [{"group": kind.group, "version": version, "kind": kind.kind}],
     }
 
 
-def _object(tree: fields.Tree | None, known: Mapping[str, Any]) -> Object:
+def _object(tree: known_fields.Tree | None, known: Mapping[str, Any]) -> Object:
     """The fields that are known by name, where all of them are; else those whose type is."""
     types = {mark.rstrip("!"): wanted for mark, wanted in known.items()}
     properties = {name: _value((tree or {}).get(name), types.get(name)) for name in tree or types if name != "*"}
     return {"type": "object", **({"properties": properties} if properties else {})}
 
 
-def _value(tree: fields.Tree | None, wanted: Any) -> Object:
+def _value(tree: known_fields.Tree | None, wanted: Any) -> Object:
     if isinstance(wanted, list):
         return {"type": "array", "items": _value(tree, wanted[0])}
     if isinstance(wanted, dict):

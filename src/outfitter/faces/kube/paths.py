@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from outfitter.api import kinds, lifecycle, notes
+from outfitter.api import kinds
 from outfitter.api.kinds import Kind
+from outfitter.api.kubevirt import vm_actions, vmi_actions
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +41,11 @@ ONE: Mapping[str, str] = {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH":
 SUBRESOURCES: Mapping[str, Mapping[str, str]] = {
     "status": {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch"},
     "finalize": {"PUT": "update"},
-    **{action: {"PUT": "update"} for action in (*lifecycle.ACTIONS, *notes.ACTIONS)},
+    **{action: {"PUT": "update"} for action in (*vm_actions.ACTIONS, *vmi_actions.ACTIONS)},
 }
 # Where KubeVirt's tools ask for actions: /apis/{group}/{version}/namespaces/{namespace}/{resource}/{name}/{action}.
-ACTIONS_GROUP = lifecycle.GROUP
-ACTIONS: Mapping[Kind, tuple[str, ...]] = {kinds.MACHINE: lifecycle.ACTIONS, kinds.INSTANCE: notes.ACTIONS}
+ACTIONS_GROUP = vm_actions.GROUP
+ACTIONS: Mapping[Kind, tuple[str, ...]] = {kinds.MACHINE: vm_actions.ACTIONS, kinds.INSTANCE: vmi_actions.ACTIONS}
 # What KubeVirt's tools also ask there, and why it is not to be had.
 UNSERVED: Mapping[str, str] = {
     **dict.fromkeys(("console", "vnc", "usbredir", "vsock", "portforward"),

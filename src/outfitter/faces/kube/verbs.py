@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
-from outfitter.api import fields, kinds, patch, versions
+from outfitter.api import kinds, known_fields, patch, versions
 from outfitter.api.kinds import Kind, Object
 from outfitter.errors import BadRequest, Cause, Invalid, NotFound, TooLarge, TooNew, Unsupported, shortened
 from outfitter.faces.kube import actions, negotiate, status
@@ -152,7 +152,7 @@ async def patch_(store: Memory, request: Request) -> Answer:
 
     def change(stored: Object) -> Object:
         old = versions.from_stored(target.kind, target.version, stored)
-        new = fields.settle(target.kind, _patched(target.kind, old, body.value, how))
+        new = known_fields.settle(target.kind, _patched(target.kind, old, body.value, how))
         negotiate.check_depth(new)
         _check_identity(target, new)
         _report(request, validation, _strangers(target, new, old), _bad_patch)
@@ -207,7 +207,7 @@ def _object(request: Request, validation: str, before: Record | None = None) -> 
     """The object in the body, in the stored version, checked against the path."""
     target = request.target
     body = request.content()
-    obj = fields.settle(target.kind, body.value)
+    obj = known_fields.settle(target.kind, body.value)
     given = (obj.get("apiVersion", target.api_version), obj.get("kind", target.kind.kind))
     if given != (target.api_version, target.kind.kind):
         version, kind = shortened(repr(given[0])), shortened(str(given[1]))
@@ -235,8 +235,8 @@ def _check_identity(target: Target, obj: Object) -> None:
 
 def _strangers(target: Target, new: Object, old: Object) -> list[str]:
     """Fields that are not known, but for those that the object had before."""
-    found = fields.unknown(target.kind, target.version, new)
-    had = set(fields.unknown(target.kind, target.version, old)) if found else ()
+    found = known_fields.unknown(target.kind, target.version, new)
+    had = set(known_fields.unknown(target.kind, target.version, old)) if found else ()
     return [f'unknown field "{path}"' for path in found if path not in had]
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from outfitter.cel import core, kinds, prices
-from outfitter.cel.prices import MAX, UNKNOWN, Size, add, times
+from outfitter.cel import cost_table, macro_expansion, types
+from outfitter.cel.cost_table import MAX, UNKNOWN, Size, add, times
 
 Path = tuple[str, ...]  # from device to a part of it: ("device", "attributes", "@values", "model")
 
@@ -57,38 +57,38 @@ class _Variable:
     items: _Items | None = None
 
 
-def estimate(root: core.Expr) -> int:
+def estimate(root: macro_expansion.Expr) -> int:
     """The most the checked tree can cost; 2**64 - 1 stands for anything beyond."""
     return _Coster().cost(root)
 
 
 class _Coster:
     def __init__(self) -> None:
-        self.paths: dict[core.Expr, Path] = {}
-        self.sizes: dict[core.Expr, Size] = {}
-        self.items: dict[core.Expr, _Items] = {}
+        self.paths: dict[macro_expansion.Expr, Path] = {}
+        self.sizes: dict[macro_expansion.Expr, Size] = {}
+        self.items: dict[macro_expansion.Expr, _Items] = {}
         self.scope: dict[str, _Variable] = {}
 
-    def cost(self, node: core.Expr) -> int:
+    def cost(self, node: macro_expansion.Expr) -> int:
         match node:
-            case core.Const():
+            case macro_expansion.Const():
                 return 0
-            case core.Name():
+            case macro_expansion.Name():
                 variable = self.scope.get(node.name)
                 self.paths[node] = variable.path if variable else (node.name,)
                 return 1
-            case core.Select():
+            case macro_expansion.Select():
                 return self.select(node)
-            case core.Call():
+            case macro_expansion.Call():
                 return self.call(node)
-            case core.MakeList():
+            case macro_expansion.MakeList():
                 return self.make_list(node)
-            case core.MakeMap():
+            case macro_expansion.MakeMap():
                 return self.make_map(node)
-            case core.Fold():
+            case macro_expansion.Fold():
                 return self.bind(node) if node.bind else self.fold(node)
 
-    def select(self, node: core.Select) -> int:
+    def select(self, node: macro_expansion.Select) -> int:
         if node.qualified:
             return 1
         spent = self.cost(node.operand)
@@ -97,16 +97,16 @@ class _Coster:
         self.paths[node] = (*self.path(node.operand), node.name)
         return spent + (node.operand.type.kind in ("map", "struct"))
 
-    def make_list(self, node: core.MakeList) -> int:
-        spent, sizes = prices.LIST, list[Size]()
+    def make_list(self, node: macro_expansion.MakeList) -> int:
+        spent, sizes = cost_table.LIST, list[Size]()
         for item in node.items:
             spent = add(spent, self.cost(item))
             sizes.append(self.size(item))
         self.items[node] = _Items("list", Size(1, 1), _union(sizes))
         return spent
 
-    def make_map(self, node: core.MakeMap) -> int:
-        spent, keys, items = prices.MAP, list[Size](), list[Size]()
+    def make_map(self, node: macro_expansion.MakeMap) -> int:
+        spent, keys, items = cost_table.MAP, list[Size](), list[Size]()
         for key, value, _ in node.entries:
             spent = add(spent, self.cost(key), self.cost(value))
             keys.append(self.size(key))
@@ -116,7 +116,7 @@ class _Coster:
 
     # -- calls
 
-    def call(self, node: core.Call) -> int:
+    def call(self, node: macro_expansion.Call) -> int:
         if node.function == "dyn":
             spent = add(1, self.cost(node.args[0]))
             self.keep(node, self.known(node.args[0]), self.held(node.args[0]))
@@ -142,11 +142,16 @@ class _Coster:
         return add(spent, dearest)
 
     def price(
-        self, node: core.Call, overload: str, target: prices.Argument | None, args: list[prices.Argument], costs: list[int]
+        self,
+        node: macro_expansion.Call,
+        overload: str,
+        target: cost_table.Argument | None,
+        args: list[cost_table.Argument],
+        costs: list[int],
     ) -> tuple[int, Size | None]:
         """The price of the call with its arguments, and the size of what it gives."""
         paid = add(*costs)
-        if found := prices.price(node.function, overload, target, args):
+        if found := cost_table.price(node.function, overload, target, args):
             return add(found.cost, paid), found.size
         match overload:
             case "logical_or" | "logical_and":
@@ -157,26 +162,26 @@ class _Coster:
             case "add_list" | "add_string" | "add_bytes":
                 size = self.size(node.args[0]) + self.size(node.args[1])
                 self.keep(node, None, _both(self.held(node.args[0]), self.held(node.args[1])))
-                return add(1 if overload == "add_list" else prices.text(size.most), paid), size
+                return add(1 if overload == "add_list" else cost_table.text(size.most), paid), size
             case "equals" | "not_equals":
                 shortest = min(self.size(arg).most for arg in node.args)
-                return add(prices.text(shortest), paid), None
-        if overload in prices.ORDERED_TEXT:
-            return add(prices.text(min(self.size(arg).most for arg in node.args)), paid), None
+                return add(cost_table.text(shortest), paid), None
+        if overload in cost_table.ORDERED_TEXT:
+            return add(cost_table.text(min(self.size(arg).most for arg in node.args)), paid), None
         return add(1, paid), None
 
-    def argument(self, node: core.Expr) -> prices.Argument:
+    def argument(self, node: macro_expansion.Expr) -> cost_table.Argument:
         size = self.known(node)
         item = None
         if node.type.of:  # as for a list, whatever it is
             place = self.path(node)
-            item = prices.Argument(node.type.of[0], _limit((*place, "@items")) or UNKNOWN if place else UNKNOWN)
-        literal = node.value if isinstance(node, core.Const) and type(node.value) is int else None
-        return prices.Argument(node.type, size or UNKNOWN, item, literal, known=size is not None)
+            item = cost_table.Argument(node.type.of[0], _limit((*place, "@items")) or UNKNOWN if place else UNKNOWN)
+        literal = node.value if isinstance(node, macro_expansion.Const) and type(node.value) is int else None
+        return cost_table.Argument(node.type, size or UNKNOWN, item, literal, known=size is not None)
 
     # -- loops
 
-    def bind(self, node: core.Fold) -> int:
+    def bind(self, node: macro_expansion.Fold) -> int:
         spent = add(self.cost(node.range), self.cost(node.init))
         outer = self.scope
         self.scope = {**outer, node.accumulator: self.variable(node.init)}
@@ -185,7 +190,7 @@ class _Coster:
         self.scope = outer
         return spent
 
-    def fold(self, node: core.Fold) -> int:
+    def fold(self, node: macro_expansion.Fold) -> int:
         spent = add(self.cost(node.range), self.cost(node.init))
         outer = self.scope
         within = {**outer, node.accumulator: self.variable(node.init)}
@@ -206,38 +211,38 @@ class _Coster:
         spent = add(spent, self.cost(node.result))
         self.scope = outer
         length = self.size(node.range)
-        if isinstance(node.init, core.Const):
+        if isinstance(node.init, macro_expansion.Const):
             self.keep(node, self.known(node.init), None)
-        elif isinstance(node.init, core.MakeList | core.MakeMap):
+        elif isinstance(node.init, macro_expansion.MakeList | macro_expansion.MakeMap):
             self.keep(node, length, self.held(node.step))
         return add(spent, times(length.most, turn))
 
-    def variable(self, init: core.Expr) -> _Variable:
+    def variable(self, init: macro_expansion.Expr) -> _Variable:
         return _Variable(self.path(init), self.known(init), self.held(init))
 
     # -- what is known of a node
 
-    def keep(self, node: core.Expr, size: Size | None, items: _Items | None) -> None:
+    def keep(self, node: macro_expansion.Expr, size: Size | None, items: _Items | None) -> None:
         if size is not None:
             self.sizes[node] = size
         if items is not None:
             self.items[node] = items
 
-    def path(self, node: core.Expr) -> Path:
-        if isinstance(node, core.Name) and node.name in self.scope:
+    def path(self, node: macro_expansion.Expr) -> Path:
+        if isinstance(node, macro_expansion.Name) and node.name in self.scope:
             return self.scope[node.name].path
         return self.paths.get(node, ())
 
-    def held(self, node: core.Expr) -> _Items | None:
+    def held(self, node: macro_expansion.Expr) -> _Items | None:
         if node in self.items:
             return self.items[node]
-        variable = self.scope.get(node.name) if isinstance(node, core.Name) else None
+        variable = self.scope.get(node.name) if isinstance(node, macro_expansion.Name) else None
         return variable.items if variable else None
 
-    def size(self, node: core.Expr) -> Size:
+    def size(self, node: macro_expansion.Expr) -> Size:
         return self.known(node) or UNKNOWN
 
-    def known(self, node: core.Expr) -> Size | None:
+    def known(self, node: macro_expansion.Expr) -> Size | None:
         if node in self.sizes:
             return self.sizes[node]
         if (written := _written(node)) is not None:
@@ -245,20 +250,20 @@ class _Coster:
         if limit := _limit(self.path(node)):
             self.sizes[node] = limit
             return limit
-        if kinds.unwrapped(node.type).kind in kinds.SCALARS:
+        if types.unwrapped(node.type).kind in types.SCALARS:
             return Size(1, 1)
-        variable = self.scope.get(node.name) if isinstance(node, core.Name) else None
+        variable = self.scope.get(node.name) if isinstance(node, macro_expansion.Name) else None
         return variable.size if variable else None
 
 
-def _written(node: core.Expr) -> int | None:
+def _written(node: macro_expansion.Expr) -> int | None:
     """The size of what is written out in the expression."""
     match node:
-        case core.Const():
+        case macro_expansion.Const():
             return len(node.value) if isinstance(node.value, str | bytes) else 1
-        case core.MakeList():
+        case macro_expansion.MakeList():
             return len(node.items)
-        case core.MakeMap():
+        case macro_expansion.MakeMap():
             return len(node.entries)
     return None
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind
-from outfitter.api.validate import where
+from outfitter.api.validate import node_placement
 
 Tree = dict[str, Any]
 
@@ -53,7 +53,7 @@ _VOLUME = _leaves("configMap containerDisk containerPath dataVolume downwardAPI 
 _CLAIMS = _leaves("name resourceClaimName resourceClaimTemplateName source")  # `source`: the door says that it is not needed
 INSTANCE = _leaves("accessCredentials architecture dnsConfig dnsPolicy evictionStrategy hostname livenessProbe "
                    "priorityClassName readinessProbe schedulerName serviceAccountName startStrategy subdomain "
-                   "terminationGracePeriodSeconds utilityVolumes") | _of_shape(where.SHAPE) | {
+                   "terminationGracePeriodSeconds utilityVolumes") | _of_shape(node_placement.SHAPE) | {
     "domain": _DOMAIN, "networks": _NETWORK, "volumes": _VOLUME, "resourceClaims": _CLAIMS, "flavor": _leaves("name")}
 MACHINE = _leaves("dataVolumeTemplates instancetype preference runStrategy running updateVolumesStrategy") | {
     "template": {"metadata": None, "spec": INSTANCE},

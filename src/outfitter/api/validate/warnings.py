@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from outfitter.api import cloudinit, kinds, machine, wires
+from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.settings import Settings
-from outfitter.api.validate import unserved
+from outfitter.api.kubevirt import cloudinit, device_refs, network_info
+from outfitter.api.kubevirt.kubevirt_config import Settings
+from outfitter.api.validate import unsupported_fields
 
 Look = Callable[[Kind, str, str], Object | None]  # kind, namespace, name
 SOURCES = (("resourceClaimName", kinds.RESOURCE_CLAIM), ("resourceClaimTemplateName", kinds.RESOURCE_CLAIM_TEMPLATE))
@@ -37,7 +38,7 @@ def of_machine(obj: Mapping[str, Any], settings: Settings, look: Look) -> Iterat
     spec = obj["spec"]
     if spec.get("running") is None and spec.get("runStrategy") is None:
         yield "spec.runStrategy: it is not said, so the machine stays stopped; Always starts it"
-    yield from unserved.told(spec, "spec", unserved.MACHINE)
+    yield from unsupported_fields.told(spec, "spec", unsupported_fields.MACHINE)
     own = {entry["name"]: (f"spec.resourceClaimTemplates[{index}].spec.spec", (entry.get("spec") or {}).get("spec") or {})
            for index, entry in enumerate(spec.get("resourceClaimTemplates") or ())}
     for path, claim in own.values():
@@ -66,7 +67,7 @@ def _spec(spec: Mapping[str, Any], place: Place, own: Known) -> Iterator[str]:
     yield from _plugins(spec, place)
     yield from _tags(spec, place.root)
     yield from _secrets(spec, place)
-    yield from unserved.told(spec, place.root, unserved.INSTANCE)
+    yield from unsupported_fields.told(spec, place.root, unsupported_fields.INSTANCE)
 
 
 def _networks(spec: Mapping[str, Any], place: Place) -> Iterator[str]:
@@ -77,14 +78,16 @@ def _networks(spec: Mapping[str, Any], place: Place) -> Iterator[str]:
         if not network.get("multus") or card.get("state") == "absent":
             continue
         here = f"{place.root}.networks[{index}].multus.networkName"
-        namespace, name = wires.attachment({"metadata": {"namespace": place.namespace}}, network)
+        namespace, name = network_info.attachment({"metadata": {"namespace": place.namespace}}, network)
         found = place.look(kinds.NETWORK_ATTACHMENT, namespace, name)
         if found is None:
             yield f'{here}: there is no NetworkAttachmentDefinition "{name}" in namespace "{namespace}" yet; the machine ' \
                   "waits for it"
-        elif card.get("sriov") is not None and not (found["metadata"].get("annotations") or {}).get(wires.RESOURCE):
-            yield f'{here}: NetworkAttachmentDefinition "{name}" names no resource (annotation {wires.RESOURCE}), from which ' \
-                  f"the sriov interface {network['name']} would get its function"
+        elif card.get("sriov") is not None and not (found["metadata"].get("annotations") or {}).get(network_info.RESOURCE):
+            yield (
+                f'{here}: NetworkAttachmentDefinition "{name}" names no resource (annotation {network_info.RESOURCE}), from '
+                f"which the sriov interface {network['name']} would get its function"
+            )
 
 
 def _plugins(spec: Mapping[str, Any], place: Place) -> Iterator[str]:
@@ -110,7 +113,7 @@ def _asked(claim: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _requests(spec: Mapping[str, Any], root: str, known: Known) -> Iterator[str]:
     uses = [(f"{root}.domain.devices.{ref.list}[{ref.index}].{ref.request_at}", ref.claim, ref.request)
-            for ref in machine.device_refs({"spec": spec}) if ref.by_claim]
+            for ref in device_refs.device_refs({"spec": spec}) if ref.by_claim]
     for index, network in enumerate(spec.get("networks") or ()):
         claim = network.get("resourceClaim") or {}
         uses.append((f"{root}.networks[{index}].resourceClaim.requestName", claim.get("claimName"), claim.get("requestName")))
@@ -126,7 +129,7 @@ def _requests(spec: Mapping[str, Any], root: str, known: Known) -> Iterator[str]
 def _not_permitted(spec: Mapping[str, Any], root: str, settings: Settings) -> Iterator[str]:
     if settings.permitted is None:
         return
-    for ref in machine.device_refs({"spec": spec}):
+    for ref in device_refs.device_refs({"spec": spec}):
         if ref.device_name is not None and ref.device_name not in settings.permitted:
             here = f"{root}.domain.devices.{ref.list}[{ref.index}].deviceName"
             yield f"{here}: {ref.device_name} is not in permittedHostDevices of the KubeVirt object; the machine does not " \
@@ -137,7 +140,7 @@ def _tags(spec: Mapping[str, Any], root: str) -> Iterator[str]:
     """The guest finds its devices by tag."""
     given = (spec.get("domain") or {}).get("devices") or {}
     seen: dict[str, str] = {}
-    for list_ in (*machine.LISTS, "interfaces"):
+    for list_ in (*device_refs.LISTS, "interfaces"):
         for index, entry in enumerate(given.get(list_) or ()):
             here, tag = f"{list_}[{index}]", entry.get("tag")
             if tag and tag in seen:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from outfitter.api import machine
+from outfitter.api.kubevirt import device_refs
 
 GPUS = "GPUsWithDRA"  # gpus by claim
 HOST_DEVICES = "HostDevicesWithDRA"  # hostDevices by claim
@@ -64,7 +64,7 @@ def unknown(names: Iterable[str]) -> list[str]:
 
 def used(spec: Mapping[str, Any]) -> list[str]:
     """The gates that a machine with this spec (of an instance) passes, in the order of `KNOWN`."""
-    refs = machine.device_refs({"spec": spec})
+    refs = device_refs.device_refs({"spec": spec})
     passes = {
         GPUS: any(ref.by_claim for ref in refs if ref.list == "gpus"),
         HOST_DEVICES: any(ref.by_claim for ref in refs if ref.list == "hostDevices"),

@@ -7,15 +7,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from outfitter.cel import core, prices
-from outfitter.cel.formats import Format
-from outfitter.cel.network import Cidr, Ip, Url
-from outfitter.cel.prices import PATTERN, TEXT
-from outfitter.cel.quantity import Quantity
-from outfitter.cel.semver import Semver
+from outfitter.cel import cost_table, macro_expansion
+from outfitter.cel.cost_table import PATTERN, TEXT
+from outfitter.cel.library.named_formats import Format
+from outfitter.cel.library.network import Cidr, Ip, Url
+from outfitter.cel.library.quantity import Quantity
+from outfitter.cel.library.semver import Semver
 from outfitter.cel.values import Optional, Value
 
-LIST, MAP = prices.LIST, prices.MAP
+LIST, MAP = cost_table.LIST, cost_table.MAP
 # A turn of each macro: its condition and its step, without what the user wrote. Some pay for part of it by the answer.
 TURN = {
     **{"all": 3, "exists": 4, "exists_one": 0, "filter": 0, "map": LIST + 2, "transformList": LIST + 2},
@@ -33,15 +33,15 @@ _OWN_EQUALITY = (Quantity, Semver, Ip, Cidr, Url, Format)
 _SIZED = (str, bytes, list, dict)
 
 
-def by_place(root: core.Expr) -> Places:
+def by_place(root: macro_expansion.Expr) -> Places:
     """The overloads of every call in a checked tree."""
     found: dict[tuple[int, str], Sequence[str]] = {}
     waiting = [root]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, core.Call):
+        if isinstance(node, macro_expansion.Call):
             found[node.pos, node.function] = node.overloads
-        waiting.extend(core.children(node))
+        waiting.extend(macro_expansion.children(node))
     return found
 
 
@@ -64,14 +64,14 @@ def charge(name: str, overloads: Sequence[str]) -> Charge:
         case "@in" if overload == "in_list":
             return lambda args, result: size(args[1])
         case "_+_" if overload in ("add_string", "add_bytes"):
-            return lambda args, result: prices.text(size(args[0]) + size(args[1]))
+            return lambda args, result: cost_table.text(size(args[0]) + size(args[1]))
         case "string" | "bytes" if overload in ("string_to_bytes", "bytes_to_string"):
             return _walk
         case "ip" if overload == "cidr_ip":
             return _one
         case "ip":
             return _walk
-    if overload in prices.ORDERED_TEXT:
+    if overload in cost_table.ORDERED_TEXT:
         return _equal
     return _one
 
@@ -81,29 +81,29 @@ def _one(args: Sequence[Value], result: Value) -> int:
 
 
 def _walk(args: Sequence[Value], result: Value) -> int:
-    return prices.text(size(args[0]))
+    return cost_table.text(size(args[0]))
 
 
 def _walk_twice(args: Sequence[Value], result: Value) -> int:
-    return prices.scaled(size(args[0]), 2 * TEXT)
+    return cost_table.scaled(size(args[0]), 2 * TEXT)
 
 
 def _join(args: Sequence[Value], result: Value) -> int:
-    return prices.scaled(size(result), 2 * TEXT)
+    return cost_table.scaled(size(result), 2 * TEXT)
 
 
 def _pattern(args: Sequence[Value], result: Value) -> int:
-    return math.ceil((1.0 + size(args[0])) * TEXT) * prices.scaled(size(args[1]), PATTERN)
+    return math.ceil((1.0 + size(args[0])) * TEXT) * cost_table.scaled(size(args[1]), PATTERN)
 
 
 def _contains(args: Sequence[Value], result: Value) -> int:
-    return prices.text(size(args[0])) * prices.text(size(args[1]))
+    return cost_table.text(size(args[0])) * cost_table.text(size(args[1]))
 
 
 def _equal(args: Sequence[Value], result: Value) -> int:
     if isinstance(args[0], _OWN_EQUALITY):
         return 1
-    return prices.text(min(size(args[0]), size(args[1])))
+    return cost_table.text(min(size(args[0]), size(args[1])))
 
 
 def _traverse(args: Sequence[Value], result: Value) -> int:
@@ -121,7 +121,7 @@ def _tree(value: Value) -> int:
 
 
 def _in_range(args: Sequence[Value], result: Value) -> int:
-    return prices.text(2 * size(args[0])) + (_walk(args[1:], result) if isinstance(args[1], str) else 0)
+    return cost_table.text(2 * size(args[0])) + (_walk(args[1:], result) if isinstance(args[1], str) else 0)
 
 
 def _in_cidr(args: Sequence[Value], result: Value) -> int:
@@ -131,7 +131,7 @@ def _in_cidr(args: Sequence[Value], result: Value) -> int:
 def _validate(args: Sequence[Value], result: Value) -> int:
     if type(args[0]) is not Format:
         return 1
-    return math.ceil((1.0 + size(args[1])) * TEXT) * prices.scaled(args[0].pattern, PATTERN)
+    return math.ceil((1.0 + size(args[1])) * TEXT) * cost_table.scaled(args[0].pattern, PATTERN)
 
 
 def _sets(factor: int) -> Charge:
@@ -159,7 +159,7 @@ _CHARGES: dict[str, Charge] = {
     **dict.fromkeys(("isSorted", "sum", "max", "min", "indexOf", "lastIndexOf", "includes"), _traverse),
     **dict.fromkeys(("url", "lowerAscii", "upperAscii", "substring", "trim", "cidr", "isIP", "isCIDR"), _walk),
     **dict.fromkeys(("quantity", "isQuantity", "semver", "isSemver", "format"), _walk),
-    **dict.fromkeys(("startsWith", "endsWith"), lambda args, result: prices.text(size(args[1]))),
+    **dict.fromkeys(("startsWith", "endsWith"), lambda args, result: cost_table.text(size(args[1]))),
     "strings.quote": _walk,
     **dict.fromkeys(("replace", "split", "ip.isCanonical"), _walk_twice),
     "join": _join,

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from outfitter.api.validate import where
+from outfitter.api.validate import node_placement
 from outfitter.errors import Cause
 
 # field -> str, int, bool, dict, list, a nested Shape, or [Shape] for a list of such; "field!" must be there, "*" is every field
@@ -52,7 +52,7 @@ TIMER: Shape = {"present": bool, "tickPolicy": str, "track": str}
 CLOCK: Shape = {"timezone": str, "utc": {"offsetSeconds": int},
                 "timer": dict.fromkeys(("hpet", "hyperv", "kvm", "pit", "rtc"), TIMER)}
 INSTANCE_SPEC: Shape = {
-    **where.SHAPE, "resourceClaims": RESOURCE_CLAIMS, "schedulerName": str, "flavor": {"name": str},
+    **node_placement.SHAPE, "resourceClaims": RESOURCE_CLAIMS, "schedulerName": str, "flavor": {"name": str},
     "networks": [NETWORK], "startStrategy": str, "terminationGracePeriodSeconds": int, "priorityClassName": str,
     "evictionStrategy": str, "architecture": str, "serviceAccountName": str, "subdomain": str,
     "dnsPolicy": str, "dnsConfig": dict, "readinessProbe": dict, "livenessProbe": dict, "hostname": str,
@@ -78,7 +78,7 @@ FLAVORED: Shape = {"name": str, "vcpus": int, "memory": str, "disk": str, "claim
                    "pinned": {"*": int}, "cpus": {"*": [int]}, "devices": [{"name!": str, "alias": str, "count!": int}]}
 SELECTORS = [{"cel": {"expression": str}}]
 EXACTLY: Shape = {"deviceClassName": str, "allocationMode": str, "count": int, "adminAccess": bool, "selectors": SELECTORS,
-                  "tolerations": where.TOLERATIONS, "capacity": {"requests": {"*": NUMBER}}}
+                  "tolerations": node_placement.TOLERATIONS, "capacity": {"requests": {"*": NUMBER}}}
 OPAQUE: Shape = {"driver": str, "parameters": dict}
 CLAIM_SPEC: Shape = {"devices": {
     "requests": [{"name": str, "exactly": EXACTLY, "firstAvailable": [{"name": str, **EXACTLY}]}],
@@ -98,13 +98,24 @@ CONTAINER: Shape = {
 TAINT: Shape = {"key": str, "value": str, "effect": str, "timeAdded": str}
 POD: Shape = {
     "spec": {
-        **where.SHAPE, "nodeName": str, "schedulerName": str, "restartPolicy": str, "terminationGracePeriodSeconds": int,
-        "containers": [CONTAINER], "initContainers": [CONTAINER],
+        **node_placement.SHAPE,
+        "nodeName": str,
+        "schedulerName": str,
+        "restartPolicy": str,
+        "terminationGracePeriodSeconds": int,
+        "containers": [CONTAINER],
+        "initContainers": [CONTAINER],
         "resourceClaims": RESOURCE_CLAIMS,
     },
-    "status": {"phase": str, "conditions": CONDITIONS, "resourceClaimStatuses": [{"name!": str, "resourceClaimName": str}],
-               "extendedResourceClaimStatus": {"resourceClaimName": str, "requestMappings": [
-                   {"containerName": str, "resourceName!": str, "requestName": str}]}},
+    "status": {
+        "phase": str,
+        "conditions": CONDITIONS,
+        "resourceClaimStatuses": [{"name!": str, "resourceClaimName": str}],
+        "extendedResourceClaimStatus": {
+            "resourceClaimName": str,
+            "requestMappings": [{"containerName": str, "resourceName!": str, "requestName": str}],
+        },
+    },
 }
 SHAPES: Mapping[str, Shape] = {
     "Namespace": {"spec": {"finalizers": TEXTS}, "status": {"phase": str}},

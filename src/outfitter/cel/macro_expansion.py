@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from outfitter.cel import kinds, nodes
-from outfitter.cel.kinds import Type
+from outfitter.cel import nodes, types
+from outfitter.cel.types import Type
 from outfitter.cel.values import Value
 
 ACCUMULATOR = "@result"
@@ -20,7 +20,7 @@ UNUSED = "#unused"
 @dataclass(slots=True, eq=False)
 class Node:
     pos: int  # where in the text it, or the macro it comes from, is
-    type: Type = field(init=False, default=kinds.ERROR)  # set by the checker
+    type: Type = field(init=False, default=types.ERROR)  # set by the checker
 
 
 @dataclass(slots=True, eq=False)

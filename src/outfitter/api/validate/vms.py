@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from outfitter.api.machine import FLAVOR_CLAIM, dedicated
-from outfitter.api.notes import START_PAUSED
-from outfitter.api.settings import Settings
-from outfitter.api.validate import devices, disks, guest, hardware, names, networks, resources, volumes, where
+from outfitter.api.kubevirt.device_refs import FLAVOR_CLAIM, dedicated
+from outfitter.api.kubevirt.kubevirt_config import Settings
+from outfitter.api.kubevirt.vmi_actions import START_PAUSED
+from outfitter.api.validate import devices, disks, guest, hardware, names, networks, node_placement, resources, volumes
 from outfitter.errors import Cause
 
 # What a machine's instances are made from: as long as these stay, starting and stopping it is all that a change can mean.
@@ -71,7 +71,7 @@ def _spec(spec: Any, root: str, settings: Settings, own: Collection[str] = ()) -
     if (spec.get("terminationGracePeriodSeconds") or 0) < 0:
         yield Cause(f"{root}.terminationGracePeriodSeconds", f"Invalid value: {spec['terminationGracePeriodSeconds']}: must be "
                                                              "zero or more: 0 gives the guest no time")
-    yield from where.check(spec, root)
+    yield from node_placement.check(spec, root)
     yield from guest.check(spec, root)
     yield from hardware.check(spec, root)
     yield from devices.claims(spec, root)
@@ -101,7 +101,7 @@ def phase(new: Mapping[str, Any], old: Mapping[str, Any] | None) -> Iterator[Cau
     """Everybody acts on it. One that was let in before may stay until somebody puts it right."""
     now = (new.get("status") or {}).get("phase") or ""
     if now not in PHASES and (old is None or now != (old.get("status") or {}).get("phase")):
-        yield where.unsupported("status.phase", now, PHASES)
+        yield node_placement.unsupported("status.phase", now, PHASES)
 
 
 def changed_instance(new: Mapping[str, Any], old: Mapping[str, Any], ours: bool) -> Iterator[Cause]:

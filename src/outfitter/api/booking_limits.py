@@ -7,8 +7,8 @@ from typing import Any
 
 from outfitter.api.booking import Booking, Limits
 from outfitter.api.device import DeviceId
-from outfitter.cel import quantity
-from outfitter.cel.quantity import Quantity
+from outfitter.cel.library import quantity
+from outfitter.cel.library.quantity import Quantity
 from outfitter.errors import AlreadyHeld, Cause, Invalid, Unsatisfiable
 
 NOTHING = quantity.of(0)

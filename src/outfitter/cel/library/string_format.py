@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from outfitter.cel import values
-from outfitter.cel.times import Duration, Timestamp
+from outfitter.cel.library.times import Duration, Timestamp
 from outfitter.cel.values import TypeValue, UInt, Value
 from outfitter.errors import EvaluationError
 

@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from outfitter.cel import kinds
-from outfitter.cel.kinds import Type
+from outfitter.cel import types
+from outfitter.cel.types import Type
 
 MAX = (1 << 64) - 1
 LIST, MAP = 10, 30  # making one
@@ -84,7 +84,7 @@ def _walk_list(overload: str, target: Argument | None, args: Sequence[Argument])
         return None
     if target.item is None:
         return Price(times(target.size.most, 1) if overload == "list_includes_dyn_dyn" else text(target.size.most))
-    each = 1 + text(target.item.size.most) if target.item.type in (kinds.STRING, kinds.BYTES) else 1
+    each = 1 + text(target.item.size.most) if target.item.type in (types.STRING, types.BYTES) else 1
     return Price(times(target.size.most, each))
 
 
@@ -178,11 +178,11 @@ def _equal(overload: str, target: Argument | None, args: Sequence[Argument]) -> 
     one, other = args
     if one.type != other.type:
         return None
-    if one.type in (kinds.QUANTITY, kinds.SEMVER, kinds.IP, kinds.CIDR):
+    if one.type in (types.QUANTITY, types.SEMVER, types.IP, types.CIDR):
         return Price(1)
-    if one.type == kinds.FORMAT:
+    if one.type == types.FORMAT:
         return Price(text(64))
-    if one.type == kinds.URL:
+    if one.type == types.URL:
         return Price(text(other.size.most if other.known else 1))
     return None
 

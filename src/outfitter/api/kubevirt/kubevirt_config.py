@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from outfitter.api import gates
-from outfitter.api.gates import Gates
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import feature_gates
+from outfitter.api.kubevirt.feature_gates import Gates
 
 HOME = "kubevirt"  # the namespace of the KubeVirt object and of the accounts that belong to it
 STRATEGIES = ("LiveUpdate", "Stage")
@@ -42,7 +42,7 @@ def of(kubevirt: Mapping[str, Any] | None) -> Settings:
     given = spec.get("configuration") or {}
     developer = given.get("developerConfiguration") or {}
     return Settings(
-        gates.listed(developer.get("featureGates") or (), developer.get("disabledFeatureGates") or ()),
+        feature_gates.listed(developer.get("featureGates") or (), developer.get("disabledFeatureGates") or ()),
         _permitted(given.get("permittedHostDevices")),
         given.get("vmRolloutStrategy") or STRATEGIES[0],
         tuple((spec.get("workloadUpdateStrategy") or {}).get("workloadUpdateMethods") or ()),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 
-from outfitter.cel import formatting, values
-from outfitter.cel.network import Cidr, Ip
-from outfitter.cel.objects import Function
-from outfitter.cel.objects import want as _want
-from outfitter.cel.quantity import INT_MAX, INT_MIN
-from outfitter.cel.semver import UINT_MAX
-from outfitter.cel.times import SECOND, Duration, Timestamp
+from outfitter.cel import values
+from outfitter.cel.library import string_format
+from outfitter.cel.library.network import Cidr, Ip
+from outfitter.cel.library.objects import Function
+from outfitter.cel.library.objects import want as _want
+from outfitter.cel.library.quantity import INT_MAX, INT_MIN
+from outfitter.cel.library.semver import UINT_MAX
+from outfitter.cel.library.times import SECOND, Duration, Timestamp
 from outfitter.cel.values import TypeValue, UInt, Value
 from outfitter.errors import EvaluationError
 
@@ -73,7 +74,7 @@ def _to_double(value: Value) -> float:
 
 def _to_string(value: Value) -> str:
     if type(value) in (str, int, UInt, bool, float, bytes, Duration, Timestamp):
-        return formatting.plain(value)
+        return string_format.plain(value)
     if type(value) in (Ip, Cidr):
         return str(value)
     raise values.no_such_overload("string", value)

@@ -6,10 +6,11 @@ import datetime
 from collections.abc import Callable
 from typing import TypeVar
 
-from outfitter.cel import formats, network, times, values
-from outfitter.cel.formats import FORMATS, Format
-from outfitter.cel.network import Cidr, Ip, Url
-from outfitter.cel.times import SECOND, Duration, Timestamp
+from outfitter.cel import values
+from outfitter.cel.library import named_formats, network, times
+from outfitter.cel.library.named_formats import FORMATS, Format
+from outfitter.cel.library.network import Cidr, Ip, Url
+from outfitter.cel.library.times import SECOND, Duration, Timestamp
 from outfitter.cel.values import NONE, Optional, Value
 from outfitter.errors import EvaluationError
 
@@ -159,5 +160,5 @@ GLOBAL: dict[str, dict[int, Function]] = {
     "url": {1: lambda text: read(network.parse_url, "url", text)},
     "isURL": {1: lambda text: network.is_url(want(str, "isURL", text))},
     "format.named": {1: _named},
-    **{f"format.{name}": {0: _constant(one)} for name, one in formats.FORMATS.items()},
+    **{f"format.{name}": {0: _constant(one)} for name, one in named_formats.FORMATS.items()},
 }

@@ -7,9 +7,9 @@ import itertools
 from functools import reduce
 
 from outfitter.cel import values
-from outfitter.cel.objects import Function
-from outfitter.cel.objects import want as _want
-from outfitter.cel.times import Duration
+from outfitter.cel.library.objects import Function
+from outfitter.cel.library.objects import want as _want
+from outfitter.cel.library.times import Duration
 from outfitter.cel.values import NONE, Optional, UInt, Value
 from outfitter.errors import EvaluationError
 

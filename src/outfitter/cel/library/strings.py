@@ -7,9 +7,10 @@ from typing import Any
 
 import re2
 
-from outfitter.cel import formatting, values
-from outfitter.cel.objects import Function
-from outfitter.cel.objects import want as _want
+from outfitter.cel import values
+from outfitter.cel.library import string_format
+from outfitter.cel.library.objects import Function
+from outfitter.cel.library.objects import want as _want
 from outfitter.cel.values import Value
 from outfitter.errors import EvaluationError
 
@@ -177,7 +178,7 @@ def _quote(text: Value) -> str:
 
 def _format(text: Value, args: Value) -> str:
     _texts("format", text)
-    return formatting.fill(text, _want(list, "format", args))
+    return string_format.fill(text, _want(list, "format", args))
 
 
 MEMBER: dict[str, dict[int, Function]] = {

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from outfitter.api import environment, kinds, machine
+from outfitter.api import kinds, launcher_environment
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs
 
 INFO = "kubevirt.io/network-info"  # annotation of a launcher pod
 FILE = "/etc/podinfo/network-info"  # and where the launcher finds it
@@ -92,7 +93,7 @@ def mac(instance: Mapping[str, Any], interface: Mapping[str, Any]) -> str:
     restart of the machine."""
     if given := told_mac(interface):
         return given
-    owner = machine.owner(instance, kinds.MACHINE.kind) or instance["metadata"]
+    owner = device_refs.owner(instance, kinds.MACHINE.kind) or instance["metadata"]
     digest = hashlib.sha256(f"{owner['uid']}/{interface['name']}".encode()).hexdigest()
     return "02:" + ":".join(digest[at:at + 2] for at in range(0, 10, 2))  # 02: given by its owner, for one receiver
 
@@ -141,7 +142,7 @@ def left_of(env: Mapping[str, str], pod: Mapping[str, Any], cards: Iterable[Wire
     devices that ask by the resource's name, and nothing is handed out twice."""
     taken = {wire.address for wire in cards}
     told = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
-    counted = {f"{environment.PCI}_{environment.key(str(each.get('resourceName')))}"
+    counted = {f"{launcher_environment.PCI}_{launcher_environment.key(str(each.get('resourceName')))}"
                for each in told.get("requestMappings") or ()}
     out = {name: ",".join(each for each in value.split(",") if each not in taken) if name in counted else value
            for name, value in env.items()}

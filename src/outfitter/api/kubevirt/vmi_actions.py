@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from outfitter.api import conditions, kinds, lifecycle
+from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import vm_actions
 from outfitter.errors import Conflict
 
 Action = Literal["pause", "unpause", "reset", "softreboot"]
@@ -63,5 +64,5 @@ def _deaf(instance: Mapping[str, Any]) -> bool:
 
 
 def _not(instance: Mapping[str, Any], why: str) -> Conflict:
-    name = lifecycle.called(kinds.INSTANCE, instance["metadata"]["name"])
+    name = vm_actions.called(kinds.INSTANCE, instance["metadata"]["name"])
     return Conflict(f"Operation cannot be fulfilled on {name}: {why}")

@@ -7,16 +7,17 @@ import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from outfitter.api import kinds, machine, settings
+from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.kubevirt import device_refs, kubevirt_config
+from outfitter.api.kubevirt.kubevirt_config import Settings
 from outfitter.api.page import is_pool_page
-from outfitter.api.settings import Settings
-from outfitter.api.validate import flavors, kubevirt, machines, names, outlook, pages, pods, resources, shape
+from outfitter.api.validate import flavors, kubevirt, names, pages, pods, resources, schema, vms, warnings
 from outfitter.errors import Cause, Forbidden, Invalid, NotFound, Terminating, shortened
 
 Check = Callable[[Mapping[str, Any]], Iterator[Cause]]
 Compare = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[Cause]]
-Foresee = Callable[[Mapping[str, Any], Settings, outlook.Look], Iterator[str]]
+Foresee = Callable[[Mapping[str, Any], Settings, warnings.Look], Iterator[str]]
 POD_GRACE = 30
 
 
@@ -118,8 +119,8 @@ def _within(obj: Object, field: str) -> Object:
 def _born_instance(obj: Object) -> None:
     """A machine stays until its pod is gone, from its first moment on. One that came in through another door gets it later."""
     have = obj["metadata"].get("finalizers") or []
-    if isinstance(have, list) and machine.FINALIZER not in have:
-        obj["metadata"]["finalizers"] = [*have, machine.FINALIZER]
+    if isinstance(have, list) and device_refs.FINALIZER not in have:
+        obj["metadata"]["finalizers"] = [*have, device_refs.FINALIZER]
 
 
 BIRTH: Mapping[Kind, Callable[[Object], None]] = {kinds.INSTANCE: _born_instance}  # what a new object gets, once
@@ -148,13 +149,13 @@ CHECKS: Mapping[Kind, Check] = {
 # Checks that depend on what the KubeVirt object says. They are for what is new: a machine that was let in stays, whatever
 # gate was closed since.
 SET: Mapping[Kind, Callable[[Mapping[str, Any], Settings], Iterator[Cause]]] = {
-    kinds.INSTANCE: machines.instance,
-    kinds.MACHINE: machines.machine,
-    kinds.MIGRATION: machines.migration,
+    kinds.INSTANCE: vms.instance,
+    kinds.MACHINE: vms.machine,
+    kinds.MIGRATION: vms.migration,
 }
 FORESEE: Mapping[Kind, Foresee] = {
-    kinds.INSTANCE: outlook.instance,
-    kinds.MACHINE: outlook.of_machine,
+    kinds.INSTANCE: warnings.instance,
+    kinds.MACHINE: warnings.of_machine,
     kinds.KUBEVIRT: lambda obj, now, look: kubevirt.outlook(obj),
 }
 COMPARES: Mapping[Kind, Compare] = {
@@ -177,7 +178,7 @@ class Rules:
         obj = change.new
         if change.verb == "delete":
             return self._delete(change)
-        if wrong := list(shape.check(change.kind.kind, obj, change.old)):
+        if wrong := list(schema.check(change.kind.kind, obj, change.old)):
             refuse(change.kind, obj, [*wrong, *self._besides(change, wrong)])
         if change.verb == "create":
             self._place(change)
@@ -191,7 +192,7 @@ class Rules:
 
     def grace(self, kind: Kind, obj: Object, asked: int | None) -> int:
         """A pod that a node runs waits for that node; one that never had a node, or is over, goes at once."""
-        if kind != kinds.POD or not obj["spec"].get("nodeName") or obj.get("status", {}).get("phase") in machine.FINAL:
+        if kind != kinds.POD or not obj["spec"].get("nodeName") or obj.get("status", {}).get("phase") in device_refs.FINAL:
             return 0
         seconds = obj["spec"].get("terminationGracePeriodSeconds", POD_GRACE) if asked is None else asked
         return int(seconds) if seconds >= 0 else 1  # as Kubernetes reads a negative one
@@ -233,7 +234,7 @@ class Rules:
             if kind in SET and change.subresource == "":
                 yield from _set(change, new)
         if kind == kinds.INSTANCE:
-            yield from machines.phase(new, change.old)
+            yield from vms.phase(new, change.old)
         if change.verb == "create" and kind == kinds.KUBEVIRT:
             yield from _only_one(change)
         if change.old is not None and kind == kinds.LEDGER_PAGE and _by_somebody(change):
@@ -243,8 +244,8 @@ class Rules:
 
     def _besides(self, change: Change, wrong: Sequence[Cause]) -> Iterator[Cause]:
         """What else is wrong with an object of the wrong shape, as far as that can be said without what is wrong there."""
-        rest = shape.without_wrong(change.kind.kind, change.new)
-        if any(shape.check(change.kind.kind, rest)):
+        rest = schema.without_wrong(change.kind.kind, change.new)
+        if any(schema.check(change.kind.kind, rest)):
             return  # what the others rely on is missing
         for cause in self._causes(change, rest):
             if not any(_within_path(cause.field, each.field) or _within_path(each.field, cause.field) for each in wrong):
@@ -263,7 +264,7 @@ def _within_path(inner: str, outer: str) -> bool:
 
 
 def _settings(change: Change) -> Settings:
-    return settings.of(settings.chosen(change.every(kinds.KUBEVIRT)))
+    return kubevirt_config.of(kubevirt_config.chosen(change.every(kinds.KUBEVIRT)))
 
 
 def _by_somebody(change: Change) -> bool:
@@ -280,19 +281,19 @@ def _set(change: Change, new: Object) -> Iterator[Cause]:
         return
     now = _settings(change)
     if change.kind == kinds.INSTANCE and change.old is not None:
-        refused = list(machines.changed_instance(new, change.old, now.ours(change.by.user)))
+        refused = list(vms.changed_instance(new, change.old, now.ours(change.by.user)))
         yield from refused
         if refused:
             return
     same = change.kind == kinds.MACHINE and change.old is not None and all(
-        (new.get("spec") or {}).get(part) == (change.old.get("spec") or {}).get(part) for part in machines.BUILT_FROM)
+        (new.get("spec") or {}).get(part) == (change.old.get("spec") or {}).get(part) for part in vms.BUILT_FROM)
     for cause in SET[change.kind](new, now):
-        if not (same and cause.field.startswith(machines.BUILT_AT)):
+        if not (same and cause.field.startswith(vms.BUILT_AT)):
             yield cause
 
 
 def _only_one(change: Change) -> Iterator[Cause]:
-    if other := settings.chosen(change.every(kinds.KUBEVIRT)):
+    if other := kubevirt_config.chosen(change.every(kinds.KUBEVIRT)):
         meta = other["metadata"]
         yield Cause("metadata.name", f"Forbidden: KubeVirt {meta['namespace']}/{meta['name']} is there already, and one is for "
                                      "all: change that one", "FieldValueForbidden")

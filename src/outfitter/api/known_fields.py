@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Union
 
-from outfitter.api import kinds, machinefields
+from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.kubevirt import known_kubevirt_fields
 from outfitter.errors import BadRequest
 
 Tree = Mapping[str, Union["Tree", None]]
@@ -95,7 +96,7 @@ _ALPHA_CLASS_SPEC = _CLASS_SPEC | {"suitableNodes": _NODE_SELECTOR}
 
 # What stands beside apiVersion, kind and metadata.
 TOP: Mapping[Kind, Tree] = {
-    **machinefields.TOP,
+    **known_kubevirt_fields.TOP,
     kinds.NAMESPACE: {"spec": _leaves("finalizers"), "status": {"phase": ANY, "conditions": CONDITION}},
     kinds.NODE: _leaves("spec status"),
     kinds.POD: _leaves("spec status"),

@@ -5,14 +5,15 @@ To add one: write it (target first), put it in `MEMBER` or `GLOBAL` there, and d
 
 from __future__ import annotations
 
-from outfitter.cel import conversions, lists, objects, texts, values
-from outfitter.cel import quantity as quantities
-from outfitter.cel import semver as semvers
-from outfitter.cel.objects import Function
-from outfitter.cel.objects import want as _want
-from outfitter.cel.quantity import Quantity
-from outfitter.cel.semver import Semver
-from outfitter.cel.times import Duration
+from outfitter.cel import values
+from outfitter.cel.library import conversions, lists, objects, strings
+from outfitter.cel.library import quantity as quantities
+from outfitter.cel.library import semver as semvers
+from outfitter.cel.library.objects import Function
+from outfitter.cel.library.objects import want as _want
+from outfitter.cel.library.quantity import Quantity
+from outfitter.cel.library.semver import Semver
+from outfitter.cel.library.times import Duration
 from outfitter.cel.values import Optional, Value
 from outfitter.errors import EvaluationError
 
@@ -125,7 +126,7 @@ MEMBER: dict[str, dict[int, Function]] = {
     "hasValue": {0: _has_value},
     "value": {0: _value},
     **lists.MEMBER,
-    **texts.MEMBER,
+    **strings.MEMBER,
     **objects.MEMBER,
 }
 
@@ -141,6 +142,6 @@ GLOBAL: dict[str, dict[int, Function]] = {
     "optional.ofNonZeroValue": {1: _of_non_zero},
     **conversions.GLOBAL,
     **lists.GLOBAL,
-    **texts.GLOBAL,
+    **strings.GLOBAL,
     **objects.GLOBAL,
 }
