@@ -21,7 +21,7 @@ from pathlib import Path
 from outfitter import app, up
 from outfitter.api import kinds
 from outfitter.inventory import simulate
-from outfitter.store.shelf import Selection, Watcher
+from outfitter.store.watch_cache import Selection, Watcher
 
 CLASS = {"metadata": {"name": "vf"}, "spec": {"selectors": [
     {"cel": {"expression": 'device.attributes["pci.outfitter.dev"].kind == "VF"'}}]}}

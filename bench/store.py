@@ -28,8 +28,8 @@ from outfitter.api.kinds import CONFIG_MAP, Object
 from outfitter.store import kubeconfig
 from outfitter.store.base import Create
 from outfitter.store.clock import SystemClock
-from outfitter.store.shelf import Selection
 from outfitter.store.sqlite import SQLite
+from outfitter.store.watch_cache import Selection
 
 Figures = dict[str, float]  # what was measured, by what it is and in which unit
 PAYLOAD = "x" * 1500  # bytes in each object

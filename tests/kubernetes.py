@@ -30,8 +30,8 @@ from typing import Self
 from outfitter.api import kinds
 from outfitter.store import kubeconfig as configs
 from outfitter.store import pki
-from outfitter.store.access import Access
 from outfitter.store.clock import Clock, SystemClock
+from outfitter.store.rest_config import Access
 
 NEEDED = ("etcd", "kube-apiserver", "kubectl")
 MISSING = "needs KUBEBUILDER_ASSETS, a folder with etcd, kube-apiserver and kubectl; scripts/kube-assets builds it"

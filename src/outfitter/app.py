@@ -53,11 +53,11 @@ from outfitter.node.station import Station
 from outfitter.scheduling import choices, flavored, plugins
 from outfitter.scheduling.flavored import Aliases
 from outfitter.store import pki
-from outfitter.store.access import Access
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, SystemClock
+from outfitter.store.id_generator import Names
 from outfitter.store.memory import Memory
-from outfitter.store.names import Names
+from outfitter.store.rest_config import Access
 from outfitter.store.sqlite import SQLite
 
 NAMESPACES = ("default", "kube-system")

@@ -36,7 +36,7 @@ from outfitter.scheduling.boot import PageChange, Placed
 from outfitter.scheduling.hosts import Published
 from outfitter.scheduling.numa import Cell
 from outfitter.store.clock import ManualClock
-from outfitter.store.names import Names
+from outfitter.store.id_generator import Names
 from tests.cases.world import NotDriven
 
 SWITCHES = {"report_in_placement": True, "pci_in_placement": True}

@@ -23,8 +23,8 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import feature_gates
 from outfitter.faces.kube import auth
 from outfitter.store.clock import ManualClock
+from outfitter.store.id_generator import Names
 from outfitter.store.memory import OpenRules
-from outfitter.store.names import Names
 
 ADMIN = auth.User("cases", (auth.MASTERS,))
 OWNERS = ("VirtualMachine", "VirtualMachineInstance", "Node")  # made first, then pods: others carry their uid

@@ -14,7 +14,7 @@ from outfitter.api.kinds import Object
 from outfitter.errors import AlreadyExists
 from outfitter.inventory import config, simulate
 from outfitter.store.clock import ManualClock
-from outfitter.store.names import Names
+from outfitter.store.id_generator import Names
 from tests.controllers.scene import Scene
 
 HOSTS = """

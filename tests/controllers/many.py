@@ -27,9 +27,9 @@ from outfitter.launcher.simulated import Simulated
 from outfitter.node.host import Host
 from outfitter.store import base
 from outfitter.store.clock import ManualClock, rfc3339
+from outfitter.store.id_generator import Names
 from outfitter.store.memory import Draft, Memory
-from outfitter.store.names import Names
-from outfitter.store.shelf import Record, Selection, Shelf, Step, Watcher
+from outfitter.store.watch_cache import Record, Selection, Shelf, Step, Watcher
 from tests.controllers import again, promises
 from tests.controllers.promises import Books
 

@@ -25,8 +25,8 @@ from outfitter.node.host import Host
 from outfitter.scheduling.facts import Facts
 from outfitter.store.base import Event, Store
 from outfitter.store.clock import ManualClock
+from outfitter.store.id_generator import Names
 from outfitter.store.memory import Memory
-from outfitter.store.names import Names
 from tests import kubernetes
 from tests.controllers import again
 

@@ -12,7 +12,7 @@ from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.store.base import EventType
 from outfitter.store.memory import Memory
-from outfitter.store.shelf import Selection
+from outfitter.store.watch_cache import Selection
 from tests.controllers import scene as scenes
 
 MACHINES = 80

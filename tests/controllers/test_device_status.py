@@ -21,8 +21,8 @@ from outfitter.controllers.loop import Context, settle
 from outfitter.controllers.render import pod_name
 from outfitter.errors import Cause
 from outfitter.store.clock import ManualClock
+from outfitter.store.id_generator import Names
 from outfitter.store.memory import Memory
-from outfitter.store.names import Names
 from tests.controllers.scene import addresses, device
 
 DRIVER = "gpu.example.com"

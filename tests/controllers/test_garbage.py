@@ -17,7 +17,7 @@ from outfitter.controllers.garbage import Garbage
 from outfitter.errors import Forbidden, NotFound, Terminating
 from outfitter.store.base import Listing, Propagation, Store
 from outfitter.store.clock import ManualClock
-from outfitter.store.names import Names
+from outfitter.store.id_generator import Names
 from tests.controllers.scene import Scene, hosts_of
 
 

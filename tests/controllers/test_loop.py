@@ -9,7 +9,7 @@ from outfitter.controllers.loop import Context, Runner, settle
 from outfitter.errors import OutfitterError
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Memory
-from outfitter.store.queue import Queue
+from outfitter.store.workqueue import Queue
 
 
 @pytest.fixture

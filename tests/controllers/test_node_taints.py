@@ -12,8 +12,8 @@ from outfitter.api.kinds import Object
 from outfitter.controllers.loop import Context, Runner, settle
 from outfitter.controllers.nodetaints import NodeTaints
 from outfitter.store.clock import ManualClock, rfc3339
+from outfitter.store.id_generator import Names
 from outfitter.store.memory import Memory
-from outfitter.store.names import Names
 from tests.controllers import scene as scenes
 from tests.controllers.scene import Scene
 

@@ -21,8 +21,8 @@ from outfitter.faces.kube.app import App
 from outfitter.faces.kube.auth import MASTERS, User
 from outfitter.launcher.simulated import Simulated
 from outfitter.store.clock import ManualClock
+from outfitter.store.id_generator import Names
 from outfitter.store.memory import Memory
-from outfitter.store.names import Names
 from tests.controllers.scene import Scene, device, hosts_of
 from tests.kube.asgi import Client
 

@@ -31,7 +31,7 @@ from outfitter.node.hold import Holdings
 from outfitter.scheduling import index
 from outfitter.store.informer import Informer
 from outfitter.store.memory import Draft
-from outfitter.store.shelf import Record
+from outfitter.store.watch_cache import Record
 from tests import examples
 from tests.controllers import many
 from tests.controllers.many import DRIVER, HOSTS, MOST, PF, RACK, World

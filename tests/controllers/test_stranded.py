@@ -14,7 +14,7 @@ from outfitter.controllers.stranded import WHILE
 from outfitter.inventory import simulate
 from outfitter.ledger import book
 from outfitter.store.clock import ManualClock
-from outfitter.store.names import Names
+from outfitter.store.id_generator import Names
 from tests.controllers.scene import Scene
 
 HOSTS = """

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from outfitter.api import kinds
-from outfitter.store.shelf import Record, Selection
+from outfitter.store.watch_cache import Record, Selection
 from tests.kube.running import Kubectl, Running, kubectls
 
 pytestmark = pytest.mark.kubectl

@@ -9,7 +9,7 @@ import pytest
 
 from outfitter import app
 from outfitter.store.clock import ManualClock
-from outfitter.store.names import Names
+from outfitter.store.id_generator import Names
 from tests.node.keeping import Bench
 
 

@@ -22,7 +22,7 @@ from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book
 from outfitter.node.host import Host
 from outfitter.store.clock import ManualClock
-from outfitter.store.names import Names
+from outfitter.store.id_generator import Names
 from tests.controllers import scene as scenes
 from tests.controllers.scene import Scene, hosts_of
 

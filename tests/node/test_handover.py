@@ -34,8 +34,8 @@ from outfitter.node.prepare import Wanted, prepare
 from outfitter.node.release import release
 from outfitter.node.station import Station
 from outfitter.store.clock import ManualClock
+from outfitter.store.id_generator import Names
 from outfitter.store.memory import Memory
-from outfitter.store.names import Names
 from tests.controllers.scene import Scene, device
 from tests.node.handing import BARE, BOUND, GPU, NIC, NVME, claim, folder
 

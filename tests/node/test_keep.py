@@ -25,10 +25,10 @@ from outfitter.ledger import book, marks, placement
 from outfitter.node.keep import EXPIRE, EXPIRE_EVERY, Keeper
 from outfitter.store import base
 from outfitter.store.clock import ManualClock, SystemClock
+from outfitter.store.id_generator import Names
 from outfitter.store.informer import Informer
 from outfitter.store.kube import Kube
 from outfitter.store.memory import Memory
-from outfitter.store.names import Names
 from tests import kubernetes
 from tests.controllers.scene import hosts_of
 from tests.node.keeping import (

@@ -16,7 +16,7 @@ from outfitter.api.providers import Inventory, Provider
 from outfitter.errors import Invalid, NotFound, OutOfService
 from outfitter.ledger import book, history, marks, placement
 from outfitter.node.host import Host
-from outfitter.store.names import Names
+from outfitter.store.id_generator import Names
 from tests.controllers.scene import Scene, hosts_of
 from tests.node.keeping import DISK, NIC, NOW, ONCE, PF, SSD, VF0, VF1, Bench, foreign, host, settings, theirs
 

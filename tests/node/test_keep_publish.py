@@ -17,7 +17,7 @@ from outfitter.scheduling import place
 from outfitter.scheduling.fit import Used
 from outfitter.scheduling.index import Index
 from outfitter.store.clock import ManualClock
-from outfitter.store.names import Names
+from outfitter.store.id_generator import Names
 from tests.controllers.scene import Scene, hosts_of
 from tests.node.keeping import DISK, NIC, NOW, PF, SSD, VF0, VF1, Bench, Tasteless, foreign, host, theirs, watched
 

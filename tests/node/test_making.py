@@ -20,7 +20,7 @@ from outfitter.launcher.simulated import Simulated
 from outfitter.node import mdev, sriov
 from outfitter.node.kernel import Kernel
 from outfitter.store.clock import ManualClock
-from outfitter.store.names import Names
+from outfitter.store.id_generator import Names
 from tests.node.handing import NIC, Hand, captured, kernel
 from tests.node.keeping import Bench, foreign
 

@@ -19,8 +19,8 @@ from outfitter.inventory.tree import MemoryTree
 from outfitter.node import networks, register
 from outfitter.node.networks import Around
 from outfitter.store.clock import ManualClock
+from outfitter.store.id_generator import Names
 from outfitter.store.memory import Memory
-from outfitter.store.names import Names
 
 HOST = """
 hosts:

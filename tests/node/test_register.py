@@ -14,8 +14,8 @@ from outfitter.errors import Conflict
 from outfitter.inventory import simulate
 from outfitter.node import register
 from outfitter.store.clock import ManualClock
+from outfitter.store.id_generator import Names
 from outfitter.store.memory import Memory
-from outfitter.store.names import Names
 
 NOW = "2026-01-01T00:00:00Z"
 OS = "kubernetes.io/os"

@@ -23,7 +23,7 @@ from outfitter.node import metadata
 from outfitter.node.metadata import Given
 from outfitter.node.tell import combined, tell
 from outfitter.store.clock import ManualClock
-from outfitter.store.names import Names
+from outfitter.store.id_generator import Names
 from tests.controllers.scene import Scene, addresses, device, logged
 from tests.node.handing import BOUND, GPU
 

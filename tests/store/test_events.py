@@ -9,9 +9,9 @@ import pytest
 
 from outfitter import errors
 from outfitter.api.kinds import CONFIG_MAP, EVENT, LEDGER_PAGE, Kind, Object
-from outfitter.store import events
+from outfitter.store import event_recorder
 from outfitter.store.clock import ManualClock
-from outfitter.store.events import Recorder
+from outfitter.store.event_recorder import Recorder
 from outfitter.store.memory import Memory
 from tests.store.homes import Home
 
@@ -138,7 +138,7 @@ async def test_on_every_home(home: Home) -> None:
 
 
 async def test_old_news_is_forgotten(memory: Memory, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "REMEMBERED", 2)
+    monkeypatch.setattr(event_recorder, "REMEMBERED", 2)
     obj = await about(memory)
     for message in ("one", "two", "one", "three", "one", "two"):
         await recorder.normal(obj, "Said", message)

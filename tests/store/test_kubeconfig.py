@@ -19,8 +19,8 @@ import yaml
 
 from outfitter import errors
 from outfitter.store import kubeconfig, pki
-from outfitter.store.access import Access, Credential
 from outfitter.store.clock import ManualClock
+from outfitter.store.rest_config import Access, Credential
 
 BEGIN = datetime.now(UTC) - timedelta(hours=1)
 END = BEGIN + timedelta(days=1)

@@ -11,7 +11,7 @@ import pytest
 from outfitter import errors
 from outfitter.api.kinds import LEASE, Kind, Object
 from outfitter.store.clock import ManualClock
-from outfitter.store.lease import Lease, Terms
+from outfitter.store.leader_election import Lease, Terms
 from outfitter.store.memory import Memory
 from tests.store.homes import Home, settle
 

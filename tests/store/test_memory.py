@@ -16,10 +16,10 @@ from outfitter.api.kinds import CONFIG_MAP, LEDGER_PAGE, NAMESPACE, POD, Kind, O
 from outfitter.store import base
 from outfitter.store.base import Event
 from outfitter.store.clock import ManualClock
+from outfitter.store.id_generator import Names
 from outfitter.store.memory import Memory
-from outfitter.store.names import Names
-from outfitter.store.shelf import Selection
 from outfitter.store.sqlite import SQLite
+from outfitter.store.watch_cache import Selection
 from tests.store.homes import closing, config, settle, soon
 
 Make = Callable[[int], Memory]

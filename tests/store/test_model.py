@@ -19,8 +19,8 @@ from outfitter.api import kinds
 from outfitter.api.kinds import CONFIG_MAP, Object
 from outfitter.store.base import Check, Create, Delete, Write
 from outfitter.store.memory import Memory
-from outfitter.store.shelf import Selection, Watcher
 from outfitter.store.sqlite import SQLite
+from outfitter.store.watch_cache import Selection, Watcher
 
 T = TypeVar("T")
 NAMES = st.sampled_from(["a", "a-b", "a.b", "b", "c", "d"])

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from outfitter.store.clock import ManualClock
-from outfitter.store.queue import TURNS, Queue
+from outfitter.store.workqueue import TURNS, Queue
 from tests.store.homes import settle
 
 

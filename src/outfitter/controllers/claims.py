@@ -21,7 +21,7 @@ from outfitter.scheduling import flavored
 from outfitter.scheduling.place import NOT_MADE, of_another
 from outfitter.store.base import Replace, Write
 from outfitter.store.informer import key_of, split_key
-from outfitter.store.queue import Queue
+from outfitter.store.workqueue import Queue
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 POD_CLAIM = "resource.kubernetes.io/pod-claim-name"

@@ -21,7 +21,7 @@ from outfitter.controllers.instances import LauncherPods, instance_of
 from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.controllers.published import Published
 from outfitter.store.informer import key_of, split_key
-from outfitter.store.queue import Queue
+from outfitter.store.workqueue import Queue
 
 READY = "DevicesReady"
 PATIENCE = timedelta(seconds=2)  # until a pod of which no scheduler speaks, or that waits for a gate or anew, is spoken of here

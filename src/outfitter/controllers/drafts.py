@@ -19,8 +19,8 @@ from outfitter.scheduling import binding, flavored
 from outfitter.scheduling.index import Index
 from outfitter.scheduling.place import Placement, results
 from outfitter.store.base import Check, Create, Delete, Replace, Store, Write
+from outfitter.store.id_generator import Names
 from outfitter.store.informer import key_of
-from outfitter.store.names import Names
 
 Claim = Callable[[str, str], Object | None]
 NOT_READY = "WaitingForDevices"  # the reason on a pod whose devices are being made ready

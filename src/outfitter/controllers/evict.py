@@ -19,7 +19,7 @@ from outfitter.scheduling import tolerations
 from outfitter.scheduling.features import Features
 from outfitter.scheduling.index import FEATURES
 from outfitter.store.informer import key_of
-from outfitter.store.queue import Queue
+from outfitter.store.workqueue import Queue
 
 REASON = "DeletionByDeviceTaintManager"  # of the condition DisruptionTarget, as in Kubernetes
 EVENT = "DeviceTaintManagerEviction"

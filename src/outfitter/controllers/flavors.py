@@ -20,7 +20,7 @@ from outfitter.inventory import cells
 from outfitter.scheduling import flavored
 from outfitter.scheduling.flavored import Aliases
 from outfitter.store.informer import key_of
-from outfitter.store.queue import Queue
+from outfitter.store.workqueue import Queue
 
 WAITING = "Synchronized"  # the condition that says why a machine has no pod
 WAITS = ("Pending", "Scheduling")  # phases in which it has no host

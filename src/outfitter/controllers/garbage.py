@@ -14,7 +14,7 @@ from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.controllers.loop import Context
 from outfitter.errors import Conflict, NotFound
-from outfitter.store.queue import Queue
+from outfitter.store.workqueue import Queue
 
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
 EVENTS_KEPT = timedelta(hours=1)

@@ -17,7 +17,7 @@ from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.errors import AlreadyExists, Forbidden, Invalid, NotFound, Refused, Terminating
 from outfitter.scheduling.flavored import Aliases
 from outfitter.store.informer import Informer, key_of
-from outfitter.store.queue import Queue
+from outfitter.store.workqueue import Queue
 
 STARTED = ("Scheduled", "Running")  # its pod was on a host: without that pod the machine has ended
 LOOK_AGAIN = 30.0  # seconds after which a pod that was refused is tried again: nobody tells us when it would not be

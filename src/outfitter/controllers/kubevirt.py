@@ -8,7 +8,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, feature_gates, kubevirt_config
 from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.store.informer import key_of
-from outfitter.store.queue import Queue
+from outfitter.store.workqueue import Queue
 
 NAMED = 5  # machines that a condition names; of the others it says how many
 

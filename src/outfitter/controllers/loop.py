@@ -14,10 +14,10 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.errors import Conflict, NotFound, OutfitterError, Terminating, Unavailable
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
-from outfitter.store.events import Recorder
+from outfitter.store.event_recorder import Recorder
+from outfitter.store.id_generator import Names
 from outfitter.store.informer import Informer, key_of
-from outfitter.store.names import Names
-from outfitter.store.queue import Queue
+from outfitter.store.workqueue import Queue
 
 log = logging.getLogger(__name__)
 IN_A_ROW = 4  # keys that a worker looks at before others get their turn

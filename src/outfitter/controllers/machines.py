@@ -16,7 +16,7 @@ from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.controllers.ownclaims import OwnClaims, claim_name, machine_of, owner_reference
 from outfitter.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
 from outfitter.store.informer import key_of
-from outfitter.store.queue import Queue
+from outfitter.store.workqueue import Queue
 
 GENERATION = "kubevirt.io/vm-generation"  # annotation of an instance: of which state of the machine it is
 LOOK_AGAIN = 30.0  # seconds after which a start that could not be is tried again

@@ -15,7 +15,7 @@ from outfitter.controllers import evict
 from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.scheduling import tolerations
 from outfitter.store.informer import key_of
-from outfitter.store.queue import Queue
+from outfitter.store.workqueue import Queue
 
 REASON = "DeletionByTaintManager"  # of the condition DisruptionTarget, as in Kubernetes
 EVENT = "TaintManagerEviction"

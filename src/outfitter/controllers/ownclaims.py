@@ -15,7 +15,7 @@ from outfitter.controllers import render
 from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
 from outfitter.store.informer import split_key
-from outfitter.store.queue import Queue
+from outfitter.store.workqueue import Queue
 
 MADE_FROM = "outfitter.dev/made-from"  # annotation of a claim: what its template said
 

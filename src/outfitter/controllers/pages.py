@@ -17,7 +17,7 @@ from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.errors import AlreadyHeld, OutOfService
 from outfitter.ledger import book
 from outfitter.store.informer import key_of
-from outfitter.store.queue import Queue
+from outfitter.store.workqueue import Queue
 
 
 class Pages:

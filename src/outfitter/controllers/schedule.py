@@ -30,7 +30,7 @@ from outfitter.scheduling.plugins import Plugins
 from outfitter.scheduling.roster import Roster
 from outfitter.scheduling.score import Policy
 from outfitter.store.informer import key_of
-from outfitter.store.queue import Queue
+from outfitter.store.workqueue import Queue
 
 log = logging.getLogger(__name__)
 SCHEDULER = "default-scheduler"

@@ -16,7 +16,7 @@ from outfitter.api.kubevirt import device_refs
 from outfitter.controllers.loop import Context
 from outfitter.errors import NotFound
 from outfitter.store.informer import key_of
-from outfitter.store.queue import Queue
+from outfitter.store.workqueue import Queue
 
 REASON = "DeletionByPodGC"  # of the condition DisruptionTarget, as in Kubernetes
 EVENT = "NodeGone"

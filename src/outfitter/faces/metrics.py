@@ -13,7 +13,7 @@ from outfitter import __version__
 from outfitter.api import kinds
 from outfitter.api.page import MARKS
 from outfitter.controllers.loop import Context, Controller, Runner
-from outfitter.store.times import Durations
+from outfitter.store.queue_metrics import Durations
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric

@@ -26,9 +26,9 @@ from outfitter.node.report import Reporter
 from outfitter.node.wishes import Wishes
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock
-from outfitter.store.events import Recorder
+from outfitter.store.event_recorder import Recorder
 from outfitter.store.informer import Informer, key_of
-from outfitter.store.queue import Queue
+from outfitter.store.workqueue import Queue
 
 log = logging.getLogger(__name__)
 SWEEP = "host|"  # a key of this form asks for a host's leftovers

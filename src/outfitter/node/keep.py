@@ -35,7 +35,7 @@ from outfitter.node.targets import Target
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
 from outfitter.store.informer import Informer
-from outfitter.store.queue import Queue
+from outfitter.store.workqueue import Queue
 
 log = logging.getLogger(__name__)
 AT_ONCE = 64  # hosts that are written at the same time, so that their writes share syncs

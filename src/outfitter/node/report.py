@@ -12,7 +12,7 @@ from outfitter.api.kubevirt import device_refs, vmi_actions
 from outfitter.errors import Forbidden, NotFound
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
-from outfitter.store.events import Recorder
+from outfitter.store.event_recorder import Recorder
 
 UNPREPARED = "FailedPrepareDevices"
 UNPLUGGED = "FailedPlugNetworks"

@@ -24,8 +24,8 @@ import outfitter
 from outfitter import errors
 from outfitter.api.kinds import Kind, Object
 from outfitter.store import base
-from outfitter.store.access import Access
 from outfitter.store.clock import Clock
+from outfitter.store.rest_config import Access
 
 BACKOFF = (0.1, 0.4, 1.6)  # seconds before each further try
 LONGEST_WAIT = 30.0  # a server that asks for more than this is for the caller to wait for

@@ -16,8 +16,8 @@ from urllib.parse import quote, urlsplit
 import yaml
 
 from outfitter import errors
-from outfitter.store.access import EXEC_GROUP, EXEC_VERSIONS, Access, Exec, Given, Login, Read, Trust, Watched
 from outfitter.store.clock import Clock
+from outfitter.store.rest_config import EXEC_GROUP, EXEC_VERSIONS, Access, Exec, Given, Login, Read, Trust, Watched
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # where Kubernetes mounts it into a pod
 PROXY_SCHEMES = ("http", "https")

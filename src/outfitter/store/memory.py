@@ -17,8 +17,8 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.errors import AlreadyExists, BadRequest, Cause, Conflict, Expired, Invalid, NotFound, OutfitterError, Unsupported
 from outfitter.store import base
 from outfitter.store.clock import Clock, SystemClock, rfc3339
-from outfitter.store.names import Names
-from outfitter.store.shelf import Key, Record, Selection, Shelf, Step, Watcher, own_copy
+from outfitter.store.id_generator import Names
+from outfitter.store.watch_cache import Key, Record, Selection, Shelf, Step, Watcher, own_copy
 
 T = TypeVar("T")
 ShelfName = tuple[str, str]  # group, plural

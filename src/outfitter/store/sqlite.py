@@ -27,9 +27,9 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.errors import Refused, Unavailable
 from outfitter.store import base
 from outfitter.store.clock import Clock
+from outfitter.store.id_generator import Names
 from outfitter.store.memory import Draft, Memory
-from outfitter.store.names import Names
-from outfitter.store.shelf import Key, Record, Step
+from outfitter.store.watch_cache import Key, Record, Step
 
 log = logging.getLogger(__name__)
 APPLICATION_ID = 0x6F757466  # "outf"

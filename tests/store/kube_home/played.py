@@ -13,8 +13,8 @@ from aiohttp import web
 
 from outfitter.api import kinds
 from outfitter.store import base, kubeconfig, pki
-from outfitter.store.access import Access
 from outfitter.store.clock import ManualClock
+from outfitter.store.rest_config import Access
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 POD = {"metadata": {"name": "a", "namespace": "n"}, "spec": {"futureField": {"deep": [1]}}}

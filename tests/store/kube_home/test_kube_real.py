@@ -17,8 +17,8 @@ import pytest
 from outfitter import errors
 from outfitter.api import kinds
 from outfitter.store import kube, kubeconfig
-from outfitter.store.access import Access
 from outfitter.store.clock import SystemClock
+from outfitter.store.rest_config import Access
 from tests import kubernetes
 from tests.store.kube_home.played import (
     Impatient,

@@ -14,7 +14,7 @@ from outfitter.faces.kube.paths import Target
 from outfitter.faces.kube.request import Answer, Request
 from outfitter.faces.kube.status import BadOptions
 from outfitter.store.clock import Clock
-from outfitter.store.shelf import Record
+from outfitter.store.watch_cache import Record
 
 encode = msgspec.json.encode
 INCLUDE = ("None", "Metadata", "Object")

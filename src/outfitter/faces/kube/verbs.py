@@ -17,7 +17,7 @@ from outfitter.faces.kube.render import Renderer
 from outfitter.faces.kube.request import Answer, Request
 from outfitter.store import base
 from outfitter.store.memory import Draft, Memory, patched, revision_number
-from outfitter.store.shelf import Record, Selection
+from outfitter.store.watch_cache import Record, Selection
 
 MAX_OPERATIONS = 10_000  # in one JSON patch
 VALIDATION = ("Ignore", "Warn", "Strict")

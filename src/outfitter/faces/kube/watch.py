@@ -19,7 +19,7 @@ from outfitter.faces.kube.render import Renderer
 from outfitter.faces.kube.request import Request
 from outfitter.store.base import EventType
 from outfitter.store.memory import Memory, revision_number
-from outfitter.store.shelf import Record, Step, Watcher
+from outfitter.store.watch_cache import Record, Step, Watcher
 
 encode = msgspec.json.encode
 Send = Callable[[bytes], Awaitable[None]]

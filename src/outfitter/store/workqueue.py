@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from outfitter.store.clock import Clock
-from outfitter.store.times import Times
+from outfitter.store.queue_metrics import Times
 
 Age = Callable[[str], int]  # of what a key stands for: the smaller, the older
 TURNS = 4  # of so many keys one is that which has waited longest, whatever its age

@@ -10,7 +10,7 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.errors import NotFound, OutfitterError, Terminating
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
-from outfitter.store.names import Names
+from outfitter.store.id_generator import Names
 
 log = logging.getLogger(__name__)
 REMEMBERED = 4096
