@@ -13,13 +13,14 @@ import time
 from pathlib import Path
 
 from outfitter import app
-from outfitter.inventory import config, scan, simulate
+from outfitter.inventory import config, scan
+from outfitter.inventory.simulation import hosts_file
 
 LISTED = "device_spec: [{product_id: '1889', traits: bench}]\nreport_in_placement: true"
 
 
 async def measure(shorthand: str, words: str, settings: config.Config) -> None:
-    played = simulate.parse_shorthand(shorthand).hosts
+    played = hosts_file.parse_shorthand(shorthand).hosts
     start = time.perf_counter()
     functions = sum(len(scan.scan(host.tree()).devices) for host in played)
     print(f"{shorthand} ({words}): {functions} functions scanned in {time.perf_counter() - start:.2f} s", flush=True)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from outfitter import app, up
 from outfitter.api import kinds
-from outfitter.inventory import simulate
+from outfitter.inventory.simulation import hosts_file
 from outfitter.store.watch_cache import Selection, Watcher
 
 CLASS = {"metadata": {"name": "vf"}, "spec": {"selectors": [
@@ -40,7 +40,7 @@ started."""
 
 
 async def measure(shorthand: str, machines: int, per_second: float = 0, *, data: Path | None = None) -> None:
-    hosts = app.simulated_hosts(simulate.parse_shorthand(shorthand).hosts, data)
+    hosts = app.simulated_hosts(hosts_file.parse_shorthand(shorthand).hosts, data)
     async with app.embedded(data=data, hosts=hosts) as product:
         store = product.store
         await store.create(kinds.DEVICE_CLASS, CLASS)

@@ -36,9 +36,9 @@ from outfitter.faces.kube import auth
 from outfitter.faces.kube.app import App as ApiServer
 from outfitter.faces.kube.server import Server
 from outfitter.faces.metrics import Metrics
-from outfitter.inventory import offer, scan
+from outfitter.inventory import assignable, scan
 from outfitter.inventory.config import DEFAULT, Config
-from outfitter.inventory.host import SimulatedHost
+from outfitter.inventory.simulation.host import SimulatedHost
 from outfitter.launcher import connection, domain, libvirt
 from outfitter.launcher.options import Options
 from outfitter.launcher.simulated import Simulated
@@ -114,7 +114,7 @@ def this_host(
     tree, settings = FolderRoot(root), config.of(name)
     found = scan.scan(tree)
     asked = empty or settings.device_spec is not None or settings.sriov or settings.mdev
-    if not asked and not offer.offer(found.devices, found.mdevs).offered:
+    if not asked and not assignable.offer(found.devices, found.mdevs).offered:
         return None
     capacity = {"cpu": str(os.cpu_count() or 1), "memory": str(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))}
     state = data / "hosts" / name if data else None

@@ -18,8 +18,9 @@ import outfitter
 from outfitter import app
 from outfitter.errors import Refused
 from outfitter.faces.cli import unread
-from outfitter.inventory import config, simulate
+from outfitter.inventory import config
 from outfitter.inventory.config import Config
+from outfitter.inventory.simulation import hosts_file
 from outfitter.node.host import Host
 
 PLAYED = "2x8"  # what is simulated when the machine has nothing to offer
@@ -93,14 +94,14 @@ def choose(
     if simulation is not None:
         if wanted:
             raise Refused(f"--simulate and --hypervisor {hypervisor} exclude each other: simulated hosts only play machines")
-        played = app.simulated_hosts(simulate.named(simulation).hosts, data, settings)
+        played = app.simulated_hosts(hosts_file.named(simulation).hosts, data, settings)
         return played, f"simulated as --simulate {simulation} says"
     name = socket.gethostname().split(".")[0].lower() or "localhost"
     runs, said = app.hypervisor(hypervisor, name, data)
     host = app.this_host(name, runs, data, config=settings, empty=wanted)
     if host is not None:
         return [host], f"this machine; {said}"
-    played = app.simulated_hosts(simulate.parse_shorthand(PLAYED).hosts, data, settings)
+    played = app.simulated_hosts(hosts_file.parse_shorthand(PLAYED).hosts, data, settings)
     return played, "simulated, because this machine has no device bound to vfio-pci to offer"
 
 

@@ -23,9 +23,9 @@ from outfitter.api.device import DRIVER, DeviceId
 from outfitter.api.page import Booking, Holder, Page
 from outfitter.api.providers import Inventory, Provider
 from outfitter.errors import AlreadyHeld, NotFound, Unavailable
-from outfitter.inventory import cells, config, cpulist, scan
+from outfitter.inventory import config, cpulist, numa_cells, scan
 from outfitter.inventory.config import Config
-from outfitter.inventory.tree import Entry, Link, MemoryTree
+from outfitter.inventory.host_tree import Entry, Link, MemoryTree
 from outfitter.launcher import domain
 from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book, placement
@@ -232,7 +232,7 @@ class House:
     async def look(self) -> list[tuple[Published, Page]]:
         store, up = self.cloud.store, {name: box for name, box in self.cloud.boxes.items() if box.keeper is not None}
         nodes = [node for node in (await store.list(kinds.NODE)).items if node["metadata"]["name"] in up]
-        told = {obj["metadata"]["name"]: [Cell(each.id, each.count, each.socket) for each in cells.read(obj)]
+        told = {obj["metadata"]["name"]: [Cell(each.id, each.count, each.socket) for each in numa_cells.read(obj)]
                 for obj in (await store.list(kinds.HOST_INVENTORY)).items}
         found = hosts.published(nodes, await placement.trees(store), (await store.list(kinds.RESOURCE_SLICE)).items, told)
         seen = [(each, await book.read(store, each.name)) for each in found]
@@ -293,9 +293,11 @@ def tree(devices: Sequence[Mapping[str, Any]], numa: Sequence[Cell] = ()) -> Mem
     first = 0
     for cell in numa:
         mine, first = range(first, first + cell.cpus), first + cell.cpus
-        entries[f"{cells.NODES}/node{cell.id}/cpulist"] = cpulist.text(mine) + "\n"
-        entries |= {f"{cells.CPUS}/cpu{cpu}/topology/physical_package_id": f"{-1 if cell.socket is None else cell.socket}\n"
-                    for cpu in mine}
+        entries[f"{numa_cells.NODES}/node{cell.id}/cpulist"] = cpulist.text(mine) + "\n"
+        entries |= {
+            f"{numa_cells.CPUS}/cpu{cpu}/topology/physical_package_id": f"{-1 if cell.socket is None else cell.socket}\n"
+            for cpu in mine
+        }
     paths = {device["address"]: f"/sys/devices/pci{device['address'].rpartition(':')[0]}/{device['address']}"
              for device in devices}
     children: dict[str, int] = {}

@@ -10,7 +10,8 @@ from click.testing import CliRunner, Result
 
 from outfitter import app, errors
 from outfitter.faces.cli import main, makes
-from outfitter.inventory import capture, config, scan, simulate
+from outfitter.inventory import capture, config, scan
+from outfitter.inventory.simulation import hosts_file
 
 ROOT = Path(__file__).parents[2]
 HOSTS = str(ROOT / "examples" / "hosts" / "two-sockets.yaml")
@@ -156,7 +157,7 @@ def test_the_first_entry_that_means_a_card_counts() -> None:
 async def test_what_is_told_is_what_a_start_makes(text: str) -> None:
     """What a host has, and what it warns of, after a start with that configuration; then there is nothing left to do."""
     given = config.parse(text)
-    hosts = app.simulated_hosts(simulate.parse(CARDS).hosts, config=given)
+    hosts = app.simulated_hosts(hosts_file.parse(CARDS).hosts, config=given)
     told = _told(given.default, scan.scan(hosts[0].tree()))
     async with app.embedded(hosts=hosts, config=given) as product:
         notes = product.keeper.notes.get("here", ())
@@ -217,7 +218,7 @@ def test_this_machine_can_be_looked_at() -> None:
 
 
 def test_a_saved_scan(tmp_path: Path) -> None:
-    tree = simulate.parse_shorthand("1x4").hosts[0].tree()
+    tree = hosts_file.parse_shorthand("1x4").hosts[0].tree()
     capture.save(capture.record(tree)[1], tmp_path / "alder.json")
     text = shown("device_spec: [{product_id: 1889}]", "--sysfs", tmp_path / "alder.json", "--host", "alder")
     assert "host alder\n  has 5 devices\n" in text

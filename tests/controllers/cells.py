@@ -12,7 +12,8 @@ from outfitter import app
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.errors import AlreadyExists
-from outfitter.inventory import config, simulate
+from outfitter.inventory import config
+from outfitter.inventory.simulation import hosts_file
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import Names
 from tests.controllers.scene import Scene
@@ -49,7 +50,7 @@ alias:
 @contextlib.asynccontextmanager
 async def scene(conf: str = CONFIG, hosts: str = HOSTS, data: Path | None = None) -> AsyncIterator[Scene]:
     clock, settings = ManualClock(), config.parse(conf)
-    played = app.simulated_hosts(simulate.parse(hosts).hosts, data, config=settings)
+    played = app.simulated_hosts(hosts_file.parse(hosts).hosts, data, config=settings)
     async with app.embedded(hosts=played, clock=clock, names=Names(random.Random(1)), config=settings, data=data) as product:
         with contextlib.suppress(AlreadyExists):
             await product.store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})

@@ -21,8 +21,9 @@ from outfitter.api.kubevirt import device_refs, vm_actions, vmi_actions
 from outfitter.api.page import MARKS, Page
 from outfitter.cel.library import quantity
 from outfitter.errors import AlreadyExists, Conflict, NotFound, OutfitterError, Unavailable
-from outfitter.inventory import config, scan, simulate
-from outfitter.inventory.tree import Tree
+from outfitter.inventory import config, scan
+from outfitter.inventory.host_tree import Tree
+from outfitter.inventory.simulation import hosts_file
 from outfitter.launcher.simulated import Simulated
 from outfitter.node.host import Host
 from outfitter.store import base
@@ -239,7 +240,7 @@ class Life:
 
 def trees() -> dict[str, list[Tree]]:
     """Each host with no VF, with one, and so on; the names of devices stay."""
-    return {name: [simulate.parse(f"""
+    return {name: [hosts_file.parse(f"""
 hosts:
 - name: {name}
   numa: [{{id: 0, cpus: 0-15, memory: 64Gi}}]

@@ -18,8 +18,8 @@ from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import Booking
 from outfitter.errors import Forbidden, NotFound
-from outfitter.inventory import simulate
 from outfitter.inventory.config import Config, Scheduling
+from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import book
 from outfitter.node.host import Host
 from outfitter.scheduling.facts import Facts
@@ -51,7 +51,7 @@ hosts:
   - {{address: 0000:3b:00.0, vendor: 8086, product: 1592, class: 020000, driver: ice, numa: 0,
      vfs: {{count: {vfs}, product: 1889}}}}
 """
-    return app.simulated_hosts(simulate.parse(text, word).hosts)
+    return app.simulated_hosts(hosts_file.parse(text, word).hosts)
 
 
 @dataclass

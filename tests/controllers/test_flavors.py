@@ -15,7 +15,8 @@ from outfitter import app
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.errors import Invalid, NotFound
-from outfitter.inventory import config, simulate
+from outfitter.inventory import config
+from outfitter.inventory.simulation import hosts_file
 from outfitter.scheduling import explain, flavored
 from tests import kubernetes
 from tests.controllers.cells import CONFIG, HOSTS, flavor, machine, scene
@@ -307,7 +308,7 @@ async def test_kube_scheduler_gives_what_the_aliases_mean(control_plane: kuberne
     word = f"s{uuid.uuid4().hex[:8]}"
     hosts = HOSTS.replace("name: elm", f"name: {word}-elm").replace("name: oak", f"name: {word}-oak")
     settings = config.parse(CONFIG)
-    played = app.simulated_hosts(simulate.parse(hosts).hosts, config=settings)
+    played = app.simulated_hosts(hosts_file.parse(hosts).hosts, config=settings)
     async with app.cluster(control_plane.access(), hosts=played, config=settings) as product:
         await product.store.create(kinds.NAMESPACE, {"metadata": {"name": word}})
         here = Scene(product, word, None)

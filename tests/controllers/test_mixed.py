@@ -21,7 +21,8 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import device_refs
 from outfitter.api.page import Page, pool_page
 from outfitter.errors import Conflict, NotFound
-from outfitter.inventory import config, simulate
+from outfitter.inventory import config
+from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import marks
 from outfitter.scheduling import binding, extended, fit
 from outfitter.scheduling.facts import Facts
@@ -129,7 +130,7 @@ class Mix(World):
         self.home = Mixed(self.clock, self.books, self.seed)
         self.home.alone = not self.seed % 2
         self.settings = config.parse(CONFIG)
-        played = app.simulated_hosts(simulate.parse(HOSTS).hosts, config=self.settings)
+        played = app.simulated_hosts(hosts_file.parse(HOSTS).hosts, config=self.settings)
         self.hosts = {host.name: host for host in played}
         self.served = list(self.hosts)
 

@@ -14,7 +14,7 @@ from outfitter import app
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.errors import Invalid
-from outfitter.inventory import simulate
+from outfitter.inventory.simulation import hosts_file
 from outfitter.store.clock import ManualClock
 from tests.controllers.scene import Scene
 
@@ -33,7 +33,7 @@ RESOURCE = "k8s.v1.cni.cncf.io/resourceName"
 
 @contextlib.asynccontextmanager
 async def scenery() -> AsyncIterator[Scene]:
-    hosts, clock = app.simulated_hosts(simulate.parse(HOSTS, "hosts").hosts), ManualClock()
+    hosts, clock = app.simulated_hosts(hosts_file.parse(HOSTS, "hosts").hosts), ManualClock()
     async with app.embedded(hosts=hosts, clock=clock) as product:
         await product.store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
         scene = Scene(product, "here", clock)

@@ -11,7 +11,7 @@ from outfitter import app
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.controllers.stranded import WHILE
-from outfitter.inventory import simulate
+from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import book
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import Names
@@ -31,7 +31,7 @@ hosts:
 @contextlib.asynccontextmanager
 async def run(data: Path, clock: ManualClock, count: int, seed: int) -> AsyncIterator[Scene]:
     """One run of outfitter with so many hosts, on the data of those before."""
-    hosts = app.simulated_hosts(simulate.parse(HOSTS.format(name="node", count=count), "test").hosts, data)
+    hosts = app.simulated_hosts(hosts_file.parse(HOSTS.format(name="node", count=count), "test").hosts, data)
     async with app.embedded(data=data, hosts=hosts, clock=clock, names=Names(random.Random(seed)),
                             synchronous="OFF") as product:
         yield Scene(product, "default", clock)

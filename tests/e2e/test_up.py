@@ -15,12 +15,12 @@ import pytest
 import yaml
 
 from outfitter.api import kinds
-from outfitter.inventory import offer, scan
-from outfitter.inventory.tree import FolderTree
+from outfitter.inventory import assignable, scan
+from outfitter.inventory.host_tree import FolderTree
 from outfitter.launcher.domain import NAMESPACE
 from tests.e2e.process import EXAMPLE, PATIENCE, Up, outfit, typed, until
 
-NOTHING_HERE = not offer.offer(scan.scan(FolderTree(Path("/"))).devices).offered
+NOTHING_HERE = not assignable.offer(scan.scan(FolderTree(Path("/"))).devices).offered
 ANOTHER = """
 apiVersion: kubevirt.io/v1
 kind: VirtualMachineInstance

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from outfitter.inventory import pci, scan
-from outfitter.inventory.tree import FolderTree
+from outfitter.inventory.host_tree import FolderTree
 from tests.hardware import kernel
 from tests.hardware.machine import DONE
 from tests.hardware.steps import Report, expect

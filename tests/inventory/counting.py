@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from outfitter.api.providers import Provider
-from outfitter.inventory import device_spec, offer, providers
+from outfitter.inventory import assignable, device_spec, providers
 from outfitter.inventory.config import Settings
 from outfitter.inventory.pci import Device, Kind
 from outfitter.inventory.providers import Held, Plan
@@ -43,7 +43,7 @@ def planned(
 ) -> Plan:
     listed = device_spec.parse_entries(spec, report=True)
     settings = Settings(device_spec=listed, **{"report_in_placement": True, **switches})  # type: ignore[arg-type]
-    return providers.plan("a", settings, offer.offer(devices, spec=listed).offered, stored, held, orphans=orphans)
+    return providers.plan("a", settings, assignable.offer(devices, spec=listed).offered, stored, held, orphans=orphans)
 
 
 def vf(number: int, holder: str = "Consumer s1") -> Held:

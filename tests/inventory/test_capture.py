@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from outfitter import errors
-from outfitter.inventory import capture, scan, simulate
-from outfitter.inventory.tree import Entry, FolderTree, Link, MemoryTree
+from outfitter.inventory import capture, scan
+from outfitter.inventory.host_tree import Entry, FolderTree, Link, MemoryTree
+from outfitter.inventory.simulation import hosts_file
 from tests.inventory.trees import CARD, NUMBER, TREE, capabilities, materialise
 
 ROOT = Path(__file__).parents[2]
@@ -67,7 +68,7 @@ def test_serial_numbers_can_be_left_out() -> None:
         assert number not in text
 
 
-HOSTS = simulate.load(ROOT / "examples" / "hosts" / "two-sockets.yaml").hosts
+HOSTS = hosts_file.load(ROOT / "examples" / "hosts" / "two-sockets.yaml").hosts
 TREES = [MemoryTree(FULL), *(host.tree() for host in HOSTS)]
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from outfitter.inventory import cells, simulate
-from outfitter.inventory.cells import HostCell
-from outfitter.inventory.tree import Entry, MemoryTree
+from outfitter.inventory import numa_cells
+from outfitter.inventory.host_tree import Entry, MemoryTree
+from outfitter.inventory.numa_cells import HostCell
+from outfitter.inventory.simulation import hosts_file
 
 NODE, CPU = "/sys/devices/system/node", "/sys/devices/system/cpu"
 
@@ -35,17 +36,17 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_cells(name: str) -> None:
     made, wanted = CASES[name]
-    found = cells.scan(made)
+    found = numa_cells.scan(made)
     assert found == wanted
-    assert tuple(cells.read({"spec": {"cells": [each.to_object() for each in found]}})) == found
+    assert tuple(numa_cells.read({"spec": {"cells": [each.to_object() for each in found]}})) == found
 
 
 def test_a_hosts_file_has_them() -> None:
-    (host,) = simulate.parse("""
+    (host,) = hosts_file.parse("""
 hosts:
 - name: a
   numa: [{id: 0, cpus: "0-3,8-11", memory: 1Gi, socket: 0}, {id: 1, cpus: 4-7, memory: 1Gi, socket: 0}]
 """).hosts
-    found = cells.scan(host.tree())
+    found = numa_cells.scan(host.tree())
     assert found == (HostCell(0, "0-3,8-11", 0), HostCell(1, "4-7", 0))
     assert [each.count for each in found] == [8, 4]

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from outfitter import errors
-from outfitter.inventory import address, config, device_spec, scan, simulate
+from outfitter.inventory import config, device_spec, pci_address_spec, scan
 from outfitter.inventory.config import Config, Settings
+from outfitter.inventory.simulation import hosts_file
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples" / "config").glob("*.yaml"))
@@ -190,7 +191,7 @@ def test_an_example_is_right(path: Path) -> None:
 
 def taken(example: str, host: str) -> dict[str, list[str]]:
     """What each entry of an example takes of a host of the example hosts, by address."""
-    hosts = {each.name: each for each in simulate.load(ROOT / "examples" / "hosts" / "two-sockets.yaml").hosts}
+    hosts = {each.name: each for each in hosts_file.load(ROOT / "examples" / "hosts" / "two-sockets.yaml").hosts}
     spec = config.load(ROOT / "examples" / "config" / example).of(host).device_spec
     assert spec is not None
     found: dict[str, list[str]] = {}
@@ -220,7 +221,7 @@ def test_what_the_pages_show_is_right(page: Path) -> None:
 
 def test_the_pages_tell_every_key() -> None:
     told = {PAGES[0]: {*config.KEYS["file"], *config.ALIAS_KEYS, "history.keep"} - {"history"},
-            PAGES[1]: {*device_spec.KEYS, *address.PARTS}}
+            PAGES[1]: {*device_spec.KEYS, *pci_address_spec.PARTS}}
     for page, keys in told.items():
         assert {key for key in keys if f"`{key}`" not in page.read_text()} == set()
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outfitter import errors
-from outfitter.inventory import address, device_spec
+from outfitter.inventory import device_spec, pci_address_spec
 from outfitter.inventory.pci import Device, Kind
 
 
@@ -362,33 +362,33 @@ def test_a_text_means_what_it_says(data: st.DataObject, meant: tuple[int, ...], 
         text = f"{parts[1]}:{parts[2]}.{parts[3]}" if wanted[1] is not None else f"{parts[2]}.{parts[3]}"
     else:
         text = f"{parts[0]}:{parts[1]}:{parts[2]}.{parts[3]}"
-    pattern = address.of_text(text)
+    pattern = pci_address_spec.of_text(text)
     name = "{:04x}:{:02x}:{:02x}.{:x}".format(*there)
-    found = address.split(name)
+    found = pci_address_spec.split(name)
     assert found is not None
     assert pattern.matches(found) == all(want in (None, got) for want, got in zip(wanted, there, strict=True))
     assert pattern.single == (None if None in wanted else "{:04x}:{:02x}:{:02x}.{:x}".format(*meant))
-    assert address.of_text(str(pattern)) == pattern
+    assert pci_address_spec.of_text(str(pattern)) == pattern
 
 
 REGEXES = st.sampled_from(["0", "00", "0000", ".*", "[0-3]", "a|0", "$", "(?i)A"])
 
 
-@given(WHERE, st.dictionaries(st.sampled_from(address.PARTS), REGEXES))
+@given(WHERE, st.dictionaries(st.sampled_from(pci_address_spec.PARTS), REGEXES))
 def test_expressions_mean_what_python_says(there: tuple[int, ...], given_: dict[str, str]) -> None:
-    found = address.split("{:04x}:{:02x}:{:02x}.{:x}".format(*there))
+    found = pci_address_spec.split("{:04x}:{:02x}:{:02x}.{:x}".format(*there))
     assert found is not None
-    naive = all(re.match(given_.get(name, ""), part) for name, part in zip(address.PARTS, found, strict=True))
-    assert address.of_regexes(given_).matches(found) == naive
+    naive = all(re.match(given_.get(name, ""), part) for name, part in zip(pci_address_spec.PARTS, found, strict=True))
+    assert pci_address_spec.of_regexes(given_).matches(found) == naive
 
 
 @given(st.text(alphabet="0123456789abcdefxX:.* g", max_size=16))
 def test_any_text_is_a_pattern_or_refused(text: str) -> None:
     try:
-        pattern = address.of_text(text)
+        pattern = pci_address_spec.of_text(text)
     except errors.Invalid:
         return
-    assert address.of_text(str(pattern)) == pattern
+    assert pci_address_spec.of_text(str(pattern)) == pattern
 
 
 ENTRIES = st.lists(st.fixed_dictionaries({}, optional={

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from outfitter import errors
-from outfitter.inventory.tree import Entry, FolderTree, Link, MemoryTree, Tree
+from outfitter.inventory.host_tree import Entry, FolderTree, Link, MemoryTree, Tree
 from tests.inventory.trees import materialise
 
 ENTRIES: dict[str, Entry] = {

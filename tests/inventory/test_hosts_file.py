@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from outfitter import errors
-from outfitter.inventory import offer, scan, simulate
+from outfitter.inventory import assignable, scan
+from outfitter.inventory.simulation import hosts_file
 
 ROOT = Path(__file__).parents[2]
 DOC = (ROOT / "docs" / "hosts-file.md").read_text()
@@ -18,7 +19,7 @@ DOC = (ROOT / "docs" / "hosts-file.md").read_text()
 def causes(text: str) -> dict[str, str]:
     """Field -> message of everything that is wrong with a file."""
     with pytest.raises(errors.Invalid) as caught:
-        simulate.parse(text)
+        hosts_file.parse(text)
     found = {cause.field: cause.message for cause in caught.value.causes}
     assert all(field in caught.value.message for field in found)
     return found
@@ -140,24 +141,24 @@ hosts:
 @pytest.mark.parametrize("text", ["[" * 100_000, "a: b: c", "&a [*a]", "\t", "{", "--- {}\n--- {}", "\x00", "a: !!python/x y"])
 def test_what_is_no_hosts_file_is_refused_and_harmless(text: str) -> None:
     with pytest.raises(errors.Invalid):
-        simulate.parse(text)
+        hosts_file.parse(text)
 
 
 def test_a_missing_file_is_invalid_and_named(tmp_path: Path) -> None:
     with pytest.raises(errors.Invalid, match=r"none\.yaml"):
-        simulate.load(tmp_path / "none.yaml")
+        hosts_file.load(tmp_path / "none.yaml")
 
 
 def test_scalars_mean_what_they_say() -> None:
     """YAML would make a number of seconds of the address and octal numbers of the ids."""
-    function = simulate.parse(one_pci(
+    function = hosts_file.parse(one_pci(
         "address: 0000:10:00.0, vendor: 0086, product: 1e10, class: 020000, revision: 0xA1")).hosts[0].hardware.pci[0]
     assert (function.address, function.vendor, function.product) == ("0000:10:00.0", "0086", "1e10")
     assert (function.class_code, function.revision) == ("020000", "a1")
 
 
 def test_defaults() -> None:
-    host = simulate.parse(one_pci(OK, "address: 0001:5e:00.0, vendor: 1, product: 1, vfs: {count: 2}"
+    host = hosts_file.parse(one_pci(OK, "address: 0001:5e:00.0, vendor: 1, product: 1, vfs: {count: 2}"
                                   .replace(": 1,", ": 0001,"))).hosts[0]
     plain, pf = host.hardware.pci
     assert (plain.driver, plain.pcie_root, plain.iommu_group, plain.numa) == ("vfio-pci", "pci0000:3b", "own", None)
@@ -170,21 +171,21 @@ def test_defaults() -> None:
 
 
 def test_vf_addresses_follow_offset_and_stride_over_slots_and_buses() -> None:
-    function = simulate.parse(one_pci("address: 0000:21:00.0, vendor: 8086, product: 10c9, "
+    function = hosts_file.parse(one_pci("address: 0000:21:00.0, vendor: 8086, product: 10c9, "
                                       "vfs: {count: 4, offset: 128, stride: 2}")).hosts[0].hardware.pci[0]
     assert list(function.vf_addresses()) == ["0000:21:10.0", "0000:21:10.2", "0000:21:10.4", "0000:21:10.6"]
-    function = simulate.parse(one_pci(OK + ", vfs: {count: 2, offset: 255}")).hosts[0].hardware.pci[0]
+    function = hosts_file.parse(one_pci(OK + ", vfs: {count: 2, offset: 255}")).hosts[0].hardware.pci[0]
     assert list(function.vf_addresses()) == ["0000:3b:1f.7", "0000:3c:00.0"]
 
 
 def test_capacity_is_the_sum_of_the_nodes() -> None:
-    host = simulate.parse("hosts: [{name: a, numa: [{id: 0, cpus: '0-3,8', memory: 1536Mi}, "
+    host = hosts_file.parse("hosts: [{name: a, numa: [{id: 0, cpus: '0-3,8', memory: 1536Mi}, "
                           "{id: 1, cpus: 4-7, memory: 512Mi}]}]").hosts[0]
     assert host.capacity() == {"cpu": "9", "memory": "2Gi"}
 
 
 def test_repeated_hosts_differ_in_what_must_be_their_own() -> None:
-    hosts = simulate.parse("""
+    hosts = hosts_file.parse("""
 hosts:
 - name: n
   count: 3
@@ -207,7 +208,7 @@ hosts:
 
 
 def test_the_tree_tells_the_whole_description() -> None:
-    tree = simulate.parse(re.findall(r"```yaml\n(.*?)```", DOC, re.DOTALL)[0]).hosts[0].tree()
+    tree = hosts_file.parse(re.findall(r"```yaml\n(.*?)```", DOC, re.DOTALL)[0]).hosts[0].tree()
     gpu = "/sys/class/mdev_bus/0000:ca:00.0"
     assert tree.read(f"{gpu}/mdev_supported_types/nvidia-231/name") == "GRID T4-8Q\n"
     assert tree.read(f"{gpu}/mdev_supported_types/nvidia-231/available_instances") == "1\n"
@@ -230,24 +231,24 @@ SHORTHANDS = ["", "x", "2x", "0x8", "2x0", "-1x8", "2x8x1", "2x9999", "999999x1"
 @pytest.mark.parametrize("text", SHORTHANDS)
 def test_a_bad_shorthand_says_what_would_be_right(text: str) -> None:
     with pytest.raises(errors.Invalid, match="2x8"):
-        simulate.parse_shorthand(text)
+        hosts_file.parse_shorthand(text)
 
 
 def test_the_shorthand_means_hosts_times_vfs(tmp_path: Path) -> None:
-    hosts = simulate.parse_shorthand("2x8").hosts
+    hosts = hosts_file.parse_shorthand("2x8").hosts
     assert [host.name for host in hosts] == ["node-0", "node-1"]
     for host in hosts:
-        assert len(offer.offer(scan.scan(host.tree()).devices).offered) == 8
-    assert simulate.named("2x8") == simulate.parse_shorthand("2x8")
+        assert len(assignable.offer(scan.scan(host.tree()).devices).offered) == 8
+    assert hosts_file.named("2x8") == hosts_file.parse_shorthand("2x8")
     file = tmp_path / "hosts.yaml"
     file.write_text("hosts: [{name: a}]")
-    assert simulate.named(str(file)).hosts[0].name == "a"
-    assert len(offer.offer(scan.scan(simulate.parse_shorthand("1x1024").hosts[0].tree()).devices).offered) == 1024
+    assert hosts_file.named(str(file)).hosts[0].name == "a"
+    assert len(assignable.offer(scan.scan(hosts_file.parse_shorthand("1x1024").hosts[0].tree()).devices).offered) == 1024
 
 
 def test_a_thousand_hosts_stay_small() -> None:
     """Counted, not timed: what a parsed file keeps alive does not grow with functions times hosts."""
-    simulation = simulate.parse_shorthand("1000x64")
+    simulation = hosts_file.parse_shorthand("1000x64")
     seen: dict[int, object] = {}
     todo: list[object] = [simulation]
     while todo:
@@ -263,11 +264,11 @@ def test_a_thousand_hosts_stay_small() -> None:
 def test_the_example_in_the_documentation_means_what_it_says() -> None:
     examples = re.findall(r"```yaml\n(.*?)```", DOC, re.DOTALL)
     assert len(examples) == 1
-    simulation = simulate.parse(examples[0])
+    simulation = hosts_file.parse(examples[0])
     assert [host.name for host in simulation.hosts] == ["rack1-0", "rack1-1", "rack1-2", "small"]
     found = scan.scan(simulation.hosts[1].tree())
     assert found.warnings == ()
-    offered = offer.offer(found.devices).offered
+    offered = assignable.offer(found.devices).offered
     assert [(entry.name, len(entry.members)) for entry in offered] == [
         *((f"pci-0000-3a-3b-00-0-vf{number}", 1) for number in range(4)), ("pci-0000-65-00-0", 2)]
     small = simulation.hosts[3]
@@ -281,19 +282,19 @@ def test_every_key_is_documented_in_its_table_and_no_other() -> None:
         for title, body in re.findall(r"^### (.*?)\n(.*?)(?=^### |\Z)", DOC, re.MULTILINE | re.DOTALL)
     }
     tables["file"] = tables.pop("The file")
-    assert tables == {section: set(keys) for section, keys in simulate.KEYS.items()}
+    assert tables == {section: set(keys) for section, keys in hosts_file.KEYS.items()}
 
 
 def test_the_example_of_two_sockets() -> None:
-    net, gpu = simulate.load(ROOT / "examples" / "hosts" / "two-sockets.yaml").hosts
+    net, gpu = hosts_file.load(ROOT / "examples" / "hosts" / "two-sockets.yaml").hosts
     assert net.capacity() == {"cpu": "64", "memory": "256Gi"}
     found = scan.scan(net.tree())
     assert found.warnings == ()
-    assert [member.address for entry in offer.offer(found.devices).offered for member in entry.members] == [
+    assert [member.address for entry in assignable.offer(found.devices).offered for member in entry.members] == [
         *(f"0000:3b:01.{function}" for function in range(8)), "0000:d8:00.4", "0000:d8:00.5"]
     assert {d.address: d.interfaces for d in found.devices if d.interfaces} == {
         "0000:3b:00.0": ("ens1f0",), "0000:d8:00.0": ("ens7f0np0",), "0000:d8:00.2": ("ens7f0v0",),
         "0000:d8:00.3": ("ens7f0v1",)}
-    answer = offer.offer(scan.scan(gpu.tree()).devices)
+    answer = assignable.offer(scan.scan(gpu.tree()).devices)
     assert [[member.address for member in entry.members] for entry in answer.offered] == [["0000:65:00.0", "0000:65:00.1"]]
     assert "snd_hda_intel" in next(entry.reason for entry in answer.withheld if entry.device.name == "pci-0000-b0-b1-00-0")

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outfitter.inventory import identity, scan, simulate
-from outfitter.inventory.identity import Place
-from outfitter.inventory.tree import Link, MemoryTree
+from outfitter.inventory import device_name, scan
+from outfitter.inventory.device_name import Place
+from outfitter.inventory.host_tree import Link, MemoryTree
+from outfitter.inventory.simulation import hosts_file
 
 WAYS = {
     "on the root's own bus": ("/sys/devices/pci0000:3b/0000:3b:00.0", "pci-0000-3b-00-0"),
@@ -29,20 +30,20 @@ WAYS = {
 
 @pytest.mark.parametrize(("path", "name"), WAYS.values(), ids=WAYS)
 def test_the_way_from_the_root(path: str, name: str | None) -> None:
-    assert identity.way(path) == name
+    assert device_name.way(path) == name
 
 
 def test_bus_numbers_do_not_matter() -> None:
     """Somebody adds a card with a bridge of its own before: all buses behind it move on."""
     before = Place("0000:3b:00.0", "/sys/devices/pci0000:3a/0000:3a:02.0/0000:3b:00.0")
     after = Place("0000:3e:00.0", "/sys/devices/pci0000:3a/0000:3a:02.0/0000:3e:00.0")
-    assert list(identity.names([before])[0].values()) == list(identity.names([after])[0].values())
+    assert list(device_name.names([before])[0].values()) == list(device_name.names([after])[0].values())
 
 
 def test_a_vf_bears_its_pfs_name_and_its_number() -> None:
     pf = Place("0000:3b:00.0", "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0")
     vf = Place("0000:3c:10.2", "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3c:10.2", "0000:3b:00.0", 17)
-    found, fallen = identity.names([vf, pf])
+    found, fallen = device_name.names([vf, pf])
     assert found == {"0000:3b:00.0": "pci-0000-3a-00-0-00-0", "0000:3c:10.2": "pci-0000-3a-00-0-00-0-vf17"}
     assert fallen == ()
 
@@ -51,24 +52,24 @@ def test_a_vf_bears_its_pfs_name_and_its_number() -> None:
 def test_a_vf_of_which_that_is_not_known_is_named_by_its_way(parent: str | None, number: int | None) -> None:
     pf = Place("0000:3b:00.0", "/sys/devices/pci0000:3b/0000:3b:00.0")
     vf = Place("0000:3b:01.0", "/sys/devices/pci0000:3b/0000:3b:01.0", parent, number)
-    assert identity.names([pf, vf]) == ({"0000:3b:00.0": "pci-0000-3b-00-0", "0000:3b:01.0": "pci-0000-3b-01-0"}, ())
+    assert device_name.names([pf, vf]) == ({"0000:3b:00.0": "pci-0000-3b-00-0", "0000:3b:01.0": "pci-0000-3b-01-0"}, ())
 
 
 def test_long_ways_are_cut_and_told_apart() -> None:
     deep = "/sys/devices/pci0000:00" + "".join(f"/0000:{bus:02x}:00.0" for bus in range(12))
     places = [Place(f"0000:0c:0{slot}.0", f"{deep}/0000:0c:0{slot}.0") for slot in range(4)]
     places.append(Place("0000:0c:10.0", f"{deep}/0000:0c:10.0", "0000:0c:00.0", 3))
-    found, fallen = identity.names(places)
+    found, fallen = device_name.names(places)
     assert len(set(found.values())) == 5
     assert fallen == ()
-    assert all(40 < len(name) <= identity.MAX_NAME and name.startswith("pci-0000-00-00-0-") for name in found.values())
-    assert found == identity.names(reversed(places))[0]
+    assert all(40 < len(name) <= device_name.MAX_NAME and name.startswith("pci-0000-00-00-0-") for name in found.values())
+    assert found == device_name.names(reversed(places))[0]
 
 
 def test_two_with_one_way_both_fall_back_to_their_addresses() -> None:
     one = Place("0000:3b:00.0", "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0")
     two = Place("0000:4b:00.0", "/sys/devices/pci0000:3a/0000:3a:00.0/0000:4b:00.0")
-    assert identity.names([one, two]) == (
+    assert device_name.names([one, two]) == (
         {"0000:3b:00.0": "pci-0000-3b-00-0", "0000:4b:00.0": "pci-0000-4b-00-0"}, ("0000:3b:00.0", "0000:4b:00.0"))
 
 
@@ -76,13 +77,13 @@ def test_one_whose_way_is_what_another_falls_back_to_falls_too() -> None:
     same = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0"
     places = [Place("0000:3b:00.0", same), Place("0000:4b:00.0", same),
               Place("0000:5b:00.0", "/sys/devices/pci0000:3b/0000:3b:00.0")]
-    found, fallen = identity.names(places)
+    found, fallen = device_name.names(places)
     assert found == {place.address: f"pci-{place.address.replace(':', '-').replace('.', '-')}" for place in places}
     assert len(fallen) == 3
 
 
 def test_a_tree_in_which_two_have_one_way_says_so() -> None:
-    host = simulate.parse("hosts: [{name: a, pci: [{address: 0000:01:00.0, vendor: 8086, product: 1592}]}]").hosts[0]
+    host = hosts_file.parse("hosts: [{name: a, pci: [{address: 0000:01:00.0, vendor: 8086, product: 1592}]}]").hosts[0]
     tree = MemoryTree({**host.tree().entries, "/sys/bus/pci/devices/0000:02:00.0": Link("0000:01:00.0")})
     result = scan.scan(tree)
     assert [device.name for device in result.devices] == ["pci-0000-01-00-0", "pci-0000-02-00-0"]
@@ -100,11 +101,11 @@ ADDRESSES = st.builds(lambda bus, slot: f"0000:{bus:02x}:{slot:02x}.0", st.integ
 def test_names_are_labels_and_no_two_alike(found: dict[str, tuple[list[str], str | None, int | None]]) -> None:
     places = [Place(address, "/sys/devices/" + "/".join(parts), parent, number)
               for address, (parts, parent, number) in found.items()]
-    names, fallen = identity.names(places)
+    names, fallen = device_name.names(places)
     assert names.keys() == found.keys()
     assert len(set(names.values())) == len(names)
     assert set(fallen) <= names.keys()
     for name in names.values():
         assert re.fullmatch("[a-z0-9]([-a-z0-9]*[a-z0-9])?", name)
-        assert len(name) <= identity.MAX_NAME
-    assert identity.names(reversed(places))[0] == names
+        assert len(name) <= device_name.MAX_NAME
+    assert device_name.names(reversed(places))[0] == names

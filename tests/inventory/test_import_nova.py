@@ -14,11 +14,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from outfitter import errors
-from outfitter.inventory import config, device_spec, nova
+from outfitter.inventory import config, device_spec, nova_conf
 
 
-def imported(*texts: str) -> nova.Imported:
-    return nova.convert([nova.read(text, f"{place}.conf") for place, text in enumerate(texts)])
+def imported(*texts: str) -> nova_conf.Imported:
+    return nova_conf.convert([nova_conf.read(text, f"{place}.conf") for place, text in enumerate(texts)])
 
 
 def values(*texts: str) -> Mapping[str, object]:
@@ -104,7 +104,7 @@ pci_in_placement = true
 
 def test_our_file_gives_the_same_entries() -> None:
     ours = config.parse(imported(WHOLE).text).default
-    options = nova.read(WHOLE, "nova.conf")
+    options = nova_conf.read(WHOLE, "nova.conf")
     theirs = device_spec.parse_entries([each.value for each in options if each.key == "device_spec"], report=True)
     assert len(theirs.entries) == 4
     assert entries(ours.device_spec) == entries(theirs)
@@ -123,7 +123,7 @@ def test_any_text_arrives_as_it_was(network: str, traits: list[str]) -> None:
         theirs = device_spec.parse_entries([value], report=False)
     except errors.Invalid:
         return
-    text = nova.convert([[nova.Option("pci", "device_spec", json.dumps(value), "nova.conf", 1)]]).text
+    text = nova_conf.convert([[nova_conf.Option("pci", "device_spec", json.dumps(value), "nova.conf", 1)]]).text
     assert entries(config.parse(text).default.device_spec) == entries(theirs)
 
 
@@ -203,7 +203,7 @@ def test_all_mistakes_are_told_at_once() -> None:
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(errors.Invalid, match="cannot be read"):
-        nova.load([tmp_path / "nova.conf"])
+        nova_conf.load([tmp_path / "nova.conf"])
     (tmp_path / "nova.conf").write_bytes(b"\xff")
     with pytest.raises(errors.Invalid, match="cannot be read"):
-        nova.load([tmp_path / "nova.conf"])
+        nova_conf.load([tmp_path / "nova.conf"])

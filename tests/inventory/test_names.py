@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outfitter.inventory import names
-from outfitter.inventory.names import Names
+from outfitter.inventory import pci_ids
+from outfitter.inventory.pci_ids import Names
 
 DATA = b"""# a comment
 8086  Intel Corporation
@@ -79,38 +79,38 @@ def test_without_data_nothing_is_known() -> None:
 def test_garbage_is_survived(data: bytes, vendor: str) -> None:
     for text in (data, b"8086  " + data, DATA + data, data + DATA):
         for name in (*Names(text).of(vendor, "1592"), Names(text).class_name("020000")):
-            assert name is None or (name.isprintable() and name and len(name) <= names.MAX_NAME)
+            assert name is None or (name.isprintable() and name and len(name) <= pci_ids.MAX_NAME)
 
 
 def test_the_variable_names_the_file(tmp_path: Path) -> None:
     place = tmp_path / "pci.ids"
     place.write_bytes(DATA)
-    database = names.database({names.VARIABLE: str(place)})
+    database = pci_ids.database({pci_ids.VARIABLE: str(place)})
     assert database.of("10de", "2204") == ("NVIDIA Corporation", "GA102 [GeForce RTX 3090]")
-    assert names.database({names.VARIABLE: str(place)}) is database
+    assert pci_ids.database({pci_ids.VARIABLE: str(place)}) is database
     for wrong in (tmp_path, tmp_path / "none"):
-        assert not names.database({names.VARIABLE: str(wrong)})
+        assert not pci_ids.database({pci_ids.VARIABLE: str(wrong)})
 
 
 def test_the_systems_places_are_looked_at_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names, "PLACES", (str(tmp_path / "none"), str(tmp_path / "first"), str(tmp_path / "second")))
-    assert not names.database({})
+    monkeypatch.setattr(pci_ids, "PLACES", (str(tmp_path / "none"), str(tmp_path / "first"), str(tmp_path / "second")))
+    assert not pci_ids.database({})
     (tmp_path / "second").write_bytes(b"8086  Second\n")
-    assert names.database({}).of("8086", None) == ("Second", None)
+    assert pci_ids.database({}).of("8086", None) == ("Second", None)
     (tmp_path / "first").write_bytes(b"8086  First\n")
-    assert names.database({}).of("8086", None) == ("First", None)
+    assert pci_ids.database({}).of("8086", None) == ("First", None)
 
 
 def test_a_file_that_is_something_else_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names, "MAX_BYTES", 100)
+    monkeypatch.setattr(pci_ids, "MAX_BYTES", 100)
     (tmp_path / "large").write_bytes(DATA)
-    assert not names.database({names.VARIABLE: str(tmp_path / "large")})
+    assert not pci_ids.database({pci_ids.VARIABLE: str(tmp_path / "large")})
 
 
 @pytest.mark.parts
-@pytest.mark.skipif(not any(Path(place).is_file() for place in names.PLACES),
+@pytest.mark.skipif(not any(Path(place).is_file() for place in pci_ids.PLACES),
                     reason="needs the pci.ids database; on Debian it comes with pci.ids")
 def test_the_systems_database_knows_what_is_common() -> None:
-    database = names.database({})
+    database = pci_ids.database({})
     assert database.of("8086", "10c9") == ("Intel Corporation", "82576 Gigabit Network Connection")
     assert database.class_name("010802") == "Non-Volatile memory controller"

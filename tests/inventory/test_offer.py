@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from outfitter.inventory import device_spec, offer, pci
+from outfitter.inventory import assignable, device_spec, pci
 from outfitter.inventory.mdev import Mdev
 from outfitter.inventory.pci import Device, Kind
 
@@ -70,7 +70,7 @@ CASES: dict[str, tuple[list[Device], list[tuple[str, ...]], dict[str, str]]] = {
 
 @pytest.mark.parametrize(("devices", "offered", "reasons"), CASES.values(), ids=CASES)
 def test_offer(devices: list[Device], offered: list[tuple[str, ...]], reasons: dict[str, str]) -> None:
-    answer = offer.offer(devices)
+    answer = assignable.offer(devices)
     assert [tuple(member.address for member in entry.members) for entry in answer.offered] == offered
     assert all(entry.device == entry.members[0] for entry in answer.offered)
     said = {entry.device.address: entry.reason for entry in answer.withheld if isinstance(entry.device, Device)}
@@ -81,14 +81,14 @@ def test_offer(devices: list[Device], offered: list[tuple[str, ...]], reasons: d
 
 
 def test_a_group_bears_the_name_of_its_lowest_address() -> None:
-    (entry,) = offer.offer(group(gpu("0000:e5:00.0"), gpu("0000:0a:00.0"))).offered
+    (entry,) = assignable.offer(group(gpu("0000:e5:00.0"), gpu("0000:0a:00.0"))).offered
     assert entry.name == "pci-0000-0a-00-0"
 
 
 def listed(
     devices: list[Device], spec: list[dict[str, str]], mdevs: list[Mdev] | None = None
 ) -> tuple[list[str], dict[str, str]]:
-    answer = offer.offer(devices, mdevs or [], device_spec.parse_entries(spec, report=False))
+    answer = assignable.offer(devices, mdevs or [], device_spec.parse_entries(spec, report=False))
     return [entry.name for entry in answer.offered], {entry.device.name: entry.reason for entry in answer.withheld}
 
 
@@ -108,7 +108,9 @@ def test_the_unlisted_neighbour_of_a_listed_function(driver: str | None, togethe
 
 
 def test_a_group_bears_the_name_and_the_words_of_the_function_that_is_listed() -> None:
-    answer = offer.offer(group(gpu(A), gpu(B)), spec=device_spec.parse_entries([{"address": B, "traits": "x"}], report=False))
+    answer = assignable.offer(
+        group(gpu(A), gpu(B)), spec=device_spec.parse_entries([{"address": B, "traits": "x"}], report=False)
+    )
     (entry,) = answer.offered
     assert (entry.name, [member.address for member in entry.members]) == (pci.label(B), [A, B])
     assert entry.entry is not None
@@ -122,7 +124,7 @@ def mdev(uuid: str, parent: str) -> Mdev:
 
 def test_a_function_that_is_sliced_is_not_given_whole() -> None:
     one, two = mdev("4b20d080-1b54-4048-85b3-a6a62d165c01", A), mdev("4b20d080-1b54-4048-85b3-a6a62d165c02", B)
-    answer = offer.offer([gpu(A)], [one])
+    answer = assignable.offer([gpu(A)], [one])
     assert [entry.name for entry in answer.offered] == [one.name]
     assert "carries 1 mediated device, which are given away instead" in answer.withheld[0].reason
     names, reasons = listed([gpu(A, driver="nvidia"), gpu(B, driver="nvidia", iommu_group=21)], [{"address": A}], [two, one])
@@ -138,14 +140,14 @@ def test_a_virtual_function_without_a_parent_stays() -> None:
 
 def test_all_mediated_devices_of_a_function_are_counted() -> None:
     three = [mdev(f"4b20d080-1b54-4048-85b3-a6a62d165c0{number}", A) for number in (3, 1, 2)]
-    answer = offer.offer([gpu(A)], three)
+    answer = assignable.offer([gpu(A)], three)
     assert [entry.name[-1] for entry in answer.offered] == ["1", "2", "3"]
     assert "carries 3 mediated devices, which" in answer.withheld[0].reason
 
 
 @pytest.mark.parametrize("unknown", ["vendor", "product", "class_code"])
 def test_what_does_not_tell_what_it_is_stays(unknown: str) -> None:
-    answer = offer.offer([gpu(A, **{unknown: None})])
+    answer = assignable.offer([gpu(A, **{unknown: None})])
     assert answer.offered == ()
     assert answer.withheld[0].reason == (
         f"{A} does not tell its vendor, product and class; they must be known to offer it")
@@ -153,7 +155,7 @@ def test_what_does_not_tell_what_it_is_stays(unknown: str) -> None:
 
 @pytest.mark.parametrize("device", [gpu(A, driver="mlx5_vfio_pci"), gpu(A, driver="nvidia", kind=Kind.VENDOR_VF, parent=B)])
 def test_what_a_driver_of_its_vendor_hands_over_is_offered(device: Device) -> None:
-    assert [entry.device for entry in offer.offer([device]).offered] == [device]
+    assert [entry.device for entry in assignable.offer([device]).offered] == [device]
 
 
 def test_a_neighbour_that_is_listed_and_says_it_is_elsewhere_is_told() -> None:
@@ -164,7 +166,7 @@ def test_a_neighbour_that_is_listed_and_says_it_is_elsewhere_is_told() -> None:
 
 def test_a_mediated_device_has_the_words_of_the_entry_that_lists_its_parent() -> None:
     spec = device_spec.parse_entries([{"address": A, "traits": "x"}], report=False)
-    (entry,) = offer.offer([gpu(A)], [mdev("4b20d080-1b54-4048-85b3-a6a62d165c01", A)], spec).offered
+    (entry,) = assignable.offer([gpu(A)], [mdev("4b20d080-1b54-4048-85b3-a6a62d165c01", A)], spec).offered
     assert entry.entry == spec.entries[0]
 
 
@@ -178,6 +180,6 @@ def test_what_stays_is_told_in_the_order_of_addresses() -> None:
     "by address": ((C, B), B), "by number, not by letter": (("10000:01:00.0", "2000:01:00.0"), "2000:01:00.0")}.values(),
     ids=["by address", "by number, not by letter"])
 def test_the_first_neighbour_that_stands_in_the_way_is_named(others: tuple[str, str], named: str) -> None:
-    answer = offer.offer(group(gpu(A), *(gpu(address, driver=None) for address in others)))
+    answer = assignable.offer(group(gpu(A), *(gpu(address, driver=None) for address in others)))
     assert answer.offered == ()
     assert f"{A} shares IOMMU group 20 with {named}, which is bound to no driver" in answer.withheld[0].reason

@@ -13,10 +13,10 @@ from outfitter.api import providers as stored_form
 from outfitter.api.kinds import Object
 from outfitter.api.providers import Inventory, Provider
 from outfitter.errors import Refused
-from outfitter.inventory import device_spec, offer, providers
+from outfitter.inventory import assignable, device_spec, providers
+from outfitter.inventory.assignable import Offered
 from outfitter.inventory.config import Settings
 from outfitter.inventory.mdev import Mdev
-from outfitter.inventory.offer import Offered
 from outfitter.inventory.pci import Device, Kind
 from outfitter.inventory.providers import MANAGED, Plan
 from tests.inventory.counting import (
@@ -55,7 +55,7 @@ def test_a_new_tree() -> None:
 
 def test_each_host_has_providers_of_its_own() -> None:
     settings = Settings(device_spec=device_spec.parse_entries(LISTED, report=True), report_in_placement=True)
-    offered = offer.offer(card(1), spec=settings.device_spec).offered
+    offered = assignable.offer(card(1), spec=settings.device_spec).offered
     [one], [two] = (providers.plan(host, settings, offered).providers for host in ("a", "b"))
     assert (one.name, one.parent, two.name, two.parent) == (CARD, "a", f"b_{PF.upper()}", "b")
     assert one.uuid != two.uuid

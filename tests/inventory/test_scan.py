@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from outfitter.inventory import offer, scan, simulate
+from outfitter.inventory import assignable, scan
+from outfitter.inventory.host_tree import Entry, FolderTree, Link, MemoryTree
 from outfitter.inventory.mdev import Mdev, MdevType
 from outfitter.inventory.pci import Device, Kind
-from outfitter.inventory.tree import Entry, FolderTree, Link, MemoryTree
+from outfitter.inventory.simulation import hosts_file
 from tests.inventory.trees import CARD, END, NUMBER, TEXT, TREE, capabilities, keyword, materialise, resource
 
 ROOT = "/sys/devices/pci0000:3a/0000:3b:00.0"
@@ -69,7 +70,7 @@ def test_vfs_share_groups_as_told() -> None:
     for word in ("own", "shared", "parent", "none"):
         text = (f"hosts: [{{name: a, pci: [{{address: 0000:3b:00.0, vendor: 8086, product: 1592, "
                 f"vfs: {{count: 2, iommuGroups: {word}}}}}]}}]")
-        result = scan.scan(simulate.parse(text).hosts[0].tree())
+        result = scan.scan(hosts_file.parse(text).hosts[0].tree())
         assert result.warnings == ()
         groups[word] = [found.iommu_group for found in result.devices]
     assert groups == {"own": [1, 2, 3], "shared": [1, 2, 2], "parent": [1, 1, 1], "none": [1, None, None]}
@@ -79,13 +80,13 @@ def test_open_groups_keep_clear_of_those_with_a_number() -> None:
     text = """hosts: [{name: a, pci: [
       {address: 0000:01:00.0, vendor: 8086, product: 1592}, {address: 0000:02:00.0, vendor: 8086, product: 1592, iommuGroup: 1},
       {address: 0000:03:00.0, vendor: 8086, product: 1592}]}]"""
-    assert [d.iommu_group for d in scan.scan(simulate.parse(text).hosts[0].tree()).devices] == [2, 1, 3]
+    assert [d.iommu_group for d in scan.scan(hosts_file.parse(text).hosts[0].tree()).devices] == [2, 1, 3]
 
 
 def test_addresses_are_sorted_by_number() -> None:
     text = """hosts: [{name: a, pci: [
       {address: 10000:01:00.0, vendor: 8086, product: 1592}, {address: 0000:e1:00.0, vendor: 8086, product: 1592}]}]"""
-    assert [d.address for d in scan.scan(simulate.parse(text).hosts[0].tree()).devices] == ["0000:e1:00.0", "10000:01:00.0"]
+    assert [d.address for d in scan.scan(hosts_file.parse(text).hosts[0].tree()).devices] == ["0000:e1:00.0", "10000:01:00.0"]
 
 
 def test_an_nvme_disk_tells_its_serial_in_its_own_folder() -> None:
@@ -190,7 +191,7 @@ def test_a_function_that_vanished_is_told_and_left_out() -> None:
         "/sys/bus/pci/devices/0000:65:00.0: leads nowhere; the function is left out"]
     # Its neighbour still knows of it, and is not given away without it.
     assert device(result, "0000:65:00.1").members == ("0000:65:00.0",)
-    assert "pci-0000-65-00-1" not in {entry.name for entry in offer.offer(result.devices).offered}
+    assert "pci-0000-65-00-1" not in {entry.name for entry in assignable.offer(result.devices).offered}
 
 
 def test_a_tree_that_is_none_is_told(tmp_path: Path) -> None:
@@ -331,7 +332,7 @@ hosts:
     mdevTypes:
     - {{id: nvidia-231, name: GRID T4-8Q, description: "num_heads=4, framebuffer=8192M", available: 1, instances: [{UUID}]}}
 """
-MDEVS = simulate.parse(VGPU).hosts[0].tree()
+MDEVS = hosts_file.parse(VGPU).hosts[0].tree()
 BASE = f"/sys/devices/pci0000:ca/0000:ca:00.0/{UUID}"
 TYPE = "/sys/devices/pci0000:ca/0000:ca:00.0/mdev_supported_types/nvidia-231"
 

@@ -12,8 +12,9 @@ from click.testing import CliRunner, Result
 from outfitter import errors
 from outfitter.faces.cli import main, scantree
 from outfitter.faces.cli import scan as command
-from outfitter.inventory import capture, names, scan, simulate
-from outfitter.inventory.tree import MemoryTree
+from outfitter.inventory import capture, pci_ids, scan
+from outfitter.inventory.host_tree import MemoryTree
+from outfitter.inventory.simulation import hosts_file
 from tests.inventory.trees import CARD, TREE, materialise
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +38,7 @@ C 04  Multimedia controller
 def ids(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path_factory.mktemp("ids") / "pci.ids"
     place.write_bytes(IDS)
-    monkeypatch.setenv(names.VARIABLE, str(place))
+    monkeypatch.setenv(pci_ids.VARIABLE, str(place))
 
 
 def _nobody(**_: object) -> None:
@@ -48,14 +49,14 @@ def outfit(*arguments: str) -> Result:
     return CliRunner().invoke(main.commands(_nobody), ["scan", *arguments], catch_exceptions=False)
 
 
-def shown(tree: MemoryTree, database: names.Names | None = None) -> list[str]:
-    lines = list(scantree.lines(scan.scan(tree), names.Names(IDS) if database is None else database))
+def shown(tree: MemoryTree, database: pci_ids.Names | None = None) -> list[str]:
+    lines = list(scantree.lines(scan.scan(tree), pci_ids.Names(IDS) if database is None else database))
     assert all(len(line) <= scantree.WIDTH and line.isprintable() for line in lines)
     return lines
 
 
 def test_a_network_host() -> None:
-    net, _ = simulate.load(ROOT / "examples" / "hosts" / "two-sockets.yaml").hosts
+    net, _ = hosts_file.load(ROOT / "examples" / "hosts" / "two-sockets.yaml").hosts
     assert shown(net.tree()) == """\
 NUMA node 0
 ├─ pci0000:3a
@@ -81,7 +82,7 @@ NUMA node 1
 
 
 def test_a_gpu_host() -> None:
-    _, gpu = simulate.load(ROOT / "examples" / "hosts" / "two-sockets.yaml").hosts
+    _, gpu = hosts_file.load(ROOT / "examples" / "hosts" / "two-sockets.yaml").hosts
     lines = shown(gpu.tree())
     assert "   │     VGA compatible controller, driver vfio-pci, IOMMU group 40 with 0000:65:00.1," in lines
     assert lines[-9:] == """\
@@ -110,16 +111,16 @@ def test_bridges_stand_above_what_is_behind_them() -> None:
 
 
 def test_a_plain_terminal_gets_plain_lines() -> None:
-    net, _ = simulate.load(ROOT / "examples" / "hosts" / "two-sockets.yaml").hosts
-    lines = list(scantree.lines(scan.scan(net.tree()), names.Names(IDS), plain=True))
+    net, _ = hosts_file.load(ROOT / "examples" / "hosts" / "two-sockets.yaml").hosts
+    lines = list(scantree.lines(scan.scan(net.tree()), pci_ids.Names(IDS), plain=True))
     assert all(line.isascii() for line in lines)
     assert "|     `- vf0-7   0000:3b:01.0 - 0000:3b:01.7  [8086:1889], driver vfio-pci, IOMMU groups 2-9" in lines
 
 
 def test_without_names_it_says_how_to_get_them() -> None:
-    lines = shown(TREE, names.Names(None))
-    assert lines[-1] == names.MISSING
-    assert names.MISSING not in shown(TREE)
+    lines = shown(TREE, pci_ids.Names(None))
+    assert lines[-1] == pci_ids.MISSING
+    assert pci_ids.MISSING not in shown(TREE)
 
 
 def test_warnings_come_last_and_not_without_end() -> None:
@@ -188,16 +189,16 @@ def keys(title: str) -> set[str]:
 
 
 def test_every_key_of_the_json_is_documented_and_no_other() -> None:
-    _, gpu = simulate.load(ROOT / "examples" / "hosts" / "two-sockets.yaml").hosts
-    told = command.as_json(scan.scan(gpu.tree()), names.Names(IDS))
+    _, gpu = hosts_file.load(ROOT / "examples" / "hosts" / "two-sockets.yaml").hosts
+    told = command.as_json(scan.scan(gpu.tree()), pci_ids.Names(IDS))
     for device in told["devices"]:
         assert device.keys() == keys("`devices[]`")
     assert told["devices"][-1]["mdevTypes"][0].keys() == keys("`mdevTypes[]`")
     assert told["mdevs"][0].keys() == keys("`mdevs[]`")
-    told = command.as_json(scan.scan(capture.load(QEMU)), names.Names(IDS))
+    told = command.as_json(scan.scan(capture.load(QEMU)), pci_ids.Names(IDS))
     assert told.keys() == keys("The whole")
     assert told["mdevParents"][0].keys() == keys("`mdevParents[]`")
-    broken = command.as_json(scan.scan(MemoryTree({})), names.Names(None))
+    broken = command.as_json(scan.scan(MemoryTree({})), pci_ids.Names(None))
     assert broken["warnings"][0].keys() == keys("`warnings[]`")
 
 
@@ -216,12 +217,12 @@ def test_every_option_is_documented() -> None:
 
 def test_the_tree_in_the_documentation_is_what_is_shown() -> None:
     (example,) = re.findall(r"```\n(NUMA node.*?)```", DOC, re.DOTALL)
-    net, _ = simulate.load(ROOT / "examples" / "hosts" / "two-sockets.yaml").hosts
+    net, _ = hosts_file.load(ROOT / "examples" / "hosts" / "two-sockets.yaml").hosts
     assert example.splitlines() == shown(net.tree())[:6]
 
 
 def test_a_virtual_function_without_its_physical_one_is_shown_nevertheless() -> None:
-    net, _ = simulate.load(ROOT / "examples" / "hosts" / "two-sockets.yaml").hosts
+    net, _ = hosts_file.load(ROOT / "examples" / "hosts" / "two-sockets.yaml").hosts
     entries = {path: entry for path, entry in net.tree().entries.items() if path != "/sys/bus/pci/devices/0000:d8:00.0"}
     text = "\n".join(shown(MemoryTree(entries)))
     assert all(f"0000:d8:00.{number}" in text for number in (2, 3, 4, 5))

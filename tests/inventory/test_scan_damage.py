@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from outfitter.faces.cli import scan as command
 from outfitter.faces.cli import scantree
-from outfitter.inventory import capture, identity, names, scan, simulate
-from outfitter.inventory.tree import Entry, Link, MemoryTree
+from outfitter.inventory import capture, device_name, pci_ids, scan
+from outfitter.inventory.host_tree import Entry, Link, MemoryTree
+from outfitter.inventory.simulation import hosts_file
 
 ROOT = Path(__file__).parents[2]
-HOSTS = {host.name: host.tree() for host in simulate.load(ROOT / "examples" / "hosts" / "two-sockets.yaml").hosts}
+HOSTS = {host.name: host.tree() for host in hosts_file.load(ROOT / "examples" / "hosts" / "two-sockets.yaml").hosts}
 HOSTS["qemu"] = capture.load(ROOT / "tests" / "hosts" / "qemu-host.json")
 ASKED = {name: sorted(capture.capture(tree)) for name, tree in HOSTS.items()}  # paths that a scan looks at
 
@@ -115,15 +116,15 @@ def judge(tree: MemoryTree) -> None:
     assert scan.scan(capture.tree(captured)) == result
     found = [device.name for device in result.devices]
     assert len(set(found)) == len(found)
-    assert all(len(name) <= identity.MAX_NAME for name in found)
+    assert all(len(name) <= device_name.MAX_NAME for name in found)
     addresses = {device.address for device in result.devices}
     for device in result.devices:
         assert device.parent is None or device.parent in addresses or any(
             f"leads to {device.parent}, which is not there" in warning.message for warning in result.warnings)
         assert device.vf_index is None or device.parent is not None
         assert device.driver is None or device.driver.isprintable()
-    command.as_json(result, names.Names(None))
-    for line in scantree.lines(result, names.Names(None)):
+    command.as_json(result, pci_ids.Names(None))
+    for line in scantree.lines(result, pci_ids.Names(None)):
         assert line.isprintable()
         assert len(line) <= scantree.WIDTH
 

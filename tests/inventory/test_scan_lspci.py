@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from outfitter.inventory import names, scan
-from outfitter.inventory.tree import FolderTree
+from outfitter.inventory import pci_ids, scan
+from outfitter.inventory.host_tree import FolderTree
 
 pytestmark = [
     pytest.mark.parts,
@@ -35,14 +35,14 @@ def test_numbers_agree() -> None:
             for device in found} == told
 
 
-@pytest.mark.skipif(not Path(names.PLACES[0]).is_file(), reason="needs the pci.ids database; on Debian it comes with pci.ids")
+@pytest.mark.skipif(not Path(pci_ids.PLACES[0]).is_file(), reason="needs the pci.ids database; on Debian it comes with pci.ids")
 def test_names_agree() -> None:
     told = {}
     for line in lspci("-mm"):
         parts = TEXTS.fullmatch(line)
         assert parts is not None, line
         told[parts[1]] = parts.groups()[1:]
-    database = names.database({})
+    database = pci_ids.database({})
     for device in scan.scan(FolderTree(Path("/"))).devices:
         kind, *called = told[device.address]
         vendor, product = database.of(device.vendor, device.product)

@@ -10,21 +10,22 @@ from dataclasses import replace
 import pytest
 
 from outfitter.api.kinds import Object
-from outfitter.inventory import device_spec, offer, scan, simulate, slices
+from outfitter.inventory import assignable, device_spec, scan, slices
+from outfitter.inventory.assignable import Offered
 from outfitter.inventory.mdev import Mdev
-from outfitter.inventory.names import Names
-from outfitter.inventory.offer import Offered
 from outfitter.inventory.pci import Device
+from outfitter.inventory.pci_ids import Names
+from outfitter.inventory.simulation import hosts_file
 
 DRIVER = "pci.outfitter.dev"
 DNS = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
 def offered(pci: str, spec: list[dict[str, str]] | None = None) -> tuple[Offered, ...]:
-    host = simulate.parse(f"hosts: [{{name: a, numa: [{{id: 3, cpus: 0-3, memory: 1Gi}}], pci: [{pci}]}}]").hosts[0]
+    host = hosts_file.parse(f"hosts: [{{name: a, numa: [{{id: 3, cpus: 0-3, memory: 1Gi}}], pci: [{pci}]}}]").hosts[0]
     found = scan.scan(host.tree())
     listed = None if spec is None else device_spec.parse_entries(spec, report=True)
-    return offer.offer(found.devices, found.mdevs, listed).offered
+    return assignable.offer(found.devices, found.mdevs, listed).offered
 
 
 def pool(node: str, entries: Sequence[Offered], generation: int = 1, uid: str | None = None) -> list[Object]:

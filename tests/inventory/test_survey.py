@@ -10,13 +10,13 @@ import pytest
 
 from outfitter.api.kinds import Object
 from outfitter.errors import Invalid
-from outfitter.inventory import device_spec, slices, survey
+from outfitter.inventory import device_spec, host_devices, slices
 from outfitter.inventory.config import Settings
+from outfitter.inventory.host_devices import Survey
 from outfitter.inventory.mdev import Mdev
-from outfitter.inventory.names import Names
 from outfitter.inventory.pci import Device, Kind
+from outfitter.inventory.pci_ids import Names
 from outfitter.inventory.scan import Scan
-from outfitter.inventory.survey import Survey
 
 NOBODY = Names(None)
 PF, VF0, VF1, GPU, AUDIO = "0000:3b:00.0", "0000:3b:01.0", "0000:3b:01.1", "0000:65:00.0", "0000:65:00.1"
@@ -50,7 +50,7 @@ def seen(
 ) -> Survey:
     what = Scan(tuple(each for each in found if isinstance(each, Device)),
                 tuple(each for each in found if isinstance(each, Mdev)), ())
-    return survey.survey("a", settings(spec), what, published, held=held, running=running)
+    return host_devices.survey("a", settings(spec), what, published, held=held, running=running)
 
 
 def publish(*found: Device | Mdev, spec: Spec = None) -> list[Object]:
@@ -135,7 +135,7 @@ def test_a_vanished_device_says_what_it_said_and_takes_nothing_from_others() -> 
     answer = seen(news, published=published, held={"gpu", "nic-vf1"})
     assert [(one.name, [member.address for member in one.members]) for one in answer.offered] == [
         ("nic-vf0", [VF0]), ("nic-vf1", [VF1]), ("gpu", [GPU])]
-    devices = {device["name"]: device for device in survey.devices(answer, published, {"gpu", "nic-vf1"}, {}, NOBODY)}
+    devices = {device["name"]: device for device in host_devices.devices(answer, published, {"gpu", "nic-vf1"}, {}, NOBODY)}
     assert [devices["nic-vf1"], devices["gpu"]] == published
     assert devices["nic-vf0"]["attributes"]["iommuGroup"] == {"int": 20}
 
@@ -218,20 +218,20 @@ def test_what_only_its_driver_tells_is_no_news_while_it_is_held(before: Device, 
     published = publish(before, spec=[{}])
     answer = seen(replace(after, numa=1), spec=[{}], published=published)
     fresh = slices.describe(answer.offered)[0]
-    [held] = survey.devices(answer, published, {"gpu"}, {}, NOBODY)
+    [held] = host_devices.devices(answer, published, {"gpu"}, {}, NOBODY)
     for name in ("driver", "serial", "interface"):
         assert held["attributes"].get(name) == published[0]["attributes"].get(name)
     assert held["attributes"]["resource.kubernetes.io/numaNode"] == {"int": 1}, "anything else is"
     if before is BOUND:
         assert held["capacity"] == {"bandwidth": {"value": "25000M"}}
-    assert survey.devices(answer, published, {"other"}, {}, NOBODY) == [fresh]
-    assert survey.devices(answer, [], {"gpu"}, {}, NOBODY) == [fresh], "nothing was said before"
+    assert host_devices.devices(answer, published, {"other"}, {}, NOBODY) == [fresh]
+    assert host_devices.devices(answer, [], {"gpu"}, {}, NOBODY) == [fresh], "nothing was said before"
 
 
 def test_what_is_kept_comes_behind_what_is_offered() -> None:
     published = publish(ONE, CHILD)
     answer = seen(ONE, CHILD, spec=[{"product_id": "2204"}], published=published, held={"nic-vf0"})
-    devices = survey.devices(answer, published, {"nic-vf0"}, {}, NOBODY)
+    devices = host_devices.devices(answer, published, {"nic-vf0"}, {}, NOBODY)
     assert [device["name"] for device in devices] == ["gpu", "nic-vf0"]
     assert devices[1] == published[0]
 
@@ -259,7 +259,7 @@ TAINTS: dict[str, tuple[list[Object], list[Object], list[Object] | None]] = {
 def test_taints(before: list[Object], wanted: list[Object], said: list[Object] | None, which: str) -> None:
     published = [{**device, **({"taints": before} if before else {})} for device in publish(ONE)]
     answer = seen(ONE, spec=[{}] if which == "offered" else [], published=published, held={"gpu"})
-    [device] = survey.devices(answer, published, {"gpu"}, {"gpu": wanted, "other": [taint("held")]}, NOBODY)
+    [device] = host_devices.devices(answer, published, {"gpu"}, {"gpu": wanted, "other": [taint("held")]}, NOBODY)
     assert device.get("taints") == said
     if which == "kept":
         assert {**device, "taints": None} == {**published[0], "taints": None}
@@ -276,7 +276,7 @@ def test_a_card_in_a_group_excludes_its_functions_whichever_function_names_the_g
     second = replace(NIC, members=("0000:3a:00.0",))
     answer = seen(first, second, CHILD, spec=[{}])
     assert [one.name for one in answer.offered] == ["first", "nic-vf0"]
-    whole, child = survey.devices(answer, [], set(), {}, slices.Nobody)
+    whole, child = host_devices.devices(answer, [], set(), {}, slices.Nobody)
     assert whole["consumesCounters"] == child["consumesCounters"]
 
 

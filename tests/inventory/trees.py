@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from outfitter.inventory import simulate
-from outfitter.inventory.tree import FolderTree, Link, MemoryTree
+from outfitter.inventory.host_tree import FolderTree, Link, MemoryTree
+from outfitter.inventory.simulation import hosts_file
 
 HOST = """
 hosts:
@@ -20,7 +20,7 @@ hosts:
   - {address: 0000:65:00.2, vendor: 10de, product: 1aef, class: 060400, iommuGroup: 20, driver: none}
   - {address: 0000:66:00.0, vendor: 10de, product: 2204, class: 030000, iommuGroup: none, driver: none, numa: 1}
 """
-TREE = simulate.parse(HOST).hosts[0].tree()
+TREE = hosts_file.parse(HOST).hosts[0].tree()
 
 
 def materialise(tree: MemoryTree, root: Path) -> FolderTree:

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from outfitter.api.kinds import Object
-from outfitter.inventory import capture, config, scan, simulate, survey
-from outfitter.inventory.tree import MemoryTree
+from outfitter.inventory import capture, config, host_devices, scan
+from outfitter.inventory.host_tree import MemoryTree
+from outfitter.inventory.simulation import hosts_file
 from outfitter.node import targets
 from outfitter.node.files import Files, MemoryFiles
 from outfitter.node.kernel import Kernel
@@ -40,7 +41,7 @@ class Written(Kernel):
 
 
 def kernel(pci: str) -> Written:
-    made = Written(simulate.parse(f"hosts: [{{name: a, pci: [{pci}]}}]").hosts[0].tree())
+    made = Written(hosts_file.parse(f"hosts: [{{name: a, pci: [{pci}]}}]").hosts[0].tree())
     made.writes = []
     return made
 
@@ -79,7 +80,7 @@ class Hand:
         return Station("a", DRIVER, self.kernel, state=self.state, cdi=self.cdi, metadata=self.metadata)
 
     def target(self, address: str) -> targets.Target:
-        seen = survey.survey("a", config.parse(self.spec).default, scan.scan(self.kernel))
+        seen = host_devices.survey("a", config.parse(self.spec).default, scan.scan(self.kernel))
         known = targets.of(seen)
         return known[seen.names[address]]
 

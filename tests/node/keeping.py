@@ -10,8 +10,9 @@ from outfitter.api import kinds, providers
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder
-from outfitter.inventory import config, simulate
+from outfitter.inventory import config
 from outfitter.inventory.config import Settings
+from outfitter.inventory.simulation import hosts_file
 from outfitter.launcher import domain
 from outfitter.ledger import book, placement
 from outfitter.node.host import Host
@@ -45,7 +46,7 @@ def settings(text: str) -> Settings:
 
 
 def host(pci: str, spec: str = "", **more: Any) -> Host:
-    played = simulate.parse(f"hosts: [{{name: a, pci: [{pci}]}}]").hosts
+    played = hosts_file.parse(f"hosts: [{{name: a, pci: [{pci}]}}]").hosts
     return replace(app.simulated_hosts(played)[0], settings=settings(spec) if spec else Settings(), **more)
 
 

@@ -13,7 +13,8 @@ from outfitter import app
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, vm_actions, vmi_actions
-from outfitter.inventory import config, scan, simulate
+from outfitter.inventory import config, scan
+from outfitter.inventory.simulation import hosts_file
 from outfitter.node import vfio
 from outfitter.node.host import Host
 from outfitter.store.clock import ManualClock, rfc3339
@@ -119,7 +120,7 @@ class World(Scene):
     def plug_in(self) -> None:
         """As a new process finds its hosts: what the last one kept in memory is gone."""
         hosts = []
-        for made in app.simulated_hosts(simulate.parse(HOSTS).hosts, self.folder, CONFIG):
+        for made in app.simulated_hosts(hosts_file.parse(HOSTS).hosts, self.folder, CONFIG):
             machines = MortalMachines(self.folder / "domains" / made.name, self.home, self.deaf)
             host = replace(made, hypervisor=machines)
             assert host.station is not None

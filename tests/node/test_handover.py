@@ -20,8 +20,9 @@ from outfitter.api import conditions, kinds
 from outfitter.api.kubevirt import vmi_actions
 from outfitter.api.page import Page
 from outfitter.errors import Refused
-from outfitter.inventory import config, scan, simulate, survey
-from outfitter.inventory.tree import MemoryTree
+from outfitter.inventory import config, host_devices, scan
+from outfitter.inventory.host_tree import MemoryTree
+from outfitter.inventory.simulation import hosts_file
 from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book
 from outfitter.node import targets
@@ -46,7 +47,7 @@ ONCE = "device_spec: [{vendor_id: 144d, one_time_use: 'yes'}]\nreport_in_placeme
 
 
 def hosts(pci: str, spec: str = DISKS, data: Path | None = None) -> list[Host]:
-    played = simulate.parse(f"hosts: [{{name: node, pci: [{pci}]}}]").hosts
+    played = hosts_file.parse(f"hosts: [{{name: node, pci: [{pci}]}}]").hosts
     return app.simulated_hosts(played, data, config.parse(spec))
 
 
@@ -377,7 +378,7 @@ async def test_a_kernel_that_does_not_answer_is_told_and_not_asked_twice() -> No
 async def test_a_real_host_writes_below_its_root_alone(tmp_path: Path) -> None:
     """A folder in the place of a machine: its attributes can be written and do nothing, so nothing is believed to be done."""
     root, data = tmp_path / "root", tmp_path / "data"
-    tree = folder(simulate.parse(f"hosts: [{{name: node, pci: [{NVME}, {BOUND}]}}]").hosts[0].tree(), root)
+    tree = folder(hosts_file.parse(f"hosts: [{{name: node, pci: [{NVME}, {BOUND}]}}]").hosts[0].tree(), root)
     for path in ("drivers_probe", "drivers/nvme/unbind", f"devices/{CARD}/reset"):
         (root / "sys/bus/pci" / path).write_text("")
     (root / "sys/bus/pci/drivers/vfio-pci").mkdir(exist_ok=True)
@@ -385,7 +386,7 @@ async def test_a_real_host_writes_below_its_root_alone(tmp_path: Path) -> None:
     assert host is not None
     station = host.station
     assert station is not None
-    seen = survey.survey("node", host.settings, scan.scan(tree))
+    seen = host_devices.survey("node", host.settings, scan.scan(tree))
     known = targets.of(seen)
     with pytest.raises(Refused, match=f"{SSD} is bound to nvme after vfio-pci was asked to take it"):
         await station.run(lambda: prepare(station, claim(), [Wanted(known[seen.names[SSD]], "gpu")]))

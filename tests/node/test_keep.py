@@ -18,9 +18,10 @@ from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, Mark, Page
 from outfitter.errors import Conflict, Invalid, NotFound, Refused
-from outfitter.inventory import config, simulate
+from outfitter.inventory import config
 from outfitter.inventory.config import Settings
-from outfitter.inventory.tree import Tree
+from outfitter.inventory.host_tree import Tree
+from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import book, marks, placement
 from outfitter.node.keep import EXPIRE, EXPIRE_EVERY, Keeper
 from outfitter.store import base
@@ -122,7 +123,7 @@ async def test_what_is_wrong_with_several_hosts_is_told_of_each(bench: Bench) ->
 
 async def test_all_hosts_that_must_not_start_are_named(bench: Bench) -> None:
     bad = config.parse("device_spec: [{vendor_id: '8086'}]\nreport_in_placement: true")
-    hosts = app.simulated_hosts(simulate.parse(f"hosts: [{{name: n, count: 3, pci: [{NIC % 1}]}}]").hosts, config=bad)
+    hosts = app.simulated_hosts(hosts_file.parse(f"hosts: [{{name: n, count: 3, pci: [{NIC % 1}]}}]").hosts, config=bad)
     with pytest.raises(Refused) as error:
         await bench.start(*hosts)
     assert [f"host n-{number} does not start" in str(error.value) for number in range(3)] == [True] * 3
@@ -423,7 +424,7 @@ async def test_on_a_real_api_server(cluster: kubernetes.Cluster) -> None:
     clock, name = SystemClock(), f"h{uuid.uuid4().hex[:8]}"
     store = Kube(cluster.access(), clock=clock)
     try:
-        played = simulate.parse(f"hosts: [{{name: {name}, pci: [{NIC % 140}, {DISK}]}}]").hosts
+        played = hosts_file.parse(f"hosts: [{{name: {name}, pci: [{NIC % 140}, {DISK}]}}]").hosts
         both = replace(app.simulated_hosts(played)[0], settings=settings(
             "device_spec: [{vendor_id: '8086', traits: 'a,b'}, {product_id: a80a, live_migratable: 'yes'}]"))
         keeper = Keeper(store, [both], clock=clock, pages=Informer(store, kinds.LEDGER_PAGE, clock=clock))

@@ -11,7 +11,7 @@ from outfitter import app
 from outfitter.api import conditions, kinds
 from outfitter.api.page import Booking, Holder, Limits, Page
 from outfitter.errors import AlreadyHeld
-from outfitter.inventory.tree import MemoryTree
+from outfitter.inventory.host_tree import MemoryTree
 from outfitter.ledger import book, marks
 from outfitter.scheduling import place
 from outfitter.scheduling.fit import Used

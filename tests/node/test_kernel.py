@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from outfitter.inventory import capture, scan, simulate
+from outfitter.inventory import capture, scan
+from outfitter.inventory.simulation import hosts_file
 from outfitter.node.files import FolderFiles
 from outfitter.node.kernel import Kernel
 from outfitter.node.played import PlayedRoot
@@ -104,7 +105,7 @@ def test_on_a_captured_host_too() -> None:
 
 
 def test_a_played_root_outlives_its_process(tmp_path: Path) -> None:
-    host = simulate.parse(f"hosts: [{{name: a, pci: [{NVME}, {BOUND}]}}]").hosts[0]
+    host = hosts_file.parse(f"hosts: [{{name: a, pci: [{NVME}, {BOUND}]}}]").hosts[0]
 
     def root() -> PlayedRoot:
         return PlayedRoot(host.tree, FolderFiles(tmp_path), OrderedDict())
@@ -126,7 +127,7 @@ def test_a_played_root_outlives_its_process(tmp_path: Path) -> None:
 
 def test_only_some_trees_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("outfitter.node.played.RECENT", 2)
-    host, recent = simulate.parse(f"hosts: [{{name: a, pci: [{NVME}]}}]").hosts[0], OrderedDict[int, PlayedRoot]()
+    host, recent = hosts_file.parse(f"hosts: [{{name: a, pci: [{NVME}]}}]").hosts[0], OrderedDict[int, PlayedRoot]()
     roots = [PlayedRoot(host.tree, FolderFiles(tmp_path / str(number)), recent) for number in range(3)]
     for root in roots:
         root.write(f"{PCI}/drivers/nvme/unbind", SSD)
@@ -138,7 +139,7 @@ def test_only_some_trees_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 def test_a_folder_is_written_below_its_root_alone(tmp_path: Path) -> None:
     (tmp_path / "outside").write_text("mine")
-    root = folder(simulate.parse(f"hosts: [{{name: a, pci: [{NVME}]}}]").hosts[0].tree(), tmp_path / "root")
+    root = folder(hosts_file.parse(f"hosts: [{{name: a, pci: [{NVME}]}}]").hosts[0].tree(), tmp_path / "root")
     root.write(f"{PCI}/devices/{SSD}/driver_override", "vfio-pci")
     assert (root.read(f"{PCI}/devices/{SSD}/driver_override") or "").startswith("vfio-pci")
     with pytest.raises(FileNotFoundError):

@@ -14,8 +14,9 @@ import pytest
 from outfitter import app
 from outfitter.api import kinds
 from outfitter.errors import Invalid
-from outfitter.inventory import config, making, scan, simulate
+from outfitter.inventory import config, provisioning, scan
 from outfitter.inventory.config import Settings
+from outfitter.inventory.simulation import hosts_file
 from outfitter.launcher.simulated import Simulated
 from outfitter.node import mdev, sriov
 from outfitter.node.kernel import Kernel
@@ -143,7 +144,7 @@ def test_mediated_devices_are_the_same_after_every_start() -> None:
     before = {one.uuid for one in scan.scan(hand.kernel).mdevs}
     assert mediated(hand, LARGE) == []
     made = {one.uuid for one in scan.scan(hand.kernel).mdevs} - before
-    assert made == {making.identity("a", "mbochs", "mbochs-large", number) for number in range(2)}
+    assert made == {provisioning.identity("a", "mbochs", "mbochs-large", number) for number in range(2)}
     writes = len(hand.kernel.writes)  # type: ignore[attr-defined]
     hand.station = hand.fresh()
     assert mediated(hand, LARGE) == []
@@ -187,7 +188,7 @@ hosts:
 
 async def test_what_is_made_is_offered(bench: Bench) -> None:
     """Through the product: a start makes them and publishes them; one that does not ask for them takes back what is free."""
-    [played] = simulate.parse(VGPU).hosts
+    [played] = hosts_file.parse(VGPU).hosts
     text = f"device_spec: [{{product_id: '1889'}}, {{vendor_id: 10de}}]\n{FOUR}\nmdev: [{{type: nvidia-232, count: 2}}]"
     host = app.simulated_hosts([played], config=config.parse(text))[0]
 
@@ -195,7 +196,7 @@ async def test_what_is_made_is_offered(bench: Bench) -> None:
         async with app.embedded(hosts=[one], clock=ManualClock(), names=Names(random.Random(1))) as product:  # type: ignore[list-item]
             return set(await Bench(product, ManualClock()).devices())
 
-    vgpus = {f"mdev-{making.identity('a', '0000:65:00.0', 'nvidia-232', number)}" for number in range(2)}
+    vgpus = {f"mdev-{provisioning.identity('a', '0000:65:00.0', 'nvidia-232', number)}" for number in range(2)}
     assert await start(host) == {f"pci-0000-3b-00-0-vf{number}" for number in range(4)} | vgpus
     machine = Simulated()
     await machine.start(foreign("theirs"))
@@ -204,7 +205,7 @@ async def test_what_is_made_is_offered(bench: Bench) -> None:
 
 
 async def test_what_cannot_be_made_is_a_warning_of_the_host() -> None:
-    [played] = simulate.parse(VGPU).hosts
+    [played] = hosts_file.parse(VGPU).hosts
     text = "device_spec: []\nsriov: [{address: 0000:3b:00.0, count: 9}]"
     async with app.embedded(hosts=app.simulated_hosts([played], config=config.parse(text)), clock=ManualClock()) as product:
         said = await product.store.get(kinds.HOST_INVENTORY, "a")

@@ -14,8 +14,8 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import network_info
 from outfitter.api.kubevirt.network_info import Wire
 from outfitter.errors import Refused
-from outfitter.inventory import simulate
-from outfitter.inventory.tree import MemoryTree
+from outfitter.inventory.host_tree import MemoryTree
+from outfitter.inventory.simulation import hosts_file
 from outfitter.node import networks, register
 from outfitter.node.networks import Around
 from outfitter.store.clock import ManualClock
@@ -72,7 +72,7 @@ def around(
     tree: MemoryTree | None = None, pod_bridge: str = "", **devices: Any,
 ) -> Around:
     """`got`: what the pod got of x.com/vf; `claimed`: and of the requests of its claim."""
-    [host] = app.simulated_hosts(simulate.parse(HOST, "hosts").hosts)
+    [host] = app.simulated_hosts(hosts_file.parse(HOST, "hosts").hosts)
     found = tree or host.tree()
     assert isinstance(found, MemoryTree)
     every = [*(got or ()), *(each for listed in (claimed or {}).values() for each in listed)]
@@ -168,7 +168,7 @@ def test_plugged(name: str) -> None:
 
 
 def _off() -> MemoryTree:
-    [host] = app.simulated_hosts(simulate.parse(HOST, "hosts").hosts)
+    [host] = app.simulated_hosts(hosts_file.parse(HOST, "hosts").hosts)
     tree = host.tree()
     assert isinstance(tree, MemoryTree)
     return MemoryTree({**tree.entries, "/sys/devices/pci0000:3b/0000:3b:00.0/net/ens1f0/flags": "0x1002\n"})
@@ -242,7 +242,7 @@ def test_a_document_that_is_none(text: str) -> None:
 
 
 async def test_a_host_offers_the_bridges_that_it_has() -> None:
-    [host] = app.simulated_hosts(simulate.parse(HOST, "hosts").hosts)
+    [host] = app.simulated_hosts(hosts_file.parse(HOST, "hosts").hosts)
     store = Memory(clock=ManualClock(), names=Names())
     mark = "bridge.network.kubevirt.io/"
 

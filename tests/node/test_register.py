@@ -11,7 +11,7 @@ from outfitter import app
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
 from outfitter.errors import Conflict
-from outfitter.inventory import simulate
+from outfitter.inventory.simulation import hosts_file
 from outfitter.node import register
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import Names
@@ -65,7 +65,7 @@ class Crowded(Memory):
 
 async def registered(store: Crowded) -> Object:
     """A node of an earlier run that is not ready, tainted as a cluster taints it, and lacks a label; then the host comes up."""
-    [host] = app.simulated_hosts(simulate.parse_shorthand("1x1").hosts)
+    [host] = app.simulated_hosts(hosts_file.parse_shorthand("1x1").hosts)
     await register.node(store, host, (), NOW)
     not_ready = conditions.Condition("Ready", False, "NotServed", "gone")
     await store.patch(kinds.NODE, "node-0", {"status": {"conditions": conditions.with_condition((), not_ready, NOW)}},
@@ -98,7 +98,7 @@ async def test_who_writes_all_the_time_is_told_of() -> None:
 
 
 async def test_labels_alone_do_not_touch_the_taints() -> None:
-    [host] = app.simulated_hosts(simulate.parse_shorthand("1x1").hosts)
+    [host] = app.simulated_hosts(hosts_file.parse_shorthand("1x1").hosts)
     store = Memory(clock=ManualClock(), names=Names())
     await register.node(store, host, (), NOW)
     await store.patch(kinds.NODE, "node-0", {"spec": {"taints": [DRAIN]}, "metadata": {"labels": {OS: "other"}}})

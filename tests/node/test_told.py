@@ -17,7 +17,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import network_info
 from outfitter.api.kubevirt.device_refs import statuses
 from outfitter.errors import Refused
-from outfitter.inventory import simulate
+from outfitter.inventory.simulation import hosts_file
 from outfitter.launcher import hostdev
 from outfitter.node import metadata
 from outfitter.node.metadata import Given
@@ -40,7 +40,7 @@ WHOLE = GPU.replace("nouveau", "vfio-pci").replace("snd_hda_intel", "vfio-pci")
 async def running(pci: str, **classes: str) -> AsyncIterator[Scene]:
     """A host, with a DeviceClass for each kind of device that is counted as a resource."""
     clock = ManualClock()
-    hosts = app.simulated_hosts(simulate.parse(f"hosts: [{{name: node, pci: [{pci}]}}]").hosts)
+    hosts = app.simulated_hosts(hosts_file.parse(f"hosts: [{{name: node, pci: [{pci}]}}]").hosts)
     async with app.embedded(hosts=hosts, clock=clock, names=Names(random.Random(1))) as product:
         await product.store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
         scene = Scene(product, "here", clock)

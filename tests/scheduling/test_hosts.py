@@ -10,7 +10,7 @@ from outfitter.api.device import DRIVER, DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, Mark, Page
 from outfitter.api.providers import Inventory, Provider
-from outfitter.inventory import device_spec, offer, scan, slices
+from outfitter.inventory import assignable, device_spec, scan, slices
 from outfitter.inventory.pci import Kind
 from outfitter.ledger import placement
 from outfitter.scheduling import hosts
@@ -29,7 +29,7 @@ WHO = Holder("Consumer", "", "blue", "uid-blue")
 def pool() -> list[Object]:
     """A host with a GPU, a card and its two parts, as our own driver publishes it."""
     spec = device_spec.parse_entries(SPEC, report=False)
-    offered = offer.offer(scan.scan(cloud.tree([GPU, PF, *VFS])).devices, (), spec).offered
+    offered = assignable.offer(scan.scan(cloud.tree([GPU, PF, *VFS])).devices, (), spec).offered
     counters = slices.counters(offered)
     devices = [counters.on(device) for device in slices.describe(offered)]
     return slices.pool("oak", DRIVER, devices, counters.sets, generation=3)

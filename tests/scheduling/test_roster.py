@@ -12,7 +12,7 @@ from outfitter.api import providers
 from outfitter.api.device import DRIVER, DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, Limits, Page
-from outfitter.inventory import config, names, scan, slices, survey
+from outfitter.inventory import config, host_devices, pci_ids, scan, slices
 from outfitter.inventory import providers as model
 from outfitter.ledger import placement
 from outfitter.scheduling import choose, flavored
@@ -81,9 +81,9 @@ class World:
         self.pages: list[Page] = []
         for number, (pci, tells) in enumerate(described):
             name = f"h{number}"
-            seen = survey.survey(name, CONFIG.of(name), scan.scan(cloud.tree(pci)), (), held=set(), running=set())
+            seen = host_devices.survey(name, CONFIG.of(name), scan.scan(cloud.tree(pci)), (), held=set(), running=set())
             tree = model.plan(name, CONFIG.of(name), seen.offered).providers
-            devices = slices.on_providers(survey.devices(seen, (), (), {}, names.Names(None)), tree)
+            devices = slices.on_providers(host_devices.devices(seen, (), (), {}, pci_ids.Names(None)), tree)
             self.slices += slices.pool(name, DRIVER, devices, slices.counters(seen.offered).sets, generation=1)
             self.nodes.append({"metadata": {"name": name, "labels": {}}, "spec": {}, "status": {
                 "allocatable": {"cpu": "64", "memory": "256Gi", "pods": "100"}}})

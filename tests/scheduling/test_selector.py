@@ -17,7 +17,7 @@ from outfitter.api.device import DRIVER
 from outfitter.api.kinds import Object
 from outfitter.api.page import Page
 from outfitter.errors import OutfitterError
-from outfitter.inventory import config, names, scan, slices, survey
+from outfitter.inventory import config, host_devices, pci_ids, scan, slices
 from outfitter.inventory import providers as model
 from outfitter.scheduling import alias, choose, flavor, hosts, selector
 from outfitter.scheduling.flavor import DeviceRequest
@@ -48,11 +48,11 @@ def published(
     """A host and its devices as slices list them, with more attributes; None if it does not start with this device_spec."""
     try:
         settings = config.parse(yaml.safe_dump({"device_spec": spec, "report_in_placement": report})).of("elm")
-        seen = survey.survey("elm", settings, scan.scan(cloud.tree(PCI)), (), held=set(), running=set())
+        seen = host_devices.survey("elm", settings, scan.scan(cloud.tree(PCI)), (), held=set(), running=set())
         tree = model.plan("elm", settings, seen.offered, orphans=seen.orphans).providers
     except OutfitterError:
         return None
-    devices = slices.on_providers(survey.devices(seen, (), (), {}, names.Names(None)), tree)
+    devices = slices.on_providers(host_devices.devices(seen, (), (), {}, pci_ids.Names(None)), tree)
     devices = [{**device, "attributes": {**device["attributes"], **(more or {})}} for device in devices]
     made = slices.pool("elm", DRIVER, devices, slices.counters(seen.offered, seen.kept).sets, generation=1)
     (offer,) = hosts.published([NODE], {"elm": providers.read(providers.with_providers(providers.blank("elm"), tree))}, made)

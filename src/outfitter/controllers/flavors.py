@@ -16,7 +16,7 @@ from outfitter.api.kubevirt import device_refs
 from outfitter.controllers import render
 from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
-from outfitter.inventory import cells
+from outfitter.inventory import numa_cells
 from outfitter.scheduling import flavored
 from outfitter.scheduling.flavored import Aliases
 from outfitter.store.informer import key_of
@@ -68,7 +68,7 @@ class Flavors:
             return False
         if pod is None:  # where no host tells of its cells nobody could give it any
             return ((instance.get("status") or {}).get("phase") not in ("Scheduled", "Running")
-                    and any(any(cells.read(inventory)) for inventory in self._inventories.items()))
+                    and any(any(numa_cells.read(inventory)) for inventory in self._inventories.items()))
         return device_refs.FLAVOR_CLAIM in dict(device_refs.claim_names(pod))
 
     def _lost(self, instance: Object, pod: Object | None, record: Mapping[str, Any]) -> bool:

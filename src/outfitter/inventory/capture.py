@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from outfitter import errors
+from outfitter.inventory.host_tree import Entry, Link, MemoryTree, Tree
 from outfitter.inventory.scan import Scan, scan
-from outfitter.inventory.tree import Entry, Link, MemoryTree, Tree
 
 MAX_BYTES = 256 << 20  # a file beyond that is no capture
 # Left out when serial numbers are. The folder of an NVMe controller has nothing else that a scan asks for.

@@ -13,10 +13,10 @@ from typing import Any
 
 from outfitter import errors
 from outfitter.api import dra_feature_gates
-from outfitter.inventory import device_spec, fields, making
+from outfitter.inventory import device_spec, provisioning, strict_yaml
 from outfitter.inventory.device_spec import DeviceSpec
-from outfitter.inventory.fields import Reader, Section
-from outfitter.inventory.making import Mediated, Virtual
+from outfitter.inventory.provisioning import Mediated, Virtual
+from outfitter.inventory.strict_yaml import Reader, Section
 
 # Every key that may stand in the file, by where it stands. Those of "host" may also stand at the top, for all hosts.
 HOST_KEYS = ("device_spec", "alias", "report_in_placement", "report_to_placement", "pci_in_placement", "pci_prefilter",
@@ -131,8 +131,8 @@ def _settings(section: Section, default: Settings) -> Settings:
         alias=_alias(section, default),
         history_keep=_duration(history, "keep", default.history_keep, timedelta(0)),
         audit_every=_duration(section, "audit_every", default.audit_every, timedelta(seconds=1)),
-        sriov=making.read_sriov(section, default.sriov),
-        mdev=making.read_mdev(section, default.mdev),
+        sriov=provisioning.read_sriov(section, default.sriov),
+        mdev=provisioning.read_mdev(section, default.mdev),
         pod_bridge=default.pod_bridge if (bridge := section.text("pod_bridge", _bridge)) is None else bridge,
     )
 
@@ -206,14 +206,14 @@ def parse_alias(values: Sequence[Any], path: str = "alias") -> tuple[Mapping[str
     return found
 
 
-def read_alias(reader: fields.Reader, values: Sequence[Any], path: str) -> tuple[Mapping[str, str], ...]:
+def read_alias(reader: strict_yaml.Reader, values: Sequence[Any], path: str) -> tuple[Mapping[str, str], ...]:
     """As `parse_alias`, telling mistakes to the reader of a larger file. Each alias is checked for itself; what it means,
     and whether several fit together, is for those who schedule by it."""
     return tuple(_one_alias(reader, where, value) for where, value in device_spec.mappings(
         reader, values, path, example={"name": "gpu", "resource_class": "PGPU"}))
 
 
-def _one_alias(reader: fields.Reader, path: str, value: Mapping[str, Any]) -> Mapping[str, str]:
+def _one_alias(reader: strict_yaml.Reader, path: str, value: Mapping[str, Any]) -> Mapping[str, str]:
     reader.known(path, [key for key in value if not key.startswith("traits")], ALIAS_KEYS)
     found: dict[str, str] = {}
     for key, text in value.items():

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from outfitter import errors
-from outfitter.inventory import address, fields
-from outfitter.inventory.address import Pattern
+from outfitter.inventory import pci_address_spec, strict_yaml
 from outfitter.inventory.pci import Device, Kind
+from outfitter.inventory.pci_address_spec import Pattern
 
 KEYS = ("vendor_id", "product_id", "address", "devname", "physical_network", "resource_class", "traits", "remote_managed",
         "managed", "trusted", "live_migratable", "one_time_use")
@@ -70,7 +70,7 @@ class DeviceSpec:
             raise errors.Invalid("; ".join(f"{cause.field}: {cause.message}" for cause in mistakes), mistakes)
         taken: dict[str, Entry] = {}
         for device in devices:
-            parts = address.split(device.address)
+            parts = pci_address_spec.split(device.address)
             if parts is None:
                 continue
             for entry, single in meant:
@@ -94,10 +94,10 @@ class Comparison:
 
 
 def _compare(entry: Entry, single: str | None, device: Device) -> Comparison:
-    parts = address.split(device.address)
+    parts = pci_address_spec.split(device.address)
     wishes: dict[str, bool] = {}
     if parts is None:
-        wishes[f"a domain up to {address.MAX_DOMAIN:X}"] = False
+        wishes[f"a domain up to {pci_address_spec.MAX_DOMAIN:X}"] = False
     if entry.vendor is not None:
         wishes[f"vendor_id {entry.vendor}"] = entry.vendor == device.vendor
     if entry.product is not None:
@@ -145,20 +145,25 @@ def _remote(entry: Entry, single: str | None, devices: Sequence[Device]) -> list
         if entry.product in (None, card.product):
             tip = f"; give the product_id of its VFs ({', '.join(sorted(p for p in products if p))})" if products else ""
             return [errors.Cause(f"{where}.remote_managed", f"{single} is a PF, and only VFs can be managed remotely{tip}")]
-    return [errors.Cause(where, f"the ids {entry.vendor or address.ANY}:{entry.product or address.ANY} are neither those of "
-                                f"the PF {single} ({card.vendor}:{card.product}) nor of its VFs")]
+    return [
+        errors.Cause(
+            where,
+            f"the ids {entry.vendor or pci_address_spec.ANY}:{entry.product or pci_address_spec.ANY} are neither those of "
+            f"the PF {single} ({card.vendor}:{card.product}) nor of its VFs",
+        )
+    ]
 
 
 def parse_entries(values: Sequence[Any], path: str = "device_spec", *, report: bool) -> DeviceSpec:
     """Read entries: mappings, or texts of JSON with a mapping or a list of them. `report` tells whether the devices are
     reported in Placement. Invalid has a cause for each mistake."""
-    reader = fields.Reader(path)
+    reader = strict_yaml.Reader(path)
     spec = read_entries(reader, values, path, report=report)
     reader.finish(shown=len(reader.causes))
     return spec
 
 
-def read_entries(reader: fields.Reader, values: Sequence[Any], path: str, *, report: bool) -> DeviceSpec:
+def read_entries(reader: strict_yaml.Reader, values: Sequence[Any], path: str, *, report: bool) -> DeviceSpec:
     """As `parse_entries`, telling mistakes to the reader of a larger file."""
     entries: list[Entry] = []
     for where, value in mappings(reader, values, path, example={"vendor_id": "10de", "product_id": "2235", "traits": "A,B"}):
@@ -166,7 +171,7 @@ def read_entries(reader: fields.Reader, values: Sequence[Any], path: str, *, rep
     return DeviceSpec(tuple(entries))
 
 
-def mappings(reader: fields.Reader, values: Sequence[Any], path: str, *,
+def mappings(reader: strict_yaml.Reader, values: Sequence[Any], path: str, *,
              example: Mapping[str, str]) -> list[tuple[str, Mapping[str, Any]]]:
     """(path, mapping) of each of a list of mappings, of texts of JSON with one, and of such texts with a list of them. What
     is none of these is told, with the example."""
@@ -192,7 +197,7 @@ def mappings(reader: fields.Reader, values: Sequence[Any], path: str, *,
 _BROKEN = object()  # a text that is no JSON, which has been told
 
 
-def _from_json(reader: fields.Reader, path: str, text: str, example: Mapping[str, str]) -> Any:
+def _from_json(reader: strict_yaml.Reader, path: str, text: str, example: Mapping[str, str]) -> Any:
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(items)
@@ -212,7 +217,7 @@ def _from_json(reader: fields.Reader, path: str, text: str, example: Mapping[str
 class _Fields:
     """One entry while it is read. Each getter answers something usable even when it complains."""
 
-    def __init__(self, reader: fields.Reader, path: str, value: Mapping[str, Any]) -> None:
+    def __init__(self, reader: strict_yaml.Reader, path: str, value: Mapping[str, Any]) -> None:
         self.reader, self.path, self.value = reader, path, value
         reader.known(path, value, KEYS)
 
@@ -273,14 +278,14 @@ class _Fields:
         return False
 
     def id(self, key: str) -> str | None:
-        value = self.value.get(key, address.ANY)
+        value = self.value.get(key, pci_address_spec.ANY)
         if self.empty(key, "write four hex digits"):
             return None
         if not isinstance(value, str):
             self.wrong(key, f"must be hex digits as a text, for example \"10de\", not {shown(value)}")
             return None
         value = value.strip()
-        if value == address.ANY:
+        if value == pci_address_spec.ANY:
             return None
         if not _HEX.fullmatch(value):
             self.wrong(key, f"{value!r} does not parse as a hex number; write for example 10de, or * for any")
@@ -303,26 +308,29 @@ class _Fields:
             return None
         try:
             if isinstance(value, str):
-                return address.of_text(value)
+                return pci_address_spec.of_text(value)
             if isinstance(value, Mapping):
                 return self.regexes(value)
         except errors.Invalid as error:
             self.wrong("address", str(error))
             return None
-        self.wrong("address", f"the address {shown(value)} has an incorrect format; write {address.FORM}, or a mapping of "
-                              f"regular expressions with the keys {', '.join(address.PARTS)}")
+        self.wrong(
+            "address",
+            f"the address {shown(value)} has an incorrect format; write {pci_address_spec.FORM}, or a mapping of "
+            f"regular expressions with the keys {', '.join(pci_address_spec.PARTS)}",
+        )
         return None
 
     def regexes(self, value: Mapping[str, Any]) -> Pattern | None:
-        self.reader.known(f"{self.path}.address", value, address.PARTS)
-        given = {key: text for key, text in value.items() if key in address.PARTS}
+        self.reader.known(f"{self.path}.address", value, pci_address_spec.PARTS)
+        given = {key: text for key, text in value.items() if key in pci_address_spec.PARTS}
         for key, text in given.items():
             if not isinstance(text, str):
                 self.wrong(f"address.{key}", f"the address has an incorrect format: {shown(text)} is no text with a regular "
                                              "expression")
         if len(given) < len(value) or not all(isinstance(text, str) for text in given.values()):
             return None
-        return address.of_regexes(given)
+        return pci_address_spec.of_regexes(given)
 
     def boolean(self, key: str) -> bool | None:
         value = self.value.get(key)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from outfitter.inventory import pci
-from outfitter.inventory.look import Looker, short
+from outfitter.inventory.sysfs_reader import Looker, short
 
 DEVICES = "/sys/bus/mdev/devices"
 PARENTS = "/sys/class/mdev_bus"

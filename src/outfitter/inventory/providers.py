@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from outfitter.api.providers import Inventory, Provider
 from outfitter.errors import Refused
 from outfitter.inventory import device_spec
+from outfitter.inventory.assignable import Offered
 from outfitter.inventory.config import Settings
 from outfitter.inventory.device_spec import Entry
-from outfitter.inventory.offer import Offered
 from outfitter.inventory.pci import Device, Kind
 
 MANAGED = "COMPUTE_MANAGED_PCI_DEVICE"  # on every provider that we keep: others have no business here, and we none elsewhere

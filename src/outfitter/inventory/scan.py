@@ -8,11 +8,11 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from outfitter.inventory import identity, mdev, pci, serial
-from outfitter.inventory.look import GROUPS, Looker, Oddity, short
+from outfitter.inventory import device_name, mdev, pci, serial
+from outfitter.inventory.host_tree import Tree
 from outfitter.inventory.mdev import Mdev
 from outfitter.inventory.pci import Device, Kind
-from outfitter.inventory.tree import Tree
+from outfitter.inventory.sysfs_reader import GROUPS, Looker, Oddity, short
 
 __all__ = ["DEVICES", "Oddity", "Scan", "scan"]
 
@@ -221,8 +221,9 @@ class _Scanner:
         numbers = self._numbers(devices)
         parents = {address: self._parent_of(device, devices) for address, device in devices.items()}
         members = self._members(devices)
-        names, fallen = identity.names(
-            identity.Place(address, self.links.paths[address], parents[address], numbers.get(address)) for address in devices)
+        names, fallen = device_name.names(
+            device_name.Place(address, self.links.paths[address], parents[address], numbers.get(address)) for address in devices
+        )
         for address in fallen:
             if devices[address].pcie_root is not None:  # else it was told
                 self.look.odd(f"{DEVICES}/{address}", "has the way from the root of another function; named by its address")

@@ -8,7 +8,7 @@ import re
 import struct
 from collections.abc import Iterator
 
-from outfitter.inventory.look import Looker, short
+from outfitter.inventory.sysfs_reader import Looker, short
 
 # Extended capabilities stand behind the first 256 bytes, up to the end of the space.
 _EXTENDED, _SPACE, _HEADER = 0x100, 0x1000, 4

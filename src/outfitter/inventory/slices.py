@@ -15,10 +15,10 @@ from outfitter.api.device import PCI_BUS_ID
 from outfitter.api.kinds import Object
 from outfitter.api.providers import Provider
 from outfitter.inventory import providers
+from outfitter.inventory.assignable import Offered
 from outfitter.inventory.mdev import Mdev
-from outfitter.inventory.names import Names
-from outfitter.inventory.offer import Offered
 from outfitter.inventory.pci import Device, Kind
+from outfitter.inventory.pci_ids import Names
 
 PER_SLICE = 128  # devices that Kubernetes takes in one slice
 PER_SLICE_COUNTED = 64  # and when one of them has taints or takes of counters

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from outfitter.api.device import DeviceId
 from outfitter.api.hypervisor import Hypervisor
 from outfitter.inventory.config import Settings
-from outfitter.inventory.guise import Guise
-from outfitter.inventory.tree import Tree
+from outfitter.inventory.host_tree import Tree
+from outfitter.inventory.simulation.driver_profile import Guise
 from outfitter.node.station import Station
 
 

@@ -20,13 +20,14 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import Holder, Page
 from outfitter.api.providers import Provider
 from outfitter.errors import AlreadyExists, Conflict, Invalid, NotFound, OutfitterError, Refused
-from outfitter.inventory import cells, guise, names, scan, slices, survey
+from outfitter.inventory import host_devices, numa_cells, pci_ids, scan, slices
 from outfitter.inventory import providers as model
-from outfitter.inventory.cells import HostCell
+from outfitter.inventory.assignable import Withheld
+from outfitter.inventory.host_devices import Survey
 from outfitter.inventory.mdev import Mdev
-from outfitter.inventory.offer import Withheld
+from outfitter.inventory.numa_cells import HostCell
 from outfitter.inventory.scan import Scan
-from outfitter.inventory.survey import Survey
+from outfitter.inventory.simulation import driver_profile
 from outfitter.ledger import book, heal, history, marks
 from outfitter.ledger.heal import Found
 from outfitter.node import networks, register, targets
@@ -199,7 +200,7 @@ class Keeper:
         running = {source for domain in domains for source in domain.devices}
         held = {booking.device.device for booking in have.page.bookings if booking.device.driver == host.driver}
         published = have.devices
-        seen = survey.survey(host.name, host.settings, found, published, held=held, running=running)
+        seen = host_devices.survey(host.name, host.settings, found, published, held=held, running=running)
         really, strange = await self._found(host, have.page, domains, seen.names)
         before = {device: provider.name for provider in providers.read(have.tree) for device in provider.devices}
         group = {host.device(device): provider for device, provider in {**before, **seen.groups}.items()}
@@ -299,8 +300,8 @@ class Keeper:
         self, host: Host, have: Stored, seen: Survey, page: Page, uid: str, *, tree: Sequence[Provider] = ()
     ) -> None:
         held = {booking.device.device for booking in page.bookings if booking.device.driver == host.driver}
-        devices = guise.described(slices.on_providers(
-            survey.devices(seen, have.devices, held, _taints(host, seen, page), names.database()), tree), host.guises)
+        devices = driver_profile.described(slices.on_providers(
+            host_devices.devices(seen, have.devices, held, _taints(host, seen, page), pci_ids.database()), tree), host.guises)
         generation = max((obj["spec"]["pool"].get("generation", 0) for obj in have.slices), default=0)
         uids = {owner["uid"] for obj in have.slices for owner in obj["metadata"].get("ownerReferences") or ()}
         counters = slices.counters(seen.offered, seen.kept).sets
@@ -357,7 +358,7 @@ class Keeper:
 def _read(host: Host) -> tuple[Scan, tuple[HostCell, ...], tuple[str, ...]]:
     """All that is read of a host's tree: what it has, its cells and its bridges."""
     tree = host.tree()
-    return guise.renamed(scan.scan(tree), host.guises), cells.scan(tree), tuple(networks.bridges(tree))
+    return driver_profile.renamed(scan.scan(tree), host.guises), numa_cells.scan(tree), tuple(networks.bridges(tree))
 
 
 def _taints(host: Host, seen: Survey, page: Page) -> dict[str, list[Object]]:

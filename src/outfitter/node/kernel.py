@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from outfitter.inventory import pci
-from outfitter.inventory.tree import Entry, Link, MemoryTree
+from outfitter.inventory.host_tree import Entry, Link, MemoryTree
 
 DEVICES = "/sys/bus/pci/devices"
 DRIVERS = "/sys/bus/pci/drivers"

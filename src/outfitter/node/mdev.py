@@ -6,8 +6,8 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Sequence
 
-from outfitter.inventory import making, mdev, scan
-from outfitter.inventory.making import Mediated
+from outfitter.inventory import mdev, provisioning, scan
+from outfitter.inventory.provisioning import Mediated
 from outfitter.node.checkpoint import Made
 from outfitter.node.root import Root
 from outfitter.node.station import Station
@@ -19,11 +19,11 @@ def arrange(
     """Make what is missing and remove what is too much; what could not be done, as sentences. `used`: UUIDs that machines have
     or that are booked."""
     root, checkpoint, host = station.root, station.checkpoint, station.host
-    parents = making.parents(found.devices, found.parents)
+    parents = provisioning.parents(found.devices, found.parents)
     asked = {name: Made(name, parent, entry.type)
              for entry in wanted for parent, types in parents.items()
              if entry.parent in (None, parent) and any(one.id == entry.type for one in types) for number in range(entry.count)
-             for name in [making.identity(host, parent, entry.type, number)]}
+             for name in [provisioning.identity(host, parent, entry.type, number)]}
     for entry in wanted:
         if not any(one.type == entry.type and entry.parent in (None, one.parent) for one in asked.values()) and entry.count:
             where = f"{entry.parent} does not have" if entry.parent else "no parent on this host has"

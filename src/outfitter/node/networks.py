@@ -15,7 +15,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, network_info
 from outfitter.api.kubevirt.network_info import RESOURCE, Wire
 from outfitter.errors import NotFound, Refused
-from outfitter.inventory.tree import Tree
+from outfitter.inventory.host_tree import Tree
 from outfitter.node.host import Host
 from outfitter.store.base import Store
 

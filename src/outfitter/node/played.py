@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from outfitter.inventory.tree import Entry, Link, MemoryTree
+from outfitter.inventory.host_tree import Entry, Link, MemoryTree
 from outfitter.node.files import Files
 from outfitter.node.kernel import Changes, Kernel
 

@@ -7,7 +7,7 @@ import errno
 import os
 from typing import Protocol
 
-from outfitter.inventory.tree import FolderTree, Tree
+from outfitter.inventory.host_tree import FolderTree, Tree
 
 
 class Root(Tree, Protocol):

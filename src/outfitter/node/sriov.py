@@ -7,9 +7,9 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Sequence
 
-from outfitter.inventory import making
-from outfitter.inventory.making import Virtual
+from outfitter.inventory import provisioning
 from outfitter.inventory.pci import Device
+from outfitter.inventory.provisioning import Virtual
 from outfitter.node import vfio
 from outfitter.node.root import Root
 from outfitter.node.station import Station
@@ -21,7 +21,7 @@ def arrange(
     """Bring the numbers about; what could not be done, as sentences. `functions`: those of the host; `used`: addresses that
     machines have or that are booked, and those that would go with them."""
     for function in functions:
-        entry = making.first(wanted, function)
+        entry = provisioning.first(wanted, function)
         if entry is not None and (trouble := _switch(station, entry, function, functions, used)):
             yield trouble
 

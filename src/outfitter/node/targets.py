@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from outfitter.api.device import PCI_BUS_ID
 from outfitter.api.kinds import Object
 from outfitter.inventory import slices
+from outfitter.inventory.assignable import Offered
+from outfitter.inventory.host_devices import Survey
 from outfitter.inventory.mdev import Mdev
-from outfitter.inventory.offer import Offered
 from outfitter.inventory.pci import Kind
-from outfitter.inventory.survey import Survey
 
 AS_IS = (Kind.VENDOR_VF, Kind.VDPA)  # handed over by the driver that has them
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 
 from outfitter import errors
 from outfitter.errors import Cause
-from outfitter.inventory import config, device_spec, fields
+from outfitter.inventory import config, device_spec, strict_yaml
 
 Policy = Literal["required", "legacy", "preferred", "socket"]
 POLICIES: tuple[Policy, ...] = ("required", "legacy", "preferred", "socket")
@@ -61,7 +61,7 @@ class Alias:
 def parse(values: Sequence[Any], *, in_placement: bool) -> dict[str, Alias]:
     """Aliases by name, from mappings or texts of JSON. `in_placement` tells whether they are asked of Placement
     (`pci_in_placement`). Invalid has a cause for each mistake, with the name of the alias."""
-    reader = fields.Reader("alias")
+    reader = strict_yaml.Reader("alias")
     entries = config.read_alias(reader, values, "alias")
     reader.causes = [_named(cause, values) for cause in reader.causes]
     if not reader.causes:
@@ -87,7 +87,7 @@ def _named(cause: Cause, values: Sequence[Any]) -> Cause:
     return Cause(cause.field, f"of alias {name!r}: {cause.message}", cause.reason) if isinstance(name, str) else cause
 
 
-def _alias(reader: fields.Reader, name: str, entries: Sequence[Mapping[str, str]], *, in_placement: bool) -> Alias:
+def _alias(reader: strict_yaml.Reader, name: str, entries: Sequence[Mapping[str, str]], *, in_placement: bool) -> Alias:
     place = f"alias {name!r}"
     if in_placement and len(entries) > 1:
         reader.wrong(place, f"have multiple specs ({len(entries)} entries bear this name) while pci_in_placement is on, and "
@@ -114,7 +114,7 @@ def _default(key: str) -> str:
     return DEFAULT_POLICY if key == "numa_policy" else "none"
 
 
-def _spec(reader: fields.Reader, place: str, entry: Mapping[str, str]) -> Spec:
+def _spec(reader: strict_yaml.Reader, place: str, entry: Mapping[str, str]) -> Spec:
     vendor, product = entry.get("vendor_id"), entry.get("product_id")
     class_ = device_spec.generated_class(vendor, product) if vendor and product else None
     if entry.get("resource_class", "").strip():
@@ -130,7 +130,7 @@ def _spec(reader: fields.Reader, place: str, entry: Mapping[str, str]) -> Spec:
     )
 
 
-def _traits(reader: fields.Reader, place: str, entry: Mapping[str, str]) -> Traits:
+def _traits(reader: strict_yaml.Reader, place: str, entry: Mapping[str, str]) -> Traits:
     required: set[str] = set()
     forbidden: set[str] = set()
     any_of: list[frozenset[str]] = []

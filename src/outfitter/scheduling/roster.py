@@ -13,7 +13,7 @@ from outfitter.api import providers
 from outfitter.api.device import DRIVER, DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import MARKS, Page
-from outfitter.inventory import cells
+from outfitter.inventory import numa_cells
 from outfitter.scheduling import choose, flavored, hosts
 from outfitter.scheduling.flavor import Ask, DeviceRequest
 from outfitter.scheduling.hosts import Choice, Device, Host, Published
@@ -115,7 +115,7 @@ class Roster:
 
     def published(self, name: str) -> Published:
         if name not in self._published:
-            told = cells.read(self._inventories.get(name) or {})
+            told = numa_cells.read(self._inventories.get(name) or {})
             own = [Cell(each.id, each.count, each.socket, each.ids) for each in told]
             (found,) = hosts.published([{"metadata": {"name": name}}], {name: providers.read(self._trees.get(name))},
                                        (self._slices.get(name) or {}).values(), {name: own})

@@ -18,10 +18,10 @@ from outfitter.faces.cli import places
 if TYPE_CHECKING:
     from outfitter.inventory.config import Config, Settings
     from outfitter.inventory.device_spec import Comparison, DeviceSpec, Entry
+    from outfitter.inventory.host_devices import Survey
+    from outfitter.inventory.host_tree import Tree
     from outfitter.inventory.pci import Device
     from outfitter.inventory.scan import Scan
-    from outfitter.inventory.survey import Survey
-    from outfitter.inventory.tree import Tree
 
 MAX_SHOWN = 5  # devices or entries named in one sentence
 FOLDED = 3  # so many like devices in a row are told as one
@@ -39,9 +39,9 @@ def config() -> None:
               help="Write there, to a new file (default: standard output).")
 def import_nova(files: tuple[Path, ...], output: Path | None) -> None:
     """Make a configuration file from Nova's."""
-    from outfitter.inventory import nova  # noqa: PLC0415
+    from outfitter.inventory import nova_conf  # noqa: PLC0415
 
-    made = nova.load(files)
+    made = nova_conf.load(files)
     for warning in made.warnings:
         click.echo(f"warning: {warning}", err=True)
     if output is None:
@@ -90,12 +90,12 @@ def check(file: Path | None, root: Path | None, simulation: str | None, host: st
 def _hosts(root: Path | None, simulation: str | None, host: str | None) -> Iterator[tuple[str, Tree]]:
     """The hosts to look at, by name."""
     from outfitter.faces.cli import scan  # noqa: PLC0415
-    from outfitter.inventory import simulate  # noqa: PLC0415
+    from outfitter.inventory.simulation import hosts_file  # noqa: PLC0415
 
     if simulation is None:
         yield host or socket.gethostname(), scan.tree_at(root or Path("/"))
         return
-    hosts = {each.name: each for each in simulate.named(simulation).hosts}
+    hosts = {each.name: each for each in hosts_file.named(simulation).hosts}
     if host is not None and host not in hosts:
         raise errors.NotFound(f"{simulation} has no host {host!r}; it has {_few(list(hosts))}")
     for name in hosts if host is None else (host,):
@@ -127,11 +127,11 @@ def _few(words: Sequence[str]) -> str:
 def _report(host: str, settings: Settings, tree: Tree) -> tuple[tuple[str, ...], bool]:
     """What the configuration makes of a host, as lines, and whether the host would refuse to start with it."""
     from outfitter.faces.cli import makes  # noqa: PLC0415
-    from outfitter.inventory import scan, survey  # noqa: PLC0415
+    from outfitter.inventory import host_devices, scan  # noqa: PLC0415
 
     found = scan.scan(tree)
     try:
-        seen = survey.survey(host, settings, found)
+        seen = host_devices.survey(host, settings, found)
     except errors.Invalid as error:
         return ("  would refuse to start:", *(f"  - {cause.field}: {cause.message}" for cause in error.causes)), True
     told = _Told(settings, found, seen)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from outfitter.inventory.config import Settings
-    from outfitter.inventory.making import Mediated, Virtual
     from outfitter.inventory.mdev import MdevType
     from outfitter.inventory.pci import Device
+    from outfitter.inventory.provisioning import Mediated, Virtual
     from outfitter.inventory.scan import Scan
 
 
@@ -38,10 +38,10 @@ def _mediated(entry: Mediated) -> str:
 # -- virtual functions
 
 def _switched(index: int, entry: Virtual, wanted: Sequence[Virtual], devices: Sequence[Device]) -> Iterator[str]:
-    from outfitter.inventory import making  # noqa: PLC0415
+    from outfitter.inventory import provisioning  # noqa: PLC0415
 
     meant = [device for device in devices if entry.means(device)]
-    mine = [device for device in meant if making.first(wanted, device) is entry]
+    mine = [device for device in meant if provisioning.first(wanted, device) is entry]
     for device in mine:
         yield from _numbers(index, entry, device)
     if not mine:
@@ -88,13 +88,13 @@ def _functions(count: int) -> str:
 # -- mediated devices
 
 def _made(host: str, index: int, entry: Mediated, found: Scan) -> Iterator[str]:
-    from outfitter.inventory import making  # noqa: PLC0415
+    from outfitter.inventory import provisioning  # noqa: PLC0415
 
-    parents = making.parents(found.devices, found.parents)
+    parents = provisioning.parents(found.devices, found.parents)
     fit = {parent: type_ for parent, types in parents.items() if entry.parent in (None, parent)
            for type_ in types if type_.id == entry.type}
     for parent, type_ in fit.items():
-        ours = {making.identity(host, parent, entry.type, number) for number in range(entry.count)}
+        ours = {provisioning.identity(host, parent, entry.type, number) for number in range(entry.count)}
         there = ours & {one.uuid for one in found.mdevs}
         yield f"{parent} {_numbered(entry, type_, len(there), len(set(type_.instances) - ours))}"
         if (most := type_.available) is not None and most < entry.count - len(there):

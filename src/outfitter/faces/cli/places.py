@@ -34,10 +34,10 @@ class Hosts(Named):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         text = super().convert(value, param, ctx)
         if NUMBERS.fullmatch(text) and not Path(text).exists():
-            from outfitter.inventory import simulate  # noqa: PLC0415  # a command without simulated hosts need not wait for it
+            from outfitter.inventory.simulation import hosts_file  # noqa: PLC0415  # a command without simulated hosts need not wait for it
 
             try:
-                simulate.parse_shorthand(text)
+                hosts_file.parse_shorthand(text)
             except Invalid as error:
                 self.fail(error.message, param, ctx)
         return text

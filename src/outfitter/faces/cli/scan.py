@@ -12,11 +12,11 @@ from outfitter.errors import Invalid
 from outfitter.faces.cli import places
 
 if TYPE_CHECKING:
+    from outfitter.inventory.host_tree import Tree
     from outfitter.inventory.mdev import Mdev, MdevType
-    from outfitter.inventory.names import Names
     from outfitter.inventory.pci import Device
+    from outfitter.inventory.pci_ids import Names
     from outfitter.inventory.scan import Scan
-    from outfitter.inventory.tree import Tree
 
 
 @click.command("scan")
@@ -31,12 +31,12 @@ def scan(source: Path, how: str, save: Path | None, no_serials: bool) -> None:
     """Show the PCI functions and mediated devices of a host."""
     # Late, as in other commands: whoever asks for help waits for none of it.
     from outfitter.faces.cli import draw, scantree  # noqa: PLC0415
-    from outfitter.inventory import capture, names  # noqa: PLC0415
+    from outfitter.inventory import capture, pci_ids  # noqa: PLC0415
 
     found, captured = capture.record(tree_at(source), serials=not no_serials)
     if save is not None:
         capture.save(captured, save)
-    database = names.database()
+    database = pci_ids.database()
     if how == "json":
         click.echo(json.dumps(as_json(found, database), indent=2))
     else:
@@ -49,7 +49,7 @@ def scan(source: Path, how: str, save: Path | None, no_serials: bool) -> None:
 def tree_at(source: Path) -> Tree:
     """The tree in a folder or file."""
     from outfitter.inventory import capture  # noqa: PLC0415
-    from outfitter.inventory.tree import FolderTree  # noqa: PLC0415
+    from outfitter.inventory.host_tree import FolderTree  # noqa: PLC0415
 
     if source.is_file():
         return capture.load(source)

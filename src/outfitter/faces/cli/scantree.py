@@ -9,14 +9,14 @@ from itertools import groupby
 
 from outfitter.faces.cli import draw
 from outfitter.faces.cli.draw import Branch
-from outfitter.inventory import names as people
 from outfitter.inventory import pci
-from outfitter.inventory.host import quantity
-from outfitter.inventory.look import plain as harmless
+from outfitter.inventory import pci_ids as people
 from outfitter.inventory.mdev import Mdev, MdevType
-from outfitter.inventory.names import Names
 from outfitter.inventory.pci import Device, Kind
+from outfitter.inventory.pci_ids import Names
 from outfitter.inventory.scan import Scan
+from outfitter.inventory.simulation.host import quantity
+from outfitter.inventory.sysfs_reader import plain as harmless
 
 WIDTH = 100
 FEW = 2  # like VFs that still get a line each

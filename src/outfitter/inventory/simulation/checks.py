@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from outfitter.inventory import cpulist, pci
-from outfitter.inventory.host import DEFAULT_PUBLISHER
+from outfitter.inventory.simulation.host import DEFAULT_PUBLISHER
 
 MAX_CPUS = 65_536
 

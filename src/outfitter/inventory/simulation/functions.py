@@ -7,17 +7,18 @@ import uuid
 from collections.abc import Iterable
 from typing import Literal
 
-from outfitter.inventory import guise, pci, spelling
-from outfitter.inventory.fields import Section, Unique
-from outfitter.inventory.host import Grouping, MdevType, PciFunction, VirtualFunctions
-from outfitter.inventory.spelling import Check
+from outfitter.inventory import pci
+from outfitter.inventory.simulation import checks, driver_profile
+from outfitter.inventory.simulation.checks import Check
+from outfitter.inventory.simulation.host import Grouping, MdevType, PciFunction, VirtualFunctions
+from outfitter.inventory.strict_yaml import Section, Unique
 
 KEYS: dict[str, tuple[str, ...]] = {
     "pci": ("address", "vendor", "product", "class", "revision", "driver", "numa", "pcieRoot", "iommuGroup", "serial",
             "interface", "vfs", "mdevTypes", "published"),
     "vfs": ("count", "total", "product", "driver", "offset", "stride", "iommuGroups", "interfaces"),
     "mdevTypes": ("id", "name", "description", "deviceApi", "available", "instances"),
-    "published": guise.KEYS,
+    "published": driver_profile.KEYS,
 }
 DEFAULT_CLASS = "ff0000"  # fits no class
 DEFAULT_PF_DRIVER = "pci-pf-stub"  # the kernel's driver for a PF that does nothing but carry VFs
@@ -59,7 +60,7 @@ def functions(host: Section, nodes: set[int]) -> list[PciFunction]:
 
 
 def _function(section: Section, nodes: set[int]) -> PciFunction | None:
-    address = section.needed("address", "0000:3b:00.0", spelling.address)
+    address = section.needed("address", "0000:3b:00.0", checks.address)
     for key, digits, example in (("vendor", 4, "8086"), ("product", 4, "1889")):
         if not section.has(key):
             section.missing(key, f"{digits} hex digits, for example {key}: {example}")
@@ -71,7 +72,7 @@ def _function(section: Section, nodes: set[int]) -> PciFunction | None:
         numa = None
     mdev_types = tuple(_mdev_types(section))
     default = DEFAULT_PF_DRIVER if section.has("vfs") else pci.VFIO
-    driver = section.text("driver", spelling.driver) or default
+    driver = section.text("driver", checks.driver) or default
     if section.has("mdevTypes") and driver == pci.VFIO:
         section.wrong("driver", f"a function bound to {pci.VFIO} makes no mediated devices; name its vendor's driver")
     if address is None:
@@ -86,20 +87,22 @@ def _function(section: Section, nodes: set[int]) -> PciFunction | None:
         revision=section.hex("revision", 2) or "00",
         driver=None if driver == NONE else driver,
         numa=numa,
-        pcie_root=section.text("pcieRoot", spelling.pcie_root) or f"pci{address.rpartition(':')[0]}",
+        pcie_root=section.text("pcieRoot", checks.pcie_root) or f"pci{address.rpartition(':')[0]}",
         iommu_group=_group(section),
-        serial=section.text("serial", spelling.serial),
-        interface=section.text("interface", spelling.interface),
+        serial=section.text("serial", checks.serial),
+        interface=section.text("interface", checks.interface),
         vfs=_vfs(section, address, product or "0000") if section.has("vfs") else None,
         mdev_types=mdev_types,
         guise=_guise(section),
     )
 
 
-def _guise(function: Section) -> guise.Guise | None:
+def _guise(function: Section) -> driver_profile.Guise | None:
     if not function.has("published"):
         return None
-    return guise.read(function.reader.section(function.fields["published"], function.at("published"), KEYS["published"]))
+    return driver_profile.read(
+        function.reader.section(function.fields["published"], function.at("published"), KEYS["published"])
+    )
 
 
 def _group(section: Section) -> int | Literal["own", "none"]:
@@ -129,8 +132,8 @@ def _vfs(pf: Section, address: str, product: str) -> VirtualFunctions:
     if count and start + offset + (count - 1) * stride > 0xFFFF:
         section.wrong("count", f"{count} VFs from offset {offset} with stride {stride} do not fit behind {address}")
         count = 0
-    section.text("iommuGroups", spelling.one_of(tuple(GROUPINGS)))
-    drivers = _each(section, "driver", count, spelling.driver, pci.VFIO)
+    section.text("iommuGroups", checks.one_of(tuple(GROUPINGS)))
+    drivers = _each(section, "driver", count, checks.driver, pci.VFIO)
     return VirtualFunctions(
         count=count,
         total=max(total or 1, count),
@@ -162,13 +165,13 @@ def _interfaces(section: Section, count: int) -> tuple[str | None, ...]:
     if not section.has("interfaces"):
         return (None,) * count
     if isinstance(section.fields["interfaces"], list):
-        return _each(section, "interfaces", count, spelling.interface, "")
+        return _each(section, "interfaces", count, checks.interface, "")
     pattern = section.text("interfaces") or ""
     if "{index}" not in pattern:
         section.wrong("interfaces", f"{pattern!r} must be a list, or a text with {{index}} in it such as ens1f0v{{index}}")
         return (None,) * count
     names = tuple(pattern.replace("{index}", str(index)) for index in range(count))
-    if names and (message := spelling.interface(names[-1])) is not None:
+    if names and (message := checks.interface(names[-1])) is not None:
         section.wrong("interfaces", message)
     return names
 
@@ -177,7 +180,7 @@ def _mdev_types(function: Section) -> Iterable[MdevType]:
     ids = Unique(function.reader, "is the id of")
     for path, value in function.items("mdevTypes"):
         section = function.reader.section(value, path, KEYS["mdevTypes"])
-        identity = section.needed("id", "nvidia-232", spelling.mdev_type)
+        identity = section.needed("id", "nvidia-232", checks.mdev_type)
         instances = []
         for where, text in section.texts("instances"):
             try:
@@ -187,9 +190,9 @@ def _mdev_types(function: Section) -> Iterable[MdevType]:
         if identity is not None and ids.add(identity, section.at("id")):
             yield MdevType(
                 id=identity,
-                name=section.text("name", spelling.plain) or identity,
-                description=section.text("description", spelling.line) or "",
-                device_api=section.text("deviceApi", spelling.plain) or pci.VFIO,
+                name=section.text("name", checks.plain) or identity,
+                description=section.text("description", checks.line) or "",
+                device_api=section.text("deviceApi", checks.plain) or pci.VFIO,
                 available=section.number("available", 0, 65535) or 0,
                 instances=tuple(instances),
             )

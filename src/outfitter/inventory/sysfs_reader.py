@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from outfitter.inventory.tree import Tree
+from outfitter.inventory.host_tree import Tree
 
 GROUPS = "/sys/kernel/iommu_groups"
 NODES = "/sys/devices/system/node"

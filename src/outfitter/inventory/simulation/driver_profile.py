@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from outfitter.api.device import PCI_BUS_ID
 from outfitter.api.kinds import Object
 from outfitter.inventory import slices
-from outfitter.inventory.fields import Section, Value
 from outfitter.inventory.scan import Scan
+from outfitter.inventory.strict_yaml import Section, Value
 
 KEYS = ("name", "attributes")
 MAX_LABEL = 63

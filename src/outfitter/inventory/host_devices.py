@@ -12,10 +12,10 @@ from typing import Literal
 from outfitter.api.device import PCI_BUS_ID
 from outfitter.api.kinds import Object
 from outfitter.inventory import providers, slices
+from outfitter.inventory.assignable import Offered, Withheld, offer
 from outfitter.inventory.config import Settings
-from outfitter.inventory.names import Names
-from outfitter.inventory.offer import Offered, Withheld, offer
 from outfitter.inventory.pci import Device
+from outfitter.inventory.pci_ids import Names
 from outfitter.inventory.scan import Scan
 
 Left = Literal["unlisted", "vanished"]

@@ -16,7 +16,7 @@ from typing import Any
 
 from outfitter import errors
 from outfitter.errors import Cause
-from outfitter.inventory import config, device_spec, fields
+from outfitter.inventory import config, device_spec, strict_yaml
 
 # Our key -> (section, option) of Nova, the oldest name first.
 MANY = {
@@ -187,7 +187,7 @@ class _Import:
 
     def entries(self, key: str, option: Option, *, report: bool) -> Iterator[dict[str, Any]]:
         """The mappings of one value as they go into our file. The mistakes in them are told with the line that they are on."""
-        reader = fields.Reader(option.where)
+        reader = strict_yaml.Reader(option.where)
         values = [dict(value) for _, value in device_spec.mappings(reader, [option.value], key, example=_EXAMPLES[key])]
         for value in values:
             self.mend_traits(option, value, forbid=key == "alias")

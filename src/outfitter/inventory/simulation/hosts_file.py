@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outfitter import errors
-from outfitter.inventory import cards, cpulist, spelling
-from outfitter.inventory.fields import Reader, Section, Unique
-from outfitter.inventory.host import (
+from outfitter.inventory import cpulist
+from outfitter.inventory.simulation import checks
+from outfitter.inventory.simulation import functions as pci_functions
+from outfitter.inventory.simulation.host import (
     DEFAULT_PUBLISHER,
     Bridge,
     Hardware,
@@ -22,6 +23,7 @@ from outfitter.inventory.host import (
     VirtualFunctions,
     quantity,
 )
+from outfitter.inventory.strict_yaml import Reader, Section, Unique
 
 __all__ = ["KEYS", "Bridge", "Hardware", "MdevType", "Nic", "NumaNode", "PciFunction", "SimulatedHost", "Simulation",
            "VirtualFunctions", "load", "named", "parse", "parse_shorthand"]
@@ -31,7 +33,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "file": ("publisher", "hosts"),
     "hosts": ("name", "count", "publisher", "labels", "cpus", "memory", "numa", "pci", "nics", "bridges"),
     "numa": ("id", "cpus", "memory", "socket"),
-    **cards.KEYS,
+    **pci_functions.KEYS,
     "nics": ("name", "mac", "bridge", "speed", "physicalNetwork"),
     "bridges": ("name",),
 }
@@ -100,7 +102,7 @@ def parse(text: str, source: str = "the hosts file") -> Simulation:
     top = reader.section(reader.parse(text), "", KEYS["file"])
     if not top.has("hosts"):
         top.missing("hosts", "list at least one host")
-    publisher = top.text("publisher", spelling.publisher) or DEFAULT_PUBLISHER
+    publisher = top.text("publisher", checks.publisher) or DEFAULT_PUBLISHER
     hosts: list[SimulatedHost] = []
     names: dict[str, str] = {}  # host -> the path that named it
     for path, value in top.items("hosts"):
@@ -118,9 +120,9 @@ def parse(text: str, source: str = "the hosts file") -> Simulation:
 
 
 def _hosts(section: Section, publisher: str, room: int) -> Iterable[SimulatedHost]:
-    name = section.needed("name", "node-a", spelling.host_name)
+    name = section.needed("name", "node-a", checks.host_name)
     count = section.number("count", 1, MAX_HOSTS)
-    publisher = section.text("publisher", spelling.publisher) or publisher
+    publisher = section.text("publisher", checks.publisher) or publisher
     labels, hardware = _labels(section), _hardware(section)
     if name is None:
         return
@@ -130,7 +132,7 @@ def _hosts(section: Section, publisher: str, room: int) -> Iterable[SimulatedHos
     if count is None:
         yield SimulatedHost(name, publisher, labels, hardware)
         return
-    if (message := spelling.host_name(f"{name}-{count - 1}")) is not None:
+    if (message := checks.host_name(f"{name}-{count - 1}")) is not None:
         section.wrong("name", message)
         return
     for index in range(count):
@@ -148,9 +150,9 @@ def _labels(section: Section) -> tuple[tuple[str, str], ...]:
     for key, text in value.items():
         path = f"{section.at('labels')}.{key}"
         prefix, slash, last = key.rpartition("/")
-        if not spelling.LABEL_PART.fullmatch(last) or (slash and not spelling.is_subdomain(prefix)):
+        if not checks.LABEL_PART.fullmatch(last) or (slash and not checks.is_subdomain(prefix)):
             section.reader.wrong(path, f"{key!r} is no label key; write for example rack or example.com/rack")
-        if text is not None and not (isinstance(text, str) and (text == "" or spelling.LABEL_PART.fullmatch(text))):
+        if text is not None and not (isinstance(text, str) and (text == "" or checks.LABEL_PART.fullmatch(text))):
             section.reader.wrong(path, "is no label value: at most 63 letters, digits, '-', '_' and '.', the first and "
                                        "last a letter or digit")
         labels.append((key, text if isinstance(text, str) else ""))
@@ -162,18 +164,18 @@ def _hardware(section: Section) -> Hardware:
     numa = tuple(_numa(section))
     sound = numa and len(section.reader.causes) == before  # else the sums below mean nothing
     bridges = tuple(_bridges(section))
-    functions = tuple(cards.functions(section, {node.id for node in numa}))
+    functions = tuple(pci_functions.functions(section, {node.id for node in numa}))
     nics = tuple(_nics(section, functions, {bridge.name for bridge in bridges}))
-    cpus = section.number("cpus", 1, spelling.MAX_CPUS)
+    cpus = section.number("cpus", 1, checks.MAX_CPUS)
     sums = sum(len(cpulist.numbers(node.cpus)) for node in numa), sum(node.memory for node in numa)
     if sound and cpus is not None and cpus != sums[0]:
         section.wrong("cpus", f"says {cpus}, but the NUMA nodes have {sums[0]}; leave it out")
-    memory = section.text("memory", spelling.memory)
-    if sound and memory is not None and spelling.in_bytes(memory) != sums[1]:
+    memory = section.text("memory", checks.memory)
+    if sound and memory is not None and checks.in_bytes(memory) != sums[1]:
         section.wrong("memory", f"says {memory}, but the NUMA nodes have {quantity(sums[1])}; leave it out")
     return Hardware(
         cpus=cpus or sums[0] or DEFAULT_CPUS,
-        memory=spelling.in_bytes(memory) if memory is not None else sums[1] or DEFAULT_MEMORY,
+        memory=checks.in_bytes(memory) if memory is not None else sums[1] or DEFAULT_MEMORY,
         numa=numa, pci=functions, nics=nics, bridges=bridges,
     )
 
@@ -186,8 +188,8 @@ def _numa(host: Section) -> Iterable[NumaNode]:
         number = section.number("id", 0, 1023)
         if number is None and not section.has("id"):
             section.missing("id", "for example id: 0")
-        cpus = section.needed("cpus", '"0-15"', spelling.cpus)
-        memory = section.needed("memory", "64Gi", spelling.memory)
+        cpus = section.needed("cpus", '"0-15"', checks.cpus)
+        memory = section.needed("memory", "64Gi", checks.memory)
         socket = section.number("socket", 0, 1023)
         for cpu in cpulist.numbers(cpus) if cpus else ():
             if cpu in owners:
@@ -196,7 +198,7 @@ def _numa(host: Section) -> Iterable[NumaNode]:
             owners[cpu] = path
         if number is not None and ids.add(str(number), section.at("id")):
             # A node that was told to be wrong in part is kept, so that references to it are not told as well.
-            yield NumaNode(number, cpus or str(len(owners)), spelling.in_bytes(memory or "0"),
+            yield NumaNode(number, cpus or str(len(owners)), checks.in_bytes(memory or "0"),
                            number if socket is None else socket)
 
 
@@ -204,7 +206,7 @@ def _bridges(host: Section) -> Iterable[Bridge]:
     names = Unique(host.reader, "is the name of")
     for path, value in host.items("bridges"):
         section = host.reader.section(value, path, KEYS["bridges"])
-        name = section.needed("name", "br0", spelling.interface)
+        name = section.needed("name", "br0", checks.interface)
         if name is not None and names.add(name, section.at("name")):
             yield Bridge(name)
 
@@ -213,15 +215,15 @@ def _nics(host: Section, functions: Iterable[PciFunction], bridges: set[str]) ->
     names = Unique(host.reader, "is the name of")
     for path, value in host.items("nics"):
         section = host.reader.section(value, path, KEYS["nics"])
-        name = section.needed("name", "eno1", spelling.interface)
-        bridge = section.text("bridge", spelling.interface)
+        name = section.needed("name", "eno1", checks.interface)
+        bridge = section.text("bridge", checks.interface)
         if bridge is not None and bridge not in bridges:
             section.wrong("bridge", f"{bridge} is not declared; add it to {host.at('bridges')}", "FieldValueNotFound")
         if name in bridges:
             section.wrong("name", f"{name} is the name of a bridge too", "FieldValueDuplicate")
-        mac = section.text("mac", spelling.mac)
+        mac = section.text("mac", checks.mac)
         nic = Nic(name or "", mac.lower() if mac else None, bridge, section.number("speed", 1, 10_000_000),
-                  section.text("physicalNetwork", spelling.plain))
+                  section.text("physicalNetwork", checks.plain))
         if name is not None and names.add(name, section.at("name")):
             yield nic
     for function in functions:

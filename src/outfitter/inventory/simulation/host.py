@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from outfitter.inventory import pci, sysfs
-from outfitter.inventory.guise import Guise
-from outfitter.inventory.tree import MemoryTree
+from outfitter.inventory import pci
+from outfitter.inventory.host_tree import MemoryTree
+from outfitter.inventory.simulation import sysfs
+from outfitter.inventory.simulation.driver_profile import Guise
 
 DEFAULT_PUBLISHER = "pci.outfitter.dev"
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from outfitter.inventory import cpulist, pci
-from outfitter.inventory.tree import Entry, Link, MemoryTree
+from outfitter.inventory.host_tree import Entry, Link, MemoryTree
 
 if TYPE_CHECKING:
-    from outfitter.inventory.host import Hardware, MdevType, PciFunction, SimulatedHost
+    from outfitter.inventory.simulation.host import Hardware, MdevType, PciFunction, SimulatedHost
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outfitter.inventory import cpulist
-from outfitter.inventory.tree import Tree
+from outfitter.inventory.host_tree import Tree
 
 NODES, CPUS = "/sys/devices/system/node", "/sys/devices/system/cpu"
 _NODE = re.compile(r"node([0-9]{1,5})")

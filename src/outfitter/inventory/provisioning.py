@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from outfitter.inventory import device_spec, pci
-from outfitter.inventory.fields import Section
 from outfitter.inventory.mdev import MdevType, Parent
+from outfitter.inventory.strict_yaml import Section
 
 SRIOV_KEYS = ("address", "vendor_id", "product_id", "count", "replace")
 MDEV_KEYS = ("type", "parent", "count")
