@@ -28,7 +28,7 @@ from outfitter.inventory.config import Config
 from outfitter.inventory.host_tree import Entry, Link, MemoryTree
 from outfitter.launcher import domain
 from outfitter.launcher.simulated import Simulated
-from outfitter.ledger import book, placement
+from outfitter.ledger import book, placement_view
 from outfitter.node.host import Host
 from outfitter.node.keep import Keeper
 from outfitter.scheduling import hosts
@@ -110,7 +110,7 @@ class Cloud:
         wanted, host = server.get("placement", "exact"), server["host"]
         if wanted == "none":
             return
-        await self._book(server, host, [placement.host_resources(host)], {"resources": dict(ROOT)})
+        await self._book(server, host, [placement_view.host_resources(host)], {"resources": dict(ROOT)})
         if wanted == "root_only":
             return
         if wanted == "exact":
@@ -234,7 +234,7 @@ class House:
         nodes = [node for node in (await store.list(kinds.NODE)).items if node["metadata"]["name"] in up]
         told = {obj["metadata"]["name"]: [Cell(each.id, each.count, each.socket) for each in numa_cells.read(obj)]
                 for obj in (await store.list(kinds.HOST_INVENTORY)).items}
-        found = hosts.published(nodes, await placement.trees(store), (await store.list(kinds.RESOURCE_SLICE)).items, told)
+        found = hosts.published(nodes, await placement_view.trees(store), (await store.list(kinds.RESOURCE_SLICE)).items, told)
         seen = [(each, await book.read(store, each.name)) for each in found]
         if self.line is not None:
             line, self.line = self.line, None

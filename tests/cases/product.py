@@ -26,7 +26,7 @@ from outfitter.controllers.schedule import Schedule as Scheduler
 from outfitter.errors import BadRequest, Invalid, NotFound
 from outfitter.inventory import config
 from outfitter.inventory.config import Config
-from outfitter.ledger import placement
+from outfitter.ledger import placement_view
 from outfitter.node.agent import Agent
 from outfitter.node.handover import Handover
 from outfitter.node.keep import Keeper
@@ -174,7 +174,7 @@ class Product(Schedule):
 
     # -- what became of it
 
-    async def _allocations(self) -> placement.Allocations:
+    async def _allocations(self) -> placement_view.Allocations:
         found = await super()._allocations()
         return {uid_of(self.cloud.names[uid]) if uid in self.cloud.names else uid: amounts for uid, amounts in found.items()}
 

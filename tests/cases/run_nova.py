@@ -15,7 +15,7 @@ from outfitter.api.providers import Provider
 from outfitter.errors import Invalid, OutfitterError, Refused
 from outfitter.inventory import scan
 from outfitter.inventory.providers import MANAGED
-from outfitter.ledger import placement
+from outfitter.ledger import placement_view
 from tests.cases.case import Case
 from tests.cases.cloud import Cloud, shown, uid_of
 from tests.cases.world import NotDriven
@@ -95,7 +95,7 @@ class Play:
             case "periodic":
                 await self.cloud.audit(step["host"])
             case "set_reserved":
-                await placement.set_reserved(self.cloud.store, step["provider"], step["resource_class"], step["reserved"],
+                await placement_view.set_reserved(self.cloud.store, step["provider"], step["resource_class"], step["reserved"],
                                              driver=DRIVER, now="2026-01-01T00:00:00Z", by="operator")
             case "delete":
                 await self.cloud.delete(step["server"])
@@ -106,7 +106,7 @@ class Play:
 
     async def _trees(self) -> dict[str, Provider]:
         """Every provider, by name."""
-        trees = await placement.trees(self.cloud.store)
+        trees = await placement_view.trees(self.cloud.store)
         return {provider.name: provider for tree in trees.values() for provider in tree}
 
     async def _pages(self) -> dict[str, Page]:
@@ -116,14 +116,14 @@ class Play:
     async def _raw_pages(self) -> list[Object]:
         return (await self.cloud.store.list(kinds.LEDGER_PAGE)).items
 
-    async def _rows(self) -> dict[str, placement.Row]:
+    async def _rows(self) -> dict[str, placement_view.Row]:
         pages = await self._pages()
-        return {row.provider.name: row for host, tree in (await placement.trees(self.cloud.store)).items()
-                for row in placement.rows(tree, pages.get(host) or Page(Page.blank(host)))}
+        return {row.provider.name: row for host, tree in (await placement_view.trees(self.cloud.store)).items()
+                for row in placement_view.rows(tree, pages.get(host) or Page(Page.blank(host)))}
 
-    async def _allocations(self) -> placement.Allocations:
-        trees = await placement.trees(self.cloud.store)
-        return placement.allocations(trees.values(), (await self._pages()).values())
+    async def _allocations(self) -> placement_view.Allocations:
+        trees = await placement_view.trees(self.cloud.store)
+        return placement_view.allocations(trees.values(), (await self._pages()).values())
 
     async def _roots(self) -> dict[str, list[tuple[str, str]]]:
         """Consumer -> what it has of hosts themselves."""
@@ -177,7 +177,7 @@ class Play:
                 for wrong in self._provider(each, have[each["name"]]):
                     yield f"{each['name']}: {wrong}"
 
-    def _provider(self, wanted: Mapping[str, Any], row: placement.Row) -> Iterator[str]:
+    def _provider(self, wanted: Mapping[str, Any], row: placement_view.Row) -> Iterator[str]:
         provider = row.provider
         if "parent" in wanted and provider.parent != wanted["parent"]:
             yield f"parent is {provider.parent}, not {wanted['parent']}"

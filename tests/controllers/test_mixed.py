@@ -23,7 +23,7 @@ from outfitter.api.page import Page, pool_page
 from outfitter.errors import Conflict, NotFound
 from outfitter.inventory import config
 from outfitter.inventory.simulation import hosts_file
-from outfitter.ledger import marks
+from outfitter.ledger import out_of_service
 from outfitter.scheduling import binding, extended, fit
 from outfitter.scheduling.facts import Facts
 from outfitter.scheduling.flavored import Aliases
@@ -246,14 +246,14 @@ class Mix(World):
 
     async def mark(self) -> None:
         page, device = self.place()
-        await self.dice.choice([marks.reserve, marks.quarantine])(self.home, page, device, by="admin")
+        await self.dice.choice([out_of_service.reserve, out_of_service.quarantine])(self.home, page, device, by="admin")
 
     async def unmark(self) -> None:
         for page in self.books.pages:
             for mark in page.marks("reserved"):
-                await marks.unreserve(self.home, page.host, mark.device)
+                await out_of_service.unreserve(self.home, page.host, mark.device)
             for mark in page.marks("quarantined"):
-                await marks.restore(self.home, page.host, mark.device)
+                await out_of_service.restore(self.home, page.host, mark.device)
 
     async def taint(self) -> None:
         """A rule comes, or goes when it is there."""

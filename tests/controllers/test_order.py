@@ -14,7 +14,7 @@ from outfitter.api.page import Page
 from outfitter.controllers.claims import Claims, PodClaims
 from outfitter.controllers.schedule import Schedule
 from outfitter.errors import AlreadyHeld, Conflict, Forbidden
-from outfitter.ledger import book, marks
+from outfitter.ledger import book, out_of_service
 from outfitter.store.base import Store
 from outfitter.store.informer import key_of
 from tests.controllers import scene as scenes
@@ -239,14 +239,14 @@ async def test_news_of_one_who_came_later_does_not_put_it_first() -> None:
     async with scenes.embedded(1) as scene:
         await scene.classes()
         device = DeviceId(scene.driver, scene.host.name, "pci-0000-3b-00-0-vf0")
-        await marks.reserve(scene.store, scene.host.name, device, by="admin")
+        await out_of_service.reserve(scene.store, scene.host.name, device, by="admin")
         await waiting_pods(scene, "zoe", "mia", "ann")
         assert await bound(scene) == []
         [schedule] = [each for each in scene.product.runner.controllers if isinstance(each, Schedule)]
         async with schedule._one:
             await scene.store.patch(kinds.POD, "ann", {"metadata": {"labels": {"a": "b"}}}, scene.namespace)
             await told()
-            await marks.unreserve(scene.store, scene.host.name, device)
+            await out_of_service.unreserve(scene.store, scene.host.name, device)
             await told()
         assert await bound(scene) == ["zoe"]
 

@@ -13,7 +13,7 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import device_refs as model
 from outfitter.api.page import Booking, Holder
 from outfitter.controllers.drafts import Draft
-from outfitter.ledger import book, placement
+from outfitter.ledger import book, placement_view
 from outfitter.store.base import Store
 from tests.controllers.cells import flavor, machine, scene
 from tests.controllers.scene import Scene, addresses
@@ -36,7 +36,7 @@ async def test_cpus_of_their_own_are_booked_and_given_back() -> None:
         assert a["status"]["flavor"]["hostCells"] == [0]
         assert a["status"]["flavor"]["pinned"] == {"0": 4}
         page = await book.read(here.store, "elm")
-        (own,) = [booking for booking in page.bookings if booking.device == placement.host_resources("elm")]
+        (own,) = [booking for booking in page.bookings if booking.device == placement_view.host_resources("elm")]
         assert (own.amount["cells"], own.amount["cpus"]) == ({"0": 4}, {"0": [0, 1, 2, 3]})
         assert own.state == "prepared"
         await machine(here, "b", "near", nodeSelector={"kubernetes.io/hostname": "elm"})
@@ -161,7 +161,7 @@ async def test_cpus_that_went_between_the_choice_and_the_booking_are_not_given_t
     async def late(self: Draft, store: Store) -> list[tuple[Kind, Object]]:
         if (cells := next(rivals, None)) is not None:
             holder = Holder("Consumer", "", f"rival{cells}", f"rival{cells}")
-            await book.book(here.store, "elm", [Booking(placement.host_resources("elm"), holder, "", "booked", "now", {
+            await book.book(here.store, "elm", [Booking(placement_view.host_resources("elm"), holder, "", "booked", "now", {
                 "resources": {"PCPU": 4}, "cells": cells})])
         return await commit(self, store)
 

@@ -25,7 +25,7 @@ from outfitter.api.page import Page, pool_page
 from outfitter.controllers import claims
 from outfitter.controllers.claims import Claims
 from outfitter.controllers.loop import enqueue_on_change
-from outfitter.ledger import marks
+from outfitter.ledger import out_of_service
 from outfitter.node.agent import Agent
 from outfitter.node.hold import Holdings
 from outfitter.scheduling import index
@@ -52,8 +52,8 @@ SOURCE = st.sampled_from(["vf-1", "vf-1", "vf-1", "vf-2", "vf-3", "pf-1", *CLAIM
 ANY = st.one_of(SOURCE, st.sampled_from(["rack-1", "rack-1", "rack-2", "claim-c"]))
 SOME = st.lists(st.integers(0, 4), min_size=1, max_size=5, unique=True)
 DEVICE = st.sampled_from([f"{PF}-vf0", f"{PF}-vf1", *(f"{PF}-vf{number}" for number in range(MOST)), PF])
-MARK = {"reserve": marks.reserve, "quarantine": marks.quarantine}
-UNMARK = {"unreserve": marks.unreserve, "restore": marks.restore}
+MARK = {"reserve": out_of_service.reserve, "quarantine": out_of_service.quarantine}
+UNMARK = {"unreserve": out_of_service.unreserve, "restore": out_of_service.restore}
 TURNS = st.sampled_from([0, 0, 3, 10, 30, 60, 100, 300])  # that the products get after what happened
 
 
@@ -145,7 +145,10 @@ class Machine(stateful.RuleBasedStateMachine):
     def snatch(self, which: int, reads: int, host: str, device: str, turns: int) -> None:
         """A device is reserved right after one of the next things that a product reads, while it makes up its mind."""
         for life in self.world.lives[which:which + 1]:
-            life.door.trap = (reads, lambda: marks.reserve(self.world.home, host, DeviceId(DRIVER, host, device), by="admin"))
+            life.door.trap = (
+                reads,
+                lambda: out_of_service.reserve(self.world.home, host, DeviceId(DRIVER, host, device), by="admin"),
+            )
         self.do(_now(lambda: None), turns)
 
     @stateful.rule(host=HOST, yes=st.sampled_from([True, False, False]), turns=TURNS)

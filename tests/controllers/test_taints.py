@@ -10,7 +10,7 @@ import pytest
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
 from outfitter.errors import Invalid
-from outfitter.ledger import book, marks
+from outfitter.ledger import book, out_of_service
 from outfitter.scheduling import explain
 from outfitter.scheduling.place import Waiting
 from tests.controllers import scene as scenes
@@ -174,7 +174,7 @@ async def test_what_an_operator_marks_sends_nobody_away(scene: Scene) -> None:
     await pod(scene, "one", {scene.namespace: "a"})
     host = (await settled(scene, "one"))["spec"]["nodeName"]
     [booking] = (await book.read(scene.store, host)).bookings
-    await marks.quarantine(scene.store, host, booking.device, by="admin")
+    await out_of_service.quarantine(scene.store, host, booking.device, by="admin")
     assert (await settled(scene, "one"))["status"]["phase"] == "Running"
     assert not await scene.events("DeviceTaintManagerEviction")
 

@@ -15,7 +15,7 @@ from outfitter.api import kinds
 from outfitter.errors import Conflict, Invalid, Unavailable
 from outfitter.faces.kube.app import App
 from outfitter.faces.kube.auth import MASTERS, METRICS, MONITORING, User
-from outfitter.ledger import marks
+from outfitter.ledger import out_of_service
 from outfitter.store.memory import Memory
 from tests.controllers.scene import Scene, embedded
 from tests.kube.asgi import Client
@@ -117,7 +117,9 @@ async def test_the_numbers_follow_the_life_of_a_machine() -> None:
         await scene.machine("blue")
         await scene.running("blue")
         device = (await scene.bookings())[0].device
-        await marks.quarantine(scene.store, scene.host.name, device, by="ann", reason="hot", now=scene.product.context.now())
+        await out_of_service.quarantine(
+            scene.store, scene.host.name, device, by="ann", reason="hot", now=scene.product.context.now()
+        )
         await scene.running("blue")
         after = await scraped(scene)
         assert value(after, "outfitter_instances", phase="Running") == 1

@@ -11,12 +11,15 @@ import pytest
 from outfitter.api.device import DeviceId
 from outfitter.api.page import Mark, Marks, Page
 from outfitter.errors import AlreadyHeld, OutOfService
-from outfitter.ledger import book, marks
+from outfitter.ledger import book, out_of_service
 from outfitter.store.memory import Memory
 from tests.ledger.words import HOST, NOW, booking, claim, device, mark, memory, page, said
 
-ON = {"reserved": marks.reserve, "quarantined": marks.quarantine}
-OFF: dict[str, Callable[[Memory, str, DeviceId], Awaitable[bool]]] = {"reserved": marks.unreserve, "quarantined": marks.restore}
+ON = {"reserved": out_of_service.reserve, "quarantined": out_of_service.quarantine}
+OFF: dict[str, Callable[[Memory, str, DeviceId], Awaitable[bool]]] = {
+    "reserved": out_of_service.unreserve,
+    "quarantined": out_of_service.restore,
+}
 
 
 @pytest.fixture
@@ -40,13 +43,13 @@ async def test_taken_out_and_given_back(store: Memory, which: Marks) -> None:
 
 
 async def test_without_a_time_the_store_says_it(store: Memory) -> None:
-    await marks.reserve(store, HOST, device("vf0"), by="admin")
+    await out_of_service.reserve(store, HOST, device("vf0"), by="admin")
     assert (await book.read(store, HOST)).reserved[0].since == "2026-01-01T00:00:00Z"
 
 
 async def test_who_holds_a_marked_device_keeps_it(store: Memory) -> None:
     await book.book(store, HOST, [booking("vf0", claim("train"))])
-    await marks.reserve(store, HOST, device("vf0"), by="admin", reason="", now=NOW)
+    await out_of_service.reserve(store, HOST, device("vf0"), by="admin", reason="", now=NOW)
     await book.mark(store, HOST, "uid-train", "prepared")
     assert said(await book.read(store, HOST)) == {"vf0": ["ResourceClaim train prepared"]}
     await book.release(store, HOST, "uid-train")
@@ -75,15 +78,17 @@ async def test_cleared_only_when_nobody_has_it(store: Memory) -> None:
     await book.book(store, HOST, [booking("vf0", claim("train"))])
     await book.mark(store, HOST, "uid-train", "prepared", unclean={device("vf0")})
     with pytest.raises(AlreadyHeld, match="node-a/vf0 is held by vmi/train"):
-        await marks.clear(store, HOST, device("vf0"))
+        await out_of_service.clear(store, HOST, device("vf0"))
     await book.release(store, HOST, "uid-train")
-    assert await marks.clear(store, HOST, device("vf0"))
-    assert not await marks.clear(store, HOST, device("vf0"))
+    assert await out_of_service.clear(store, HOST, device("vf0"))
+    assert not await out_of_service.clear(store, HOST, device("vf0"))
     await book.book(store, HOST, [booking("vf0", claim("serve"))])
 
 
 async def test_many_at_once_all_find_their_place(store: Memory) -> None:
-    await asyncio.gather(*(marks.reserve(store, HOST, device(f"vf{number}"), by="admin", now=NOW) for number in range(8)))
+    await asyncio.gather(
+        *(out_of_service.reserve(store, HOST, device(f"vf{number}"), by="admin", now=NOW) for number in range(8))
+    )
     assert len((await book.read(store, HOST)).reserved) == 8
 
 
@@ -136,32 +141,32 @@ def of_case(case: Case) -> Page:
 @pytest.mark.parametrize("name", CASES)
 def test_a_reserved_count_becomes_marks(name: str) -> None:
     case, devices = CASES[name], [device(each) for each in "abcd"]
-    new = Page(marks.reserving(of_case(case), devices, case.count, now=NOW, by="nova"))
-    counted = {one.device.device for one in new.reserved if one.origin == marks.PLACEMENT} - {"x"}
+    new = Page(out_of_service.reserving(of_case(case), devices, case.count, now=NOW, by="nova"))
+    counted = {one.device.device for one in new.reserved if one.origin == out_of_service.PLACEMENT} - {"x"}
     assert counted == set(case.wanted)
     assert {one.device.device for one in new.reserved if not one.origin} == set(case.person)
     assert {one.device.device for one in new.unclean} == {*(case.unclean if case.still == ("same",) else case.still), "x"}
     assert any(one.device.device == "x" for one in new.reserved), "another provider's devices are left alone"
     out = {one.device for one in (*new.reserved, *new.unclean)} & set(devices)
     assert len(out) == case.count or case.count not in range(5) or set(case.person) | set(case.held), "as far as possible"
-    again = marks.reserving(new, devices, case.count, now="later", by="nova")
+    again = out_of_service.reserving(new, devices, case.count, now="later", by="nova")
     assert again is new.object, "and twice is once"
 
 
 async def test_a_reserved_count_is_written(store: Memory) -> None:
     devices = [device(each) for each in "abcd"]
     await book.book(store, HOST, [booking("a", claim("train"))])
-    await marks.set_reserved(store, HOST, devices, 1, now=NOW, by="nova")
+    await out_of_service.set_reserved(store, HOST, devices, 1, now=NOW, by="nova")
     assert (await book.read(store, HOST)).reserved == (
         Mark(device("b"), "1 of these 4 devices are reserved", "nova", NOW, "placement"),)
-    await marks.reserve(store, HOST, device("b"), by="admin", reason="mine", now=NOW)
-    await marks.set_reserved(store, HOST, devices, 0, now=NOW, by="nova")
+    await out_of_service.reserve(store, HOST, device("b"), by="admin", reason="mine", now=NOW)
+    await out_of_service.set_reserved(store, HOST, devices, 0, now=NOW, by="nova")
     assert [(one.device, one.by) for one in (await book.read(store, HOST)).reserved] == [(device("b"), "admin")]
 
 
 def test_who_only_repeats_a_count_cleans_nothing() -> None:
     read, devices = page(marks={"unclean": [mark("a"), mark("b")]}), [device(each) for each in "abcd"]
-    assert Page(marks.reserving(read, devices, 0, now=NOW, by="nova")).unclean == ()
-    assert marks.reserving(read, devices, 0, now=NOW, by="nova", cleaned=False) is read.object
-    more = Page(marks.reserving(read, devices, 3, now=NOW, by="nova", cleaned=False))
+    assert Page(out_of_service.reserving(read, devices, 0, now=NOW, by="nova")).unclean == ()
+    assert out_of_service.reserving(read, devices, 0, now=NOW, by="nova", cleaned=False) is read.object
+    more = Page(out_of_service.reserving(read, devices, 3, now=NOW, by="nova", cleaned=False))
     assert [one.device.device for one in more.reserved] == ["c"]

@@ -13,7 +13,7 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import Booking, Mark, Page
 from outfitter.api.providers import Inventory, Provider
 from outfitter.errors import Conflict, Invalid, NotFound
-from outfitter.ledger import book, marks, placement
+from outfitter.ledger import book, out_of_service, placement_view
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Memory
 from tests.ledger.words import (
@@ -86,7 +86,7 @@ ROWS = {
 def test_rows(name: str) -> None:
     case = ROWS[name]
     stored = Provider("card", "u-1", HOST, 3, {"VF": Inventory(4, case.reserved)}, CARD.traits, frozenset(), CARD.devices)
-    [bandwidth, row] = placement.rows([BANDWIDTH, stored], page(case.bookings, case.marks))
+    [bandwidth, row] = placement_view.rows([BANDWIDTH, stored], page(case.bookings, case.marks))
     assert row.provider == stored
     assert (row.used, row.inventories) == ({"VF": case.says[0]}, {"VF": Inventory(4, case.says[1])})
     assert row.holders == case.holders
@@ -95,7 +95,7 @@ def test_rows(name: str) -> None:
 
 # -- consumers with what they have
 
-ALLOCATIONS: dict[str, tuple[Sequence[Page], placement.Allocations]] = {
+ALLOCATIONS: dict[str, tuple[Sequence[Page], placement_view.Allocations]] = {
     "nothing": ([page()], {}),
     "two of one card and one of another": (
         [page([booking("d1", consumer("s")), booking("d2", consumer("s")), booking("g", consumer("s"))])],
@@ -119,20 +119,20 @@ ALLOCATIONS: dict[str, tuple[Sequence[Page], placement.Allocations]] = {
 
 
 @pytest.mark.parametrize(("pages", "says"), ALLOCATIONS.values(), ids=ALLOCATIONS)
-def test_allocations(pages: Sequence[Page], says: placement.Allocations) -> None:
+def test_allocations(pages: Sequence[Page], says: placement_view.Allocations) -> None:
     far = Provider("far", "u-9", OTHER, 1, {"VF": Inventory(1)}, frozenset(), frozenset(), ("d1",))
-    assert placement.allocations([[BANDWIDTH, CARD, GPU], [far]], pages) == says
+    assert placement_view.allocations([[BANDWIDTH, CARD, GPU], [far]], pages) == says
 
 
 def test_what_placement_did_not_give_is_no_allocation() -> None:
     """A machine that was found, and a device that no provider counts."""
     found = page([booking("d1", domain("m"), "prepared"), booking("x", consumer("s"))])
-    said = placement.allocations([[CARD]], [found])
+    said = placement_view.allocations([[CARD]], [found])
     assert [amounts for amounts in said.values() if amounts] == []
 
 
 def test_a_host_is_booked_as_something_that_no_device_is() -> None:
-    assert placement.host_resources("a") == DeviceId("placement.outfitter.dev", "a", "host")
+    assert placement_view.host_resources("a") == DeviceId("placement.outfitter.dev", "a", "host")
 
 
 # -- what operators reserve
@@ -143,7 +143,7 @@ async def stored(store: Memory, *tree: Provider, host: str = HOST) -> None:
 
 
 async def reserve(store: Memory, count: int, name: str = "card", class_: str = "VF") -> None:
-    await placement.set_reserved(store, name, class_, count, driver=DRIVER, now=NOW, by="ops")
+    await placement_view.set_reserved(store, name, class_, count, driver=DRIVER, now=NOW, by="ops")
 
 
 async def kept(store: Memory) -> dict[str, tuple[str, str, str]]:
@@ -157,7 +157,7 @@ async def test_a_count_is_written_to_the_tree_and_to_the_page() -> None:
     two = {"VF": Inventory(4), "OTHER": Inventory(9, 1)}
     await stored(store, BANDWIDTH, Provider("card", "u-1", HOST, 3, two, CARD.traits, frozenset(), CARD.devices), GPU)
     await reserve(store, 2)
-    trees = await placement.trees(store)
+    trees = await placement_view.trees(store)
     assert trees[OTHER] == (far,)
     bandwidth, card, gpu = trees[HOST]
     assert (bandwidth, gpu) == (BANDWIDTH, GPU), "others stay as they are"
@@ -165,7 +165,7 @@ async def test_a_count_is_written_to_the_tree_and_to_the_page() -> None:
     assert card.generation == 4
     assert await kept(store) == {"d1": ("ops", NOW, "placement"), "d2": ("ops", NOW, "placement")}
     await reserve(store, 0)
-    assert (await placement.trees(store))[HOST][1].inventories["VF"] == Inventory(4)
+    assert (await placement_view.trees(store))[HOST][1].inventories["VF"] == Inventory(4)
     assert await kept(store) == {}
 
 
@@ -229,7 +229,7 @@ async def test_who_is_slower_reads_again() -> None:
     store.rivals = [lambda tree: tree["spec"]["providers"].append({"name": "more"})] * 3
     await stored(store, CARD)
     await reserve(store, 1)
-    card, *more = (await placement.trees(store))[HOST]
+    card, *more = (await placement_view.trees(store))[HOST]
     assert (card.generation, card.inventories["VF"].reserved) == (4, 1)
     assert [each.name for each in more] == ["more"] * 3
     assert set(await kept(store)) == {"d1"}
@@ -261,11 +261,11 @@ async def test_the_tree_comes_first() -> None:
         raise RuntimeError("killed")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(marks, "set_reserved", dies)
+        patch.setattr(out_of_service, "set_reserved", dies)
         with pytest.raises(RuntimeError, match="killed"):
             await reserve(store, 1)
-    assert (await placement.trees(store))[HOST][0].inventories["VF"].reserved == 1
+    assert (await placement_view.trees(store))[HOST][0].inventories["VF"].reserved == 1
 
 
 def test_a_machine_that_nobody_booked_for_is_no_consumer() -> None:
-    assert placement.allocations([], [page([booking("d", domain("x"))])]) == {}
+    assert placement_view.allocations([], [page([booking("d", domain("x"))])]) == {}

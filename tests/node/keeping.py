@@ -14,7 +14,7 @@ from outfitter.inventory import config
 from outfitter.inventory.config import Settings
 from outfitter.inventory.simulation import hosts_file
 from outfitter.launcher import domain
-from outfitter.ledger import book, placement
+from outfitter.ledger import book, placement_view
 from outfitter.node.host import Host
 from outfitter.node.keep import Keeper
 from outfitter.store import base
@@ -70,9 +70,9 @@ class Bench:
         return {key: [taint["key"].removeprefix("outfitter.dev/") for taint in device["taints"]]
                 for key, device in (await self.devices(name)).items() if "taints" in device}
 
-    async def rows(self, name: str = "a") -> dict[str, placement.Row]:
+    async def rows(self, name: str = "a") -> dict[str, placement_view.Row]:
         tree = providers.read(await self.store.get(kinds.PROVIDER_TREE, name))
-        return {row.provider.name: row for row in placement.rows(tree, await book.read(self.store, name))}
+        return {row.provider.name: row for row in placement_view.rows(tree, await book.read(self.store, name))}
 
     async def hold(self, on: Host, device: str, kind: str = "Consumer") -> None:
         holder = Holder(kind, "", "s1", "uid-1")

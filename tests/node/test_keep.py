@@ -22,7 +22,7 @@ from outfitter.inventory import config
 from outfitter.inventory.config import Settings
 from outfitter.inventory.host_tree import Tree
 from outfitter.inventory.simulation import hosts_file
-from outfitter.ledger import book, marks, placement
+from outfitter.ledger import book, out_of_service, placement_view
 from outfitter.node.keep import EXPIRE, EXPIRE_EVERY, Keeper
 from outfitter.store import base
 from outfitter.store.clock import ManualClock, SystemClock
@@ -150,7 +150,7 @@ async def test_a_mark_is_published_at_once() -> None:
     async with app.embedded(hosts=[two], clock=clock, names=Names(random.Random(1))) as product:
         bench = Bench(product, clock)
         await product.settle()
-        await marks.reserve(bench.store, "a", two.device(VF0), by="admin", now=NOW)
+        await out_of_service.reserve(bench.store, "a", two.device(VF0), by="admin", now=NOW)
         await product.settle()
         assert await bench.taints() == {VF0: ["reserved"]}
 
@@ -196,8 +196,9 @@ async def test_a_start_that_dies_is_made_up_for_by_the_next(after: bool) -> None
         first = host(f"{NIC % 2}, {DISK}", spec)
         await bench.start(first)
         await bench.hold(first, SSD)
-        await placement.set_reserved(store, "a_0000:3B:00.0", "CUSTOM_PCI_8086_1889", 1, driver="pci.outfitter.dev", now=NOW,
-                                     by="ops")
+        await placement_view.set_reserved(
+            store, "a_0000:3B:00.0", "CUSTOM_PCI_8086_1889", 1, driver="pci.outfitter.dev", now=NOW, by="ops"
+        )
         second = host(NIC % 3, spec)
         await second.hypervisor.start(foreign("guest", "0000:3b:01.2"))
         store.fatal, store.after = fatal, after
@@ -429,7 +430,7 @@ async def test_on_a_real_api_server(cluster: kubernetes.Cluster) -> None:
             "device_spec: [{vendor_id: '8086', traits: 'a,b'}, {product_id: a80a, live_migratable: 'yes'}]"))
         keeper = Keeper(store, [both], clock=clock, pages=Informer(store, kinds.LEDGER_PAGE, clock=clock))
         assert await keeper.start() == 142
-        await marks.quarantine(store, name, both.device(SSD), by="admin", reason="it smells", now=NOW)
+        await out_of_service.quarantine(store, name, both.device(SSD), by="admin", reason="it smells", now=NOW)
         await keeper.audit(name)
         parts = (await store.list(kinds.RESOURCE_SLICE, fields=f"spec.nodeName={name}")).items
         devices = {device["name"]: device for part in parts for device in part["spec"].get("devices") or ()}

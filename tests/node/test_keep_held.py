@@ -14,7 +14,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder
 from outfitter.api.providers import Inventory, Provider
 from outfitter.errors import Invalid, NotFound, OutOfService
-from outfitter.ledger import book, history, marks, placement
+from outfitter.ledger import book, history, out_of_service, placement_view
 from outfitter.node.host import Host
 from outfitter.store.id_generator import Names
 from tests.controllers.scene import Scene, hosts_of
@@ -104,7 +104,7 @@ async def test_what_is_used_once_stays_out_until_it_is_cleaned(bench: Bench) -> 
     await bench.start(unlisted)
     await bench.start(disk)
     assert await bench.taints() == {SSD: ["unclean"]}, "unlisting it cleans nothing"
-    await marks.clear(bench.store, "a", disk.device(SSD))
+    await out_of_service.clear(bench.store, "a", disk.device(SSD))
     await keeper.audit("a")
     assert await bench.taints() == {}
     await bench.hold(disk, SSD)
@@ -113,8 +113,9 @@ async def test_what_is_used_once_stays_out_until_it_is_cleaned(bench: Bench) -> 
 async def test_an_operators_count_is_kept_whichever_devices_there_are(bench: Bench) -> None:
     spec = "device_spec: [{product_id: '1889'}]\nreport_in_placement: true"
     await bench.start(host(NIC % 4, spec))
-    await placement.set_reserved(bench.store, "a_0000:3B:00.0", "CUSTOM_PCI_8086_1889", 2, driver="pci.outfitter.dev", now=NOW,
-                                 by="ops")
+    await placement_view.set_reserved(
+        bench.store, "a_0000:3B:00.0", "CUSTOM_PCI_8086_1889", 2, driver="pci.outfitter.dev", now=NOW, by="ops"
+    )
     kept = {mark.device.device for mark in (await book.read(bench.store, "a")).reserved}
     assert len(kept) == 2
     others = sorted({f"{PF}-vf{number}" for number in range(4)} - kept)
@@ -124,10 +125,11 @@ async def test_an_operators_count_is_kept_whichever_devices_there_are(bench: Ben
     assert (row.inventories["CUSTOM_PCI_8086_1889"].total, row.inventories["CUSTOM_PCI_8086_1889"].reserved) == (2, 2)
     assert sorted(mark.device.device for mark in (await book.read(bench.store, "a")).reserved) == others
     with pytest.raises(Invalid, match="from 0 to 2"):
-        await placement.set_reserved(bench.store, "a_0000:3B:00.0", "CUSTOM_PCI_8086_1889", 3, driver="pci.outfitter.dev",
+        await placement_view.set_reserved(bench.store, "a_0000:3B:00.0", "CUSTOM_PCI_8086_1889", 3, driver="pci.outfitter.dev",
                                      now=NOW, by="ops")
-    await placement.set_reserved(bench.store, "a_0000:3B:00.0", "CUSTOM_PCI_8086_1889", 0, driver="pci.outfitter.dev", now=NOW,
-                                 by="ops")
+    await placement_view.set_reserved(
+        bench.store, "a_0000:3B:00.0", "CUSTOM_PCI_8086_1889", 0, driver="pci.outfitter.dev", now=NOW, by="ops"
+    )
     assert [mark for mark in (await book.read(bench.store, "a")).reserved if mark.device.device in others] == []
 
 
@@ -147,7 +149,7 @@ async def test_what_another_driver_has_on_the_host_is_not_ours(bench: Bench) -> 
         Booking(theirs(SSD), holder, "", "prepared", NOW), Booking(theirs(VF0), holder, "", "prepared", NOW)])
     await book.change_page(bench.store, "a", lambda page: page.adding(
         Booking(theirs(VF1), Holder("Consumer", "", "s2", "uid-2"), "", "prepared", NOW)))
-    await marks.reserve(bench.store, "a", theirs(VF0), by="admin", now=NOW)
+    await out_of_service.reserve(bench.store, "a", theirs(VF0), by="admin", now=NOW)
     fewer = host(f"{NIC % 2}, {DISK}", "device_spec: [{product_id: '1889'}]\nreport_in_placement: true")
     await bench.start(fewer)
     ours = {device["name"]: device for part in (await bench.store.list(kinds.RESOURCE_SLICE)).items
@@ -312,7 +314,7 @@ async def test_what_a_person_reserved_stays_when_it_is_not_counted(bench: Bench)
     spec = "device_spec: [{product_id: '1889'}]\nreport_in_placement: true"
     two = host(f"{NIC % 2}, {DISK}", spec)
     await bench.start(two)
-    await marks.reserve(bench.store, "a", two.device(SSD), by="admin", now=NOW)
+    await out_of_service.reserve(bench.store, "a", two.device(SSD), by="admin", now=NOW)
     await bench.start(two)
     assert [mark.device.device for mark in (await book.read(bench.store, "a")).reserved] == [SSD]
 
@@ -320,8 +322,9 @@ async def test_what_a_person_reserved_stays_when_it_is_not_counted(bench: Bench)
 async def test_marks_of_a_count_go_with_their_provider(bench: Bench) -> None:
     spec = "device_spec: [{product_id: '1889'}]\nreport_in_placement: true"
     await bench.start(host(NIC % 2, spec))
-    await placement.set_reserved(bench.store, "a_0000:3B:00.0", "CUSTOM_PCI_8086_1889", 1, driver="pci.outfitter.dev", now=NOW,
-                                 by="ops")
+    await placement_view.set_reserved(
+        bench.store, "a_0000:3B:00.0", "CUSTOM_PCI_8086_1889", 1, driver="pci.outfitter.dev", now=NOW, by="ops"
+    )
     await bench.start(host(NIC % 2, spec))
     assert await bench.taints() == {VF0: ["reserved"]}
     await bench.start(host(NIC % 2, "device_spec: []\nreport_in_placement: true"))
@@ -356,12 +359,12 @@ async def test_looking_at_a_host_cleans_nothing(bench: Bench) -> None:
     await bench.start(two)
     await book.release(bench.store, "a", "uid-1")
     tree = await bench.store.get(kinds.PROVIDER_TREE, "a")
-    await marks.reserve(bench.store, "a", two.device(SSD), by="admin", now=NOW)
+    await out_of_service.reserve(bench.store, "a", two.device(SSD), by="admin", now=NOW)
     row = providers.read(tree)[0]
     tree = providers.with_providers(tree, [replace(row, inventories={
         name: replace(each, reserved=1) for name, each in row.inventories.items()}), *providers.read(tree)[1:]])
     await bench.store.replace(kinds.PROVIDER_TREE, tree)
-    await marks.unreserve(bench.store, "a", two.device(SSD))
+    await out_of_service.unreserve(bench.store, "a", two.device(SSD))
     await bench.start(two)
     assert [mark.device.device for mark in (await book.read(bench.store, "a")).unclean] == [SSD]
 

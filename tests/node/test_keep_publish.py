@@ -12,7 +12,7 @@ from outfitter.api import conditions, kinds
 from outfitter.api.page import Booking, Holder, Limits, Page
 from outfitter.errors import AlreadyHeld
 from outfitter.inventory.host_tree import MemoryTree
-from outfitter.ledger import book, marks
+from outfitter.ledger import book, out_of_service
 from outfitter.scheduling import place
 from outfitter.scheduling.fit import Used
 from outfitter.scheduling.index import Index
@@ -57,12 +57,12 @@ async def test_marks_are_taints(bench: Bench) -> None:
     three = host(NIC % 3)
     keeper = bench.keeper(three)
     await keeper.start()
-    await marks.reserve(bench.store, "a", three.device(VF0), by="admin", reason="for later", now=NOW)
-    await marks.quarantine(bench.store, "a", three.device(VF1), by="admin", reason="it smells", now=NOW)
+    await out_of_service.reserve(bench.store, "a", three.device(VF0), by="admin", reason="for later", now=NOW)
+    await out_of_service.quarantine(bench.store, "a", three.device(VF1), by="admin", reason="it smells", now=NOW)
     await keeper.audit("a")
     assert await bench.taints() == {VF0: ["reserved"], VF1: ["quarantined"]}
-    await marks.unreserve(bench.store, "a", three.device(VF0))
-    await marks.restore(bench.store, "a", three.device(VF1))
+    await out_of_service.unreserve(bench.store, "a", three.device(VF0))
+    await out_of_service.restore(bench.store, "a", three.device(VF1))
     await keeper.audit("a")
     assert await bench.taints() == {}
 
@@ -74,13 +74,13 @@ async def test_where_taints_are_dropped_the_device_is_left_out() -> None:
     keeper = bench.keeper(three)
     await keeper.start()
     assert len(await bench.devices()) == 3
-    await marks.quarantine(bench.store, "a", three.device(VF1), by="admin", now=NOW)
+    await out_of_service.quarantine(bench.store, "a", three.device(VF1), by="admin", now=NOW)
     await keeper.audit("a")
     assert VF1 not in await bench.devices()
     revision = bench.store.revision
     await keeper.audit("a")
     assert bench.store.revision == revision
-    await marks.restore(bench.store, "a", three.device(VF1))
+    await out_of_service.restore(bench.store, "a", three.device(VF1))
     await keeper.audit("a")
     assert len(await bench.devices()) == 3
 
@@ -241,7 +241,7 @@ async def test_a_start_never_lifts_a_mark_where_taints_are_dropped() -> None:
     bench = Bench(app.Embedded(Tasteless(clock=clock, names=Names(random.Random(1))), [], clock=clock), clock)
     three = host(NIC % 3)
     await bench.start(three)
-    await marks.quarantine(bench.store, "a", three.device(VF1), by="admin", now=NOW)
+    await out_of_service.quarantine(bench.store, "a", three.device(VF1), by="admin", now=NOW)
     await bench.start(three)
     revision = bench.store.revision
     await bench.start(three)

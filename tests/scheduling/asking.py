@@ -9,7 +9,7 @@ from typing import Any
 from outfitter.api.device import DRIVER, DeviceId
 from outfitter.api.providers import Inventory, Provider
 from outfitter.inventory.pci import Kind
-from outfitter.ledger.placement import Row
+from outfitter.ledger.placement_view import Row
 from outfitter.scheduling import alias, flavor
 from outfitter.scheduling.flavor import Ask
 from outfitter.scheduling.hosts import Device, Host

@@ -12,7 +12,7 @@ from outfitter.api.page import Booking, Holder, Mark, Page
 from outfitter.api.providers import Inventory, Provider
 from outfitter.inventory import assignable, device_spec, scan, slices
 from outfitter.inventory.pci import Kind
-from outfitter.ledger import placement
+from outfitter.ledger import placement_view
 from outfitter.scheduling import hosts
 from outfitter.scheduling.hosts import Host, Published
 from outfitter.scheduling.numa import Cell
@@ -43,7 +43,7 @@ def page(*held: DeviceId, marks: dict[str, list[DeviceId]] | None = None, cells:
     bookings = [Booking(each, WHO, "", "booked", "12:04") for each in held]
     if cells:
         amount = {"resources": {"PCPU": sum(cells.values())}, "cells": cells}
-        bookings.append(Booking(placement.host_resources("oak"), WHO, "", "booked", "12:04", amount))
+        bookings.append(Booking(placement_view.host_resources("oak"), WHO, "", "booked", "12:04", amount))
     out = Page(Page(Page.blank("oak")).holding(bookings))
     for which, devices in (marks or {}).items():
         out = Page(out.with_marks(which, [Mark(each, "bad fan", "ann", "12:05") for each in devices]))  # type: ignore[arg-type]

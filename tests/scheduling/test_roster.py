@@ -14,7 +14,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, Limits, Page
 from outfitter.inventory import config, host_devices, pci_ids, scan, slices
 from outfitter.inventory import providers as model
-from outfitter.ledger import placement
+from outfitter.ledger import placement_view
 from outfitter.scheduling import choose, flavored
 from outfitter.scheduling.fit import Used
 from outfitter.scheduling.flavored import Aliases
@@ -99,8 +99,11 @@ class World:
             for where, what in taken[:2]:
                 if where == number:
                     taken_cpus = {"resources": {"PCPU": 3}, "cells": {str(what % 2): 3}}
-                    page = Page(page.holding([Booking(placement.host_resources(name), SOMEBODY, "", "booked", NOW, taken_cpus)],
-                                             Limits()))
+                    page = Page(
+                        page.holding(
+                            [Booking(placement_view.host_resources(name), SOMEBODY, "", "booked", NOW, taken_cpus)], Limits()
+                        )
+                    )
             self.pages.append(page)
         self.roster = Roster.of(self.slices, self.trees, self.inventories)
         self.index = Index.of(self.slices, self.pages, self.nodes)

@@ -14,7 +14,7 @@ from outfitter.api.page import Booking, Holder, Page
 from outfitter.controllers import claims
 from outfitter.errors import AlreadyHeld, Conflict
 from outfitter.ledger import book
-from outfitter.ledger import placement as ledger
+from outfitter.ledger import placement_view as ledger
 from outfitter.scheduling import binding, flavored
 from outfitter.scheduling.index import Index
 from outfitter.scheduling.place import Placement, results

@@ -10,7 +10,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs
 from outfitter.errors import Refused
 from outfitter.inventory import scan
-from outfitter.ledger import book, marks
+from outfitter.ledger import book, out_of_service
 from outfitter.node import mdev, sriov, tell
 from outfitter.node.host import Host
 from outfitter.node.keep import Keeper
@@ -123,8 +123,14 @@ class Handover:
         except OSError as error:
             raise Refused(f"claim {uid} cannot be released on {host.name}: {error}") from error
         for device, reason in trouble.items():
-            if await marks.quarantine(self._store, host.name, host.device(device), by=f"host {host.name}", reason=reason,
-                                      now=rfc3339(self._clock.now())):
+            if await out_of_service.quarantine(
+                self._store,
+                host.name,
+                host.device(device),
+                by=f"host {host.name}",
+                reason=reason,
+                now=rfc3339(self._clock.now()),
+            ):
                 log.warning("%s: %s is quarantined: %s", host.name, device, reason)
         return trouble
 

@@ -28,7 +28,7 @@ from outfitter.inventory.mdev import Mdev
 from outfitter.inventory.numa_cells import HostCell
 from outfitter.inventory.scan import Scan
 from outfitter.inventory.simulation import driver_profile
-from outfitter.ledger import book, heal, history, marks
+from outfitter.ledger import book, heal, history, out_of_service
 from outfitter.ledger.heal import Found
 from outfitter.node import networks, register, targets
 from outfitter.node.host import Host
@@ -275,13 +275,13 @@ class Keeper:
         """As many devices of a provider stay out as an operator said, whichever these are."""
         counted = {host.device(name) for provider in tree for name in provider.devices}
         for mark in page.reserved:
-            if mark.origin == marks.PLACEMENT and mark.device not in counted:
-                await marks.unreserve(self._store, host.name, mark.device)
+            if mark.origin == out_of_service.PLACEMENT and mark.device not in counted:
+                await out_of_service.unreserve(self._store, host.name, mark.device)
         for provider in tree:
             wanted = sum(inventory.reserved for inventory in provider.inventories.values())
             devices = [host.device(name) for name in provider.devices]
-            if wanted or any(mark.origin == marks.PLACEMENT and mark.device in devices for mark in page.reserved):
-                await marks.set_reserved(self._store, host.name, devices, wanted, now=self._now(), by="placement",
+            if wanted or any(mark.origin == out_of_service.PLACEMENT and mark.device in devices for mark in page.reserved):
+                await out_of_service.set_reserved(self._store, host.name, devices, wanted, now=self._now(), by="placement",
                                          cleaned=False)
         return await book.read(self._store, host.name) if page.reserved or any(
             inventory.reserved for provider in tree for inventory in provider.inventories.values()) else page

@@ -16,7 +16,7 @@ from typing import Protocol
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, Page
 from outfitter.errors import AlreadyExists, Conflict, OutfitterError, TooLarge, Unsatisfiable
-from outfitter.ledger import placement
+from outfitter.ledger import placement_view
 from outfitter.ledger.heal import CONSUMER
 from outfitter.scheduling import choose, groups
 from outfitter.scheduling.flavor import Ask
@@ -82,7 +82,7 @@ def bookings(order: Order, choice: Choice) -> list[Booking]:
         own["cells"] = {str(cell): count for cell, count in choice.pins.items()}
     if choice.cpus:
         own["cpus"] = {str(cell): list(cpus) for cell, cpus in choice.cpus.items()}
-    out = [Booking(placement.host_resources(choice.host), holder, "", "booked", order.now, own)]
+    out = [Booking(placement_view.host_resources(choice.host), holder, "", "booked", order.now, own)]
     for given in choice.given:
         amount: dict[str, object] = {"whole": True}
         if given.device.takes:

@@ -14,8 +14,8 @@ from outfitter.api.providers import Provider
 from outfitter.cel.library import quantity
 from outfitter.inventory import pci, slices
 from outfitter.inventory.pci import Kind
-from outfitter.ledger import placement
-from outfitter.ledger.placement import Row
+from outfitter.ledger import placement_view
+from outfitter.ledger.placement_view import Row
 from outfitter.scheduling.flavor import DeviceRequest
 from outfitter.scheduling.numa import Cell
 
@@ -186,7 +186,7 @@ class Published:
         return Host(
             self.name, tuple(sorted((replace(device, blocked=blocked(device)) for device in devices),
                                     key=lambda device: pci.order(device.address))),
-            {row.provider.name: row for row in placement.rows(self.tree, page)},
+            {row.provider.name: row for row in placement_view.rows(self.tree, page)},
             tuple(cell.without(taken, used[cell.id]) for cell in self.cells), left, self.closed)
 
 

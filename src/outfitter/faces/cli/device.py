@@ -15,7 +15,7 @@ from outfitter.errors import AlreadyHeld, NotFound, Refused
 from outfitter.faces.cli import moments, sentences
 from outfitter.faces.cli.client import Client
 from outfitter.faces.cli.known import Known, look_for
-from outfitter.ledger import marks
+from outfitter.ledger import out_of_service
 from outfitter.store.clock import rfc3339
 
 
@@ -29,10 +29,10 @@ async def quarantine(client: Client, words: Sequence[str], *, reason: str) -> No
 
 async def _mark(client: Client, which: Marks, words: Sequence[str], reason: str) -> None:
     wanted, now, by = await _wanted(client, words, which), moments.now(), await who(client)
-    change = {"reserved": marks.reserve, "quarantined": marks.quarantine}[which]
+    change = {"reserved": out_of_service.reserve, "quarantined": out_of_service.quarantine}[which]
     for device in wanted:
         before = _find(device, which)
-        if before is not None and before.origin != marks.PLACEMENT and reason in ("", before.reason):
+        if before is not None and before.origin != out_of_service.PLACEMENT and reason in ("", before.reason):
             sentences.say([f"{device.short} was {_since(which, before, now)} already"])
             continue
         await change(client.store, device.host, device.id, by=by, reason=reason, now=rfc3339(now))
@@ -40,7 +40,7 @@ async def _mark(client: Client, which: Marks, words: Sequence[str], reason: str)
 
 
 def _done(device: Known, which: Marks, before: Mark | None, now: datetime) -> str:
-    if before is not None and before.origin != marks.PLACEMENT:
+    if before is not None and before.origin != out_of_service.PLACEMENT:
         return f"{device.short} was {_since(which, before, now)} already; the reason is changed"
     if device.bookings:
         return (f"{device.short} {which}; this takes effect when it is free: it is "
@@ -52,11 +52,11 @@ async def unreserve(client: Client, words: Sequence[str]) -> None:
     wanted = await _wanted(client, words, "unreserved")
     for device in wanted:
         mark = _find(device, "reserved")
-        if mark is not None and mark.origin == marks.PLACEMENT and (provider := await _provider(client, device)):
+        if mark is not None and mark.origin == out_of_service.PLACEMENT and (provider := await _provider(client, device)):
             raise Refused(f"{device.short} is reserved because its provider keeps some of its devices out, and another would "
                           f"take its place; outfit providers reserve {provider} N says how many")
     for device in wanted:
-        changed = await marks.unreserve(client.store, device.host, device.id)
+        changed = await out_of_service.unreserve(client.store, device.host, device.id)
         sentences.say([f"{device.short} unreserved{_rest(device, 'reserved')}" if changed
                        else f"{device.short} is not reserved"])
 
@@ -72,7 +72,7 @@ async def _provider(client: Client, device: Known) -> str:
 
 async def restore(client: Client, words: Sequence[str]) -> None:
     for device in await _wanted(client, words, "restored"):
-        changed = await marks.restore(client.store, device.host, device.id)
+        changed = await out_of_service.restore(client.store, device.host, device.id)
         sentences.say([f"{device.short} restored{_rest(device, 'quarantined')}" if changed
                        else f"{device.short} is not quarantined"])
 
@@ -83,7 +83,7 @@ async def clear(client: Client, words: Sequence[str]) -> None:
         for booking in device.bookings:
             raise AlreadyHeld(device.short, by=str(booking.holder), since=booking.since)
     for device in wanted:
-        changed = await marks.clear(client.store, device.host, device.id)
+        changed = await out_of_service.clear(client.store, device.host, device.id)
         sentences.say([f"{device.short} cleared{_rest(device, 'unclean')}" if changed
                        else f"{device.short} needs no cleaning"])
 

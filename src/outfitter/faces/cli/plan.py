@@ -24,7 +24,7 @@ from outfitter.faces.cli import checked, moments, sentences
 from outfitter.faces.cli.client import Client, documents, standing
 from outfitter.faces.cli.known import listed
 from outfitter.faces.cli.verbs import NIL, facts
-from outfitter.ledger import placement as ledger
+from outfitter.ledger import placement_view as ledger
 from outfitter.scheduling import explain, flavored
 from outfitter.scheduling.answer import Answer
 from outfitter.scheduling.facts import Facts

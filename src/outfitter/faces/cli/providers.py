@@ -22,7 +22,7 @@ from outfitter.faces.cli.client import Client
 from outfitter.faces.cli.device import who
 from outfitter.faces.cli.draw import Branch
 from outfitter.faces.cli.sentences import NONE, say
-from outfitter.ledger import placement
+from outfitter.ledger import placement_view
 from outfitter.store.clock import rfc3339
 
 HEAD = ("PROVIDER", "CLASS", "TOTAL", "RESERVED", "USED", "FREE", "TRAITS", "USED BY")
@@ -35,7 +35,7 @@ class Counted:
     """One provider of one host, with what is used of it."""
 
     host: str
-    row: placement.Row
+    row: placement_view.Row
     used: Mapping[str, int]  # by resource class
 
     def free(self, name: str) -> int:
@@ -69,11 +69,11 @@ def counted(trees: Mapping[str, Mapping[str, Any]], pages: Mapping[str, Page]) -
     for host in sorted(trees, key=natural_order.natural):
         those, page = stored.read(trees[host]), pages.get(host) or Page(Page.blank(host))
         booked: dict[tuple[str, str], int] = defaultdict(int)
-        for places in placement.allocations([those], [page]).values():
+        for places in placement_view.allocations([those], [page]).values():
             for name, amounts in places.items():
                 for resource_class, amount in amounts.items():
                     booked[name, resource_class] += amount
-        rows = sorted(placement.rows(those, page), key=lambda row: natural_order.natural(row.provider.name))
+        rows = sorted(placement_view.rows(those, page), key=lambda row: natural_order.natural(row.provider.name))
         out += [Counted(host, row, {name: row.used.get(name, booked[row.provider.name, name]) for name in row.inventories})
                 for row in rows]
     return out
@@ -141,7 +141,7 @@ async def reserve(client: Client, name: str, count: int, *, resource_class: str 
     drivers = await _drivers(client, host)
     driver = next((drivers[device] for device in provider.devices if device in drivers), DRIVER)
     now, by = rfc3339(moments.now()), await who(client)
-    await placement.set_reserved(client.store, name, chosen, count, driver=driver, now=now, by=by)
+    await placement_view.set_reserved(client.store, name, chosen, count, driver=driver, now=now, by=by)
     inventory = provider.inventories[chosen]
     said = f"{count} of {inventory.total} {chosen} reserved"
     say([f"{name}: {said}" + (f" (was {inventory.reserved})" if inventory.reserved != count else " already")])
@@ -149,7 +149,7 @@ async def reserve(client: Client, name: str, count: int, *, resource_class: str 
 
 async def _find(client: Client, name: str) -> tuple[str, stored.Provider]:
     names = []
-    for host, those in (await placement.trees(client.store)).items():
+    for host, those in (await placement_view.trees(client.store)).items():
         for provider in those:
             names.append(provider.name)
             if provider.name == name:

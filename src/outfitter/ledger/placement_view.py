@@ -13,7 +13,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.page import DOMAIN, Page
 from outfitter.api.providers import Inventory, Provider
 from outfitter.errors import Conflict, Invalid, NotFound
-from outfitter.ledger import marks
+from outfitter.ledger import out_of_service
 from outfitter.store.base import Store
 
 DRIVER = "placement.outfitter.dev"  # in whose name a host's own resources are booked
@@ -101,7 +101,7 @@ async def set_reserved(store: Store, name: str, resource_class: str, count: int,
             continue
         host = obj["metadata"]["name"]
         devices = [DeviceId(driver, host, device) for device in provider.devices]
-        await marks.set_reserved(store, host, devices, count, now=now, by=by)
+        await out_of_service.set_reserved(store, host, devices, count, now=now, by=by)
         return
     raise Conflict(f"provider {name} is being changed by others all the time; try again")
 
