@@ -23,14 +23,14 @@ from typing import Any
 from bench import gpu8
 from outfitter.api.device import DeviceId
 from outfitter.api.page import Booking, Holder, Page
-from outfitter.scheduling.allocate import Allocated, allocate
-from outfitter.scheduling.asks import demand
-from outfitter.scheduling.features import Features
-from outfitter.scheduling.fit import Rooms, Used
-from outfitter.scheduling.held import Held
-from outfitter.scheduling.index import Index
-from outfitter.scheduling.place import Placement, place
-from outfitter.scheduling.pools import Pools
+from outfitter.scheduling.config import Features
+from outfitter.scheduling.dra.allocated_devices import Held
+from outfitter.scheduling.dra.allocator import Allocated, allocate
+from outfitter.scheduling.dra.claim_request import demand
+from outfitter.scheduling.dra.device_index import Index
+from outfitter.scheduling.dra.slices import Pools
+from outfitter.scheduling.filter.node_fit import Rooms, Used
+from outfitter.scheduling.scheduler import Placement, place
 
 Object = Mapping[str, Any]
 AllocateOn = Callable[[int, Object], list[str] | None]

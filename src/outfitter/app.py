@@ -50,8 +50,10 @@ from outfitter.node.keep import Keeper
 from outfitter.node.played import PlayedRoot
 from outfitter.node.root import FolderRoot
 from outfitter.node.station import Station
-from outfitter.scheduling import choices, flavored, plugins
-from outfitter.scheduling.flavored import Aliases
+from outfitter.scheduling import config as scheduling_config
+from outfitter.scheduling import plugins
+from outfitter.scheduling.nova import flavor_claim
+from outfitter.scheduling.nova.flavor_claim import Aliases
 from outfitter.store import pki
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, SystemClock
@@ -171,7 +173,7 @@ class Embedded(Product):
     def __init__(self, store: Memory, hosts: Sequence[Host], *, clock: Clock, config: Config = DEFAULT,
                  aliases: Aliases | None = None) -> None:
         context = Context(store, clock=clock, names=store.names)
-        self.settings = choices.Choices.of(config.scheduling.policy, config.scheduling.features)
+        self.settings = scheduling_config.Choices.of(config.scheduling.policy, config.scheduling.features)
         schedule = Schedule(context, plugins.load(plugins.left_out()), policy=self.settings.policy,
                             features=self.settings.features)
         controllers: list[Controller] = [Machines(context), Instances(context, aliases), PodClaims(context), Claims(context),
@@ -195,12 +197,14 @@ class Embedded(Product):
     async def _tell_settings(self) -> None:
         """Where `outfit plan` and `outfit why` find how this one chooses."""
         wanted = self.settings.to_object()
-        have = self.store.peek(kinds.CONFIG_MAP, choices.NAME, choices.NAMESPACE)
+        have = self.store.peek(kinds.CONFIG_MAP, scheduling_config.NAME, scheduling_config.NAMESPACE)
         if have is None:
             with contextlib.suppress(AlreadyExists):
                 await self.store.create(kinds.CONFIG_MAP, wanted)
         elif have.object().get("data") != wanted["data"]:
-            await self.store.patch(kinds.CONFIG_MAP, choices.NAME, {"data": wanted["data"]}, choices.NAMESPACE)
+            await self.store.patch(
+                kinds.CONFIG_MAP, scheduling_config.NAME, {"data": wanted["data"]}, scheduling_config.NAMESPACE
+            )
 
     async def _set_aside(self) -> None:
         """Nodes of an earlier run that are not among the hosts of this one take nothing new."""
@@ -250,7 +254,7 @@ async def embedded(
     configuration the aliases and how to choose are used here; what it says of hosts comes with these."""
     aliases = Aliases.of(config.default)
     clock, names = clock or SystemClock(), names or Names()
-    rules = admission.Rules({kinds.FLAVOR: flavored.checked(aliases)})
+    rules = admission.Rules({kinds.FLAVOR: flavor_claim.checked(aliases)})
     store = Memory(clock=clock, names=names, rules=rules) if data is None else SQLite(
         data, kinds.ALL, clock=clock, names=names, rules=rules, synchronous=synchronous)
     product = Embedded(store, hosts, clock=clock, config=config, aliases=aliases)
@@ -291,8 +295,8 @@ async def announce(store: Store, config: Config) -> None:
     if not config.default.alias:
         return
     with contextlib.suppress(AlreadyExists):  # whatever somebody made of it
-        await store.create(kinds.DEVICE_CLASS, flavored.device_class())
-    wanted = flavored.told(config.default)
+        await store.create(kinds.DEVICE_CLASS, flavor_claim.device_class())
+    wanted = flavor_claim.told(config.default)
     meta = wanted["metadata"]
     try:
         await store.create(kinds.CONFIG_MAP, wanted)

@@ -31,10 +31,10 @@ from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book, placement_view
 from outfitter.node.host import Host
 from outfitter.node.keep import Keeper
-from outfitter.scheduling import hosts
-from outfitter.scheduling.boot import PageChange, Placed
-from outfitter.scheduling.hosts import Published
-from outfitter.scheduling.numa import Cell
+from outfitter.scheduling.nova import host_state
+from outfitter.scheduling.nova.boot import PageChange, Placed
+from outfitter.scheduling.nova.host_state import Published
+from outfitter.scheduling.nova.numa_topology import Cell
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import Names
 from tests.cases.world import NotDriven
@@ -234,7 +234,9 @@ class House:
         nodes = [node for node in (await store.list(kinds.NODE)).items if node["metadata"]["name"] in up]
         told = {obj["metadata"]["name"]: [Cell(each.id, each.count, each.socket) for each in numa_cells.read(obj)]
                 for obj in (await store.list(kinds.HOST_INVENTORY)).items}
-        found = hosts.published(nodes, await placement_view.trees(store), (await store.list(kinds.RESOURCE_SLICE)).items, told)
+        found = host_state.published(
+            nodes, await placement_view.trees(store), (await store.list(kinds.RESOURCE_SLICE)).items, told
+        )
         seen = [(each, await book.read(store, each.name)) for each in found]
         if self.line is not None:
             line, self.line = self.line, None

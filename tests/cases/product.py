@@ -30,11 +30,11 @@ from outfitter.ledger import placement_view
 from outfitter.node.agent import Agent
 from outfitter.node.handover import Handover
 from outfitter.node.keep import Keeper
-from outfitter.scheduling import explain
-from outfitter.scheduling.facts import Facts
-from outfitter.scheduling.flavored import Aliases
-from outfitter.scheduling.hosts import Nowhere
+from outfitter.scheduling.explain import vm
+from outfitter.scheduling.nova.flavor_claim import Aliases
+from outfitter.scheduling.nova.host_state import Nowhere
 from outfitter.scheduling.plugins import NOBODY
+from outfitter.scheduling.snapshot import Facts
 from tests.cases.case import Case
 from tests.cases.cloud import SWITCHES, Cloud, cloud, uid_of
 from tests.cases.run_nova import Log
@@ -143,7 +143,7 @@ class Product(Schedule):
 
         told = conditions.find(machine, "PodScheduled") or conditions.find(machine, "Synchronized") or {}
         seen: dict[str, Any] = {name: await every(kind) for name, kind in SEEN.items()}
-        return [str(told.get("message")), *explain.instance(Facts(**seen), machine).text(long=True)]
+        return [str(told.get("message")), *vm.instance(Facts(**seen), machine).text(long=True)]
 
     async def _settled(self, work: Any) -> None:
         """The product's loops, from before this is done until nobody has anything left to do."""

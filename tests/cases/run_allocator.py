@@ -1,4 +1,4 @@
-"""Area allocator: claims on a node, straight through `outfitter.scheduling.allocate`."""
+"""Area allocator: claims on a node, straight through `outfitter.scheduling.dra.allocator`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 from outfitter import errors
 from outfitter.api.device import DeviceId
 from outfitter.cel.library import quantity
-from outfitter.scheduling.allocate import Refusal, allocate
-from outfitter.scheduling.features import Features
-from outfitter.scheduling.held import Held
-from outfitter.scheduling.pools import Pools
+from outfitter.scheduling.config import Features
+from outfitter.scheduling.dra.allocated_devices import Held
+from outfitter.scheduling.dra.allocator import Refusal, allocate
+from outfitter.scheduling.dra.slices import Pools
 from tests.cases.case import Case
 
 

@@ -14,11 +14,12 @@ from typing import Any
 
 from outfitter.api.page import Page
 from outfitter.errors import BadRequest, Invalid, OutfitterError, Refused
-from outfitter.scheduling import alias, boot, flavor, groups
-from outfitter.scheduling.alias import Alias
-from outfitter.scheduling.boot import Order, Placed
-from outfitter.scheduling.flavor import Ask
-from outfitter.scheduling.hosts import Nowhere
+from outfitter.scheduling.nova import alias, boot, request_groups
+from outfitter.scheduling.nova import extra_specs as nova_extra_specs
+from outfitter.scheduling.nova.alias import Alias
+from outfitter.scheduling.nova.boot import Order, Placed
+from outfitter.scheduling.nova.extra_specs import Ask
+from outfitter.scheduling.nova.host_state import Nowhere
 from tests.cases.case import Case
 from tests.cases.cloud import NOW, Cloud, Fault, House, cloud, shown, uid_of
 from tests.cases.run_nova import Log, Play
@@ -91,7 +92,7 @@ class Schedule(Play):
         return found
 
     def _ask(self, given: Mapping[str, Any]) -> Ask:
-        return flavor.read(extra_specs(given), self._aliases({}), new_id=lambda: str(uuid.uuid4()),
+        return nova_extra_specs.read(extra_specs(given), self._aliases({}), new_id=lambda: str(uuid.uuid4()),
                            in_placement=bool(self.cloud.switches["pci_in_placement"]), vcpus=vcpus(given))
 
     def _order(self, name: str, step: Mapping[str, Any]) -> Order:
@@ -163,7 +164,7 @@ class Schedule(Play):
                         if got.get(key) != value)
 
     def _check_request_groups(self, wanted: Sequence[Mapping[str, Any]], _: Any) -> Iterator[str]:
-        have = groups.query(self._asked()).groups
+        have = request_groups.query(self._asked()).groups
         if any(group.suffix != f"{group.request_id}-{group.index}" for group in have):
             yield f"suffixes are {[group.suffix for group in have]}"
         for pattern in (each["suffix_pattern"] for each in wanted if "suffix_pattern" in each):
@@ -178,13 +179,13 @@ class Schedule(Play):
             yield f"groups are {sorted(got.elements())}, not {sorted(meant.elements())}"
 
     def _check_suffix_pattern(self, wanted: str, _: Any) -> Iterator[str]:
-        for group in groups.query(self._asked()).groups:
+        for group in request_groups.query(self._asked()).groups:
             if not re.fullmatch(wanted, group.suffix):
                 yield f"the suffix {group.suffix} is not {wanted}"
 
     def _check_query(self, wanted: Mapping[str, Any], _: Any) -> Iterator[str]:
         have: dict[str, list[str]] = {}
-        for name, value in groups.query(self._asked()).parameters():
+        for name, value in request_groups.query(self._asked()).parameters():
             have.setdefault(name, []).append(value)
         for name, value in wanted.items():
             expected = None if value is None else [",".join(map(str, value)) if isinstance(value, list) else str(value)]
@@ -275,8 +276,13 @@ class Schedule(Play):
 
 def extra_specs(given: Mapping[str, Any]) -> dict[str, str]:
     """A case's flavor in the words of a flavor."""
-    said = {flavor.ALIAS: given.get("alias"), flavor.POLICY: given.get("numa_policy"), flavor.GROUPS: given.get("group_policy"),
-            "hw:numa_nodes": given.get("guest_cells"), "hw:cpu_policy": "dedicated" if given.get("pinned") else None}
+    said = {
+        nova_extra_specs.ALIAS: given.get("alias"),
+        nova_extra_specs.POLICY: given.get("numa_policy"),
+        nova_extra_specs.GROUPS: given.get("group_policy"),
+        "hw:numa_nodes": given.get("guest_cells"),
+        "hw:cpu_policy": "dedicated" if given.get("pinned") else None,
+    }
     return {key: str(value) for key, value in said.items() if value is not None}
 
 

@@ -17,7 +17,8 @@ from outfitter.api.kinds import Object
 from outfitter.errors import Invalid, NotFound
 from outfitter.inventory import config
 from outfitter.inventory.simulation import hosts_file
-from outfitter.scheduling import explain, flavored
+from outfitter.scheduling.explain import vm
+from outfitter.scheduling.nova import flavor_claim
 from tests import kubernetes
 from tests.controllers.cells import CONFIG, HOSTS, flavor, machine, scene
 from tests.controllers.scene import Scene, addresses, clear
@@ -151,7 +152,7 @@ async def test_each_from_another_card() -> None:
         await machine(here, "blue", "apart")
         assert addresses(await here.running("blue")) == ["0000:3b:01.0", "0000:d8:01.0"]
         claim = next(iter(await here.all(kinds.RESOURCE_CLAIM)))
-        assert claim["spec"]["devices"]["constraints"] == [{"requests": ["nic"], "distinctAttribute": flavored.PROVIDER}]
+        assert claim["spec"]["devices"]["constraints"] == [{"requests": ["nic"], "distinctAttribute": flavor_claim.PROVIDER}]
         await machine(here, "green", "three")
         await here.waits("green", "PodScheduled", "alias nic wants 3: 4 match, 2 free")
 
@@ -295,10 +296,10 @@ async def test_why_tells_of_cells_and_of_a_flavor_that_is_missing() -> None:
         facts = await here.facts()
         (claim,) = facts.claims
         assert any("NUMA cells 0 of oak, with 2 CPUs of cell 0 (0-1) for itself" in line
-                   for line in explain.claim(facts, claim).text())
+                   for line in vm.claim(facts, claim).text())
         green = await here.find(kinds.INSTANCE, "green")
         assert green is not None
-        assert explain.instance(facts, green).text() == [
+        assert vm.instance(facts, green).text() == [
             "vmi/green has no pod yet: flavor nothing does not exist; the machine goes on when it does"]
 
 

@@ -24,10 +24,11 @@ from outfitter.errors import Conflict, NotFound
 from outfitter.inventory import config
 from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import out_of_service
-from outfitter.scheduling import binding, extended, fit
-from outfitter.scheduling.facts import Facts
-from outfitter.scheduling.flavored import Aliases
-from outfitter.scheduling.place import Placement
+from outfitter.scheduling.dra import binding_conditions, extended_resources
+from outfitter.scheduling.filter import node_fit
+from outfitter.scheduling.nova.flavor_claim import Aliases
+from outfitter.scheduling.scheduler import Placement
+from outfitter.scheduling.snapshot import Facts
 from outfitter.store.clock import ManualClock
 from tests.controllers import many, promises
 from tests.controllers.cells import CONFIG, HOSTS
@@ -69,11 +70,11 @@ def beyond(books: Books) -> Iterator[str]:
 
 def crowded(books: Books) -> Iterator[str]:
     """Where one scheduler is at work no host has promised more than it has. Two may: amounts stand on no page."""
-    taken = fit.Used(books.all(kinds.POD))
+    taken = node_fit.Used(books.all(kinds.POD))
     for node in books.all(kinds.NODE):
         name = node["metadata"]["name"]
         for what, amount in taken.at(name).items():
-            if what in ("cpu", "memory") and amount > fit.Room.of(node).amounts[what]:
+            if what in ("cpu", "memory") and amount > node_fit.Room.of(node).amounts[what]:
                 yield f"{amount} {what} of {name} are taken"
 
 
@@ -96,7 +97,7 @@ def leaks(books: Books) -> Iterator[str]:
         if (claim.get("status") or {}).get("allocation") and not claim["status"].get("reservedFor"):
             yield f"claim {meta['name']} has devices and no user"
     made = [claim["metadata"]["name"] for claim in claims.values()
-            if extended.ANNOTATION in (claim["metadata"].get("annotations") or {})]
+            if extended_resources.ANNOTATION in (claim["metadata"].get("annotations") or {})]
     told = [dict(device_refs.claim_names(pod)).get(device_refs.EXTENDED) for pod in books.all(kinds.POD)]
     if sorted(made) != sorted(name for name in told if name):
         yield f"made for extended resources: {made}; pods say {told}"
@@ -107,7 +108,7 @@ def leaks(books: Books) -> Iterator[str]:
         if status.get("phase") == "Pending" and (spec.get("nodeName") or not (
                 conditions.find(pod, "PodScheduled") or {}).get("message")):
             yield f"pod {meta['name']} waits for no reason: {status}"
-        if chosen := [word for _, word in extended.presets(pod)] if spec.get("nodeName") else []:
+        if chosen := [word for _, word in extended_resources.presets(pod)] if spec.get("nodeName") else []:
             mine = books.objects[kinds.RESOURCE_CLAIM][SPACE, status["extendedResourceClaimStatus"]["resourceClaimName"]]
             if sorted(chosen) != sorted(f"{device.pool}/{device.device}" for device in results(mine)):
                 yield f"pod {meta['name']} was given {chosen} beforehand and has {results(mine)}"
@@ -178,7 +179,7 @@ class Mix(World):
         facts = Facts(**found)
         for pod in books.all(kinds.POD):
             mine = [books.objects[kinds.RESOURCE_CLAIM].get((SPACE, name or "")) for _, name in device_refs.claim_names(pod)]
-            if pod["spec"].get("nodeName") or binding.readiness(
+            if pod["spec"].get("nodeName") or binding_conditions.readiness(
                     [claim for claim in mine if claim], self.clock.now()).state != "ready":
                 continue
             if isinstance(verdict := facts.choose(pod), Placement):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from outfitter.api import kinds
-from outfitter.scheduling import explain
+from outfitter.scheduling.explain import vm
 from tests.controllers import scene as scenes
 from tests.controllers.racks import BINDING, FABRIC, GPU, pod, publish, report, settled, why
 from tests.controllers.scene import Scene
@@ -14,7 +14,7 @@ from tests.controllers.scene import Scene
 async def told(scene: Scene, name: str) -> list[str]:
     """What `outfit why` says of a pod."""
     there = await settled(scene, name)
-    found = explain.pod(replace(await scene.facts(), now=scene.product.context.clock.now()), there)
+    found = vm.pod(replace(await scene.facts(), now=scene.product.context.clock.now()), there)
     return [found.sentence, *found.lines, *found.todo]
 
 

@@ -14,8 +14,8 @@ from outfitter.controllers import render
 from outfitter.controllers.schedule import PATIENCE, Schedule
 from outfitter.inventory.config import Scheduling
 from outfitter.ledger import book
-from outfitter.scheduling import explain
-from outfitter.scheduling.place import Waiting
+from outfitter.scheduling.explain import vm
+from outfitter.scheduling.scheduler import Waiting
 from tests.controllers import scene as scenes
 from tests.controllers.racks import BINDING, FABRIC, GPU, PAGE, held, mapped, pod, publish, rule_of, settled, why
 from tests.controllers.scene import Scene
@@ -136,7 +136,7 @@ async def test_a_claim_of_somebody_else_is_not_used(scene: Scene, told: bool, ow
         await scene.template()
     said = await scene.waits("blue", "PodScheduled", f"claim {claim} belongs to {'Pod other' if owned else 'nobody'}",
                              "delete it, and the pod goes on")
-    why_not = explain.instance(await scene.facts(), await scene.find(kinds.INSTANCE, "blue") or {})
+    why_not = vm.instance(await scene.facts(), await scene.find(kinds.INSTANCE, "blue") or {})
     assert why_not.sentence == f"waits: {said}"
     assert await scene.find(kinds.RESOURCE_CLAIM, claim) == other
     await scene.delete(kinds.RESOURCE_CLAIM, claim)

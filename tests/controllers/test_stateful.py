@@ -28,7 +28,7 @@ from outfitter.controllers.loop import enqueue_on_change
 from outfitter.ledger import out_of_service
 from outfitter.node.agent import Agent
 from outfitter.node.hold import Holdings
-from outfitter.scheduling import index
+from outfitter.scheduling.dra import device_index
 from outfitter.store.informer import Informer
 from outfitter.store.memory import Draft
 from outfitter.store.watch_cache import Record
@@ -364,7 +364,7 @@ def behind(patch: pytest.MonkeyPatch) -> None:
 
 def unmarked(patch: pytest.MonkeyPatch) -> None:
     """The scheduler does not care what an operator reserved or quarantined, and neither do pages."""
-    patch.setattr(index, "MARKS", ())
+    patch.setattr(device_index, "MARKS", ())
     patch.setattr(Page, "out_of_service", lambda *_: None)
 
 

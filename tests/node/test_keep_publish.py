@@ -13,9 +13,9 @@ from outfitter.api.page import Booking, Holder, Limits, Page
 from outfitter.errors import AlreadyHeld
 from outfitter.inventory.host_tree import MemoryTree
 from outfitter.ledger import book, out_of_service
-from outfitter.scheduling import place
-from outfitter.scheduling.fit import Used
-from outfitter.scheduling.index import Index
+from outfitter.scheduling import scheduler
+from outfitter.scheduling.dra.device_index import Index
+from outfitter.scheduling.filter.node_fit import Used
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import Names
 from tests.controllers.scene import Scene, hosts_of
@@ -214,9 +214,9 @@ async def blocked(bench: Bench, name: str = "a") -> dict[str, bool]:
             {"name": "r", "exactly": {"deviceClassName": "any", "selectors": [where]}}]}}}
         pod = {"metadata": {"name": "p", "namespace": "here"},
                "spec": {"resourceClaims": [{"name": "c", "resourceClaimName": "c"}]}}
-        found = place.place(pod, lambda namespace, name, claim=claim: claim,  # type: ignore[misc]
+        found = scheduler.place(pod, lambda namespace, name, claim=claim: claim,  # type: ignore[misc]
                             {"any": {"metadata": {"name": "any"}}}.get, index, Used())
-        out[device] = isinstance(found, place.Waiting)
+        out[device] = isinstance(found, scheduler.Waiting)
     return out
 
 

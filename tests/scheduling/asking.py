@@ -10,10 +10,10 @@ from outfitter.api.device import DRIVER, DeviceId
 from outfitter.api.providers import Inventory, Provider
 from outfitter.inventory.pci import Kind
 from outfitter.ledger.placement_view import Row
-from outfitter.scheduling import alias, flavor
-from outfitter.scheduling.flavor import Ask
-from outfitter.scheduling.hosts import Device, Host
-from outfitter.scheduling.numa import Cell
+from outfitter.scheduling.nova import alias, extra_specs
+from outfitter.scheduling.nova.extra_specs import Ask
+from outfitter.scheduling.nova.host_state import Device, Host
+from outfitter.scheduling.nova.numa_topology import Cell
 
 CLASS = "CUSTOM_PCI_10DE_2235"
 IDS = {"vendor_id": "10de", "product_id": "2235"}
@@ -23,8 +23,8 @@ def ask(text: str, *aliases: Mapping[str, str], placement: bool = True, vcpus: i
     """What a flavor asks for; the alias "gpu" is there if none is given. Requests are r0, r1 and so on."""
     numbers = itertools.count()
     known = alias.parse(list(aliases) or [{"name": "gpu", **IDS}], in_placement=placement)
-    specs = {flavor.ALIAS: text, **{key.replace("__", ":"): value for key, value in extra.items()}}
-    return flavor.read(specs, known, new_id=lambda: f"r{next(numbers)}", in_placement=placement, vcpus=vcpus)
+    specs = {extra_specs.ALIAS: text, **{key.replace("__", ":"): value for key, value in extra.items()}}
+    return extra_specs.read(specs, known, new_id=lambda: f"r{next(numbers)}", in_placement=placement, vcpus=vcpus)
 
 
 def device(bus: int, function: int = 0, *, host: str = "oak", provider: str | None = None, **more: Any) -> Device:

@@ -8,9 +8,9 @@ from typing import Any
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, Page, State
-from outfitter.scheduling.fit import Used
-from outfitter.scheduling.index import Index
-from outfitter.scheduling.place import Placement, Waiting, place
+from outfitter.scheduling.dra.device_index import Index
+from outfitter.scheduling.filter.node_fit import Used
+from outfitter.scheduling.scheduler import Placement, Waiting, place
 
 DRIVER = "pci.example.com"
 SINCE = "2026-01-01T12:04:00Z"

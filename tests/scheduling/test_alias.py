@@ -11,8 +11,9 @@ import pytest
 
 from outfitter import errors
 from outfitter.inventory import config
-from outfitter.scheduling import alias, asks, flavor
-from outfitter.scheduling.alias import Traits
+from outfitter.scheduling.dra import claim_request
+from outfitter.scheduling.nova import alias, extra_specs
+from outfitter.scheduling.nova.alias import Traits
 
 NAMED = {"name": "gpu", "resource_class": "gpu"}
 
@@ -102,10 +103,10 @@ PAGE = (Path(__file__).parents[2] / "docs" / "aliases.md").read_text()
 
 
 def test_the_page_tells_every_key_and_policy() -> None:
-    words = {*config.ALIAS_KEYS, *alias.POLICIES, *config.ALIAS_CHOICES["device_type"], flavor.ALIAS, flavor.POLICY,
-             flavor.GROUPS, flavor.IMAGE_POLICY, "isolate", "hw:cpu_policy", "hw:numa_nodes", "hw:mem_page_size"}
+    words = {*config.ALIAS_KEYS, *alias.POLICIES, *config.ALIAS_CHOICES["device_type"], extra_specs.ALIAS, extra_specs.POLICY,
+             extra_specs.GROUPS, extra_specs.IMAGE_POLICY, "isolate", "hw:cpu_policy", "hw:numa_nodes", "hw:mem_page_size"}
     assert {word for word in words if f"`{word}`" not in PAGE} == set()
-    assert f"At most {asks.MOST} devices" in PAGE
+    assert f"At most {claim_request.MOST} devices" in PAGE
 
 
 def test_what_the_page_shows_is_right() -> None:

@@ -12,11 +12,12 @@ import pytest
 from outfitter import cel
 from outfitter.api.device import DeviceId
 from outfitter.errors import Invalid, Unsatisfiable
-from outfitter.scheduling import affinity, allocate, asks, search
-from outfitter.scheduling.allocate import Allocated, Refusal
-from outfitter.scheduling.features import Features
-from outfitter.scheduling.held import Held
-from outfitter.scheduling.pools import Pools
+from outfitter.scheduling.config import Features
+from outfitter.scheduling.dra import allocator, claim_request, search
+from outfitter.scheduling.dra.allocated_devices import Held
+from outfitter.scheduling.dra.allocator import Allocated, Refusal
+from outfitter.scheduling.dra.slices import Pools
+from outfitter.scheduling.filter import node_affinity
 
 Object = dict[str, Any]
 DRIVER = "d.example"
@@ -64,7 +65,7 @@ def answer(
     slices: Sequence[Object], *claims: Object, held: Held | None = None, features: Features = LISTS,
     rules: Sequence[Object] = (),
 ) -> Allocated | Refusal:
-    return allocate.allocate(claims, node=NODE, pools=Pools(slices, rules), classes=CLASSES.get, held=held or Held(),
+    return allocator.allocate(claims, node=NODE, pools=Pools(slices, rules), classes=CLASSES.get, held=held or Held(),
                              features=features, share_id=lambda: "share")
 
 
@@ -135,7 +136,7 @@ HARD = {
 @pytest.mark.parametrize("hard", HARD.values(), ids=HARD.keys())
 def test_what_cannot_be_is_seen_early(hard: Hard) -> None:
     pools = Pools(published(*hard.devices, counters=hard.counters))
-    demands = [asks.demand(one, CLASSES.get, LISTS) for one in hard.claims]
+    demands = [claim_request.demand(one, CLASSES.get, LISTS) for one in hard.claims]
     looking = search.Search(pools.at(NODE, LISTS), demands, Held(), LISTS)
     assert (looking.run() is not None) == hard.fits
     assert looking.tried <= hard.most
@@ -144,7 +145,7 @@ def test_what_cannot_be_is_seen_early(hard: Hard) -> None:
 def test_a_search_that_takes_too_long_gives_up_aloud() -> None:
     hard = HARD["nine groups of four VFs on eight PFs"]
     with pytest.raises(Unsatisfiable, match=r"claim ns/c.*: gave up on node here after 20 attempts"):
-        allocate.allocate(hard.claims, node=NODE, pools=Pools(published(*hard.devices)), classes=CLASSES.get, held=Held(),
+        allocator.allocate(hard.claims, node=NODE, pools=Pools(published(*hard.devices)), classes=CLASSES.get, held=Held(),
                           features=LISTS, effort=20)
 
 
@@ -270,7 +271,7 @@ def test_a_selector_is_asked_once_of_what_it_can_tell_apart(monkeypatch: pytest.
 
     def give(pools: Pools, node: str = "here") -> None:
         wanted = claim(ask(where=f'device.attributes["{DRIVER}"].numa == 0'))
-        allocate.allocate([wanted], node={"metadata": {"name": node}}, pools=pools, classes=CLASSES.get, held=Held(),
+        allocator.allocate([wanted], node={"metadata": {"name": node}}, pools=pools, classes=CLASSES.get, held=Held(),
                           features=LISTS)
 
     here = published(*like(4, numa=2))
@@ -291,7 +292,7 @@ def test_what_cannot_be_read_is_said_to_whoever_asks_for_it() -> None:
     broken = device("a") | {"capacity": {"memory": {"value": "much"}}}
     pools = Pools(published(broken, device("b")))
     with pytest.raises(Invalid, match="much"):
-        allocate.allocate([claim(ask())], node=NODE, pools=pools, classes=CLASSES.get, held=Held(), features=LISTS)
+        allocator.allocate([claim(ask())], node=NODE, pools=pools, classes=CLASSES.get, held=Held(), features=LISTS)
 
 
 def test_a_pool_that_changes_is_seen_by_the_nodes_that_reach_it() -> None:
@@ -376,8 +377,8 @@ def test_devices_of_the_network_reach_the_nodes_that_match(operator: str, values
 
 def test_numbers_in_labels_compare_as_numbers() -> None:
     selector = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "rack", "operator": "Gt", "values": ["9"]}]}]}
-    assert affinity.matches(selector, "here", {"rack": "10"})
-    assert not affinity.matches(selector, "here", {"rack": "x"})
+    assert node_affinity.matches(selector, "here", {"rack": "10"})
+    assert not node_affinity.matches(selector, "here", {"rack": "x"})
 
 
 def test_devices_that_all_nodes_reach_bind_to_none() -> None:
@@ -388,7 +389,7 @@ def test_devices_that_all_nodes_reach_bind_to_none() -> None:
 
 def test_a_wrong_operator_is_named() -> None:
     with pytest.raises(Invalid, match="'Near' is not an operator: use In"):
-        affinity.matches({"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Near"}]}]}, "here", {})
+        node_affinity.matches({"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Near"}]}]}, "here", {})
 
 
 def test_features_are_known_by_kubernetes_words() -> None:

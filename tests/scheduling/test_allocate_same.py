@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outfitter.errors import Unsatisfiable
-from outfitter.scheduling.allocate import Allocated, allocate
-from outfitter.scheduling.features import Features
-from outfitter.scheduling.held import Held
-from outfitter.scheduling.pools import Pools
+from outfitter.scheduling.config import Features
+from outfitter.scheduling.dra.allocated_devices import Held
+from outfitter.scheduling.dra.allocator import Allocated, allocate
+from outfitter.scheduling.dra.slices import Pools
 
 DRIVER = "d.example"
 NODE = {"metadata": {"name": "here"}}

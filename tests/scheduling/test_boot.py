@@ -17,11 +17,11 @@ from outfitter.api.page import Page
 from outfitter.api.providers import Inventory, Provider
 from outfitter.errors import AlreadyHeld, Unavailable
 from outfitter.ledger import book
-from outfitter.scheduling import boot
-from outfitter.scheduling.boot import Order, PageChange, Placed
-from outfitter.scheduling.flavor import Ask
-from outfitter.scheduling.hosts import Nowhere, Published
-from outfitter.scheduling.numa import Cell
+from outfitter.scheduling.nova import boot
+from outfitter.scheduling.nova.boot import Order, PageChange, Placed
+from outfitter.scheduling.nova.extra_specs import Ask
+from outfitter.scheduling.nova.host_state import Nowhere, Published
+from outfitter.scheduling.nova.numa_topology import Cell
 from outfitter.store.memory import Memory
 from tests.scheduling.asking import CLASS, ask
 

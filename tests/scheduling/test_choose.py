@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outfitter.inventory.pci import Kind
-from outfitter.scheduling import choose, numa
-from outfitter.scheduling.flavor import Ask, DeviceRequest
-from outfitter.scheduling.hosts import Choice, Device, Host, Nowhere, Refusal
-from outfitter.scheduling.numa import Cell, Seat
+from outfitter.scheduling.nova import numa_topology, pci_allocator
+from outfitter.scheduling.nova.extra_specs import Ask, DeviceRequest
+from outfitter.scheduling.nova.host_state import Choice, Device, Host, Nowhere, Refusal
+from outfitter.scheduling.nova.numa_topology import Cell, Seat
 from tests.scheduling.asking import CLASS, IDS, ask, device, host, row
 
 GPU: Mapping[str, str] = {"name": "gpu", **IDS}
@@ -58,13 +58,13 @@ FITS: dict[str, tuple[Mapping[str, str], Device, str]] = {  # alias, device -> "
 @pytest.mark.parametrize("name", FITS)
 def test_what_an_alias_asks_for(name: str) -> None:
     wish, one, why = FITS[name]
-    verdict = choose.choose(host("oak", one), ask("gpu:1", wish))
+    verdict = pci_allocator.choose(host("oak", one), ask("gpu:1", wish))
     assert (why in said(verdict)) if why else got(verdict) == [one.address]
 
 
 def test_without_placement_any_of_the_ids_will_do() -> None:
     both = ask("gpu:2", GPU, {**GPU, "product_id": "2236"}, placement=False)
-    assert got(choose.choose(host("oak", device(1, provider=""), device(2, provider="", product="2236")), both)) == [
+    assert got(pci_allocator.choose(host("oak", device(1, provider=""), device(2, provider="", product="2236")), both)) == [
         "0000:01:00.0", "0000:02:00.0"]
 
 
@@ -79,20 +79,20 @@ def test_what_is_reserved_is_not_given_whichever_device_that_is() -> None:
     some = vfs(1, 4)
     some[3] = replace(some[3], blocked="is held")
     oak = host("oak", *some, rows={"oak_01": row("oak_01", some, reserved=1, used=1)})
-    assert len(got(choose.choose(oak, ask("gpu:2")))) == 2
-    assert "oak_01 can give 2" in said(choose.choose(oak, ask("gpu:3")))
+    assert len(got(pci_allocator.choose(oak, ask("gpu:2")))) == 2
+    assert "oak_01 can give 2" in said(pci_allocator.choose(oak, ask("gpu:3")))
 
 
 def test_isolate_takes_each_from_another_provider() -> None:
     oak = host("oak", *vfs(1, 3), *vfs(2, 3))
-    assert got(choose.choose(oak, ask("gpu:2"))) == ["0000:01:00.0", "0000:01:00.1"]
-    assert got(choose.choose(oak, ask("gpu:1,gpu:1", group_policy="isolate"))) == ["0000:01:00.0", "0000:02:00.0"]
-    assert "isolate" in said(choose.choose(oak, ask("gpu:3", group_policy="isolate")))
+    assert got(pci_allocator.choose(oak, ask("gpu:2"))) == ["0000:01:00.0", "0000:01:00.1"]
+    assert got(pci_allocator.choose(oak, ask("gpu:1,gpu:1", group_policy="isolate"))) == ["0000:01:00.0", "0000:02:00.0"]
+    assert "isolate" in said(pci_allocator.choose(oak, ask("gpu:3", group_policy="isolate")))
 
 
 def test_isolate_leaves_the_last_ones_on_different_cards() -> None:
     oak, wish = host("oak", *vfs(1, 1), *vfs(2, 1), *vfs(3, 1), *vfs(4, 3)), ask("gpu:2", group_policy="isolate")
-    assert isinstance(choose.pick_all([oak], [wish] * 3), list)
+    assert isinstance(pci_allocator.pick_all([oak], [wish] * 3), list)
 
 
 def test_the_choosy_alias_gets_what_only_it_can_use() -> None:
@@ -100,7 +100,7 @@ def test_the_choosy_alias_gets_what_only_it_can_use() -> None:
     first, second = device(1), device(2)
     oak = host("oak", first, second, rows={"oak_01": row("oak_01", [first], traits=["CUSTOM_FAST"]),
                                            "oak_02": row("oak_02", [second])})
-    assert got(choose.choose(oak, ask("gpu:1,fast:1", GPU, fast))) == ["0000:02:00.0", "0000:01:00.0"]
+    assert got(pci_allocator.choose(oak, ask("gpu:1,fast:1", GPU, fast))) == ["0000:02:00.0", "0000:01:00.0"]
 
 
 def card(bus: int, count: int) -> list[Device]:
@@ -116,12 +116,12 @@ VF = {"name": "vf", "vendor_id": "10de", "product_id": "37c9", "device_type": "t
 
 def test_a_card_and_its_parts_exclude_each_other() -> None:
     oak = host("oak", *card(1, 2), counters={"card": {"functions": "2"}})
-    assert len(got(choose.choose(oak, ask("vf:2", PF, VF, placement=False)))) == 2
-    assert "wanted together (pf:1, vf:1)" in said(choose.choose(oak, ask("pf:1,vf:1", PF, VF, placement=False)))
-    whole = choose.choose(oak, ask("pf:1", PF, VF, placement=False))
+    assert len(got(pci_allocator.choose(oak, ask("vf:2", PF, VF, placement=False)))) == 2
+    assert "wanted together (pf:1, vf:1)" in said(pci_allocator.choose(oak, ask("pf:1,vf:1", PF, VF, placement=False)))
+    whole = pci_allocator.choose(oak, ask("pf:1", PF, VF, placement=False))
     assert isinstance(whole, Choice)
     rest = oak.taking(whole)
-    assert "others have the rest of the card" in said(choose.choose(rest, ask("vf:1", PF, VF, placement=False)))
+    assert "others have the rest of the card" in said(pci_allocator.choose(rest, ask("vf:1", PF, VF, placement=False)))
 
 
 # -- cells
@@ -130,7 +130,9 @@ TWO_CELLS = (Cell(0, 4, 0), Cell(1, 4, 1))
 
 
 def test_the_guest_goes_to_its_device() -> None:
-    verdict = choose.choose(host("oak", device(1, numa=1), cells=TWO_CELLS), ask("gpu:1", vcpus=2, hw__cpu_policy="dedicated"))
+    verdict = pci_allocator.choose(
+        host("oak", device(1, numa=1), cells=TWO_CELLS), ask("gpu:1", vcpus=2, hw__cpu_policy="dedicated")
+    )
     assert isinstance(verdict, Choice)
     assert (verdict.cells, dict(verdict.pins)) == ((1,), {1: 2})
 
@@ -140,27 +142,27 @@ def test_a_far_device_with_the_trait_is_better_than_a_near_one_without() -> None
     oak = host("oak", near, far, cells=(Cell(0, 4, 0), Cell(1, 0, 1)), rows={
         "oak_01": row("oak_01", [near]), "oak_02": row("oak_02", [far], traits=["CUSTOM_FAST"])})
     wish = {**GPU, "traits": "fast", "numa_policy": "preferred"}
-    assert got(choose.choose(oak, ask("gpu:1", wish, hw__cpu_policy="dedicated"))) == [far.address]
-    assert "near enough (gpu required)" in said(choose.choose(oak, ask(
+    assert got(pci_allocator.choose(oak, ask("gpu:1", wish, hw__cpu_policy="dedicated"))) == [far.address]
+    assert "near enough (gpu required)" in said(pci_allocator.choose(oak, ask(
         "gpu:1", {**wish, "numa_policy": "required"}, hw__cpu_policy="dedicated")))
 
 
 def test_as_many_near_devices_as_there_are() -> None:
     oak = host("oak", device(1, numa=1), device(2, numa=0), device(3, numa=1), device(4), cells=TWO_CELLS)
     wish = ask("gpu:3", {**GPU, "numa_policy": "preferred"}, hw__cpu_policy="dedicated")
-    assert got(choose.choose(oak, wish)) == ["0000:01:00.0", "0000:03:00.0", "0000:04:00.0"]
+    assert got(pci_allocator.choose(oak, wish)) == ["0000:01:00.0", "0000:03:00.0", "0000:04:00.0"]
 
 
 def test_the_nearest_cell_wins_over_the_one_with_most_devices() -> None:
     others = [device(bus, numa=0, product="a80a") for bus in (2, 3)]
     oak = host("oak", device(1, numa=1), *others, cells=TWO_CELLS)
-    verdict = choose.choose(oak, ask("gpu:1", {**GPU, "numa_policy": "preferred"}, hw__cpu_policy="dedicated"))
+    verdict = pci_allocator.choose(oak, ask("gpu:1", {**GPU, "numa_policy": "preferred"}, hw__cpu_policy="dedicated"))
     assert isinstance(verdict, Choice)
     assert verdict.cells == (1,)
 
 
 def test_too_few_cpus_are_told() -> None:
-    assert "needs 5 dedicated CPUs" in said(choose.choose(
+    assert "needs 5 dedicated CPUs" in said(pci_allocator.choose(
         host("oak", device(1), cells=TWO_CELLS), ask("gpu:1", vcpus=5, hw__cpu_policy="dedicated")))
 
 
@@ -170,14 +172,14 @@ def test_too_few_cpus_are_told() -> None:
 def test_the_host_with_the_fewest_free_devices_then_the_first_name() -> None:
     farm = [host("c", device(1), device(2)), host("b", device(1)),
             host("a", device(1), device(2, blocked="is held"), device(3))]
-    assert [each.name for each in choose.by_weight(farm)] == ["b", "a", "c"]
-    assert isinstance(one := choose.pick(farm, ask("gpu:2")), Choice)
+    assert [each.name for each in pci_allocator.by_weight(farm)] == ["b", "a", "c"]
+    assert isinstance(one := pci_allocator.pick(farm, ask("gpu:2")), Choice)
     assert one.host == "a"
 
 
 def test_a_refusal_has_a_reason_for_each_host_and_each_device() -> None:
     farm = [host("a", device(1, blocked="is held by vm/blue since 12:04")), host("b"), host("c", closed="it is cordoned")]
-    verdict = choose.pick(farm, ask("gpu:1"), passed={"d": "unused"})
+    verdict = pci_allocator.pick(farm, ask("gpu:1"), passed={"d": "unused"})
     assert isinstance(verdict, Nowhere)
     assert verdict.lines() == [
         "no valid host among 3: a: alias gpu wants 1: 1 match, 0 free; b: it publishes no devices; c: it is cordoned",
@@ -187,11 +189,11 @@ def test_a_refusal_has_a_reason_for_each_host_and_each_device() -> None:
 
 def test_several_at_once_are_all_or_none() -> None:
     farm = [host("a", device(1), device(2)), host("b", device(1))]
-    plan = choose.pick_all(farm, [ask("gpu:1")] * 3)
+    plan = pci_allocator.pick_all(farm, [ask("gpu:1")] * 3)
     assert isinstance(plan, list)
     assert sorted((one.host, one.given[0].device.address) for one in plan) == [
         ("a", "0000:01:00.0"), ("a", "0000:02:00.0"), ("b", "0000:01:00.0")]
-    verdict = choose.pick_all(farm, [ask("gpu:1")] * 4)
+    verdict = pci_allocator.pick_all(farm, [ask("gpu:1")] * 4)
     assert isinstance(verdict, Nowhere)
     assert "not enough hosts available for 4 machines: 3 would fit" in verdict.summary
 
@@ -200,10 +202,10 @@ def test_many_like_devices_are_no_explosion() -> None:
     """Placement makes 20,160 and 262,144 candidates of these two; both would take minutes if ways were listed."""
     cards = host("a", *(device(bus) for bus in range(1, 9)))
     ports = host("b", *(vf for bus in range(1, 9) for vf in vfs(bus, 6)))
-    assert len(got(choose.choose(cards, ask("gpu:6")))) == 6
-    assert len(got(choose.choose(ports, ask("gpu:6", group_policy="isolate")))) == 6
-    assert isinstance(choose.choose(ports, ask("gpu:9", group_policy="isolate")), Refusal)
-    assert len(got(choose.choose(ports, ask(",".join(["gpu:1"] * 48))))) == 48
+    assert len(got(pci_allocator.choose(cards, ask("gpu:6")))) == 6
+    assert len(got(pci_allocator.choose(ports, ask("gpu:6", group_policy="isolate")))) == 6
+    assert isinstance(pci_allocator.choose(ports, ask("gpu:9", group_policy="isolate")), Refusal)
+    assert len(got(pci_allocator.choose(ports, ask(",".join(["gpu:1"] * 48))))) == 48
 
 
 # -- whatever the hosts look like
@@ -243,7 +245,7 @@ def possible(oak: Host, wish: Ask) -> bool:
     elif not oak.cells:
         seats = [Seat(frozenset())]
     else:
-        seats = list(numa.seats(oak.cells, wish.guest, {}, wants_devices=True))
+        seats = list(numa_topology.seats(oak.cells, wish.guest, {}, wants_devices=True))
     wanted = [request for request in wish.requests for _ in range(request.count)]
     return any(_fill(oak, wish, wanted, seat, []) for seat in seats)
 
@@ -273,7 +275,7 @@ def allowed(oak: Host, wish: Ask, request: DeviceRequest, one: Device, seat: Sea
 @given(farms())
 def test_a_choice_is_allowed_and_a_refusal_is_true(farm: tuple[Host, Ask]) -> None:
     oak, wish = farm
-    verdict = choose.choose(oak, wish)
+    verdict = pci_allocator.choose(oak, wish)
     assert isinstance(verdict, Choice) == possible(oak, wish), verdict
     if isinstance(verdict, Refusal):
         return
@@ -300,7 +302,7 @@ def test_a_choice_is_allowed_and_a_refusal_is_true(farm: tuple[Host, Ask]) -> No
 def test_a_guest_that_may_be_spread_has_as_few_cells_as_possible(vcpus: int, pins: dict[int, int] | None) -> None:
     wish = ask("", vcpus=vcpus, hw__cpu_policy="dedicated")
     oak = host("oak", cells=[Cell(0, 2, ids=(0, 1)), Cell(1, 3, ids=(4, 5, 6))])
-    verdict = choose.choose(oak, replace(wish, guest=replace(wish.guest, spread=True)))
+    verdict = pci_allocator.choose(oak, replace(wish, guest=replace(wish.guest, spread=True)))
     if pins is None:
         assert "needs 3 and 3 dedicated CPUs on 2 of its 2 NUMA cells" in said(verdict)
         return
@@ -318,14 +320,14 @@ def test_the_order_of_hosts_does_not_matter(farm: list[tuple[Host, Ask]], chance
     shuffled = hosts[:]
     chance.shuffle(shuffled)
     wish = farm[0][1]
-    assert choose.pick(hosts, wish) == choose.pick(shuffled, wish)
+    assert pci_allocator.pick(hosts, wish) == pci_allocator.pick(shuffled, wish)
 
 
 @settings(max_examples=100, deadline=None)
 @given(farms(), st.integers(1, 4))
 def test_machines_of_one_request_share_nothing(farm: tuple[Host, Ask], count: int) -> None:
     oak, wish = farm
-    plan = choose.pick_all([oak], [wish] * count)
+    plan = pci_allocator.pick_all([oak], [wish] * count)
     if isinstance(plan, Nowhere):
         return
     devices = [one.device.id for choice in plan for one in choice.given]

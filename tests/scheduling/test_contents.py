@@ -14,9 +14,9 @@ from outfitter import cel
 from outfitter.cel import device as cel_device
 from outfitter.cel.field_usage import Read
 from outfitter.errors import EvaluationError, Invalid
-from outfitter.scheduling import constraints, contents
-from outfitter.scheduling.features import Features
-from outfitter.scheduling.pools import Device, Pools
+from outfitter.scheduling.config import Features
+from outfitter.scheduling.dra import constraints, selector_cache
+from outfitter.scheduling.dra.slices import Device, Pools
 
 A, B = "a.example", "b.example"
 Object = dict[str, Any]
@@ -138,7 +138,7 @@ def test_what_is_alike_costs_the_same(driver: str, raw: list[Object], text: str)
     costs: dict[Hashable, int] = {}
     for device in (Device(driver, "p", {"name": f"d{at}", **one}, ()) for at, one in enumerate(raw)):
         assert isinstance(device.cel, cel.Device)
-        key = tuple(contents.source(read)([device])[0] for read in selector.reads)
+        key = tuple(selector_cache.source(read)([device])[0] for read in selector.reads)
         cost = cel.cost_on(selector, device.cel)
         assert costs.setdefault(key, cost) == cost
 
@@ -168,8 +168,8 @@ def test_values_under_constraints_are_those_of_each_device(
             assert constraints.published(site, attribute, lists).of == said
         for place, device in enumerate(site.devices):
             direct = constraints._computed(selector, device, lists)
-            assert made.of[place] == (frozenset() if isinstance(direct, contents.Wrong) else direct or frozenset())
-            assert made.wrong.get(place) == (direct.why if isinstance(direct, contents.Wrong) else None)
+            assert made.of[place] == (frozenset() if isinstance(direct, selector_cache.Wrong) else direct or frozenset())
+            assert made.wrong.get(place) == (direct.why if isinstance(direct, selector_cache.Wrong) else None)
 
 
 SAID_TWICE = {
@@ -184,7 +184,7 @@ SAID_TWICE = {
 @pytest.mark.parametrize(("attributes", "value"), SAID_TWICE.values(), ids=SAID_TWICE)
 def test_an_attribute_with_and_without_its_domain(attributes: Object, value: object) -> None:
     one = Device(A, "p", {"name": "d", "attributes": attributes}, ())
-    assert contents.source(Read("attributes", A, "x"))([one]) == [value]
+    assert selector_cache.source(Read("attributes", A, "x"))([one]) == [value]
     subject = one.cel
     assert isinstance(subject, cel.Device)
     assert subject.attributes[A].get("x") == (value[1] if isinstance(value, tuple) else None)

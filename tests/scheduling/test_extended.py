@@ -8,8 +8,8 @@ import pytest
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.scheduling import extended
-from outfitter.scheduling.fit import requests
+from outfitter.scheduling.dra import extended_resources
+from outfitter.scheduling.filter.node_fit import requests
 from outfitter.store.clock import SystemClock
 from outfitter.store.kube import Kube
 from tests import kubernetes
@@ -32,7 +32,7 @@ def pod(*containers: Object, first: tuple[Object, ...] = ()) -> Object:
             "spec": {"automountServiceAccountToken": False, "containers": list(containers), "initContainers": list(first)}}
 
 
-CLASSES = extended.mapped([class_("gpus", GPU), class_("nics", NIC)])
+CLASSES = extended_resources.mapped([class_("gpus", GPU), class_("nics", NIC)])
 CASES: dict[str, tuple[Object, dict[str, int], list[str]]] = {
     "one container": (pod(container("a", gpu="2")), {"container-0-request-0": 2}, ["a:container-0-request-0"]),
     "the number of a request is that of the resource among all": (
@@ -64,21 +64,21 @@ CASES: dict[str, tuple[Object, dict[str, int], list[str]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_requests_and_who_uses_them(name: str) -> None:
     obj, wanted, uses = CASES[name]
-    found = extended.wanted(obj, extended.names(obj, CLASSES), CLASSES)
+    found = extended_resources.wanted(obj, extended_resources.names(obj, CLASSES), CLASSES)
     assert {one["name"]: one["exactly"]["count"] for one in found.requests} == wanted
     assert [f"{one['containerName']}:{one['requestName']}" for one in found.mappings] == uses
 
 
 def test_of_several_classes_the_youngest_counts_then_the_first_by_name() -> None:
     both = [class_("a", GPU), class_("z", GPU, "2026-02-01T00:00:00Z"), class_("b", GPU)]
-    assert (extended.mapped(both)(GPU) or {})["metadata"]["name"] == "z"
-    assert (extended.mapped([both[2], both[0]])(GPU) or {})["metadata"]["name"] == "a"
-    assert (extended.mapped(both)("deviceclass.resource.kubernetes.io/b") or {})["metadata"]["name"] == "b"
-    assert extended.mapped(both)(NIC) is None
+    assert (extended_resources.mapped(both)(GPU) or {})["metadata"]["name"] == "z"
+    assert (extended_resources.mapped([both[2], both[0]])(GPU) or {})["metadata"]["name"] == "a"
+    assert (extended_resources.mapped(both)("deviceclass.resource.kubernetes.io/b") or {})["metadata"]["name"] == "b"
+    assert extended_resources.mapped(both)(NIC) is None
 
 
 def test_what_is_not_a_whole_number_is_no_number_of_devices() -> None:
-    assert extended.asked(container("a", gpu="1500m", nic="2")) == {NIC: 2}
+    assert extended_resources.asked(container("a", gpu="1500m", nic="2")) == {NIC: 2}
 
 
 def test_what_a_claim_gives_is_not_counted_on_the_host_too() -> None:
@@ -99,8 +99,8 @@ async def test_an_api_server_takes_our_claim_and_status(cluster: kubernetes.Clus
         made["metadata"] = {"name": "p", "namespace": "extended"}
         await store.create(kinds.SERVICE_ACCOUNT, {"metadata": {"name": "default", "namespace": "extended"}})
         there = await store.create(kinds.POD, made)
-        asks = extended.wanted(there, {GPU}, CLASSES)
-        claim = extended.claim(there, asks)
+        asks = extended_resources.wanted(there, {GPU}, CLASSES)
+        claim = extended_resources.claim(there, asks)
         claim["metadata"]["name"] = "p-extended-resources-abcde"
         kept = await store.create(kinds.RESOURCE_CLAIM, claim)
         assert kept["spec"] == claim["spec"], "nothing was dropped or filled in"

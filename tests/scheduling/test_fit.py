@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outfitter.errors import Invalid
-from outfitter.scheduling.fit import Need, Room, Rooms, Used, fit, requests
+from outfitter.scheduling.filter.node_fit import Need, Room, Rooms, Used, fit, requests
 
 Object = dict[str, Any]
 ROOMY = {"cpu": "16", "memory": "64Gi", "ephemeral-storage": "100Gi", "pods": "110"}

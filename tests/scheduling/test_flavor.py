@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from outfitter.errors import BadRequest
-from outfitter.scheduling import alias, flavor
-from outfitter.scheduling.flavor import Guest
+from outfitter.scheduling.nova import alias, extra_specs
+from outfitter.scheduling.nova.extra_specs import Guest
 from tests.scheduling.asking import IDS, ask
 
 KNOWN = alias.parse([{"name": "big card", **IDS}, {"name": "nic", **IDS, "numa_policy": "required"}], in_placement=True)
@@ -19,7 +19,7 @@ TEXTS: dict[str, list[tuple[str, int]]] = {
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_texts(text: str) -> None:
-    assert flavor.entries(text, KNOWN) == TEXTS[text]
+    assert extra_specs.entries(text, KNOWN) == TEXTS[text]
 
 
 WRONG = {"nic": "alias:count", "nic:": "alias:count", ":1": "alias:count", "nic:1,": "alias:count", "nic,nic:1": "'nic'",
@@ -31,7 +31,7 @@ WRONG = {"nic": "alias:count", "nic:": "alias:count", ":1": "alias:count", "nic:
 @pytest.mark.parametrize("text", WRONG)
 def test_wrong_texts(text: str) -> None:
     with pytest.raises(BadRequest, match="pci_passthrough:alias") as told:
-        flavor.entries(text, KNOWN)
+        extra_specs.entries(text, KNOWN)
     assert WRONG[text] in str(told.value)
 
 
@@ -42,15 +42,15 @@ POLICIES = {  # flavor, image -> what the request gets
 
 @pytest.mark.parametrize(("said", "meant"), POLICIES.items())
 def test_flavor_and_image_stand_above_the_alias(said: tuple[str | None, str | None], meant: str) -> None:
-    extra = {flavor.ALIAS: "nic:1"} | ({flavor.POLICY: said[0]} if said[0] else {})
-    got = flavor.read(extra, KNOWN, new_id=lambda: "r", image={flavor.IMAGE_POLICY: said[1]} if said[1] else None)
+    extra = {extra_specs.ALIAS: "nic:1"} | ({extra_specs.POLICY: said[0]} if said[0] else {})
+    got = extra_specs.read(extra, KNOWN, new_id=lambda: "r", image={extra_specs.IMAGE_POLICY: said[1]} if said[1] else None)
     assert got.requests[0].numa_policy == meant
     assert got.affinity == (said[0] or said[1])
 
 
 def test_flavor_and_image_that_disagree() -> None:
     with pytest.raises(BadRequest, match="the flavor says legacy and the image says socket"):
-        flavor.read({flavor.POLICY: "legacy"}, KNOWN, new_id=lambda: "r", image={flavor.IMAGE_POLICY: "socket"})
+        extra_specs.read({extra_specs.POLICY: "legacy"}, KNOWN, new_id=lambda: "r", image={extra_specs.IMAGE_POLICY: "socket"})
 
 
 def test_each_entry_is_a_request_of_its_own() -> None:
@@ -71,11 +71,11 @@ GUESTS = {
 @pytest.mark.parametrize("name", GUESTS)
 def test_guests(name: str) -> None:
     extra, meant = GUESTS[name]
-    assert flavor.read(extra, {}, new_id=lambda: "r", vcpus=4).guest == meant
+    assert extra_specs.read(extra, {}, new_id=lambda: "r", vcpus=4).guest == meant
 
 
 @pytest.mark.parametrize("extra", [{"hw:cpu_policy": "own"}, {"hw:numa_nodes": "0"}, {"hw:numa_nodes": "5"},
                                    {"group_policy": "apart"}, {"hw:pci_numa_affinity_policy": "near"}])
 def test_wrong_extra_specs_are_named(extra: dict[str, str]) -> None:
     with pytest.raises(BadRequest, match=next(iter(extra))):
-        flavor.read(extra, {}, new_id=lambda: "r", vcpus=4)
+        extra_specs.read(extra, {}, new_id=lambda: "r", vcpus=4)

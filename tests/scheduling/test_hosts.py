@@ -13,9 +13,9 @@ from outfitter.api.providers import Inventory, Provider
 from outfitter.inventory import assignable, device_spec, scan, slices
 from outfitter.inventory.pci import Kind
 from outfitter.ledger import placement_view
-from outfitter.scheduling import hosts
-from outfitter.scheduling.hosts import Host, Published
-from outfitter.scheduling.numa import Cell
+from outfitter.scheduling.nova import host_state
+from outfitter.scheduling.nova.host_state import Host, Published
+from outfitter.scheduling.nova.numa_topology import Cell
 from tests.cases import cloud
 
 GPU = {"address": "0000:17:00.0", "vendor_id": "10de", "product_id": "2235", "type": "PCI", "numa_node": 1}
@@ -56,11 +56,11 @@ def tree(name: str, *devices: str, reserved: int = 0) -> Provider:
 
 @pytest.fixture
 def offered() -> Published:
-    [found] = hosts.published([node()], {}, pool(), {"oak": [Cell(0, 4), Cell(1, 4)]})
+    [found] = host_state.published([node()], {}, pool(), {"oak": [Cell(0, 4), Cell(1, 4)]})
     return found
 
 
-def by_address(host: Host) -> dict[str, hosts.Device]:
+def by_address(host: Host) -> dict[str, host_state.Device]:
     return {device.address: device for device in host.devices}
 
 
@@ -101,14 +101,14 @@ def test_taints_that_the_page_tells_sooner_are_not_believed() -> None:
     for word, device in taints.items():
         device["taints"] = [{"key": f"outfitter.dev/{word}", "effect": "NoSchedule"}]
     more[0]["taints"] = [{"key": "a.test/hot", "effect": "None"}]
-    [found] = hosts.published([node()], {}, [part, *rest])
+    [found] = host_state.published([node()], {}, [part, *rest])
     assert [device.blocked for device in found.at(page()).devices][:3] == ["", "is tainted outfitter.dev/unlisted", ""]
 
 
 def test_a_device_that_is_managed_remotely() -> None:
     [part, *rest] = pool()
     part["spec"]["devices"][2]["attributes"]["remoteManaged"] = {"bool": True}
-    [found] = hosts.published([node()], {}, [part, *rest])
+    [found] = host_state.published([node()], {}, [part, *rest])
     assert [device.remote_managed for device in found.at(page()).devices] == [False, False, True, False]
 
 
@@ -116,7 +116,7 @@ def test_functions_that_travel_together() -> None:
     [part, *rest] = pool()
     said = part["spec"]["devices"][0]["attributes"]
     said |= {"members2": {"string": "0000:17:00.2"}, "members": {"string": "0000:17:00.0,0000:17:00.1"}}
-    [found] = hosts.published([node()], {}, [part, *rest])
+    [found] = host_state.published([node()], {}, [part, *rest])
     assert [device.functions for device in found.at(page()).devices][:2] == [
         ("0000:17:00.0", "0000:17:00.1", "0000:17:00.2"), ("0000:3b:00.0",)]
 
@@ -125,7 +125,7 @@ def test_functions_that_travel_together() -> None:
 def test_the_room_of_a_provider(offered: Published, reserved: int, held: int, room: int) -> None:
     names = [device.id for device in offered.at(page()).devices if device.kind is Kind.VF]
     home = tree("p", *(each.device for each in names), reserved=reserved)
-    [found] = hosts.published([node()], {"oak": [home]}, pool())
+    [found] = host_state.published([node()], {"oak": [home]}, pool())
     host = found.at(page(*names[:held]))
     assert host.room("p") == room
     assert {device.provider for device in host.devices} == {"", "p"}
@@ -140,11 +140,11 @@ CLOSED = {
 
 @pytest.mark.parametrize("word", CLOSED)
 def test_hosts_that_take_nobody(word: str) -> None:
-    [found] = hosts.published([CLOSED[word]], {}, pool())
+    [found] = host_state.published([CLOSED[word]], {}, pool())
     assert word in found.at(page()).closed
     assert bool(found.closed) == bool(word)
 
 
 def test_an_unfinished_pool_offers_nothing() -> None:
-    [found] = hosts.published([node()], {}, pool()[:1])
+    [found] = host_state.published([node()], {}, pool()[:1])
     assert found.at(page()).devices == ()

@@ -12,9 +12,9 @@ from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, Mark, Page
 from outfitter.errors import Invalid
-from outfitter.scheduling.allocate import Allocated, allocate
-from outfitter.scheduling.asks import demand
-from outfitter.scheduling.index import Index
+from outfitter.scheduling.dra.allocator import Allocated, allocate
+from outfitter.scheduling.dra.claim_request import demand
+from outfitter.scheduling.dra.device_index import Index
 
 DRIVER, SINCE = "d.example", "2026-01-01T12:04:00Z"
 HOSTS = ("a", "b", "c")

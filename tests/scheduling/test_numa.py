@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from outfitter.scheduling import numa
-from outfitter.scheduling.alias import Policy
-from outfitter.scheduling.flavor import Guest
-from outfitter.scheduling.numa import FAR, NEAR, NEXT, Cell, Seat
+from outfitter.scheduling.nova import numa_topology
+from outfitter.scheduling.nova.alias import Policy
+from outfitter.scheduling.nova.extra_specs import Guest
+from outfitter.scheduling.nova.numa_topology import FAR, NEAR, NEXT, Cell, Seat
 
 CELLS = [Cell(0, 4, 0), Cell(1, 4, 0), Cell(2, 4, 1)]
 ON_0 = Seat(frozenset({0}), frozenset({0}), {0: 0, 1: 0, 2: 1})
@@ -25,18 +25,18 @@ def test_how_near_a_device_is(policy: Policy) -> None:
 
 
 def test_without_sockets_only_the_own_cell_is_near() -> None:
-    [seat, *_] = numa.seats([Cell(0, 4, 0), Cell(1, 4, None)], Guest(cells=1), {}, wants_devices=True)
+    [seat, *_] = numa_topology.seats([Cell(0, 4, 0), Cell(1, 4, None)], Guest(cells=1), {}, wants_devices=True)
     assert [seat.tier("socket", cell) for cell in (0, 1, None)] == [NEAR, None, None]
 
 
 @pytest.mark.parametrize(("guest", "parts"), [
     (Guest(vcpus=4, cells=2), [2, 2]), (Guest(vcpus=5, cells=2), [3, 2]), (Guest(vcpus=3), [3])])
 def test_shares(guest: Guest, parts: list[int]) -> None:
-    assert numa.share(guest) == parts
+    assert numa_topology.share(guest) == parts
 
 
 def order(guest: Guest, free: dict[int, int], *, devices: bool, cells: list[Cell] = CELLS) -> list[list[int]]:
-    return [sorted(seat.cells) for seat in numa.seats(cells, guest, free, wants_devices=devices)]
+    return [sorted(seat.cells) for seat in numa_topology.seats(cells, guest, free, wants_devices=devices)]
 
 
 def test_with_devices_to_where_most_are_and_without_to_where_fewest_are() -> None:
@@ -67,15 +67,15 @@ def test_each_part_must_fit_not_only_the_smallest() -> None:
 
 def test_the_larger_part_goes_to_the_roomier_cell() -> None:
     guest = Guest(vcpus=5, pinned=True, cells=2)
-    assert numa.pins(SMALL, Seat(frozenset({0, 1})), guest) == {1: 3, 0: 2}
-    assert numa.pins(SMALL, Seat(frozenset({0, 1})), Guest(vcpus=5, cells=2)) == {}
+    assert numa_topology.pins(SMALL, Seat(frozenset({0, 1})), guest) == {1: 3, 0: 2}
+    assert numa_topology.pins(SMALL, Seat(frozenset({0, 1})), Guest(vcpus=5, cells=2)) == {}
 
 
 def test_which_cpus_they_are() -> None:
     cells = [Cell(0, 3, ids=(1, 4, 9)), Cell(1, 2, ids=(6, 7))]
-    assert numa.named(cells, {0: 2, 1: 1}) == {0: (1, 4), 1: (6,)}
-    assert numa.named([cells[0].without({4}, 1), cells[1]], {0: 2}) == {0: (1, 9)}
-    assert numa.named([Cell(0, 3)], {0: 2}) == {}, "a host that does not tell"
+    assert numa_topology.named(cells, {0: 2, 1: 1}) == {0: (1, 4), 1: (6,)}
+    assert numa_topology.named([cells[0].without({4}, 1), cells[1]], {0: 2}) == {0: (1, 9)}
+    assert numa_topology.named([Cell(0, 3)], {0: 2}) == {}, "a host that does not tell"
 
 
 @pytest.mark.parametrize(("cell", "left"), [

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from outfitter.scheduling import parts
-from outfitter.scheduling.pools import Device
+from outfitter.scheduling.dra.slices import Device
+from outfitter.scheduling.explain import selector_terms
 
 DRIVER = "gpu.example.com"
 SAYS = f'device.attributes["{DRIVER}"]'
@@ -28,7 +28,7 @@ SPLITS = {
 @pytest.mark.parametrize("name", SPLITS)
 def test_split(name: str) -> None:
     text, wanted = SPLITS[name]
-    assert parts.split(text) == wanted
+    assert selector_terms.split(text) == wanted
 
 
 def device(capacity: str = "", **attributes: Any) -> Device:
@@ -63,21 +63,23 @@ FAILS = {
 @pytest.mark.parametrize("name", FAILS)
 def test_failing(name: str) -> None:
     selectors, text, passed = FAILS[name]
-    assert parts.failing(A40, selectors, OWNERS) == parts.Failing(passed, text)
+    assert selector_terms.failing(A40, selectors, OWNERS) == selector_terms.Failing(passed, text)
 
 
 def test_the_number_of_a_selector_where_there_are_several() -> None:
-    found = parts.failing(A40, ("true", f'{SAYS}.model == "A100"'), ("class gpu: selector #0", "class gpu: selector #1"))
+    found = selector_terms.failing(
+        A40, ("true", f'{SAYS}.model == "A100"'), ("class gpu: selector #0", "class gpu: selector #1")
+    )
     assert found is not None
     assert found.text == 'class gpu (selector 2 of 2) wants model == "A100"; it says model A40'
 
 
 def test_who_has_everything_fails_nothing() -> None:
-    assert parts.failing(A40, ("true", f"{SAYS}.numa == 1"), OWNERS) is None
+    assert selector_terms.failing(A40, ("true", f"{SAYS}.numa == 1"), OWNERS) is None
 
 
 def test_a_long_part_is_cut() -> None:
-    found = parts.failing(A40, ("true", f"{SAYS}.numa in [{', '.join(map(str, range(50, 150)))}]"), OWNERS)
+    found = selector_terms.failing(A40, ("true", f"{SAYS}.numa in [{', '.join(map(str, range(50, 150)))}]"), OWNERS)
     assert found is not None
     assert "...; it says numa 1" in found.text
     assert len(found.text) < 180

@@ -10,9 +10,9 @@ import pytest
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, Mark, Marks, Page
-from outfitter.scheduling.fit import Used
-from outfitter.scheduling.index import Index
-from outfitter.scheduling.place import Placement, Refusal, Waiting, place, results
+from outfitter.scheduling.dra.device_index import Index
+from outfitter.scheduling.filter.node_fit import Used
+from outfitter.scheduling.scheduler import Placement, Refusal, Waiting, place, results
 from tests.scheduling.placing import (
     CARD,
     CLASSES,

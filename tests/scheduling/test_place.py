@@ -11,11 +11,11 @@ import pytest
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Page
-from outfitter.scheduling import crowd
-from outfitter.scheduling.fit import Used
-from outfitter.scheduling.index import Index
-from outfitter.scheduling.place import Placement, Waiting, place, results
+from outfitter.scheduling.dra.device_index import Index
+from outfitter.scheduling.explain import grouping
+from outfitter.scheduling.filter.node_fit import Used
 from outfitter.scheduling.plugins import GivenDevice, Plugins
+from outfitter.scheduling.scheduler import Placement, Waiting, place, results
 from tests.scheduling.placing import (
     CARD,
     CLASSES,
@@ -188,11 +188,11 @@ def test_many_hosts_in_few_lines() -> None:
     found = placed(pod("c"), [claim("c")], Index.of(slices, [page(name, ("x", "train")) for name in names[:4]], nodes),
                    everybody=True)
     assert isinstance(found, Waiting)
-    assert crowd.short(found.hosts) == [
+    assert grouping.short(found.hosts) == [
         "4 hosts (n0, n1, n2, n3): request nic wants 1: 1 match, 0 free",
         "n4: it takes no new pods (cordoned)",
         "35 hosts (n5, n6, n7 and 32 more): none of their devices is what request nic (vf) asks for"]
-    long = crowd.long(found.hosts)
+    long = grouping.long(found.hosts)
     assert long[:3] == ["n0: request nic wants 1: 1 match, 0 free", f"  x: {HELD}", "n1: request nic wants 1: 1 match, 0 free"]
     assert long[-1] == "20 hosts (n20, n21, n22 and 17 more): none of their devices is what request nic (vf) asks for"
     assert f"  x: {NO_VF}" in long

@@ -15,14 +15,14 @@ from outfitter.api.page import Booking, Holder, Limits, Page
 from outfitter.inventory import config, host_devices, pci_ids, scan, slices
 from outfitter.inventory import providers as model
 from outfitter.ledger import placement_view
-from outfitter.scheduling import choose, flavored
-from outfitter.scheduling.fit import Used
-from outfitter.scheduling.flavored import Aliases
-from outfitter.scheduling.hosts import Nowhere
-from outfitter.scheduling.index import Index
-from outfitter.scheduling.numa import Cell
-from outfitter.scheduling.place import Placement, place, results
-from outfitter.scheduling.roster import Roster
+from outfitter.scheduling.dra.device_index import Index
+from outfitter.scheduling.filter.node_fit import Used
+from outfitter.scheduling.nova import flavor_claim, pci_allocator
+from outfitter.scheduling.nova.flavor_claim import Aliases
+from outfitter.scheduling.nova.host_state import Nowhere
+from outfitter.scheduling.nova.host_state_cache import Roster
+from outfitter.scheduling.nova.numa_topology import Cell
+from outfitter.scheduling.scheduler import Placement, place, results
 from tests.cases import cloud
 
 NOW = "2026-01-01T00:00:00Z"
@@ -112,14 +112,20 @@ class World:
         by_name = {claim["metadata"]["name"]: claim for claim in claims}
         pod: Object = {"metadata": {"name": "p", "namespace": "n", "uid": "p"}, "status": {}, "spec": {
             "containers": [{"name": "c"}], "resourceClaims": [{"name": name, "resourceClaimName": name} for name in by_name]}}
-        return place(pod, lambda _, name: by_name.get(name), {flavored.CLASS: flavored.device_class()}.get, self.index, Used(),
-                     roster=self.roster)
+        return place(
+            pod,
+            lambda _, name: by_name.get(name),
+            {flavor_claim.CLASS: flavor_claim.device_class()}.get,
+            self.index,
+            Used(),
+            roster=self.roster,
+        )
 
 
 def claim_of(extra: dict[str, str]) -> Object:
     flavor = {"metadata": {"name": "f"}, "spec": {"vcpus": 2, "memory": "1Gi", "extraSpecs": extra}}
     instance = {"metadata": {"name": "vm", "namespace": "n", "uid": "vm"}, "spec": {"flavor": {"name": "f"}, "domain": {}}}
-    made = flavored.claim(flavor, instance, ALIASES, "vm-flavor")
+    made = flavor_claim.claim(flavor, instance, ALIASES, "vm-flavor")
     assert made is not None
     return {**made, "metadata": {**made["metadata"], "uid": "c"}}
 
@@ -132,9 +138,9 @@ worlds = st.builds(World, st.lists(hosts(), min_size=1, max_size=3), st.lists(
 @given(worlds, extras())
 def test_the_same_host_and_devices(world: World, extra: dict[str, str]) -> None:
     claim = claim_of(extra)
-    ask = flavored.read(claim)
+    ask = flavor_claim.read(claim)
     assert ask is not None
-    wanted = choose.pick([world.roster.host(page.host, page) for page in world.pages], ask)
+    wanted = pci_allocator.pick([world.roster.host(page.host, page) for page in world.pages], ask)
     got = world.place(claim)
     if isinstance(wanted, Nowhere):
         assert not isinstance(got, Placement), got
@@ -144,7 +150,7 @@ def test_the_same_host_and_devices(world: World, extra: dict[str, str]) -> None:
     ((_, given),) = got.claims
     assert [(one["request"], device) for device, one in results(given)] == [
         (each.request.request_id, each.device.id) for each in wanted.given]
-    share = flavored.share(claim, given)
+    share = flavor_claim.share(claim, given)
     assert (share or {}).get("cells", {}) == {str(cell): count for cell, count in wanted.pins.items()}
 
 
@@ -152,7 +158,7 @@ def test_the_same_host_and_devices(world: World, extra: dict[str, str]) -> None:
 @given(worlds, extras())
 def test_a_claim_beside_it_gets_another_device(world: World, extra: dict[str, str]) -> None:
     other: Object = {"metadata": {"name": "own", "namespace": "n", "uid": "o"}, "spec": {"devices": {"requests": [
-        {"name": "r", "exactly": {"deviceClassName": flavored.CLASS, "allocationMode": "ExactCount", "count": 1}}]}}}
+        {"name": "r", "exactly": {"deviceClassName": flavor_claim.CLASS, "allocationMode": "ExactCount", "count": 1}}]}}}
     before = dict(world.index.held.whole)
     got = world.place(other, claim_of(extra))
     assert world.index.held.whole == before

@@ -19,9 +19,9 @@ from outfitter.api.page import Page
 from outfitter.errors import OutfitterError
 from outfitter.inventory import config, host_devices, pci_ids, scan, slices
 from outfitter.inventory import providers as model
-from outfitter.scheduling import alias, choose, flavor, hosts, selector
-from outfitter.scheduling.flavor import DeviceRequest
-from outfitter.scheduling.hosts import Host
+from outfitter.scheduling.nova import alias, alias_selector, extra_specs, host_state, pci_allocator
+from outfitter.scheduling.nova.extra_specs import DeviceRequest
+from outfitter.scheduling.nova.host_state import Host
 from tests.cases import cloud
 
 NODE: Object = {"metadata": {"name": "elm"}}
@@ -55,7 +55,9 @@ def published(
     devices = slices.on_providers(host_devices.devices(seen, (), (), {}, pci_ids.Names(None)), tree)
     devices = [{**device, "attributes": {**device["attributes"], **(more or {})}} for device in devices]
     made = slices.pool("elm", DRIVER, devices, slices.counters(seen.offered, seen.kept).sets, generation=1)
-    (offer,) = hosts.published([NODE], {"elm": providers.read(providers.with_providers(providers.blank("elm"), tree))}, made)
+    (offer,) = host_state.published(
+        [NODE], {"elm": providers.read(providers.with_providers(providers.blank("elm"), tree))}, made
+    )
     return offer.at(Page(Page.blank("elm"))), devices
 
 
@@ -100,10 +102,10 @@ def told(
     """Each device with what choosing and what the selectors say of it."""
     (one,) = alias.parse([asked], in_placement=in_placement).values()
     request = DeviceRequest("r", "it", 1, one.specs, one.numa_policy, in_placement)
-    compiled = [cel.compile_selector(each) for each in selector.expressions(one.specs, in_placement=in_placement)]
+    compiled = [cel.compile_selector(each) for each in alias_selector.expressions(one.specs, in_placement=in_placement)]
     known = {device.id.device: device for device in host.devices}
     for device in devices:
-        right = device["name"] in known and choose.why_not(host, request, known[device["name"]]) is None
+        right = device["name"] in known and pci_allocator.why_not(host, request, known[device["name"]]) is None
         yield device, right, all(each.matches(cel.Device.from_slice(DRIVER, device)) for each in compiled)
 
 
@@ -191,10 +193,10 @@ def test_specs_that_are_alternatives() -> None:
                        {"name": "n", "vendor_id": "8086", "product_id": "1889"}], in_placement=False)["n"]
     found = published([*MATCHES], report=False)
     assert found is not None
-    ask = flavor.read({flavor.ALIAS: "n:1"}, {"n": two}, new_id=lambda: "r", in_placement=False)
-    compiled = [cel.compile_selector(each) for each in selector.expressions(two.specs, in_placement=False)]
+    ask = extra_specs.read({extra_specs.ALIAS: "n:1"}, {"n": two}, new_id=lambda: "r", in_placement=False)
+    compiled = [cel.compile_selector(each) for each in alias_selector.expressions(two.specs, in_placement=False)]
     known = {device.id.device: device for device in found[0].devices}
     seen = {device["name"]: cel.Device.from_slice(DRIVER, device) for device in found[1]}
     got = {name for name, device in seen.items() if all(each.matches(device) for each in compiled)}
-    assert got == {name for name, device in known.items() if choose.why_not(found[0], ask.requests[0], device) is None}
+    assert got == {name for name, device in known.items() if pci_allocator.why_not(found[0], ask.requests[0], device) is None}
     assert len(got) == 3

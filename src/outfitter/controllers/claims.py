@@ -17,8 +17,8 @@ from outfitter.controllers import render
 from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from outfitter.ledger import book
-from outfitter.scheduling import flavored
-from outfitter.scheduling.place import NOT_MADE, of_another
+from outfitter.scheduling.nova import flavor_claim
+from outfitter.scheduling.scheduler import NOT_MADE, of_another
 from outfitter.store.base import Replace, Write
 from outfitter.store.informer import key_of, split_key
 from outfitter.store.workqueue import Queue
@@ -306,9 +306,9 @@ def allocation(host: str, bookings: Sequence[Booking]) -> Object:
     devices: Object = {"results": results}
     for booking in bookings:
         said = booking.amount
-        if cells := flavored.cells_config(said.get("guestCells") or (), said.get("cells") or {}, said.get("cpus") or {}):
+        if cells := flavor_claim.cells_config(said.get("guestCells") or (), said.get("cells") or {}, said.get("cpus") or {}):
             devices["config"] = cells
-    return {"devices": devices, **({"nodeSelector": flavored.on_host(host)} if host else {})}
+    return {"devices": devices, **({"nodeSelector": flavor_claim.on_host(host)} if host else {})}
 
 
 def _share(amount: Mapping[str, Any]) -> Object:

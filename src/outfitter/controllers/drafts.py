@@ -15,9 +15,10 @@ from outfitter.controllers import claims
 from outfitter.errors import AlreadyHeld, Conflict
 from outfitter.ledger import book
 from outfitter.ledger import placement_view as ledger
-from outfitter.scheduling import binding, flavored
-from outfitter.scheduling.index import Index
-from outfitter.scheduling.place import Placement, results
+from outfitter.scheduling.dra import binding_conditions
+from outfitter.scheduling.dra.device_index import Index
+from outfitter.scheduling.nova import flavor_claim
+from outfitter.scheduling.scheduler import Placement, results
 from outfitter.store.base import Check, Create, Delete, Replace, Store, Write
 from outfitter.store.id_generator import Names
 from outfitter.store.informer import key_of
@@ -60,7 +61,7 @@ class Draft:
                 claim = self._named(pod, asked)
                 made = claim["metadata"]["name"]
             self._book(pod, claim, given, placement.host, bookings)
-            dated = {**given, "allocationTimestamp": self._now} if binding.binds(given) else given
+            dated = {**given, "allocationTimestamp": self._now} if binding_conditions.binds(given) else given
             writes += _allocate(claim, dated, user, fresh=made == claim["metadata"]["name"])
             drafted[key_of(claim)] = {**claim, "status": {**(claim.get("status") or {}), "allocation": dated,
                                                           "reservedFor": [user]}}
@@ -75,7 +76,7 @@ class Draft:
                 shared = {**earlier, "status": {**status, "reservedFor": [*(status.get("reservedFor") or []), user]}}
                 writes.append(Replace(kinds.RESOURCE_CLAIM, shared, "status"))
                 drafted[key_of(earlier)] = shared
-        ready = not any(binding.binds(given) for _, given in placement.claims)
+        ready = not any(binding_conditions.binds(given) for _, given in placement.claims)
         writes += self._pod(pod, placement, made, ready)
         pages = {name: self._page(name) for name in bookings}
         limits = self._index.limits(placement.host) if bookings else None
@@ -117,7 +118,7 @@ class Draft:
             out.setdefault(page, []).append(Booking(
                 device, holder, result["request"], "booked", self._now,
                 claims.amount(result, self._index.uses(device, host)), node=host if page != host else ""))
-        if (share := flavored.share(claim, given)) is not None:
+        if (share := flavor_claim.share(claim, given)) is not None:
             out.setdefault(host, []).append(Booking(ledger.host_resources(host), holder, "", "booked", self._now, share))
 
     def _pod(self, pod: Object, placement: Placement, made: str, ready: bool) -> list[Write]:
@@ -130,7 +131,7 @@ class Draft:
             status.pop("nominatedNodeName", None)
         else:
             drafts = [{"status": {"allocation": given}} for _, given in placement.claims]
-            why = binding.waits_for(drafts)
+            why = binding_conditions.waits_for(drafts)
             placed = Condition("PodScheduled", False, NOT_READY, f"devices on {placement.host} are being made ready: {why}")
             status["nominatedNodeName"] = placement.host
         status["conditions"] = conditions.with_condition(status.get("conditions"), placed, self._now)

@@ -15,9 +15,9 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs
 from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.errors import NotFound
-from outfitter.scheduling import tolerations
-from outfitter.scheduling.features import Features
-from outfitter.scheduling.index import FEATURES
+from outfitter.scheduling.config import Features
+from outfitter.scheduling.dra.device_index import FEATURES
+from outfitter.scheduling.filter import taints
 from outfitter.store.informer import key_of
 from outfitter.store.workqueue import Queue
 
@@ -78,7 +78,7 @@ class Evict:
                      for each in piece["spec"].get("devices") or () if each["name"] == device.device
                      for taint in each.get("taints") or ())
         rules: Iterable[Object] = self._rules.items() if self._features.device_taint_rules else ()
-        ruled = tolerations.ruled(rules, device.driver, device.pool, device.device)
+        ruled = taints.ruled(rules, device.driver, device.pool, device.device)
         return (taint for taint in (*published, *ruled) if taint.get("effect") == "NoExecute")
 
     def _left(self, device: DeviceId, taint: Mapping[str, Any], borne: Sequence[Mapping[str, Any]], now: datetime
@@ -86,7 +86,7 @@ class Evict:
         """Seconds until it is no longer borne; None: never."""
         place = (device, str(taint.get("key")), str(taint.get("value")), str(taint.get("effect")))
         since = None if taint.get("timeAdded") else self._seen.setdefault(place, now)
-        return tolerations.left(taint, borne, now, since)
+        return taints.left(taint, borne, now, since)
 
 
 async def send_away(context: Context, pod: Object, *, reason: str, event: str, why: str, sentence: str) -> None:

@@ -17,8 +17,8 @@ from outfitter.controllers import render
 from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
 from outfitter.inventory import numa_cells
-from outfitter.scheduling import flavored
-from outfitter.scheduling.flavored import Aliases
+from outfitter.scheduling.nova import flavor_claim
+from outfitter.scheduling.nova.flavor_claim import Aliases
 from outfitter.store.informer import key_of
 from outfitter.store.workqueue import Queue
 
@@ -81,22 +81,22 @@ class Flavors:
         """What the status is to keep of the flavor, with the claim made; or why the machine waits."""
         name, claim = device_refs.flavor_name(instance), claim_name(instance)
         if (made := await self._made(instance, claim)) is not None:
-            return flavored.settled({}, made)
-        flavor = self._flavors.get(name) if name else flavored.implied(instance)
+            return flavor_claim.settled({}, made)
+        flavor = self._flavors.get(name) if name else flavor_claim.implied(instance)
         if flavor is None or flavor["metadata"].get("deletionTimestamp"):
             return Condition(WAITING, False, "FlavorNotFound",
                              f"flavor {name} does not exist; the machine goes on when it does")
         try:
-            wanted = flavored.claim(flavor, instance, self._aliases, claim)
+            wanted = flavor_claim.claim(flavor, instance, self._aliases, claim)
             kept = device_refs.flavored(instance)
-            if kept and not _same(kept, flavored.settled(flavor, wanted)):
+            if kept and not _same(kept, flavor_claim.settled(flavor, wanted)):
                 return Condition(WAITING, False, "FlavorChanged", f"claim {claim} was deleted, and flavor {name} is no longer "
                                  "what the machine was made with; change it back, or make the machine anew")
             if wanted is None:
-                return flavored.settled(flavor, None)
+                return flavor_claim.settled(flavor, None)
             made = await self._store.create(kinds.RESOURCE_CLAIM, wanted)
             self._claims.put(made)
-            if not self._exact and (lost := flavored.beyond(made)):
+            if not self._exact and (lost := flavor_claim.beyond(made)):
                 await self._events.warning(instance, "FlavorNotExact", f"flavor {name} asks for more than kube-scheduler knows "
                                                                        f"of: {'; '.join(lost)}")
         except AlreadyExists:
@@ -104,7 +104,7 @@ class Flavors:
         except (BadRequest, Invalid, Forbidden) as error:
             what = f"flavor {name}" if name else "spec.domain.cpu.dedicatedCpuPlacement"
             return Condition(WAITING, False, "FlavorNotUnderstood", f"{what}: {error.message}")
-        return flavored.settled(flavor, made) if made is not None else Condition(
+        return flavor_claim.settled(flavor, made) if made is not None else Condition(
             WAITING, False, "FailedClaim", f"claim {claim} belongs to somebody else; delete it, and the machine goes on")
 
     async def _made(self, instance: Object, claim: str) -> Object | None:

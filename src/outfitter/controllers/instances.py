@@ -15,7 +15,7 @@ from outfitter.controllers import nets, render
 from outfitter.controllers.flavors import Flavors
 from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.errors import AlreadyExists, Forbidden, Invalid, NotFound, Refused, Terminating
-from outfitter.scheduling.flavored import Aliases
+from outfitter.scheduling.nova.flavor_claim import Aliases
 from outfitter.store.informer import Informer, key_of
 from outfitter.store.workqueue import Queue
 

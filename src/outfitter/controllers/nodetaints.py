@@ -13,7 +13,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs
 from outfitter.controllers import evict
 from outfitter.controllers.loop import Context, enqueue_on_change
-from outfitter.scheduling import tolerations
+from outfitter.scheduling.filter import taints
 from outfitter.store.informer import key_of
 from outfitter.store.workqueue import Queue
 
@@ -50,7 +50,7 @@ class NodeTaints:
         for taint in ((new or {}).get("spec") or {}).get("taints") or ():
             if taint.get("effect") == "NoExecute":
                 what = (str(taint.get("key") or ""), str(taint.get("value") or ""))
-                has[what] = tolerations.moment(taint.get("timeAdded")) or had.get(what, now)
+                has[what] = taints.moment(taint.get("timeAdded")) or had.get(what, now)
         if has:
             self._since[name] = has
         if had != has:
@@ -77,11 +77,11 @@ def _left(pod: Object, taint: Taint, since: datetime, now: datetime) -> float:
     tolerations that fits is the one that counts, as in Kubernetes."""
     whole: Mapping[str, Any] = {"key": taint[0], "value": taint[1], "effect": "NoExecute"}
     own = pod["spec"].get("tolerations") or ()
-    fits = next((one for one in (*own, *USUAL) if tolerations.unbearable([whole], [one]) is None), None)
+    fits = next((one for one in (*own, *USUAL) if taints.unbearable([whole], [one]) is None), None)
     if fits is None:
         return 0.0
     if fits.get("tolerationSeconds") is None:
         return NEVER
     bound = (conditions.find(pod, "PodScheduled") or {}).get("lastTransitionTime") or pod["metadata"].get("creationTimestamp")
-    begin = max(since, tolerations.moment(bound) or since)
+    begin = max(since, taints.moment(bound) or since)
     return max(0.0, float(fits["tolerationSeconds"]) - (now - begin).total_seconds())

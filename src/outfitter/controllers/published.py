@@ -13,7 +13,7 @@ from outfitter.api.device import ADDRESS_NAMES, MDEV_NAMES, newest, text_attribu
 from outfitter.api.kinds import Object
 from outfitter.controllers.loop import Context
 from outfitter.errors import Invalid
-from outfitter.scheduling import affinity
+from outfitter.scheduling.filter import node_affinity
 
 Device = Mapping[str, Any]
 POOL = "pool"
@@ -72,10 +72,10 @@ def _reaches(part: Mapping[str, Any], device: Device, host: str, node: Object | 
     if not selector or source.get("allNodes"):
         return True
     if node is not None:
-        return affinity.matches(selector, host, node["metadata"].get("labels") or {})
+        return node_affinity.matches(selector, host, node["metadata"].get("labels") or {})
     by_name = [{"matchFields": term["matchFields"]} if term.get("matchFields") else None
                for term in selector.get("nodeSelectorTerms") or ()]
-    return any(term is None or affinity.matches({"nodeSelectorTerms": [term]}, host, {}) for term in by_name)
+    return any(term is None or node_affinity.matches({"nodeSelectorTerms": [term]}, host, {}) for term in by_name)
 
 
 def _pool(driver: str, pool: str) -> str:

@@ -21,13 +21,13 @@ from outfitter.controllers.drafts import Draft, give_back
 from outfitter.controllers.loop import Context, enqueue_on_change
 from outfitter.errors import AlreadyExists, AlreadyHeld, Conflict, Invalid, NotFound, OutfitterError, OutOfService
 from outfitter.ledger import book
-from outfitter.scheduling import binding, extended, presets
-from outfitter.scheduling.features import Features
-from outfitter.scheduling.fit import Rooms, Used, nominated
-from outfitter.scheduling.index import FEATURES, Index
-from outfitter.scheduling.place import Placement, Waiting, driven_out, place, results
+from outfitter.scheduling.config import Features
+from outfitter.scheduling.dra import assigned_devices, binding_conditions, extended_resources
+from outfitter.scheduling.dra.device_index import FEATURES, Index
+from outfitter.scheduling.filter.node_fit import Rooms, Used, nominated
+from outfitter.scheduling.nova.host_state_cache import Roster
 from outfitter.scheduling.plugins import Plugins
-from outfitter.scheduling.roster import Roster
+from outfitter.scheduling.scheduler import Placement, Waiting, driven_out, place, results
 from outfitter.scheduling.score import Policy
 from outfitter.store.informer import key_of
 from outfitter.store.workqueue import Queue
@@ -68,7 +68,7 @@ class Schedule:
             kinds.HOST_INVENTORY))
         self._index, self._roster = Index(features), Roster()
         self._used, self._rooms = Used(), Rooms()
-        self._resources: extended.Resources | None = None  # None: to be put together again
+        self._resources: extended_resources.Resources | None = None  # None: to be put together again
         self._seen: dict[str, int] = {}  # page -> its revision in the index
         self._arrivals: dict[str, int] = {}  # uid of a pod that waits -> its number
         self._waiting: dict[str, None] = {}  # keys of those, as far as there was news of them
@@ -128,7 +128,7 @@ class Schedule:
         if new is not None and _waits(new):
             self._arrivals.setdefault(uid, next(self._numbers))
             self._waiting[key] = None
-            if any(extended.presets(new)):
+            if any(extended_resources.presets(new)):
                 self._preset[key] = new
         else:
             self._arrivals.pop(uid, None)
@@ -288,13 +288,15 @@ class Schedule:
             lost[verdict.host] = why
 
     def _draft(self) -> Draft:
-        self._index.held.kept = presets.kept(self._ordered(list(self._preset.values())), self._index) if self._preset else {}
+        self._index.held.kept = (
+            assigned_devices.kept(self._ordered(list(self._preset.values())), self._index) if self._preset else {}
+        )
         return Draft(self._index, self._claim, self._context.now(), self._context.names)
 
     def _choose(self, pod: Object, draft: Draft, avoid: dict[str, str] | None = None) -> Placement | Waiting:
         if self._resources is None:
-            self._resources = extended.mapped(self._classes.items())
-        shunned = {host: why for host, (_, why) in binding.left_out(pod, self._context.clock.now()).items()}
+            self._resources = extended_resources.mapped(self._classes.items())
+        shunned = {host: why for host, (_, why) in binding_conditions.left_out(pod, self._context.clock.now()).items()}
         return place(pod, draft.claim, self._classes.get, self._index, self._used, rooms=self._rooms, plugins=self._plugins,
                      avoid={**shunned, **(avoid or {})}, resources=self._resources, policy=self._policy, roster=self._roster,
                      share_id=self._context.names.uid, now=self._context.clock.now())
@@ -364,7 +366,7 @@ class Schedule:
         mine = [claim for _, name in device_refs.claim_names(pod)
                 if (claim := self._claim(pod["metadata"]["namespace"], name or "")) is not None]
         now = self._context.clock.now()
-        found = binding.readiness(mine, now)
+        found = binding_conditions.readiness(mine, now)
         given = [(claim.get("status") or {}).get("allocation") or {} for claim in mine] if nominated(pod) else []
         if out := next(filter(None, (driven_out(one, self._index, now) for one in given)), ""):
             await self._give_back(pod, mine, f"among them is {out}", 0.0)
@@ -396,7 +398,7 @@ class Schedule:
         said = f"devices on {host or 'its host'} were given back: {why}"
         writes = [write for page in pages for write in await book.steps(
             self._store, page, _without(page, {claim["metadata"]["uid"] for claim in given}), now=self._context.now())]
-        shunned = binding.leaving_out(pod, host, said, self._context.clock.now(), shunned_for)
+        shunned = binding_conditions.leaving_out(pod, host, said, self._context.clock.now(), shunned_for)
         *_, written = await self._store.commit([*writes, *give_back(pod, given, said, self._context.now(), shunned)])
         if written is not None:
             self._pods.put(written)
@@ -407,7 +409,7 @@ class Schedule:
     def _forgive(self, pod: Object, outcome: _Outcome) -> None:
         """Hosts that were left out for long enough are tried again."""
         now = self._context.clock.now()
-        if shunned := binding.left_out(pod, now):
+        if shunned := binding_conditions.left_out(pod, now):
             outcome.look_again(pod, max(min((until - now).total_seconds() for until, _ in shunned.values()), 0.001))
 
     async def _refuse(self, pod: Object, waiting: Waiting, outcome: _Outcome) -> None:

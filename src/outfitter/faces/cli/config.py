@@ -65,12 +65,12 @@ def import_nova(files: tuple[Path, ...], output: Path | None) -> None:
 def check(file: Path | None, root: Path | None, simulation: str | None, host: str | None) -> None:
     """Say what a configuration offers, and why not the rest."""
     from outfitter.inventory import config as configuration  # noqa: PLC0415
-    from outfitter.scheduling import flavored  # noqa: PLC0415
+    from outfitter.scheduling.nova import flavor_claim  # noqa: PLC0415
 
     if root is not None and simulation is not None:
         raise click.UsageError("say either --sysfs or --simulate")
     settings = configuration.DEFAULT if file is None else configuration.load(file)
-    flavored.Aliases.of(settings.default)
+    flavor_claim.Aliases.of(settings.default)
     click.echo(f"{file} has no mistakes" if file is not None else "no configuration file is given")
     for line in _scheduling(settings):
         click.echo(line)

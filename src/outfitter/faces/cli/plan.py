@@ -25,11 +25,12 @@ from outfitter.faces.cli.client import Client, documents, standing
 from outfitter.faces.cli.known import listed
 from outfitter.faces.cli.verbs import NIL, facts
 from outfitter.ledger import placement_view as ledger
-from outfitter.scheduling import explain, flavored
-from outfitter.scheduling.answer import Answer
-from outfitter.scheduling.facts import Facts
-from outfitter.scheduling.flavored import Aliases
-from outfitter.scheduling.place import Placement, results
+from outfitter.scheduling.explain import vm
+from outfitter.scheduling.explain.explanation import Answer
+from outfitter.scheduling.nova import flavor_claim
+from outfitter.scheduling.nova.flavor_claim import Aliases
+from outfitter.scheduling.scheduler import Placement, results
+from outfitter.scheduling.snapshot import Facts
 from outfitter.store.clock import rfc3339
 
 PLANNED = {kinds.MACHINE: "vm", kinds.INSTANCE: "vmi", kinds.POD: "pod"}  # and what people call them
@@ -45,7 +46,7 @@ async def plan(client: Client, files: Sequence[str], *, long: bool, how: str) ->
     if there.unread:
         raise Forbidden(f"a plan needs to read {', '.join(there.unread)}, which you may not; ask somebody who may")
     kubevirts, aliases = await listed(client, kinds.KUBEVIRT), await _aliases(client)
-    rules, found = admission.Rules({kinds.FLAVOR: flavored.checked(aliases)}), list[tuple[Kind, Object]]()
+    rules, found = admission.Rules({kinds.FLAVOR: flavor_claim.checked(aliases)}), list[tuple[Kind, Object]]()
     for number, (kind, obj, where) in enumerate(read):
         with standing(obj, where):
             found.append((kind, checked.admitted(kind, _whole(client, kind, obj, number), rules, kubevirts)))
@@ -76,7 +77,7 @@ async def plan(client: Client, files: Sequence[str], *, long: bool, how: str) ->
 async def _aliases(client: Client) -> Aliases:
     """As the server was started with them."""
     try:
-        return flavored.heard(await client.store.get(kinds.CONFIG_MAP, flavored.TOLD, "kube-system"))
+        return flavor_claim.heard(await client.store.get(kinds.CONFIG_MAP, flavor_claim.TOLD, "kube-system"))
     except (NotFound, Forbidden):
         return Aliases()
 
@@ -167,13 +168,13 @@ class _Planner:
         except (BadRequest, Invalid, Refused) as error:
             return _Outcome(say("Waiting", f"would wait: {error.message}", "instance"))
         made |= self._make(pod)
-        if (lacking := explain.missing_claim(self._facts, pod, self._claim, say, verb="would wait")) is not None:
+        if (lacking := vm.missing_claim(self._facts, pod, self._claim, say, verb="would wait")) is not None:
             return _Outcome(lacking)
         if lost := self._lost_request(obj, pod):
             return _Outcome(say("Waiting", f"would wait: {lost}", "instance"))
         verdict = self._facts.choose(pod, self._claim)
         if not isinstance(verdict, Placement):
-            return _Outcome(explain.refused(self._facts, pod, self._claim, verdict, say, verb="would wait"))
+            return _Outcome(vm.refused(self._facts, pod, self._claim, verdict, say, verb="would wait"))
         self._take(pod, say, verdict)
         by_name = {mapping["requestName"]: mapping["resourceName"] for mapping in verdict.mappings}
         devices = [self._device(made.get(name := claim["metadata"]["name"], f"claim {name}"), device, result,
@@ -239,13 +240,13 @@ class _Planner:
             return instance
         if name and name not in self._flavors:
             raise BadRequest(f"flavor {name} does not exist; there are {', '.join(sorted(self._flavors)) or 'none'}")
-        flavor = self._flavors[name] if name else flavored.implied(instance)
+        flavor = self._flavors[name] if name else flavor_claim.implied(instance)
         claim_name = f"{meta['name']}-{device_refs.FLAVOR_CLAIM}"
-        made = flavored.claim(flavor, instance, self._aliases, claim_name)
+        made = flavor_claim.claim(flavor, instance, self._aliases, claim_name)
         if made is not None:
             made["metadata"]["uid"] = f"{NIL}-{meta['namespace']}-{claim_name}"
             self._claims[meta["namespace"], claim_name] = made
-        return {**instance, "status": {"flavor": flavored.settled(flavor, made)}}
+        return {**instance, "status": {"flavor": flavor_claim.settled(flavor, made)}}
 
     def _claim(self, namespace: str, name: str) -> Object | None:
         return self._claims.get((namespace, name)) or self._facts.claim(namespace, name)
@@ -279,7 +280,7 @@ class _Planner:
                 wanted.setdefault(self._facts.index.home(device, placed.host), []).append(Booking(
                     device, holder, result["request"], "booked", now,
                     claiming.amount(result, self._facts.index.uses(device, placed.host))))
-            if (share := flavored.share(claim, given)) is not None:
+            if (share := flavor_claim.share(claim, given)) is not None:
                 wanted.setdefault(placed.host, []).append(
                     Booking(ledger.host_resources(placed.host), holder, "", "booked", now, share))
             self._claims[meta["namespace"], meta["name"]] = {

@@ -16,8 +16,9 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.errors import BadRequest, Forbidden, NotFound
 from outfitter.faces.cli import gone, moments, sentences, show
 from outfitter.faces.cli.client import Client, documents, kind_named, standing, targets
-from outfitter.scheduling import choices, explain, plugins
-from outfitter.scheduling.facts import Facts
+from outfitter.scheduling import config, plugins
+from outfitter.scheduling.explain import vm
+from outfitter.scheduling.snapshot import Facts
 
 NIL = "00000000-0000-0000-0000-000000000000"
 
@@ -149,8 +150,8 @@ async def describe(client: Client, words: Sequence[str]) -> None:
 
 
 NEEDED = (kinds.POD, kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS, kinds.RESOURCE_SLICE, kinds.NODE)  # to tell who fits where
-EXPLAINED = {kinds.INSTANCE: explain.instance, kinds.MACHINE: explain.vm, kinds.POD: explain.pod,
-             kinds.RESOURCE_CLAIM: explain.claim}
+EXPLAINED = {kinds.INSTANCE: vm.instance, kinds.MACHINE: vm.vm, kinds.POD: vm.pod,
+             kinds.RESOURCE_CLAIM: vm.claim}
 WORDS = {"claim": kinds.RESOURCE_CLAIM}
 
 
@@ -222,9 +223,9 @@ async def facts(client: Client) -> Facts:
         *map(those, (kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS, kinds.RESOURCE_SLICE,
                      kinds.LEDGER_PAGE, kinds.NODE, kinds.RESOURCE_CLAIM_TEMPLATE, kinds.DEVICE_TAINT_RULE, kinds.PROVIDER_TREE,
                      kinds.HOST_INVENTORY)))
-    how = choices.Choices()
+    how = config.Choices()
     with contextlib.suppress(NotFound, Forbidden):
-        how = choices.Choices.read(await client.store.get(kinds.CONFIG_MAP, choices.NAME, choices.NAMESPACE))
+        how = config.Choices.read(await client.store.get(kinds.CONFIG_MAP, config.NAME, config.NAMESPACE))
     return Facts(instances, pods, claims, classes, slices, pages, nodes, plugins.load(plugins.left_out()), templates,
                  tuple(unread), rules, how.policy, how.features, trees, inventories, datetime.now(UTC))
 

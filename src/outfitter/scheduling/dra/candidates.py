@@ -1,0 +1,155 @@
+"""What each request of some claims can have on one node, before anything is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from outfitter.cel import Quantity
+from outfitter.errors import Unsatisfiable
+from outfitter.scheduling.config import Features
+from outfitter.scheduling.dra import constraints, consumable_capacity
+from outfitter.scheduling.dra.allocated_devices import Held
+from outfitter.scheduling.dra.claim_request import MOST, Ask, Demand
+from outfitter.scheduling.dra.constraints import Table
+from outfitter.scheduling.dra.slices import Shares, Site
+from outfitter.scheduling.filter.taints import unbearable
+
+Tables = tuple[tuple[int, Table, bool], ...]
+NO_SHARES = Shares({}, {}, 0)
+
+
+@dataclass(slots=True)
+class Want:
+    """An ask, on one node: which devices it can have."""
+
+    ask: Ask
+    claim: int
+    need: int
+    fit: int  # devices that are what it asks for
+    ready: int  # and that it can have
+    wrong: dict[int, str]  # devices of which that cannot be told: reaching one is an error
+    bad: int  # the same, as a mask
+    shares: Mapping[int, Mapping[str, Quantity]]  # what it takes of a device's capacity
+    tables: Tables  # the constraints that are for it: which, the values, distinct or not
+    order: tuple[int, ...] = ()  # the devices, when it is for all of them
+
+
+@dataclass(slots=True)
+class Step:
+    """One request of one claim."""
+
+    claim: int
+    wants: list[Want]
+    later: int = 0  # devices that requests after this one could take
+    live: frozenset[int] = frozenset()  # constraints of the claim that this request or a later one of it is under
+
+
+@dataclass(slots=True, frozen=True)
+class Wanting:
+    site: Site
+    demands: Sequence[Demand]
+    held: Held
+    features: Features
+    blocked: int  # devices that somebody else has
+    now: datetime | None  # None: what is tolerated for a time is tolerated
+
+    def steps(self) -> list[Step]:
+        """The requests in their order. Unsatisfiable when one of them cannot be served whatever is free."""
+        steps: list[Step] = []
+        for claim, demand in enumerate(self.demands):
+            least = 0
+            for request in demand.requests:
+                wants = [self._want(ask, claim) for ask in request]
+                least += min(want.need for want in wants)
+                steps.append(Step(claim, wants))
+            if least > MOST:
+                raise Unsatisfiable(f"{demand.title}: number of requested devices {least} exceeds the claim limit of {MOST}")
+        later, live, claim = 0, frozenset[int](), -1
+        for step in reversed(steps):
+            step.later = later
+            live = live if step.claim == claim else frozenset()
+            live |= {which for want in step.wants for which, _, _ in want.tables}
+            step.live, claim = live, step.claim
+            for want in step.wants:
+                later |= want.fit | want.bad
+        return steps
+
+    def _want(self, ask: Ask, claim: int) -> Want:
+        site, features = self.site, self.features
+        if ask.everything:
+            self._whole(ask, claim)
+        usable = site.everything
+        if not features.device_binding_and_status:
+            usable &= ~site.binding
+        if features.optional_node_operations:
+            usable &= ~site.lazy
+        mask, unclear = site.fits(ask.selectors)
+        if ask.only is not None:
+            usable &= sum(1 << index for index, device in enumerate(site.devices) if device.id in ask.only)
+        fit = mask & usable
+        wrong = {index: f"{ask.owners[position]}: {why}" for index, (position, why) in unclear.items() if usable >> index & 1}
+        where = f"{self.demands[claim].title}, request {ask.name}"
+        shares, ready = NO_SHARES, fit
+        if features.consumable_capacity:
+            shares, fit, ready = self._capacity(ask, fit, wrong, where)
+        if not ask.admin:
+            ready &= ~self.blocked
+        if not features.partitionable_devices:
+            ready &= ~site.counted
+        if features.device_taints:
+            for index in site.tainted:
+                if unbearable(site.devices[index].taints, ask.tolerations, self.now) is not None:
+                    ready &= ~(1 << index)
+        tables = self._tables(ask, claim, ready, wrong, where)
+        if ask.everything:
+            if wrong:
+                raise Unsatisfiable(wrong[min(wrong)])
+            order = tuple(bits(fit))
+            return Want(ask, claim, len(order), fit, ready, {}, 0, shares.of, tables, order)
+        bad = 0
+        for index in wrong:
+            if ask.admin or not self.blocked >> index & 1:
+                bad |= 1 << index
+        return Want(ask, claim, ask.count, fit, ready & ~bad, wrong, bad, shares.of, tables)
+
+    def _whole(self, ask: Ask, claim: int) -> None:
+        """All devices can only be had when all are known."""
+        for pool in self.site.pools:
+            if pool.incomplete or pool.invalid:
+                state = "is currently being updated" if pool.incomplete else f"is currently invalid ({pool.invalid})"
+                raise Unsatisfiable(f"{self.demands[claim].title}, request {ask.name}: asks for all devices, but resource pool "
+                                    f"{pool} {state}")
+
+    def _capacity(self, ask: Ask, fit: int, wrong: dict[int, str], where: str) -> tuple[Shares, int, int]:
+        """What is taken of each device; those of the devices that can give it, and those that can give it now."""
+        found, consumed = self.site.shares(ask.capacity, self.features.fractional_capacity_range), self.held.consumed
+        wrong |= {index: f"{where}: {why}" for index, why in found.wrong.items() if fit >> index & 1}
+        ready = fit = fit & found.mask
+        for index in bits(fit) if consumed else ():
+            device = self.site.devices[index]
+            if (used := consumed.get(device.id)) and not consumable_capacity.room(found.of[index], used, (), device.capacity):
+                ready &= ~(1 << index)
+        return found, fit, ready
+
+    def _tables(self, ask: Ask, claim: int, ready: int, wrong: dict[int, str], where: str) -> Tables:
+        out, lists = [], self.features.list_type_attributes
+        for which in ask.constraints:
+            constraint = self.demands[claim].constraints[which]
+            if expression := ask.derived.get(constraint.attribute):
+                table = constraints.derived(self.site, expression, lists)
+                wrong |= {index: f"{where}, derived attribute {constraint.attribute}: {why}"
+                          for index, why in table.wrong.items() if ready >> index & 1 and index not in wrong}
+            else:
+                table = constraints.published(self.site, constraint.attribute, lists)
+            out.append((which, table, constraint.distinct))
+        return tuple(out)
+
+
+def bits(mask: int) -> Iterator[int]:
+    """The numbers of the devices in a mask."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low

@@ -1,0 +1,417 @@
+"""What is published and what is held, kept up to date by events, and asked for every pod: which hosts can take these claims?
+
+A host is a row of bit masks with a bit for each of its devices: what a selector matches, what is free, which devices share a
+value of an attribute. So the question is answered for all hosts at once by counting, and the exact search (`allocate`) runs
+only where it can succeed. Counting never rules out a host that could serve; it may let one through that cannot."""
+
+from __future__ import annotations
+
+import bisect
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from outfitter.api.device import DeviceId
+from outfitter.api.kinds import Object
+from outfitter.api.page import MARKS, Booking, Limits, Page, pool_page
+from outfitter.scheduling.config import Features
+from outfitter.scheduling.dra import constraints
+from outfitter.scheduling.dra.allocated_devices import Held
+from outfitter.scheduling.dra.claim_request import Ask, Demand
+from outfitter.scheduling.dra.constraints import Constraint
+from outfitter.scheduling.dra.selector_cache import Contents, Fits
+from outfitter.scheduling.dra.slices import Device, Pools, Site
+from outfitter.scheduling.filter.taints import unbearable
+
+FEATURES = Features.of({})
+REMEMBERED = 256  # columns that are kept
+Groups = tuple[int, ...]  # a mask of devices for each value of an attribute
+
+
+class Count(NamedTuple):
+    devices: int
+    match: int
+    free: int | None  # of those that match; None: counting does not tell
+
+
+class Index:
+    """Fed with objects by name; None takes one out. What follows from a change is computed when somebody asks."""
+
+    def __init__(self, features: Features = FEATURES) -> None:
+        self.features = features
+        self.held = Held()
+        self._slices: dict[str, Object] = {}
+        self._pages: dict[str, Page] = {}
+        self._blank: dict[str, Page] = {}  # of hosts that have none
+        self._nodes: dict[str, Object] = {}
+        self._rules: dict[str, Object] = {}
+        self._pools = Pools(())
+        # What changed since somebody asked: slices, as the pools know them; hosts; pools that pages speak of
+        self._changed: dict[str, Object | None] = {}
+        self._moved: set[str] = set()
+        self._touched: set[tuple[str, str]] = set()
+        self._ruled = False  # DeviceTaintRules changed
+        self.names: list[str] = []  # of the hosts, in order: the rows
+        self._sites: list[Site] = []
+        self._free: list[int] = []  # what nobody has and no taint keeps away
+        self._bare: list[int] = []  # what nobody has, tainted or not
+        self._masks: dict[tuple[str, ...], _Matching] = {}  # selectors -> what they match
+        self._groups: dict[str, list[Groups]] = {}  # attribute -> devices by value
+        self._coarse = 0  # hosts with devices that have what counting does not see
+        self._shared = 0  # and those with devices that can be shared
+
+    @classmethod
+    def of(cls, slices: Iterable[Object], pages: Iterable[Page], nodes: Iterable[Object],
+           features: Features = FEATURES, rules: Iterable[Object] = ()) -> Index:
+        """All at once."""
+        index = cls(features)
+        for number, obj in enumerate(slices):
+            index.put_slice(f"{obj['metadata']['name']}|{number}", obj)
+        for rule in rules:
+            index.put_rule(rule["metadata"]["name"], rule)
+        for page in pages:
+            index.put_page(page.host, page)
+        for node in nodes:
+            index.put_node(node["metadata"]["name"], node)
+        return index
+
+    # -- feeding
+
+    def put_slice(self, name: str, obj: Object | None) -> None:
+        self._changed.setdefault(name, self._slices.get(name))
+        _put(self._slices, name, obj)
+
+    def put_rule(self, name: str, rule: Object | None) -> None:
+        """A DeviceTaintRule."""
+        _put(self._rules, name, rule if self.features.device_taints and self.features.device_taint_rules else None)
+        self._ruled = True
+
+    def put_node(self, name: str, node: Object | None) -> None:
+        old = self._nodes.get(name)
+        _put(self._nodes, name, node)
+        if old is None or node is None or _labels(old) != _labels(node):
+            self._moved.add(name)
+
+    def put_page(self, name: str, page: Page | None) -> None:
+        if (old := self._pages.pop(name, None)) is not None:
+            for booking in old.bookings:
+                self._drop(booking)
+            for mark in (mark for which in MARKS for mark in old.marks(which)):
+                self.held.whole.pop(mark.device, None)
+        if page is not None:
+            self._pages[name] = page
+            for which in MARKS:
+                for mark in page.marks(which):
+                    self.held.whole[mark.device] = f"{which} since {mark.since}{f': {mark.reason}' if mark.reason else ''}"
+            for booking in page.bookings:
+                self._add(booking)
+        self._touched.update(*(_pools_of(one) for one in (old, page) if one is not None))
+
+    def _add(self, booking: Booking) -> None:
+        if not booking.counted:
+            return
+        if booking.shared:
+            self.held.shares[booking.device] = self.held.shares.get(booking.device, 0) + 1
+            self.held.consume(booking.device, booking.amount.get("capacity") or {})
+        else:
+            self.held.whole[booking.device] = f"held by {booking.holder} since {booking.since}"
+
+    def _drop(self, booking: Booking) -> None:
+        if not booking.counted:
+            return
+        if not booking.shared:
+            self.held.whole.pop(booking.device, None)
+        elif self.held.shares.get(booking.device, 0) > 1:
+            self.held.shares[booking.device] -= 1
+            self.held.consume(booking.device, booking.amount.get("capacity") or {}, sign=-1)
+        else:
+            self.held.shares.pop(booking.device, None)
+            self.held.consumed.pop(booking.device, None)
+
+    # -- asking
+
+    @property
+    def pools(self) -> Pools:
+        self._refresh()
+        return self._pools
+
+    @property
+    def hosts(self) -> list[str]:
+        """The names of all hosts, in the order of the rows, as they are now."""
+        self._refresh()
+        return self.names
+
+    def node(self, name: str) -> Object:
+        return self._nodes[name]
+
+    def page(self, name: str) -> Page:
+        """A page as it is known here, empty if it is not; the same value until it changes."""
+        return self._pages.get(name) or self._blank.setdefault(name, Page(Page.blank(name)))
+
+    def candidates(self, demands: Sequence[Demand]) -> list[int]:
+        """The rows that counting does not rule out, in the order of the hosts' names."""
+        self._refresh()
+        rows: Sequence[int] = range(len(self.names))
+        for demand in demands:
+            for request in demand.requests:
+                if len(request) == 1:
+                    rows = self._passing(request[0], demand.constraints, rows)
+                else:
+                    fits = set[int]().union(*(self._passing(ask, demand.constraints, rows) for ask in request))
+                    rows = [row for row in rows if row in fits]
+        return list(rows)
+
+    def matching(self, demands: Sequence[Demand]) -> list[int]:
+        """The rows with enough devices of the kind for each request by itself, whoever has them."""
+        self._refresh()
+        rows = list(range(len(self.names)))
+        for request in (request for demand in demands for request in demand.requests):
+            having = [(self._column(ask.selectors).masks, 1 if ask.everything else ask.count) for ask in request]
+            rows = [row for row in rows if any(masks[row].bit_count() >= count for masks, count in having)]
+        return rows
+
+    def count(self, row: int, ask: Ask) -> Count | None:
+        """What counting knows of a request at a host; None where only a search can tell."""
+        site = self._sites[row]
+        if not site.devices or site.invalid or site.incomplete or site.fits(ask.selectors).wrong:
+            return None
+        mask = self._column(ask.selectors).masks[row]
+        plain = not (ask.everything or ask.admin or ask.tolerations or ask.capacity or ask.constraints
+                     or site.counted or site.shared or site.binding or site.lazy)
+        return Count(len(site.devices), mask.bit_count(), (mask & self._free[row]).bit_count() if plain else None)
+
+    def counted(self, demands: Sequence[Demand]) -> bool:
+        """Whether counting alone is the answer: one request of like kind, and nothing that only a search can tell."""
+        if len(demands) != 1 or len(demands[0].requests) != 1 or len(demands[0].requests[0]) != 1:
+            return False
+        self._refresh()
+        ask = demands[0].requests[0][0]
+        return not (self._coarse or ask.everything or ask.admin or ask.tolerations or ask.capacity or ask.derived
+                    or len(ask.constraints) > 1 or self._column(ask.selectors).wrong)
+
+    def _passing(self, ask: Ask, under: Sequence[Constraint], rows: Sequence[int]) -> list[int]:
+        masks, wanted = self._column(ask.selectors).masks, ask.count
+        if ask.everything:
+            return [row for row in rows if masks[row] or self._sites[row].fits(ask.selectors).wrong]
+        free = self._bare if ask.tolerations else self._free
+        if ask.admin:
+            passing = [row for row in rows if masks[row].bit_count() >= wanted]
+        else:
+            passing = [row for row in rows if (masks[row] & free[row]).bit_count() >= wanted]
+            for which in ask.constraints if not ask.derived else ():
+                groups = self._values(under[which].attribute)
+                enough = functools.lru_cache(maxsize=None)(_distinct if under[which].distinct else _match)  # hosts are alike
+                passing = [row for row in passing if enough(groups[row], masks[row] & free[row], wanted)]
+        if len(passing) < len(rows):
+            passing = self._with_unclear(ask, passing, rows)
+        return passing
+
+    def _with_unclear(self, ask: Ask, passing: list[int], rows: Sequence[int]) -> list[int]:
+        """Hosts of which counting cannot tell: a selector has no answer for a device, or devices can be shared."""
+        if not self._shared and not self._column(ask.selectors).wrong:
+            return passing
+        unclear = [row for row in rows if self._sites[row].shared or self._sites[row].fits(ask.selectors).wrong]
+        return sorted({*passing, *unclear}) if unclear else passing
+
+    def open(self, row: int, demands: Sequence[Demand]) -> Iterator[Device]:
+        """The devices of a host that nobody has and that could serve one of the requests; all if nothing is asked for."""
+        asks = [ask for demand in demands for request in demand.requests for ask in request]
+        mask = self._free[row]
+        if asks:
+            wanted = 0
+            for ask in asks:
+                wanted |= self._column(ask.selectors).masks[row]
+            mask &= wanted
+        return (device for place, device in enumerate(self._sites[row].devices) if mask >> place & 1)
+
+    def called(self, name: str) -> list[DeviceId]:
+        """All devices of a name."""
+        return sorted({device.id for site in self._fresh() for device in site.devices if device.id.device == name})
+
+    def where(self, device: DeviceId) -> list[str]:
+        """The hosts that can use a device."""
+        return [site.name for site in self._fresh() if any(
+            each.id == device and site.there >> place & 1 for place, each in enumerate(site.devices))]
+
+    def _fresh(self) -> list[Site]:
+        self._refresh()
+        return self._sites
+
+    def device(self, row: int, name: DeviceId) -> Device | None:
+        return next((device for device in self._sites[row].devices if device.id == name), None)
+
+    # -- columns
+
+    def _column(self, selectors: tuple[str, ...]) -> _Matching:
+        known = self._masks.get(selectors)
+        if known is None:
+            if len(self._masks) >= REMEMBERED:
+                self._masks.clear()
+            found = [site.fits(selectors) for site in self._sites]
+            known = self._masks[selectors] = _Matching([one.mask for one in found], sum(1 for one in found if one.wrong))
+        return known
+
+    def _values(self, attribute: str) -> list[Groups]:
+        known = self._groups.get(attribute)
+        if known is None:
+            if len(self._groups) >= REMEMBERED:
+                self._groups.clear()
+            known = self._groups[attribute] = [self._by_value(site, attribute) for site in self._sites]
+        return known
+
+    def _by_value(self, site: Site, attribute: str) -> Groups:
+        return constraints.published(site, attribute, self.features.list_type_attributes).groups
+
+    def _refresh(self) -> None:
+        """What follows from the news, for the hosts that they concern."""
+        look, everywhere = self._moved, False  # hosts whose devices may be others now, or all
+        for name in sorted(self._moved):
+            self._move(name)
+        if self._ruled:  # every device may have other taints
+            self._pools = Pools(self._slices.values(), [self._rules[name] for name in sorted(self._rules)])
+            self._ruled, self._changed, everywhere = False, {}, True
+        for name, before in self._changed.items():
+            nodes = self._pools.change(before, self._slices.get(name))
+            everywhere |= nodes is None
+            look |= nodes or set()
+        self._moved, self._changed = set(), {}
+        if look or everywhere:
+            for row in range(len(self.names)) if everywhere else self._rows(look):
+                self._look(row, self._pools.at(self._nodes[self.names[row]], self.features))
+                self._count(row)
+        if self._touched:
+            for row in self._reaching(self._touched):
+                self._count(row)
+            self._touched = set()
+
+    def _rows(self, names: Iterable[str]) -> list[int]:
+        """Of the hosts of these names, where they are known."""
+        return sorted(bisect.bisect_left(self.names, name) for name in names if name in self._nodes)
+
+    def _reaching(self, pools: set[tuple[str, str]]) -> list[int]:
+        """The hosts that may reach one of these pools."""
+        nodes = [self._pools.nodes(pool) for pool in pools]
+        if None in nodes:
+            return [row for row, site in enumerate(self._sites) if any(pool.id in pools for pool in site.pools)]
+        return self._rows(set[str]().union(*(each for each in nodes if each is not None)))
+
+    def _move(self, name: str) -> None:
+        """A host may have come or gone: one row more or less."""
+        row = bisect.bisect_left(self.names, name)
+        there = row < len(self.names) and self.names[row] == name
+        columns: list[list[Any]] = [self._free, self._bare, *(each.masks for each in self._masks.values())]
+        if there and name not in self._nodes:
+            self._look(row, NOWHERE)
+            columns += [self.names, self._sites, *self._groups.values()]
+            for column in columns:
+                del column[row]
+        elif not there and name in self._nodes:
+            self.names.insert(row, name)
+            self._sites.insert(row, NOWHERE)
+            for column in columns:
+                column.insert(row, 0)
+            for groups in self._groups.values():
+                groups.insert(row, ())
+
+    def _look(self, row: int, site: Site) -> None:
+        """A host's devices may be others now."""
+        old = self._sites[row]
+        if site is old:
+            return
+        self._sites[row] = site
+        self._coarse += _is_coarse(site) - _is_coarse(old)
+        self._shared += bool(site.shared) - bool(old.shared)
+        for selectors, column in self._masks.items():
+            column.put(row, site.fits(selectors), old.fits(selectors))
+        for attribute, groups in self._groups.items():
+            groups[row] = self._by_value(site, attribute)
+
+    def _count(self, row: int) -> None:
+        site, whole = self._sites[row], self.held.whole
+        bare = site.everything
+        for place, device in enumerate(site.devices):
+            if device.id in whole:
+                bare &= ~(1 << place)
+        free = bare
+        for place in site.tainted:
+            if unbearable(site.devices[place].taints, ()) is not None:
+                free &= ~(1 << place)
+        self._bare[row], self._free[row] = bare, free
+
+    # -- what a booking needs to know
+
+    def home(self, device: DeviceId, host: str) -> str:
+        """The page on which a device is booked that is used on a host: the host's, or its pool's if others reach it too."""
+        return host if self.pools.tied(device.driver, device.pool) else pool_page(device.driver, device.pool)
+
+    def other_homes(self, device: DeviceId, host: str) -> list[str]:
+        """The pages on which it stands if its pool was a host's and is shared now, or the other way round, or if somebody else
+        does not know yet which it is."""
+        places = {pool_page(device.driver, device.pool), host, *([device.pool] if device.pool in self._nodes else ())}
+        return sorted(places - {self.home(device, host)})
+
+    def limits(self, host: str) -> Limits:
+        """What was published of a host's devices, to be counted against."""
+        site = self._pools.at(self._nodes[host], self.features)
+        capacity = {device.id: {name: str(each.get("value")) for name, each in (device.raw.get("capacity") or {}).items()}
+                    for device in site.devices if device.shared}
+        counters = {(*pool.id, name): {counter: _text(amount) for counter, amount in counters.items()}
+                    for pool in site.pools for name, counters in pool.counters.items()}
+        return Limits(capacity, counters)
+
+    def uses(self, device: DeviceId, host: str) -> dict[str, dict[str, str]]:
+        """What a device takes of counters that it shares with others."""
+        site = self._pools.at(self._nodes[host], self.features)
+        found = next((each for each in site.devices if each.id == device), None)
+        return {use.set: {name: _text(amount) for name, amount in use.counters.items()}
+                for use in (found.uses if found is not None else ())}
+
+
+class _Matching:
+    """What selectors match: a mask for each host, and how many hosts have devices of which they cannot tell."""
+
+    __slots__ = ("masks", "wrong")
+
+    def __init__(self, masks: list[int], wrong: int) -> None:
+        self.masks, self.wrong = masks, wrong
+
+    def put(self, row: int, now: Fits, before: Fits) -> None:
+        self.masks[row] = now.mask
+        self.wrong += bool(now.wrong) - bool(before.wrong)
+
+
+NOWHERE = Site([], "", {}, frozenset(), Contents())  # a host of which nothing is known yet
+NANO = 1_000_000_000
+
+
+def _is_coarse(site: Site) -> bool:
+    return bool(site.counted or site.shared or site.invalid or site.incomplete)
+
+
+def _text(nano: int) -> str:
+    """Nano-units as a quantity."""
+    return str(nano // NANO) if nano % NANO == 0 else f"{nano}n"
+
+
+def _put(table: dict[str, Any], name: str, obj: Any | None) -> None:
+    if obj is None:
+        table.pop(name, None)
+    else:
+        table[name] = obj
+
+
+def _pools_of(page: Page) -> set[tuple[str, str]]:
+    marked = {(mark.device.driver, mark.device.pool) for which in MARKS for mark in page.marks(which)}
+    return marked | {(booking.device.driver, booking.device.pool) for booking in page.bookings}
+
+
+def _labels(node: Object) -> Any:
+    return node["metadata"].get("labels"), (node.get("status") or {}).get("declaredFeatures")
+
+
+def _match(groups: Groups, mask: int, wanted: int) -> bool:
+    return any((mask & group).bit_count() >= wanted for group in groups)
+
+
+def _distinct(groups: Groups, mask: int, wanted: int) -> bool:
+    return sum(1 for group in groups if mask & group) >= wanted

@@ -1,0 +1,220 @@
+"""What devices have in common. Thousands of cards differ in their serial numbers and addresses, and selectors ask for none of
+that: a selector is asked once of all devices that are alike in what it can read (`cel.reads`), on whichever host they are.
+
+A column is what one such thing is on each device of a host. Hosts with equal columns share one `Column`, so that an answer for
+a whole host is found by identity."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from outfitter import cel
+from outfitter.cel.field_usage import Read
+from outfitter.errors import EvaluationError, Invalid
+
+if TYPE_CHECKING:
+    from outfitter.scheduling.dra.slices import Device
+
+NOTHING: Mapping[Any, Any] = {}
+QUESTIONS = 256  # that are remembered: claims are of few kinds
+ANSWERS = 1 << 16  # to each of them, before all are forgotten
+Source = Callable[[Iterable["Device"]], list[Hashable]]
+
+
+class Wrong(NamedTuple):
+    """A question that has no answer, and why."""
+
+    why: str
+
+
+class Answer(NamedTuple):
+    """What several selectors, each of which must match, say of a device."""
+
+    matches: bool
+    position: int = 0  # the selector that has no answer
+    why: str = ""  # empty: there is an answer
+    running: bool = False  # it went wrong on the device; else it is the selector itself that is wrong
+
+    def said(self, device: Device) -> str:
+        return f"CEL runtime error on device {device.id}: {self.why}" if self.running else self.why
+
+
+class Fits(NamedTuple):
+    """The same for the devices of a host."""
+
+    mask: int  # those that match, a bit for each
+    wrong: Mapping[int, tuple[int, str]]  # device -> which selector has no answer for it, and why
+
+
+@functools.lru_cache(maxsize=4096)
+def compiled(text: str) -> cel.Selector | Wrong:
+    try:
+        return cel.compile_selector(text, limit=None)  # what was let in is not judged again
+    except Invalid as error:
+        return Wrong(f"CEL compile error: {error.message}")
+
+
+class Column:
+    """What the devices of a host have, one after the other. Equal ones are the same object for as long as a host has it."""
+
+    __slots__ = ("__weakref__", "values")
+
+    def __init__(self, values: tuple[Hashable, ...]) -> None:
+        self.values = values
+
+
+class Question:
+    """Selectors, and what they said of every content that there was."""
+
+    def __init__(self, selectors: tuple[str, ...]) -> None:
+        self._selectors = selectors
+        self.reads = tuple(sorted({read for text in selectors for read in _reads(text)}, key=repr))
+        self._by_device: dict[tuple[Hashable, ...], Answer] = {}
+        self._by_columns: dict[tuple[int | Column, ...], Fits | Sequence[Answer]] = {}
+
+    def ask(self, devices: Sequence[Device], columns: tuple[Column, ...]) -> Fits:
+        """Of the devices of a host, all of which can be read; columns are of `reads`."""
+        where: tuple[int | Column, ...] = (len(devices), *columns)
+        known = self._by_columns.get(where)
+        if known is None:
+            if len(self._by_columns) >= ANSWERS:
+                self._by_columns.clear()
+            alike = zip(*(column.values for column in columns), strict=True) if columns else [()] * len(devices)
+            answers = [self._one(key, device) for key, device in zip(alike, devices, strict=True)]
+            # What went wrong is said with the device's name: each host has its own sentences.
+            known = self._by_columns[where] = answers if any(one.why for one in answers) else _fits(answers, devices)
+        return known if isinstance(known, Fits) else _fits(known, devices)
+
+    def ask_each(self, devices: Sequence[Device]) -> Fits:
+        """The same where one of them cannot be read."""
+        return _fits([self.directly(device) for device in devices], devices)
+
+    def _one(self, key: tuple[Hashable, ...], device: Device) -> Answer:
+        known = self._by_device.get(key)
+        if known is None:
+            if len(self._by_device) >= ANSWERS:
+                self._by_device.clear()
+            known = self._by_device[key] = self.directly(device)
+        return known
+
+    def directly(self, device: Device) -> Answer:
+        """Asked of the device itself."""
+        subject: cel.Device | Wrong | None = None
+        for position, text in enumerate(self._selectors):
+            selector = compiled(text)
+            if isinstance(selector, Wrong):
+                return Answer(False, position, selector.why)
+            subject = subject or device.cel
+            if isinstance(subject, Wrong):
+                return Answer(False, position, subject.why)
+            try:
+                if not selector.matches(subject):
+                    return Answer(False)
+            except EvaluationError as error:
+                return Answer(False, position, error.message, running=True)
+        return Answer(True)
+
+
+def _fits(answers: Sequence[Answer], devices: Sequence[Device]) -> Fits:
+    return Fits(sum(1 << index for index, one in enumerate(answers) if one.matches), {
+        index: (one.position, one.said(devices[index])) for index, one in enumerate(answers) if one.why})
+
+
+class Contents:
+    """Kept for as long as slices come and go."""
+
+    def __init__(self) -> None:
+        self._columns: weakref.WeakValueDictionary[tuple[Hashable, ...], Column] = weakref.WeakValueDictionary()
+        self._questions: dict[tuple[str, ...], Question] = {}
+        self._made: dict[Any, Any] = {}
+
+    def column(self, values: Iterable[Hashable]) -> Column:
+        key = tuple(values)
+        known = self._columns.get(key)
+        if known is None:
+            known = self._columns[key] = Column(key)
+        return known
+
+    def question(self, selectors: tuple[str, ...]) -> Question:
+        known = self._questions.get(selectors)
+        if known is None:
+            if len(self._questions) >= QUESTIONS:
+                self._questions.clear()
+            known = self._questions[selectors] = Question(selectors)
+        return known
+
+    def remembered(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What follows from columns alone (they are part of the key), made once for all hosts that have them."""
+        known = self._made.get(key)
+        if known is None:
+            if len(self._made) >= ANSWERS:
+                self._made.clear()
+            known = self._made[key] = make()
+        return known
+
+
+def _reads(text: str) -> tuple[Read, ...]:
+    selector = compiled(text)
+    return () if isinstance(selector, Wrong) else selector.reads
+
+
+# -- what is read of a device: equal exactly if an expression cannot tell the difference
+
+
+@functools.lru_cache(maxsize=4096)
+def source(read: Read) -> Source:
+    match read:
+        case Read("driver"):
+            return lambda devices: [device.id.driver for device in devices]
+        case Read("allowMultipleAllocations"):
+            return lambda devices: [device.shared for device in devices]
+        case Read("attributes" | "capacity" as field, str(domain), None, presence=True):
+            return lambda devices: [_present(device, field, domain) for device in devices]
+        case Read("attributes" | "capacity" as field, str(domain), str(name)):
+            return _named(field, domain, name)
+        case Read("attributes" | "capacity" as field):
+            return lambda devices: [(device.id.driver, repr(device.raw.get(field))) for device in devices]
+    return lambda devices: [(device.id.driver, repr(device.raw)) for device in devices]
+
+
+@functools.lru_cache(maxsize=4096)
+def attribute(name: str) -> Source:
+    """An attribute by its full name, as constraints read it (`Device.attribute`)."""
+    return lambda devices: [content(device.attribute(name)) for device in devices]
+
+
+def content(entry: Any) -> Hashable:
+    """An attribute or an amount, as something that can be compared."""
+    if type(entry) is dict and len(entry) == 1:
+        for kind, value in entry.items():
+            if type(value) is str or type(value) is int:
+                return kind, value
+    return None if entry is None else repr(entry)
+
+
+def _named(field: str, domain: str, name: str) -> Source:
+    """An entry bears its domain, or has the driver's; of two under one name the last counts."""
+    full = f"{domain}/{name}" if "/" not in domain else None
+    short = name if "/" not in name else None
+
+    def values(devices: Iterable[Device]) -> list[Hashable]:
+        out = []
+        for device in devices:
+            there = device.raw.get(field) or NOTHING
+            found = there.get(short) if domain == device.id.driver else None
+            if found is None:
+                found = there.get(full)
+            elif full in there and list(there).index(full) > list(there).index(short):
+                found = there[full]
+            out.append(content(found))
+        return out
+
+    return values
+
+
+def _present(device: Device, field: str, domain: str) -> bool:
+    there = device.raw.get(field) or ()
+    return any((name.partition("/")[0] if "/" in name else device.id.driver) == domain for name in there)

@@ -1,0 +1,134 @@
+"""Which part of a selector a device fails, in words: the selector is cut at its outermost &&, and each part is asked by itself.
+
+    failing(device, selectors, owners)   # request gpu wants model == "A100"; it says model A40
+
+For people who ask why, not for those who choose: a choice asks whole selectors."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from outfitter.cel import lexer
+from outfitter.cel.lexer import Kind, Source
+from outfitter.errors import Invalid
+from outfitter.scheduling.dra.selector_cache import Question
+from outfitter.scheduling.dra.slices import Device
+
+MOST = 32  # parts that are asked; a longer selector is told of as a whole
+LENGTH = 120  # letters of a part that are shown
+_NAME = r"""(?:\.(?P<{0}a>\w+)|\[\s*(?P<{0}q>["'])(?P<{0}b>[^"']+)(?P={0}q)\s*\])"""
+_REFERENCE = re.compile(
+    r"""\bdevice\.(?P<map>attributes|capacity)\[\s*(?P<quote>["'])(?P<domain>[^"']+)(?P=quote)\s*\]""" + _NAME.format("n")
+    + r"""|\bdevice\.(?P<plain>driver|allowMultipleAllocations)\b""")
+_OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """What a device lacks."""
+
+    passed: int  # parts that it has; the more, the nearer it is
+    text: str
+
+
+@functools.lru_cache(maxsize=1024)
+def split(text: str) -> tuple[str, ...]:
+    """The terms of the outermost chain of &&; the whole text if that is no such chain, or one that is too long."""
+    try:
+        found = lexer.tokens(Source(text))
+    except Invalid:
+        return (text,)
+    cuts, depth, wrapped = [0], 0, bool(found) and found[0].text == "("
+    for number, token in enumerate(found):
+        if token.kind is not Kind.OP:
+            continue
+        if token.text in _OPENING:
+            depth += 1
+        elif token.text in _CLOSING:
+            depth -= 1
+            wrapped &= depth > 0 or number == len(found) - 2
+        elif depth == 0 and token.text in ("||", "?"):
+            return (text.strip(),)
+        elif depth == 0 and token.text == "&&":
+            cuts += [token.pos, token.pos + 2]
+    if wrapped and len(cuts) == 1:
+        return split(text[found[0].pos + 1:found[-2].pos])
+    cuts.append(len(text))
+    terms = [text[begin:end].strip() for begin, end in zip(cuts[::2], cuts[1::2], strict=True)]
+    flat = [part for term in terms for part in (split(term) if len(terms) > 1 else (term,))]
+    return tuple(flat) if len(flat) <= MOST else (text.strip(),)
+
+
+def failing(device: Device, selectors: Sequence[str], owners: Sequence[str]) -> Failing | None:
+    """The first part that is not true of a device; None if it has everything."""
+    passed = 0
+    for position, text in enumerate(selectors):
+        terms = split(text)
+        if _verdict(device, text) is True:
+            passed += len(terms)
+            continue
+        verdicts = [_verdict(device, term) for term in terms]
+        wrong = next((term for term, verdict in zip(terms, verdicts, strict=True) if verdict is False), text.strip())
+        told = _told(device, wrong)
+        return Failing(passed + sum(verdict is True for verdict in verdicts),
+                       f"{_owner(owners, position)} wants {_shown(wrong)}" + (f"; {told}" if told else ""))
+    return None
+
+
+def _verdict(device: Device, text: str) -> bool | None:
+    """Does a selector match? None: it has no answer for this device."""
+    said = Question((text,)).directly(device)
+    return None if said.why else said.matches
+
+
+def _owner(owners: Sequence[str], position: int) -> str:
+    """ "class gpu" or "request gpu", with the selector's number where there are several."""
+    owner, _, number = owners[position].rpartition(": selector #")
+    same = sum(one.rpartition(": selector #")[0] == owner for one in owners)
+    short = owner.rpartition(", ")[2]
+    return f"{short} (selector {int(number) + 1} of {same})" if same > 1 else short
+
+
+def _shown(term: str) -> str:
+    words = " ".join(_REFERENCE.sub(lambda found: found["plain"] or found["na"] or found["nb"], term).split())
+    return words if len(words) <= LENGTH else f"{words[:LENGTH - 3]}..."
+
+
+def _told(device: Device, term: str) -> str:
+    """What the device says of all that a part asks for."""
+    has: dict[str, str] = {}
+    for found in _REFERENCE.finditer(term):
+        if found["plain"]:
+            driver = found["plain"] == "driver"
+            has[found["plain"]] = device.id.driver if driver else str(device.shared).lower()
+            continue
+        name = found["na"] or found["nb"]
+        raw = _find(device, found["map"], found["domain"], name)
+        value = None if raw is None else next(iter(raw.values()), None)
+        has[name] = "" if value is None else _value(value)
+    says = [f"{name} {value}" for name, value in has.items() if value]
+    lacks = [name for name, value in has.items() if not value]
+    told = [f"it says {', '.join(says[:4])}"] if says else []
+    return ", ".join([*told, *([f"it has no {', '.join(lacks[:4])}"] if lacks else [])])
+
+
+def _find(device: Device, which: str, domain: str, name: str) -> Mapping[str, Any] | None:
+    if which == "attributes":
+        return device.attribute(f"{domain}/{name}")
+    there = device.raw.get("capacity") or {}
+    found: Mapping[str, Any] | None = there.get(f"{domain}/{name}") or (there.get(name) if domain == device.id.driver else None)
+    return {"value": found.get("value")} if found else None
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value[:4]))}{', ...' if len(value) > 4 else ''}]"
+    text = str(value)
+    text = text if len(text) <= 60 else f"{text[:57]}..."
+    return f'"{text}"' if not text or " " in text or "," in text else text

@@ -1,0 +1,247 @@
+"""Hosts as a machine with PCI aliases sees them: what they publish and what their pages say, put together as values."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from outfitter.api.device import DRIVER, PCI_BUS_ID, DeviceId, newest_pools
+from outfitter.api.kinds import Object
+from outfitter.api.page import MARKS, Limits, Page
+from outfitter.api.providers import Provider
+from outfitter.cel.library import quantity
+from outfitter.inventory import pci, slices
+from outfitter.inventory.pci import Kind
+from outfitter.ledger import placement_view
+from outfitter.ledger.placement_view import Row
+from outfitter.scheduling.nova.extra_specs import DeviceRequest
+from outfitter.scheduling.nova.numa_topology import Cell
+
+SAID_BY_PAGE = frozenset(f"outfitter.dev/{word}" for word in ("reserved", "quarantined", "unclean", "held"))
+KEEPS_AWAY = ("NoSchedule", "NoExecute")
+ELSEWHERE = "goes to another machine of the same request"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A PCI function that a host publishes."""
+
+    id: DeviceId
+    address: str
+    kind: Kind
+    vendor: str
+    product: str
+    provider: str = ""  # on which it is counted; "" if it is not
+    numa: int | None = None
+    live_migratable: bool | None = None  # None: device_spec does not say
+    remote_managed: bool = False  # from elsewhere, by ports alone
+    blocked: str = ""  # why nobody new gets it
+    takes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # counter set -> counter -> how much
+    members: tuple[str, ...] = ()  # addresses of all functions that travel together; empty: it travels alone
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """The addresses that a machine gets with it."""
+        return self.members or (self.address,)
+
+    @property
+    def label(self) -> str:
+        return f"{self.address} ({self.id.device})"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A host at one moment."""
+
+    name: str
+    devices: tuple[Device, ...] = ()  # by address
+    rows: Mapping[str, Row] = field(default_factory=dict)  # provider -> what it has and what is used
+    cells: tuple[Cell, ...] = ()  # empty: not known, and CPUs are no limit
+    counters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # counter set -> counter -> what is left
+    closed: str = ""  # why it takes nobody
+
+    @property
+    def free(self) -> int:
+        """How many devices somebody could get."""
+        return sum(not device.blocked for device in self.devices)
+
+    def room(self, provider: str) -> int:
+        """How many more may be taken of a provider."""
+        row = self.rows[provider]
+        return min((max(each.total - each.reserved - row.used.get(name, 0), 0) for name, each in row.inventories.items()),
+                   default=0)
+
+    def taking(self, choice: Choice) -> Host:
+        """The host without what was chosen on it."""
+        gone = {given.device.id for given in choice.given}
+        used: dict[str, int] = defaultdict(int)
+        left = {name: dict(amounts) for name, amounts in self.counters.items()}
+        for given in choice.given:
+            used[given.device.provider] += 1
+            for name, amounts in given.device.takes.items():
+                for counter, amount in amounts.items():
+                    left[name][counter] = str(quantity.parse(left[name][counter]) - quantity.parse(amount))
+        rows = {name: replace(row, used={class_: row.used.get(class_, 0) + used[name] for class_ in row.inventories})
+                if name in used else row for name, row in self.rows.items()}
+        devices = tuple(
+            replace(device, blocked=ELSEWHERE) if device.id in gone else
+            replace(device, blocked=device.blocked or _exhausted(device, left)) if device.takes else device
+            for device in self.devices)
+        taken = {cpu for cpus in choice.cpus.values() for cpu in cpus}
+        cells = tuple(cell.without(taken, choice.pins.get(cell.id, 0)) for cell in self.cells)
+        return replace(self, devices=devices, rows=rows, cells=cells, counters=left)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One device for one of a request's groups."""
+
+    request: DeviceRequest
+    index: int
+    device: Device
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a machine gets on a host."""
+
+    host: str
+    given: tuple[Given, ...] = ()
+    cells: tuple[int, ...] = ()  # of the host, on which the guest's lie; empty without a topology
+    pins: Mapping[int, int] = field(default_factory=dict)  # cell -> dedicated CPUs
+    cpus: Mapping[int, Sequence[int]] = field(default_factory=dict)  # cell -> which; empty: the host does not tell its CPUs
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a host cannot: a sentence, and one more for each device that was looked at."""
+
+    summary: str
+    details: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Nowhere:
+    """Why no host can."""
+
+    summary: str
+    hosts: tuple[tuple[str, Refusal], ...] = ()
+
+    def lines(self) -> list[str]:
+        """The long answer, for people."""
+        out = [self.summary]
+        for host, refusal in self.hosts:
+            out.append(f"  {host}: {refusal.summary}")
+            out += [f"    {detail}" for detail in refusal.details]
+        return out
+
+
+# -- what is published and held becomes hosts
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a host offers; with a page it is a `Host`."""
+
+    name: str
+    tree: Sequence[Provider] = ()
+    devices: Sequence[Mapping[str, Any]] = ()  # as slices list them
+    counters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    cells: Sequence[Cell] = ()  # with all CPUs that are for guests
+    closed: str = ""
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(counters={(DRIVER, self.name, name): amounts for name, amounts in self.counters.items()})
+
+    def at(self, page: Page) -> Host:
+        """The host at the moment of a page."""
+        home = {device: provider.name for provider in self.tree for device in provider.devices}
+        marked = {mark.device: f"{which} since {mark.since}{f': {mark.reason}' if mark.reason else ''}"
+                  for which in reversed(MARKS) for mark in page.marks(which)}
+        found = [_device(self.name, raw, home) for raw in self.devices]
+        devices = [device for device in found if device is not None]
+        left = {name: dict(amounts) for name, amounts in self.counters.items()}
+        for device in devices:
+            if page.on(device.id):
+                for name, amounts in device.takes.items():
+                    for counter, amount in amounts.items():
+                        rest = quantity.parse(left.get(name, {}).get(counter, "0")) - quantity.parse(amount)
+                        left.setdefault(name, {})[counter] = str(rest)
+
+        def blocked(device: Device) -> str:
+            for booking in page.on(device.id):
+                return f"is held by {booking.holder} since {booking.since}"
+            if device.id in marked:
+                return f"is {marked[device.id]}"
+            return device.blocked or _exhausted(device, left)
+
+        used: dict[int, int] = defaultdict(int)
+        taken = {cpu for booking in page.bookings for cpu in booking.cpus}
+        for booking in page.bookings:
+            for cell, count in (booking.amount.get("cells") or {}).items():
+                used[int(cell)] += int(count)
+        return Host(
+            self.name, tuple(sorted((replace(device, blocked=blocked(device)) for device in devices),
+                                    key=lambda device: pci.order(device.address))),
+            {row.provider.name: row for row in placement_view.rows(self.tree, page)},
+            tuple(cell.without(taken, used[cell.id]) for cell in self.cells), left, self.closed)
+
+
+def published(
+    nodes: Iterable[Object], trees: Mapping[str, Sequence[Provider]], published_slices: Iterable[Object],
+    cells: Mapping[str, Sequence[Cell]] | None = None,
+) -> list[Published]:
+    """Every host that there is, from objects as the store has them. `cells`: what is known of hosts' NUMA cells."""
+    devices: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    counters: dict[str, dict[str, Mapping[str, str]]] = defaultdict(dict)
+    for (driver, pool), parts in newest_pools(published_slices).items():
+        for part in parts if driver == DRIVER else ():
+            devices[pool] += part["spec"].get("devices") or ()
+            for entry in part["spec"].get("sharedCounters") or ():
+                counters[pool][entry["name"]] = {name: str(each["value"]) for name, each in entry["counters"].items()}
+    out = []
+    for node in nodes:
+        name = node["metadata"]["name"]
+        out.append(Published(name, trees.get(name, ()), devices[name], counters[name], (cells or {}).get(name, ()),
+                             _closed(node)))
+    return out
+
+
+def _closed(node: Object) -> str:
+    if (node.get("spec") or {}).get("unschedulable"):
+        return "it takes no new machines (cordoned)"
+    ready = next((each for each in (node.get("status") or {}).get("conditions") or () if each["type"] == "Ready"), None)
+    if ready is not None and ready.get("status") != "True":
+        return f"it is not ready: {ready.get('message') or ready.get('reason') or 'no reason given'}"
+    return ""
+
+
+def _device(host: str, raw: Mapping[str, Any], home: Mapping[str, str]) -> Device | None:
+    """A published PCI function; None for what is none (a mediated device)."""
+    said: dict[str, Any] = {key: next(iter(value.values()), None) for key, value in (raw.get("attributes") or {}).items()}
+    if said.get("kind") not in set(Kind) or not isinstance(said.get(PCI_BUS_ID), str):
+        return None
+    taints = [taint["key"] for taint in raw.get("taints") or () if taint.get("effect") in KEEPS_AWAY
+              and taint["key"] not in SAID_BY_PAGE]  # the page says these, and sooner
+    takes = {entry["counterSet"]: {name: str(each["value"]) for name, each in entry["counters"].items()}
+             for entry in raw.get("consumesCounters") or ()}
+    pieces = sorted((len(key), text) for key, text in said.items() if key.rstrip("0123456789") == "members")
+    members = tuple(address for _, text in pieces for address in str(text).split(","))
+    return Device(
+        DeviceId(DRIVER, host, raw["name"]), said[PCI_BUS_ID], Kind(said["kind"]), said.get("vendor") or "",
+        said.get("product") or "", home.get(raw["name"], ""), said.get(f"{slices.STANDARD}/numaNode"),
+        said.get("liveMigratable"), bool(said.get("remoteManaged")), f"is tainted {', '.join(taints)}" if taints else "", takes,
+        members)
+
+
+def _exhausted(device: Device, left: Mapping[str, Mapping[str, str]]) -> str:
+    """Which counter has too little left for a device."""
+    for name, amounts in device.takes.items():
+        for counter, amount in amounts.items():
+            rest = left.get(name, {}).get(counter, "0")
+            if quantity.parse(amount) > quantity.parse(rest):
+                return f"needs {amount} {counter} of {name}, of which {rest} are left: others have the rest of the card"
+    return ""

@@ -1,0 +1,293 @@
+"""Which host, which of its cells and which of its devices a machine gets, or why none. Values in, a choice or a refusal out.
+
+On a host the devices are limited first to what may be had at all (class, traits, ids, kind, nobody has it, nobody keeps it
+back), then by the NUMA policy; so a far device with the right trait is not lost to a near one without it. All ways to choose
+are looked at together (`flow.py`), and the nearest devices win. Hosts are tried in a fixed order, so the same state gives the
+same answer."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from outfitter.api.device import DeviceId
+from outfitter.cel.library import quantity
+from outfitter.inventory import pci
+from outfitter.inventory.pci import Kind
+from outfitter.scheduling.nova import min_cost_flow, numa_topology
+from outfitter.scheduling.nova.alias import Spec
+from outfitter.scheduling.nova.extra_specs import Ask, DeviceRequest
+from outfitter.scheduling.nova.host_state import Choice, Device, Given, Host, Nowhere, Refusal
+from outfitter.scheduling.nova.numa_topology import Seat
+
+TYPES: Mapping[Kind, str] = {Kind.PCI: "type-PCI", Kind.PF: "type-PF", Kind.VF: "type-VF", Kind.VENDOR_VF: "type-VF",
+                             Kind.VDPA: "vdpa"}
+MAX_SHOWN = 3  # hosts in one sentence
+
+
+
+def why_not(host: Host, request: DeviceRequest, device: Device) -> str | None:
+    """Why a device is not what a request asks for, whoever has it; None if it is."""
+    reasons = [_unlike(host, request, spec, device) for spec in request.specs]
+    return None if None in reasons else "; ".join(dict.fromkeys(reason for reason in reasons if reason))
+
+
+def _unlike(host: Host, request: DeviceRequest, spec: Spec, device: Device) -> str | None:
+    if request.in_placement:
+        row = host.rows.get(device.provider)
+        if row is None:
+            return "is on no provider, and the alias asks Placement"
+        if spec.resource_class not in row.inventories:
+            return f"is a {', '.join(row.inventories)}, not a {spec.resource_class}"
+        if lacking := spec.traits.lacks(row.provider.traits):
+            return "; ".join(lacking)
+    if spec.vendor not in (None, device.vendor) or spec.product not in (None, device.product):
+        return f"has the ids {device.vendor}:{device.product}, not {spec.vendor or '*'}:{spec.product or '*'}"
+    if device.kind is Kind.VDPA:
+        return "is a vdpa device, which is for ports alone"
+    if spec.device_type is None and device.kind is Kind.PF:
+        return "is a physical function, which is given only to an alias that says device_type type-PF"
+    if spec.device_type not in (None, TYPES[device.kind]):
+        return f"is {TYPES[device.kind]}, not {spec.device_type}"
+    if device.remote_managed:
+        return "is managed remotely, which is for ports alone"
+    if spec.live_migratable is not None and device.live_migratable is not spec.live_migratable:
+        said = {True: "is live_migratable", False: "is not live_migratable", None: "does not say whether it is live_migratable"}
+        return f"{said[device.live_migratable]}, and the alias wants {'yes' if spec.live_migratable else 'no'}"
+    return None
+
+
+def choose(host: Host, ask: Ask) -> Choice | Refusal:
+    """Everything that is asked for, on one host, or why not."""
+    if host.closed:
+        return Refusal(host.closed)
+    if ask.guest.spread:
+        return _fewest_cells(host, ask)
+    requests = [request for request in ask.requests if request.count]
+    fits = [frozenset(device.id for device in host.devices if not device.blocked and why_not(host, request, device) is None)
+            for request in requests]
+    for request, found in zip(requests, fits, strict=True):
+        if len(found) < request.count:
+            return _too_few(host, request, len(found))
+    chooser = _Chooser(host, ask, requests, fits)
+    anywhere = chooser.solve(None)
+    if anywhere is None:  # no cell could make it better
+        return chooser.together()
+    return chooser.choice(anywhere, None) if ask.guest.cells is None else chooser.seated()
+
+
+def _fewest_cells(host: Host, ask: Ask) -> Choice | Refusal:
+    """On one cell, else on two, and so on; those that are too few for sure are not tried."""
+    verdict: Choice | Refusal = Refusal("")
+    most = max(min(len(host.cells), ask.guest.vcpus), 1)
+    rooms = sorted((cell.cpus for cell in host.cells), reverse=True)
+    fewest = next((count for count in range(1, most) if sum(rooms[:count]) >= ask.guest.vcpus), most)
+    for cells in range(fewest, most + 1):
+        verdict = choose(host, replace(ask, guest=replace(ask.guest, cells=cells, spread=False)))
+        if isinstance(verdict, Choice):
+            break
+    return verdict
+
+
+@dataclass(frozen=True, slots=True)
+class _Solution:
+    given: tuple[Given, ...]
+    cost: int  # 0: all devices are near
+
+
+class _Chooser:
+    def __init__(self, host: Host, ask: Ask, requests: Sequence[DeviceRequest], fits: Sequence[frozenset[DeviceId]]) -> None:
+        self.host, self.ask, self.requests = host, ask, requests
+        self.isolate = ask.group_policy == "isolate" and any(request.in_placement for request in requests)
+        kinds: dict[tuple[str, frozenset[int], int | None], list[Device]] = defaultdict(list)
+        for device in host.devices:
+            who = frozenset(number for number, found in enumerate(fits) if device.id in found)
+            if who:
+                kinds[self._home(device), who, device.numa].append(device)
+        self.kinds = kinds
+        free: dict[str, int] = defaultdict(int)
+        for (home, _, _), devices in kinds.items():
+            free[home] += len(devices)
+        rooms = {home: min(count, host.room(home)) if home in host.rows else count for home, count in free.items()}
+        # Whole providers are left to others where possible; with isolate those with most room first, so that the last ones
+        # of several are not all on one.
+        self.homes = sorted(rooms, key=lambda home: -rooms[home]) if self.isolate else list(rooms)
+        self.rooms = {home: min(rooms[home], 1) if self.isolate else rooms[home] for home in self.homes}
+
+    def _home(self, device: Device) -> str:
+        """Its provider, or itself where nobody counts."""
+        return device.provider if device.provider in self.host.rows else device.id.device
+
+    def solve(self, seat: Seat | None, without: frozenset[DeviceId] = frozenset()) -> _Solution | None:
+        """The best choice for a guest on these cells."""
+        place = {home: number for number, home in enumerate(self.homes)}
+        bins, members = [], []
+        for (home, who, cell), devices in self.kinds.items():
+            left = [device for device in devices if device.id not in without] if without else devices
+            costs = {number: tier for number in sorted(who)
+                     if (tier := 0 if seat is None else seat.tier(self.requests[number].numa_policy, cell)) is not None}
+            if left and costs:
+                bins.append(min_cost_flow.Bin(place[home], len(left), costs))
+                members.append(left)
+        counts = [request.count for request in self.requests]
+        for number, count in enumerate(counts):  # most seats are refused here, where it costs little
+            if sum(each.size for each in bins if number in each.costs) < count:
+                return None
+        amounts, total, cost = min_cost_flow.assign(counts, bins, [self.rooms[home] for home in self.homes])
+        if total < sum(counts):
+            return None
+        given = tuple(self._devices(amounts, members))
+        if clash := self._clash([each.device for each in given]):
+            # A card and its own parts: one of the two, whichever leaves a way.
+            card, parts = clash
+            found = [self.solve(seat, without | some) for some in ({card}, parts)]
+            return min((one for one in found if one is not None), key=lambda one: one.cost, default=None)
+        return _Solution(given, cost)
+
+    def _devices(self, amounts: Sequence[Mapping[int, int]], members: Sequence[Sequence[Device]]) -> Iterator[Given]:
+        taken = [0] * len(members)
+        for request, wanted in zip(self.requests, amounts, strict=True):
+            mine: list[Device] = []
+            for number, amount in wanted.items():
+                mine += members[number][taken[number]:taken[number] + amount]
+                taken[number] += amount
+            mine.sort(key=lambda device: pci.order(device.address))
+            yield from (Given(request, index, device) for index, device in enumerate(mine))
+
+    def _clash(self, devices: Sequence[Device]) -> tuple[DeviceId, frozenset[DeviceId]] | None:
+        """Of a counter that does not suffice: who takes most of it, and the others."""
+        takers: dict[tuple[str, str], list[Device]] = defaultdict(list)
+        for device in devices:
+            for name, amounts in device.takes.items():
+                for counter in amounts:
+                    takers[name, counter].append(device)
+        for (name, counter), some in takers.items():
+            amounts_of = {device.id: quantity.parse(device.takes[name][counter]) for device in some}
+            if sum(amounts_of.values(), quantity.of(0)) > quantity.parse(self.host.counters[name][counter]):
+                most = max(amounts_of, key=lambda each: amounts_of[each])
+                return most, frozenset(amounts_of) - {most}
+        return None
+
+    def seated(self) -> Choice | Refusal:
+        """On the cells with the nearest devices; of these the first."""
+        host, guest = self.host, self.ask.guest
+        free: dict[int, int] = defaultdict(int)
+        for device in host.devices:
+            if device.numa is not None and not device.blocked:
+                free[device.numa] += 1
+        best: tuple[_Solution, Seat] | None = None
+        tried = 0
+        seats = (
+            numa_topology.seats(host.cells, guest, free, wants_devices=bool(self.requests))
+            if host.cells
+            else [Seat(frozenset())]
+        )
+        for seat in seats:
+            tried += 1
+            solution = self.solve(seat)
+            if solution is not None and (best is None or solution.cost < best[0].cost):
+                best = solution, seat
+                if not solution.cost:
+                    break
+        if best is not None:
+            return self.choice(*best)
+        return self._no_seat(tried)
+
+    def choice(self, solution: _Solution, seat: Seat | None) -> Choice:
+        if seat is None or not seat.cells:
+            return Choice(self.host.name, solution.given)
+        pins = numa_topology.pins(self.host.cells, seat, self.ask.guest)
+        return Choice(
+            self.host.name, solution.given, tuple(sorted(seat.cells)), pins, numa_topology.named(self.host.cells, pins)
+        )
+
+    # -- why not
+
+    def together(self) -> Refusal:
+        """Each request alone could be met."""
+        wanted = sum(request.count for request in self.requests)
+        names = ", ".join(f"{request.alias}:{request.count}" for request in self.requests)
+        policy = " with each from another provider (group_policy isolate)" if self.isolate else ""
+        rooms = "; ".join(f"{home} can give {self.rooms[home]}" for home in self.homes)
+        return Refusal(f"{wanted} devices are wanted together ({names}){policy}, and there are too few: {rooms}",
+                       tuple(_details(self.host, self.requests)))
+
+    def _no_seat(self, tried: int) -> Refusal:
+        host, guest = self.host, self.ask.guest
+        cells = "; ".join(f"cell {cell.id} has {cell.cpus} free CPUs" for cell in host.cells) or "its cells are not known"
+        if not tried:
+            parts = " and ".join(map(str, numa_topology.share(guest)))
+            return Refusal(f"the guest needs {parts} {'dedicated ' if guest.pinned else ''}CPUs on "
+                           f"{guest.cells} of its {len(host.cells)} NUMA cells: {cells}")
+        policies = ", ".join(f"{request.alias} {request.numa_policy}" for request in self.requests)
+        where = [f"{device.label}: is on {'an unknown cell' if device.numa is None else f'cell {device.numa}'}"
+                 for devices in self.kinds.values() for device in devices]
+        return Refusal(f"no NUMA cell has both the CPUs and devices that are near enough ({policies}): {cells}",
+                       (*where, *_details(host, self.requests)))
+
+
+def _too_few(host: Host, request: DeviceRequest, free: int) -> Refusal:
+    matching = sum(why_not(host, request, device) is None for device in host.devices)
+    if not matching:
+        summary = (f"none of its {len(host.devices)} devices is what alias {request.alias} asks for" if host.devices
+                   else "it publishes no devices")
+    else:
+        summary = f"alias {request.alias} wants {request.count}: {matching} match, {free} free"
+    return Refusal(summary, tuple(_details(host, [request])))
+
+
+def _details(host: Host, requests: Iterable[DeviceRequest]) -> Iterator[str]:
+    """What stands in the way of each device; those that would do but are not to be had first."""
+    told: dict[bool, list[str]] = {True: [], False: []}
+    for request in requests:
+        for device in host.devices:
+            why = why_not(host, request, device)
+            if why is not None or device.blocked:
+                told[why is None].append(f"{device.label}: {why or device.blocked}")
+    return iter(dict.fromkeys([*told[True], *told[False]]))
+
+
+# -- all hosts
+
+
+def by_weight(hosts: Iterable[Host]) -> list[Host]:
+    """Those with the fewest free devices first, so that the others stay whole; of these by name."""
+    return sorted(hosts, key=lambda host: (host.free, host.name))
+
+
+def pick(hosts: Iterable[Host], ask: Ask, *, passed: Mapping[str, str] | None = None) -> Choice | Nowhere:
+    """The first host that can, and what it gives; or why none can. `passed`: hosts that were tried already, and why they
+    failed."""
+    refusals: list[tuple[str, Refusal]] = []
+    for host in by_weight(hosts):
+        why = (passed or {}).get(host.name)
+        verdict = choose(host, ask) if why is None else Refusal(why)
+        if isinstance(verdict, Choice):
+            return verdict
+        refusals.append((host.name, verdict))
+    return nowhere(refusals)
+
+
+def pick_all(hosts: Iterable[Host], asks: Sequence[Ask]) -> list[Choice] | Nowhere:
+    """A host for each of several machines, which never get the same device; or why not all of them can be."""
+    now = {host.name: host for host in hosts}
+    out: list[Choice] = []
+    for ask in asks:
+        verdict = pick(now.values(), ask)
+        if isinstance(verdict, Nowhere):
+            if not out:
+                return verdict
+            return replace(verdict, summary=f"there are not enough hosts available for {len(asks)} machines: "
+                                            f"{len(out)} would fit; {verdict.summary}")
+        now[verdict.host] = now[verdict.host].taking(verdict)
+        out.append(verdict)
+    return out
+
+
+def nowhere(refusals: Sequence[tuple[str, Refusal]]) -> Nowhere:
+    if not refusals:
+        return Nowhere("no valid host: there is no host")
+    first = "; ".join(f"{host}: {refusal.summary}" for host, refusal in refusals[:MAX_SHOWN])
+    more = f"; and {len(refusals) - MAX_SHOWN} more" if len(refusals) > MAX_SHOWN else ""
+    return Nowhere(f"no valid host among {len(refusals)}: {first}{more}", tuple(refusals))

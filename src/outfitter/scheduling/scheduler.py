@@ -1,0 +1,469 @@
+"""A host for a pod and devices for its claims, or why it waits: the short sentence first, then what stands in the way of each
+host and each device."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from outfitter.api import allocation
+from outfitter.api.device import DeviceId
+from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs
+from outfitter.api.page import MARKS
+from outfitter.errors import Invalid, Unsatisfiable
+from outfitter.scheduling.dra import allocator, assigned_devices, bounds, extended_resources
+from outfitter.scheduling.dra.claim_request import Classes, Demand, demand
+from outfitter.scheduling.dra.device_index import Index
+from outfitter.scheduling.explain.rejections import Obstacle
+from outfitter.scheduling.filter import node_affinity
+from outfitter.scheduling.filter.node_fit import Need, Rooms, Used, nominated
+from outfitter.scheduling.filter.taints import unbearable
+from outfitter.scheduling.nova import flavor_claim, host_state
+from outfitter.scheduling.nova.extra_specs import Ask
+from outfitter.scheduling.nova.host_state_cache import Roster, Unmet
+from outfitter.scheduling.plugins import NOBODY, GivenDevice, Plugins
+from outfitter.scheduling.score import Offer, Policy, Spot, rank, spot
+
+Claims = Callable[[str, str], Object | None]  # namespace, name -> ResourceClaim
+TOLD = 3  # hosts whose reasons stand in the one sentence
+LOOKED_AT = 8  # hosts that can take a pod and are compared
+TAKEN = ("held", *MARKS)  # what keeps a device that is what is asked for from being given
+NOT_MADE = "FailedResourceClaimCreation"  # the reason of a pod that waits because somebody else has the claim of that name
+LONGEST = 1000  # letters of the one sentence: it stands in conditions and events
+NOWHERE: Mapping[str, str] = {}
+FEWEST = "of those that can take it, it has the fewest free devices"  # why a machine with a flavor goes to a host
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a host cannot take a pod: a sentence, and on request what is wrong with each of its devices."""
+
+    summary: str
+    far: tuple[int, ...] = (0,)  # how far the host is from taking it: the smaller, the nearer
+    seek: Callable[[], object] | None = field(default=None, repr=False, compare=False)  # None: it was not for its devices
+
+    @functools.cached_property
+    def found(self) -> allocator.Refusal | Unmet | None:
+        """The search that failed; made when somebody wants to know more."""
+        found = self.seek() if self.seek is not None else None
+        return found if isinstance(found, allocator.Refusal | Unmet) else None
+
+    @property
+    def obstacles(self) -> tuple[Obstacle, ...]:
+        """What is wrong with each device: those first that somebody has, those last that are something else."""
+        there = self.found.obstacles if self.found is not None else ()
+        return tuple(sorted(there, key=lambda one: (bool(one.device), one.code == "selector", one.code != "held", -one.passed)))
+
+    @property
+    def details(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(map(str, self.obstacles)))
+
+    @property
+    def short(self) -> str:
+        """The sentence, with who has what is wanted, of the first devices."""
+        there = self.found.blocking if self.found is not None else ()
+        apart = [one.text for one in there if one.code == "together"]
+        taken = [str(one) for one in there if one.code in TAKEN]
+        told = [*taken[:2], *(["..."] if len(taken) > 2 else [])]
+        return (apart or [self.summary])[0] + (f" ({'; '.join(told)})" if told else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Nothing was chosen. `summary` is the one sentence; `hosts` has a refusal for each host that was asked why."""
+
+    summary: str
+    hosts: tuple[tuple[str, Refusal], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a pod goes and what its claims get there."""
+
+    host: str
+    # Claim -> its v1 AllocationResult. The last one may be a claim that is still to be made, for extended resources.
+    claims: tuple[tuple[Object, Mapping[str, Any]], ...]
+    why: str = ""  # it was this host, for people
+    mappings: tuple[Mapping[str, str], ...] = ()  # which container gets extended resources by which request
+
+
+def results(given: Mapping[str, Any]) -> list[tuple[DeviceId, Mapping[str, Any]]]:
+    """The devices of an allocation."""
+    found = (given.get("devices") or {}).get("results") or ()
+    return [(DeviceId(one["driver"], one["pool"], one["device"]), one) for one in found]
+
+
+def place(
+    pod: Object, claims: Claims, classes: Classes, index: Index, used: Used, *, rooms: Rooms | None = None,
+    plugins: Plugins = NOBODY, avoid: Mapping[str, str] = NOWHERE, everybody: bool = False,
+    resources: extended_resources.Resources = extended_resources.nothing, policy: Policy = "pack", roster: Roster | None = None,
+    share_id: Callable[[], str] = allocator.anything, now: datetime | None = None,
+) -> Placement | Waiting:
+    """A host for a pod and devices for its claims that have none, or the reason why it waits; with `everybody` the reason of
+    each host, which takes its time. `used`: what other pods take of the hosts; `rooms` keeps what was read of hosts;
+    `avoid`: hosts that are not to be tried again, and why; `resources`: which class an extended resource stands for;
+    `roster`: what hosts offer to flavors, whose claims are otherwise served by their selectors alone; `share_id` names
+    what a claim gets of a device that others share; `now`: whom a taint would send away at once is not placed."""
+    wanted: list[Object] = []
+    fixed: set[str] | None = None  # the hosts that claims allocated earlier leave
+    given_already = False  # extended resources, by a claim that was made earlier
+    for name, claim_name in device_refs.claim_names(pod):
+        claim = claims(pod["metadata"]["namespace"], claim_name) if claim_name else None
+        if name == device_refs.EXTENDED:
+            if claim is None:
+                continue  # it went, and another one is made
+            given_already = True
+        if claim is None:
+            return Waiting(_no_claim(pod, name, claim_name))
+        if claim["metadata"].get("deletionTimestamp"):
+            return Waiting(f"claim {claim_name} is being deleted")
+        if _by_template(pod, name) and (whose := of_another(claim, pod)):
+            return Waiting(whose)
+        if any(claim is earlier for earlier in wanted):
+            continue  # two entries of the pod name the same claim
+        given = (claim.get("status") or {}).get("allocation")
+        if given:
+            there = _reached(given, index)
+            fixed = there if fixed is None else fixed & there
+            if users := _strangers(claim, pod):
+                return Waiting(f"claim {claim_name} is in use by {', '.join(users)}")
+            if why := driven_out(given, index, now):
+                return Waiting(f"claim {claim_name} keeps {why}")
+            continue
+        wanted.append(claim)
+    if fixed is not None and nominated(pod) in fixed:
+        fixed = {nominated(pod)}  # its devices were made ready there
+    try:
+        demands = [demand(claim, classes, index.features) for claim in wanted]
+        from_devices = extended_resources.names(pod, resources) if index.features.extended_resources else frozenset()
+        need = Need.of(pod, from_devices)
+        flavors = [flavor_claim.read(claim) if roster is not None else None for claim in wanted]
+    except Invalid as error:
+        return Waiting(error.message)
+    if not given_already and (mistakes := assigned_devices.wrong(pod, index)):
+        return Waiting(f"devices that were assigned beforehand: {'; '.join(mistakes)}")
+    placer = _Placer(pod=pod, wanted=wanted, demands=demands, fixed=fixed, need=need, classes=classes, index=index, used=used,
+                     rooms=rooms or Rooms(), plugins=plugins, avoid=avoid, resources=resources, policy=policy,
+                     from_devices=frozenset() if given_already else from_devices,
+                     preset=None if given_already else assigned_devices.hosts(pod, index), flavors=flavors, roster=roster,
+                     share_id=share_id, now=now)
+    return placer.place() or placer.waiting(everybody)
+
+
+def driven_out(given: Mapping[str, Any], index: Index, now: datetime | None) -> str:
+    """A device of an allocation from which whoever uses it is sent away at once, and by what; empty: there is none."""
+    for device, result in results(given) if index.features.device_taints else ():
+        taints = [taint for taint in index.pools.taints(device) if taint.get("effect") == "NoExecute"]
+        if (taint := unbearable(taints, result.get("tolerations") or (), now)) is not None:
+            value = f"={taint['value']}" if taint.get("value") else ""
+            return f"{device.short}, which has the taint {taint.get('key')}{value}:NoExecute"
+    return ""
+
+
+def _reached(given: Mapping[str, Any], index: Index) -> set[str]:
+    """The hosts on which everything that a claim was given can be used."""
+    if allocation.named(given) or not all(index.pools.roams(device.driver, device.pool) for device, _ in results(given)):
+        return allocation.hosts(given)
+    selector = given.get("nodeSelector")
+    return {name for name in index.hosts if selector is None or node_affinity.matches(
+        selector, name, index.node(name)["metadata"].get("labels") or {})}
+
+
+@dataclass(frozen=True, slots=True)
+class _Extra:
+    """A claim for extended resources, as one host would have to serve it."""
+
+    claim: Object
+    demand: Demand
+    mappings: tuple[Mapping[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Placer:
+    pod: Object
+    wanted: Sequence[Object]  # claims that have no devices yet
+    demands: Sequence[Demand]  # the same, compiled
+    fixed: set[str] | None
+    need: Need
+    classes: Classes
+    index: Index
+    used: Used
+    rooms: Rooms
+    plugins: Plugins
+    avoid: Mapping[str, str]
+    resources: extended_resources.Resources
+    policy: Policy
+    from_devices: frozenset[str]  # extended resources that devices give where the host itself offers none
+    preset: set[str] | None  # the hosts that have the devices which were chosen beforehand
+    flavors: Sequence[Ask | None]  # what those of the claims ask for that are a flavor's
+    roster: Roster | None
+    share_id: Callable[[], str]
+    now: datetime | None
+    _extras: dict[frozenset[str], _Extra] = field(default_factory=dict)
+
+    def _extra(self, host: str) -> _Extra | None:
+        """The claim for what a host does not offer itself: for each host its own, and of few kinds."""
+        names = frozenset(name for name in self.from_devices if not self.rooms.at(self.index.node(host)).amounts.get(name))
+        if not names:
+            return None
+        if names not in self._extras:
+            asks = extended_resources.wanted(self.pod, names, self.resources)
+            claim = extended_resources.claim(self.pod, asks)
+            compiled = demand(claim, self.classes, self.index.features)
+            for request, those in assigned_devices.only(asks, self.index).items():
+                for ask in (ask for alternatives in compiled.requests for ask in alternatives if ask.name == request):
+                    ask.only = those
+            self._extras[names] = _Extra(claim, compiled, asks.mappings)
+        return self._extras[names]
+
+    def _asks(self, host: str) -> list[Demand]:
+        """All that a host would have to serve."""
+        extra = self._extra(host)
+        return [*self.demands, extra.demand] if extra else list(self.demands)
+
+    def _counted(self) -> list[int]:
+        """The hosts that counting does not rule out. One that offers an extended resource itself is not counted for it."""
+        if not self.from_devices:
+            return self.index.candidates(self.demands)
+        out: set[int] = set()
+        rows: dict[frozenset[str], set[int]] = {}
+        for row, host in enumerate(self.index.hosts):
+            extra = self._extra(host)
+            names = frozenset(mapping["resourceName"] for mapping in extra.mappings) if extra else frozenset[str]()
+            if names not in rows:
+                rows[names] = set(self.index.candidates(self._asks(host)))
+            if row in rows[names]:
+                out.add(row)
+        return sorted(out)
+
+    def place(self) -> Placement | None:
+        """The best of the first hosts that can take the pod."""
+        found: dict[str, tuple[Offer, allocator.Allocated]] = {}
+        extra: dict[str, tuple[float, Sequence[str]]] = {}
+        for row in self._rows():
+            host = self.index.names[row]
+            if self._unfit(host) is not None:
+                continue
+            given = self._allocate(host)
+            if not isinstance(given, allocator.Allocated):
+                continue
+            devices, node = list(self._given(row, given)), self.index.node(host)
+            if self.plugins.refusals(self.pod, node, devices):
+                continue
+            if self.plugins.scorers:
+                points = self.plugins.points(self.pod, node, devices)
+                extra[host] = points.value, points.said
+            found[host] = self._offer(row, devices), given
+            if len(found) == LOOKED_AT or (self._flavored and not self.plugins.scorers):
+                break
+        if not found:
+            return None
+        if self._flavored:
+            host = max(found, key=lambda name: extra[name][0] if name in extra else 0.0)  # the first of those
+            why = "; ".join([FEWEST, *(extra[host][1] if host in extra else ())])
+        else:
+            best = rank((offer for offer, _ in found.values()), self.policy, extra=extra)[0]
+            host, why = best.host, best.why
+        more = self._extra(host)
+        wanted = [*self.wanted, *([more.claim] if more else ())]
+        return Placement(host, tuple(zip(wanted, found[host][1].allocations, strict=True)), why, more.mappings if more else ())
+
+    @property
+    def _flavored(self) -> bool:
+        return any(ask is not None for ask in self.flavors)
+
+    def _rows(self) -> list[int]:
+        """The hosts to try. For flavors those with the fewest free devices first, so that the others stay whole, and with those
+        of which selectors do not see everything."""
+        rows, roster = self._counted(), self.roster
+        if roster is None or not self._flavored:
+            return rows
+        names = self.index.names
+        every = {*rows, *(row for row, name in enumerate(names) if roster.unsaid(name))}
+        return sorted(every, key=lambda row: (roster.host(names[row], self.index.page(names[row])).free, names[row]))
+
+    def waiting(self, everybody: bool) -> Waiting:
+        names, matching = self.index.names, self.index.matching(self.demands)
+        told = self._told(matching)
+        could = set(self.index.candidates(self.demands)) if everybody else set()
+        refusals = {row: self._refusal(row, names[row], row in could) for row in (range(len(names)) if everybody else told)}
+        unlike = len(names) - len(matching) if len(names) > TOLD and self.demands else 0
+        summary = _summary([(names[row], refusals[row]) for row in told], len(names), unlike if matching else 0)
+        chosen = list(assigned_devices.reasons(self.pod, self.index)) if self.preset is not None else []
+        if self.preset is not None and not self.preset:
+            chosen.append("no host has all of them: " + "; ".join(assigned_devices.reasons(self.pod, self.index, "-")))
+        first = f"devices that were assigned beforehand: {'; '.join(chosen)}. " if chosen else ""
+        return Waiting(first + summary, tuple((names[row], refusal) for row, refusal in refusals.items()))
+
+    def _told(self, matching: Sequence[int]) -> list[int]:
+        """The hosts of which the one sentence tells: those with devices of the kind first, and of these those that would
+        take the pod. By what hosts are and not by what is free just now, or the sentence would change all the time."""
+        rows = list(matching[:LOOKED_AT * TOLD]) or list(range(min(len(self.index.names), LOOKED_AT * TOLD)))
+        if len(self.index.names) <= TOLD:
+            return list(range(len(self.index.names)))
+        return sorted(sorted(rows, key=lambda row: (self._unfit(self.index.names[row]) is not None, row))[:TOLD])
+
+    def _unfit(self, host: str) -> Refusal | None:
+        """Why a host cannot take the pod whatever devices it has."""
+        if host in self.avoid:
+            return Refusal(self.avoid[host], (1,))
+        if self.fixed is not None and host not in self.fixed:
+            return Refusal(f"the devices that the pod's claims hold are on {', '.join(sorted(self.fixed)) or 'no common host'}",
+                           (4,))
+        if self.preset is not None:
+            if host not in self.preset:
+                return Refusal(
+                    "; ".join(assigned_devices.reasons(self.pod, self.index, host)) or "it lacks the assigned devices", (4,)
+                )
+            if own := sorted({name for name, _ in extended_resources.presets(self.pod)
+                              if self.rooms.at(self.index.node(host)).amounts.get(name)}):
+                return Refusal(f"it offers {', '.join(own)} itself, and then nobody can choose which", (4,))
+        reasons = self.need.unfit(self.rooms.at(self.index.node(host)), self.used)
+        return Refusal("; ".join(reasons), (3, len(reasons))) if reasons else None
+
+    def _allocate(self, host: str) -> allocator.Allocated | allocator.Refusal | Unmet | Refusal:
+        demands = self._asks(host)
+        flavors = [*self.flavors, *([None] * (len(demands) - len(self.flavors)))]
+        mine = [(one.claim, ask) for one, ask in zip(demands, flavors, strict=True) if ask is not None]
+        if self.roster is None or not mine:
+            return self._search(host, demands)
+        chosen = self.roster.give(host, self.index.page(host), mine, self._barred(host))
+        if isinstance(chosen, Unmet):
+            return chosen
+        others = [one for one, ask in zip(demands, flavors, strict=True) if ask is None]
+        if not others:
+            return allocator.Allocated(tuple(chosen))
+        try:
+            for given in chosen:
+                self.index.held.add(given, "goes to the flavor of the same machine")
+            rest = self._search(host, others)
+        finally:
+            for given in chosen:
+                self.index.held.remove(given)
+        if not isinstance(rest, allocator.Allocated):
+            return rest
+        mixed, left = iter(chosen), iter(rest.allocations)
+        return allocator.Allocated(tuple(next(left if ask is None else mixed) for ask in flavors))
+
+    def _barred(self, host: str) -> dict[DeviceId, str]:
+        """Devices of which neither slices nor the host's page say that a flavor cannot have them."""
+        out = dict(self.index.held.kept)
+        if self.index.features.device_taints:
+            for device in self.index.pools.at(self.index.node(host), self.index.features).devices:
+                own = [
+                    taint for taint in device.taints if taint["key"] not in host_state.SAID_BY_PAGE
+                ]  # the page says it sooner
+                if (taint := unbearable(own, ())) is not None:
+                    out[device.id] = f"tainted {taint['key']}={taint.get('value', '')}:{taint.get('effect')}"
+        return out
+
+    def _search(self, host: str, demands: Sequence[Demand]) -> allocator.Allocated | allocator.Refusal | Refusal:
+        try:
+            return allocator.allocate(
+                [one.claim for one in demands], node=self.index.node(host), pools=self.index.pools, classes=self.classes,
+                held=self.index.held, features=self.index.features, demands=demands, share_id=self.share_id,
+                now=self.now)
+        except Unsatisfiable as error:  # a selector that has no answer for a device of this host
+            return Refusal(error.message)
+
+    def _given(self, row: int, given: allocator.Allocated) -> Iterator[GivenDevice]:
+        for one in given.allocations:
+            for name, result in results(one):
+                device = self.index.device(row, name)
+                raw = device.raw if device is not None else {}
+                numa, root = device.spot if device is not None else spot(raw)
+                said = {key: next(iter(value.values()), None) for key, value in (raw.get("attributes") or {}).items()}
+                yield GivenDevice(name.driver, name.pool, name.device, result["request"], numa, root, said)
+
+    def _offer(self, row: int, devices: Sequence[GivenDevice]) -> Offer:
+        host = self.index.names[row]
+        room = self.rooms.at(self.index.node(host))
+        return Offer(host, tuple(Spot(one.numa, one.pcie_root) for one in devices),
+                     Counter(device.spot for device in self.index.open(row, self._asks(host))),
+                     room.share(self.used, "cpu"), room.share(self.used, "memory"))
+
+    def _refusal(self, row: int, host: str, could: bool) -> Refusal:
+        """`could`: it seems to have the devices."""
+        if unfit := self._unfit(host):
+            return replace(unfit, far=(1, 1)) if could and len(unfit.far) > 1 else unfit
+        if not self._flavored and (counted := self._by_counting(row, host)):
+            return counted
+        found = self._allocate(host)
+        if isinstance(found, allocator.Allocated):
+            minds = self.plugins.refusals(self.pod, self.index.node(host), list(self._given(row, found)))
+            return Refusal("; ".join(minds) or "it could take the pod by now", (0,))
+        if isinstance(found, Refusal):
+            return found
+        unmatched, unfree = found.lacking
+        return Refusal(found.summary, _far(unmatched, unfree), lambda: found)
+
+    def _by_counting(self, row: int, host: str) -> Refusal | None:
+        """What a search would say, where counting can say it: of thousands of hosts few are worth a search."""
+        unlike, short, unmatched, unfree = "", "", 0, 0
+        for request in (request for one in self.demands for request in one.requests):
+            counts = [self.index.count(row, ask) for ask in request]
+            there = [count for count in counts if count is not None]
+            if len(there) < len(counts) or any(ask.everything for ask in request):
+                return None
+            least = min(max(ask.count - count.match, 0) for ask, count in zip(request, there, strict=True))
+            unmatched += least
+            if not any(count.match for count in there) and least:
+                unlike = unlike or bounds.nothing_like(request, there[0].devices)
+            elif len(request) == 1 and there[0].free is not None and there[0].free < request[0].count:
+                unfree += request[0].count - there[0].free
+                short = short or bounds.too_few(request[0], there[0].match, there[0].free)
+        return Refusal(unlike or short, _far(unmatched, unfree), lambda: self._allocate(host)) if unlike or short else None
+
+
+def _far(unmatched: int, unfree: int) -> tuple[int, ...]:
+    """A host is nearer if it has the devices and others have them, than if it never had them."""
+    return (2, unmatched, unfree) if unmatched else (1, unfree)
+
+
+def _strangers(claim: Object, pod: Object) -> list[str]:
+    """Who uses a claim besides this pod, when it may not be shared by pods of ours: a machine's devices are its own."""
+    return [f"{user.get('resource', 'pods')[:-1]}/{user['name']}" for user in claim["status"].get("reservedFor") or ()
+            if user.get("resource", "pods") == "pods" and user.get("uid") != pod["metadata"].get("uid")]
+
+
+def of_another(claim: Object, pod: Object) -> str:
+    """That a claim which has the name of one that is made for a pod was not made for it; empty: it was."""
+    meta = claim["metadata"]
+    mine = device_refs.owner(claim, "Pod")
+    if mine is not None and mine.get("uid") == pod["metadata"].get("uid"):
+        return ""
+    owners = [f"{one['kind']} {one['name']}" for one in meta.get("ownerReferences") or ()]
+    return (f"claim {meta['name']} belongs to {', '.join(owners) or 'nobody'} and not to pod {pod['metadata']['name']}, for "
+            "which one of this name is made; delete it, and the pod goes on")
+
+
+def _by_template(pod: Object, name: str) -> bool:
+    return any(entry["name"] == name and entry.get("resourceClaimTemplateName")
+               for entry in pod["spec"].get("resourceClaims") or ())
+
+
+def _no_claim(pod: Object, name: str, claim_name: str | None) -> str:
+    if claim_name:
+        return f'claim "{claim_name}" (resourceClaims entry {name}) does not exist'
+    entry = next(entry for entry in pod["spec"]["resourceClaims"] if entry["name"] == name)
+    return f'claim {name} has not been made yet: is there a ResourceClaimTemplate "{entry.get("resourceClaimTemplateName")}"?'
+
+
+def _summary(refusals: Sequence[tuple[str, Refusal]], hosts: int, unlike: int) -> str:
+    """Hosts that say the same stand together; `unlike`: how many have no devices of the kind."""
+    if not hosts:
+        return "0/0 hosts are available: there is no host"
+    same: dict[str, list[str]] = {}
+    for host, refusal in refusals:
+        same.setdefault(refusal.short, []).append(host)
+    told = [f"{', '.join(names)}: {short}" for short, names in same.items()]
+    more = hosts - len(refusals) - unlike
+    rest = [*([f"and {more} more"] if more > 0 else []), *([f"{unlike} have no such devices"] if unlike > 0 else [])]
+    head, tail = f"0/{hosts} hosts are available: ", "".join(f"; {one}" for one in rest)
+    room, body = LONGEST - len(head) - len(tail), "; ".join(told)
+    return head + (body if len(body) <= room else f"{body[:room - 3]}...") + tail

@@ -1,0 +1,143 @@
+"""All that an answer to "why" may need, read at about one moment, and the look-ups in it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from outfitter.api import conditions, kinds
+from outfitter.api.device import DeviceId
+from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs
+from outfitter.api.page import Booking, Mark, Page
+from outfitter.scheduling.config import Features
+from outfitter.scheduling.dra import assigned_devices, binding_conditions, extended_resources
+from outfitter.scheduling.dra.device_index import FEATURES, Index
+from outfitter.scheduling.filter.node_fit import Used
+from outfitter.scheduling.nova.host_state_cache import Roster
+from outfitter.scheduling.plugins import NOBODY, Plugins
+from outfitter.scheduling.scheduler import Claims, Placement, Waiting, place
+from outfitter.scheduling.score import Policy
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Objects as the store has them."""
+
+    instances: Sequence[Object]
+    pods: Sequence[Object]
+    claims: Sequence[Object]
+    classes: Sequence[Object]
+    slices: Sequence[Object]
+    pages: Sequence[Object]
+    nodes: Sequence[Object]
+    plugins: Plugins = NOBODY
+    templates: Sequence[Object] = ()
+    unread: tuple[str, ...] = ()  # kinds that the one who asks may not read, by their plural
+    rules: Sequence[Object] = ()  # DeviceTaintRules
+    policy: Policy = "pack"
+    features: Features = FEATURES
+    trees: Sequence[Object] = ()  # ProviderTrees
+    inventories: Sequence[Object] = ()
+    now: datetime | None = None  # None: no host is left out for a while, and no toleration is over
+
+    def claim(self, namespace: str, name: str) -> Object | None:
+        return self._claims.get((namespace, name))
+
+    def class_(self, name: str) -> Object | None:
+        return _named(self.classes, "", name)
+
+    def template(self, namespace: str, name: str) -> Object | None:
+        return _named(self.templates, namespace, name)
+
+    def node(self, name: str) -> Object | None:
+        return _named(self.nodes, "", name)
+
+    def absence(self, name: str) -> str:
+        """Why nobody does anything on a node; "" if somebody does, or if nodes may not be read."""
+        return "" if kinds.NODE.plural in self.unread else conditions.absence(self.node(name))
+
+    def quarantine(self, device: DeviceId) -> Mark | None:
+        return next((mark for page in map(Page, self.pages) for mark in page.quarantined if mark.device == device), None)
+
+    def vanished(self, device: DeviceId) -> bool:
+        """Whether a device is no longer on the bus of its host, though somebody has it."""
+        return any({"device": device.device, "what": "vanished"} in (host.get("spec") or {}).get("left", ())
+                   for host in self.inventories if host["metadata"]["name"] == device.pool)
+
+    def bookings(self, uid: str) -> list[tuple[str, Booking]]:
+        return [(page.host, booking) for page in map(Page, self.pages) for booking in page.of(uid)]
+
+    @functools.cached_property
+    def index(self) -> Index:
+        """What is published and held. What a claim was given and no page tells of (drivers of others) is held as well."""
+        index = Index.of(self.slices, map(Page, self.pages), self.nodes, self.features, self.rules)
+        for claim in self.claims:
+            for result, why in self._unpaged(claim):
+                index.held.add({"devices": {"results": [result]}}, why)
+        return index
+
+    def choose(self, obj: Object, claims: Claims | None = None) -> Placement | Waiting:
+        """What the scheduler would do with a pod, with the reason of each host."""
+        waiting = [pod for pod in self.pods if not pod["spec"].get("nodeName")
+                   and pod["metadata"]["uid"] != obj["metadata"].get("uid")
+                   and (pod.get("status") or {}).get("phase", "Pending") == "Pending" and any(extended_resources.presets(pod))]
+        self.index.held.kept = assigned_devices.kept(waiting, self.index) if waiting else {}
+        shunned = binding_conditions.left_out(obj, self.now) if self.now is not None else {}
+        return place(obj, claims or self.claim, self.class_, self.index, self.used, plugins=self.plugins, everybody=True,
+                     avoid={host: why for host, (_, why) in shunned.items()}, resources=extended_resources.mapped(self.classes),
+                     policy=self.policy, roster=self.roster, now=self.now)
+
+    @functools.cached_property
+    def roster(self) -> Roster:
+        """What hosts offer to flavors."""
+        return Roster.of(self.slices, self.trees, self.inventories)
+
+    @functools.cached_property
+    def used(self) -> Used:
+        return Used(self.pods)
+
+    @functools.cached_property
+    def _claims(self) -> dict[tuple[str, str], Object]:
+        """The first of a name counts: what a plan brings along stands before what is there."""
+        return {(claim["metadata"].get("namespace", ""), claim["metadata"]["name"]): claim for claim in reversed(self.claims)}
+
+    @functools.cached_property
+    def _booked(self) -> set[tuple[DeviceId, str]]:
+        return {(booking.device, booking.holder.uid) for page in map(Page, self.pages) for booking in page.bookings}
+
+    def _unpaged(self, claim: Object) -> Iterator[tuple[Object, str]]:
+        given = (claim.get("status") or {}).get("allocation") or {}
+        for result in (given.get("devices") or {}).get("results") or ():
+            device = DeviceId(result["driver"], result["pool"], result["device"])
+            if (device, claim["metadata"].get("uid", "")) not in self._booked:
+                since = given.get("allocationTimestamp")
+                yield result, f"held by {self.user(claim)}" + (f" since {since}" if since else "")
+
+    def called(self, namespace: str, name: str) -> str:
+        """A pod of this name as people call it."""
+        found = _named(self.pods, namespace, name)
+        return machine_of(found) if found is not None else f"pod/{name}"
+
+    def user(self, claim: Object) -> str:
+        """For whom a claim has its devices, as a page would say it."""
+        meta = claim["metadata"]
+        users = (claim.get("status") or {}).get("reservedFor") or ()
+        reserved = next((one for one in users if one.get("resource") == "pods"), None)
+        if reserved is None:
+            return f"claim {meta['name']} in {meta['namespace']}"
+        return f"{self.called(meta['namespace'], reserved['name'])} (claim {meta['name']}) in {meta['namespace']}"
+
+
+def _named(objects: Sequence[Object], namespace: str, name: str) -> Object | None:
+    return next((obj for obj in objects
+                 if (obj["metadata"].get("namespace", ""), obj["metadata"]["name"]) == (namespace, name)), None)
+
+
+def machine_of(pod: Mapping[str, Any]) -> str:
+    """A pod as people call it: "vmi/blue" for that in which a machine runs, else "pod/web"."""
+    owner = device_refs.owner(pod, kinds.INSTANCE.kind)
+    return f"vmi/{owner['name']}" if owner else f"pod/{pod['metadata']['name']}"
