@@ -19,18 +19,18 @@ from outfitter.api.conditions import Condition
 from outfitter.api.device import DRIVER
 from outfitter.api.hypervisor import DRIVES, Abilities, Domain, Hypervisor
 from outfitter.api.kinds import Object
-from outfitter.controllers.claims import Claims, PodClaims
-from outfitter.controllers.devicestatus import DeviceStatus
-from outfitter.controllers.evict import Evict
-from outfitter.controllers.garbage import Garbage
-from outfitter.controllers.instances import Instances
+from outfitter.controllers.device_status import DeviceStatus
+from outfitter.controllers.device_taint_eviction import Evict
+from outfitter.controllers.garbage_collector import Garbage
 from outfitter.controllers.kubevirt import KubeVirts
-from outfitter.controllers.loop import Context, Controller, Runner, settle
-from outfitter.controllers.machines import Machines
-from outfitter.controllers.nodetaints import NodeTaints
-from outfitter.controllers.pages import Pages
-from outfitter.controllers.schedule import Schedule
-from outfitter.controllers.stranded import Stranded
+from outfitter.controllers.ledger_mirror import Pages
+from outfitter.controllers.manager import Context, Controller, Runner, settle
+from outfitter.controllers.node_taint_eviction import NodeTaints
+from outfitter.controllers.pod_claims import Claims, PodClaims
+from outfitter.controllers.pod_gc import Stranded
+from outfitter.controllers.scheduler import Schedule
+from outfitter.controllers.vm import Machines
+from outfitter.controllers.vmi import Instances
 from outfitter.errors import AlreadyExists, Refused
 from outfitter.faces.kube import auth
 from outfitter.faces.kube.app import App as ApiServer

@@ -17,12 +17,12 @@ import yaml
 from outfitter import app
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Kind, Object
-from outfitter.controllers.claims import Claims, PodClaims
-from outfitter.controllers.devicestatus import DeviceStatus
-from outfitter.controllers.garbage import Garbage
-from outfitter.controllers.instances import Instances
-from outfitter.controllers.loop import Context, Controller, Runner, settle
-from outfitter.controllers.schedule import Schedule as Scheduler
+from outfitter.controllers.device_status import DeviceStatus
+from outfitter.controllers.garbage_collector import Garbage
+from outfitter.controllers.manager import Context, Controller, Runner, settle
+from outfitter.controllers.pod_claims import Claims, PodClaims
+from outfitter.controllers.scheduler import Schedule as Scheduler
+from outfitter.controllers.vmi import Instances
 from outfitter.errors import BadRequest, Invalid, NotFound
 from outfitter.inventory import config
 from outfitter.inventory.config import Config

@@ -12,7 +12,7 @@ from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, kubevirt_config
 from outfitter.api.quantity import to_int
-from outfitter.controllers import nets, render
+from outfitter.controllers import launcher_networks, launcher_pod
 from outfitter.errors import Invalid, Refused
 from tests.cases.case import Case
 from tests.cases.world import Api, Faults, NotDriven, contains, world
@@ -70,8 +70,8 @@ async def _target(product: app.Embedded, instance: Object) -> tuple[Object | Non
     known = {(each["metadata"]["namespace"], each["metadata"]["name"]): each
              for each in (await product.store.list(kinds.NETWORK_ATTACHMENT)).items}
     try:
-        networks = nets.resources(instance, lambda namespace, name: known.get((namespace, name)), now.gates)
-        return render.launcher_pod(instance, now, networks=networks, source=source), []
+        networks = launcher_networks.resources(instance, lambda namespace, name: known.get((namespace, name)), now.gates)
+        return launcher_pod.launcher_pod(instance, now, networks=networks, source=source), []
     except Refused as error:
         return None, [error.message]
 

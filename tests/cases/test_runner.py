@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from outfitter.api import kinds
-from outfitter.controllers.devicestatus import DeviceStatus
-from outfitter.controllers.loop import Context
+from outfitter.controllers.device_status import DeviceStatus
+from outfitter.controllers.manager import Context
 from outfitter.store.base import Store
 from tests.cases import areas, plugin
 from tests.cases.made_up import ALLOCATOR, HOLDS, HOTPLUG, NOVA, STRANGE, WAITING, kubevirt

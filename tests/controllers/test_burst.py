@@ -44,7 +44,7 @@ async def _burst(scene: scenes.Scene) -> dict[Kind, list[tuple[EventType, Object
 
 
 async def test_who_came_first_is_finished_first(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, logger="outfitter.controllers.loop")
+    caplog.set_level(logging.DEBUG, logger="outfitter.controllers.manager")
     async with scenes.embedded(8, 12) as scene:
         seen = await _burst(scene)
         ran: dict[str, int] = {}

@@ -15,10 +15,10 @@ from outfitter.api import admission, conditions, kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs
 from outfitter.app import Product
-from outfitter.controllers.devicestatus import DeviceStatus
-from outfitter.controllers.instances import Instances
-from outfitter.controllers.loop import Context, settle
-from outfitter.controllers.render import pod_name
+from outfitter.controllers.device_status import DeviceStatus
+from outfitter.controllers.launcher_pod import pod_name
+from outfitter.controllers.manager import Context, settle
+from outfitter.controllers.vmi import Instances
 from outfitter.errors import Cause
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import Names

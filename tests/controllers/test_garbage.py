@@ -13,7 +13,7 @@ import pytest
 from outfitter import app
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
-from outfitter.controllers.garbage import Garbage
+from outfitter.controllers.garbage_collector import Garbage
 from outfitter.errors import Forbidden, NotFound, Terminating
 from outfitter.store.base import Listing, Propagation, Store
 from outfitter.store.clock import ManualClock

@@ -17,8 +17,8 @@ from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, vmi_actions
 from outfitter.api.page import Booking, Holder
-from outfitter.controllers import render
-from outfitter.controllers.claims import FINALIZER
+from outfitter.controllers import launcher_pod
+from outfitter.controllers.pod_claims import FINALIZER
 from outfitter.ledger import book
 from tests import kubernetes
 from tests.controllers import scene as scenes
@@ -69,7 +69,7 @@ async def _(scene: Scene) -> None:
     assert conditions.find(blue, "PodScheduled") is None
 
     # the pod as it was rendered
-    assert pod["metadata"]["name"] == render.pod_name(made)
+    assert pod["metadata"]["name"] == launcher_pod.pod_name(made)
     assert pod["spec"]["resourceClaims"] == [{"name": "network", "resourceClaimTemplateName": "one-vf"}]
     assert pod["spec"]["containers"][0]["resources"]["claims"] == [{"name": "network", "request": "nic"}]
     assert pod["metadata"]["ownerReferences"][0]["uid"] == made["metadata"]["uid"]

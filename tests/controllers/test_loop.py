@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outfitter import errors
-from outfitter.controllers.loop import Context, Runner, settle
+from outfitter.controllers.manager import Context, Runner, settle
 from outfitter.errors import OutfitterError
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Memory

@@ -13,9 +13,9 @@ import pytest
 from outfitter import app
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
-from outfitter.controllers import ownclaims
-from outfitter.controllers.loop import Context
-from outfitter.controllers.machines import Machines
+from outfitter.controllers import vm_claims
+from outfitter.controllers.manager import Context
+from outfitter.controllers.vm import Machines
 from outfitter.errors import Conflict, NotFound
 from tests import kubernetes
 from tests.controllers import scene as scenes
@@ -160,7 +160,7 @@ async def _(scene: Scene) -> None:
                                          "spec": scene.claim_spec()}}]})
     [first] = addresses(await scene.running("blue"))
     [claim] = await scene.all(kinds.RESOURCE_CLAIM)
-    assert claim["metadata"]["annotations"].pop(ownclaims.MADE_FROM)
+    assert claim["metadata"]["annotations"].pop(vm_claims.MADE_FROM)
     assert (claim["metadata"]["labels"], claim["metadata"]["annotations"]) == ({"for": "blue"}, {"a": "b"})
     machine = await shows(scene, "Running")
     assert conditions.find(machine, "RestartRequired") is None, "claims of its own are no change of the template"

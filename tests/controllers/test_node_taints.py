@@ -9,8 +9,8 @@ import pytest
 
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
-from outfitter.controllers.loop import Context, Runner, settle
-from outfitter.controllers.nodetaints import NodeTaints
+from outfitter.controllers.manager import Context, Runner, settle
+from outfitter.controllers.node_taint_eviction import NodeTaints
 from outfitter.store.clock import ManualClock, rfc3339
 from outfitter.store.id_generator import Names
 from outfitter.store.memory import Memory

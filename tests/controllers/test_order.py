@@ -11,8 +11,8 @@ import pytest
 from outfitter.api import kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.page import Page
-from outfitter.controllers.claims import Claims, PodClaims
-from outfitter.controllers.schedule import Schedule
+from outfitter.controllers.pod_claims import Claims, PodClaims
+from outfitter.controllers.scheduler import Schedule
 from outfitter.errors import AlreadyHeld, Conflict, Forbidden
 from outfitter.ledger import book, out_of_service
 from outfitter.store.base import Store

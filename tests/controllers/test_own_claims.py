@@ -12,10 +12,10 @@ import pytest
 from outfitter import app
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
-from outfitter.controllers import ownclaims
-from outfitter.controllers.claims import Claims
-from outfitter.controllers.loop import Context
-from outfitter.controllers.machines import Machines
+from outfitter.controllers import vm_claims
+from outfitter.controllers.manager import Context
+from outfitter.controllers.pod_claims import Claims
+from outfitter.controllers.vm import Machines
 from outfitter.errors import Conflict
 from tests import kubernetes
 from tests.controllers import scene as scenes
@@ -116,7 +116,7 @@ async def test_a_claim_that_may_not_be_deleted_is_no_secret() -> None:
 @story("a claim of somebody else is left alone, and that is said")
 async def _(scene: Scene) -> None:
     made = await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Halted", **owning(scene, "a")})
-    name = ownclaims.claim_name(made, "a")
+    name = vm_claims.claim_name(made, "a")
 
     async def own() -> Object | None:
         found = await scene.find(kinds.RESOURCE_CLAIM, name)
@@ -268,7 +268,7 @@ async def _(scene: Scene) -> None:
     await scene.running("blue")
     await change(scene, {"runStrategy": "Halted"})
     await shows(scene, "Stopped")
-    name = ownclaims.claim_name(made, "b")
+    name = vm_claims.claim_name(made, "b")
     await scene.machine("red", claim=name)
     await scene.running("red")
     await change(scene, owning(scene, "a"))

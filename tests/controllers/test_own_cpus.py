@@ -12,7 +12,7 @@ from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import device_refs as model
 from outfitter.api.page import Booking, Holder
-from outfitter.controllers.drafts import Draft
+from outfitter.controllers.bind_transaction import Draft
 from outfitter.ledger import book, placement_view
 from outfitter.store.base import Store
 from tests.controllers.cells import flavor, machine, scene

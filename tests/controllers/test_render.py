@@ -11,12 +11,12 @@ from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import kubevirt_config
 from outfitter.api.kubevirt.kubevirt_config import Settings
-from outfitter.controllers import render
+from outfitter.controllers import launcher_pod
 from tests.controllers import scene as scenes
 
 
 def rendered(name: str = "blue", **spec: Any) -> Object:
-    return render.launcher_pod({"metadata": {"name": name, "namespace": "here", "uid": "0af3", "labels": {"team": "net"}},
+    return launcher_pod.launcher_pod({"metadata": {"name": name, "namespace": "here", "uid": "0af3", "labels": {"team": "net"}},
                                 "spec": {"domain": {}, **spec}})
 
 
@@ -35,10 +35,13 @@ def test_a_launcher_pod() -> None:
     assert "claims" not in pod["spec"]["containers"][0]["resources"]
 
 
-def asks(settings: Settings = render.DEFAULT, *, networks: dict[str, str] | None = None, **domain: Any) -> Object:
+def asks(settings: Settings = launcher_pod.DEFAULT, *, networks: dict[str, str] | None = None, **domain: Any) -> Object:
     """What the container asks for."""
-    pod = render.launcher_pod({"metadata": {"name": "blue", "namespace": "here", "uid": "0af3"}, "spec": {"domain": domain}},
-                              settings, networks=networks)
+    pod = launcher_pod.launcher_pod(
+        {"metadata": {"name": "blue", "namespace": "here", "uid": "0af3"}, "spec": {"domain": domain}},
+        settings,
+        networks=networks,
+    )
     found: Object = pod["spec"]["containers"][0]["resources"]
     return found
 
@@ -72,7 +75,7 @@ def test_memory_is_the_guests_and_what_the_machine_costs_besides() -> None:
 def test_devices_of_a_flavor_cost_memory_like_those_of_the_spec() -> None:
     def pod(devices: list[Object]) -> Object:
         record = {"name": "f", "vcpus": 1, "memory": "1Gi", "claimName": "c", "devices": devices}
-        return render.launcher_pod({"metadata": {"name": "blue", "namespace": "here", "uid": "0af3"},
+        return launcher_pod.launcher_pod({"metadata": {"name": "blue", "namespace": "here", "uid": "0af3"},
                                     "spec": {"domain": {}, "flavor": {"name": "f"}}, "status": {"flavor": record}})
 
     plain, more = (pod(devices)["spec"]["containers"][0]["resources"] for devices in ([], [{"name": "gpu", "count": 2}]))
@@ -135,7 +138,7 @@ def test_a_machine_that_moves_keeps_counted_names_until_it_may_change_them(upgra
     source = {"metadata": {"annotations": {"k8s.v1.cni.cncf.io/network-status": '[{"interface": "net1"}]'}}}
     gates = {"featureGates" if upgrade else "disabledFeatureGates": ["PodSecondaryInterfaceNamingUpgrade"]}
     now = kubevirt_config.of({"metadata": {"name": "kubevirt"}, "spec": {"configuration": {"developerConfiguration": gates}}})
-    pod = render.launcher_pod({"metadata": {"name": "blue", "namespace": "here", "uid": "0af3"}, "spec": {
+    pod = launcher_pod.launcher_pod({"metadata": {"name": "blue", "namespace": "here", "uid": "0af3"}, "spec": {
         "domain": {"devices": {"interfaces": INTERFACES}}, "networks": NETWORKS}}, now, source=source)
     told = json.loads(pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"])
     assert [entry["interface"] for entry in told] == names

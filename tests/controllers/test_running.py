@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outfitter.api.kinds import Object
-from outfitter.controllers import running
+from outfitter.controllers import vm_run_strategy
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 START: Object = {"action": "Start"}
@@ -59,12 +59,22 @@ TABLE: dict[str, tuple[Object, str, str, list[Object]]] = {
     "manual, ended, and asked to start": (vm("Manual", START), ENDED, "delete", [START]),
     "once, and it failed": (vm("Once"), FAILED, "nothing", []),
     "rerun, and it ended": (vm("RerunOnFailure"), ENDED, "nothing", []),
-    "rerun, failed: that is noted first": (vm("RerunOnFailure"), FAILED, "nothing", [running.RERUN]),
-    "rerun, failed and noted": (vm("RerunOnFailure", running.RERUN), FAILED, "delete", [running.RERUN]),
-    "rerun, noted, and it is to run by hand now": (vm("Manual", running.RERUN, before="RerunOnFailure"), NONE, "nothing", []),
-    "rerun, noted, and it is to run always now": (vm("Always", running.RERUN, before="RerunOnFailure"), NONE, "create", []),
-    "rerun, noted, and somebody asks by hand": (vm("Manual", running.RERUN, START), NONE, "create", []),
-    "rerun, failed, noted, and it is to run by hand now": (vm("Manual", running.RERUN), FAILED, "nothing", []),
+    "rerun, failed: that is noted first": (vm("RerunOnFailure"), FAILED, "nothing", [vm_run_strategy.RERUN]),
+    "rerun, failed and noted": (vm("RerunOnFailure", vm_run_strategy.RERUN), FAILED, "delete", [vm_run_strategy.RERUN]),
+    "rerun, noted, and it is to run by hand now": (
+        vm("Manual", vm_run_strategy.RERUN, before="RerunOnFailure"),
+        NONE,
+        "nothing",
+        [],
+    ),
+    "rerun, noted, and it is to run always now": (
+        vm("Always", vm_run_strategy.RERUN, before="RerunOnFailure"),
+        NONE,
+        "create",
+        [],
+    ),
+    "rerun, noted, and somebody asks by hand": (vm("Manual", vm_run_strategy.RERUN, START), NONE, "create", []),
+    "rerun, failed, noted, and it is to run by hand now": (vm("Manual", vm_run_strategy.RERUN), FAILED, "nothing", []),
     "rerun, failed, and asked to stop": (vm("RerunOnFailure", STOP), FAILED, "delete", [STOP]),
 }
 
@@ -72,16 +82,16 @@ TABLE: dict[str, tuple[Object, str, str, list[Object]]] = {
 @pytest.mark.parametrize("name", TABLE)
 def test_what_is_done(name: str) -> None:
     given, phase, do, left = TABLE[name]
-    act = running.decide(given, instance(phase), NOW)
+    act = vm_run_strategy.decide(given, instance(phase), NOW)
     assert (act.do, list(act.requests), act.wait) == (do, left, None)
 
 
 @pytest.mark.parametrize("how", ["Always", "Manual", "Halted", "RerunOnFailure", "Once"])
 def test_an_instance_that_is_going_is_waited_for(how: str) -> None:
     going = instance(RUNS, deletionTimestamp="2026-01-01T12:00:00Z")
-    act = running.decide(vm(how, STOP, before=how), going, NOW)
+    act = vm_run_strategy.decide(vm(how, STOP, before=how), going, NOW)
     assert (act.do, act.requests) == ("nothing", (STOP,))
-    assert running.printable(vm(how), going, act) == "Stopping"
+    assert vm_run_strategy.printable(vm(how), going, act) == "Stopping"
 
 
 @pytest.mark.parametrize("how", ["Always", "Manual", "Halted", "RerunOnFailure", "Once"])
@@ -90,34 +100,34 @@ def test_an_instance_that_is_going_is_waited_for(how: str) -> None:
 def test_a_machine_that_goes_takes_its_instance_along(how: str, phase: str, finalizers: list[str], do: str) -> None:
     given = vm(how, START)
     given["metadata"] |= {"deletionTimestamp": "2026-01-01T12:00:00Z", "finalizers": finalizers}
-    assert running.decide(given, instance(phase), NOW).do == do
+    assert vm_run_strategy.decide(given, instance(phase), NOW).do == do
 
 
 @pytest.mark.parametrize(("given", "waits"), [
-    (vm("Always", startFailure=SOON), True), (vm("RerunOnFailure", running.RERUN, startFailure=SOON), True),
+    (vm("Always", startFailure=SOON), True), (vm("RerunOnFailure", vm_run_strategy.RERUN, startFailure=SOON), True),
     (vm("Manual", START, startFailure=SOON), False), (vm("Always", START, startFailure=SOON), False),
     (vm("Always", startFailure={**SOON, "retryAfterTimestamp": "2026-01-01T12:00:00Z"}), False)])
 def test_who_failed_waits_unless_somebody_asks(given: Object, waits: bool) -> None:
-    act = running.decide(given, None, NOW)
+    act = vm_run_strategy.decide(given, None, NOW)
     assert (act.do, act.wait) == (("nothing", timedelta(seconds=7)) if waits else ("create", None))
 
 
 @pytest.mark.parametrize("moment", ["soon", "2026-01-01T12:00:07", 7, None])
 def test_a_time_that_is_none_is_not_waited_for(moment: object) -> None:
     given = vm("Always", startFailure={**SOON, "retryAfterTimestamp": moment, "consecutiveFailCount": "many"})
-    assert running.decide(given, None, NOW).do == "create"
-    assert running.failure(given, instance(FAILED), NOW) == {
+    assert vm_run_strategy.decide(given, None, NOW).do == "create"
+    assert vm_run_strategy.failure(given, instance(FAILED), NOW) == {
         "consecutiveFailCount": 1, "lastFailedVMIUID": "u1", "retryAfterTimestamp": "2026-01-01T12:00:10Z"}
     strange: Object = {"status": {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": moment}]}}
-    assert running.steady_in(strange, NOW) == running.STEADY
-    assert running.decide(vm("Always", startFailure="often"), None, NOW).do == "create"
+    assert vm_run_strategy.steady_in(strange, NOW) == vm_run_strategy.STEADY
+    assert vm_run_strategy.decide(vm("Always", startFailure="often"), None, NOW).do == "create"
 
 
 def test_the_pause_grows_up_to_five_minutes() -> None:
     pauses = []
     for count in (0, 1, 2, 3, 4, 5, 50):
         known = {"consecutiveFailCount": count, "lastFailedVMIUID": "u0"} if count else None
-        told = running.failure(vm("Always", startFailure=known), instance(FAILED), NOW) or {}
+        told = vm_run_strategy.failure(vm("Always", startFailure=known), instance(FAILED), NOW) or {}
         pauses.append((datetime.fromisoformat(told["retryAfterTimestamp"]) - NOW).total_seconds())
     assert pauses == [10, 20, 40, 80, 160, 300, 300]
 
@@ -127,18 +137,20 @@ def test_the_pause_grows_up_to_five_minutes() -> None:
     (vm("Halted", startFailure=SOON), False), (vm("Manual", startFailure=SOON), False), (vm("Once", startFailure=SOON), False),
     (vm("RerunOnFailure", STOP, startFailure=SOON), False), (vm("RerunOnFailure", OTHER, startFailure=SOON), True)])
 def test_failures_are_forgotten_when_somebody_stops_it(given: Object, kept: bool) -> None:
-    assert running.failure(given, instance(WAITS), NOW) == (SOON if kept else None)
-    assert (running.failure(given, instance(FAILED), NOW) is not None) is kept, "it is going"
+    assert vm_run_strategy.failure(given, instance(WAITS), NOW) == (SOON if kept else None)
+    assert (vm_run_strategy.failure(given, instance(FAILED), NOW) is not None) is kept, "it is going"
 
 
 @pytest.mark.parametrize(("phase", "meta", "taken"), [
     (RUNS, {}, "Once"), (RUNS, {"deletionTimestamp": "2026-01-01T12:00:00Z"}, "Halted")])
 def test_a_strategy_is_taken_up_when_its_start_is_made(phase: str, meta: dict[str, str], taken: str) -> None:
     given = vm("Once", before="Halted")
-    assert running.strategy_taken_up(given, instance(phase, **meta), running.Act(), failed=False) == taken
-    assert running.strategy_taken_up(given, None, running.Act("create"), failed=True) == "Halted", "it is still to be started"
-    assert running.strategy_taken_up(given, None, running.Act("create"), failed=False) == "Once"
-    assert running.strategy_taken_up(given, None, running.Act(wait=timedelta(1)), failed=False) == "Halted"
+    assert vm_run_strategy.strategy_taken_up(given, instance(phase, **meta), vm_run_strategy.Act(), failed=False) == taken
+    assert vm_run_strategy.strategy_taken_up(given, None, vm_run_strategy.Act("create"), failed=True) == "Halted", (
+        "it is still to be started"
+    )
+    assert vm_run_strategy.strategy_taken_up(given, None, vm_run_strategy.Act("create"), failed=False) == "Once"
+    assert vm_run_strategy.strategy_taken_up(given, None, vm_run_strategy.Act(wait=timedelta(1)), failed=False) == "Halted"
 
 
 def waiting(reason: str) -> Object:
@@ -159,11 +171,11 @@ WORDS: dict[str, tuple[Object | None, Object, str]] = {
 
 
 def test_a_machine_that_waits_to_be_moved_here() -> None:
-    assert running.printable(vm("WaitAsReceiver"), None, running.Act()) == "WaitingForReceiver"
+    assert vm_run_strategy.printable(vm("WaitAsReceiver"), None, vm_run_strategy.Act()) == "WaitingForReceiver"
 
 
 @pytest.mark.parametrize("word", WORDS)
 def test_the_word_for_people(word: str) -> None:
     given, over, do = WORDS[word]
-    act = running.Act("delete") if do == "delete" else running.Act()
-    assert running.printable({**vm("Manual"), **({"metadata": {"name": "blue"}} | over)}, given, act) == word
+    act = vm_run_strategy.Act("delete") if do == "delete" else vm_run_strategy.Act()
+    assert vm_run_strategy.printable({**vm("Manual"), **({"metadata": {"name": "blue"}} | over)}, given, act) == word

@@ -10,8 +10,8 @@ import pytest
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.api.page import Page, pool_page
-from outfitter.controllers import render
-from outfitter.controllers.schedule import PATIENCE, Schedule
+from outfitter.controllers import launcher_pod
+from outfitter.controllers.scheduler import PATIENCE, Schedule
 from outfitter.inventory.config import Scheduling
 from outfitter.ledger import book
 from outfitter.scheduling.explain import vm
@@ -122,8 +122,8 @@ async def test_a_claim_of_somebody_else_is_not_used(scene: Scene, told: bool, ow
         await scene.template()
     made = await scene.machine("blue", nodeSelector={"not": "there"})
     await scene.waits("blue", "PodScheduled")
-    name, uid = render.pod_name(made), (await scene.pod("blue"))["metadata"]["uid"]
-    claim = f"{name}-network-{render.suffix(uid, 'network')}"
+    name, uid = launcher_pod.pod_name(made), (await scene.pod("blue"))["metadata"]["uid"]
+    claim = f"{name}-network-{launcher_pod.suffix(uid, 'network')}"
     owners: list[Object] = []
     if owned:
         await pod(scene, "other")

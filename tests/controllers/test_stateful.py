@@ -22,9 +22,9 @@ from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import vm_actions, vmi_actions
 from outfitter.api.page import Page, pool_page
-from outfitter.controllers import claims
-from outfitter.controllers.claims import Claims
-from outfitter.controllers.loop import enqueue_on_change
+from outfitter.controllers import pod_claims
+from outfitter.controllers.manager import enqueue_on_change
+from outfitter.controllers.pod_claims import Claims
 from outfitter.ledger import out_of_service
 from outfitter.node.agent import Agent
 from outfitter.node.hold import Holdings
@@ -383,7 +383,7 @@ def unheard(patch: pytest.MonkeyPatch) -> None:
         if informer.kind != kinds.POD:
             enqueue_on_change(informer, *to)
 
-    patch.setattr(claims, "enqueue_on_change", others)
+    patch.setattr(pod_claims, "enqueue_on_change", others)
 
 
 MISTAKES = {

@@ -10,7 +10,7 @@ from pathlib import Path
 from outfitter import app
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.controllers.stranded import WHILE
+from outfitter.controllers.pod_gc import WHILE
 from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import book
 from outfitter.store.clock import ManualClock

@@ -32,13 +32,13 @@ T = TypeVar("T")
 When = Literal["before", "after"]
 # What the product is doing, by the innermost of these functions that it is in.
 STEPS = {
-    ("outfitter.controllers.schedule", "reconcile"): "book",
+    ("outfitter.controllers.scheduler", "reconcile"): "book",
     ("outfitter.node.agent", "_prepare"): "prepare",
     ("outfitter.node.agent", "_start"): "start",
     ("outfitter.node.agent", "_end"): "stop",
     ("outfitter.node.hold", "release"): "release",
     ("outfitter.node.agent", "_sweep"): "sweep",
-    ("outfitter.controllers.claims", "_free"): "free",
+    ("outfitter.controllers.pod_claims", "_free"): "free",
 }
 
 

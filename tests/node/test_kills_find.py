@@ -12,8 +12,8 @@ from outfitter.api import kinds
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs
-from outfitter.controllers.claims import Claims
-from outfitter.controllers.ownclaims import OwnClaims
+from outfitter.controllers.pod_claims import Claims
+from outfitter.controllers.vm_claims import OwnClaims
 from outfitter.errors import Refused
 from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book

@@ -6,7 +6,7 @@ from outfitter.api import conditions, kinds
 from outfitter.api.conditions import GATES_IN_USE, Condition
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, feature_gates, kubevirt_config
-from outfitter.controllers.loop import Context, enqueue_on_change
+from outfitter.controllers.manager import Context, enqueue_on_change
 from outfitter.store.informer import key_of
 from outfitter.store.workqueue import Queue
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from outfitter import __version__
 from outfitter.api import kinds
 from outfitter.api.page import MARKS
-from outfitter.controllers.loop import Context, Controller, Runner
+from outfitter.controllers.manager import Context, Controller, Runner
 from outfitter.store.queue_metrics import Durations
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from outfitter.api import admission, kinds, launcher_environment, yaml_scalars
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import cloudinit, device_refs, network_info, vm_actions
-from outfitter.controllers import machines as starting
+from outfitter.controllers import vm as starting
 from outfitter.errors import BadRequest, Forbidden, NotFound, Refused
 from outfitter.faces.cli import checked
 from outfitter.faces.cli.client import Client, documents, standing

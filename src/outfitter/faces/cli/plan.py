@@ -17,8 +17,9 @@ from outfitter.api.device import DeviceId, text_attribute
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import device_refs, kubevirt_config
 from outfitter.api.page import Booking, Holder, Page
-from outfitter.controllers import claims as claiming
-from outfitter.controllers import machines, nets, ownclaims, render
+from outfitter.controllers import launcher_networks, launcher_pod, vm_claims
+from outfitter.controllers import pod_claims as claiming
+from outfitter.controllers import vm as vm_module
 from outfitter.errors import BadRequest, Forbidden, Invalid, NotFound, OutfitterError, Refused
 from outfitter.faces.cli import checked, moments, sentences
 from outfitter.faces.cli.client import Client, documents, standing
@@ -188,9 +189,9 @@ class _Planner:
         def known(namespace: str, name: str) -> Object | None:
             return self._attachments.get((namespace, name))
 
-        networks = nets.resources(instance, known, self._settings.gates)
-        nets.without_resource(instance, known, self._settings.gates)
-        return render.launcher_pod(instance, self._settings, networks=networks)
+        networks = launcher_networks.resources(instance, known, self._settings.gates)
+        launcher_networks.without_resource(instance, known, self._settings.gates)
+        return launcher_pod.launcher_pod(instance, self._settings, networks=networks)
 
     def _lost_request(self, obj: Object, pod: Object) -> str:
         """A device of a machine that its claim does not ask for: it would never come. "" when there is none such."""
@@ -225,12 +226,12 @@ class _Planner:
             raise BadRequest("it has no instance without spec.template.spec")
         namespace, out = vm["metadata"]["namespace"], {}
         for template in vm["spec"].get("resourceClaimTemplates") or ():
-            name = ownclaims.claim_name(vm, template["name"])
+            name = vm_claims.claim_name(vm, template["name"])
             out[name] = template["name"]
             if self._claim(namespace, name) is None:
                 meta = {"name": name, "namespace": namespace, "uid": f"{NIL}-{namespace}-{name}"}
                 self._claims[namespace, name] = {"metadata": meta, "spec": template["spec"]["spec"]}
-        made = machines.instance_for(vm)
+        made = vm_module.instance_for(vm)
         return {**made, "metadata": {**made["metadata"], "uid": f"{NIL}-{namespace}-{vm['metadata']['name']}"}}, out
 
     def _settled(self, instance: Object) -> Object:

@@ -17,8 +17,8 @@ from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs
 from outfitter.api.page import Page
-from outfitter.controllers.drafts import Draft, give_back
-from outfitter.controllers.loop import Context, enqueue_on_change
+from outfitter.controllers.bind_transaction import Draft, give_back
+from outfitter.controllers.manager import Context, enqueue_on_change
 from outfitter.errors import AlreadyExists, AlreadyHeld, Conflict, Invalid, NotFound, OutfitterError, OutOfService
 from outfitter.ledger import book
 from outfitter.scheduling.config import Features

@@ -13,8 +13,8 @@ from outfitter.api import kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs
-from outfitter.controllers import render
-from outfitter.controllers.loop import Context, enqueue_on_change
+from outfitter.controllers import launcher_pod
+from outfitter.controllers.manager import Context, enqueue_on_change
 from outfitter.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
 from outfitter.inventory import numa_cells
 from outfitter.scheduling.nova import flavor_claim
@@ -32,7 +32,7 @@ def claim_name(instance: Mapping[str, Any]) -> str:
     return (
         f"{meta['name']}-{device_refs.FLAVOR_CLAIM}"[:247].rstrip("-.")
         + "-"
-        + render.suffix(meta["uid"], device_refs.FLAVOR_CLAIM)
+        + launcher_pod.suffix(meta["uid"], device_refs.FLAVOR_CLAIM)
     )
 
 

@@ -13,8 +13,8 @@ from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs
 from outfitter.api.page import Booking, Page, is_pool_page, pool_page
-from outfitter.controllers import render
-from outfitter.controllers.loop import Context, enqueue_on_change
+from outfitter.controllers import launcher_pod
+from outfitter.controllers.manager import Context, enqueue_on_change
 from outfitter.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from outfitter.ledger import book
 from outfitter.scheduling.nova import flavor_claim
@@ -275,7 +275,7 @@ def _made_name(pod: Object, entry: Object) -> tuple[str, str]:
     twice makes it once."""
     meta = pod["metadata"]
     stem = f"{meta['name']}-{entry['name']}"[:247].rstrip("-.") + "-"
-    return stem, stem + render.suffix(meta["uid"], entry["name"])
+    return stem, stem + launcher_pod.suffix(meta["uid"], entry["name"])
 
 
 def _made_keys(pod: Object) -> list[str]:

@@ -13,7 +13,7 @@ from outfitter.api.conditions import Condition
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs
-from outfitter.controllers.loop import Context, enqueue_on_change
+from outfitter.controllers.manager import Context, enqueue_on_change
 from outfitter.errors import NotFound
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra.device_index import FEATURES

@@ -11,7 +11,7 @@ from outfitter.api.kinds import INSTANCE, Object
 from outfitter.api.kubevirt import device_refs, vmi_actions
 from outfitter.api.kubevirt.kubevirt_config import Settings
 from outfitter.api.launcher_environment import NETWORK_RESOURCE
-from outfitter.controllers import needs, nets
+from outfitter.controllers import launcher_networks, launcher_resources
 
 IMAGE = "outfitter/launcher"
 PLACEMENT = ("nodeSelector", "schedulerName", "tolerations", "affinity", "topologySpreadConstraints", "priorityClassName")
@@ -41,7 +41,7 @@ def launcher_pod(
     listed = [*(spec.get("resourceClaims") or ())]
     if own := device_refs.flavored(instance).get("claimName"):
         listed.append({"name": device_refs.FLAVOR_CLAIM, "resourceClaimName": own})
-    resources = needs.resources(instance, settings, Counter((networks or {}).values()))
+    resources = launcher_resources.resources(instance, settings, Counter((networks or {}).values()))
     container: Object = {"name": device_refs.CONTAINER, "image": IMAGE, "resources": resources}
     if networks:  # a device plugin lists functions by resource: the launcher is told whose they are
         container["env"] = [{"name": f"{NETWORK_RESOURCE}_{name}", "value": taken} for name, taken in networks.items()]
@@ -53,7 +53,7 @@ def launcher_pod(
             "namespace": meta["namespace"],
             "labels": {**(meta.get("labels") or {}), device_refs.LAUNCHER_LABEL: device_refs.LAUNCHER,
                        device_refs.CREATED_BY: meta["uid"], "vm.kubevirt.io/name": meta["name"][:63].rstrip("-.")},
-            "annotations": {"kubevirt.io/domain": meta["name"], **nets.of_pod(instance, settings, source)},
+            "annotations": {"kubevirt.io/domain": meta["name"], **launcher_networks.of_pod(instance, settings, source)},
             "ownerReferences": [{"apiVersion": INSTANCE.api_version, "kind": INSTANCE.kind, "name": meta["name"],
                                  "uid": meta["uid"], "controller": True, "blockOwnerDeletion": True}],
         },

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
-from outfitter.controllers.loop import Context
+from outfitter.controllers.manager import Context
 from outfitter.errors import Conflict, NotFound
 from outfitter.store.workqueue import Queue
 

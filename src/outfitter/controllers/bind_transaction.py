@@ -11,7 +11,7 @@ from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import device_refs
 from outfitter.api.page import Booking, Holder, Page
-from outfitter.controllers import claims
+from outfitter.controllers import pod_claims
 from outfitter.errors import AlreadyHeld, Conflict
 from outfitter.ledger import book
 from outfitter.ledger import placement_view as ledger
@@ -54,7 +54,7 @@ class Draft:
         writes: list[Write] = []
         bookings: dict[str, list[Booking]] = {}
         drafted: dict[str, Object] = {}
-        user, made = claims.user(pod), ""
+        user, made = pod_claims.user(pod), ""
         for asked, given in placement.claims:
             claim = asked
             if asked["metadata"]["name"] == device_refs.EXTENDED:
@@ -117,7 +117,7 @@ class Draft:
             page = self._index.home(device, host)
             out.setdefault(page, []).append(Booking(
                 device, holder, result["request"], "booked", self._now,
-                claims.amount(result, self._index.uses(device, host)), node=host if page != host else ""))
+                pod_claims.amount(result, self._index.uses(device, host)), node=host if page != host else ""))
         if (share := flavor_claim.share(claim, given)) is not None:
             out.setdefault(host, []).append(Booking(ledger.host_resources(host), holder, "", "booked", self._now, share))
 
@@ -162,7 +162,10 @@ def give_back(pod: Object, those: Sequence[Object], why: str, now: str, annotati
         meta = claim["metadata"]
         status = {key: value for key, value in claim["status"].items() if key not in ("allocation", "reservedFor", "devices")}
         writes.append(Replace(kinds.RESOURCE_CLAIM, {**claim, "status": status}, "status"))
-        bare = {**_no_revision(meta), "finalizers": [one for one in meta.get("finalizers") or () if one != claims.FINALIZER]}
+        bare = {
+            **_no_revision(meta),
+            "finalizers": [one for one in meta.get("finalizers") or () if one != pod_claims.FINALIZER],
+        }
         writes.append(Replace(kinds.RESOURCE_CLAIM, {**claim, "metadata": bare, "status": status}))
         if meta["name"] == _made(pod) and not meta.get("deletionTimestamp"):  # else it went with its finalizer
             writes.append(Delete(kinds.RESOURCE_CLAIM, meta["name"], meta["namespace"], uid=meta["uid"]))
@@ -184,11 +187,11 @@ def _allocate(claim: Object, given: Mapping[str, Any], user: Object, *, fresh: b
     writes: list[Write] = []
     meta = claim["metadata"]
     status = {**(claim.get("status") or {}), "allocation": given, "reservedFor": [user]}
-    protected = {**meta, "finalizers": [*(meta.get("finalizers") or ()), claims.FINALIZER]}
+    protected = {**meta, "finalizers": [*(meta.get("finalizers") or ()), pod_claims.FINALIZER]}
     if fresh:
         writes.append(Create(kinds.RESOURCE_CLAIM, {**claim, "metadata": protected}, meta["uid"]))
         meta = protected
-    elif claims.FINALIZER in (meta.get("finalizers") or ()):
+    elif pod_claims.FINALIZER in (meta.get("finalizers") or ()):
         writes.append(Check(kinds.RESOURCE_CLAIM, meta["name"], meta["namespace"], meta["resourceVersion"]))
     else:
         writes.append(Replace(kinds.RESOURCE_CLAIM, {**claim, "metadata": protected}))

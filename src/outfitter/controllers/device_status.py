@@ -16,10 +16,10 @@ from outfitter.api.conditions import Condition
 from outfitter.api.device import ADDRESS_NAMES, MDEV_NAMES, members, numa_node, text_attribute
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, kubevirt_config, network_info
-from outfitter.controllers import cards, needs
-from outfitter.controllers.instances import LauncherPods, instance_of
-from outfitter.controllers.loop import Context, enqueue_on_change
-from outfitter.controllers.published import Published
+from outfitter.controllers import launcher_resources, network_device_status
+from outfitter.controllers.device_lookup import Published
+from outfitter.controllers.manager import Context, enqueue_on_change
+from outfitter.controllers.vmi import LauncherPods, instance_of
 from outfitter.store.informer import key_of, split_key
 from outfitter.store.workqueue import Queue
 
@@ -141,12 +141,12 @@ class DeviceStatus:
 
     def _closed(self) -> list[device_refs.List]:
         open_ = kubevirt_config.of(kubevirt_config.chosen(self._kubevirts.items())).gates
-        return [list_ for list_, gate in needs.GATES.items() if not open_.open(gate)]
+        return [list_ for list_, gate in launcher_resources.GATES.items() if not open_.open(gate)]
 
     def _cards(self, instance: Object, pod: Object) -> list[Object]:
         nodes = device_refs.shows_nodes(instance)
         host = pod["spec"].get("nodeName")
-        return cards.entries(pod, self._claim, lambda name, claim, result: _entry(
+        return network_device_status.entries(pod, self._claim, lambda name, claim, result: _entry(
             name, claim, result, self._published.find(result, host), nodes=nodes), self._published.find)
 
     async def _patch(self, instance: Object, change: Object) -> None:
@@ -213,7 +213,7 @@ def find_devices(
             if told:
                 out.setdefault(device_refs.STATUS_LISTS[ref.list], []).extend(told)
             else:
-                shut.append(f"{ref.name}: the feature gate {needs.GATES[ref.list]} is closed")
+                shut.append(f"{ref.name}: the feature gate {launcher_resources.GATES[ref.list]} is closed")
                 missing.append(shut[-1])
             continue
         claim_name = names.get(ref.claim or "")

@@ -11,9 +11,9 @@ from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, vmi_actions
-from outfitter.controllers import running
-from outfitter.controllers.loop import Context, enqueue_on_change
-from outfitter.controllers.ownclaims import OwnClaims, claim_name, machine_of, owner_reference
+from outfitter.controllers import vm_run_strategy
+from outfitter.controllers.manager import Context, enqueue_on_change
+from outfitter.controllers.vm_claims import OwnClaims, claim_name, machine_of, owner_reference
 from outfitter.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
 from outfitter.store.informer import key_of
 from outfitter.store.workqueue import Queue
@@ -58,25 +58,25 @@ class Machines:
         found = self._instances.get(key)
         instance = found if found is not None and device_refs.belongs(found, vm) else None
         now = self._context.clock.now()
-        act = running.decide(vm, instance, now)
+        act = vm_run_strategy.decide(vm, instance, now)
         if act.do != "nothing" or act.requests != tuple(_noted(vm)):
             vm, found = await self._as_stored(vm)
             instance = found if found is not None and device_refs.belongs(found, vm) else None
-            act = running.decide(vm, instance, now)
+            act = vm_run_strategy.decide(vm, instance, now)
         # What it lacks keeps it from starting, and from nothing else.
         lacks = "" if vm["metadata"].get("deletionTimestamp") else await self._own.provide(vm, instance)
         failed = lacks if act.do == "create" and lacks else await self._do(vm, instance, found, act)
-        failure = running.failure(vm, instance, now)
+        failure = vm_run_strategy.failure(vm, instance, now)
         status = self._status(vm, instance, act, failed or lacks)
-        status["runStrategy"] = running.strategy_taken_up(vm, instance, act, failed=bool(failed))
+        status["runStrategy"] = vm_run_strategy.strategy_taken_up(vm, instance, act, failed=bool(failed))
         status["startFailure"] = failure
-        status["stateChangeRequests"] = list(running.open_requests(vm, instance) if failed else act.requests) or None
+        status["stateChangeRequests"] = list(vm_run_strategy.open_requests(vm, instance) if failed else act.requests) or None
         await self._tell(vm, status)
         if failed or lacks:
             return LOOK_AGAIN  # not everything that can stand in the way tells us when it goes; a gate does
         if act.wait is not None:
             return act.wait.total_seconds()
-        steady = running.steady_in(instance, now) if failure and instance is not None else None
+        steady = vm_run_strategy.steady_in(instance, now) if failure and instance is not None else None
         return steady.total_seconds() if steady is not None else None
 
     # -- the instance
@@ -94,7 +94,7 @@ class Machines:
         except NotFound:
             return stored, None
 
-    async def _do(self, vm: Object, instance: Object | None, found: Object | None, act: running.Act) -> str:
+    async def _do(self, vm: Object, instance: Object | None, found: Object | None, act: vm_run_strategy.Act) -> str:
         """What was decided; a sentence if it cannot be. `found`: who has the name that its instance needs."""
         meta = vm["metadata"]
         if act.do == "create" and found is not None:
@@ -125,7 +125,7 @@ class Machines:
 
     # -- what people see
 
-    def _status(self, vm: Object, instance: Object | None, act: running.Act, trouble: str) -> Object:
+    def _status(self, vm: Object, instance: Object | None, act: vm_run_strategy.Act, trouble: str) -> Object:
         have = (vm.get("status") or {}).get("conditions")
         mirrored = {type_: conditions.find(instance, type_) if instance is not None else None for type_ in MIRRORED}
         if instance is None:
@@ -143,7 +143,7 @@ class Machines:
             have = conditions.with_condition(have, Condition(type_, True, reason, message), self._context.now()) if holds else (
                 conditions.without_condition(have, type_))
         return {"created": instance is not None, "ready": instance is not None and conditions.is_true(instance, "Ready"),
-                "printableStatus": running.printable(vm, instance, act),
+                "printableStatus": vm_run_strategy.printable(vm, instance, act),
                 "observedGeneration": vm["metadata"].get("generation"), "conditions": have}
 
     def _outdated(self, vm: Object, instance: Object | None) -> bool:

@@ -11,8 +11,8 @@ from typing import Any
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs
-from outfitter.controllers import evict
-from outfitter.controllers.loop import Context, enqueue_on_change
+from outfitter.controllers import device_taint_eviction
+from outfitter.controllers.manager import Context, enqueue_on_change
 from outfitter.scheduling.filter import taints
 from outfitter.store.informer import key_of
 from outfitter.store.workqueue import Queue
@@ -67,7 +67,7 @@ class NodeTaints:
         if left > 0:
             return None if left == NEVER else left
         said = f"host {node} has the taint {why[0]}{f'={why[1]}' if why[1] else ''}:NoExecute"
-        await evict.send_away(self._context, pod, reason=REASON, event=EVENT, why=said,
+        await device_taint_eviction.send_away(self._context, pod, reason=REASON, event=EVENT, why=said,
                               sentence=f"Taint manager: deleting due to NoExecute taint: {said}")
         return None
 

@@ -11,9 +11,9 @@ from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, kubevirt_config, vm_actions
-from outfitter.controllers import nets, render
-from outfitter.controllers.flavors import Flavors
-from outfitter.controllers.loop import Context, enqueue_on_change
+from outfitter.controllers import launcher_networks, launcher_pod
+from outfitter.controllers.flavor_claims import Flavors
+from outfitter.controllers.manager import Context, enqueue_on_change
 from outfitter.errors import AlreadyExists, Forbidden, Invalid, NotFound, Refused, Terminating
 from outfitter.scheduling.nova.flavor_claim import Aliases
 from outfitter.store.informer import Informer, key_of
@@ -98,7 +98,7 @@ class Instances:
         if pod is None and phase in (None, "", "Pending", "Scheduling"):
             pod = await self._make_pod(instance)
         await self._follow(instance, pod, record)
-        return None if pod is not None else NETWORK_AGAIN if nets.asked_for(instance) else LOOK_AGAIN
+        return None if pod is not None else NETWORK_AGAIN if launcher_networks.asked_for(instance) else LOOK_AGAIN
 
     async def _make_pod(self, instance: Object) -> Object | None:
         try:
@@ -117,9 +117,9 @@ class Instances:
     async def _rendered(self, instance: Object) -> Object:
         """By what the KubeVirt object says now: what is permitted may have changed since the machine was let in."""
         now = kubevirt_config.of(kubevirt_config.chosen(self._kubevirts.items()))
-        known = {place: await self._attachment(*place) for place in nets.asked_for(instance)}
-        networks = nets.resources(instance, lambda namespace, name: known.get((namespace, name)), now.gates)
-        return render.launcher_pod(instance, now, networks=networks)
+        known = {place: await self._attachment(*place) for place in launcher_networks.asked_for(instance)}
+        networks = launcher_networks.resources(instance, lambda namespace, name: known.get((namespace, name)), now.gates)
+        return launcher_pod.launcher_pod(instance, now, networks=networks)
 
     async def _attachment(self, namespace: str, name: str) -> Object | None:
         """Asked of the store when it is needed: a cluster without such networks does not know the kind."""
@@ -171,7 +171,7 @@ class Instances:
     async def _has_pod(self, instance: Object) -> bool:
         """Asks the store: a pod that the informer has not seen yet is not a pod that is gone."""
         try:
-            pod = await self._store.get(kinds.POD, render.pod_name(instance), instance["metadata"]["namespace"])
+            pod = await self._store.get(kinds.POD, launcher_pod.pod_name(instance), instance["metadata"]["namespace"])
         except NotFound:
             return False
         return not pod["metadata"].get("deletionTimestamp") and device_refs.is_its(pod, instance["status"])
@@ -220,7 +220,7 @@ class Instances:
                 await self._off(instance, f"its pod {pods[0]['metadata']['name']}", pods[0]["metadata"]["finalizers"])
             return None
         try:  # the informer may be behind: ask the store before letting go
-            pod = await self._store.get(kinds.POD, render.pod_name(instance), meta["namespace"])
+            pod = await self._store.get(kinds.POD, launcher_pod.pod_name(instance), meta["namespace"])
         except NotFound:
             left = [name for name in meta.get("finalizers") or () if name != device_refs.FINALIZER]
             if left:

@@ -11,8 +11,8 @@ from typing import Literal
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs
-from outfitter.controllers import render
-from outfitter.controllers.loop import Context, enqueue_on_change
+from outfitter.controllers import launcher_pod
+from outfitter.controllers.manager import Context, enqueue_on_change
 from outfitter.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
 from outfitter.store.informer import split_key
 from outfitter.store.workqueue import Queue
@@ -188,7 +188,7 @@ class OwnClaims:
 def claim_name(vm: Object, name: str) -> str:
     """The same for the same machine, so that making the claim twice makes it once."""
     meta = vm["metadata"]
-    return f"{meta['name']}-{name}"[:247].rstrip("-.") + "-" + render.suffix(meta["uid"], name)
+    return f"{meta['name']}-{name}"[:247].rstrip("-.") + "-" + launcher_pod.suffix(meta["uid"], name)
 
 
 def _digest(template: Object) -> str:

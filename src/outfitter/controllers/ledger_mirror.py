@@ -11,9 +11,9 @@ from outfitter.api import allocation, kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, Limits, Page, is_pool_page, pool_page
-from outfitter.controllers.claims import holders
-from outfitter.controllers.drafts import purpose
-from outfitter.controllers.loop import Context, enqueue_on_change
+from outfitter.controllers.bind_transaction import purpose
+from outfitter.controllers.manager import Context, enqueue_on_change
+from outfitter.controllers.pod_claims import holders
 from outfitter.errors import AlreadyHeld, OutOfService
 from outfitter.ledger import book
 from outfitter.store.informer import key_of

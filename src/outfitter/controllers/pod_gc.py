@@ -13,7 +13,7 @@ from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs
-from outfitter.controllers.loop import Context
+from outfitter.controllers.manager import Context
 from outfitter.errors import NotFound
 from outfitter.store.informer import key_of
 from outfitter.store.workqueue import Queue

@@ -11,7 +11,7 @@ from typing import Any
 from outfitter.api import kinds
 from outfitter.api.device import ADDRESS_NAMES, MDEV_NAMES, newest, text_attribute
 from outfitter.api.kinds import Object
-from outfitter.controllers.loop import Context
+from outfitter.controllers.manager import Context
 from outfitter.errors import Invalid
 from outfitter.scheduling.filter import node_affinity
 
