@@ -40,16 +40,16 @@ from outfitter.inventory import assignable, scan
 from outfitter.inventory.config import DEFAULT, Config
 from outfitter.inventory.simulation.host import SimulatedHost
 from outfitter.launcher import connection, domain, libvirt
-from outfitter.launcher.options import Options
+from outfitter.launcher.domain_options import Options
 from outfitter.launcher.simulated import Simulated
 from outfitter.node.agent import Agent
-from outfitter.node.files import FolderFiles, MemoryFiles
-from outfitter.node.handover import Handover
+from outfitter.node.atomic_files import FolderFiles, MemoryFiles
+from outfitter.node.claim_preparation import Handover
 from outfitter.node.host import Host
-from outfitter.node.keep import Keeper
-from outfitter.node.played import PlayedRoot
-from outfitter.node.root import FolderRoot
-from outfitter.node.station import Station
+from outfitter.node.host_audit import Keeper
+from outfitter.node.host_env import Station
+from outfitter.node.simulation.root import PlayedRoot
+from outfitter.node.sysfs_root import FolderRoot
 from outfitter.scheduling import config as scheduling_config
 from outfitter.scheduling import plugins
 from outfitter.scheduling.nova import flavor_claim

@@ -30,7 +30,7 @@ from outfitter.launcher import domain
 from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book, placement_view
 from outfitter.node.host import Host
-from outfitter.node.keep import Keeper
+from outfitter.node.host_audit import Keeper
 from outfitter.scheduling.nova import host_state
 from outfitter.scheduling.nova.boot import PageChange, Placed
 from outfitter.scheduling.nova.host_state import Published

@@ -28,8 +28,8 @@ from outfitter.inventory import config
 from outfitter.inventory.config import Config
 from outfitter.ledger import placement_view
 from outfitter.node.agent import Agent
-from outfitter.node.handover import Handover
-from outfitter.node.keep import Keeper
+from outfitter.node.claim_preparation import Handover
+from outfitter.node.host_audit import Keeper
 from outfitter.scheduling.explain import vm
 from outfitter.scheduling.nova.flavor_claim import Aliases
 from outfitter.scheduling.nova.host_state import Nowhere

@@ -11,7 +11,7 @@ from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.errors import OutfitterError
 from outfitter.launcher import domain, metadata
-from outfitter.launcher.options import Options
+from outfitter.launcher.domain_options import Options
 from tests.cases.case import Case
 from tests.cases.world import contains
 

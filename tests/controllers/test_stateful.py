@@ -27,7 +27,7 @@ from outfitter.controllers.manager import enqueue_on_change
 from outfitter.controllers.pod_claims import Claims
 from outfitter.ledger import out_of_service
 from outfitter.node.agent import Agent
-from outfitter.node.hold import Holdings
+from outfitter.node.claim_bookings import Holdings
 from outfitter.scheduling.dra import device_index
 from outfitter.store.informer import Informer
 from outfitter.store.memory import Draft

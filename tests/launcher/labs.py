@@ -15,8 +15,8 @@ import pytest
 from outfitter.api.hypervisor import BY_USER, Domain, Hypervisor
 from outfitter.api.kinds import Object
 from outfitter.launcher import connection, domain
+from outfitter.launcher.domain_options import Options
 from outfitter.launcher.libvirt import Libvirt
-from outfitter.launcher.options import Options
 from outfitter.launcher.simulated import Simulated
 from outfitter.store.clock import ManualClock
 from tests.hardware import daemon, embed, guest

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from outfitter.api.kubevirt import network_info
 from outfitter.api.kubevirt.network_info import Wire
-from outfitter.launcher.options import Options
+from outfitter.launcher.domain_options import Options
 from tests.launcher.situations import NAMED, PASSED, Situation, device, file, got, instance, plugged, told, wanted
 
 NAMES = st.text("abcXYZ019.-_é ", min_size=1, max_size=8)

@@ -12,7 +12,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import network_info
 from outfitter.api.kubevirt.network_info import Wire
 from outfitter.launcher import domain
-from outfitter.launcher.options import Options
+from outfitter.launcher.domain_options import Options
 
 UID = "8d1f0a52-3c1e-4f0b-9d35-0f6f5b7f2a11"
 MDEV = "5f7fd9a8-6a3f-4f6c-8ee8-1d2b3c4d5e6f"

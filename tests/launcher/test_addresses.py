@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from outfitter.api.kinds import Object
 from outfitter.errors import Refused
-from outfitter.launcher.options import Options
+from outfitter.launcher.domain_options import Options
 from tests.launcher.situations import PASSED, SITUATIONS, Situation, disks, got, instance, plugged, wanted
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outfitter.launcher import capability
+from outfitter.launcher import capabilities
 
 HOST = """<capabilities><host><cpu><arch>{arch}</arch>{cpu}</cpu></host>
   <guest><arch name='i686'><domain type='qemu'/></arch></guest>
@@ -24,12 +24,13 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_kvm(name: str) -> None:
     arch, guest, more, features, expected = CASES[name]
-    assert capability.kvm(HOST.format(arch=arch, guest=guest, more=more, cpu=MODEL), features) is expected
+    assert capabilities.kvm(HOST.format(arch=arch, guest=guest, more=more, cpu=MODEL), features) is expected
 
 
 def test_a_processor_that_libvirt_knows_can_be_asked_about() -> None:
     known = HOST.format(arch="x86_64", guest="x86_64", more=KVM, cpu=MODEL)
-    assert capability.cpu(known) == f"<cpu><arch>x86_64</arch>{MODEL}</cpu>"
-    assert capability.cpu(known.replace(MODEL, "")) is None
-    assert capability.features("<cpu><model>EPYC</model><feature policy='require' name='svm'/><feature name='aes'/></cpu>") == [
-        "svm", "aes"]
+    assert capabilities.cpu(known) == f"<cpu><arch>x86_64</arch>{MODEL}</cpu>"
+    assert capabilities.cpu(known.replace(MODEL, "")) is None
+    assert capabilities.features(
+        "<cpu><model>EPYC</model><feature policy='require' name='svm'/><feature name='aes'/></cpu>"
+    ) == ["svm", "aes"]

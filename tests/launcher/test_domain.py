@@ -11,7 +11,7 @@ from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
 from outfitter.errors import Refused
 from outfitter.launcher import domain
-from outfitter.launcher.options import Options
+from outfitter.launcher.domain_options import Options
 from outfitter.launcher.simulated import Simulated
 from tests.launcher.schema import SCHEMA, needed, wrong
 from tests.launcher.situations import MDEV, MDEV2, SITUATIONS, UID, got, instance, owning, wanted

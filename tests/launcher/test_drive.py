@@ -16,7 +16,7 @@ import pytest
 from outfitter.api.hypervisor import Drive
 from outfitter.api.kinds import Object
 from outfitter.errors import Refused
-from outfitter.launcher import drive as drives
+from outfitter.launcher import iso_image as drives
 from tests.launcher.situations import MDEV, UID, Situation, flavored, got, instance, wanted
 
 SECRETS = "/var/run/kubevirt-private/secret"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from outfitter.api.hypervisor import Drive
-from outfitter.launcher import drive as drives
+from outfitter.launcher import iso_image as drives
 from tests.hardware import kernel
 from tests.launcher.labs import OTHER, UID, Lab, News, Played, Real, drives_of, needs_libvirt
 

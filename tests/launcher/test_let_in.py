@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outfitter.api.validate import disks, hardware
-from outfitter.launcher import disk, system
+from outfitter.launcher import disk, machine_type
 from tests.launcher.situations import SITUATIONS
 
 
@@ -16,8 +16,8 @@ def test_what_is_built_is_let_in(name: str) -> None:
 
 
 def test_both_know_the_same() -> None:
-    assert set(hardware.ARCHITECTURES) == set(system.ARCHITECTURES)
+    assert set(hardware.ARCHITECTURES) == set(machine_type.ARCHITECTURES)
     assert set(disks.BUSES) == set(disk.PREFIXES)
-    for name, architecture in system.ARCHITECTURES.items():
+    for name, architecture in machine_type.ARCHITECTURES.items():
         spec = {"architecture": name, "domain": {"machine": {"type": architecture.machine}}}
         assert list(hardware.check(spec, "spec")) == []

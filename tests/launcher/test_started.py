@@ -15,8 +15,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from outfitter.launcher import drive as drives
-from outfitter.launcher.options import Options
+from outfitter.launcher import iso_image as drives
+from outfitter.launcher.domain_options import Options
 from tests.launcher.situations import PASSED, SITUATIONS, Situation, got, instance, wanted
 
 CONFIG = """user="{user}"

@@ -9,13 +9,13 @@ from outfitter.api.kinds import Object
 from outfitter.inventory import capture, config, host_devices, scan
 from outfitter.inventory.host_tree import MemoryTree
 from outfitter.inventory.simulation import hosts_file
-from outfitter.node import targets
-from outfitter.node.files import Files, MemoryFiles
-from outfitter.node.kernel import Kernel
+from outfitter.node import passthrough_device
+from outfitter.node.atomic_files import Files, MemoryFiles
+from outfitter.node.host_env import Station
 from outfitter.node.prepare import Prepared, Wanted, prepare
-from outfitter.node.release import release
-from outfitter.node.root import FolderRoot
-from outfitter.node.station import Station
+from outfitter.node.simulation.kernel import Kernel
+from outfitter.node.sysfs_root import FolderRoot
+from outfitter.node.unprepare import release
 from tests.inventory import trees
 
 DRIVER = "pci.outfitter.dev"
@@ -79,9 +79,9 @@ class Hand:
         """As a new process has it."""
         return Station("a", DRIVER, self.kernel, state=self.state, cdi=self.cdi, metadata=self.metadata)
 
-    def target(self, address: str) -> targets.Target:
+    def target(self, address: str) -> passthrough_device.Target:
         seen = host_devices.survey("a", config.parse(self.spec).default, scan.scan(self.kernel))
-        known = targets.of(seen)
+        known = passthrough_device.of(seen)
         return known[seen.names[address]]
 
     def give(self, *addresses: str, to: Object | None = None, running: tuple[str, ...] = (), request: str = "gpu") -> Prepared:

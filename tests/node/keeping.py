@@ -16,7 +16,7 @@ from outfitter.inventory.simulation import hosts_file
 from outfitter.launcher import domain
 from outfitter.ledger import book, placement_view
 from outfitter.node.host import Host
-from outfitter.node.keep import Keeper
+from outfitter.node.host_audit import Keeper
 from outfitter.store import base
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Memory

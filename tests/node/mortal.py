@@ -21,7 +21,7 @@ from outfitter.inventory import pci
 from outfitter.launcher.simulated import Simulated
 from outfitter.node import vfio
 from outfitter.node.host import Host
-from outfitter.node.root import Root
+from outfitter.node.sysfs_root import Root
 from outfitter.store import base
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Draft
@@ -36,7 +36,7 @@ STEPS = {
     ("outfitter.node.agent", "_prepare"): "prepare",
     ("outfitter.node.agent", "_start"): "start",
     ("outfitter.node.agent", "_end"): "stop",
-    ("outfitter.node.hold", "release"): "release",
+    ("outfitter.node.claim_bookings", "release"): "release",
     ("outfitter.node.agent", "_sweep"): "sweep",
     ("outfitter.controllers.pod_claims", "_free"): "free",
 }

@@ -25,15 +25,15 @@ from outfitter.inventory.host_tree import MemoryTree
 from outfitter.inventory.simulation import hosts_file
 from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book
-from outfitter.node import targets
+from outfitter.node import passthrough_device
+from outfitter.node.atomic_files import FolderFiles
 from outfitter.node.checkpoint import Checkpoint
-from outfitter.node.files import FolderFiles
 from outfitter.node.host import Host
-from outfitter.node.kernel import Kernel
-from outfitter.node.played import PlayedRoot
+from outfitter.node.host_env import Station
 from outfitter.node.prepare import Wanted, prepare
-from outfitter.node.release import release
-from outfitter.node.station import Station
+from outfitter.node.simulation.kernel import Kernel
+from outfitter.node.simulation.root import PlayedRoot
+from outfitter.node.unprepare import release
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import Names
 from outfitter.store.memory import Memory
@@ -387,7 +387,7 @@ async def test_a_real_host_writes_below_its_root_alone(tmp_path: Path) -> None:
     station = host.station
     assert station is not None
     seen = host_devices.survey("node", host.settings, scan.scan(tree))
-    known = targets.of(seen)
+    known = passthrough_device.of(seen)
     with pytest.raises(Refused, match=f"{SSD} is bound to nvme after vfio-pci was asked to take it"):
         await station.run(lambda: prepare(station, claim(), [Wanted(known[seen.names[SSD]], "gpu")]))
     assert (root / "sys/bus/pci/drivers/nvme/unbind").read_text() == SSD

@@ -23,7 +23,7 @@ from outfitter.inventory.config import Settings
 from outfitter.inventory.host_tree import Tree
 from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import book, out_of_service, placement_view
-from outfitter.node.keep import EXPIRE, EXPIRE_EVERY, Keeper
+from outfitter.node.host_audit import EXPIRE, EXPIRE_EVERY, Keeper
 from outfitter.store import base
 from outfitter.store.clock import ManualClock, SystemClock
 from outfitter.store.id_generator import Names

@@ -11,9 +11,9 @@ import pytest
 
 from outfitter.inventory import capture, scan
 from outfitter.inventory.simulation import hosts_file
-from outfitter.node.files import FolderFiles
-from outfitter.node.kernel import Kernel
-from outfitter.node.played import PlayedRoot
+from outfitter.node.atomic_files import FolderFiles
+from outfitter.node.simulation.kernel import Kernel
+from outfitter.node.simulation.root import PlayedRoot
 from tests.node.handing import BOUND, CAPTURED, NIC, NVME, folder, kernel
 
 SSD, PF, CARD = "0000:66:00.0", "0000:3b:00.0", "0000:68:00.0"
@@ -126,7 +126,7 @@ def test_a_played_root_outlives_its_process(tmp_path: Path) -> None:
 
 
 def test_only_some_trees_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("outfitter.node.played.RECENT", 2)
+    monkeypatch.setattr("outfitter.node.simulation.root.RECENT", 2)
     host, recent = hosts_file.parse(f"hosts: [{{name: a, pci: [{NVME}]}}]").hosts[0], OrderedDict[int, PlayedRoot]()
     roots = [PlayedRoot(host.tree, FolderFiles(tmp_path / str(number)), recent) for number in range(3)]
     for root in roots:

@@ -19,14 +19,14 @@ from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book
 from outfitter.node import vfio
 from outfitter.node.agent import Agent
+from outfitter.node.atomic_files import FolderFiles
 from outfitter.node.checkpoint import Checkpoint, Taken
-from outfitter.node.files import FolderFiles
-from outfitter.node.handover import Handover
-from outfitter.node.hold import Holdings
+from outfitter.node.claim_bookings import Holdings
+from outfitter.node.claim_preparation import Handover
 from outfitter.node.host import Host
-from outfitter.node.release import release
-from outfitter.node.report import Reporter
-from outfitter.node.station import Station
+from outfitter.node.host_env import Station
+from outfitter.node.status_reporter import Reporter
+from outfitter.node.unprepare import release
 from tests.node import test_every_point, test_kills
 from tests.node.mortal import Kill, MortalMachines
 
@@ -66,7 +66,7 @@ def released_first(patch: Patch) -> None:
         return release(station, uid)
 
     patch.setattr(Agent, "_end", backwards)
-    patch.setattr("outfitter.node.handover.release", whatever)
+    patch.setattr("outfitter.node.claim_preparation.release", whatever)
 
 
 def unmarked_touch(patch: Patch) -> None:

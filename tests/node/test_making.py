@@ -19,7 +19,7 @@ from outfitter.inventory.config import Settings
 from outfitter.inventory.simulation import hosts_file
 from outfitter.launcher.simulated import Simulated
 from outfitter.node import mdev, sriov
-from outfitter.node.kernel import Kernel
+from outfitter.node.simulation.kernel import Kernel
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import Names
 from tests.node.handing import NIC, Hand, captured, kernel

@@ -16,7 +16,7 @@ from outfitter.api.kubevirt.network_info import Wire
 from outfitter.errors import Refused
 from outfitter.inventory.host_tree import MemoryTree
 from outfitter.inventory.simulation import hosts_file
-from outfitter.node import networks, register
+from outfitter.node import networks, node_status
 from outfitter.node.networks import Around
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import Names
@@ -247,7 +247,7 @@ async def test_a_host_offers_the_bridges_that_it_has() -> None:
     mark = "bridge.network.kubevirt.io/"
 
     async def offered(*bridges: str) -> list[str]:
-        node = await register.node(store, host, bridges, "2026-01-01T00:00:00Z")
+        node = await node_status.node(store, host, bridges, "2026-01-01T00:00:00Z")
         assert node == await store.get(kinds.NODE, "rack")
         return sorted(name.removeprefix(mark) for name in node["status"]["allocatable"] if name.startswith(mark))
 

@@ -12,14 +12,14 @@ from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
 from outfitter.errors import Conflict
 from outfitter.inventory.simulation import hosts_file
-from outfitter.node import register
+from outfitter.node import node_status
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import Names
 from outfitter.store.memory import Memory
 
 NOW = "2026-01-01T00:00:00Z"
 OS = "kubernetes.io/os"
-NOT_READY: Object = {"key": register.NOT_READY, "effect": "NoSchedule"}
+NOT_READY: Object = {"key": node_status.NOT_READY, "effect": "NoSchedule"}
 DRAIN: Object = {"key": "maintenance", "effect": "NoExecute"}
 PRESSURE: Object = {"type": "MemoryPressure", "status": "True", "lastTransitionTime": NOW}
 Write = Callable[[Memory], Awaitable[object]]
@@ -66,13 +66,13 @@ class Crowded(Memory):
 async def registered(store: Crowded) -> Object:
     """A node of an earlier run that is not ready, tainted as a cluster taints it, and lacks a label; then the host comes up."""
     [host] = app.simulated_hosts(hosts_file.parse_shorthand("1x1").hosts)
-    await register.node(store, host, (), NOW)
+    await node_status.node(store, host, (), NOW)
     not_ready = conditions.Condition("Ready", False, "NotServed", "gone")
     await store.patch(kinds.NODE, "node-0", {"status": {"conditions": conditions.with_condition((), not_ready, NOW)}},
                       subresource="status")
     await store.patch(kinds.NODE, "node-0", {"spec": {"taints": [NOT_READY]}, "metadata": {"labels": {OS: None}}})
     store.open = True
-    node = await register.node(store, host, (), NOW)
+    node = await node_status.node(store, host, (), NOW)
     store.open = False
     assert node == await store.get(kinds.NODE, "node-0")
     assert conditions.is_true(node, "Ready")
@@ -100,8 +100,8 @@ async def test_who_writes_all_the_time_is_told_of() -> None:
 async def test_labels_alone_do_not_touch_the_taints() -> None:
     [host] = app.simulated_hosts(hosts_file.parse_shorthand("1x1").hosts)
     store = Memory(clock=ManualClock(), names=Names())
-    await register.node(store, host, (), NOW)
+    await node_status.node(store, host, (), NOW)
     await store.patch(kinds.NODE, "node-0", {"spec": {"taints": [DRAIN]}, "metadata": {"labels": {OS: "other"}}})
-    node = await register.node(store, host, (), NOW)
+    node = await node_status.node(store, host, (), NOW)
     assert node["spec"]["taints"] == [DRAIN]
     assert node["metadata"]["labels"][OS] == "linux"

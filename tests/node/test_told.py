@@ -20,8 +20,8 @@ from outfitter.errors import Refused
 from outfitter.inventory.simulation import hosts_file
 from outfitter.launcher import hostdev
 from outfitter.node import metadata
+from outfitter.node.launcher_env import combined, tell
 from outfitter.node.metadata import Given
-from outfitter.node.tell import combined, tell
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import Names
 from tests.controllers.scene import Scene, addresses, device, logged

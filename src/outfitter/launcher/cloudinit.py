@@ -15,8 +15,8 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import cloudinit, device_refs
 from outfitter.api.kubevirt.cloudinit import NETWORK, USER, Part, Volume
 from outfitter.errors import Refused
-from outfitter.launcher import disk, tags
-from outfitter.launcher.tags import Tagged
+from outfitter.launcher import device_tags, disk
+from outfitter.launcher.device_tags import Tagged
 
 Files = Mapping[str, str]
 LABELS: Mapping[cloudinit.Kind, str] = {"cloudInitNoCloud": "cidata", "cloudInitConfigDrive": "config-2"}
@@ -41,7 +41,7 @@ def metadata(instance: Object, tagged: Sequence[Tagged], files: Files) -> str:
     """The drive's metadata, in the words of its kind; the same for the same machine."""
     spec, volume = instance["spec"], cloudinit.volume(instance["spec"])
     keys = _public_keys(spec, files)
-    flavor, devices = device_refs.flavor_name(instance), tags.told(tagged)
+    flavor, devices = device_refs.flavor_name(instance), device_tags.told(tagged)
     said: dict[str, Any]
     if volume is not None and volume.kind == "cloudInitNoCloud":
         said = {"instance-id": identity(instance), "local-hostname": _hostname(instance)}

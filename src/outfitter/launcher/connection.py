@@ -18,9 +18,9 @@ from xml.etree import ElementTree as ET
 
 from outfitter.api.hypervisor import BY_USER, IO_ERROR, Domain, Ended, Paused
 from outfitter.errors import HypervisorAway, Refused
-from outfitter.launcher import capability
+from outfitter.launcher import capabilities as host_capabilities
 from outfitter.launcher import domain as domains
-from outfitter.launcher import drive as drives
+from outfitter.launcher import iso_image as drives
 
 log = logging.getLogger(__name__)
 MISSING = ("libvirt is used through the Python library libvirt-python, which is not installed here: pip install "
@@ -135,9 +135,9 @@ class Connection:
         if self._kvm is None:
             with self._errors("does not tell what it can do"):
                 capabilities = self._conn.getCapabilities()
-                features = [] if (cpu := capability.cpu(capabilities)) is None else capability.features(
+                features = [] if (cpu := host_capabilities.cpu(capabilities)) is None else host_capabilities.features(
                     self._conn.baselineCPU([cpu], self._lib.VIR_CONNECT_BASELINE_CPU_EXPAND_FEATURES))
-            self._kvm = capability.kvm(capabilities, features)
+            self._kvm = host_capabilities.kvm(capabilities, features)
             log.info("libvirt at %s %s", self.uri, "has KVM" if self._kvm else "has no KVM: machines are emulated")
         return self._kvm
 

@@ -12,13 +12,13 @@ from xml.etree import ElementTree as ET
 
 from outfitter.api.kubevirt.network_info import Wire
 from outfitter.errors import Refused
-from outfitter.launcher import addresses, disk, hostdev, interface, mdev, numa, screen, usb
-from outfitter.launcher.addresses import FUNCTIONS, Lane, Layout, Place
-from outfitter.launcher.alias import Aliases
-from outfitter.launcher.given import Ask, Given, Resolved
-from outfitter.launcher.options import Options
-from outfitter.launcher.system import System
-from outfitter.launcher.tags import Tagged, TaggedKind
+from outfitter.launcher import disk, graphics, hostdev, interface, mdev, numa, pci_layout, usb
+from outfitter.launcher.device_alias import Aliases
+from outfitter.launcher.device_assignment import Ask, Given, Resolved
+from outfitter.launcher.device_tags import Tagged, TaggedKind
+from outfitter.launcher.domain_options import Options
+from outfitter.launcher.machine_type import System
+from outfitter.launcher.pci_layout import FUNCTIONS, Lane, Layout, Place
 
 KINDS = {"pci": 0, "mdev": 1, "usb": 2}
 NAMES = {("gpus", False): "gpu", ("gpus", True): "dra-gpu", ("hostDevices", False): "hostdevice",
@@ -55,9 +55,9 @@ class Devices:
         scsi = any(bus == "scsi" for _, _, _, bus, _ in disks)
         sata = -(-sum(bus == "sata" for _, _, _, bus, _ in disks) // disk.SATA_PORTS)
         rng = self._given.get("rng") is not None
-        own = ((usb_needed, addresses.USB, "the USB controller"), (scsi, addresses.SCSI, "the SCSI controller"),
-               (rng, addresses.RNG, "the random number generator"),
-               (screen.wanted(self._given), addresses.VIDEO, "the video card"))
+        own = ((usb_needed, pci_layout.USB, "the USB controller"), (scsi, pci_layout.SCSI, "the SCSI controller"),
+               (rng, pci_layout.RNG, "the random number generator"),
+               (graphics.wanted(self._given), pci_layout.VIDEO, "the video card"))
         for needed, slot, who in own:
             if needed:
                 self._layout.reserve(slot, who)
@@ -76,9 +76,9 @@ class Devices:
         out += self._draw_interfaces(places)
         for one in self._ordered(found):
             out += self._draw(one, places, shown)
-        out += screen.console(self._given, self._machine)
+        out += graphics.console(self._given, self._machine)
         out += self._inputs()
-        out += screen.screen(self._given, self._machine, shown=bool(shown))
+        out += graphics.screen(self._given, self._machine, shown=bool(shown))
         if rng:
             out.append(self._rng())
         out.append(ET.Element("memballoon", model="none"))  # a device of the host pins all memory anyway
@@ -139,7 +139,7 @@ class Devices:
         wanted = entry.get("pciAddress")
         if not wanted or not first:
             return None
-        out = addresses.as_told(wanted, path)
+        out = pci_layout.as_told(wanted, path)
         key = ET.tostring(out, encoding="unicode")
         if key in self._told:
             raise Refused(f"{path}: the guest address {wanted} is taken by {self._told[key]}")
@@ -243,19 +243,19 @@ class Devices:
             yield disk.element(each, kind, target=(target, bus), file=file, alias=alias, guest=guest)
 
     def _controllers(self, usb_needed: bool, scsi: bool) -> Iterator[ET.Element]:
-        for needed, kind, model, slot in ((usb_needed, "usb", "qemu-xhci", addresses.USB),
-                                          (scsi, "scsi", "virtio-scsi", addresses.SCSI)):
+        for needed, kind, model, slot in ((usb_needed, "usb", "qemu-xhci", pci_layout.USB),
+                                          (scsi, "scsi", "virtio-scsi", pci_layout.SCSI)):
             if needed:
                 out = ET.Element("controller", type=kind, index="0", model=model)
                 if self._machine.express:
-                    out.append(addresses.fixed(slot))
+                    out.append(pci_layout.fixed(slot))
                 yield out
             elif kind == "usb":
                 yield ET.Element("controller", type="usb", index="0", model="none")
 
     def _sata(self, count: int) -> Iterator[ET.Element]:
         """So many SATA controllers, where their addresses are ours to say."""
-        most = 1 + len(addresses.SATA)
+        most = 1 + len(pci_layout.SATA)
         if not self._machine.express:
             return
         if count > most:
@@ -263,7 +263,7 @@ class Devices:
                           "for cloud-init among them: use virtio or scsi for the others")
         for number in range(count):
             out = ET.Element("controller", type="sata", index=str(number))
-            out.append(addresses.sata(number, chipset=self._machine.architecture.name == "x86_64"))
+            out.append(pci_layout.sata(number, chipset=self._machine.architecture.name == "x86_64"))
             yield out
 
     def _inputs(self) -> Iterator[ET.Element]:
@@ -279,7 +279,7 @@ class Devices:
         out = ET.Element("rng", model="virtio")
         ET.SubElement(out, "backend", model="random").text = "/dev/urandom"
         if self._machine.express:
-            out.append(addresses.fixed(addresses.RNG))
+            out.append(pci_layout.fixed(pci_layout.RNG))
         return out
 
     def _unsupported(self) -> None:

@@ -9,11 +9,11 @@ from outfitter.api.hypervisor import Domain, Drive
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs
 from outfitter.api.quantity import to_int
-from outfitter.launcher import cloudinit, hostdev, numa, sources, system
+from outfitter.launcher import cloudinit, hostdev, machine_type, numa, sources
 from outfitter.launcher.devices import Devices
+from outfitter.launcher.domain_options import DEFAULT, Options
 from outfitter.launcher.environment import Env
 from outfitter.launcher.metadata import Files
-from outfitter.launcher.options import DEFAULT, Options
 
 NAMESPACE = "https://outfitter.dev/xmlns/domain/1.0"
 ROOM = 255 - len("_VARS.qcow2.new")  # bytes of a domain's name: libvirt names files after it and adds this at most
@@ -28,8 +28,8 @@ def build(instance: Object, env: Env | None = None, files: Files | None = None, 
     domain = spec.get("domain") or {}
     look = sources.arriving if options.arriving else sources.devices_of
     found = look(instance, env or {}, files or {})
-    kind, size, cpus = system.system(spec), to_int(device_refs.memory(instance)), device_refs.vcpus(instance)
-    spread = numa.cells(instance, found, options.host_nodes, cpus=cpus, memory=size, page=system.page(domain) or numa.MIB)
+    kind, size, cpus = machine_type.system(spec), to_int(device_refs.memory(instance)), device_refs.vcpus(instance)
+    spread = numa.cells(instance, found, options.host_nodes, cpus=cpus, memory=size, page=machine_type.page(domain) or numa.MIB)
     path = f"{options.drives}/{meta['uid']}.iso" if cloudinit.wanted(spec) else ""
     devices = Devices(spec, kind, spread, options, sources.wired(files or {}), drive=path)
     parts = devices.elements(found)
@@ -46,14 +46,14 @@ def build(instance: Object, env: Env | None = None, files: Files | None = None, 
     mark = {"instance": meta["uid"], "uuid": uuid, **({"drive": path} if path else {})}
     ET.SubElement(ET.SubElement(root, "metadata"), OURS, mark)
     _text(root, "memory", str(size), unit="b")
-    _add(root, system.backing(domain))
+    _add(root, machine_type.backing(domain))
     _text(root, "vcpu", str(cpus), placement="static")
     _add(root, numa.pinning(instance, cpus))
     _add(root, numa.tuning(instance, spread))
-    root.append(system.boot(domain, kind))
-    root.append(system.features(domain, kind))
-    _add(root, system.processor(instance, options, spread))
-    root.append(system.clock(domain))
+    root.append(machine_type.boot(domain, kind))
+    root.append(machine_type.features(domain, kind))
+    _add(root, machine_type.processor(instance, options, spread))
+    root.append(machine_type.clock(domain))
     ET.SubElement(root, "devices").extend(parts)
     ET.indent(root)
     return Domain(meta["uid"], name, ET.tostring(root, encoding="unicode") + "\n", hostdev.sources(root),

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from outfitter.api.launcher_environment import MDEV, NETWORK_RESOURCE, PCI, key
 from outfitter.errors import Refused
-from outfitter.launcher.given import WORDS, Absent, Ask, Given, Kind, checked
+from outfitter.launcher.device_assignment import WORDS, Absent, Ask, Given, Kind, checked
 
 Env = Mapping[str, str]
 PREFIXES: Mapping[Kind, str] = {"pci": PCI, "mdev": MDEV, "usb": "USB_RESOURCE"}

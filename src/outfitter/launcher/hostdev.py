@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from xml.etree import ElementTree as ET
 
-from outfitter.launcher.given import Given, parts
+from outfitter.launcher.device_assignment import Given, parts
 
 
 def source(name: str, address: str) -> ET.Element:

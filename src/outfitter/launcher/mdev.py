@@ -8,7 +8,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from outfitter.errors import Refused
-from outfitter.launcher.given import Given, Resolved
+from outfitter.launcher.device_assignment import Given, Resolved
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from outfitter.errors import Refused
-from outfitter.launcher.given import Absent, Ask, Given, checked, published, same
+from outfitter.launcher.device_assignment import Absent, Ask, Given, checked, published, same
 
 Files = Mapping[str, str]  # path -> text
 BASES = ("/var/run/kubernetes.io/dra-device-attributes", "/var/run/dra-device-attributes")

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 from outfitter.api.kubevirt import device_refs
 from outfitter.errors import Refused
-from outfitter.launcher.given import Resolved
+from outfitter.launcher.device_assignment import Resolved
 
 MIB = 1 << 20
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from outfitter.api.hypervisor import BY_USER, DRIVES, Abilities, Domain, Ended, Paused
 from outfitter.errors import Refused
 from outfitter.launcher import domain as domains
-from outfitter.launcher import drive as drives
+from outfitter.launcher import iso_image as drives
 
 log = logging.getLogger(__name__)
 ROOM = 200  # characters of a domain's name in the name of its file

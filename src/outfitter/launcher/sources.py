@@ -15,8 +15,8 @@ from outfitter.api.kubevirt import device_refs, network_info
 from outfitter.api.kubevirt.network_info import Wire
 from outfitter.errors import Refused
 from outfitter.launcher import environment, metadata
+from outfitter.launcher.device_assignment import WORDS, Absent, Ask, Given, List, Resolved, checked, same
 from outfitter.launcher.environment import Env
-from outfitter.launcher.given import WORDS, Absent, Ask, Given, List, Resolved, checked, same
 from outfitter.launcher.metadata import Files
 
 STATUS, METADATA, ENVIRONMENT = "status.deviceStatus", "device metadata", "the environment"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from outfitter.launcher.given import Given
+from outfitter.launcher.device_assignment import Given
 
 
 def element(given: Given, alias: str) -> ET.Element:

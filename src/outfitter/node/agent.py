@@ -16,14 +16,14 @@ from outfitter.api.hypervisor import BY_USER, Builder
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, network_info, vmi_actions
 from outfitter.errors import AlreadyHeld, HypervisorAway, NotFound, Refused
-from outfitter.node import hold, networks, report, secrets, tell
-from outfitter.node.handover import Handover
-from outfitter.node.hold import Holdings
+from outfitter.node import claim_bookings, launcher_env, networks, secrets, status_reporter
+from outfitter.node.claim_bookings import Holdings
+from outfitter.node.claim_preparation import Handover
 from outfitter.node.host import Host
-from outfitter.node.keep import Keeper
+from outfitter.node.host_audit import Keeper
 from outfitter.node.networks import Networks
-from outfitter.node.report import Reporter
-from outfitter.node.wishes import Wishes
+from outfitter.node.status_reporter import Reporter
+from outfitter.node.vmi_actions import Wishes
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock
 from outfitter.store.event_recorder import Recorder
@@ -134,7 +134,7 @@ class Agent:
             try:
                 return await self._bring(self.hosts[name], pod)
             except HypervisorAway as error:
-                await self._report.waiting(self._pods.get(key) or pod, f"{name}: {error.message}", report.AWAY)
+                await self._report.waiting(self._pods.get(key) or pod, f"{name}: {error.message}", status_reporter.AWAY)
                 return error.retry_after
 
     async def _bring(self, host: Host, pod: Object) -> float | None:
@@ -166,7 +166,7 @@ class Agent:
             try:
                 pod = await self._networks.plug(host, pod, instance)
             except Refused as error:
-                await self._report.waiting(pod, error.message, report.UNPLUGGED)
+                await self._report.waiting(pod, error.message, status_reporter.UNPLUGGED)
                 return 1.0
         if pod["status"].get("phase") != "Running":
             pod = await self._report.running(pod, self._told(host, pod))
@@ -223,7 +223,7 @@ class Agent:
             try:
                 if lacking := await self._holdings.prepare(host, claim, results):
                     return f"{', '.join(sorted(lacking))}: not booked for claim {claim_name} on {host.name} yet"
-                await self._handover.prepare(host, claim, hold.ours(host, results))
+                await self._handover.prepare(host, claim, claim_bookings.ours(host, results))
             except AlreadyHeld as error:
                 return str(error)
             except Refused as error:
@@ -235,12 +235,12 @@ class Agent:
             return None  # the status is on its way and wakes us
         kept = await secrets.files(self._store, instance)
         if isinstance(kept, str):
-            await self._report.waiting(pod, kept, report.UNTOLD)
+            await self._report.waiting(pod, kept, status_reporter.UNTOLD)
             return secrets.LOOK_AGAIN
         try:
             told = self._handover.told(host, pod, self._claim)
             cards = self._networks.of(pod)
-            env = network_info.left_of(tell.combined(await self._published(host, pod), told.env), pod, cards.values())
+            env = network_info.left_of(launcher_env.combined(await self._published(host, pod), told.env), pod, cards.values())
             files = {**told.files, **({network_info.FILE: network_info.write(cards.values())} if cards else {}), **kept}
             domain = self._build(instance, env, files, await host.hypervisor.abilities())
             if vmi_actions.starts_paused(instance):
@@ -282,7 +282,7 @@ class Agent:
                 return left
             released = await self._release(host, pod)
         except Refused as error:
-            await self._report.waiting(pod, error.message, report.UNRELEASED)
+            await self._report.waiting(pod, error.message, status_reporter.UNRELEASED)
             return 1.0
         if pod["metadata"].get("deletionTimestamp"):
             try:

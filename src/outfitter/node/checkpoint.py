@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from outfitter.errors import Refused
-from outfitter.node.files import Files
+from outfitter.node.atomic_files import Files
 
 FILE = "checkpoint.json"
 VERSION = 1

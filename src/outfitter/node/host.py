@@ -10,7 +10,7 @@ from outfitter.api.hypervisor import Hypervisor
 from outfitter.inventory.config import Settings
 from outfitter.inventory.host_tree import Tree
 from outfitter.inventory.simulation.driver_profile import Guise
-from outfitter.node.station import Station
+from outfitter.node.host_env import Station
 
 
 @dataclass(frozen=True, slots=True)

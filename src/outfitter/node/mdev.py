@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator, Sequence
 from outfitter.inventory import mdev, provisioning, scan
 from outfitter.inventory.provisioning import Mediated
 from outfitter.node.checkpoint import Made
-from outfitter.node.root import Root
-from outfitter.node.station import Station
+from outfitter.node.host_env import Station
+from outfitter.node.sysfs_root import Root
 
 
 def arrange(

@@ -12,11 +12,11 @@ from outfitter.api.kinds import Object
 from outfitter.errors import Refused
 from outfitter.inventory import mdev, pci
 from outfitter.node import cdi, metadata, vfio
+from outfitter.node.atomic_files import Files
 from outfitter.node.checkpoint import Before, Taken
-from outfitter.node.files import Files
+from outfitter.node.host_env import Station
 from outfitter.node.metadata import Given
-from outfitter.node.station import Station
-from outfitter.node.targets import Target
+from outfitter.node.passthrough_device import Target
 
 
 @dataclass(frozen=True, slots=True)

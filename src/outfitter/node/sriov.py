@@ -11,8 +11,8 @@ from outfitter.inventory import provisioning
 from outfitter.inventory.pci import Device
 from outfitter.inventory.provisioning import Virtual
 from outfitter.node import vfio
-from outfitter.node.root import Root
-from outfitter.node.station import Station
+from outfitter.node.host_env import Station
+from outfitter.node.sysfs_root import Root
 
 
 def arrange(

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from outfitter.errors import Refused
 from outfitter.inventory import pci
 from outfitter.node.checkpoint import Before
-from outfitter.node.root import Root
+from outfitter.node.sysfs_root import Root
 
 DEVICES = "/sys/bus/pci/devices"
 DRIVERS = "/sys/bus/pci/drivers"

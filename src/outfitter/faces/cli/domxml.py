@@ -21,8 +21,8 @@ from outfitter.faces.cli import checked
 from outfitter.faces.cli.client import Client, documents, standing
 from outfitter.faces.cli.verbs import NIL, kind_spoken
 from outfitter.launcher import domain, metadata, sources
-from outfitter.launcher import drive as drives
-from outfitter.launcher.options import Options
+from outfitter.launcher import iso_image as drives
+from outfitter.launcher.domain_options import Options
 from outfitter.node import secrets
 
 ROOTED = (*metadata.BASES, cloudinit.SECRETS)  # folders of a launcher's container

@@ -19,7 +19,7 @@ from outfitter.api.kubevirt import device_refs, kubevirt_config
 from outfitter.api.page import Booking, Holder, Page
 from outfitter.controllers import launcher_networks, launcher_pod, vm_claims
 from outfitter.controllers import pod_claims as claiming
-from outfitter.controllers import vm as vm_module
+from outfitter.controllers import vm as vm_controller
 from outfitter.errors import BadRequest, Forbidden, Invalid, NotFound, OutfitterError, Refused
 from outfitter.faces.cli import checked, moments, sentences
 from outfitter.faces.cli.client import Client, documents, standing
@@ -231,7 +231,7 @@ class _Planner:
             if self._claim(namespace, name) is None:
                 meta = {"name": name, "namespace": namespace, "uid": f"{NIL}-{namespace}-{name}"}
                 self._claims[namespace, name] = {"metadata": meta, "spec": template["spec"]["spec"]}
-        made = vm_module.instance_for(vm)
+        made = vm_controller.instance_for(vm)
         return {**made, "metadata": {**made["metadata"], "uid": f"{NIL}-{namespace}-{vm['metadata']['name']}"}}, out
 
     def _settled(self, instance: Object) -> Object:

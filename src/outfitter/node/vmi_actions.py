@@ -13,7 +13,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import vmi_actions
 from outfitter.errors import Refused
 from outfitter.node.host import Host
-from outfitter.node.report import Reporter
+from outfitter.node.status_reporter import Reporter
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock
 

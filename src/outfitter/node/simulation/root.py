@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from outfitter.inventory.host_tree import Entry, Link, MemoryTree
-from outfitter.node.files import Files
-from outfitter.node.kernel import Changes, Kernel
+from outfitter.node.atomic_files import Files
+from outfitter.node.simulation.kernel import Changes, Kernel
 
 FILE = "kernel.json"
 RECENT = 512  # hosts whose trees are kept, because they are likely to be asked for again

@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from outfitter.errors import Refused
 from outfitter.node import cdi, vfio
-from outfitter.node.station import Station
+from outfitter.node.host_env import Station
 
 
 def release(station: Station, uid: str, *, running: Collection[str] = ()) -> dict[str, str]:

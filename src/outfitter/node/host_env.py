@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from outfitter.errors import Refused
+from outfitter.node.atomic_files import Files, MemoryFiles
 from outfitter.node.checkpoint import Checkpoint
-from outfitter.node.files import Files, MemoryFiles
-from outfitter.node.root import Root
+from outfitter.node.sysfs_root import Root
 
 T = TypeVar("T")
 

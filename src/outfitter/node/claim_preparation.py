@@ -11,12 +11,12 @@ from outfitter.api.kubevirt import device_refs
 from outfitter.errors import Refused
 from outfitter.inventory import scan
 from outfitter.ledger import book, out_of_service
-from outfitter.node import mdev, sriov, tell
+from outfitter.node import launcher_env, mdev, sriov
 from outfitter.node.host import Host
-from outfitter.node.keep import Keeper
+from outfitter.node.host_audit import Keeper
+from outfitter.node.host_env import Station
 from outfitter.node.prepare import Prepared, Wanted, prepare
-from outfitter.node.release import release
-from outfitter.node.station import Station
+from outfitter.node.unprepare import release
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
 
@@ -71,11 +71,11 @@ class Handover:
             raise Refused(f"claim {claim['metadata']['name']} cannot be prepared on {host.name}: {error}") from error
         return self._ready[key]
 
-    def told(self, host: Host, pod: Object, claims: device_refs.Claims) -> tell.Told:
+    def told(self, host: Host, pod: Object, claims: device_refs.Claims) -> launcher_env.Told:
         """What the pod's launcher is told of the devices that were handed over for it."""
         found = [(name, claim) for name, claim_name in device_refs.claim_names(pod)
                  if claim_name and (claim := claims(pod["metadata"]["namespace"], claim_name)) is not None]
-        return tell.tell(pod, [(name, claim, ready.given) for name, claim in found
+        return launcher_env.tell(pod, [(name, claim, ready.given) for name, claim in found
                                if (ready := self._ready.get((host.name, claim["metadata"]["uid"]))) is not None])
 
     async def release(self, host: Host, uid: str) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from outfitter.launcher import addresses
-from outfitter.launcher.system import System
+from outfitter.launcher import pci_layout
+from outfitter.launcher.machine_type import System
 
 
 def console(devices: Mapping[str, Any], machine: System) -> Iterator[ET.Element]:
@@ -41,5 +41,5 @@ def screen(devices: Mapping[str, Any], machine: System, *, shown: bool) -> Itera
         default = "vga" if machine.architecture.name == "x86_64" else "virtio"
         ET.SubElement(video, "model", type=(devices.get("video") or {}).get("type") or default)
         if machine.express:
-            video.append(addresses.fixed(addresses.VIDEO))
+            video.append(pci_layout.fixed(pci_layout.VIDEO))
     yield video

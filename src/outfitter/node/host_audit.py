@@ -30,9 +30,9 @@ from outfitter.inventory.scan import Scan
 from outfitter.inventory.simulation import driver_profile
 from outfitter.ledger import book, heal, history, out_of_service
 from outfitter.ledger.heal import Found
-from outfitter.node import networks, register, targets
+from outfitter.node import networks, node_status, passthrough_device
 from outfitter.node.host import Host
-from outfitter.node.targets import Target
+from outfitter.node.passthrough_device import Target
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
 from outfitter.store.informer import Informer
@@ -256,9 +256,9 @@ class Keeper:
                            "allocated, and stays until it is free" for name, what in outlook.seen.left.items())])
         self.once[host.name] = outlook.seen.once
         if host.station is not None:
-            self.targets[host.name] = targets.of(outlook.seen)
+            self.targets[host.name] = passthrough_device.of(outlook.seen)
         self._left[host.name] = frozenset(outlook.seen.left)
-        node = await register.node(self._store, host, outlook.bridges, self._now())
+        node = await node_status.node(self._store, host, outlook.bridges, self._now())
         page = have.page
         if outlook.healed.object != page.object:
             await heal.heal_page(self._store, host.name, outlook.found, group=outlook.groups, now=self._now(),

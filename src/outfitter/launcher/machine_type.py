@@ -11,7 +11,7 @@ from outfitter.api.kubevirt import device_refs, guest_address
 from outfitter.api.quantity import to_int
 from outfitter.errors import Refused
 from outfitter.launcher import numa
-from outfitter.launcher.options import Options
+from outfitter.launcher.domain_options import Options
 
 PASSED_THROUGH = ("host-passthrough", "host-model")  # processors that only a host that runs its own kind has
 

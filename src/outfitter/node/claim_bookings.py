@@ -10,9 +10,9 @@ from outfitter.api.kinds import Object
 from outfitter.api.page import Page, is_pool_page, pool_page
 from outfitter.errors import AlreadyHeld
 from outfitter.ledger import book
-from outfitter.node.handover import Handover
+from outfitter.node.claim_preparation import Handover
 from outfitter.node.host import Host
-from outfitter.node.keep import Keeper
+from outfitter.node.host_audit import Keeper
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
 from outfitter.store.informer import Informer, key_of
