@@ -19,6 +19,9 @@ from outfitter.api.conditions import Condition
 from outfitter.api.device import DRIVER
 from outfitter.api.hypervisor import DRIVES, Abilities, Domain, Hypervisor
 from outfitter.api.kinds import Object
+from outfitter.apiserver import auth
+from outfitter.apiserver.app import App as ApiServer
+from outfitter.apiserver.server import Server
 from outfitter.controllers.device_status import DeviceStatus
 from outfitter.controllers.device_taint_eviction import Evict
 from outfitter.controllers.garbage_collector import Garbage
@@ -32,9 +35,6 @@ from outfitter.controllers.scheduler import Schedule
 from outfitter.controllers.vm import Machines
 from outfitter.controllers.vmi import Instances
 from outfitter.errors import AlreadyExists, Refused
-from outfitter.faces.kube import auth
-from outfitter.faces.kube.app import App as ApiServer
-from outfitter.faces.kube.server import Server
 from outfitter.faces.metrics import Metrics
 from outfitter.inventory import assignable, scan
 from outfitter.inventory.config import DEFAULT, Config

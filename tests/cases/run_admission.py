@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from outfitter.api import kinds
-from outfitter.faces.kube import auth
+from outfitter.apiserver import auth
 from tests.cases.case import Case
 from tests.cases.world import ADMIN, Answer, NotDriven, contains, world
 

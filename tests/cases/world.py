@@ -21,7 +21,7 @@ from outfitter import app
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import feature_gates
-from outfitter.faces.kube import auth
+from outfitter.apiserver import auth
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import Names
 from outfitter.store.memory import OpenRules

@@ -16,9 +16,9 @@ from outfitter import app
 from outfitter.api import conditions, kinds
 from outfitter.api.hypervisor import BY_USER, IO_ERROR, Domain
 from outfitter.api.kinds import Object
+from outfitter.apiserver.app import App
+from outfitter.apiserver.auth import MASTERS, User
 from outfitter.errors import HypervisorAway, Refused
-from outfitter.faces.kube.app import App
-from outfitter.faces.kube.auth import MASTERS, User
 from outfitter.launcher.simulated import Simulated
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import Names

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from outfitter.api.kinds import Object
-from outfitter.faces.kube.app import App
+from outfitter.apiserver.app import App
 
 PATIENCE = 60.0  # seconds until a test that hears nothing fails instead of hanging
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from outfitter.api import admission, kinds
-from outfitter.faces.kube.app import App
-from outfitter.faces.kube.auth import MASTERS, User
+from outfitter.apiserver.app import App
+from outfitter.apiserver.auth import MASTERS, User
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Memory
 from tests.kube.asgi import Client

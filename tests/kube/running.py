@@ -16,9 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar
 
-from outfitter.faces.kube.app import App
-from outfitter.faces.kube.auth import MASTERS, User
-from outfitter.faces.kube.server import Server
+from outfitter.apiserver.app import App
+from outfitter.apiserver.auth import MASTERS, User
+from outfitter.apiserver.server import Server
 from outfitter.store import pki
 from outfitter.store.memory import Memory
 

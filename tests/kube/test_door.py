@@ -9,8 +9,8 @@ import pytest
 
 from outfitter.api import admission, kinds
 from outfitter.api.kinds import Object
-from outfitter.faces.kube.app import App
-from outfitter.faces.kube.auth import MASTERS, User
+from outfitter.apiserver.app import App
+from outfitter.apiserver.auth import MASTERS, User
 from outfitter.store.memory import Memory
 from outfitter.store.sqlite import SQLite
 from tests.kube.asgi import INSTANCES, MERGE, TABLE, Client

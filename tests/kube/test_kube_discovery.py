@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outfitter.api import kinds
-from outfitter.faces.kube.app import App
+from outfitter.apiserver.app import App
 from outfitter.store.memory import Memory
 from tests.kube.asgi import Client
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outfitter.api.kinds import Object
+from outfitter.apiserver import negotiate, protobuf
+from outfitter.apiserver.app import App
+from outfitter.apiserver.auth import MASTERS, User
 from outfitter.errors import BadRequest, TooLarge, Unsupported
-from outfitter.faces.kube import negotiate, protobuf
-from outfitter.faces.kube.app import App
-from outfitter.faces.kube.auth import MASTERS, User
 from outfitter.store import base
 from outfitter.store.memory import Memory, OpenRules
 from tests.kube.asgi import CONFIG_MAPS, JSON_PATCH, MERGE, Client, config_map

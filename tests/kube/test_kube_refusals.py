@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from outfitter.api.kinds import Object
+from outfitter.apiserver.app import App
+from outfitter.apiserver.auth import PEER
 from outfitter.errors import NotFound
-from outfitter.faces.kube.app import App
-from outfitter.faces.kube.auth import PEER
 from outfitter.store import base
 from outfitter.store.memory import Memory, OpenRules
 from tests.kube.asgi import CLAIMS, CONFIG_MAPS, INSTANCES, JSON_PATCH, MERGE, STRATEGIC, A, Client, config_map, instance

@@ -15,10 +15,10 @@ import aiohttp
 import pytest
 from cryptography import x509
 
+from outfitter.apiserver.app import App
+from outfitter.apiserver.auth import MASTERS, User
+from outfitter.apiserver.server import Server
 from outfitter.errors import Refused
-from outfitter.faces.kube.app import App
-from outfitter.faces.kube.auth import MASTERS, User
-from outfitter.faces.kube.server import Server
 from outfitter.store import pki
 from outfitter.store.memory import Memory
 from tests.kube.asgi import CONFIG_MAPS, PATIENCE, config_map

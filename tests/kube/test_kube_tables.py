@@ -9,7 +9,7 @@ import pytest
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
-from outfitter.faces.kube import tables
+from outfitter.apiserver import tables
 from outfitter.store.clock import ManualClock, rfc3339
 from tests.kube.asgi import CONFIG_MAPS, INSTANCES, TABLE, Client, config_map, instance
 

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from outfitter.api import kinds
-from outfitter.faces.kube.app import App
-from outfitter.faces.kube.auth import MASTERS, User
+from outfitter.apiserver.app import App
+from outfitter.apiserver.auth import MASTERS, User
 from outfitter.store.memory import Memory
 from outfitter.store.sqlite import SQLite
 from tests.kube.asgi import (

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from outfitter.api import kinds
-from outfitter.faces.kube import watch
+from outfitter.apiserver import watch
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Memory
 from tests.kube.asgi import CLAIMS, CONFIG_MAPS, PATIENCE, TABLE, A, Client, Stream, brief, claim, config_map

@@ -12,9 +12,9 @@ from prometheus_client import parser
 
 from outfitter import app
 from outfitter.api import kinds
+from outfitter.apiserver.app import App
+from outfitter.apiserver.auth import MASTERS, METRICS, MONITORING, User
 from outfitter.errors import Conflict, Invalid, Unavailable
-from outfitter.faces.kube.app import App
-from outfitter.faces.kube.auth import MASTERS, METRICS, MONITORING, User
 from outfitter.ledger import out_of_service
 from outfitter.store.memory import Memory
 from tests.controllers.scene import Scene, embedded

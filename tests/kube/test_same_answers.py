@@ -22,9 +22,9 @@ import pytest
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.faces.kube.app import App
-from outfitter.faces.kube.auth import MASTERS, User
-from outfitter.faces.kube.server import Server
+from outfitter.apiserver.app import App
+from outfitter.apiserver.auth import MASTERS, User
+from outfitter.apiserver.server import Server
 from outfitter.store.memory import Memory
 from tests import kubernetes
 from tests.kube.asgi import JSON_PATCH, MERGE, STRATEGIC, TABLE

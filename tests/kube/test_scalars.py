@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from outfitter.apiserver import negotiate
 from outfitter.faces.cli import client
-from outfitter.faces.kube import negotiate
 from tests.kube.running import Kubectl, Running, kubectls
 
 FOUND = kubectls()

@@ -12,8 +12,8 @@ import pytest
 from outfitter.api import admission, kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.validate.node_placement import PREFERRED, REQUIRED
-from outfitter.faces.kube.app import App
-from outfitter.faces.kube.auth import MASTERS, User
+from outfitter.apiserver.app import App
+from outfitter.apiserver.auth import MASTERS, User
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Memory
 from tests.kube.asgi import Client

@@ -16,9 +16,9 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from outfitter.apiserver import auth
+from outfitter.apiserver.app import ABORT, App
 from outfitter.errors import Refused
-from outfitter.faces.kube import auth
-from outfitter.faces.kube.app import ABORT, App
 
 log = logging.getLogger(__name__)
 GRACE = 3  # seconds that open requests get when the server stops

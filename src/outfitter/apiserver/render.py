@@ -8,11 +8,11 @@ import msgspec
 
 from outfitter.api import versions
 from outfitter.api.kinds import Object
-from outfitter.faces.kube import negotiate, tables
-from outfitter.faces.kube.negotiate import Wanted
-from outfitter.faces.kube.paths import Target
-from outfitter.faces.kube.request import Answer, Request
-from outfitter.faces.kube.status import BadOptions
+from outfitter.apiserver import negotiate, tables
+from outfitter.apiserver.negotiate import Wanted
+from outfitter.apiserver.paths import Target
+from outfitter.apiserver.request import Answer, Request
+from outfitter.apiserver.status import BadOptions
 from outfitter.store.clock import Clock
 from outfitter.store.watch_cache import Record
 

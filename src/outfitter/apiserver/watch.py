@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 import msgspec
 
 from outfitter.api.kinds import Object
+from outfitter.apiserver import status, verbs
+from outfitter.apiserver.render import Renderer
+from outfitter.apiserver.request import Request
 from outfitter.errors import Expired, OutfitterError
-from outfitter.faces.kube import status, verbs
-from outfitter.faces.kube.render import Renderer
-from outfitter.faces.kube.request import Request
 from outfitter.store.base import EventType
 from outfitter.store.memory import Memory, revision_number
 from outfitter.store.watch_cache import Record, Step, Watcher

@@ -8,9 +8,9 @@ from typing import cast
 from outfitter.api import kinds, patch
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, vm_actions, vmi_actions
+from outfitter.apiserver.paths import Target
+from outfitter.apiserver.request import Answer, Request
 from outfitter.errors import NotFound
-from outfitter.faces.kube.paths import Target
-from outfitter.faces.kube.request import Answer, Request
 from outfitter.store import base
 from outfitter.store.clock import rfc3339
 from outfitter.store.memory import Draft, Memory

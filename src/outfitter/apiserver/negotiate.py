@@ -14,8 +14,8 @@ import msgspec
 import yaml
 
 from outfitter.api import yaml_scalars
+from outfitter.apiserver import protobuf
 from outfitter.errors import BadRequest, NotAcceptable, TooLarge, Unsupported
-from outfitter.faces.kube import protobuf
 
 MAX_BODY = 3 << 20  # bytes, as kube-apiserver
 MAX_DEPTH = 128  # levels of nesting in a body or in a patched object

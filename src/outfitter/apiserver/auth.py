@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from outfitter.apiserver.paths import Target
 from outfitter.errors import Forbidden, Unauthorized
-from outfitter.faces.kube.paths import Target
 
 MASTERS = "system:masters"  # may do everything
 PEER = "outfitter.peercert"  # the ASGI extension under which the server hands in the client's certificate

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import outfitter
 from outfitter.api.kinds import Kind, Object
-from outfitter.faces.kube import paths
+from outfitter.apiserver import paths
 
 MAJOR, MINOR = "1", "36"
 OBJECT_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")

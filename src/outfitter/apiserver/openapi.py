@@ -13,7 +13,7 @@ import msgspec
 from outfitter.api import known_fields
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.validate import schema
-from outfitter.faces.kube import discovery
+from outfitter.apiserver import discovery
 
 _QUERY = ("dryRun", "fieldManager", "fieldValidation", "pretty")
 _PATCHES = ("application/json-patch+json", "application/merge-patch+json")  # a strategic patch would need typed schemas

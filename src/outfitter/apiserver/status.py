@@ -6,7 +6,7 @@ import re
 
 from outfitter import errors
 from outfitter.api.kinds import Object
-from outfitter.faces.kube.paths import Target
+from outfitter.apiserver.paths import Target
 
 
 class BadOptions(errors.Invalid):

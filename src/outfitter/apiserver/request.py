@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 from outfitter.api.kinds import Object
+from outfitter.apiserver import negotiate
+from outfitter.apiserver.paths import Target
+from outfitter.apiserver.status import BadOptions
 from outfitter.errors import BadRequest
-from outfitter.faces.kube import negotiate
-from outfitter.faces.kube.paths import Target
-from outfitter.faces.kube.status import BadOptions
 from outfitter.store import base
 
 Headers = list[tuple[bytes, bytes]]

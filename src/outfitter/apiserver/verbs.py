@@ -10,11 +10,11 @@ import msgspec
 
 from outfitter.api import kinds, known_fields, patch, versions
 from outfitter.api.kinds import Kind, Object
+from outfitter.apiserver import negotiate, status, subresources
+from outfitter.apiserver.paths import ACTIONS_GROUP, Target
+from outfitter.apiserver.render import Renderer
+from outfitter.apiserver.request import Answer, Request
 from outfitter.errors import BadRequest, Cause, Invalid, NotFound, TooLarge, TooNew, Unsupported, shortened
-from outfitter.faces.kube import actions, negotiate, status
-from outfitter.faces.kube.paths import ACTIONS_GROUP, Target
-from outfitter.faces.kube.render import Renderer
-from outfitter.faces.kube.request import Answer, Request
 from outfitter.store import base
 from outfitter.store.memory import Draft, Memory, patched, revision_number
 from outfitter.store.watch_cache import Record, Selection
@@ -114,7 +114,7 @@ async def create(store: Memory, request: Request) -> Answer:
 async def update(store: Memory, request: Request) -> Answer:
     target = request.target
     if target.group == ACTIONS_GROUP:
-        return await actions.act(store, request)
+        return await subresources.act(store, request)
     renderer = Renderer(request, store.clock)
     dry_run, validation = request.dry_run("UpdateOptions"), _validation(request, "UpdateOptions")
     obj = _object(request, validation, store.peek(target.kind, target.name, target.namespace))

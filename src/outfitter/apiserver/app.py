@@ -14,10 +14,10 @@ from urllib.parse import parse_qs, unquote
 
 from outfitter.api import kinds as table
 from outfitter.api.kinds import Kind, Object
+from outfitter.apiserver import auth, discovery, negotiate, openapi, paths, status, verbs, watch
+from outfitter.apiserver.paths import Target
+from outfitter.apiserver.request import Answer, Headers, Request, answer, warning_headers
 from outfitter.errors import BadRequest, MethodNotAllowed, NotFound, OutfitterError, TooLarge, Unavailable
-from outfitter.faces.kube import auth, discovery, negotiate, openapi, paths, status, verbs, watch
-from outfitter.faces.kube.paths import Target
-from outfitter.faces.kube.request import Answer, Headers, Request, answer, warning_headers
 from outfitter.store.memory import Memory
 
 Scope = Mapping[str, Any]
