@@ -25,7 +25,7 @@ say()
 
 def test_the_same_examples_whatever_is_loaded() -> None:
     processes = [subprocess.Popen([sys.executable, "-c", first + STORY], text=True, cwd=ROOT, stdout=subprocess.PIPE)
-                 for first in ("", "import outfitter.app, outfitter.faces.cli.vm\n")]
+                 for first in ("", "import outfitter.app, outfitter.cli.vm.commands\n")]
     one, two = [process.communicate()[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
     assert one == two

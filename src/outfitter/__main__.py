@@ -10,7 +10,7 @@ INTERRUPTED = 130  # exit status after Ctrl-C
 
 def main() -> None:
     try:
-        from outfitter.faces.cli import main as cli  # noqa: PLC0415  # the start of every command is on this path
+        from outfitter.cli import main as cli  # noqa: PLC0415  # the start of every command is on this path
 
         cli.main(up=_up)
     except KeyboardInterrupt:  # before there was a command to end, or after

@@ -35,13 +35,13 @@ from outfitter.controllers.scheduler import Schedule
 from outfitter.controllers.vm import Machines
 from outfitter.controllers.vmi import Instances
 from outfitter.errors import AlreadyExists, Refused
-from outfitter.faces.metrics import Metrics
 from outfitter.inventory import assignable, scan
 from outfitter.inventory.config import DEFAULT, Config
 from outfitter.inventory.simulation.host import SimulatedHost
 from outfitter.launcher import connection, domain, libvirt
 from outfitter.launcher.domain_options import Options
 from outfitter.launcher.simulated import Simulated
+from outfitter.metrics import Metrics
 from outfitter.node.agent import Agent
 from outfitter.node.atomic_files import FolderFiles, MemoryFiles
 from outfitter.node.claim_preparation import Handover

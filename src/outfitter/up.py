@@ -16,8 +16,8 @@ from pathlib import Path
 
 import outfitter
 from outfitter import app
+from outfitter.cli import broken_pipe
 from outfitter.errors import Refused
-from outfitter.faces.cli import unread
 from outfitter.inventory import config
 from outfitter.inventory.config import Config
 from outfitter.inventory.simulation import hosts_file
@@ -70,7 +70,7 @@ async def _serve(
         try:
             print("stopping; everything is kept in " + str(data), flush=True)
         except BrokenPipeError:  # somebody took the first lines and went: that it ends well is not their business
-            unread.hush(sys.stdout)
+            broken_pipe.hush(sys.stdout)
 
 
 def spare_the_collector() -> None:

@@ -17,7 +17,7 @@ import yaml
 import outfitter
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.faces.cli import gone
+from outfitter.cli import wait
 from tests.e2e.process import EXAMPLE, OUTFIT, PATIENCE, ROOT, Typed, Up, environment, typed
 
 Say = Callable[..., Typed]
@@ -462,7 +462,7 @@ def test_a_delete_waits_until_it_is_gone(up: Up, say: Say) -> None:
 
 
 def test_a_delete_says_what_holds_and_has_an_end(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gone, "QUIET", 0.05)
+    monkeypatch.setattr(wait, "QUIET", 0.05)
     text = config_map("kept", metadata={"finalizers": ["example.com/mine"]}) + "---\n" + config_map("free")
     say("apply", "-f", "-", stdin=text)
     done = say("delete", "cm", "kept", "free", "--timeout", "0.5", code=1)
@@ -485,7 +485,7 @@ HOLDS: dict[str, tuple[kinds.Kind, Object, str]] = {
 @pytest.mark.parametrize("name", HOLDS)
 def test_what_holds_a_deleted_object(name: str) -> None:
     kind, obj, says = HOLDS[name]
-    assert gone.holds(kind, obj) == says
+    assert wait.holds(kind, obj) == says
 
 
 # -- the other end

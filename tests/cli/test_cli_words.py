@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from outfitter.faces.cli import main
+from outfitter.cli import main
 from tests.e2e.process import ROOT, typed
 
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from outfitter import app, errors
-from outfitter.faces.cli import main, makes
+from outfitter.cli import main, provisioning_check
 from outfitter.inventory import capture, config, scan
 from outfitter.inventory.simulation import hosts_file
 
@@ -172,7 +172,7 @@ async def test_what_is_told_is_what_a_start_makes(text: str) -> None:
 
 
 def _told(settings: config.Settings, found: scan.Scan) -> list[str]:
-    return [line.strip() for line in makes.lines("here", settings, found)]
+    return [line.strip() for line in provisioning_check.lines("here", settings, found)]
 
 
 def test_hosts_alike_are_told_once() -> None:

@@ -13,10 +13,11 @@ from outfitter.api import kinds
 from outfitter.api.device import DRIVER, DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, Mark, Page
+from outfitter.cli import history, main, time_format
+from outfitter.cli.client import Client
+from outfitter.cli.device import listing, text, tree, view
+from outfitter.cli.device.view import STATES, Everything, Known, everything
 from outfitter.errors import BadRequest, NotFound
-from outfitter.faces.cli import devices, devicetree, history, known, main, moments, sentences
-from outfitter.faces.cli.client import Client
-from outfitter.faces.cli.known import STATES, Everything, Known, everything
 from outfitter.ledger.history import Entry
 from outfitter.store.base import Listing
 
@@ -123,7 +124,7 @@ STATED: dict[str, tuple[list[Object], list[Object], list[Object], tuple[str, ...
 def test_the_state_of_a_device(name: str) -> None:
     slices, pages, inventories, states, says = STATED[name]
     [device] = everything(slices, pages, inventories).devices
-    assert (device.states, sentences.sentence(device, NOW)) == (states, says)
+    assert (device.states, text.sentence(device, NOW)) == (states, says)
     assert device.short == "node-0/card-vf0"
 
 
@@ -147,10 +148,10 @@ def test_a_physical_function_is_not_free_while_a_virtual_one_is_held() -> None:
     assert {device.state for device in card().values()} == {"free"}
     found = card(booking())
     assert {name: device.state for name, device in found.items()} == {"card": "blocked", "card-vf0": "held", "card-vf1": "free"}
-    assert sentences.sentence(found["card"], NOW) == f"not free while card-vf0 is {HELD}"
+    assert text.sentence(found["card"], NOW) == f"not free while card-vf0 is {HELD}"
     found = card(booking(name="card"))
     assert [found[name].state for name in ("card", "card-vf0", "card-vf1")] == ["held", "blocked", "blocked"]
-    assert devices.as_json(found["card-vf1"])["blockedBy"] == ["card"]
+    assert listing.as_json(found["card-vf1"])["blockedBy"] == ["card"]
 
 
 def test_only_the_newest_whole_pool_counts() -> None:
@@ -196,7 +197,7 @@ class Elsewhere:
 
 
 async def test_a_cluster_that_does_not_know_our_kinds() -> None:
-    found = await known.read(cast(Client, Elsewhere()))
+    found = await view.read(cast(Client, Elsewhere()))
     assert [(device.short, device.state) for device in found.devices] == [("node-0/card-vf0", "free")]
 
 
@@ -256,7 +257,7 @@ def test_two_drivers_that_call_a_device_the_same() -> None:
 def test_counts_say_what_else_is_true() -> None:
     found = everything([published(*map(vf, range(5)))], [page(booking(), booking(name="card-vf1"), reserved=[
         mark(), mark(name="card-vf2")])], [inventory(withheld=[{**WITHHELD, "name": "x"}])])
-    assert sentences.counts(found.devices) == "5 devices: 2 free, 2 held (1 reserved), 1 reserved"
+    assert text.counts(found.devices) == "5 devices: 2 free, 2 held (1 reserved), 1 reserved"
 
 
 PF = {"name": "card", "address": "0000:3b:00.0", "kind": "PF", "vendor": "8086", "product": "1592", "class": "020000",
@@ -268,7 +269,7 @@ BRIDGES = [{"name": f"b{number}", "address": f"0000:00:0{number}.0", "kind": "PC
 def test_a_tree_folds_what_is_free_and_alike() -> None:
     found = everything([published(*map(vf, range(8)))], [page(booking(name="card-vf2"))],
                        [inventory(withheld=[PF, *BRIDGES], warnings=["odd"])])
-    assert list(devicetree.lines(found.devices, found.warnings, NOW, plain=True)) == [
+    assert list(tree.lines(found.devices, found.warnings, NOW, plain=True)) == [
         "node-0  8 devices: 7 free, 1 held; 3 not offered",
         "|- NUMA node 0",
         "|  |- 0000:3b:00.0  PF  8086:1592  not offered: it is used by the host",
@@ -284,7 +285,7 @@ def test_a_tree_folds_what_is_free_and_alike() -> None:
 
 def test_a_tree_shows_each_that_somebody_has() -> None:
     found = everything([published(*map(vf, range(6)))], [page(*(booking(name=f"card-vf{number}") for number in range(6)))], [])
-    assert [line for line in devicetree.lines(found.devices, {}, NOW, plain=True) if ".." in line] == []
+    assert [line for line in tree.lines(found.devices, {}, NOW, plain=True) if ".." in line] == []
 
 
 def test_history_begins_with_what_stands() -> None:
@@ -300,12 +301,12 @@ def test_a_tree_without_the_physical_function() -> None:
     """Only the held one was asked for."""
     found = everything([published(vf(0), vf(1))], [page(booking())], [inventory(withheld=[PF])])
     held = [device for device in found.devices if "held" in device.states]
-    assert list(devicetree.lines(held, {}, NOW, plain=True))[1:] == [
+    assert list(tree.lines(held, {}, NOW, plain=True))[1:] == [
         "`- NUMA node 0", "   `- 0000:3b:00.0", f"      `- vf0  0000:3b:01.0  VF  8086:1889  {HELD}", ""]
 
 
 def test_what_would_move_the_cursor_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    sentences.say(["a\x1b[2Jb", "ü"])
+    text.say(["a\x1b[2Jb", "ü"])
     assert capsys.readouterr().out == "a?[2Jb\nü\n"
 
 
@@ -318,7 +319,7 @@ TIMES = {
 @pytest.mark.parametrize("name", TIMES)
 def test_times(name: str) -> None:
     text, says = TIMES[name]
-    assert moments.when(text, NOW) == says
+    assert time_format.when(text, NOW) == says
 
 
 SPANS = {"0s": 0, "59s": 59, "1m": 60, "2m5s": 125, "1h": 3600, "3h2m": 10_925, "2d": 172_800, "1d4h": 100_800}
@@ -326,7 +327,7 @@ SPANS = {"0s": 0, "59s": 59, "1m": 60, "2m5s": 125, "1h": 3600, "3h2m": 10_925, 
 
 @pytest.mark.parametrize("says", SPANS)
 def test_spans(says: str) -> None:
-    assert moments.lasted((NOW - timedelta(seconds=SPANS[says])).isoformat(), "", NOW) == says
+    assert time_format.lasted((NOW - timedelta(seconds=SPANS[says])).isoformat(), "", NOW) == says
 
 
 TYPED = {"0": (0, "0s"), "90": (90, "1m30s"), "90s": (90, "1m30s"), "5m": (300, "5m"), "1h30m": (5400, "1h30m"),
@@ -335,24 +336,24 @@ TYPED = {"0": (0, "0s"), "90": (90, "1m30s"), "90s": (90, "1m30s"), "5m": (300, 
 
 @pytest.mark.parametrize("text", TYPED)
 def test_lengths_of_time_as_they_are_typed_and_said(text: str) -> None:
-    assert (moments.seconds(text), moments.length(moments.seconds(text))) == TYPED[text]
+    assert (time_format.seconds(text), time_format.length(time_format.seconds(text))) == TYPED[text]
 
 
 @pytest.mark.parametrize("text", ["", "m", "5 m", "-1", "1d", "5mm", "nan"])
 def test_what_is_no_length_of_time(text: str) -> None:
     with pytest.raises(ValueError, match="is no length of time"):
-        moments.seconds(text)
+        time_format.seconds(text)
 
 
 def test_every_key_for_programs_is_always_there() -> None:
     [full] = everything([published(vf(0))], [page(booking(), reserved=[mark()])], []).devices
     [bare] = everything([published({"name": "x"})], [], []).devices
-    assert devices.as_json(full).keys() == devices.as_json(bare).keys()
-    told = devices.as_json(full)
+    assert listing.as_json(full).keys() == listing.as_json(bare).keys()
+    told = listing.as_json(full)
     assert told["holders"] == [{"kind": "ResourceClaim", "namespace": "default", "name": "mine", "uid": "u-1",
                                 "purpose": "vmi/blue", "request": "nic", "state": "prepared", "booked": BOOKED,
                                 "prepared": None, "amount": {"whole": True}}]
     assert told["marks"] == [{"mark": "reserved", "reason": "for tests", "by": "ann", "since": BOOKED, "origin": None}]
     assert (told["state"], told["states"], told["since"], told["numa"]) == ("held", ["held", "reserved"], BOOKED, 0)
-    assert {key for key, value in devices.as_json(bare).items() if value not in (None, [])} == {
+    assert {key for key, value in listing.as_json(bare).items() if value not in (None, [])} == {
         "node", "name", "pool", "publishedBy", "offered", "state", "states"}

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
-from outfitter.faces.cli import main
+from outfitter.cli import main
 from outfitter.store import kubeconfig as configs
 from outfitter.store.clock import SystemClock
 from outfitter.store.kube import Kube

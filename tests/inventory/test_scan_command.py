@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from outfitter import errors
-from outfitter.faces.cli import main, scantree
-from outfitter.faces.cli import scan as command
+from outfitter.cli import main, scan_tree
+from outfitter.cli import scan as command
 from outfitter.inventory import capture, pci_ids, scan
 from outfitter.inventory.host_tree import MemoryTree
 from outfitter.inventory.simulation import hosts_file
@@ -50,8 +50,8 @@ def outfit(*arguments: str) -> Result:
 
 
 def shown(tree: MemoryTree, database: pci_ids.Names | None = None) -> list[str]:
-    lines = list(scantree.lines(scan.scan(tree), pci_ids.Names(IDS) if database is None else database))
-    assert all(len(line) <= scantree.WIDTH and line.isprintable() for line in lines)
+    lines = list(scan_tree.lines(scan.scan(tree), pci_ids.Names(IDS) if database is None else database))
+    assert all(len(line) <= scan_tree.WIDTH and line.isprintable() for line in lines)
     return lines
 
 
@@ -112,7 +112,7 @@ def test_bridges_stand_above_what_is_behind_them() -> None:
 
 def test_a_plain_terminal_gets_plain_lines() -> None:
     net, _ = hosts_file.load(ROOT / "examples" / "hosts" / "two-sockets.yaml").hosts
-    lines = list(scantree.lines(scan.scan(net.tree()), pci_ids.Names(IDS), plain=True))
+    lines = list(scan_tree.lines(scan.scan(net.tree()), pci_ids.Names(IDS), plain=True))
     assert all(line.isascii() for line in lines)
     assert "|     `- vf0-7   0000:3b:01.0 - 0000:3b:01.7  [8086:1889], driver vfio-pci, IOMMU groups 2-9" in lines
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from outfitter.faces.cli import scan as command
-from outfitter.faces.cli import scantree
+from outfitter.cli import scan as command
+from outfitter.cli import scan_tree
 from outfitter.inventory import capture, device_name, pci_ids, scan
 from outfitter.inventory.host_tree import Entry, Link, MemoryTree
 from outfitter.inventory.simulation import hosts_file
@@ -124,9 +124,9 @@ def judge(tree: MemoryTree) -> None:
         assert device.vf_index is None or device.parent is not None
         assert device.driver is None or device.driver.isprintable()
     command.as_json(result, pci_ids.Names(None))
-    for line in scantree.lines(result, pci_ids.Names(None)):
+    for line in scan_tree.lines(result, pci_ids.Names(None)):
         assert line.isprintable()
-        assert len(line) <= scantree.WIDTH
+        assert len(line) <= scan_tree.WIDTH
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outfitter.apiserver import negotiate
-from outfitter.faces.cli import client
+from outfitter.cli import client
 from tests.kube.running import Kubectl, Running, kubectls
 
 FOUND = kubectls()

@@ -1,5 +1,5 @@
 """Every kind we serve or watch, as one table. A kind is how a noun is called on the wire and where it is kept; what its
-fields mean is said in `validate/`, how people see it in the faces."""
+fields mean is said in `validate/`, how people see it in `apiserver.tables`."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _of_condition(name: str, type_: str, *, wide: bool = False) -> Object:
 
 
 _AGE = _column("Age", ".metadata.creationTimestamp", "date")
-# What a cluster shows after `kubectl get`; the embedded server has more (see the faces).
+# What a cluster shows after `kubectl get`; the embedded server has more (`apiserver.tables`).
 COLUMNS: Mapping[Kind, tuple[Object, ...]] = {
     MACHINE: (_AGE, _column("Status", ".status.printableStatus"), _of_condition("Ready", "Ready")),
     INSTANCE: (_AGE, _column("Phase", ".status.phase"), _column("IP", ".status.interfaces[0].ipAddress"),

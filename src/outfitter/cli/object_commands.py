@@ -13,9 +13,11 @@ import click
 
 from outfitter.api import kinds, patch
 from outfitter.api.kinds import Kind, Object
+from outfitter.cli import printers, time_format
+from outfitter.cli import wait as deletion_wait
+from outfitter.cli.client import Client, documents, kind_named, standing, targets
+from outfitter.cli.device import text
 from outfitter.errors import BadRequest, Forbidden, NotFound
-from outfitter.faces.cli import gone, moments, sentences, show
-from outfitter.faces.cli.client import Client, documents, kind_named, standing, targets
 from outfitter.scheduling import config, plugins
 from outfitter.scheduling.explain import vm
 from outfitter.scheduling.snapshot import Facts
@@ -36,19 +38,22 @@ async def get(client: Client, words: Sequence[str], *, everywhere: bool, how: st
     apart: list[str] = []
     for kind, names in asked.items():
         if how in ("table", "wide"):
-            lines = await show.table(client, kind, names, everywhere=everywhere, wide=how == "wide", labels=labels,
+            lines = await printers.table(client, kind, names, everywhere=everywhere, wide=how == "wide", labels=labels,
                                      fields=fields, missing=missing)
             if lines or not names:
-                show.say(apart + (lines or [_nothing(client, kind, everywhere)]))
+                printers.say(apart + (lines or [_nothing(client, kind, everywhere)]))
                 apart = [""]
             continue
         place = "" if everywhere else client.place(kind)
-        objects += await show.those_there(names, functools.partial(client.store.get, kind, namespace=place), missing) if names \
+        objects += (
+            await printers.those_there(names, functools.partial(client.store.get, kind, namespace=place), missing)
+            if names
             else (await client.store.list(kind, place, labels=labels, fields=fields)).items
+        )
     if how == "name":
-        show.say(_title(obj) for obj in objects)
+        printers.say(_title(obj) for obj in objects)
     elif how in ("yaml", "json") and (objects or not missing):
-        click.echo(show.dump(objects, how, many=[len(names) for names in asked.values()] != [1]))
+        click.echo(printers.dump(objects, how, many=[len(names) for names in asked.values()] != [1]))
     _tell_missing(missing)
 
 
@@ -75,7 +80,7 @@ async def apply(client: Client, files: Sequence[str]) -> None:
             obj["metadata"].setdefault("namespace", client.namespace)
         with standing(obj, where):
             said = await _apply(client, kind, obj)
-        show.say([said])
+        printers.say([said])
 
 
 async def _apply(client: Client, kind: Kind, obj: Object) -> str:
@@ -83,7 +88,10 @@ async def _apply(client: Client, kind: Kind, obj: Object) -> str:
     if not meta.get("name"):
         return f"{_title(await client.store.create(kind, obj))} created"
     plain = json.dumps(obj, separators=(",", ":"), sort_keys=True)
-    wanted = {**obj, "metadata": {**meta, "annotations": {**(meta.get("annotations") or {}), show.LAST_APPLIED: plain + "\n"}}}
+    wanted = {
+        **obj,
+        "metadata": {**meta, "annotations": {**(meta.get("annotations") or {}), printers.LAST_APPLIED: plain + "\n"}},
+    }
     try:
         live = await client.store.get(kind, meta["name"], meta.get("namespace", ""))
     except NotFound:
@@ -97,11 +105,11 @@ async def _apply(client: Client, kind: Kind, obj: Object) -> str:
 
 
 def _last_applied(live: Object) -> Object:
-    text = (live["metadata"].get("annotations") or {}).get(show.LAST_APPLIED) or "{}"
+    text = (live["metadata"].get("annotations") or {}).get(printers.LAST_APPLIED) or "{}"
     try:
         return dict(json.loads(text))
     except (ValueError, TypeError) as error:
-        raise BadRequest(f"{_title(live)}: the annotation {show.LAST_APPLIED} is not what an apply has written ({error}); "
+        raise BadRequest(f"{_title(live)}: the annotation {printers.LAST_APPLIED} is not what an apply has written ({error}); "
                          "remove it and apply again") from error
 
 
@@ -114,7 +122,7 @@ async def delete(client: Client, words: Sequence[str], files: Sequence[str], *, 
     for kind, obj, _ in reversed(written):  # what was made last needs what was made first, and not the other way round
         going.append((kind, obj["metadata"]["name"], obj["metadata"].get("namespace") or client.place(kind)))
     missing: list[NotFound] = []
-    leaving: list[gone.Going] = []
+    leaving: list[deletion_wait.Going] = []
     for kind, name, place in going:
         try:
             live = await client.store.get(kind, name, place)
@@ -122,10 +130,10 @@ async def delete(client: Client, words: Sequence[str], files: Sequence[str], *, 
         except NotFound as error:
             missing.append(error)
             continue
-        leaving.append(gone.Going(kind, name, place, live["metadata"]["uid"]))
-        show.say([f"{_title(live)} deleted"])
+        leaving.append(deletion_wait.Going(kind, name, place, live["metadata"]["uid"]))
+        printers.say([f"{_title(live)} deleted"])
     if wait:
-        await gone.until(client, leaving, timeout or 0.0)
+        await deletion_wait.until(client, leaving, timeout or 0.0)
     _tell_missing(missing)
 
 
@@ -143,10 +151,10 @@ def _one_by_one(verb: str, words: Sequence[str]) -> list[tuple[Kind, str]]:
 async def describe(client: Client, words: Sequence[str]) -> None:
     for number, (kind, name) in enumerate(_one_by_one("describe", words)):
         obj = await client.store.get(kind, name, client.place(kind))
-        lines = await show.description(client, kind, obj)
+        lines = await printers.description(client, kind, obj)
         if kind in EXPLAINED:
             lines += ["Why:", *(f"  {line}" for line in EXPLAINED[kind](await facts(client), obj).text())]
-        show.say([*([""] if number else []), *lines])
+        printers.say([*([""] if number else []), *lines])
 
 
 NEEDED = (kinds.POD, kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS, kinds.RESOURCE_SLICE, kinds.NODE)  # to tell who fits where
@@ -166,8 +174,8 @@ async def why(client: Client, words: Sequence[str], *, long: bool, how: str) -> 
         said = [answer.to_object(long=long) for answer in answers]
         click.echo(json.dumps(said[0] if len(said) == 1 else said, indent=2))
         return
-    now = moments.now()
-    sentences.say(moments.spoken(line, now) for answer in answers
+    now = time_format.now()
+    text.say(time_format.spoken(line, now) for answer in answers
                   for line in answer.text(long=long, more=f"outfit why {answer.about} --long"))
 
 

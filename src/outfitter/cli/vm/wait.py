@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from outfitter.api import conditions
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, vm_actions
+from outfitter.cli import printers, time_format
+from outfitter.cli.client import Client
+from outfitter.cli.vm import view
 from outfitter.errors import NotFound, Refused, TimedOut
-from outfitter.faces.cli import machines, moments, show
-from outfitter.faces.cli.client import Client
 
 Done = Callable[[Object | None], bool]  # the instance is as it was asked to be
 USUAL = 300.0  # seconds, unless somebody says another time; the guests' time to shut down comes on top
@@ -29,19 +30,21 @@ async def until(
     for name, done in wanted.items():  # who comes later is looked at once, whatever the time
         said = ""
         while True:
-            vm, instance = await machines.both(client, name)
+            vm, instance = await view.both(client, name)
             if done(instance):
                 break
             if not ends:
                 _must_come(name, vm, instance)
-            away = await machines.away(client, instance)
+            away = await view.away(client, instance)
             if time() >= end:
                 then = "" if away else then
-                late.append(f"{name} is not {what} after {moments.length(limit)}: {away or _because(vm, instance, ends=ends)}")
+                late.append(
+                    f"{name} is not {what} after {time_format.length(limit)}: {away or _because(vm, instance, ends=ends)}"
+                )
                 break
-            reason = away or ("" if ends else machines.waiting(vm, instance or {}))  # that is what a start waits for
+            reason = away or ("" if ends else view.waiting(vm, instance or {}))  # that is what a start waits for
             if reason and reason != said:
-                show.say([f"  {name} waits: {reason}"])
+                printers.say([f"  {name} waits: {reason}"])
                 said = reason
             await asyncio.sleep(min(LOOK, max(0.0, end - time())))
     if late:
@@ -55,19 +58,19 @@ def _must_come(name: str, vm: Object | None, instance: Object | None) -> None:
     if instance is None or vm_actions.is_alive(instance) or instance["metadata"].get("deletionTimestamp"):
         return
     if vm is None or not vm_actions.comes(vm, instance):
-        how = "has failed" if machines.phase(instance) == "Failed" else "ran and has ended"
+        how = "has failed" if view.phase(instance) == "Failed" else "ran and has ended"
         message = (conditions.find(instance, "Ready") or {}).get("message")
         raise Refused(f"{name} {how}{f': {message}' if message else ''}")
 
 
 def _because(vm: Object | None, instance: Object | None, *, ends: bool) -> str:
     """Why a machine is not yet as it was asked to be, however little is known. With `ends` what its start waits for is none."""
-    if not ends and (reason := machines.why(vm, instance or {})):
+    if not ends and (reason := view.why(vm, instance or {})):
         return reason
     if instance is None:
         word = ((vm or {}).get("status") or {}).get("printableStatus")
         return f"it has no instance yet, and is {word or 'not looked at yet'}"
-    phase, ready = machines.phase(instance), conditions.find(instance, "Ready") or {}
+    phase, ready = view.phase(instance), conditions.find(instance, "Ready") or {}
     if instance["metadata"].get("deletionTimestamp") and phase not in device_refs.FINAL:
         return f"its guest has {vm_actions.grace(instance)}s to shut down (--grace-period makes it fewer)"
     told = (phase in device_refs.FINAL or not ends) and ready.get("status") == "False" and ready.get("message")

@@ -10,10 +10,11 @@ from typing import Any
 import click
 
 from outfitter.api.page import Booking
-from outfitter.faces.cli import devicetree, draw, moments, show
-from outfitter.faces.cli.client import Client
-from outfitter.faces.cli.known import Everything, Known, read
-from outfitter.faces.cli.sentences import NONE, counts, say, sentence, since
+from outfitter.cli import printers, time_format, tree_printer
+from outfitter.cli.client import Client
+from outfitter.cli.device import tree
+from outfitter.cli.device.text import NONE, counts, say, sentence, since
+from outfitter.cli.device.view import Everything, Known, read
 
 WIDEST = 44  # characters of a product in a table that is not wide
 HEAD = ("NODE", "DEVICE", "ADDRESS", "KIND", "PRODUCT", "NUMA")
@@ -21,7 +22,7 @@ WIDE = ("DRIVER", "GROUP", "MEMBERS", "PCIE ROOT", "PARENT", "CLASS", "TRAITS", 
 
 
 async def devices(client: Client, *, node: str | None, states: Sequence[str], how: str, everything: bool) -> None:
-    there, now = await read(client, node or ""), moments.now()
+    there, now = await read(client, node or ""), time_format.now()
     if how == "json":
         chosen = [device for device in there.devices if _chosen(device, states, withheld=everything)]
         click.echo(json.dumps([as_json(device) for device in chosen], indent=2))
@@ -30,7 +31,7 @@ async def devices(client: Client, *, node: str | None, states: Sequence[str], ho
     if not chosen:
         say([_nothing(there, node, states), *there.unfinished])
     elif how == "tree":
-        drawn = devicetree.lines(chosen, there.warnings if not states else {}, now, plain=draw.is_plain())
+        drawn = tree.lines(chosen, there.warnings if not states else {}, now, plain=tree_printer.is_plain())
         say([*drawn, *_foot(there, chosen, states, told=True)])
     else:
         say([*table(chosen, now, wide=how == "wide"), "", *_foot(there, chosen, states, told=everything)])
@@ -45,7 +46,7 @@ def _chosen(device: Known, states: Sequence[str], *, withheld: bool) -> bool:
 def table(chosen: Sequence[Known], now: datetime, *, wide: bool) -> list[str]:
     rows = [[*HEAD, *(WIDE if wide else ()), "STATE"]]
     rows += [[*_cells(device, wide), *(_more(device) if wide else ()), sentence(device, now)] for device in chosen]
-    return show.columns([[cell or NONE for cell in row] for row in rows])
+    return printers.columns([[cell or NONE for cell in row] for row in rows])
 
 
 def _cells(device: Known, wide: bool) -> list[str]:

@@ -11,10 +11,11 @@ from cryptography.x509.oid import NameOID
 
 from outfitter.api import kinds, providers
 from outfitter.api.page import Mark, Marks
+from outfitter.cli import time_format
+from outfitter.cli.client import Client
+from outfitter.cli.device import text
+from outfitter.cli.device.view import Known, look_for
 from outfitter.errors import AlreadyHeld, NotFound, Refused
-from outfitter.faces.cli import moments, sentences
-from outfitter.faces.cli.client import Client
-from outfitter.faces.cli.known import Known, look_for
 from outfitter.ledger import out_of_service
 from outfitter.store.clock import rfc3339
 
@@ -28,15 +29,15 @@ async def quarantine(client: Client, words: Sequence[str], *, reason: str) -> No
 
 
 async def _mark(client: Client, which: Marks, words: Sequence[str], reason: str) -> None:
-    wanted, now, by = await _wanted(client, words, which), moments.now(), await who(client)
+    wanted, now, by = await _wanted(client, words, which), time_format.now(), await who(client)
     change = {"reserved": out_of_service.reserve, "quarantined": out_of_service.quarantine}[which]
     for device in wanted:
         before = _find(device, which)
         if before is not None and before.origin != out_of_service.PLACEMENT and reason in ("", before.reason):
-            sentences.say([f"{device.short} was {_since(which, before, now)} already"])
+            text.say([f"{device.short} was {_since(which, before, now)} already"])
             continue
         await change(client.store, device.host, device.id, by=by, reason=reason, now=rfc3339(now))
-        sentences.say([_done(device, which, before, now)])
+        text.say([_done(device, which, before, now)])
 
 
 def _done(device: Known, which: Marks, before: Mark | None, now: datetime) -> str:
@@ -44,7 +45,7 @@ def _done(device: Known, which: Marks, before: Mark | None, now: datetime) -> st
         return f"{device.short} was {_since(which, before, now)} already; the reason is changed"
     if device.bookings:
         return (f"{device.short} {which}; this takes effect when it is free: it is "
-                + "; ".join(sentences.held(booking, now) for booking in device.bookings))
+                + "; ".join(text.held(booking, now) for booking in device.bookings))
     return f"{device.short} {which}"
 
 
@@ -57,7 +58,7 @@ async def unreserve(client: Client, words: Sequence[str]) -> None:
                           f"take its place; outfit providers reserve {provider} N says how many")
     for device in wanted:
         changed = await out_of_service.unreserve(client.store, device.host, device.id)
-        sentences.say([f"{device.short} unreserved{_rest(device, 'reserved')}" if changed
+        text.say([f"{device.short} unreserved{_rest(device, 'reserved')}" if changed
                        else f"{device.short} is not reserved"])
 
 
@@ -73,7 +74,7 @@ async def _provider(client: Client, device: Known) -> str:
 async def restore(client: Client, words: Sequence[str]) -> None:
     for device in await _wanted(client, words, "restored"):
         changed = await out_of_service.restore(client.store, device.host, device.id)
-        sentences.say([f"{device.short} restored{_rest(device, 'quarantined')}" if changed
+        text.say([f"{device.short} restored{_rest(device, 'quarantined')}" if changed
                        else f"{device.short} is not quarantined"])
 
 
@@ -84,7 +85,7 @@ async def clear(client: Client, words: Sequence[str]) -> None:
             raise AlreadyHeld(device.short, by=str(booking.holder), since=booking.since)
     for device in wanted:
         changed = await out_of_service.clear(client.store, device.host, device.id)
-        sentences.say([f"{device.short} cleared{_rest(device, 'unclean')}" if changed
+        text.say([f"{device.short} cleared{_rest(device, 'unclean')}" if changed
                        else f"{device.short} needs no cleaning"])
 
 
@@ -100,7 +101,7 @@ def _find(device: Known, which: Marks) -> Mark | None:
 
 def _since(which: Marks, mark: Mark, now: datetime) -> str:
     by, why = f" by {mark.by}" if mark.by else "", f" ({mark.reason})" if mark.reason else ""
-    return f"{which}{by} since {moments.when(mark.since, now)}{why}"
+    return f"{which}{by} since {time_format.when(mark.since, now)}{why}"
 
 
 async def _wanted(client: Client, words: Sequence[str], done: str) -> list[Known]:

@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from outfitter.api.page import DOMAIN, Booking, Mark
-from outfitter.faces.cli import moments
-from outfitter.faces.cli.known import STATES, Known
+from outfitter.cli import time_format
+from outfitter.cli.device.view import STATES, Known
 
 NONE = "-"  # in a table where nobody says it
 COUNTED = ("free", *(state for state in STATES if state not in ("free", "withheld")))  # the order in which they are counted
@@ -46,7 +46,7 @@ def sentence(device: Known, now: datetime) -> str:
 def held(booking: Booking, now: datetime) -> str:
     """Who has a device. What is only booked was promised, and the host did not hand it over yet. What the host took back stays
     with its claim, be it for a moment or, with a machine's own claim, until the machine is started again."""
-    who, when = str(booking.holder), f"since {moments.when(booking.since, now)}"
+    who, when = str(booking.holder), f"since {time_format.when(booking.since, now)}"
     if booking.holder.kind == DOMAIN:
         return f"held by machine {booking.holder.name}, found to have it {when}"
     share = "".join(f"{name} {amount} " for name, amount in (booking.amount.get("capacity") or {}).items())
@@ -57,7 +57,7 @@ def held(booking: Booking, now: datetime) -> str:
 def _marked(device: Known, which: str, mark: Mark, now: datetime) -> str:
     by, why = f" by {mark.by}" if mark.by else "", f": {mark.reason}" if mark.reason else ""
     if which != "unclean":
-        return f"{which}{by} since {moments.when(mark.since, now)}{why}"
+        return f"{which}{by} since {time_format.when(mark.since, now)}{why}"
     if device.bookings:
         return "to be cleaned afterwards"
     return f"unclean{why}{by}; outfit device clear {device.short}"

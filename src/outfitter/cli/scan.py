@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from outfitter.cli import params
 from outfitter.errors import Invalid
-from outfitter.faces.cli import places
 
 if TYPE_CHECKING:
     from outfitter.inventory.host_tree import Tree
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 
 @click.command("scan")
-@click.option("--sysfs", "source", type=places.Named(click.Path(path_type=Path)), default=Path("/"), metavar="DIR|FILE",
+@click.option("--sysfs", "source", type=params.Named(click.Path(path_type=Path)), default=Path("/"), metavar="DIR|FILE",
               help="The root of a tree with sys/ in it, or a file made with --save (default: this machine).")
 @click.option("-o", "--output", "how", type=click.Choice(["tree", "json"]), default="tree",
               help="How to show it (default: tree).")
-@click.option("--save", type=places.Named(click.Path(path_type=Path)), metavar="FILE",
+@click.option("--save", type=params.Named(click.Path(path_type=Path)), metavar="FILE",
               help="Save what was read to a file, to be sent.")
 @click.option("--no-serials", is_flag=True, help="Leave out serial numbers.")
 def scan(source: Path, how: str, save: Path | None, no_serials: bool) -> None:
     """Show the PCI functions and mediated devices of a host."""
     # Late, as in other commands: whoever asks for help waits for none of it.
-    from outfitter.faces.cli import draw, scantree  # noqa: PLC0415
+    from outfitter.cli import scan_tree, tree_printer  # noqa: PLC0415
     from outfitter.inventory import capture, pci_ids  # noqa: PLC0415
 
     found, captured = capture.record(tree_at(source), serials=not no_serials)
@@ -40,7 +40,7 @@ def scan(source: Path, how: str, save: Path | None, no_serials: bool) -> None:
     if how == "json":
         click.echo(json.dumps(as_json(found, database), indent=2))
     else:
-        for line in scantree.lines(found, database, plain=draw.is_plain()):
+        for line in scan_tree.lines(found, database, plain=tree_printer.is_plain()):
             click.echo(line)
     if save is not None:
         click.echo(f"saved to {save}", err=True)

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, network_info, vm_actions, vmi_actions
+from outfitter.cli import printers
+from outfitter.cli.client import Client
 from outfitter.errors import BadRequest, Forbidden, NotFound, Refused
-from outfitter.faces.cli import show
-from outfitter.faces.cli.client import Client
 
 WIDTH = 90  # letters of a reason in a row; `outfit why` has all of it
 OURS = "default-scheduler"  # whoever else is named says nothing of a machine that waits
@@ -28,12 +28,12 @@ async def list_(client: Client, *, everywhere: bool) -> None:
     rows = [_row(vm, by_name.pop(_place(vm)) if _place(vm) in own else None) for vm in machines.items]
     rows += [_row(None, instance) for instance in by_name.values()]  # instances that no machine stands behind
     if not rows:
-        show.say([f"No machines found{'' if everywhere else f' in namespace {client.namespace}'}."])
+        printers.say([f"No machines found{'' if everywhere else f' in namespace {client.namespace}'}."])
         return
     rows.sort()
     skip = 0 if everywhere else 1
     head = ["NAMESPACE", "NAME", "STATUS", "NODE", "DEVICES", "WHY"]
-    show.say(show.columns([head[skip:], *(row[skip:] for row in rows)]))
+    printers.say(printers.columns([head[skip:], *(row[skip:] for row in rows)]))
 
 
 def _place(obj: Object) -> tuple[str, str]:
@@ -110,13 +110,13 @@ async def devices(client: Client, names: Sequence[str]) -> None:
         rows = [["DEVICE", "AS", "IS", "ADDRESS", "PRODUCT", "CLAIM", "ON"]]
         rows += [row for ref in device_refs.device_refs(instance) for row in _device_rows(instance, ref)]
         rows += await _cards(client, instance)
-        show.say([*([""] if number else []), *([f"{name}:"] if len(names) > 1 else [])])
+        printers.say([*([""] if number else []), *([f"{name}:"] if len(names) > 1 else [])])
         if len(rows) > 1 and phase(instance) in device_refs.FINAL:
             now = [await _now(client, instance, row) for row in rows[1:]]
             how = "failed" if phase(instance) == "Failed" else "ended"
-            show.say([f"{name} has {how}{'' if set(now) - set(OVER) else ' and gave its devices back'}; it had:"])
+            printers.say([f"{name} has {how}{'' if set(now) - set(OVER) else ' and gave its devices back'}; it had:"])
             rows = [[*row, word] for row, word in zip(rows, ["NOW", *now], strict=True)]
-        show.say(show.columns(rows) if len(rows) > 1 else [f"{name} asks for no devices"])
+        printers.say(printers.columns(rows) if len(rows) > 1 else [f"{name} asks for no devices"])
 
 
 async def _now(client: Client, instance: Object, row: Sequence[str]) -> str:

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 
-from outfitter.faces.cli import draw, sentences
-from outfitter.faces.cli.draw import Branch
-from outfitter.faces.cli.known import Known
+from outfitter.cli import tree_printer
+from outfitter.cli.device import text
+from outfitter.cli.device.view import Known
+from outfitter.cli.tree_printer import Branch
 
 MANY = 4  # so many like devices in a row are told as one, if they are free or not offered
 BRIDGE = "06"  # how the class of a bridge begins
@@ -22,7 +23,7 @@ def lines(
     chosen: Sequence[Known], warnings: Mapping[str, Sequence[str]], now: datetime, *, plain: bool
 ) -> Iterator[str]:
     for branch in hosts(chosen, warnings, now):
-        yield from draw.spelled(draw.drawn(branch), plain=plain)
+        yield from tree_printer.spelled(tree_printer.drawn(branch), plain=plain)
         yield ""
 
 
@@ -37,7 +38,7 @@ def hosts(chosen: Sequence[Known], warnings: Mapping[str, Sequence[str]], now: d
                  for numa in sorted(by_numa, key=lambda numa: (numa is None, numa or 0))]
         below += [Branch(f"warning: {text}") for text in warnings.get(host, ())]
         hidden = sum(not device.offered for device in here)
-        title = sentences.counts(here) + (f"; {hidden} not offered" if hidden else "")
+        title = text.counts(here) + (f"; {hidden} not offered" if hidden else "")
         yield Branch(f"{host or 'on no node'}  {title}", below)
 
 
@@ -82,7 +83,7 @@ def _index(device: Known) -> str:
 
 def _state(device: Known, now: datetime) -> str:
     """The state without the name of the device, so that the same reason is the same text."""
-    state = sentences.sentence(device, now)
+    state = text.sentence(device, now)
     return state.replace(device.address, "it") if device.address and not device.offered else state
 
 

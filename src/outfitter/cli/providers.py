@@ -16,12 +16,13 @@ from outfitter.api import providers as stored
 from outfitter.api.device import DRIVER
 from outfitter.api.page import Page
 from outfitter.api.providers import Inventory
+from outfitter.cli import printers, time_format, tree_printer
+from outfitter.cli.client import Client
+from outfitter.cli.device import view
+from outfitter.cli.device.out_of_service import who
+from outfitter.cli.device.text import NONE, say
+from outfitter.cli.tree_printer import Branch
 from outfitter.errors import NotFound
-from outfitter.faces.cli import draw, known, moments, show
-from outfitter.faces.cli.client import Client
-from outfitter.faces.cli.device import who
-from outfitter.faces.cli.draw import Branch
-from outfitter.faces.cli.sentences import NONE, say
 from outfitter.ledger import placement_view
 from outfitter.store.clock import rfc3339
 
@@ -49,17 +50,21 @@ class Counted:
 
 async def providers(client: Client, *, node: str | None, how: str) -> None:
     fields = f"metadata.name={node}" if node else ""
-    trees, pages = await asyncio.gather(known.listed(client, kinds.PROVIDER_TREE, fields),
-                                        known.listed(client, kinds.LEDGER_PAGE, fields))
+    trees, pages = await asyncio.gather(view.listed(client, kinds.PROVIDER_TREE, fields),
+                                        view.listed(client, kinds.LEDGER_PAGE, fields))
     if node and not trees and not pages:
-        await known.read(client, node)  # says so if there is no such node
+        await view.read(client, node)  # says so if there is no such node
     found = counted({obj["metadata"]["name"]: obj for obj in trees}, {page.host: page for page in map(Page, pages)})
     if how == "json":
         click.echo(json.dumps([as_json(each) for each in found], indent=2))
     elif not found:
         say([f"No provider of {node} is reported{OFF.removeprefix('No provider is reported')}" if node else OFF])
     elif how == "tree":
-        say(draw.spelled((line for branch in tree(found) for line in draw.drawn(branch)), plain=draw.is_plain()))
+        say(
+            tree_printer.spelled(
+                (line for branch in tree(found) for line in tree_printer.drawn(branch)), plain=tree_printer.is_plain()
+            )
+        )
     else:
         say(table(found))
 
@@ -87,7 +92,7 @@ def table(found: Sequence[Counted]) -> list[str]:
         rows += [[provider.name, name, *_numbers(each, name, inventory), *last] for name, inventory in many.items()]
         if not many:
             rows.append([provider.name, "", "", "", "", "", *last])
-    return show.columns([[cell or NONE for cell in row] for row in rows])
+    return printers.columns([[cell or NONE for cell in row] for row in rows])
 
 
 def _numbers(each: Counted, name: str, inventory: Inventory) -> list[str]:
@@ -140,7 +145,7 @@ async def reserve(client: Client, name: str, count: int, *, resource_class: str 
     chosen = resource_class or classes[0]
     drivers = await _drivers(client, host)
     driver = next((drivers[device] for device in provider.devices if device in drivers), DRIVER)
-    now, by = rfc3339(moments.now()), await who(client)
+    now, by = rfc3339(time_format.now()), await who(client)
     await placement_view.set_reserved(client.store, name, chosen, count, driver=driver, now=now, by=by)
     inventory = provider.inventories[chosen]
     said = f"{count} of {inventory.total} {chosen} reserved"
@@ -156,7 +161,7 @@ async def _find(client: Client, name: str) -> tuple[str, stored.Provider]:
                 return host, provider
     if not names:
         raise NotFound(f"there is no provider {name!r}. {OFF}")
-    raise NotFound(f"there is no provider {name!r}; there are {known.few(sorted(names, key=natural_order.natural))}")
+    raise NotFound(f"there is no provider {name!r}; there are {view.few(sorted(names, key=natural_order.natural))}")
 
 
 async def _drivers(client: Client, host: str) -> dict[str, str]:

@@ -12,11 +12,11 @@ import click
 from outfitter.api import kinds
 from outfitter.api.device import DRIVER, DeviceId
 from outfitter.api.page import device_of
+from outfitter.cli import printers, time_format
+from outfitter.cli.client import Client
+from outfitter.cli.device.text import NONE, say
+from outfitter.cli.device.view import few, look_for
 from outfitter.errors import BadRequest, NotFound
-from outfitter.faces.cli import moments, show
-from outfitter.faces.cli.client import Client
-from outfitter.faces.cli.known import few, look_for
-from outfitter.faces.cli.sentences import NONE, say
 from outfitter.inventory import config
 from outfitter.ledger import history as past
 from outfitter.ledger.history import Entry
@@ -32,7 +32,7 @@ async def history(client: Client, word: str, *, how: str) -> None:
     if not found:
         say([f"{device.short}: no booking of it is known; {_kept()}"])
         return
-    say([*table(found, moments.now()), "", f"{device.short}: {_counts(found)}; {_kept()}"])
+    say([*table(found, time_format.now()), "", f"{device.short}: {_counts(found)}; {_kept()}"])
 
 
 async def _find(client: Client, word: str) -> tuple[DeviceId, list[Entry]]:
@@ -77,15 +77,15 @@ def table(found: Sequence[Entry], now: datetime) -> list[str]:
         rows.append([
             f"{_KINDS.get(who.kind, who.kind)} {name}", who.purpose, entry.request + share, _when(entry.booked, now),
             _when(entry.prepared, now), _when(entry.ended, now) if entry.ended else "now",
-            moments.lasted(entry.booked, entry.ended, now), entry.how or entry.state])
-    return show.columns([[cell or NONE for cell in row] for row in rows])
+            time_format.lasted(entry.booked, entry.ended, now), entry.how or entry.state])
+    return printers.columns([[cell or NONE for cell in row] for row in rows])
 
 
 _KINDS = {"ResourceClaim": "claim", "Consumer": "consumer", "Migration": "migration", "Domain": "machine"}
 
 
 def _when(text: str, now: datetime) -> str:
-    return moments.when(text, now) if text else ""
+    return time_format.when(text, now) if text else ""
 
 
 def _counts(found: Sequence[Entry]) -> str:

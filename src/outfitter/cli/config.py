@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from outfitter import errors
-from outfitter.faces.cli import places
+from outfitter.cli import params
 
 if TYPE_CHECKING:
     from outfitter.inventory.config import Config, Settings
@@ -34,8 +34,8 @@ def config() -> None:
 
 @config.command("import-nova")
 @click.argument("files", nargs=-1, required=True, metavar="NOVA_CONF...",
-                type=places.Named(click.Path(dir_okay=False, path_type=Path)))
-@click.option("-o", "--output", "output", metavar="FILE", type=places.Named(click.Path(dir_okay=False, path_type=Path)),
+                type=params.Named(click.Path(dir_okay=False, path_type=Path)))
+@click.option("-o", "--output", "output", metavar="FILE", type=params.Named(click.Path(dir_okay=False, path_type=Path)),
               help="Write there, to a new file (default: standard output).")
 def import_nova(files: tuple[Path, ...], output: Path | None) -> None:
     """Make a configuration file from Nova's."""
@@ -57,10 +57,10 @@ def import_nova(files: tuple[Path, ...], output: Path | None) -> None:
 
 
 @config.command("check")
-@click.argument("file", required=False, metavar="[FILE]", type=places.Named(click.Path(dir_okay=False, path_type=Path)))
-@click.option("--sysfs", "root", metavar="DIR|FILE", type=places.Named(click.Path(path_type=Path)),
+@click.argument("file", required=False, metavar="[FILE]", type=params.Named(click.Path(dir_okay=False, path_type=Path)))
+@click.option("--sysfs", "root", metavar="DIR|FILE", type=params.Named(click.Path(path_type=Path)),
               help="Look at the root of a tree with sys/ in it, or at a file of outfit scan --save (default: this machine).")
-@click.option("--simulate", "simulation", type=places.Hosts(), metavar="FILE|NxM", help="Look at simulated hosts.")
+@click.option("--simulate", "simulation", type=params.Hosts(), metavar="FILE|NxM", help="Look at simulated hosts.")
 @click.option("--host", "host", metavar="NAME", help="Only this host; of a tree: how the host is called.")
 def check(file: Path | None, root: Path | None, simulation: str | None, host: str | None) -> None:
     """Say what a configuration offers, and why not the rest."""
@@ -89,7 +89,7 @@ def check(file: Path | None, root: Path | None, simulation: str | None, host: st
 
 def _hosts(root: Path | None, simulation: str | None, host: str | None) -> Iterator[tuple[str, Tree]]:
     """The hosts to look at, by name."""
-    from outfitter.faces.cli import scan  # noqa: PLC0415
+    from outfitter.cli import scan  # noqa: PLC0415
     from outfitter.inventory.simulation import hosts_file  # noqa: PLC0415
 
     if simulation is None:
@@ -126,7 +126,7 @@ def _few(words: Sequence[str]) -> str:
 
 def _report(host: str, settings: Settings, tree: Tree) -> tuple[tuple[str, ...], bool]:
     """What the configuration makes of a host, as lines, and whether the host would refuse to start with it."""
-    from outfitter.faces.cli import makes  # noqa: PLC0415
+    from outfitter.cli import provisioning_check  # noqa: PLC0415
     from outfitter.inventory import host_devices, scan  # noqa: PLC0415
 
     found = scan.scan(tree)
@@ -136,7 +136,7 @@ def _report(host: str, settings: Settings, tree: Tree) -> tuple[tuple[str, ...],
         return ("  would refuse to start:", *(f"  - {cause.field}: {cause.message}" for cause in error.causes)), True
     told = _Told(settings, found, seen)
     placement, refused = told.placement(host)
-    return (*told.lines(), *makes.lines(host, settings, found), *placement), refused
+    return (*told.lines(), *provisioning_check.lines(host, settings, found), *placement), refused
 
 
 @dataclass(slots=True)

@@ -17,14 +17,15 @@ from outfitter.api.device import DeviceId, text_attribute
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import device_refs, kubevirt_config
 from outfitter.api.page import Booking, Holder, Page
+from outfitter.cli import local_admission, time_format
+from outfitter.cli.client import Client, documents, standing
+from outfitter.cli.device import text
+from outfitter.cli.device.view import listed
+from outfitter.cli.object_commands import NIL, facts
 from outfitter.controllers import launcher_networks, launcher_pod, vm_claims
 from outfitter.controllers import pod_claims as claiming
 from outfitter.controllers import vm as vm_controller
 from outfitter.errors import BadRequest, Forbidden, Invalid, NotFound, OutfitterError, Refused
-from outfitter.faces.cli import checked, moments, sentences
-from outfitter.faces.cli.client import Client, documents, standing
-from outfitter.faces.cli.known import listed
-from outfitter.faces.cli.verbs import NIL, facts
 from outfitter.ledger import placement_view as ledger
 from outfitter.scheduling.explain import vm
 from outfitter.scheduling.explain.explanation import Answer
@@ -50,7 +51,7 @@ async def plan(client: Client, files: Sequence[str], *, long: bool, how: str) ->
     rules, found = admission.Rules({kinds.FLAVOR: flavor_claim.checked(aliases)}), list[tuple[Kind, Object]]()
     for number, (kind, obj, where) in enumerate(read):
         with standing(obj, where):
-            found.append((kind, checked.admitted(kind, _whole(client, kind, obj, number), rules, kubevirts)))
+            found.append((kind, local_admission.admitted(kind, _whole(client, kind, obj, number), rules, kubevirts)))
     brought = {kind: [obj for each, obj in found if each == kind] for kind in BROUGHT}  # counts as if it were there
     planner = _Planner(replace(
         there, claims=_over(there.claims, brought[kinds.RESOURCE_CLAIM]),
@@ -66,11 +67,11 @@ async def plan(client: Client, files: Sequence[str], *, long: bool, how: str) ->
     if how == "json":
         click.echo(json.dumps([one.to_object(long=long) for one in outcomes], indent=2))
     else:
-        now = moments.now()
+        now = time_format.now()
         lines = [line for one in outcomes for line in one.text(long=long)]
         if len(outcomes) > 1:
             lines.append(f"{len(outcomes)} planned: {len(outcomes) - len(waiting)} fit, {len(waiting)} would wait")
-        sentences.say(moments.spoken(line, now) for line in lines)
+        text.say(time_format.spoken(line, now) for line in lines)
     if waiting:
         raise SystemExit(1)
 
@@ -97,7 +98,7 @@ def _read(files: Sequence[str]) -> list[tuple[Kind, Object, str]]:
     out = []
     for kind, obj, where in documents(files):
         with standing(obj, where):
-            own, stored = checked.as_stored(kind, obj)
+            own, stored = local_admission.as_stored(kind, obj)
         dropped = "status" if own.has_status and not own.status_at_create else ""
         out.append((own, {name: part for name, part in stored.items() if name != dropped}, where))
     return out
@@ -271,7 +272,7 @@ class _Planner:
 
     def _take(self, pod: Object, say: functools.partial[Answer], placed: Placement) -> None:
         """Keep what somebody would get from those who come after."""
-        purpose, now = f"{say.args[0]} of this plan", rfc3339(moments.now())
+        purpose, now = f"{say.args[0]} of this plan", rfc3339(time_format.now())
         pod["metadata"].setdefault("uid", f"{NIL}-{purpose}")
         wanted: dict[str, list[Booking]] = {}
         for claim, given in placed.claims:

@@ -9,9 +9,10 @@ from typing import NamedTuple
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import device_refs, vm_actions
+from outfitter.cli import printers, time_format
+from outfitter.cli.client import Client
+from outfitter.cli.vm import view
 from outfitter.errors import Expired, TimedOut, Unavailable
-from outfitter.faces.cli import machines, moments, show
-from outfitter.faces.cli.client import Client
 
 QUIET = 1.5  # seconds before the first word, and from one look to the next: most is gone by then
 
@@ -33,7 +34,7 @@ async def until(client: Client, going: Sequence[Going], timeout: float) -> None:
         async with asyncio.timeout(timeout or None):
             await asyncio.gather(*(_gone(client, each, left) for each in going))
     except TimeoutError as error:
-        late = [f"{one.name} is not gone after {moments.length(timeout)}: {await _why(client, one, obj)}"
+        late = [f"{one.name} is not gone after {time_format.length(timeout)}: {await _why(client, one, obj)}"
                 for one, obj in left.items()]
         raise TimedOut("\n".join([*late, "nothing was taken back: it goes when nothing holds it any more"])) from error
     finally:
@@ -68,12 +69,12 @@ async def _tell(client: Client, left: Mapping[Going, Object]) -> None:
         await asyncio.sleep(QUIET)
         for one, obj in list(left.items()):
             if (reason := await _why(client, one, obj)) != said.get(one):
-                show.say([f"  {one.name} waits: {reason}"])
+                printers.say([f"  {one.name} waits: {reason}"])
                 said[one] = reason
 
 
 async def _why(client: Client, one: Going, obj: Object) -> str:
-    return (await machines.away(client, obj) if one.kind == kinds.INSTANCE else "") or holds(one.kind, obj)
+    return (await view.away(client, obj) if one.kind == kinds.INSTANCE else "") or holds(one.kind, obj)
 
 
 def holds(kind: Kind, obj: Object) -> str:

@@ -11,9 +11,9 @@ from dataclasses import replace
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import vm_actions, vmi_actions
+from outfitter.cli import time_format
+from outfitter.cli.client import Client
 from outfitter.errors import Refused
-from outfitter.faces.cli import moments
-from outfitter.faces.cli.client import Client
 from outfitter.store.clock import rfc3339
 
 # Actions on an object have another group than the object.
@@ -35,7 +35,7 @@ async def of_machine(client: Client, action: vm_actions.Action, vm: Object, inst
 async def of_instance(client: Client, action: vmi_actions.Action, instance: Object, said: vm_actions.Options) -> None:
     if await _act(client, kinds.INSTANCE, instance, action, said):
         return
-    wanted = vmi_actions.noted(action, instance, rfc3339(moments.now()))
+    wanted = vmi_actions.noted(action, instance, rfc3339(time_format.now()))
     change = vm_actions.Change(kinds.INSTANCE, {"status": {vmi_actions.FIELD: wanted}}, "status")
     await _write(client, change, instance, dry_run=said.dry_run)
 

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, vm_actions, vmi_actions
+from outfitter.cli import printers
+from outfitter.cli.client import Client
+from outfitter.cli.vm import actions, view
+from outfitter.cli.vm.wait import Done, until
 from outfitter.errors import Refused
-from outfitter.faces.cli import ask, machines, show
-from outfitter.faces.cli.client import Client
-from outfitter.faces.cli.patience import Done, until
 
 
 async def start(client: Client, names: Sequence[str], *, wait: bool, timeout: float | None, paused: bool, dry_run: bool
@@ -22,15 +23,15 @@ async def start(client: Client, names: Sequence[str], *, wait: bool, timeout: fl
     await _all_there(client, names)
     come: dict[str, Done] = {}
     for name in names:
-        vm, instance = await machines.read(client, name)
+        vm, instance = await view.read(client, name)
         stops = vm_actions.stops(vm, instance)
         going = vm_actions.going_uid(vm, instance)
         come[name] = functools.partial(_runs, but=going)
         if (device_refs.run_strategy(vm) == "Always" or vm_actions.is_alive(instance)) and not stops and not paused:
-            runs = instance is not None and machines.phase(instance) == "Running"
-            show.say([f"{name} is already {'running' if runs else 'starting'}"])
+            runs = instance is not None and view.phase(instance) == "Running"
+            printers.say([f"{name} is already {'running' if runs else 'starting'}"])
         else:
-            await ask.of_machine(client, "start", vm, instance, said)
+            await actions.of_machine(client, "start", vm, instance, said)
             _say(f"{name} starts{' again when it has stopped' if going and vm_actions.is_alive(instance) else ''}", said)
     if wait:
         await until(client, "running", come, timeout)
@@ -41,13 +42,13 @@ async def stop(client: Client, names: Sequence[str], *, wait: bool, timeout: flo
     said, going = vm_actions.Options(dry_run, grace=grace, outfit=True), dict[str, int]()
     await _all_there(client, names)
     for name in names:
-        vm, instance = await machines.read(client, name)
+        vm, instance = await view.read(client, name)
         alive = vm_actions.is_alive(instance)
         if not alive and not vm_actions.comes(vm, instance):
-            show.say([f"{name} is already stopped"])
+            printers.say([f"{name} is already stopped"])
             continue
         if not alive or device_refs.run_strategy(vm) != "Halted" or grace is not None:  # else it is on its way
-            await ask.of_machine(client, "stop", vm, instance, said)
+            await actions.of_machine(client, "stop", vm, instance, said)
         _say(f"{name} stops", said)
         going[name] = _shuts_down(instance, grace)
     if wait and going:
@@ -60,14 +61,14 @@ async def restart(client: Client, names: Sequence[str], *, wait: bool, timeout: 
     await _all_there(client, names)
     again: dict[str, Done] = {}
     for name in names:
-        vm, instance = await machines.read(client, name)
+        vm, instance = await view.read(client, name)
         if instance is None:
             raise Refused(f"{name} does not run; start it with: outfit vm start {name}")
         if device_refs.run_strategy(vm) == "Halted":
             raise Refused(f"{name} is being stopped; when it is, start it with: outfit vm start {name}")
         again[name] = functools.partial(_runs, but=instance["metadata"]["uid"])
         longest = max(longest, _shuts_down(instance, grace))
-        await ask.of_machine(client, "restart", vm, instance, said)
+        await actions.of_machine(client, "restart", vm, instance, said)
         _say(f"{name} restarts", said)
     if wait:
         await until(client, "running again", again, timeout, more=longest)
@@ -76,7 +77,7 @@ async def restart(client: Client, names: Sequence[str], *, wait: bool, timeout: 
 async def pause(client: Client, names: Sequence[str], *, wait: bool, timeout: float | None, dry_run: bool) -> None:
     await _nudge(client, names, "pause", "is paused", dry_run=dry_run)
     if wait:
-        await until(client, "paused", dict.fromkeys(names, machines.is_paused), timeout)
+        await until(client, "paused", dict.fromkeys(names, view.is_paused), timeout)
 
 
 async def unpause(client: Client, names: Sequence[str], *, wait: bool, timeout: float | None, dry_run: bool) -> None:
@@ -100,24 +101,24 @@ async def soft_reboot(client: Client, names: Sequence[str], *, wait: bool, timeo
 async def _nudge(client: Client, names: Sequence[str], action: vmi_actions.Action, what: str, *, dry_run: bool) -> None:
     """What a running machine is asked is noted on its instance, which need not have a machine behind it."""
     said = vm_actions.Options(dry_run)
-    found = [(name, await machines.instance_of(client, name)) for name in names]
+    found = [(name, await view.instance_of(client, name)) for name in names]
     for name, instance in found:
         if instance is None:
-            await machines.read(client, name)
+            await view.read(client, name)
             raise Refused(f"{name} does not run; start it with: outfit vm start {name}")
     for name, instance in found:
         assert instance is not None
-        await ask.of_instance(client, action, instance, said)
+        await actions.of_instance(client, action, instance, said)
         _say(f"{name} {what}", said)
 
 
 def _say(words: str, said: vm_actions.Options) -> None:
-    show.say([f"{words} (dry run: nothing was changed)" if said.dry_run else words])
+    printers.say([f"{words} (dry run: nothing was changed)" if said.dry_run else words])
 
 
 def _runs(instance: Object | None, *, but: str = "") -> bool:
     """It runs; `but`: as another instance than this."""
-    return instance is not None and instance["metadata"]["uid"] != but and machines.phase(instance) == "Running"
+    return instance is not None and instance["metadata"]["uid"] != but and view.phase(instance) == "Running"
 
 
 def _is_gone(instance: Object | None) -> bool:
@@ -125,7 +126,7 @@ def _is_gone(instance: Object | None) -> bool:
 
 
 def _goes(instance: Object | None) -> bool:
-    return instance is not None and not machines.is_paused(instance)
+    return instance is not None and not view.is_paused(instance)
 
 
 def _was_asked(instance: Object | None) -> bool:
@@ -140,4 +141,4 @@ def _shuts_down(instance: Object | None, grace: int | None) -> int:
 async def _all_there(client: Client, names: Sequence[str]) -> None:
     """A name that is wrong is said before anything is done for the others."""
     for name in names:
-        await machines.read(client, name)
+        await view.read(client, name)

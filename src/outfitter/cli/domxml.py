@@ -15,11 +15,11 @@ from outfitter.api import admission, kinds, launcher_environment, yaml_scalars
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import cloudinit, device_refs, network_info, vm_actions
+from outfitter.cli import local_admission
+from outfitter.cli.client import Client, documents, standing
+from outfitter.cli.object_commands import NIL, kind_spoken
 from outfitter.controllers import vm as starting
 from outfitter.errors import BadRequest, Forbidden, NotFound, Refused
-from outfitter.faces.cli import checked
-from outfitter.faces.cli.client import Client, documents, standing
-from outfitter.faces.cli.verbs import NIL, kind_spoken
 from outfitter.launcher import domain, metadata, sources
 from outfitter.launcher import iso_image as drives
 from outfitter.launcher.domain_options import Options
@@ -93,9 +93,9 @@ def of_file(file: str, namespace: str, **options: Any) -> None:
 def _instance(kind: Kind, obj: Object, where: str, namespace: str) -> Object:
     """As a server without a KubeVirt object would have it; a machine as what it starts as. Refused as there."""
     with standing(obj, where):
-        own, stored = checked.as_stored(kind, obj)
+        own, stored = local_admission.as_stored(kind, obj)
         meta = {"namespace": namespace, "uid": NIL, "name": "unnamed", **stored["metadata"]}
-        found = checked.admitted(own, {**stored, "metadata": meta}, admission.Rules())
+        found = local_admission.admitted(own, {**stored, "metadata": meta}, admission.Rules())
     if own != kinds.MACHINE:
         return found
     made = starting.instance_for(found)

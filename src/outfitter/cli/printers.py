@@ -11,8 +11,8 @@ import yaml
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
+from outfitter.cli.client import Client
 from outfitter.errors import NotFound, OutfitterError
-from outfitter.faces.cli.client import Client
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 

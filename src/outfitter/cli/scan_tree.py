@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from outfitter.faces.cli import draw
-from outfitter.faces.cli.draw import Branch
+from outfitter.cli import tree_printer
+from outfitter.cli.tree_printer import Branch
 from outfitter.inventory import pci
 from outfitter.inventory import pci_ids as people
 from outfitter.inventory.mdev import Mdev, MdevType
@@ -24,12 +24,12 @@ SHOWN_WARNINGS = 30
 
 
 def lines(found: Scan, names: Names, *, plain: bool = False) -> Iterator[str]:
-    return draw.spelled(_lines(found, names), plain=plain)
+    return tree_printer.spelled(_lines(found, names), plain=plain)
 
 
 def _lines(found: Scan, names: Names) -> Iterator[str]:
     for node in _Tree(found, names).nodes():
-        yield from draw.drawn(node, WIDTH)
+        yield from tree_printer.drawn(node, WIDTH)
         yield ""
     yield from textwrap.wrap(_counts(found), WIDTH, subsequent_indent="  ")
     if not names and found.devices:

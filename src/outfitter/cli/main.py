@@ -12,10 +12,10 @@ from typing import Any
 import click
 
 import outfitter
+from outfitter.cli import broken_pipe, params, time_format
+from outfitter.cli.config import config
+from outfitter.cli.scan import scan
 from outfitter.errors import Invalid, OutfitterError
-from outfitter.faces.cli import moments, places, unread
-from outfitter.faces.cli.config import config
-from outfitter.faces.cli.scan import scan
 
 Up = Callable[..., None]
 DEFAULT_PORT = 7443
@@ -25,9 +25,9 @@ def main(*, up: Up, arguments: Sequence[str] | None = None) -> None:
     """Run a command; an error is one clear line and exit status 1, a wrong call exit status 2."""
     try:
         _run(commands(up), arguments)
-    except (unread.Unread, BrokenPipeError):
-        unread.hush(sys.stdout, sys.stderr)
-        sys.exit(unread.STATUS)
+    except (broken_pipe.Unread, BrokenPipeError):
+        broken_pipe.hush(sys.stdout, sys.stderr)
+        sys.exit(broken_pipe.STATUS)
 
 
 def _run(command: click.Group, arguments: Sequence[str] | None) -> None:
@@ -51,7 +51,7 @@ def _sentence(error: OutfitterError) -> str:
 
 
 def commands(up: Up) -> click.Group:
-    @click.group(cls=unread.Group, context_settings={"help_option_names": ["-h", "--help"]})
+    @click.group(cls=broken_pipe.Group, context_settings={"help_option_names": ["-h", "--help"]})
     @click.option("--kubeconfig", metavar="FILE", help="How to reach the API server (default: $KUBECONFIG, else that of "
                                                        "outfit up, else ~/.kube/config).")
     @click.option("-n", "--namespace", metavar="NAME", help="The namespace (default: the kubeconfig's).")
@@ -63,17 +63,17 @@ def commands(up: Up) -> click.Group:
         context.obj = {"kubeconfig": kubeconfig, "namespace": namespace}
 
     @outfit.command("up")
-    @click.option("--data", type=places.Named(click.Path(file_okay=False, path_type=Path)), metavar="DIR",
+    @click.option("--data", type=params.Named(click.Path(file_okay=False, path_type=Path)), metavar="DIR",
                   help="Where everything is kept (default: ~/.local/state/outfitter).")
     @click.option("--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, metavar="N",
                   help="The port on 127.0.0.1; 0 takes a free one.")
-    @click.option("--simulate", "simulation", type=places.Hosts(), metavar="FILE|NxM",
+    @click.option("--simulate", "simulation", type=params.Hosts(), metavar="FILE|NxM",
                   help="Play the hosts of a file, or N hosts with M virtual functions each.")
-    @click.option("--config", "settings", type=places.Named(click.Path(dir_okay=False, path_type=Path)), metavar="FILE",
+    @click.option("--config", "settings", type=params.Named(click.Path(dir_okay=False, path_type=Path)), metavar="FILE",
                   help="What the hosts offer and how it is counted (default: what is bound to vfio-pci).")
     @click.option("--hypervisor", metavar="libvirt|simulated|URI",
                   help="What runs this machine's machines (default: libvirt where it runs, else simulated).")
-    @click.option("--kubeconfig", type=places.Named(click.Path(dir_okay=False, path_type=Path)), metavar="FILE",
+    @click.option("--kubeconfig", type=params.Named(click.Path(dir_okay=False, path_type=Path)), metavar="FILE",
                   help="Write the kubeconfig there too (default: only to DIR/kubeconfig).")
     @click.option("-v", "--verbose", is_flag=True, help="Say more about what happens.")
     def up_command(
@@ -81,7 +81,7 @@ def commands(up: Up) -> click.Group:
         kubeconfig: Path | None, verbose: bool
     ) -> None:
         """Run the whole product here, in one process."""
-        from outfitter.faces.cli.client import default_data  # noqa: PLC0415
+        from outfitter.cli.client import default_data  # noqa: PLC0415
 
         up(data=data or default_data(), port=port, simulation=simulation, settings=settings, hypervisor=hypervisor,
            kubeconfig=kubeconfig, verbose=verbose)
@@ -106,12 +106,13 @@ def _place(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _work(context: click.Context, name: str, *arguments: Any, **options: Any) -> None:
-    """Run one of `verbs`, or "module.verb"; imported late, because a client costs a quarter of a second."""
-    from outfitter.faces.cli import client  # noqa: PLC0415
+    """Run a function of `object_commands`, or "module.function"; imported late, because a client costs a quarter of a
+    second."""
+    from outfitter.cli import client  # noqa: PLC0415
 
-    module, _, verb = name.rpartition(".")
-    verbs = importlib.import_module(f"outfitter.faces.cli.{module or 'verbs'}")
-    client.run(context, lambda connected: getattr(verbs, verb)(connected, *arguments, **options))
+    module, _, function = name.rpartition(".")
+    commands = importlib.import_module(f"outfitter.cli.{module or 'object_commands'}")
+    client.run(context, lambda connected: getattr(commands, function)(connected, *arguments, **options))
 
 
 class _Seconds(click.ParamType):  # type: ignore[type-arg]
@@ -121,7 +122,7 @@ class _Seconds(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
-            return moments.seconds(value)
+            return time_format.seconds(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
@@ -141,7 +142,7 @@ def _get(context: click.Context, /, words: tuple[str, ...], **options: Any) -> N
 
 
 @click.command("apply")
-@click.option("-f", "--filename", "files", multiple=True, required=True, type=places.Named(), metavar="FILE|DIR|-",
+@click.option("-f", "--filename", "files", multiple=True, required=True, type=params.Named(), metavar="FILE|DIR|-",
               help="What to apply.")
 @_place
 @click.pass_context
@@ -152,7 +153,7 @@ def _apply(context: click.Context, files: tuple[str, ...]) -> None:
 
 @click.command("delete")
 @click.argument("words", nargs=-1, metavar="[KIND NAME... | KIND/NAME...]")
-@click.option("-f", "--filename", "files", multiple=True, type=places.Named(), metavar="FILE|DIR|-",
+@click.option("-f", "--filename", "files", multiple=True, type=params.Named(), metavar="FILE|DIR|-",
               help="Delete what stands in it.")
 @click.option("--wait/--no-wait", default=True, help="Wait until it is gone, and say what holds it.")
 @click.option("--timeout", type=_Seconds(), metavar="SECONDS|5m", help="How long to wait, 0 for no end (default: no end).")
@@ -191,7 +192,7 @@ def _why(context: click.Context, /, words: tuple[str, ...], **options: Any) -> N
 
 
 @click.command("plan")
-@click.option("-f", "--filename", "files", multiple=True, required=True, type=places.Named(), metavar="FILE|DIR|-",
+@click.option("-f", "--filename", "files", multiple=True, required=True, type=params.Named(), metavar="FILE|DIR|-",
               help="What to plan for.")
 @click.option("-l", "--long", is_flag=True, help="Tell of each host and each device.")
 @click.option("-o", "--output", "how", type=click.Choice(["text", "json"]), default="text",
@@ -205,14 +206,14 @@ def _plan(context: click.Context, /, files: tuple[str, ...], **options: Any) -> 
 
 @click.command("domxml")
 @click.argument("name", required=False, metavar="[vmi/]NAME")
-@click.option("-f", "--filename", "file", type=places.Named(), metavar="FILE|-", help="An instance in a file.")
-@click.option("--devices", multiple=True, type=places.Named(), metavar="FILE|DIR",
+@click.option("-f", "--filename", "file", type=params.Named(), metavar="FILE|-", help="An instance in a file.")
+@click.option("--devices", multiple=True, type=params.Named(), metavar="FILE|DIR",
               help="Its deviceStatus in a file, or a folder of device metadata files.")
-@click.option("--env", multiple=True, type=places.Named(), metavar="FILE", help="The launcher's environment: lines NAME=VALUE.")
+@click.option("--env", multiple=True, type=params.Named(), metavar="FILE", help="The launcher's environment: lines NAME=VALUE.")
 @click.option("--type", "type_", type=click.Choice(["qemu", "kvm"]), default="qemu", help="What runs it (default: qemu).")
 @click.option("--migration-target", "arriving", is_flag=True, help="The domain that a migration of it arrives in instead.")
 @click.option("--guest-metadata", is_flag=True, help="Print what the guest is told of its tagged devices instead.")
-@click.option("--drive", type=places.Named(), metavar="FILE", help="Write the image of its config drive to a file instead.")
+@click.option("--drive", type=params.Named(), metavar="FILE", help="Write the image of its config drive to a file instead.")
 @_place
 @click.pass_context
 def _domxml(context: click.Context, /, name: str | None, file: str | None, **options: Any) -> None:
@@ -220,7 +221,7 @@ def _domxml(context: click.Context, /, name: str | None, file: str | None, **opt
     if bool(name) == bool(file):
         raise click.UsageError(f"say which machine: a NAME or -f FILE{', not both' if name else ''}")
     if file:
-        from outfitter.faces.cli import domxml  # noqa: PLC0415
+        from outfitter.cli import domxml  # noqa: PLC0415
 
         domxml.of_file(file, context.obj["namespace"] or "default", **options)
         return
@@ -241,7 +242,7 @@ STATES = ("free", "held", "reserved", "quarantined", "unclean", "unlisted", "van
 @click.pass_context
 def _devices(context: click.Context, /, **options: Any) -> None:
     """Show every device, where it is and who has it."""
-    _work(context, "devices.devices", **options)
+    _work(context, "device.listing.devices", **options)
 
 
 @click.group("device")
@@ -251,7 +252,7 @@ def _device() -> None:
 
 def _device_verb(name: str, text: str, *, reason: bool) -> None:
     def run(context: click.Context, /, words: tuple[str, ...], **options: Any) -> None:
-        _work(context, f"device.{name}", words, **options)
+        _work(context, f"device.out_of_service.{name}", words, **options)
 
     run.__doc__ = text
     command = _place(click.pass_context(run))
@@ -279,7 +280,7 @@ def _vm() -> None:
 @click.pass_context
 def _vm_list(context: click.Context, everywhere: bool) -> None:
     """Show machines: how they are, where, and why."""
-    _work(context, "machines.list_", everywhere=everywhere)
+    _work(context, "vm.view.list_", everywhere=everywhere)
 
 
 def _vm_verb(name: str, text: str, *more: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -288,7 +289,7 @@ def _vm_verb(name: str, text: str, *more: Callable[[Callable[..., Any]], Callabl
             raise click.UsageError("after --dry-run there is nothing to --wait for")
         if options["timeout"] is not None and not options["wait"]:
             raise click.UsageError("--timeout says how long to --wait: without that there is no waiting")
-        _work(context, f"vm.{name.replace('-', '_')}", names, **options)
+        _work(context, f"vm.commands.{name.replace('-', '_')}", names, **options)
 
     run.__doc__ = text
     command = _place(click.pass_context(run))
@@ -329,7 +330,7 @@ _vm_verb("reset", "Let machines begin anew without asking their guests.")
 @click.pass_context
 def _vm_devices(context: click.Context, names: tuple[str, ...]) -> None:
     """Show what machines asked for and what they got."""
-    _work(context, "machines.devices", names)
+    _work(context, "vm.view.devices", names)
 
 
 @click.command("history")

@@ -17,8 +17,8 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.api.natural_order import natural
 from outfitter.api.page import MARKS, Booking, Mark, Page, is_pool_page, pool_page
 from outfitter.cel.library import quantity
+from outfitter.cli.client import Client
 from outfitter.errors import BadRequest, NotFound
-from outfitter.faces.cli.client import Client
 from outfitter.inventory import pci
 
 OURS = "outfitter.dev/"  # how our taints begin
