@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent))  # so that `from tests import ...` works however pytest was started
-
-from tests import examples, kubernetes
+from tests import hypothesis_profiles, kubernetes
 
 os.environ["OUTFITTER_PCI_IDS"] = str(Path(__file__).parent / "hosts" / "empty.ids")  # the same names on every machine: none
-examples.same()
-pytest_plugins = ["tests.cases.plugin", "tests.parts"]  # their options: --cases, --cases-not-built, --all-parts
+hypothesis_profiles.same()
+pytest_plugins = ["tests.cases.plugin", "tests.real_parts"]  # their options: --cases, --cases-not-built, --all-parts
 
 
 @pytest.fixture(scope="session")

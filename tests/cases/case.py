@@ -12,15 +12,15 @@ from typing import Any
 
 import yaml
 
-from tests.cases import dra_words, kubevirt_words, nova_words
-from tests.cases.words import Check
+from tests.cases import dra_vocabulary, kubevirt_vocabulary, nova_vocabulary
+from tests.cases.vocabulary import Check
 
 SUFFIXES = (".yaml", ".json")
 AREAS: Mapping[str, tuple[str, Check]] = {  # area -> the format it belongs to, and its vocabulary
-    **{area: ("kubevirt", kubevirt_words.case(area)) for area in kubevirt_words.EXPECT},
-    **dict.fromkeys(nova_words.AREAS, ("nova", nova_words.CASE)),
-    "allocator": ("dra", dra_words.ALLOCATOR),
-    "cel": ("dra", dra_words.CEL),
+    **{area: ("kubevirt", kubevirt_vocabulary.case(area)) for area in kubevirt_vocabulary.EXPECT},
+    **dict.fromkeys(nova_vocabulary.AREAS, ("nova", nova_vocabulary.CASE)),
+    "allocator": ("dra", dra_vocabulary.ALLOCATOR),
+    "cel": ("dra", dra_vocabulary.CEL),
 }
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -79,7 +79,7 @@ def read(file: Path) -> Iterator[Case]:
         return
     cases = content
     if isinstance(content, Mapping):
-        for problem in dra_words.FILE(content, ""):
+        for problem in dra_vocabulary.FILE(content, ""):
             yield _broken(file, "layout", problem)
         if content.get("format", 1) != 1:
             yield _broken(file, "layout", f"format {content['format']!r} is not known; known is 1")

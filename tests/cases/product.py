@@ -36,10 +36,10 @@ from outfitter.scheduling.nova.host_state import Nowhere
 from outfitter.scheduling.plugins import NOBODY
 from outfitter.scheduling.snapshot import Facts
 from tests.cases.case import Case
-from tests.cases.cloud import SWITCHES, Cloud, cloud, uid_of
+from tests.cases.case_product import NotDriven
+from tests.cases.nova_cloud import SWITCHES, Cloud, cloud, uid_of
 from tests.cases.run_nova import Log
 from tests.cases.run_nova_schedule import Schedule, extra_specs, vcpus
-from tests.cases.world import NotDriven
 
 NAMESPACE = "default"
 SEEN: Mapping[str, Kind] = {

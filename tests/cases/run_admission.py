@@ -8,7 +8,7 @@ from typing import Any
 from outfitter.api import kinds
 from outfitter.apiserver import auth
 from tests.cases.case import Case
-from tests.cases.world import ADMIN, Answer, NotDriven, contains, world
+from tests.cases.case_product import ADMIN, Answer, NotDriven, contains, world
 
 MACHINES = tuple(kind.kind for kind in (kinds.MACHINE, kinds.INSTANCE, kinds.MIGRATION))
 

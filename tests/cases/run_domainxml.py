@@ -13,7 +13,7 @@ from outfitter.errors import OutfitterError
 from outfitter.launcher import domain, metadata
 from outfitter.launcher.domain_options import Options
 from tests.cases.case import Case
-from tests.cases.world import contains
+from tests.cases.case_product import contains
 
 UID = "5d307ca9-b3ef-428c-8861-06e72d69f223"  # for instances of cases that do not say theirs
 

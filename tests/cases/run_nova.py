@@ -17,8 +17,8 @@ from outfitter.inventory import scan
 from outfitter.inventory.providers import MANAGED
 from outfitter.ledger import placement_view
 from tests.cases.case import Case
-from tests.cases.cloud import Cloud, shown, uid_of
-from tests.cases.world import NotDriven
+from tests.cases.case_product import NotDriven
+from tests.cases.nova_cloud import Cloud, shown, uid_of
 
 OWNERSHIP = {MANAGED, "OWNER_NOVA"}  # of every provider that is ours; not listed in a case
 KINDS = {Invalid: "invalid_config", Refused: "refuse_start"}

@@ -21,9 +21,9 @@ from outfitter.scheduling.nova.boot import Order, Placed
 from outfitter.scheduling.nova.extra_specs import Ask
 from outfitter.scheduling.nova.host_state import Nowhere
 from tests.cases.case import Case
-from tests.cases.cloud import NOW, Cloud, Fault, House, cloud, shown, uid_of
+from tests.cases.case_product import NotDriven
+from tests.cases.nova_cloud import NOW, Cloud, Fault, House, cloud, shown, uid_of
 from tests.cases.run_nova import Log, Play
-from tests.cases.world import NotDriven
 
 
 async def run(case: Case) -> list[str]:

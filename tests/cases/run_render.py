@@ -15,7 +15,7 @@ from outfitter.api.quantity import to_int
 from outfitter.controllers import launcher_networks, launcher_pod
 from outfitter.errors import Invalid, Refused
 from tests.cases.case import Case
-from tests.cases.world import Api, Faults, NotDriven, contains, world
+from tests.cases.case_product import Api, Faults, NotDriven, contains, world
 
 MISSING = object()
 _WORD = re.compile(r"(?P<key>[^\[\]]*)(?P<items>(?:\[[^\]]+\])*)")

@@ -11,7 +11,7 @@ from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs
 from tests.cases.case import Case
-from tests.cases.world import Api, Faults, NotDriven, contains, world
+from tests.cases.case_product import Api, Faults, NotDriven, contains, world
 
 # What outfitter's status says of a device besides what the cases know; compared only where a case names it.
 BESIDES = ("driver", "pool", "product")

@@ -16,7 +16,7 @@ from outfitter.controllers.device_status import DeviceStatus
 from outfitter.controllers.manager import Context
 from outfitter.store.base import Store
 from tests.cases import areas, plugin
-from tests.cases.made_up import ALLOCATOR, HOLDS, HOTPLUG, NOVA, STRANGE, WAITING, kubevirt
+from tests.cases.sample_cases import ALLOCATOR, HOLDS, HOTPLUG, NOVA, STRANGE, WAITING, kubevirt
 
 pytest_plugins = ["pytester"]
 Outcome = tuple[str, str]  # "passed", "failed" or "skipped", and what was said

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.process import typed
-from tests.launcher.situations import BASE, device, told
+from tests.launcher.domain_cases import BASE, device, told
 
 INSTANCE = """
 apiVersion: kubevirt.io/v1

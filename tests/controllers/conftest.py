@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from tests import kubernetes
-from tests.controllers import scene as scenes
-from tests.controllers.scene import Scene
+from tests.controllers import scenario as scenes
+from tests.controllers.scenario import Scene
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.store.base import EventType
 from outfitter.store.memory import Memory
 from outfitter.store.watch_cache import Selection
-from tests.controllers import scene as scenes
+from tests.controllers import scenario as scenes
 
 MACHINES = 80
 WATCHED = (kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM, kinds.LEDGER_PAGE, kinds.EVENT)

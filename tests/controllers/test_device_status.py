@@ -23,7 +23,7 @@ from outfitter.errors import Cause
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import Names
 from outfitter.store.memory import Memory
-from tests.controllers.scene import addresses, device
+from tests.controllers.scenario import addresses, device
 
 DRIVER = "gpu.example.com"
 MINE = ({"name": "network", "resourceClaimName": "mine"},)

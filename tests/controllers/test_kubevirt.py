@@ -7,8 +7,8 @@ import pytest
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
 from outfitter.errors import Invalid
-from tests.controllers import scene as scenes
-from tests.controllers.scene import Scene
+from tests.controllers import scenario as scenes
+from tests.controllers.scenario import Scene
 
 IN_USE = "DisabledGatesInUse"
 

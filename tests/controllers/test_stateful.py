@@ -32,16 +32,16 @@ from outfitter.scheduling.dra import device_index
 from outfitter.store.informer import Informer
 from outfitter.store.memory import Draft
 from outfitter.store.watch_cache import Record
-from tests import examples
-from tests.controllers import many
-from tests.controllers.many import DRIVER, HOSTS, MOST, PF, RACK, World
+from tests import hypothesis_profiles
+from tests.controllers import replicas
+from tests.controllers.replicas import DRIVER, HOSTS, MOST, PF, RACK, World
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 ALIVE = 3  # products at the same time
 KINDS = {"machines": kinds.INSTANCE, "pods": kinds.POD}
 NAMES = {"machines": ["blue", "green", "red", "grey", "white"], "pods": ["one", "two", "three", "four", "five"]}
-SPECS = {"machines": many.machine_spec, "pods": many.pod_spec}
+SPECS = {"machines": replicas.machine_spec, "pods": replicas.pod_spec}
 KIND, HOST, WHICH = st.sampled_from(sorted(NAMES)), st.sampled_from(sorted(HOSTS)), st.integers(0, ALIVE - 1)
 CLAIMS = ["claim-a", "claim-b"]
 VMS = ["amber", "coral"]
@@ -86,7 +86,7 @@ class Machine(stateful.RuleBasedStateMachine):
             self.world = World(seed)
             await self.world.begin()
             for name, kind in zip([*CLAIMS, "claim-c"], ("vf", "pf", "rack"), strict=True):
-                await self.world.create(kinds.RESOURCE_CLAIM, name, many.claim_spec(kind, 1))
+                await self.world.create(kinds.RESOURCE_CLAIM, name, replicas.claim_spec(kind, 1))
             for _ in range(products - 1):
                 self.world.start()
             for kind, source in (("machines", machines), ("pods", pods)):
@@ -128,7 +128,7 @@ class Machine(stateful.RuleBasedStateMachine):
         """A claim is made, or deleted when it is there."""
         there = ("here", name) in self.world.books.objects[kinds.RESOURCE_CLAIM]
         self.do(self.world.delete(kinds.RESOURCE_CLAIM, name) if there
-                else self.world.create(kinds.RESOURCE_CLAIM, name, many.claim_spec(kind, count)), turns)
+                else self.world.create(kinds.RESOURCE_CLAIM, name, replicas.claim_spec(kind, count)), turns)
 
     # -- operators and hosts
 
@@ -250,7 +250,7 @@ class Wider(Machine):
     def vm(self, name: str, strategy: str, own: bool, source: str, turns: int) -> None:
         """A VirtualMachine is made, or deleted when it is there."""
         there = ("here", name) in self.world.books.objects[kinds.MACHINE]
-        spec = many.vm_spec(source, strategy, own=own and source not in CLAIMS)
+        spec = replicas.vm_spec(source, strategy, own=own and source not in CLAIMS)
         self.do(self.world.delete(kinds.MACHINE, name) if there else self.world.create(kinds.MACHINE, name, spec), turns)
 
     @stateful.rule(name=VM, action=st.sampled_from(vm_actions.ACTIONS), turns=TURNS)
@@ -292,7 +292,7 @@ async def _now(work: Callable[[], Any]) -> None:
 
 def run(count: int, steps: int, seed: int = 0, world: type[Machine] = Machine) -> list[str]:
     """The same examples for the same seed, wherever it runs. What was written in each, in short."""
-    examples.same()
+    hypothesis_profiles.same()
     settings = hypothesis.settings(
         max_examples=count, stateful_step_count=steps, deadline=None, database=None, report_multiple_bugs=False,
         print_blob=False, phases=[hypothesis.Phase.generate],

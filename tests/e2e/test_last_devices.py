@@ -17,9 +17,9 @@ from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
 from outfitter.ledger import book
 from outfitter.store.kube import Kube
-from tests import kubernetes, workers
+from tests import kubernetes, worker_processes
 from tests.e2e.process import EXAMPLE, POLL, Up
-from tests.workers import PATIENCE, Crew
+from tests.worker_processes import PATIENCE, Crew
 
 WORKER = Path(__file__).with_name("claimer.py")
 PROCESSES, CLIENTS, DEVICES = 4, 8, 8  # clients of each process
@@ -37,7 +37,7 @@ async def order(those: Crew, *orders: Object) -> list[Any]:
 @contextlib.asynccontextmanager
 async def claimers(config: Path) -> AsyncIterator[Crew]:
     arguments = [[str(config), f"p{number}", str(CLIENTS)] for number in range(PROCESSES)]
-    async with workers.crew(WORKER, arguments) as those:
+    async with worker_processes.crew(WORKER, arguments) as those:
         assert [json.loads(line) for line in await those.hear()] == ["ready"] * PROCESSES
         yield those
 
@@ -51,7 +51,7 @@ async def published(store: Kube) -> list[str]:
 
 
 async def rounds(config: Path, host: str, devices: Sequence[str], number: int) -> None:
-    async with workers.reader(config) as store, claimers(config) as those:
+    async with worker_processes.reader(config) as store, claimers(config) as those:
         for each in range(number):
             ends = await order(those, {"book": [host, DRIVER, devices]})
             check_ends(ends, devices, f"round {each}")
@@ -86,7 +86,7 @@ async def test_on_the_page_many_times(tmp_path: Path) -> None:
 
 async def embedded(tmp_path: Path, number: int) -> None:
     with Up(tmp_path / "data", simulate=f"1x{DEVICES}") as up:
-        async with workers.reader(up.kubeconfig) as store:
+        async with worker_processes.reader(up.kubeconfig) as store:
             devices = await published(store)
         assert len(devices) == DEVICES
         await rounds(up.kubeconfig, HOST, devices, number)
@@ -171,7 +171,7 @@ def parts(names: Iterable[str]) -> list[Object]:
 async def test_through_the_front_door(tmp_path: Path) -> None:
     with Up(tmp_path / "data", simulate=f"1x{DEVICES}") as up:
         await asyncio.to_thread(up.ok, "apply", "-f", str(EXAMPLE / "1-class.yaml"))
-        async with workers.reader(up.kubeconfig) as store, claimers(up.kubeconfig) as those:
+        async with worker_processes.reader(up.kubeconfig) as store, claimers(up.kubeconfig) as those:
             made = await order(those, *({"create": [TEMPLATE if number % 2 else "", CLASS]} for number in range(PROCESSES)))
             left, ran = {each["client"] for each in made}, set[str]()
             assert len(left) == EVERYBODY

@@ -16,7 +16,7 @@ from outfitter import errors
 from outfitter.inventory import capture, scan
 from outfitter.inventory.host_tree import Entry, FolderTree, Link, MemoryTree
 from outfitter.inventory.simulation import hosts_file
-from tests.inventory.trees import CARD, NUMBER, TREE, capabilities, materialise
+from tests.inventory.host_trees import CARD, NUMBER, TREE, capabilities, materialise
 
 ROOT = Path(__file__).parents[2]
 PF = "/sys/devices/pci0000:3a/0000:3b:00.0"

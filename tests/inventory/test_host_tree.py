@@ -9,7 +9,7 @@ import pytest
 
 from outfitter import errors
 from outfitter.inventory.host_tree import Entry, FolderTree, Link, MemoryTree, Tree
-from tests.inventory.trees import materialise
+from tests.inventory.host_trees import materialise
 
 ENTRIES: dict[str, Entry] = {
     "/sys/devices/a/file": "text\n",

@@ -19,7 +19,7 @@ from outfitter.inventory.config import Settings
 from outfitter.inventory.mdev import Mdev
 from outfitter.inventory.pci import Device, Kind
 from outfitter.inventory.providers import MANAGED, Plan
-from tests.inventory.counting import (
+from tests.inventory.provider_hosts import (
     CARD,
     GPU,
     GPUS,

@@ -9,21 +9,7 @@ import pytest
 
 from outfitter.api.providers import Inventory, Provider
 from outfitter.inventory.providers import MANAGED, Held
-from tests.inventory.counting import (
-    CARD,
-    LISTED,
-    ONE,
-    SLOT,
-    VF0,
-    VF1,
-    VF2,
-    VFS,
-    Spec,
-    card,
-    gpu,
-    planned,
-    vf,
-)
+from tests.inventory.provider_hosts import CARD, LISTED, ONE, SLOT, VF0, VF1, VF2, VFS, Spec, card, gpu, planned, vf
 
 # -- from one start to the next
 

@@ -10,7 +10,7 @@ import pytest
 from outfitter.errors import Refused
 from outfitter.inventory.pci import Device, Kind
 from outfitter.inventory.providers import Held, Plan
-from tests.inventory.counting import (
+from tests.inventory.provider_hosts import (
     BOTH,
     CARD,
     GPU,

@@ -11,7 +11,7 @@ from outfitter.inventory.host_tree import Entry, FolderTree, Link, MemoryTree
 from outfitter.inventory.mdev import Mdev, MdevType
 from outfitter.inventory.pci import Device, Kind
 from outfitter.inventory.simulation import hosts_file
-from tests.inventory.trees import CARD, END, NUMBER, TEXT, TREE, capabilities, keyword, materialise, resource
+from tests.inventory.host_trees import CARD, END, NUMBER, TEXT, TREE, capabilities, keyword, materialise, resource
 
 ROOT = "/sys/devices/pci0000:3a/0000:3b:00.0"
 VF = "/sys/devices/pci0000:3a/0000:3b:01.1"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.hardware import daemon
 from tests.hardware.daemon import Daemon
-from tests.launcher.labs import Lab, Played, Real, needs_libvirt, tidy
+from tests.launcher.hypervisor_hosts import Lab, Played, Real, needs_libvirt, tidy
 
 
 @pytest.fixture(scope="module")

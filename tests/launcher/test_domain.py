@@ -13,8 +13,8 @@ from outfitter.errors import Refused
 from outfitter.launcher import domain
 from outfitter.launcher.domain_options import Options
 from outfitter.launcher.simulated import Simulated
+from tests.launcher.domain_cases import MDEV, MDEV2, SITUATIONS, UID, got, instance, owning, wanted
 from tests.launcher.schema import SCHEMA, needed, wrong
-from tests.launcher.situations import MDEV, MDEV2, SITUATIONS, UID, got, instance, owning, wanted
 
 GOLDEN = Path(__file__).parent.parent / "xml"
 

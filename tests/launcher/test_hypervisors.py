@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from pathlib import Path
 
-from tests.launcher.labs import UID, Lab, News, Played
+from tests.launcher.hypervisor_hosts import UID, Lab, News, Played
 
 
 def emulates() -> bool:

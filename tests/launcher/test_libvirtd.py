@@ -21,7 +21,7 @@ from outfitter.launcher import connection, domain, libvirt
 from outfitter.launcher.libvirt import BACKOFF, Libvirt
 from outfitter.store.clock import ManualClock
 from tests.hardware import embed
-from tests.launcher.labs import OTHER, UID, News, Real, drives_of, instance, needs_libvirt, until
+from tests.launcher.hypervisor_hosts import OTHER, UID, News, Real, drives_of, instance, needs_libvirt, until
 
 
 @pytest.mark.libvirt

@@ -6,9 +6,9 @@ from hypothesis import HealthCheck, given, settings
 
 from outfitter.api.hypervisor import Domain
 from outfitter.errors import Refused
-from tests.launcher.random_machines import machines
+from tests.launcher.domain_cases import Situation
+from tests.launcher.random_vmis import machines
 from tests.launcher.schema import needed, wrong
-from tests.launcher.situations import Situation
 
 
 @needed

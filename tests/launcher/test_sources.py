@@ -13,7 +13,7 @@ from outfitter.api.kubevirt import network_info
 from outfitter.api.kubevirt.network_info import Wire
 from outfitter.errors import Refused
 from outfitter.launcher import sources
-from tests.launcher.situations import (
+from tests.launcher.domain_cases import (
     BASE,
     BUS_ID,
     MDEV,

@@ -18,7 +18,21 @@ from outfitter.ledger import book, heal, history
 from outfitter.ledger.heal import Found
 from outfitter.store.base import Change
 from outfitter.store.memory import Memory
-from tests.ledger.words import HOST, NOW, SINCE, booking, claim, consumer, device, domain, mark, memory, page, resources, said
+from tests.ledger.bookings import (
+    HOST,
+    NOW,
+    SINCE,
+    booking,
+    claim,
+    consumer,
+    device,
+    domain,
+    mark,
+    memory,
+    page,
+    resources,
+    said,
+)
 
 PF1 = {device(name): "pf1" for name in ("vf0", "vf1", "vf2")}
 GROUPS = {**PF1, device("gpu0"): "gpus", device("gpu1"): "gpus"}

@@ -21,7 +21,21 @@ from outfitter.store.clock import ManualClock, SystemClock, rfc3339
 from outfitter.store.kube import Kube
 from outfitter.store.memory import Memory
 from tests import kubernetes
-from tests.ledger.words import HOST, LATER, NOW, OTHER, SINCE, Wary, booking, claim, consumer, device, domain, memory, resources
+from tests.ledger.bookings import (
+    HOST,
+    LATER,
+    NOW,
+    OTHER,
+    SINCE,
+    Wary,
+    booking,
+    claim,
+    consumer,
+    device,
+    domain,
+    memory,
+    resources,
+)
 
 TRAIN, SERVE = claim("train"), claim("serve")
 MIGRATION = Holder("Migration", "", "m", "uid-m")

@@ -19,9 +19,9 @@ from outfitter.api import kinds
 from outfitter.api.page import Page, pool_page
 from outfitter.errors import NotFound
 from outfitter.ledger import book
-from tests import kubernetes, workers
-from tests.ledger.words import booking, consumer
-from tests.workers import ROOT, Crew
+from tests import kubernetes, worker_processes
+from tests.ledger.bookings import booking, consumer
+from tests.worker_processes import ROOT, Crew
 
 WORKER, SERVED = Path(__file__).with_name("race_worker.py"), ROOT / "tests" / "e2e" / "served.py"
 RACERS, ROUNDS, MANY = 4, 5, 250
@@ -46,7 +46,7 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 @contextlib.asynccontextmanager
 async def racers(config: Path, manner: str) -> AsyncIterator[Crew]:
-    async with workers.crew(WORKER, [[str(config), f"racer-{number}", manner] for number in range(RACERS)]) as those:
+    async with worker_processes.crew(WORKER, [[str(config), f"racer-{number}", manner] for number in range(RACERS)]) as those:
         assert await those.hear() == ["ready"] * RACERS
         yield those
 
@@ -60,7 +60,7 @@ async def race(those: Crew, host: str, device: str) -> list[str]:
 
 
 async def page(config: Path, host: str) -> Page:
-    async with workers.reader(config) as store:
+    async with worker_processes.reader(config) as store:
         return Page(await store.get(kinds.LEDGER_PAGE, host))
 
 
@@ -97,7 +97,7 @@ async def test_of_several_processes_one_gets_the_device_many_times(config: Path)
 async def test_without_the_revision_everybody_would_get_it(config: Path) -> None:
     """So that the tests above can fail."""
     host = f"race-{uuid.uuid4().hex[:8]}"
-    async with workers.reader(config) as store:
+    async with worker_processes.reader(config) as store:
         with pytest.raises(NotFound):
             await store.get(kinds.LEDGER_PAGE, host)
         await book.book(store, host, [booking("other", consumer("somebody"), host=host)])

@@ -10,7 +10,7 @@ import pytest
 from outfitter import app
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import Names
-from tests.node.keeping import Bench
+from tests.node.audited_hosts import Bench
 
 
 @pytest.fixture

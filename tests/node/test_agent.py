@@ -23,8 +23,8 @@ from outfitter.ledger import book
 from outfitter.node.host import Host
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import Names
-from tests.controllers import scene as scenes
-from tests.controllers.scene import Scene, hosts_of
+from tests.controllers import scenario as scenes
+from tests.controllers.scenario import Scene, hosts_of
 
 
 @contextlib.asynccontextmanager

@@ -13,9 +13,9 @@ import pytest
 
 from outfitter.api import kinds
 from outfitter.errors import AlreadyExists, Conflict, NotFound
-from tests.node import lives
-from tests.node.lives import World
-from tests.node.mortal import Kill
+from tests.node import vmi_lifecycle
+from tests.node.kill_points import Kill
+from tests.node.vmi_lifecycle import World
 
 NAMES = [f"vm{number}" for number in range(8)]  # for six devices
 STRATEGIES = ["Always", "Always", "Manual", "RerunOnFailure", "Halted", "Once"]
@@ -74,7 +74,7 @@ async def life(folder: Path, seed: int) -> World:
             await one_act()
             if chance.random() < 0.3:
                 world.clock.advance(chance.choice([0.01, 1, 31]))
-            await world.live(lives.turns(chance.choice([0, 1, 10, 60, 300])))
+            await world.live(vmi_lifecycle.turns(chance.choice([0, 1, 10, 60, 300])))
             if len(world.deaths.places) > deaths:
                 break
         else:

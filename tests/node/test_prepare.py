@@ -14,7 +14,7 @@ from outfitter.errors import Refused
 from outfitter.node.prepare import Wanted, prepare
 from outfitter.node.simulation.kernel import Kernel
 from outfitter.node.unprepare import release
-from tests.node.handing import BARE, BOUND, EVERYTHING, GPU, NIC, NVME, Hand, captured, claim, kernel
+from tests.node.prepare_host import BARE, BOUND, EVERYTHING, GPU, NIC, NVME, Hand, captured, claim, kernel
 
 SSD, SPARE, CARD, GFX, SOUND, PF = ("0000:66:00.0", "0000:67:00.0", "0000:68:00.0", "0000:65:00.0", "0000:65:00.1",
                                     "0000:3b:00.0")

@@ -14,7 +14,7 @@ from outfitter.store.clock import ManualClock, SystemClock
 from outfitter.store.kube import Kube
 from outfitter.store.memory import Memory
 from outfitter.store.sqlite import SQLite
-from tests.store.homes import Home
+from tests.store.backends import Home
 
 
 @pytest.fixture

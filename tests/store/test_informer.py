@@ -16,7 +16,7 @@ from outfitter.store.base import Event, Listing
 from outfitter.store.clock import ManualClock, SystemClock
 from outfitter.store.informer import Informer, key_of, split_key
 from outfitter.store.memory import Memory
-from tests.store.homes import Home, closing, config, settle, soon
+from tests.store.backends import Home, closing, config, settle, soon
 
 
 def value(obj: Object | None) -> str | None:

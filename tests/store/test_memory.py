@@ -20,7 +20,7 @@ from outfitter.store.id_generator import Names
 from outfitter.store.memory import Memory
 from outfitter.store.sqlite import SQLite
 from outfitter.store.watch_cache import Selection
-from tests.store.homes import closing, config, settle, soon
+from tests.store.backends import closing, config, settle, soon
 
 Make = Callable[[int], Memory]
 

@@ -17,8 +17,8 @@ from outfitter.store import sqlite as home
 from outfitter.store.base import Create, Delete
 from outfitter.store.clock import ManualClock
 from outfitter.store.sqlite import Batch, SQLite
-from tests.store import homes
-from tests.store.homes import PATIENCE, config, settle, soon
+from tests.store import backends
+from tests.store.backends import PATIENCE, config, settle, soon
 
 
 class Disk:
@@ -62,7 +62,7 @@ def disk(store: SQLite, monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 async def names(store: SQLite) -> list[str]:
-    return homes.names(await store.list(CONFIG_MAP))
+    return backends.names(await store.list(CONFIG_MAP))
 
 
 # -- when a write is safe

@@ -21,7 +21,7 @@ from outfitter.api.kinds import CONFIG_MAP
 from outfitter.store import sqlite as home
 from outfitter.store.base import Create
 from outfitter.store.sqlite import APPLICATION_ID, FILE, MIGRATIONS, SQLite
-from tests.store.homes import config, names
+from tests.store.backends import config, names
 
 # -- refused
 

@@ -1,0 +1,60 @@
+"""Every field of a machine that is known is read by somebody, or whoever writes it is told that it is not served."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import outfitter
+from outfitter.api.kubevirt import known_kubevirt_fields
+from outfitter.api.validate import node_placement, unsupported_fields
+
+PACKAGE = Path(outfitter.__file__).parent
+# Who acts on machines. Of the rest of api those that read for them.
+READERS = [
+    *(PACKAGE / "launcher").glob("*.py"),
+    *(PACKAGE / "controllers").glob("*.py"),
+    *(PACKAGE / "node").glob("*.py"),
+    *(
+        PACKAGE / "api" / "kubevirt" / f"{name}.py"
+        for name in ("cloudinit", "guest_address", "device_refs", "vmi_actions", "network_info")
+    ),
+]
+TEXT = "\n".join(path.read_text() for path in READERS)
+# Each kind of volume is looked for by its name, and the launcher tells of the others; the rest is refused at the door.
+ELSEWHERE = ("volumes", "domain.gpus", "domain.hostDevices", "domain.interfaces", "resourceClaims.source")
+
+
+def leaves(tree: Any, at: str = "") -> list[str]:
+    if not tree or at in node_placement.SHAPE:  # those go into the pod as they are
+        return [at]
+    return [leaf for name, inner in tree.items() for leaf in leaves(inner, f"{at}.{name}" if at else name)]
+
+
+def read(path: str) -> bool:
+    return f'"{path.rpartition(".")[2]}"' in TEXT
+
+
+@pytest.mark.parametrize(("tree", "table"), [(known_kubevirt_fields.INSTANCE, unsupported_fields.INSTANCE), (
+    {name: inner for name, inner in known_kubevirt_fields.MACHINE.items() if name != "template"}, unsupported_fields.MACHINE)],
+    ids=["instance", "machine"])
+def test_a_field_is_read_or_told(tree: Any, table: dict[str, str]) -> None:
+    known = [leaf for leaf in leaves(tree) if not leaf.startswith(ELSEWHERE)]
+    assert [leaf for leaf in known if not read(leaf) and not any(f"{path}.".startswith(f"{leaf}.") for path in table)] == []
+
+
+def test_what_is_told_is_known() -> None:
+    for path in unsupported_fields.INSTANCE:
+        tree: Any = known_kubevirt_fields.INSTANCE
+        for name in path.split("."):
+            if not tree:
+                break  # anything may stand below
+            assert name in tree, path
+            tree = tree[name]
+
+
+def test_what_is_told_is_in_the_manual() -> None:
+    manual = (Path(__file__).parents[3] / "docs" / "machines.md").read_text()
+    assert [path for path in (*unsupported_fields.INSTANCE, *unsupported_fields.MACHINE) if f"`{path}`" not in manual] == []

@@ -1,0 +1,91 @@
+"""What the server says of itself: readiness, the kinds and versions it serves, their fields, and its own version."""
+
+from __future__ import annotations
+
+import pytest
+
+from outfitter.api import kinds
+from outfitter.apiserver.app import App
+from outfitter.store.memory import Memory
+from tests.apiserver.asgi import Client
+
+
+async def test_readiness_can_be_withheld(store: Memory) -> None:
+    client = Client(App(store, ready=lambda: False), token="")
+    assert (await client.get("/readyz")).status == 503
+    assert (await client.get("/livez")).data == b"ok"
+
+
+async def test_discovery_lists_every_kind_in_every_version(client: Client) -> None:
+    for kind in kinds.ALL:
+        for version in kind.versions:
+            root = f"/apis/{kind.group}/{version}" if kind.group else f"/api/{version}"
+            resources = {entry["name"]: entry for entry in (await client.get(root)).json["resources"]}
+            assert resources[kind.plural]["kind"] == kind.kind
+            assert (f"{kind.plural}/status" in resources) == kind.has_status
+    groups = (await client.get("/apis")).json["groups"]
+    assert next(group for group in groups if group["name"] == "resource.k8s.io")["preferredVersion"]["version"] == "v1"
+    assert [each["version"] for each in (await client.get("/apis/resource.k8s.io")).json["versions"]] == [
+        "v1", "v1beta2", "v1beta1", "v1alpha3"]
+    assert (await client.get("/api")).json["versions"] == ["v1"]
+
+
+@pytest.mark.parametrize("version", ["v2", "v2beta1"])
+async def test_aggregated_discovery(client: Client, version: str) -> None:
+    accept = f"application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList,application/json"
+    core = await client.get("/api", accept=accept)
+    assert core.header("content-type") == [accept.partition(",")[0]]
+    assert core.json["apiVersion"] == f"apidiscovery.k8s.io/{version}"
+    named = (await client.get("/apis", accept=accept)).json
+    seen = {
+        (group["metadata"].get("name", ""), each["version"], resource["resource"])
+        for group in core.json["items"] + named["items"] for each in group["versions"] for resource in each["resources"]
+        if resource["verbs"]  # else there are actions on it alone
+    }
+    assert seen == {(kind.group, each, kind.plural) for kind in kinds.ALL for each in kind.versions}
+
+
+async def test_openapi_tells_clients_that_fields_are_checked_here(client: Client) -> None:
+    index = (await client.get("/openapi/v3")).json["paths"]
+    assert "apis/resource.k8s.io/v1beta1" in index
+    for entry in index.values():
+        document = (await client.get(entry["serverRelativeURL"])).json
+        for route in document["paths"].values():
+            for operation in route.values():
+                assert operation["x-kubernetes-group-version-kind"]["kind"]
+                assert "fieldValidation" in [parameter["name"] for parameter in operation["parameters"]]
+    assert (await client.get("/openapi/v3/apis/nope/v1")).status == 404
+    assert (await client.get("/openapi/v2")).status == 404
+
+
+EXPLAINED = {  # where the document of a kind is, its schema, and a way into it -> what stands at its end
+    "a device of a machine": ("apis/kubevirt.io/v1", "io.kubevirt.v1.VirtualMachineInstance",
+                              "spec domain devices gpus [] claim request", {"type": "string"}),
+    "a list of a template": ("apis/kubevirt.io/v1", "io.kubevirt.v1.VirtualMachine",
+                             "spec template spec networks [] multus default", {"type": "boolean"}),
+    "a name whose type nobody knows": ("apis/kubevirt.io/v1", "io.kubevirt.v1.VirtualMachineInstance", "spec utilityVolumes",
+                                       {"x-kubernetes-preserve-unknown-fields": True}),
+    "a flavor": ("apis/outfitter.dev/v1alpha1", "dev.outfitter.v1alpha1.Flavor", "spec vcpus", {"type": "integer"}),
+    "a claim": ("apis/resource.k8s.io/v1", "io.k8s.resource.v1.ResourceClaim",
+                "spec devices requests [] exactly deviceClassName", {"type": "string"}),
+    "a claim of an older version": ("apis/resource.k8s.io/v1beta1", "io.k8s.resource.v1beta1.ResourceClaim",
+                                    "spec devices requests [] exactly", None),
+    "a container": ("api/v1", "core.v1.Pod", "spec containers [] resources claims [] request", {"type": "string"}),
+}
+
+
+@pytest.mark.parametrize("name", EXPLAINED)
+async def test_openapi_names_the_fields_that_are_known(client: Client, name: str) -> None:
+    """kubectl explain shows them."""
+    place, schema, way, end = EXPLAINED[name]
+    found = (await client.get(f"/openapi/v3/{place}")).json["components"]["schemas"][schema]
+    assert found["x-kubernetes-preserve-unknown-fields"], "others are allowed"
+    for word in way.split():
+        found = found["items"] if word == "[]" else found["properties"].get(word)
+    assert found == end
+
+
+async def test_version(client: Client) -> None:
+    version = (await client.get("/version")).json
+    assert (version["major"], version["minor"]) == ("1", "36")
+    assert version["gitVersion"].startswith("v1.36.0+outfitter")

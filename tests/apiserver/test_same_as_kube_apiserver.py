@@ -1,0 +1,303 @@
+"""The embedded server and a real kube-apiserver, asked the same: status, reason and what matters of the body must agree.
+
+Each scenario is a list of requests, sent in order to both in a namespace of its own. A placeholder such as {rv:a} stands for
+what an earlier answer of the same server said. Left out is where kube-apiserver answers a client's mistake with a bare 500 (a
+resourceVersion on create, one that is no number): there the embedded server says 400."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import re
+import ssl
+import uuid
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from outfitter.api import kinds
+from outfitter.api.kinds import Object
+from outfitter.apiserver.app import App
+from outfitter.apiserver.auth import MASTERS, User
+from outfitter.apiserver.server import Server
+from outfitter.store.memory import Memory
+from tests import kubernetes
+from tests.apiserver.asgi import JSON_PATCH, MERGE, STRATEGIC, TABLE
+from tests.apiserver.running import certify, tls
+
+pytestmark = pytest.mark.cluster
+MAPS = "/api/v1/namespaces/{ns}/configmaps"
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{ns}/resourceclaims"
+PAGES = "/apis/outfitter.dev/v1alpha1/ledgerpages"
+# What differs between any two servers, or is written by parts that the embedded one does not have.
+OWN = ("uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "managedFields", "generation", "namespace")
+
+
+@dataclass
+class Ask:
+    method: str
+    path: str
+    body: Any = None
+    type: str = "application/json"
+    query: dict[str, str] = field(default_factory=dict)
+    accept: str = "application/json"
+    look: Callable[[Any], Any] | None = None  # what of the body must agree; without it `essence`
+    keep: str = ""  # remember uid and revision of the answer under this name
+
+
+def config(name: str, **meta: Any) -> Object:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, **meta}, "data": {"k": "v"}}
+
+
+def claim(name: str, **exactly: Any) -> Object:
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu", **exactly}}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name},
+            "spec": {"devices": {"requests": [request]}}}
+
+
+def page(name: str) -> Object:
+    return {"apiVersion": "outfitter.dev/v1alpha1", "kind": "LedgerPage", "metadata": {"name": name}, "spec": {"bookings": []}}
+
+
+def essence(body: Any) -> Any:
+    """An object without what is each server's own; of a Status its reason, code and what it is about."""
+    if not isinstance(body, dict):
+        return body
+    if body.get("kind") == "Status":
+        details = body.get("details") or {}
+        causes = sorted({(cause.get("reason"), cause.get("field")) for cause in details.get("causes", [])}, key=str)
+        return {"reason": body.get("reason"), "code": body.get("code"), "status": body.get("status"),
+                "about": (details.get("name"), details.get("group")), "causes": causes}
+    if "items" in body:
+        return {"kind": body["kind"], "apiVersion": body["apiVersion"], "items": [essence(item) for item in body["items"]],
+                "more": bool(body["metadata"].get("continue")), "left": body["metadata"].get("remainingItemCount")}
+    out = {key: value for key, value in body.items() if key not in ("kind", "apiVersion")}
+    out["metadata"] = {key: value for key, value in body.get("metadata", {}).items() if key not in OWN}
+    return out
+
+
+def reason(body: Any) -> Any:
+    return body.get("reason"), body.get("code")
+
+
+def kind(body: Any) -> Any:
+    return body.get("kind"), body.get("status") if body.get("kind") == "Status" else None
+
+
+def columns(body: Any) -> Any:
+    heads = [(head["name"], head["priority"]) for head in body["columnDefinitions"]]
+    return body["kind"], body["apiVersion"], heads, [len(row["cells"]) for row in body["rows"]], (
+        body["rows"][0]["object"] and body["rows"][0]["object"]["kind"])
+
+
+A = f"{MAPS}/a"
+MAKE = Ask("POST", MAPS, config("a", labels={"tier": "x"}), keep="a")
+SCENARIOS: dict[str, list[Ask]] = {
+    "create, read, replace, delete": [
+        MAKE, Ask("GET", A), Ask("PUT", A, {**config("a"), "data": {"k": "w"}}), Ask("GET", MAPS), Ask("DELETE", A, look=kind),
+        Ask("GET", A), Ask("DELETE", A), Ask("PUT", A, config("a"))],
+    "create twice": [MAKE, Ask("POST", MAPS, config("a"))],
+    "create without a name": [Ask("POST", MAPS, {"metadata": {}})],
+    "create with another namespace": [Ask("POST", MAPS, config("a", namespace="zz"))],
+    "create with another kind": [Ask("POST", MAPS, {**config("a"), "kind": "Secret"})],
+    "create with an unknown version": [Ask("POST", MAPS, {**config("a"), "apiVersion": "v9"})],
+    "a prefix": [Ask("POST", MAPS, {"metadata": {"generateName": "x-"}}, look=lambda body: body["metadata"]["name"][:2])],
+    "replace at an old revision": [
+        MAKE, Ask("PUT", A, config("a", resourceVersion="{rv:a}"), keep="b"),
+        Ask("PUT", A, {**config("a", resourceVersion="{rv:a}"), "data": {"k": "w"}})],
+    "replace with another name": [MAKE, Ask("PUT", A, config("b"))],
+    "replace with another uid": [MAKE, Ask("PUT", A, config("a", uid="zz"), look=reason)],
+    "merge patches": [
+        MAKE, Ask("PATCH", A, {"data": {"x": "y", "k": None}}, MERGE), Ask("PATCH", A, {"metadata": {"labels": None}}, MERGE),
+        Ask("PATCH", A, {"metadata": {"resourceVersion": "{rv:a}"}}, MERGE),
+        Ask("PATCH", A, {"metadata": {"name": "z"}}, MERGE), Ask("PATCH", A, {"metadata": {"namespace": "z"}}, MERGE),
+        Ask("PATCH", A, [1], MERGE, look=reason),
+        Ask("PATCH", f"{MAPS}/zz", {"data": {}}, MERGE)],
+    "JSON patches": [
+        MAKE, Ask("PATCH", A, [{"op": "add", "path": "/data/x", "value": "y"}], JSON_PATCH),
+        Ask("PATCH", A, [{"op": "test", "path": "/data/x", "value": "z"}], JSON_PATCH, look=reason),
+        Ask("PATCH", A, [{"op": "remove", "path": "/data/nope"}], JSON_PATCH, look=reason),
+        Ask("PATCH", A, {}, JSON_PATCH, look=reason),
+        Ask("PATCH", A, [{"op": "move", "from": "/data/x", "path": "/data/z"},
+                         {"op": "copy", "from": "/data/z", "path": "/data/q"}], JSON_PATCH)],
+    "strategic patches": [
+        MAKE, Ask("PATCH", A, {"data": {"x": "y", "k": None}}, STRATEGIC),
+        Ask("PATCH", A, {"metadata": {"finalizers": ["x.io/a"]}}, STRATEGIC),
+        Ask("PATCH", A, {"metadata": {"finalizers": ["x.io/b"]}}, STRATEGIC),
+        Ask("PATCH", A, {"metadata": {"$deleteFromPrimitiveList/finalizers": ["x.io/a", "x.io/b"]}}, STRATEGIC)],
+    "patches of types that are not there": [
+        MAKE, Ask("PATCH", A, {}, "text/plain", look=reason), Ask("PATCH", A, {}, look=reason)],
+    "a custom kind": [
+        Ask("POST", PAGES, page("{ns}"), keep="p"), Ask("PATCH", f"{PAGES}/{{ns}}", {"spec": {"x": {"y": 1}}}, MERGE),
+        Ask("PATCH", f"{PAGES}/{{ns}}", {}, STRATEGIC, look=reason), Ask("PUT", f"{PAGES}/{{ns}}", page("{ns}"), look=reason),
+        Ask("PUT", f"{PAGES}/{{ns}}", {**page("{ns}"), "metadata": {"name": "{ns}", "resourceVersion": "{rv:p}"}}),
+        Ask("DELETE", f"{PAGES}/{{ns}}", look=kind)],
+    "delete with a finalizer": [
+        Ask("POST", MAPS, config("a", finalizers=["x.io/y"])), Ask("DELETE", A), Ask("DELETE", A), Ask("GET", A),
+        Ask("PATCH", A, {"metadata": {"finalizers": None}}, MERGE), Ask("GET", A)],
+    "delete on conditions": [
+        MAKE, Ask("DELETE", A, {"preconditions": {"uid": "zz"}}, look=reason),
+        Ask("DELETE", A, {"preconditions": {"resourceVersion": "1"}}, look=reason),
+        Ask("DELETE", A, {"preconditions": {"uid": "{uid:a}", "resourceVersion": "{rv:a}"}}, look=kind)],
+    "delete with odd options": [
+        MAKE, Ask("DELETE", A, {"propagationPolicy": "Foo"}), Ask("DELETE", A, query={"gracePeriodSeconds": "abc"}),
+        Ask("DELETE", A, {"propagationPolicy": "Orphan", "orphanDependents": True}),
+        Ask("DELETE", A, {"kind": "Foo"}, look=reason), Ask("DELETE", A, {"propagationPolicy": "Foreground"}), Ask("GET", A)],
+    "delete of kinds that answer with themselves": [
+        Ask("POST", CLAIMS, claim("c", count=1, allocationMode="ExactCount"), look=kind),
+        Ask("DELETE", f"{CLAIMS}/c", look=kind)],
+    "delete many": [
+        MAKE, Ask("POST", MAPS, config("b", labels={"tier": "y"})),
+        Ask("DELETE", MAPS, query={"labelSelector": "tier=x"}, look=lambda body: body["kind"]), Ask("GET", MAPS)],
+    "dry runs": [
+        Ask("POST", MAPS, config("a"), query={"dryRun": "All"}), Ask("GET", A), MAKE,
+        Ask("PATCH", A, {"data": {"k": "w"}}, MERGE, {"dryRun": "All"}), Ask("DELETE", A, query={"dryRun": "All"}, look=kind),
+        Ask("GET", A), Ask("POST", MAPS, config("b"), query={"dryRun": "Foo"})],
+    "lists in parts": [
+        *(Ask("POST", MAPS, config(name)) for name in "abcde"), Ask("GET", MAPS, query={"limit": "2"}, keep="l"),
+        Ask("POST", MAPS, config("bb")), Ask("DELETE", f"{MAPS}/d", look=kind),
+        Ask("GET", MAPS, query={"limit": "2", "continue": "{more:l}"}, keep="l"),
+        Ask("GET", MAPS, query={"limit": "2", "continue": "{more:l}"})],
+    "lists with odd options": [
+        Ask("GET", MAPS, query={"limit": "x"}), Ask("GET", MAPS, query={"continue": "abc"}),
+        Ask("GET", MAPS, query={"labelSelector": "a==b==c"}), Ask("GET", MAPS, query={"fieldSelector": "data.x=1"}),
+        Ask("GET", MAPS, query={"resourceVersion": "abc"}), Ask("GET", MAPS, query={"resourceVersionMatch": "Exact"}),
+        Ask("GET", MAPS, query={"resourceVersion": "0", "resourceVersionMatch": "Exact"}),
+        Ask("GET", MAPS, query={"sendInitialEvents": "true"}, look=reason),
+        Ask("GET", MAPS, query={"watch": "1", "sendInitialEvents": "true"})],
+    "selections": [
+        MAKE, Ask("POST", MAPS, config("b", labels={"tier": "y"})), Ask("POST", MAPS, config("c")),
+        *(Ask("GET", MAPS, query={"labelSelector": text})
+          for text in ("tier=x", "tier!=x", "tier", "!tier", "tier in (x,y)", "tier notin (x)", "tier==x,tier=y")),
+        Ask("GET", MAPS, query={"fieldSelector": "metadata.name=b"}),
+        Ask("GET", MAPS, query={"fieldSelector": "metadata.name!=b"})],
+    "fields nobody knows": [
+        Ask("POST", MAPS, {**config("a"), "dat": {}}, query={"fieldValidation": "Strict"}, look=lambda body: body["message"]),
+        Ask("POST", MAPS, {**config("a"), "dat": {}}, query={"fieldValidation": "Foo"}),
+        Ask("POST", CLAIMS, claim("c", cuont=1), query={"fieldValidation": "Strict"}, look=lambda body: body["message"]),
+        MAKE, Ask("PATCH", A, {"dat": {}}, MERGE, {"fieldValidation": "Strict"}, look=reason)],
+    "broken bodies": [
+        Ask("POST", MAPS, b"{", look=reason), Ask("POST", MAPS, b"[1]", look=reason),
+        Ask("POST", MAPS, b'{"metadata":3}', look=reason),
+        Ask("POST", MAPS, b'{"metadata":{"labels":{"a":1}}}', look=reason), Ask("POST", MAPS, b"a", "text/plain", look=reason),
+        Ask("POST", MAPS, b'{"x":"' + b"x" * (4 << 20) + b'"}', look=reason)],
+    "paths and methods": [
+        MAKE, Ask("GET", "/api/v1/namespaces/{ns}/foos"), Ask("GET", f"{A}/status"), Ask("POST", A, config("a")),
+        Ask("PATCH", MAPS, {}, MERGE), Ask("POST", "/api/v1/configmaps", config("a")), Ask("DELETE", "/api/v1/configmaps"),
+        Ask("GET", "/apis/resource.k8s.io/v9/resourceclaims"), Ask("PUT", MAPS, config("a"))],
+    "what a client accepts": [
+        MAKE, Ask("GET", A, accept="application/vnd.foo", look=reason), Ask("GET", A, accept="*/*"),
+        Ask("GET", MAPS, accept=TABLE, look=columns), Ask("GET", A, accept=TABLE, look=columns),
+        Ask("GET", MAPS, accept=TABLE, query={"includeObject": "None"}, look=columns),
+        Ask("GET", MAPS, accept="application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", look=kind)],
+    "status apart from the rest": [
+        Ask("POST", CLAIMS, claim("c", count=1, allocationMode="ExactCount"), look=kind),
+        Ask("GET", f"{CLAIMS}/c/status", look=kind),
+        Ask("PATCH", f"{CLAIMS}/c", {"status": {"reservedFor": []}}, MERGE, look=lambda body: body.get("status") or {})],
+    "watches that cannot be": [
+        Ask("GET", MAPS, query={"watch": "1", "timeoutSeconds": "abc"}),
+        Ask("GET", MAPS, query={"watch": "1", "labelSelector": "a==b==c"})],
+}
+
+
+@dataclass
+class Asked:
+    """A server and what it said so far."""
+
+    session: aiohttp.ClientSession
+    namespace: str
+    said: dict[str, Object] = field(default_factory=dict)
+
+    def fill(self, text: str) -> str:
+        def value(found: re.Match[str]) -> str:
+            what, name = found[1], found[2]
+            meta = self.said[name]["metadata"]
+            return str({"uid": meta.get("uid"), "rv": meta.get("resourceVersion"), "more": meta.get("continue")}[what])
+
+        return re.sub(r"\{(uid|rv|more):(\w+)\}", value, text.replace("{ns}", self.namespace))
+
+    async def ask(self, ask: Ask) -> tuple[int, Any]:
+        body = ask.body
+        if body is not None:
+            body = io.BytesIO(body if isinstance(body, bytes) else self.fill(json.dumps(body)).encode())
+        headers = {"Accept": ask.accept, **({"Content-Type": ask.type} if body is not None else {})}
+        query = {key: self.fill(value) for key, value in ask.query.items()}
+        async with self.session.request(ask.method, self.fill(ask.path), data=body, params=query, headers=headers) as reply:
+            text = await reply.text()
+            said = json.loads(text.splitlines()[0] if "watch" in query else text)
+            if ask.keep:
+                self.said[ask.keep] = said
+            return reply.status, self.anonymous((ask.look or essence)(said))
+
+    def anonymous(self, value: Any) -> Any:
+        return json.loads(json.dumps(value).replace(self.namespace, "NS"))
+
+    async def watch(self, path: str, **query: str) -> AsyncIterator[Object]:
+        async with self.session.get(self.fill(path), params={"watch": "1", "timeoutSeconds": "2", **query}) as reply:
+            async for line in reply.content:
+                yield json.loads(line)
+
+
+@pytest.fixture
+async def both(cluster: kubernetes.Cluster, tmp_path: Path) -> AsyncIterator[tuple[Asked, Asked]]:
+    ca, files = certify(tmp_path)
+    store = Memory()
+    server = Server(App(store, tokens={"t": User("t", (MASTERS,))}), **files)
+    await server.start()
+    namespace = f"same-{uuid.uuid4().hex[:8]}"
+    cluster.request("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+    await store.create(kinds.NAMESPACE, {"metadata": {"name": namespace}})
+    real_tls = ssl.create_default_context(cafile=str(cluster.folder / "pki" / "ca.crt"))
+    async with (
+        _session(server.url, tls(ca, tmp_path), "t") as ours, _session(cluster.server, real_tls, cluster.token) as theirs,
+    ):
+        yield Asked(ours, namespace), Asked(theirs, namespace)
+    await server.stop()
+    await store.close()
+
+
+def _session(url: str, context: ssl.SSLContext, token: str) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(url, connector=aiohttp.TCPConnector(ssl=context), headers={"Authorization": f"Bearer {token}"},
+                                 timeout=aiohttp.ClientTimeout(120))
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS.keys())
+async def test_both_servers_give_the_same_answers(both: tuple[Asked, Asked], scenario: list[Ask]) -> None:
+    ours, theirs = both
+    for number, ask in enumerate(scenario):
+        embedded, real = await asyncio.gather(ours.ask(ask), theirs.ask(ask))
+        assert embedded == real, f"request {number}: {ask.method} {ask.path}"
+
+
+async def test_both_servers_show_objects_entering_and_leaving_a_selection(both: tuple[Asked, Asked]) -> None:
+    seen = []
+    for asked in both:
+        _, _ = await asked.ask(Ask("POST", MAPS, config("zero"), keep="zero"))
+        since = asked.said["zero"]["metadata"]["resourceVersion"]
+        for ask in (
+            Ask("POST", MAPS, config("a")), Ask("PATCH", A, {"metadata": {"labels": {"tier": "x"}}}, MERGE),
+            Ask("PATCH", A, {"data": {"k": "w"}}, MERGE),
+            Ask("PATCH", A, {"metadata": {"labels": {"tier": "y"}}, "data": {"k": "z"}}, MERGE), Ask("DELETE", A, look=kind),
+        ):
+            await asked.ask(ask)
+        events = [event async for event in asked.watch(MAPS, resourceVersion=since, labelSelector="tier=x")]
+        seen.append([(event["type"], asked.anonymous(essence(event["object"]))) for event in events])
+    assert [type_ for type_, _ in seen[0]] == ["ADDED", "MODIFIED", "DELETED"]
+    assert seen[0] == seen[1]
+
+
+async def test_both_servers_mark_the_end_of_the_first_objects(both: tuple[Asked, Asked]) -> None:
+    seen = []
+    for asked in both:
+        await asked.ask(MAKE)
+        options = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true"}
+        events = [event async for event in asked.watch(MAPS, **options)]
+        objects = [(event["type"], event["object"]) for event in events[:2]]
+        seen.append([(type_, obj["kind"], obj["metadata"].get("annotations")) for type_, obj in objects])
+    assert seen[0] == seen[1] == [
+        ("ADDED", "ConfigMap", None), ("BOOKMARK", "ConfigMap", {"k8s.io/initial-events-end": "true"})]

@@ -1,0 +1,521 @@
+"""Several products on one store, as after a fail-over in which the old one is not dead yet. Each has a door of its own to the
+store, behind which it can be slow, held still, or killed between any two of its writes; behind all doors is one home that
+looks at the promises after every single write. A host has one agent at a time, as it has one hypervisor: one of the products
+serves the hosts, the others schedule and control."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+from outfitter import app
+from outfitter.api import admission, kinds
+from outfitter.api.hypervisor import Domain
+from outfitter.api.kinds import Kind, Object
+from outfitter.api.kubevirt import device_refs, vm_actions, vmi_actions
+from outfitter.api.page import MARKS, Page
+from outfitter.cel.library import quantity
+from outfitter.errors import AlreadyExists, Conflict, NotFound, OutfitterError, Unavailable
+from outfitter.inventory import config, scan
+from outfitter.inventory.host_tree import Tree
+from outfitter.inventory.simulation import hosts_file
+from outfitter.launcher.simulated import Simulated
+from outfitter.node.host import Host
+from outfitter.store import base
+from outfitter.store.clock import ManualClock, rfc3339
+from outfitter.store.id_generator import Names
+from outfitter.store.memory import Draft, Memory
+from outfitter.store.watch_cache import Record, Selection, Shelf, Step, Watcher
+from tests.controllers import invariants, resync
+from tests.controllers.invariants import Books
+
+T = TypeVar("T")
+When = Literal["before", "after"]
+SPACE, DRIVER = "here", "pci.outfitter.dev"
+PACES = (0, 0, 0, 1, 3, 10, 30)  # turns of the others during one step to or from the store
+QUIET = (0.01, 1, 2, 8, 31, 61)  # seconds; who has not moved after all of these will not
+LONG = 500  # turns after which whoever is not done waits for the clock
+ENOUGH = 1000  # writes after which those who still move will go on for ever
+MOST = 3  # VFs of a host
+PF = "pci-0000-3b-00-0"
+# node-0 gives its card away whole or in parts, which is counted; the others give away parts only.
+HOSTS = {"node-0": "device_spec: [{vendor_id: '8086'}]", "node-1": "{}", "node-2": "{}"}
+OURS = (kinds.MACHINE, kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM)  # what users make
+COUNTED = (kinds.LEDGER_PAGE, kinds.RESOURCE_CLAIM)
+
+
+class Home(Memory):
+    """Where the objects are. What is broken is noted, not raised: a controller would take it for its own mistake."""
+
+    def __init__(self, clock: ManualClock, books: Books, seed: int) -> None:
+        super().__init__(clock=clock, names=Names(random.Random(seed)), rules=admission.Rules())
+        self.books, self.broken = books, list[str]()
+        self.steps = 0
+        self.trace = hashlib.sha256()  # of all that was ever written, in order
+
+    def _publish(self, steps: Sequence[Step]) -> None:
+        super()._publish(steps)
+        self.steps += 1
+        touched = False
+        for step in steps:
+            record = step.next or step.previous
+            assert record is not None
+            new = step.next.object() if step.next is not None else None
+            self.trace.update(f"{step.revision} {record.kind.resource} {record.key} {new}\n".encode())
+            if new is None:
+                self.books.objects[record.kind].pop(record.key, None)
+            else:
+                self.books.objects[record.kind][record.key] = new
+            touched |= record.kind in COUNTED
+            if record.kind == kinds.LEDGER_PAGE and new is not None:
+                old = Page(step.previous.object() if step.previous is not None else Page.blank(record.key[1]))
+                self.note(invariants.change(old, Page(new)))
+            if record.kind == kinds.RESOURCE_SLICE and new is not None:
+                self._count(new)
+        if touched:
+            self.look()
+
+    def _count(self, piece: Object) -> None:
+        for entry in piece["spec"].get("sharedCounters") or ():
+            for counter, amount in entry["counters"].items():
+                place = piece["spec"]["pool"]["name"], entry["name"], counter
+                if quantity.parse(amount["value"]) > quantity.parse(self.books.counters.get(place, "0")):
+                    self.books.counters[place] = amount["value"]
+
+    def forget(self) -> None:
+        """Nothing of what happened: who has not heard of it must list again."""
+        for shelf in self._shelves.values():
+            shelf.first += len(shelf.log)
+            shelf.compacted = shelf.revision
+            shelf.log.clear()
+
+    def look(self) -> None:
+        self.note(invariants.moment(self.books))
+
+    def note(self, sentences: Iterable[str]) -> None:
+        self.broken += [f"write {self.steps}: {sentence}" for sentence in sentences]
+
+
+RACK = "rack.example.com"  # publishes devices that every host reaches
+
+
+class Door(Memory):
+    """One product's way to the home."""
+
+    def __init__(self, home: Home, dice: random.Random) -> None:
+        super().__init__(clock=home.clock, names=home.names, rules=home.rules)
+        self.home, self.dice = home, dice
+        self.open = asyncio.Event()
+        self.open.set()
+        self.dead = self.buried = False
+        self.writes = 0
+        self.fatal: tuple[int, When] | None = None
+        self.stumbles: tuple[int, When] | None = None  # the write that fails, or whose answer is lost
+        self.watches: list[Watcher] = []
+        self.trap: tuple[int, Callable[[], Awaitable[object]]] | None = None  # what somebody does after so many more reads
+
+    def shelf(self, kind: Kind) -> Shelf:
+        return self.home.shelf(kind)
+
+    def slice(
+        self, kind: Kind, selection: Selection, *, limit: int = 0, continue_: str = "", at: int | None = None
+    ) -> tuple[Sequence[Record], int, str, int | None]:
+        return self.home.slice(kind, selection, limit=limit, continue_=continue_, at=at)
+
+    def follow(self, kind: Kind, selection: Selection, since: int) -> Watcher:
+        self.watches = [watch for watch in self.watches if not watch.ended]
+        self.watches.append(self.home.follow(kind, selection, since))
+        return self.watches[-1]
+
+    async def _turn(self) -> None:
+        """The others move on while this one is on its way."""
+        for _ in range(self.dice.choice(PACES)):
+            await asyncio.sleep(0)
+        while not self.open.is_set():
+            await self.open.wait()
+        if self.buried:
+            raise asyncio.CancelledError  # whatever it still does on its way out no longer reaches the store
+        if self.dead:
+            await asyncio.Event().wait()
+
+    async def get(self, kind: Kind, name: str, namespace: str = "") -> Object:
+        await self._turn()
+        obj = await super().get(kind, name, namespace)
+        if self.trap is not None:
+            left, act = self.trap
+            self.trap = (left - 1, act) if left > 1 else None
+            if left <= 1:
+                await act()
+        await self._turn()
+        return obj
+
+    async def list(
+        self, kind: Kind, namespace: str = "", *, labels: str = "", fields: str = "", limit: int = 0, continue_: str = ""
+    ) -> base.Listing:
+        await self._turn()
+        return await super().list(kind, namespace, labels=labels, fields=fields, limit=limit, continue_=continue_)
+
+    async def watch(
+        self, kind: Kind, namespace: str = "", *, since: str, labels: str = "", fields: str = "", bookmarks: bool = False
+    ) -> AsyncIterator[base.Event]:
+        stream = super().watch(kind, namespace, since=since, labels=labels, fields=fields, bookmarks=bookmarks)
+        async for event in stream:
+            await self._turn()
+            yield event
+
+    async def write(self, work: Callable[[Draft], T], *, dry_run: bool = False, by: base.By = base.OURSELVES) -> T:
+        await self._turn()
+        self.writes += 1
+        mine, (number, when) = self.writes, self.fatal or (0, "before")
+        if mine == number and when == "before":
+            await self.die()
+        if self.stumbles == (mine, "before"):
+            raise Unavailable("the store did not get it", 0.5)
+        try:
+            answer = await self.home.write(work, dry_run=dry_run, by=by)
+        finally:  # one that was refused counts as well
+            if mine == number and when == "after":
+                await self.die()
+        if self.stumbles == (mine, "after"):
+            raise Unavailable("nobody knows what became of it", 0.5)
+        await self._turn()
+        return answer
+
+    async def die(self) -> None:
+        self.dead = True
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        """The home stays."""
+
+
+class Watched(Simulated):
+    """A hypervisor that has the promises looked at whenever a machine starts."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        super().__init__()
+        self._look = look
+
+    async def start(self, domain: Domain) -> None:
+        await super().start(domain)
+        self._look()
+
+    @property
+    def running(self) -> Collection[Domain]:
+        return self._domains.values()
+
+
+class Controllers(app.Embedded):
+    """A product that serves no hosts, and leaves those that it finds to whoever does."""
+
+    async def _set_aside(self) -> None:
+        pass
+
+
+@dataclass
+class Life:
+    """A product from its start to its death."""
+
+    door: Door
+    product: app.Embedded
+    starting: asyncio.Task[None]
+
+    @property
+    def serves(self) -> bool:
+        return not isinstance(self.product, Controllers)
+
+    @property
+    def over(self) -> bool:
+        if self.starting.done() and not self.starting.cancelled() and (error := self.starting.exception()):
+            if not isinstance(error, (Conflict, AlreadyExists, Unavailable)):
+                raise error
+            return True  # it could not write what it wanted to write at its start: it ends, and is started again
+        return self.door.dead
+
+
+def trees() -> dict[str, list[Tree]]:
+    """Each host with no VF, with one, and so on; the names of devices stay."""
+    return {name: [hosts_file.parse(f"""
+hosts:
+- name: {name}
+  numa: [{{id: 0, cpus: 0-15, memory: 64Gi}}]
+  pci:
+  - {{address: 0000:3b:00.0, vendor: 8086, product: 1592, class: 020000, driver: ice, numa: 0,
+     vfs: {{count: {count}, product: 1889}}}}
+""", name).hosts[0].tree() for count in range(MOST + 1)] for name in HOSTS}
+
+
+TREES = trees()
+FULL = {name: scan.scan(those[MOST]).devices for name, those in TREES.items()}
+
+
+@dataclass
+class World:
+    """Hosts, one home, the products on it, and what users do. Users write to the home itself: nothing of theirs waits."""
+
+    seed: int
+    clock: ManualClock = field(default_factory=ManualClock)
+    lives: list[Life] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        addresses = {device.address: device.name for devices in FULL.values() for device in devices}
+        self.dice = random.Random(self.seed)
+        self.books = Books(
+            names={(host, device.address): device.name for host, devices in FULL.items() for device in devices},
+            parents={(host, device.name): addresses[device.parent] for host, devices in FULL.items() for device in devices
+                     if device.parent is not None})
+        self.home = Home(self.clock, self.books, self.seed)
+        self.vfs = {"node-0": 2, "node-1": 2, "node-2": 1}
+        self.hosts = {name: self._host(name, words) for name, words in HOSTS.items()}
+        self.served = ["node-0", "node-1"]
+
+    def _host(self, name: str, words: str) -> Host:
+        machines = Watched(self.home.look)
+        self.books.domains = {**self.books.domains, name: machines.running}
+        return Host(name, DRIVER, lambda: TREES[name][self.vfs[name]], machines, {"cpu": "16", "memory": "64Gi"}, {},
+                    simulated=True, settings=config.parse(words).default)
+
+    async def begin(self) -> None:
+        await self.home.create(kinds.NAMESPACE, {"metadata": {"name": SPACE}})
+        for kind in ("pf", "vf"):
+            expression = f'device.driver == "{DRIVER}" && device.attributes["{DRIVER}"].kind == "{kind.upper()}"'
+            await self.home.create(kinds.DEVICE_CLASS, {"metadata": {"name": kind},
+                                                        "spec": {"selectors": [{"cel": {"expression": expression}}]}})
+            for count in (1, 2, 3):
+                await self.home.create(kinds.RESOURCE_CLAIM_TEMPLATE, {
+                    "metadata": {"name": f"{kind}-{count}", "namespace": SPACE}, "spec": {"spec": claim_spec(kind, count)}})
+        await self.home.create(kinds.DEVICE_CLASS, {"metadata": {"name": "rack"}, "spec": {"selectors": [
+            {"cel": {"expression": f'device.driver == "{RACK}"'}}]}})
+        await self.home.create(kinds.RESOURCE_SLICE, {"metadata": {"name": "rack"}, "spec": {
+            "driver": RACK, "pool": {"name": "rack", "generation": 1, "resourceSliceCount": 1}, "allNodes": True,
+            "devices": [{"name": f"x{number}", "attributes": {"kind": {"string": "RACK"}}} for number in range(2)]}})
+        for count in (1, 2):
+            await self.home.create(kinds.RESOURCE_CLAIM_TEMPLATE, {
+                "metadata": {"name": f"rack-{count}", "namespace": SPACE}, "spec": {"spec": claim_spec("rack", count)}})
+        self.start()
+
+    # -- products
+
+    def start(self) -> Life:
+        """Another product, which serves the hosts when nobody does; it starts while the others go on."""
+        door, hosts = Door(self.home, random.Random(self.dice.random())), [self.hosts[name] for name in self.served]
+        alone = not any(life.serves for life in self.lives)
+        product = app.Embedded(door, hosts, clock=self.clock) if alone else Controllers(door, [], clock=self.clock)
+        self.lives.append(Life(door, product, asyncio.get_running_loop().create_task(product.start())))
+        return self.lives[-1]
+
+    async def kill(self, life: Life) -> None:
+        life.door.dead = life.door.buried = True
+        life.door.open.set()
+        life.starting.cancel()
+        await asyncio.gather(life.starting, return_exceptions=True)
+        await life.product.runner.stop()
+        self._faults()
+        self.lives.remove(life)
+
+    async def bury(self) -> None:
+        for life in [life for life in self.lives if life.over]:
+            await self.kill(life)
+
+    async def work(self, turns: int) -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await self.bury()
+
+    async def rest(self) -> None:
+        """Until nobody moves any more, however long one waits; then the books must be in order."""
+        for life in self.lives:
+            life.door.open.set()
+            life.door.fatal = life.door.stumbles = None
+        try:
+            await self._rest(self.home.steps + ENOUGH)
+        except TimeoutError as error:
+            self.home.broken.append(str(error))
+            return
+        self.books.served = list(self.served)
+        self.home.look()
+        self.home.note(invariants.rest(self.books))
+        await self._look_again()
+        self._faults()
+
+    async def _look_again(self) -> None:
+        """Whoever is told to look at everything finds nothing to do."""
+        before, traps = self._versions(), [(life.door, life.door.trap) for life in self.lives]
+        for life in self.lives:
+            life.door.trap = None  # what a user does about what is read now would be news
+            resync.look(life.product)
+        await self._settle(self.home.steps + ENOUGH)
+        for door, trap in traps:
+            door.trap = trap
+        self.home.note(resync.missed(before, self._versions()))
+
+    def _versions(self) -> resync.Versions:
+        return resync.versions((kind, obj) for kind in self.books.objects for obj in self.books.all(kind))
+
+    def _faults(self) -> None:
+        """What no reconcile may end with."""
+        for life in self.lives:
+            self.home.note(f"{who} had a fault" for (who, what), _ in life.product.runner.errors.items() if what == "fault")
+
+    async def _rest(self, most: int) -> None:
+        quiet = 0
+        while quiet < len(QUIET):
+            before = self.home.steps
+            self.clock.advance(QUIET[quiet])
+            await self._settle(most)
+            quiet = quiet + 1 if self.home.steps == before else 0
+
+    async def _settle(self, most: int) -> None:
+        """Until everybody has seen everything and nobody has anything to do, several times in a row."""
+        still = busy = 0
+        while still < 5:
+            await asyncio.sleep(0)
+            busy += 1
+            if busy % LONG == 0:
+                self.clock.advance(1)  # whoever follows something that ended waits before it asks again
+            await self.bury()
+            if not any(life.serves for life in self.lives):
+                self.start()
+            if not all(life.starting.done() for life in self.lives):
+                self.clock.advance(0.001)  # what hinders it may wait for the clock
+            still = still + 1 if all(map(self._idle, self.lives)) else 0
+            if self.home.steps > most:
+                raise TimeoutError(f"{ENOUGH} writes, and the products do not come to rest")
+
+    def _idle(self, life: Life) -> bool:
+        return life.starting.done() and life.product.runner.idle and all(
+            int(informer.revision or 0) >= self.home.shelf(kind).revision
+            for kind, informer in life.product.context.informers.items())
+
+    async def serve(self, hosts: Collection[str]) -> None:
+        """Other hosts: who served them is stopped, and another one started."""
+        for life in [life for life in self.lives if life.serves]:
+            await self.kill(life)
+        self.served = sorted(hosts)
+        self.start()
+
+    async def end(self) -> None:
+        for life in list(self.lives):
+            await self.kill(life)
+
+    # -- users
+
+    async def create(self, kind: Kind, name: str, spec: Object, *, kept: bool = False) -> None:
+        """`kept`: it does not go before somebody says so."""
+        meta = {"name": name, "namespace": SPACE, **({"finalizers": [invariants.KEPT]} if kept else {})}
+        with contextlib.suppress(OutfitterError):  # there is one of this name
+            await self.home.create(kind, {"metadata": meta, "spec": spec})
+
+    async def let_go(self) -> None:
+        """What was kept may go."""
+        for kind in (kinds.MACHINE, kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM):
+            for obj in self.books.all(kind):
+                if invariants.KEPT in (finalizers := obj["metadata"].get("finalizers") or ()):
+                    left = [one for one in finalizers if one != invariants.KEPT]
+                    await self.home.patch(kind, obj["metadata"]["name"], {"metadata": {"finalizers": left or None}}, SPACE)
+
+    async def ask(self, name: str, action: vm_actions.Action) -> None:
+        """What people ask of a VirtualMachine, which may be refused."""
+        vm, instance = (self.books.objects[kind].get((SPACE, name)) for kind in (kinds.MACHINE, kinds.INSTANCE))
+        if vm is None:
+            return
+        own = instance if instance is not None and device_refs.belongs(instance, vm) else None
+        with contextlib.suppress(Conflict, NotFound):
+            for change in vm_actions.wish(action, vm, own):
+                await self.home.patch(change.kind, name, change.patch, SPACE, subresource=change.subresource)
+            self.books.asked[vm["metadata"]["uid"]] = action
+
+    async def press(self, name: str, action: vmi_actions.Action) -> None:
+        """What people ask of a machine that runs."""
+        instance = self.books.objects[kinds.INSTANCE].get((SPACE, name))
+        if instance is not None:
+            with contextlib.suppress(Conflict):
+                wanted = vmi_actions.noted(action, instance, rfc3339(self.clock.now()))
+                await self.home.patch(
+                    kinds.INSTANCE, name, {"status": {vmi_actions.FIELD: wanted}}, SPACE, subresource="status"
+                )
+
+    async def delete(self, kind: Kind, name: str, grace: int | None = None) -> None:
+        with contextlib.suppress(NotFound):
+            await self.home.delete(kind, name, SPACE, grace=grace)
+
+    async def clear(self) -> None:
+        """Users go, and take everything with them."""
+        await self.serve(HOSTS)
+        await self.let_go()
+        for kind in OURS:
+            for obj in self.books.all(kind):
+                await self.delete(kind, obj["metadata"]["name"])
+        await self.rest()
+        for kind in OURS:
+            self.home.broken += [f"left: {obj}" for obj in self.books.all(kind)]
+        self.home.broken += [f"left: {booking}" for booking in self.books.bookings]
+        self.home.broken += [f"left: {domain.name}" for domains in self.books.domains.values() for domain in domains]
+
+    def pods_of(self, name: str) -> list[str]:
+        return [pod["metadata"]["name"] for pod in self.books.all(kinds.POD)
+                if (pod["metadata"].get("labels") or {}).get("vm.kubevirt.io/name") == name]
+
+    def plug(self, host: str, vfs: int) -> None:
+        """So many VFs from now on; the keepers look."""
+        self.vfs[host] = vfs
+        for life in self.lives:
+            if host in life.product.keeper.hosts:
+                life.product.keeper.queue.add(host)
+
+    async def relieve(self) -> None:
+        """What kept devices away is taken back, one thing after the other; each time somebody may have waited for just that."""
+        for host in HOSTS:
+            await self.cordon(host, False)
+        await self.rest()
+        for host in HOSTS:
+            self.plug(host, MOST)
+        await self.rest()
+
+    async def cordon(self, host: str, yes: bool) -> None:
+        with contextlib.suppress(NotFound):
+            await self.home.patch(kinds.NODE, host, {"spec": {"unschedulable": yes or None}})
+
+    def picture(self) -> str:
+        lines = [f"{booking.device.short} {booking.state} by {booking.holder}" for booking in self.books.bookings]
+        lines += [f"{mark.device.short} {which}" for page in self.books.pages for which in MARKS for mark in page.marks(which)]
+        lines += [f"domain {domain.name} {domain.devices}" for those in self.books.domains.values() for domain in those]
+        for kind in (kinds.NODE, *OURS):
+            lines += [f"{kind.singular} {obj['metadata']['name']} {obj['metadata'].get('deletionTimestamp', '')} "
+                      f"{obj.get('spec', {}).get('nodeName', '')} {obj.get('status')}" for obj in self.books.all(kind)]
+        return "\n".join(lines)
+
+
+def claim_spec(kind: str, count: int) -> Object:
+    return {"devices": {"requests": [{"name": "nic", "exactly": {"deviceClassName": kind, "count": count}}]}}
+
+
+def source(word: str) -> Object:
+    """A template ("vf-2") or a claim ("claim-a") that a pod uses."""
+    return {"name": "network", "resourceClaimName" if word.startswith("claim") else "resourceClaimTemplateName": word}
+
+
+def pod_spec(word: str) -> Object:
+    return {"containers": [{"name": "main", "image": "main"}], "resourceClaims": [source(word)]}
+
+
+def vm_spec(word: str, strategy: str, *, own: bool) -> Object:
+    """A VirtualMachine; its claim is its own, or that of each of its instances."""
+    body = machine_spec(word)
+    if own:
+        kind, _, count = word.partition("-")
+        body.pop("resourceClaims")
+        return {"runStrategy": strategy, "template": {"spec": body}, "resourceClaimTemplates": [
+            {"name": "network", "spec": {"spec": claim_spec(kind, int(count))}}]}
+    return {"runStrategy": strategy, "template": {"spec": body}}
+
+
+def machine_spec(word: str) -> Object:
+    return {"resourceClaims": [source(word)], "domain": {"memory": {"guest": "1Gi"}, "devices": {"hostDevices": [
+        {"name": "nic0", "claimName": "network", "requestName": "nic"}]}}}
+

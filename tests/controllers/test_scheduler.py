@@ -1,0 +1,337 @@
+"""What the embedded scheduler gives besides plain claims: devices that no host owns, extended resources, and devices that were
+chosen beforehand; many at once; and with parts of it switched off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from outfitter.api import kinds
+from outfitter.api.kinds import Object
+from outfitter.api.page import Page, pool_page
+from outfitter.controllers import launcher_pod
+from outfitter.controllers.scheduler import PATIENCE, Schedule
+from outfitter.inventory.config import Scheduling
+from outfitter.ledger import book
+from outfitter.scheduling.explain import vm
+from outfitter.scheduling.scheduler import Waiting
+from tests.controllers import scenario as scenes
+from tests.controllers.pool_devices import BINDING, FABRIC, GPU, PAGE, held, mapped, pod, publish, rule_of, settled, why
+from tests.controllers.scenario import Scene
+
+# -- devices that no host owns
+
+
+@pytest.mark.parametrize("where", [{"allNodes": True}, {"nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": [
+    {"key": "kubernetes.io/hostname", "operator": "Exists"}]}]}}], ids=["all nodes", "by labels"])
+async def test_a_device_of_the_rack_is_had_by_one(scene: Scene, where: Object) -> None:
+    for node in await scene.all(kinds.NODE):
+        await scene.store.patch(kinds.NODE, node["metadata"]["name"], {"metadata": {"labels": {"kubernetes.io/hostname": "x"}}})
+    await publish(scene, "x0", where=where)
+    await pod(scene, "one", {"fabric": "a"})
+    assert (await settled(scene, "one"))["status"]["phase"] == "Running"
+    assert await held(scene) == [("x0", "a", "prepared")]
+    page = await scene.find(kinds.LEDGER_PAGE, PAGE)
+    assert page is not None
+    assert page["spec"]["pool"] == {"driver": FABRIC, "pool": "rack/one"}
+    assert "host" not in page["spec"]
+    await pod(scene, "two", {"fabric": "b"})
+    assert "held by pod/one (claim a)" in why(await settled(scene, "two"))
+    await scene.delete(kinds.POD, "one")
+    assert (await settled(scene, "two"))["spec"]["nodeName"]
+    assert await held(scene) == [("x0", "b", "prepared")]
+
+
+@pytest.mark.parametrize("forgets", ["the device", "the page"])
+@pytest.mark.parametrize("first", ["a host's", "shared"])
+async def test_a_pool_that_changes_hands_is_not_given_twice(scene: Scene, first: str, forgets: str) -> None:
+    """A host's pool becomes one that all hosts reach, or the other way round, while its device is held: it stands on the page
+    that it stood on, and whoever books it on another is stopped by the pages, not only by what is known of them."""
+    name = scene.host.name
+    ways: list[Object] = [{"nodeName": name}, {"allNodes": True}]
+    was, now = ways if first == "a host's" else ways[::-1]
+    pool = {"driver": FABRIC, "devices": [{"name": "x0"}]}
+    await scene.create(kinds.RESOURCE_SLICE, "rack", {
+        **pool, **was, "pool": {"name": name, "generation": 1, "resourceSliceCount": 1}})
+    await scene.create(kinds.DEVICE_CLASS, "fabric", {"selectors": [{"cel": {"expression": f'device.driver == "{FABRIC}"'}}]})
+    await pod(scene, "one", {"fabric": "a"})
+    await settled(scene, "one")
+    homes = [name, pool_page(FABRIC, name)]
+    home = homes[0] if first == "a host's" else homes[1]
+    assert await held(scene, home) == [("x0", "a", "prepared")]
+    [schedule] = [each for each in scene.product.runner.controllers if isinstance(each, Schedule)]
+    await scene.delete(kinds.RESOURCE_SLICE, "rack")
+    await settled(scene, "one")
+    schedule._index.held.whole.clear()
+    if forgets == "the page":
+        schedule._index._pages.pop(home)
+    await scene.create(kinds.RESOURCE_SLICE, "rack", {
+        **pool, **now, "pool": {"name": name, "generation": 2, "resourceSliceCount": 1}})
+    await pod(scene, "two", {"fabric": "b"})
+    assert "held by pod/one" in why(await settled(scene, "two"))
+    assert [one for page in homes for one in await held(scene, page)] == [("x0", "a", "prepared")]
+
+
+async def test_a_card_of_the_host_and_a_device_of_the_rack_in_one_claim(scene: Scene) -> None:
+    await publish(scene, "x0")
+    await scene.classes()
+    await pod(scene, "one", {"fabric": "a", scene.namespace: "b"})
+    found = await settled(scene, "one")
+    host = found["spec"]["nodeName"]
+    assert [one[1:] for one in await held(scene, host)] == [("b", "prepared")]
+    assert [one.node for one in (await book.read(scene.store, PAGE)).bookings] == [host]
+    await scene.delete(kinds.POD, "one")
+    await scene.settle()
+    for name in "ab":
+        await scene.delete(kinds.RESOURCE_CLAIM, name)
+    await scene.settle()
+    assert not await held(scene)
+    assert not await held(scene, host)
+    past = [one["spec"]["device"]["device"] for one in await scene.all(kinds.PAST_BOOKING)]
+    assert "x0" in past, "what ended is in the history"
+
+
+async def test_a_claim_that_lost_its_status_gets_it_again_from_both_pages(scene: Scene) -> None:
+    await publish(scene, "x0")
+    await pod(scene, "one", {"fabric": "a"})
+    found = await settled(scene, "one")
+    claim = await scene.find(kinds.RESOURCE_CLAIM, "a")
+    assert claim is not None
+    await scene.store.replace(kinds.RESOURCE_CLAIM, {**claim, "status": {}}, subresource="status")
+    await scene.settle()
+    mended = (await scene.find(kinds.RESOURCE_CLAIM, "a") or {})["status"]
+    assert [one["device"] for one in mended["allocation"]["devices"]["results"]] == ["x0"]
+    assert mended["reservedFor"][0]["uid"] == found["metadata"]["uid"]
+
+
+async def test_a_node_must_not_be_called_like_the_page_of_a_pool(scene: Scene) -> None:
+    with pytest.raises(Exception, match=r"pools\.outfitter\.dev"):
+        await scene.store.create(kinds.NODE, {"metadata": {"name": PAGE}})
+
+
+# -- claims of templates
+
+
+@pytest.mark.parametrize("owned", [False, True], ids=["nobody's", "another pod's"])
+@pytest.mark.parametrize("told", [False, True], ids=["untold", "told"])
+async def test_a_claim_of_somebody_else_is_not_used(scene: Scene, told: bool, owned: bool) -> None:
+    """It has the name that the pod's claim is made with, of which the pod was told already or was not."""
+    await scene.classes()
+    if told:
+        await scene.template()
+    made = await scene.machine("blue", nodeSelector={"not": "there"})
+    await scene.waits("blue", "PodScheduled")
+    name, uid = launcher_pod.pod_name(made), (await scene.pod("blue"))["metadata"]["uid"]
+    claim = f"{name}-network-{launcher_pod.suffix(uid, 'network')}"
+    owners: list[Object] = []
+    if owned:
+        await pod(scene, "other")
+        owner = await settled(scene, "other")
+        owners = [{"apiVersion": "v1", "kind": "Pod", "name": "other", "uid": owner["metadata"]["uid"], "controller": True}]
+    if told:
+        await scene.delete(kinds.RESOURCE_CLAIM, claim)  # and before anybody hears of it:
+    other = await scene.create(kinds.RESOURCE_CLAIM, claim, scene.claim_spec(), ownerReferences=owners)
+    if not told:
+        await scene.template()
+    said = await scene.waits("blue", "PodScheduled", f"claim {claim} belongs to {'Pod other' if owned else 'nobody'}",
+                             "delete it, and the pod goes on")
+    why_not = vm.instance(await scene.facts(), await scene.find(kinds.INSTANCE, "blue") or {})
+    assert why_not.sentence == f"waits: {said}"
+    assert await scene.find(kinds.RESOURCE_CLAIM, claim) == other
+    await scene.delete(kinds.RESOURCE_CLAIM, claim)
+    await scene.waits("blue", "PodScheduled", "nodeSelector")
+    found = await scene.find(kinds.RESOURCE_CLAIM, claim) or {}
+    assert found["metadata"]["ownerReferences"][0]["uid"] == uid
+
+
+# -- extended resources
+
+
+@pytest.mark.parametrize("name", [GPU, "deviceclass.resource.kubernetes.io/fabric"])
+async def test_an_extended_resource_comes_from_devices(scene: Scene, name: str) -> None:
+    await mapped(scene, "x0", "x1")
+    await pod(scene, "one", resources={"limits": {name: "2"}})
+    found = await settled(scene, "one")
+    assert found["status"]["phase"] == "Running"
+    told = found["status"]["extendedResourceClaimStatus"]
+    assert told["requestMappings"] == [{"containerName": "main", "resourceName": name, "requestName": "container-0-request-0"}]
+    claim = await scene.find(kinds.RESOURCE_CLAIM, told["resourceClaimName"])
+    assert claim is not None
+    assert told["resourceClaimName"].startswith("one-extended-resources-")
+    assert claim["metadata"]["annotations"] == {"resource.kubernetes.io/extended-resource-claim": "true"}
+    assert claim["metadata"]["ownerReferences"][0]["uid"] == found["metadata"]["uid"]
+    assert [one[2] for one in await held(scene)] == ["prepared", "prepared"]
+    await scene.delete(kinds.POD, "one")
+    await scene.settle()
+    assert not await held(scene)
+    assert not await scene.all(kinds.RESOURCE_CLAIM)
+
+
+async def test_what_the_node_offers_itself_comes_first(scene: Scene) -> None:
+    await mapped(scene, "x0")
+    for host in scene.product.hosts:
+        node = await scene.find(kinds.NODE, host.name) or {}
+        offers = {**node["status"]["allocatable"], GPU: "1"}
+        await scene.store.patch(kinds.NODE, host.name, {"status": {"allocatable": offers}}, subresource="status")
+    await pod(scene, "one", resources={"limits": {GPU: "1"}})
+    found = await settled(scene, "one")
+    assert found["spec"]["nodeName"]
+    assert "extendedResourceClaimStatus" not in found["status"]
+    assert not await held(scene)
+
+
+async def test_without_a_device_the_reason_is_told(scene: Scene) -> None:
+    await mapped(scene, "x0")
+    await pod(scene, "one", resources={"limits": {GPU: "2"}})
+    assert f"resource {GPU} wants 2: 1 match" in why(await settled(scene, "one"))
+    assert not await scene.all(kinds.RESOURCE_CLAIM)
+
+
+# -- devices that were chosen beforehand
+
+
+async def test_a_pod_gets_the_very_devices_that_were_assigned(scene: Scene) -> None:
+    await scene.classes()
+    await scene.store.patch(kinds.DEVICE_CLASS, scene.namespace, {"spec": {"extendedResourceName": "example.com/vf"}})
+    last = scene.product.hosts[1].name
+    page = await scene.all(kinds.RESOURCE_SLICE)
+    names = sorted(one["name"] for piece in page if piece["spec"].get("nodeName") == last
+                   for one in piece["spec"].get("devices") or () if "vf" in one["name"])
+    chosen = f"{last}/{names[-1]}"
+    await pod(scene, "one", assignedDevices=[{"resourceName": "example.com/vf", "deviceIDs": [chosen]}])
+    found = await settled(scene, "one")
+    assert found["spec"]["nodeName"] == last
+    assert [one[0] for one in await held(scene, last)] == [names[-1]]
+    await pod(scene, "two", assignedDevices=[{"resourceName": "example.com/vf", "deviceIDs": [chosen]}])
+    assert f"{chosen} is held by pod/one" in why(await settled(scene, "two"))
+    await pod(scene, "three", assignedDevices=[{"resourceName": "example.com/vf", "deviceIDs": ["node-9/none"]}])
+    assert "node-9/none (example.com/vf) does not exist" in why(await settled(scene, "three"))
+    for name in ("a", "b", "c", "d"):
+        await pod(scene, f"greedy-{name}", {scene.namespace: name})
+    await settled(scene, "greedy-d")
+    await scene.delete(kinds.POD, "one")
+    await settled(scene, "greedy-d")
+    assert (await settled(scene, "two"))["spec"]["nodeName"] == last, "nobody else got it meanwhile"
+    assert [(await settled(scene, f"greedy-{name}"))["spec"].get("nodeName") is not None for name in "abcd"].count(True) == 3
+
+
+async def test_a_name_that_several_devices_have_and_devices_of_two_hosts(scene: Scene) -> None:
+    await scene.classes()
+    await scene.store.patch(kinds.DEVICE_CLASS, scene.namespace, {"spec": {"extendedResourceName": GPU}})
+    name, (one, two) = "pci-0000-3b-00-0-vf0", [host.name for host in scene.product.hosts]
+    await pod(scene, "vague", assignedDevices=[{"resourceName": GPU, "deviceIDs": [name]}])
+    assert f"{name} ({GPU}) may be any of {one}/{name}, {two}/{name}: write host/device" in why(await settled(scene, "vague"))
+    await pod(scene, "torn", assignedDevices=[{"resourceName": GPU, "deviceIDs": [f"{one}/{name}", f"{two}/{name}"]}])
+    assert f"no host has all of them: {one}/{name} is on {one}; {two}/{name} is on {two}" in why(await settled(scene, "torn"))
+
+
+@pytest.mark.parametrize(("devices", "says"), [
+    ([{"deviceIDs": ["a/b"]}], "resourceName"), ([{"resourceName": GPU}], "deviceIDs"),
+    ([{"resourceName": GPU, "deviceIDs": ["a/b", "a/b"]}], "Duplicate"),
+    ([{"resourceName": "gpu", "deviceIDs": ["a"]}], "example"),
+], ids=["no resource", "no ids", "twice", "no domain"])
+async def test_what_is_assigned_is_checked_at_the_door(scene: Scene, devices: Any, says: str) -> None:
+    with pytest.raises(Exception, match=says) as caught:
+        await pod(scene, "one", assignedDevices=devices)
+    assert "spec.containers[0].assignedDevices[0]" in str(caught.value)
+
+
+# -- bursts
+
+
+async def test_a_burst_is_served_in_order_and_in_one_commit(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    await publish(scene, "x0", "x1")
+    commits = []
+    real = scene.store.commit
+
+    async def counted(writes: Any, **more: Any) -> Any:
+        commits.append([write.object["metadata"]["name"] for write in writes
+                        if write.kind == kinds.POD and getattr(write, "subresource", "-") == ""])
+        return await real(writes, **more)
+
+    monkeypatch.setattr(scene.store, "commit", counted)
+    for name in "cab":
+        await pod(scene, name, {"fabric": f"claim-{name}"})
+    found = {name: (await settled(scene, name))["spec"].get("nodeName") for name in "abc"}
+    assert [name for name in "cab" if found[name]] == ["c", "a"], "the first to come are served"
+    assert ["c", "a"] in commits
+
+
+async def test_a_page_that_changed_meanwhile_does_not_sink_the_others(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    await publish(scene, "x0", "x1", "x2")
+    real, raced = scene.store.commit, list[str]()
+
+    async def racing(writes: Any, **more: Any) -> Any:
+        if not raced and any(write.kind == kinds.POD for write in writes):
+            raced.append("somebody made the page")
+            await scene.store.create(kinds.LEDGER_PAGE, Page.blank(PAGE))
+        return await real(writes, **more)
+
+    monkeypatch.setattr(scene.store, "commit", racing)
+    for name in "abc":
+        await pod(scene, name, {"fabric": f"claim-{name}"})
+    for name in "abc":
+        assert (await settled(scene, name))["spec"].get("nodeName"), name
+    assert raced
+    assert len(await held(scene)) == 3
+
+
+async def test_who_waits_is_not_written_of_whenever_others_come_and_go(scene: Scene) -> None:
+    await publish(scene, "x0", "x1")
+    await scene.create(kinds.RESOURCE_CLAIM, "both", {"devices": {"requests": [
+        {"name": "it", "exactly": {"deviceClassName": "fabric", "count": 2}}]}})
+    await pod(scene, "first", {"fabric": "a"})
+    await scene.settle()
+    await scene.create(kinds.POD, "large", {"containers": [{"name": "main"}], "resourceClaims": [
+        {"name": "both", "resourceClaimName": "both"}]})
+    assert "held by pod/first" in why(await settled(scene, "large")), "the first reason is told at once"
+    events, changes = scenes.logged(scene.product, kinds.EVENT, "here"), scenes.logged(scene.product, kinds.POD, "here")
+    for name in (*"bcdefgh", "last"):
+        await pod(scene, name, {"fabric": f"claim-{name}"})
+        assert (await settled(scene, name))["spec"].get("nodeName")
+        if name != "last":
+            await scene.delete(kinds.POD, name)
+            await scene.settle()
+
+    def written() -> tuple[int, int]:
+        return (sum(new is not None and new["metadata"]["name"] == "large" for _, new in changes),
+                sum(new is not None and new["involvedObject"]["name"] == "large" for _, new in events))
+
+    large = await settled(scene, "large")
+    assert written() == (0, 0)
+    told = (await scene.facts()).choose(large)
+    assert isinstance(told, Waiting)
+    assert "held by pod/last" in told.summary, "who asks why gets the answer of now"
+    assert scene.clock is not None
+    scene.clock.advance(PATIENCE)
+    assert "held by pod/last" in why(await settled(scene, "large")), "the last reason is told in the end"
+    assert written() == (1, 1)
+
+
+# -- switches
+
+
+@pytest.mark.parametrize(("gate", "says"), [
+    ("DRADeviceBindingConditions", "has binding conditions, which are switched off"), ("DRADeviceTaintRules", ""),
+    ("DRAExtendedResource", f"it offers no {GPU}")])
+async def test_a_gate_switches_a_part_off(gate: str, says: str) -> None:
+    async with scenes.embedded(1, scheduling=Scheduling(features={gate: False})) as scene:
+        await mapped(scene, "x0")
+        if gate == "DRADeviceBindingConditions":
+            await scene.delete(kinds.RESOURCE_SLICE, "rack")
+            await scene.delete(kinds.DEVICE_CLASS, "fabric")
+            await publish(scene, "x0", **BINDING)
+        if gate == "DRADeviceTaintRules":
+            await scene.create(kinds.DEVICE_TAINT_RULE, "broken", rule_of("NoExecute", driver=FABRIC))
+        if gate == "DRAExtendedResource":
+            await pod(scene, "one", resources={"limits": {GPU: "1"}})
+        else:
+            await pod(scene, "one", {"fabric": "a"})
+        found = await settled(scene, "one")
+        if says:
+            told = (await scene.facts()).choose(found)
+            assert isinstance(told, Waiting)
+            assert any(says in f"{refusal.summary} {refusal.details}" for _, refusal in told.hosts), told
+        else:
+            assert found["status"]["phase"] == "Running"

@@ -1,0 +1,352 @@
+"""Claims that belong to a machine: what keeps them from being made, what becomes of them when their templates change, and who
+lets go of them. Stories are for the embedded product and for a real control plane."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from outfitter import app
+from outfitter.api import conditions, kinds
+from outfitter.api.kinds import Object
+from outfitter.controllers import vm_claims
+from outfitter.controllers.manager import Context
+from outfitter.controllers.pod_claims import Claims
+from outfitter.controllers.vm import Machines
+from outfitter.errors import Conflict
+from tests import kubernetes
+from tests.controllers import scenario as scenes
+from tests.controllers.scenario import Scene, addresses, device
+from tests.controllers.test_vm import another, ask, change, end, shows
+
+Tell = Callable[[Scene], Awaitable[None]]
+STORIES: dict[str, Tell] = {}
+
+
+def story(name: str) -> Callable[[Tell], None]:
+    def add(tell: Tell) -> None:
+        STORIES[name] = tell
+
+    return add
+
+
+def owning(scene: Scene, *names: str, **exactly: Any) -> Object:
+    """The parts of a machine's spec that say: it has a claim of its own for each name, and a device from each."""
+    return {"resourceClaimTemplates": [{"name": name, "spec": {"spec": scene.claim_spec("nic", **exactly)}} for name in names],
+            "template": {"spec": {"domain": {"memory": {"guest": "1Gi"}, "devices": {
+                "hostDevices": [device(f"{name}0", "nic", name) for name in names]}}}}}
+
+
+async def failure(scene: Scene, *words: str) -> str:
+    """What the machine says that is in its way, once it has all of these words."""
+    async def check() -> str | None:
+        found = conditions.find(await scene.find(kinds.MACHINE, "blue") or {}, "Failure")
+        message = str((found or {}).get("message"))
+        return message if found and all(word in message for word in words) else None
+
+    return await scene.reach(check, f"the machine says {' and '.join(words)}")
+
+
+async def test_a_machine_of_which_a_claim_cannot_be_made_says_so_and_can_be_stopped() -> None:
+    async with scenes.embedded(2) as scene:
+        await scene.classes()
+        await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Manual", **owning(scene, "a")})
+        await ask(scene, {"action": "Start"})
+        await shows(scene, "Running", stateChangeRequests=None)
+        with scenes.forbidden(scene.store, kinds.RESOURCE_CLAIM):
+            await change(scene, owning(scene, "a", "b"))
+            await failure(scene, "claim blue-b-", "cannot be had", "exceeded quota")
+            assert conditions.is_true(await shows(scene, "Running"), "RestartRequired")
+            await ask(scene, {"action": "Start"})
+            await shows(scene, "Running", stateChangeRequests=None)
+            await ask(scene, {"action": "Stop", "uid": (await scene.running("blue"))["metadata"]["uid"]})
+            await shows(scene, "Stopped", stateChangeRequests=None)
+            await ask(scene, {"action": "Start"})
+            await shows(scene, "Starting", created=False, stateChangeRequests=[{"action": "Start"}])
+        await shows(scene, "Running", stateChangeRequests=None)  # it looks again by itself
+        assert len(addresses(await scene.running("blue"))) == 2
+        assert conditions.find(await shows(scene, "Running"), "Failure") is None
+        await scene.check_books()
+
+
+async def test_a_machine_that_gets_no_claim_from_its_first_moment_on_says_so() -> None:
+    async with scenes.embedded(1) as scene:
+        await scene.classes()
+        with scenes.forbidden(scene.store, kinds.RESOURCE_CLAIM):
+            await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Once", **owning(scene, "a")})
+            await failure(scene, "exceeded quota")
+            assert "runStrategy" not in (await shows(scene, "Starting", created=False))["status"], "its start is still to come"
+            await change(scene, {"runStrategy": "Halted"})
+            await shows(scene, "Stopped", runStrategy="Halted")
+            await change(scene, {"runStrategy": "Once"})
+        await shows(scene, "Running", runStrategy="Once")
+
+
+async def test_a_machine_that_may_not_keep_its_claim_says_so_and_can_be_stopped() -> None:
+    async with scenes.embedded(1) as scene:
+        await scene.classes()
+        with scenes.forbidden(scene.store, kinds.RESOURCE_CLAIM, "patch"):
+            await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Always", **owning(scene, "a")})
+            await scene.running("blue")
+            await failure(scene, "claim blue-a-", "cannot be had", "exceeded quota")
+            await change(scene, {"runStrategy": "Halted"})
+            await shows(scene, "Stopped")
+        await change(scene, {"runStrategy": "Always"})
+        await scene.running("blue")
+
+
+async def test_a_claim_that_may_not_be_deleted_is_no_secret() -> None:
+    async with scenes.embedded(2) as scene:
+        await scene.classes()
+        await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Halted", **owning(scene, "a", "b")})
+        await scene.settle()
+        with scenes.forbidden(scene.store, kinds.RESOURCE_CLAIM, "delete"):
+            await change(scene, owning(scene, "a"))
+            await failure(scene, "claim blue-b-", "cannot be deleted", "exceeded quota")
+            await change(scene, owning(scene, "a", count=2))
+            await failure(scene, "claim blue-a-", "cannot be deleted", "claim blue-b-")
+        await change(scene, {"runStrategy": "Always"})
+        assert len(addresses(await scene.running("blue"))) == 2
+        assert conditions.find(await shows(scene, "Running"), "Failure") is None
+
+
+@story("a claim of somebody else is left alone, and that is said")
+async def _(scene: Scene) -> None:
+    made = await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Halted", **owning(scene, "a")})
+    name = vm_claims.claim_name(made, "a")
+
+    async def own() -> Object | None:
+        found = await scene.find(kinds.RESOURCE_CLAIM, name)
+        return found if found and found["metadata"].get("ownerReferences") else None
+
+    await scene.reach(own, "it has a claim of its own")
+    await scene.store.patch(kinds.RESOURCE_CLAIM, name, {"metadata": {"ownerReferences": None}}, scene.namespace)
+    await change(scene, {"runStrategy": "Always"})
+    await failure(scene, f"claim {name} belongs to somebody else: delete it, and the machine makes its own")
+    assert not await scene.all(kinds.INSTANCE), "it would have had what is not its own"
+    await scene.delete(kinds.RESOURCE_CLAIM, name)
+    await scene.running("blue")
+    assert conditions.find(await shows(scene, "Running"), "Failure") is None
+    assert await own()
+
+
+async def claims(scene: Scene) -> dict[str, Object]:
+    """The machine's own claims, by their uids."""
+    return {claim["metadata"]["uid"]: claim for claim in await scene.all(kinds.RESOURCE_CLAIM)}
+
+
+async def restart_required(scene: Scene) -> None:
+    async def check() -> bool:
+        return conditions.is_true(await scene.find(kinds.MACHINE, "blue") or {}, "RestartRequired")
+
+    await scene.reach(check, "a restart is required")
+
+
+@story("a claim whose template was taken out goes when the machine stops, and its device with it")
+async def _(scene: Scene) -> None:
+    await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Always", **owning(scene, "a", "b")})
+    had = addresses(await scene.running("blue"))
+    before = await claims(scene)
+    await change(scene, owning(scene, "a"))
+    await restart_required(scene)
+    assert (await claims(scene)).keys() == before.keys(), "what a machine has that runs stays its own"
+    await change(scene, {"runStrategy": "Halted"})
+    await shows(scene, "Stopped")
+    await scene.template()
+    await scene.machine("red")
+    red = addresses(await scene.running("red"))
+    [left] = (await claims(scene)).keys() & before.keys()
+    assert before[left]["metadata"]["name"].startswith("blue-a-")
+    await change(scene, {"runStrategy": "Always"})
+    assert [*addresses(await scene.running("blue")), *red] == had
+    await scene.check_books()
+    for kind, name in ((kinds.MACHINE, "blue"), (kinds.INSTANCE, "red")):
+        await scene.delete(kind, name, propagation="Background")
+    await scene.empty()
+
+
+@story("a claim whose template changed is made anew before the next start")
+async def _(scene: Scene) -> None:
+    await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Manual", **owning(scene, "a")})
+    await ask(scene, {"action": "Start"})
+    first = await scene.running("blue")
+    [claim] = await claims(scene)
+    await change(scene, owning(scene, "a", count=2))
+    await restart_required(scene)
+    assert list(await claims(scene)) == [claim]
+    await ask(scene, {"action": "Stop", "uid": first["metadata"]["uid"]}, {"action": "Start"})
+    await another(scene, first["metadata"]["uid"])
+    assert len(addresses(await scene.running("blue"))) == 2
+    assert claim not in await claims(scene)
+
+    async def settled() -> bool:
+        found = await scene.find(kinds.MACHINE, "blue") or {}
+        return not [each for each in ("RestartRequired", "Failure") if conditions.find(found, each)]
+
+    await scene.reach(settled, "nothing is left to be done")
+
+
+@story("what is kept for a stopped machine stays when nothing of it changed")
+async def _(scene: Scene) -> None:
+    """Also when nobody noted what it was made from, and when a label of its template is another one."""
+    await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Always", **owning(scene, "a")})
+    had = addresses(await scene.running("blue"))
+    [(uid, claim)] = (await claims(scene)).items()
+    await change(scene, {"runStrategy": "Halted"})
+    await shows(scene, "Stopped")
+    await scene.store.patch(kinds.RESOURCE_CLAIM, claim["metadata"]["name"], {"metadata": {"annotations": None}},
+                            scene.namespace)
+
+    async def noted() -> bool:
+        return bool((await claims(scene))[uid]["metadata"].get("annotations") == claim["metadata"]["annotations"])
+
+    await scene.reach(noted, "it is noted again")
+    labelled = owning(scene, "a")
+    labelled["resourceClaimTemplates"][0]["spec"]["metadata"] = {"labels": {"for": "blue"}}
+    await change(scene, {"runStrategy": "Always", **labelled})
+    assert addresses(await scene.running("blue")) == had
+    assert list(await claims(scene)) == [uid]
+
+
+@story("a machine that is deleted in the foreground takes its claim along")
+async def _(scene: Scene) -> None:
+    await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Always", **owning(scene, "a")})
+    await scene.running("blue")
+    await scene.delete(kinds.MACHINE, "blue", propagation="Foreground")
+
+    async def gone() -> bool:
+        return not await scene.all(kinds.MACHINE)
+
+    await scene.reach(gone, "the machine is gone")
+    await scene.empty()
+
+
+@story("the claim of a stopped machine that is deleted is made anew")
+async def _(scene: Scene) -> None:
+    await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Always", **owning(scene, "a")})
+    await scene.running("blue")
+    await change(scene, {"runStrategy": "Halted"})
+    await shows(scene, "Stopped")
+    [(uid, claim)] = (await claims(scene)).items()
+    await scene.delete(kinds.RESOURCE_CLAIM, claim["metadata"]["name"])
+
+    async def free() -> bool:
+        return uid not in await claims(scene) and len(await claims(scene)) == 1 and not await scene.bookings()
+
+    await scene.reach(free, "the devices are let go of, and there is another claim")
+    await change(scene, {"runStrategy": "Always"})
+    await scene.running("blue")
+
+
+@story("a machine starts again and again, and the pods that it had use its claim no more")
+async def _(scene: Scene) -> None:
+    await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Always", **owning(scene, "a")})
+    had = addresses(await scene.running("blue"))
+    for _ in range(2):
+        await change(scene, {"runStrategy": "Halted"})
+        await shows(scene, "Stopped")
+        await change(scene, {"runStrategy": "Always"})
+        assert addresses(await scene.running("blue")) == had
+    first = (await scene.running("blue"))["metadata"]["uid"]
+    await end(scene, "Failed")
+    await another(scene, first)
+    assert addresses(await scene.running("blue")) == had
+
+    async def users() -> bool:
+        [claim] = (await claims(scene)).values()
+        return sorted(one["resource"] for one in claim["status"]["reservedFor"]) == ["pods", "virtualmachines"]
+
+    await scene.reach(users, "its last pod and itself use the claim")
+
+
+@story("a claim whose template was taken out stays as long as somebody else uses it")
+async def _(scene: Scene) -> None:
+    made = await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Always", **owning(scene, "a", "b")})
+    await scene.running("blue")
+    await change(scene, {"runStrategy": "Halted"})
+    await shows(scene, "Stopped")
+    name = vm_claims.claim_name(made, "b")
+    await scene.machine("red", claim=name)
+    await scene.running("red")
+    await change(scene, owning(scene, "a"))
+    await shows(scene, "Stopped", observedGeneration=3)
+    if scene.clock is not None:
+        scene.clock.advance(60)  # nothing is to be tried again any more
+        await scene.settle()
+    assert "deletionTimestamp" not in (await scene.find(kinds.RESOURCE_CLAIM, name) or {})["metadata"]
+    await scene.delete(kinds.INSTANCE, "red")
+
+    async def gone() -> bool:
+        return await scene.find(kinds.RESOURCE_CLAIM, name) is None
+
+    await scene.reach(gone, "the claim is gone")
+
+
+async def test_who_was_held_up_gives_nothing_away_that_is_kept() -> None:
+    """It knows the template as it was before the machine was changed, had another claim and was stopped again."""
+    async with scenes.embedded(2) as scene:
+        await scene.classes()
+        seen = await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Halted", **owning(scene, "a")})
+        await scene.settle()
+        await change(scene, {"runStrategy": "Always", **owning(scene, "a", count=2)})
+        await scene.running("blue")
+        await change(scene, {"runStrategy": "Halted"})
+        await shows(scene, "Stopped")
+        [(uid, claim)] = (await claims(scene)).items()
+        held = Context(scene.store, clock=scene.product.context.clock)
+        late = Machines(held)
+        held.informer(kinds.MACHINE).put(seen)
+        held.informer(kinds.RESOURCE_CLAIM).put(claim)
+        with pytest.raises(Conflict, match="on their way"):
+            await late.reconcile(f"{scene.namespace}/blue")
+        assert "deletionTimestamp" not in (await claims(scene))[uid]["metadata"]
+
+
+@pytest.mark.parametrize("name", STORIES)
+async def test_embedded(name: str) -> None:
+    async with scenes.embedded(2) as scene:
+        await scene.classes()
+        await STORIES[name](scene)
+        await scene.check_books()
+
+
+class Elsewhere(Claims):
+    """kube-controller-manager looks after claims: it takes pods off that are over, and knows nothing of machines."""
+
+    halts = False  # until 1.35: it does nothing for a claim that something else than a pod uses
+
+    async def reconcile(self, key: str) -> float | None:
+        claim = self._claims.get(key)
+        if claim is None:
+            return await super().reconcile(key)
+        status, going = claim.get("status") or {}, claim["metadata"].get("deletionTimestamp")
+        users = status.get("reservedFor") or []
+        if self.halts and any(one["resource"] != "pods" for one in users):
+            return None
+        left = [one for one in users if one["resource"] != "pods" or await self._alive("here", one)]
+        if left and left != users:
+            await self._store.patch(kinds.RESOURCE_CLAIM, claim["metadata"]["name"], {
+                "metadata": {"resourceVersion": claim["metadata"]["resourceVersion"]}, "status": {"reservedFor": left},
+            }, "here", subresource="status")
+        elif not left and status.get("allocation") and (users or going):
+            return await self._free(claim, self._pages_of(claim))
+        return None
+
+
+@pytest.mark.parametrize("version", ["1.35", "1.36"])
+@pytest.mark.parametrize("name", STORIES)
+async def test_where_others_look_after_claims(name: str, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Elsewhere, "halts", version == "1.35")
+    monkeypatch.setattr(app, "Claims", Elsewhere)
+    await test_embedded(name)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("name", STORIES)
+async def test_on_a_cluster(name: str, control_plane: kubernetes.Cluster) -> None:
+    async with scenes.on_cluster(control_plane, f"own-{uuid.uuid4().hex[:8]}", 2) as scene:
+        await scene.classes()
+        await STORIES[name](scene)

@@ -1,0 +1,272 @@
+"""Parts of a product that can be killed at any point. A point is a write to the store, to a host's attributes or to a file, and
+every start, stop and pause of a machine: the process dies just before or just after it, and what would come later never
+happens. The promises are looked at after every write. `lives.py` makes a world of these parts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from outfitter.api import kinds
+from outfitter.api.device import DeviceId
+from outfitter.api.hypervisor import Domain
+from outfitter.api.kubevirt import device_refs
+from outfitter.inventory import pci
+from outfitter.launcher.simulated import Simulated
+from outfitter.node import vfio
+from outfitter.node.host import Host
+from outfitter.node.sysfs_root import Root
+from outfitter.store import base
+from outfitter.store.clock import ManualClock
+from outfitter.store.memory import Draft
+from tests.controllers import invariants, replicas
+from tests.controllers.invariants import Books
+
+T = TypeVar("T")
+When = Literal["before", "after"]
+# What the product is doing, by the innermost of these functions that it is in.
+STEPS = {
+    ("outfitter.controllers.scheduler", "reconcile"): "book",
+    ("outfitter.node.agent", "_prepare"): "prepare",
+    ("outfitter.node.agent", "_start"): "start",
+    ("outfitter.node.agent", "_end"): "stop",
+    ("outfitter.node.claim_bookings", "release"): "release",
+    ("outfitter.node.agent", "_sweep"): "sweep",
+    ("outfitter.controllers.pod_claims", "_free"): "free",
+}
+
+
+class Dead(BaseException):
+    """The process is gone: nobody gets to handle it."""
+
+
+def step() -> str:
+    frame = sys._getframe(1)
+    while frame is not None:
+        found = STEPS.get((frame.f_globals["__name__"], frame.f_code.co_name))
+        if found is not None:
+            return found
+        frame = frame.f_back  # type: ignore[assignment]
+    return "elsewhere"
+
+
+@dataclass
+class Kill:
+    """At the so-manieth point of a step from now on, or of all."""
+
+    number: int
+    when: When
+    step: str = ""
+
+    def reached(self, doing: str) -> bool:
+        if self.number > 0 and self.step in ("", doing):
+            self.number -= 1
+            return self.number == 0
+        return False
+
+
+class Deaths:
+    """Counts the points at which the product can die, and lets it die at one of them."""
+
+    def __init__(self) -> None:
+        self.points = 0
+        self.plan: Kill | None = None
+        self.then: Kill | None = None  # the plan after the next death
+        self.dead = asyncio.Event()
+        self.ours = False  # the test writes, not the product
+        self.places: list[str] = []  # the step in which each death was, and at what
+
+    @contextlib.contextmanager
+    def point(self, what: str) -> Iterator[None]:
+        if self.ours:
+            yield
+            return
+        if self.dead.is_set():
+            raise Dead
+        self.points += 1
+        doing = step() if self.plan is not None else ""
+        when = self.plan.when if self.plan is not None and self.plan.reached(doing) else None
+        if when == "before":
+            self._die(doing, f"before {what}")
+        try:
+            yield
+        finally:  # what was refused counts as well
+            if when == "after":
+                self._die(doing, f"after {what}")
+
+    def _die(self, doing: str, where: str) -> None:
+        self.plan, self.then = self.then, None
+        self.places.append(f"{doing}: {where}")
+        self.dead.set()
+        raise Dead
+
+    @contextlib.contextmanager
+    def as_user(self) -> Iterator[None]:
+        """Nothing in here waits, so nobody else writes meanwhile."""
+        before, self.ours = self.ours, True
+        try:
+            yield
+        finally:
+            self.ours = before
+
+
+class MortalPath(type(Path())):  # type: ignore[misc]  # which class a path is depends on the system
+    """A path whose files are written by somebody who may die."""
+
+    deaths: Deaths
+
+    def open(self, mode: str = "r", *args: Any, **options: Any) -> Any:
+        if set(mode) & set("wax"):
+            with self.deaths.point(f"making {self.name}"):
+                super().open(mode, *args, **options).close()  # there, and empty
+        return super().open(mode, *args, **options)
+
+    def replace(self, target: Any) -> Any:
+        with self.deaths.point(f"putting {self.name} in place"):
+            return super().replace(target)
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        with self.deaths.point(f"removing {self.name}"):
+            super().unlink(missing_ok)
+
+
+class MortalHome(replicas.Home):
+    def __init__(self, clock: ManualClock, books: Books, seed: int, deaths: Deaths) -> None:
+        super().__init__(clock, books, seed)
+        self.deaths = deaths
+        self.hosts: list[Host] = []
+        self.first: dict[tuple[str, str], str | None] = {}  # (host, address) -> the driver that it had at first
+        self.resets: list[str] = []  # instances whose reset button was pressed, by whichever process
+        self.over: set[str] = set()  # instances whose guests ended by themselves
+        self.owned: dict[str, list[DeviceId]] = {}  # claim of a machine's own -> what it has, for as long as the machine is
+
+    async def write(self, work: Callable[[Draft], T], *, dry_run: bool = False, by: base.By = base.OURSELVES) -> T:
+        with self.deaths.point("a write to the store"):
+            return await super().write(work, dry_run=dry_run, by=by)
+
+    def look(self) -> None:
+        super().look()
+        self.note(self.drivers())
+        self.note(self.moved())
+
+    def moved(self) -> Iterator[str]:
+        """What a machine has by a claim of its own, running or stopped, stays its own."""
+        for claim in self.books.all(kinds.RESOURCE_CLAIM):
+            owner, uid = device_refs.owner(claim, kinds.MACHINE.kind), claim["metadata"]["uid"]
+            vm = self.books.objects[kinds.MACHINE].get(("here", owner["name"])) if owner is not None else None
+            if vm is None or vm["metadata"].get("deletionTimestamp") or claim["metadata"].get("deletionTimestamp"):
+                continue
+            have = invariants.results(claim)
+            if have != self.owned.setdefault(uid, have) and self.owned[uid]:
+                yield f"{vm['metadata']['name']} had {self.owned[uid]} by a claim of its own, which now has {have}"
+            self.owned[uid] = have
+
+    def drivers(self) -> Iterator[str]:
+        """What a machine has is with the driver that hands it over, and what is not with its own is prepared."""
+        ready = {(booking.device.pool, booking.device.device) for booking in self.books.bookings if booking.state == "prepared"}
+        used = {(host, address) for host, domains in self.books.domains.items() for one in domains for address in one.devices}
+        roots = {host.name: host.station.root for host in self.hosts if host.station is not None}
+        for (host, address), own in self.first.items():
+            now = vfio.driver(roots[host], address)
+            if (host, address) in used and not pci.hands_over(now):
+                yield f"a machine on {host} has {address}, which is with {now}"
+            if now != own and (host, self.books.names[host, address]) not in ready:
+                yield f"{address} of {host} is with {now}, not with {own}, and nobody has it prepared"
+
+
+class MortalMachines(Simulated):
+    """The hypervisor of one host. Whoever speaks to it may die before and after each word, and at each of its files. It notes
+    when a machine is ended that nobody asked to end."""
+
+    def __init__(self, folder: Path, home: MortalHome, deaf: set[str]) -> None:
+        super().__init__(folder, monotonic=home.clock.monotonic)
+        self._home, self.deaf = home, deaf
+        home.broken += [f"{self._domains[uid].name} had ended and runs again" for uid in self._domains.keys() & home.over]
+
+    @property
+    def running(self) -> dict[str, Domain]:
+        return self._domains
+
+    def incarnation(self, uid: str) -> tuple[int, int]:
+        """What a machine does not keep when it is started anew, as a process does not keep its number."""
+        found = os.stat(self._path(self._domains[uid]))
+        return found.st_ino, found.st_mtime_ns
+
+    def files(self) -> Iterator[str]:
+        """Of what runs, and of what ended and was not put away."""
+        for domain in self._domains.values():
+            yield from (self._path(domain).name, *([f"{self._path(domain).name}.paused"] if domain.paused else []))
+        for domain, _ in self._ended.values():
+            yield from (self._path(domain).name, f"{self._path(domain).name}.ended")
+
+    async def start(self, domain: Domain) -> None:
+        await asyncio.sleep(0)  # a real one takes its time
+        before = self.incarnation(domain.uid) if domain.uid in self._domains else None
+        with self._home.deaths.point(f"the start of {domain.name}"):
+            await super().start(domain)
+        if before not in (None, self.incarnation(domain.uid)):
+            self._home.broken.append(f"{domain.name} was started and ran already")
+        self._home.over.discard(domain.uid)
+        self._home.look()
+
+    def play_end(self, uid: str, reason: str, *, failed: bool = True) -> None:
+        super().play_end(uid, reason, failed=failed)
+        self._home.over.add(uid)
+
+    async def stop(self, uid: str, grace: float = 0.0) -> float | None:
+        await asyncio.sleep(0)
+        if uid in self._domains and wanted(self._home.books, uid):
+            self._home.broken.append(f"{self._domains[uid].name} was stopped and nobody asked for it")
+        with self._home.deaths.point(f"the stop of {uid}"):
+            return await super().stop(uid, grace)
+
+    async def pause(self, uid: str) -> None:
+        with self._home.deaths.point(f"the pause of {uid}"):
+            await super().pause(uid)
+
+    async def unpause(self, uid: str) -> None:
+        with self._home.deaths.point(f"the end of the pause of {uid}"):
+            await super().unpause(uid)
+
+    async def reset(self, uid: str) -> None:
+        with self._home.deaths.point(f"the reset of {uid}"):
+            await super().reset(uid)
+            self._home.resets.append(uid)
+
+
+def wanted(books: Books, uid: str) -> bool:
+    """Whether an instance runs, as people were told, and is to go on."""
+    for obj in books.all(kinds.INSTANCE):
+        if obj["metadata"]["uid"] == uid and obj["status"].get("phase") == "Running":
+            pods = [pod for pod in books.all(kinds.POD) if (device_refs.owner(pod, kinds.INSTANCE.kind) or {}).get("uid") == uid
+                    and not pod["metadata"].get("deletionTimestamp") and pod["status"]["phase"] == "Running"]
+            return bool(pods) and not obj["metadata"].get("deletionTimestamp")
+    return False
+
+
+class WatchedRoot:
+    """A host's root. What a machine has is not to be written to."""
+
+    def __init__(self, host: Host, root: Root, home: MortalHome) -> None:
+        self._host, self._root, self._home = host.name, root, home
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._root, name)
+
+    def write(self, path: str, text: str) -> None:
+        with self._home.deaths.point(f"writing {text.strip()!r} to {path}"):
+            for domain in self._home.books.domains[self._host]:
+                for address in {other for source in domain.devices for other in self._together(source)}:
+                    if address in path or address == text.strip():
+                        self._home.broken.append(f"{path} was written while {domain.name} has {address}")
+            self._root.write(path, text)
+
+    def _together(self, address: str) -> list[str]:
+        number = vfio.group(self._root, f"{vfio.DEVICES}/{address}")
+        return [address, *self._root.names(f"/sys/kernel/iommu_groups/{number}/devices")]

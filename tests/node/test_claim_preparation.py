@@ -1,0 +1,552 @@
+"""Prepare and release through the whole product: what a person reads when it does not work, what is quarantined, and what a
+start finds that was left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import random
+import shutil
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from outfitter import app
+from outfitter.api import conditions, kinds
+from outfitter.api.kubevirt import vmi_actions
+from outfitter.api.page import Page
+from outfitter.errors import Refused
+from outfitter.inventory import config, host_devices, scan
+from outfitter.inventory.host_tree import MemoryTree
+from outfitter.inventory.simulation import hosts_file
+from outfitter.launcher.simulated import Simulated
+from outfitter.ledger import book
+from outfitter.node import passthrough_device
+from outfitter.node.atomic_files import FolderFiles
+from outfitter.node.checkpoint import Checkpoint
+from outfitter.node.host import Host
+from outfitter.node.host_env import Station
+from outfitter.node.prepare import Wanted, prepare
+from outfitter.node.simulation.kernel import Kernel
+from outfitter.node.simulation.root import PlayedRoot
+from outfitter.node.unprepare import release
+from outfitter.store.clock import ManualClock
+from outfitter.store.id_generator import Names
+from outfitter.store.memory import Memory
+from tests.controllers.scenario import Scene, device
+from tests.node.prepare_host import BARE, BOUND, GPU, NIC, NVME, claim, folder
+
+SSD, CARD, GFX, SOUND, PF, OTHER = ("0000:66:00.0", "0000:68:00.0", "0000:65:00.0", "0000:65:00.1", "0000:3b:00.0",
+                                    "0000:3b:00.1")
+DISKS = "device_spec: [{vendor_id: 144d}]"
+ONCE = "device_spec: [{vendor_id: 144d, one_time_use: 'yes'}]\nreport_in_placement: true"
+
+
+def hosts(pci: str, spec: str = DISKS, data: Path | None = None) -> list[Host]:
+    played = hosts_file.parse(f"hosts: [{{name: node, pci: [{pci}]}}]").hosts
+    return app.simulated_hosts(played, data, config.parse(spec))
+
+
+@contextlib.asynccontextmanager
+async def running(served: list[Host], data: Path | None = None, seed: int = 1) -> AsyncIterator[Scene]:
+    """`seed`: with another one claims have other uids."""
+    clock = ManualClock()
+    async with app.embedded(hosts=served, data=data, clock=clock, names=Names(random.Random(seed))) as product:
+        scene = Scene(product, "here", clock)
+        if await scene.find(kinds.NAMESPACE, "here") is None:
+            await product.store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
+            await scene.create(kinds.DEVICE_CLASS, "here", {"selectors": [{"cel": {
+                "expression": 'device.driver == "pci.outfitter.dev"'}}]})
+            await scene.template()
+        yield scene
+
+
+def played(scene: Scene) -> Kernel:
+    assert scene.host.station is not None
+    root = scene.host.station.root
+    assert isinstance(root, PlayedRoot)
+    return root.kernel
+
+
+async def page(scene: Scene) -> Page:
+    return await book.read(scene.store, "node")
+
+
+async def test_a_machine_takes_its_device_from_the_host_and_gives_it_back() -> None:
+    async with running(hosts(NVME)) as scene:
+        await scene.machine("blue")
+        await scene.running("blue")
+        assert played(scene).driver(SSD) == "vfio-pci"
+        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.empty()
+        assert played(scene).driver(SSD) == "nvme"
+        assert not (await page(scene)).quarantined
+
+
+async def refused(scene: Scene, *words: str) -> None:
+    """Until a pod says that its device is not handed over, in these words."""
+    async def told() -> bool:
+        return any(all(word in each for word in words) for each in await scene.events("FailedPrepareDevices"))
+
+    await scene.reach(told, f"a pod says {' and '.join(words)}")
+
+
+async def test_what_cannot_be_handed_over_is_told_and_tried_again() -> None:
+    async with running(hosts(NVME)) as scene:
+        played(scene).refuses.add(("vfio-pci", SSD))
+        await scene.machine("blue")
+        why = "0000:66:00.0 is bound to no driver after vfio-pci was asked to take it; the kernel's log (dmesg) says why"
+
+        async def told() -> bool:
+            return why in await scene.events("FailedPrepareDevices")
+
+        await scene.reach(told, "the pod says why")
+        assert (await scene.pod("blue"))["status"]["message"] == why
+        assert not await scene.domains()
+        played(scene).refuses.clear()
+        await scene.running("blue")
+
+
+async def test_what_a_machine_has_is_handed_to_nobody_else_even_without_a_page() -> None:
+    """In a cluster nobody keeps an administrator from deleting it."""
+    async with running(hosts(NVME)) as scene:
+        await scene.machine("blue")
+        await scene.running("blue")
+        await scene.store.delete(kinds.LEDGER_PAGE, "node")
+        await scene.machine("green")
+        await refused(scene, "cannot be handed over: a machine still has it, by claim here/")
+        assert len(await scene.domains()) == 1
+        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.running("green")
+        assert len(await scene.domains()) == 1
+        assert played(scene).resets == [SSD]  # between the two
+
+
+async def watched(scene: Scene) -> None:
+    """A pod that looks on, with admin access, while a machine has the device."""
+    await scene.create(kinds.NAMESPACE, "admin", {}, labels={"resource.kubernetes.io/admin-access": "true"})
+    place = {"namespace": "admin"}
+    await scene.store.create(kinds.RESOURCE_CLAIM, {
+        "metadata": {"name": "watch", **place}, "spec": scene.claim_spec("all", adminAccess=True)})
+    await scene.store.create(kinds.POD, {"metadata": {"name": "watch", **place}, "spec": {
+        "containers": [{"name": "main"}], "resourceClaims": [{"name": "all", "resourceClaimName": "watch"}]}})
+
+    async def looks_on() -> bool:
+        return bool((await scene.store.get(kinds.POD, "watch", "admin"))["status"].get("phase") == "Running")
+
+    await scene.reach(looks_on, "the pod looks on")
+
+
+async def test_who_looks_on_does_not_keep_a_device_from_its_reset() -> None:
+    async with running(hosts(NVME)) as scene:
+        kernel, station = played(scene), scene.host.station
+        assert station is not None
+        await scene.machine("blue")
+        await scene.running("blue")
+        await watched(scene)
+        for number, name in enumerate(("blue", "green"), 1):
+            if name == "green":
+                await scene.machine(name)
+                await scene.running(name)
+            assert kernel.driver(SSD) == "vfio-pci"
+            await scene.delete(kinds.INSTANCE, name)
+            await scene.gone(name)
+            assert (kernel.driver(SSD), kernel.resets) == ("nvme", [SSD] * number)
+        await scene.store.delete(kinds.POD, "watch", "admin")
+
+        async def forgotten() -> bool:
+            return not station.checkpoint.taken
+
+        await scene.reach(forgotten, "who looked on is gone")
+        assert (kernel.driver(SSD), len(kernel.resets)) == ("nvme", 2)
+
+
+async def test_a_machine_is_looked_on_across_a_start(tmp_path: Path) -> None:
+    async with running(hosts(NVME, data=tmp_path), tmp_path) as scene:
+        await scene.machine("blue")
+        await scene.running("blue")
+        await watched(scene)
+    async with running(hosts(NVME, data=tmp_path), tmp_path) as scene:
+        await scene.settle()
+        assert not await scene.events("FailedPrepareDevices")
+        assert not (await scene.pod("blue"))["status"].get("message")
+        assert len(await scene.domains()) == 1
+
+
+async def test_what_is_not_taken_back_yet_is_handed_to_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(hosts(NVME, data=tmp_path)) as scene:
+        await scene.machine("blue")
+        await scene.running("blue")
+    for path in (tmp_path / "domains" / "node").iterdir():
+        path.unlink()
+
+    def remove(name: str) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", name)
+
+    served = hosts(NVME, data=tmp_path)
+    assert served[0].station is not None
+    monkeypatch.setattr(served[0].station.metadata, "remove", remove)
+    async with running(served, seed=2) as scene:  # with books of its own, in which nothing is booked
+        kernel = played(scene)
+        await scene.machine("green")
+        await refused(scene, "cannot be handed over: it is not back from claim here/", "Read-only file system")
+        assert kernel.resets == []
+        monkeypatch.undo()
+        await scene.running("green")
+        assert (kernel.driver(SSD), kernel.resets) == ("vfio-pci", [SSD])
+        await scene.delete(kinds.INSTANCE, "green")
+        await scene.empty()
+        assert (kernel.driver(SSD), kernel.resets) == ("nvme", [SSD, SSD])
+
+
+async def test_what_did_not_come_back_whole_is_not_handed_to_who_was_promised_it() -> None:
+    """A lost page let it be booked before it was known to be in trouble."""
+    async with running(hosts(NVME)) as scene:
+        kernel = played(scene)
+        await scene.machine("blue")
+        await scene.running("blue")
+        await scene.store.delete(kinds.LEDGER_PAGE, "node")
+        await scene.machine("green")
+        await refused(scene, "cannot be handed over: a machine still has it, by claim here/")
+        kernel.fail("reset", errno.EIO)
+        await scene.delete(kinds.INSTANCE, "blue")
+        await refused(scene, "it is not back from claim here/", f"{SSD} could not be reset")
+        assert not await scene.domains()
+        assert [mark.device.device for mark in (await page(scene)).quarantined] == ["pci-0000-66-00-0"]
+        kernel.faults.clear()
+        await scene.running("green")
+        assert kernel.resets == [SSD]
+
+
+async def test_a_machine_that_never_starts_gives_everything_back() -> None:
+    async with running(hosts(NVME)) as scene:
+        played(scene).refuses.add(("vfio-pci", SSD))
+        await scene.machine("blue")
+
+        async def tried() -> bool:
+            return played(scene).driver(SSD) is None
+
+        await scene.reach(tried, "it was taken from its driver")
+        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.empty()
+        assert played(scene).driver(SSD) == "nvme"
+
+
+async def test_what_does_not_come_back_is_quarantined_and_given_to_nobody() -> None:
+    async with running(hosts(f"{NVME}, {BARE}")) as scene:
+        await scene.machine("blue")
+        await scene.running("blue")
+        [booking] = await scene.bookings()
+        assert booking.device.device == "pci-0000-66-00-0"
+        played(scene).refuses.add(("nvme", SSD))
+        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.empty()
+        [mark] = (await page(scene)).quarantined
+        assert (mark.device.device, mark.by) == ("pci-0000-66-00-0", "host node")
+        assert mark.reason == "0000:66:00.0 is bound to no driver, and was bound to nvme before it was handed over"
+        await scene.machine("green")
+        await scene.running("green")
+        assert [booking.device.device for booking in await scene.bookings()] == ["pci-0000-67-00-0"]
+
+
+async def test_a_device_for_one_use_comes_back_unclean() -> None:
+    async with running(hosts(NVME, ONCE)) as scene:
+        await scene.machine("blue")
+        await scene.running("blue")
+        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.empty()
+        found = await page(scene)
+        assert [mark.device.device for mark in found.unclean] == ["pci-0000-66-00-0"]
+        assert not found.quarantined
+        assert played(scene).driver(SSD) == "nvme"
+
+
+async def test_a_start_finds_everything_as_it_was_left(tmp_path: Path) -> None:
+    """With a folder: the machine runs on while outfitter does not, and its device stays its own."""
+    pci = f"{NVME}, {GPU}"
+    spec = "device_spec: [{vendor_id: 144d}, {vendor_id: 10de}]"
+    async with running(hosts(pci, spec, tmp_path), tmp_path) as scene:
+        await scene.machine("blue")
+        await scene.machine("green")
+        await scene.running("blue")
+        await scene.running("green")
+    files = tmp_path / "hosts" / "node"
+    assert len(list((files / "cdi").iterdir())) == 2
+    assert len(list((files / "metadata").rglob("*-metadata.json"))) == 2
+    async with running(hosts(pci, spec, tmp_path), tmp_path) as scene:
+        kernel = played(scene)
+        assert [kernel.driver(address) for address in (SSD, GFX, SOUND)] == ["vfio-pci"] * 3
+        await scene.running("blue")
+        await scene.check_books()
+        assert kernel.resets == []
+        for name in ("blue", "green"):
+            await scene.delete(kinds.INSTANCE, name)
+        await scene.empty()
+        assert [kernel.driver(address) for address in (SSD, GFX, SOUND)] == ["nvme", "nouveau", "snd_hda_intel"]
+    assert sorted(path.name for path in files.rglob("*") if path.is_file()) == ["checkpoint.json"]
+
+
+async def test_a_card_of_a_machine_that_is_off_is_not_split(tmp_path: Path) -> None:
+    """Neither its first port, by whose name it is booked, nor the other one, which goes along."""
+    port = (NIC % 0).replace("vfs:", "iommuGroup: 5, vfs:")
+    cards, spec = f"{port}, {port.replace(PF, OTHER).replace('ens1f0', 'ens1f1')}", "device_spec: [{product_id: '1592'}]"
+    async with running(hosts(cards, spec, tmp_path), tmp_path) as scene:
+        await scene.create(kinds.MACHINE, "blue", {
+            "runStrategy": "Always", "resourceClaimTemplates": [{"name": "network", "spec": {"spec": scene.claim_spec()}}],
+            "template": {"spec": {"domain": {"memory": {"guest": "1Gi"}, "devices": {"hostDevices": [device()]}}}}})
+        await scene.running("blue")
+        await scene.store.patch(kinds.MACHINE, "blue", {"spec": {"runStrategy": "Halted"}}, "here")
+        await scene.gone("blue")
+        assert played(scene).driver(PF) == "ice"
+    asked = f"{spec}\nsriov: [{{vendor_id: 8086, product_id: 1592, count: 4}}]"
+    async with running(hosts(cards, asked, tmp_path), tmp_path) as scene:
+        await scene.store.patch(kinds.MACHINE, "blue", {"spec": {"runStrategy": "Always"}}, "here")
+        await scene.running("blue")
+        said = (await scene.store.get(kinds.HOST_INVENTORY, "node"))["spec"]["warnings"]
+        assert said == [f"{one} has 0 virtual functions, and 4 are asked for: it is left as it is while {one} is in use"
+                        for one in (PF, OTHER)]
+
+
+async def test_what_nobody_has_is_given_back_at_the_start(tmp_path: Path) -> None:
+    """The page was lost, or healed by somebody who saw no machine."""
+    async with running(hosts(NVME, data=tmp_path)) as scene:
+        await scene.machine("blue")
+        await scene.running("blue")
+    state = tmp_path / "hosts" / "node" / "state"
+    kept = (state / "checkpoint.json").read_text()
+    for path in (tmp_path / "domains" / "node").iterdir():
+        path.unlink()
+    served = hosts(NVME, data=tmp_path)
+    async with running(served) as scene:  # with books of its own, in which nothing is booked
+        assert played(scene).driver(SSD) == "nvme"
+        assert played(scene).resets == [SSD]
+    assert kept != (state / "checkpoint.json").read_text()
+
+
+async def test_what_a_machine_has_is_not_given_back_though_nobody_booked_it(tmp_path: Path) -> None:
+    async with running(hosts(NVME, data=tmp_path)) as scene:
+        await scene.machine("blue")
+        await scene.running("blue")
+        [domain] = await scene.domains()
+    served = hosts(NVME, data=tmp_path)
+    clock = ManualClock()
+    product = app.Embedded(Memory(clock=clock, names=Names(random.Random(2))), served, clock=clock)
+    await product.handover.start()
+    station = served[0].station
+    assert station is not None
+    assert len(station.checkpoint.taken) == 1
+    assert domain.devices == (SSD,)
+    assert station.root.link(f"/sys/bus/pci/devices/{SSD}/driver") == "/sys/bus/pci/drivers/vfio-pci"
+
+
+async def test_a_checkpoint_that_cannot_be_read_keeps_the_host_from_starting(tmp_path: Path) -> None:
+    served = hosts(NVME, data=tmp_path)
+    assert served[0].station is not None
+    served[0].station.state.write("checkpoint.json", '{"version": 7}')
+    with pytest.raises(Refused, match=r"host node does not start: .*checkpoint\.json has version 7"):
+        async with running(served):
+            pass
+
+
+async def test_a_kernel_that_does_not_answer_is_told_and_not_asked_twice() -> None:
+    """As when a driver waits for whoever has the device open."""
+    begun, go, asked = threading.Event(), threading.Event(), list[str]()
+    station = Station("node", "pci.outfitter.dev", Kernel(MemoryTree({})), patience=0.02)
+
+    def slow() -> str:
+        asked.append("again")
+        begun.set()
+        go.wait(60)
+        return "done"
+
+    for _ in range(3):
+        with pytest.raises(Refused, match="the kernel of node has not answered a write for more than 0 s"):
+            await station.run(slow)
+    await asyncio.to_thread(begun.wait, 60)
+    assert asked == ["again"]
+    go.set()
+    assert station._slow is not None
+    await station._slow
+    station._patience = 60
+    assert await station.run(slow) == "done"
+
+
+async def test_a_real_host_writes_below_its_root_alone(tmp_path: Path) -> None:
+    """A folder in the place of a machine: its attributes can be written and do nothing, so nothing is believed to be done."""
+    root, data = tmp_path / "root", tmp_path / "data"
+    tree = folder(hosts_file.parse(f"hosts: [{{name: node, pci: [{NVME}, {BOUND}]}}]").hosts[0].tree(), root)
+    for path in ("drivers_probe", "drivers/nvme/unbind", f"devices/{CARD}/reset"):
+        (root / "sys/bus/pci" / path).write_text("")
+    (root / "sys/bus/pci/drivers/vfio-pci").mkdir(exist_ok=True)
+    host = app.this_host("node", Simulated(), data, root, config.parse("device_spec: [{vendor_id: 10de}, {vendor_id: 144d}]"))
+    assert host is not None
+    station = host.station
+    assert station is not None
+    seen = host_devices.survey("node", host.settings, scan.scan(tree))
+    known = passthrough_device.of(seen)
+    with pytest.raises(Refused, match=f"{SSD} is bound to nvme after vfio-pci was asked to take it"):
+        await station.run(lambda: prepare(station, claim(), [Wanted(known[seen.names[SSD]], "gpu")]))
+    assert (root / "sys/bus/pci/drivers/nvme/unbind").read_text() == SSD
+    made = claim("mine", uid="uid-2")
+    given = await station.run(lambda: prepare(station, made, [Wanted(known[seen.names[CARD]], "gpu")]))
+    assert given.metadata == str(root / "var/run/outfitter/metadata/uid-2")
+    said = json.loads((root / "var/run/cdi/pci.outfitter.dev-claim_uid-2.json").read_text())
+    assert said["containerEdits"]["deviceNodes"] == [
+        {"path": "/dev/vfio/vfio", "hostPath": str(root / "dev/vfio/vfio"), "permissions": "rw"}]
+    assert len(Checkpoint(FolderFiles(data / "hosts/node/state"), "node").taken) == 2
+    assert await station.run(lambda: release(station, "uid-2")) == {}
+    assert (root / f"sys/bus/pci/devices/{CARD}/reset").read_text() == "1"
+    assert [path for path in (root / "var").rglob("*") if path.is_file()] == []
+
+
+async def test_a_page_that_lost_a_booking_is_seen_when_a_pod_goes() -> None:
+    async with running(hosts(NVME)) as scene:
+        await scene.machine("blue")
+        await scene.running("blue")
+        station = scene.host.station
+        assert station is not None
+        [domain] = await scene.domains()
+        await scene.host.hypervisor.stop(domain.uid)
+        await scene.store.delete(kinds.LEDGER_PAGE, "node")
+        await scene.delete(kinds.INSTANCE, "blue")
+
+        async def free() -> bool:
+            return Checkpoint(station.state, "node").taken == () and played(scene).driver(SSD) == "nvme"
+
+        await scene.reach(free, "the device is back with its driver")
+
+
+TAKEN = NVME.replace("driver: nvme", "driver: vfio-pci")
+BY_HAND = "device_spec: [{vendor_id: 144d, managed: 'no'}]"
+
+
+@pytest.mark.parametrize(("before", "spec"), [(NVME, DISKS), (TAKEN, BY_HAND)], ids=["vfio-pci refuses", "not bound again"])
+async def test_a_machine_that_a_restart_of_its_host_ended_has_failed(before: str, spec: str, tmp_path: Path) -> None:
+    """The drivers have everything again, and its device cannot be handed over any more."""
+    async with running(hosts(before, spec, tmp_path), tmp_path) as scene:
+        await scene.machine("blue")
+        await scene.running("blue")
+    for path in (tmp_path / "domains" / "node").iterdir():
+        path.unlink()
+    (tmp_path / "hosts/node/kernel/kernel.json").unlink(missing_ok=True)
+    served = hosts(NVME, spec, tmp_path)
+    assert served[0].station is not None
+    assert isinstance(served[0].station.root, PlayedRoot)
+    served[0].station.root.kernel.refuses.add(("vfio-pci", SSD))
+    async with running(served, tmp_path) as scene:
+        found = conditions.find(await scene.phase("blue", "Failed"), "Ready")
+        assert found is not None
+        assert found["message"] == "the machine no longer runs on node"
+
+        async def free() -> bool:
+            return not await scene.bookings()
+
+        await scene.reach(free, "its device is free again")
+
+
+async def test_a_machine_is_attended_to_though_its_files_cannot_be_written_again(tmp_path: Path) -> None:
+    async with running(hosts(NVME, data=tmp_path), tmp_path) as scene:
+        made = await scene.machine("blue")
+        await scene.running("blue")
+    cdi = tmp_path / "hosts/node/cdi"
+
+    def block() -> None:
+        shutil.rmtree(cdi)
+        cdi.write_text("")  # nothing can be written there
+
+    async def says(reason: str | None) -> bool:
+        return bool((await scene.pod("blue"))["status"].get("reason") == reason)
+
+    block()
+    async with running(hosts(NVME, data=tmp_path), tmp_path) as scene:
+        await scene.reach(lambda: says("FailedPrepareDevices"), "the pod says it")
+        await scene.store.patch(kinds.INSTANCE, "blue", {"status": {vmi_actions.FIELD: [{"action": "Pause"}]}}, "here",
+                                subresource="status")
+
+        async def stands() -> bool:
+            return conditions.is_true(await scene.running("blue"), vmi_actions.PAUSED)
+
+        await scene.reach(stands, "it is paused all the same")
+        assert await says("FailedPrepareDevices")
+        cdi.unlink()
+        await scene.reach(lambda: says(None), "the pod no longer says it")
+        assert "message" not in (await scene.pod("blue"))["status"]
+    block()
+    async with running(hosts(NVME, data=tmp_path), tmp_path) as scene:
+        await scene.reach(lambda: says("FailedPrepareDevices"), "the pod says it again")
+        assert isinstance(scene.host.hypervisor, Simulated)
+        scene.host.hypervisor.play_end(made["metadata"]["uid"], "it was a warm day")
+        await scene.phase("blue", "Failed")
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["it is deleted", "it ends by itself"])
+async def test_what_cannot_be_given_back_is_told_and_tried_again(ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(hosts(NVME)) as scene:
+        made = await scene.machine("blue")
+        await scene.running("blue")
+        station, hypervisor = scene.host.station, scene.host.hypervisor
+        assert station is not None
+        assert isinstance(hypervisor, Simulated)
+
+        def refuse(name: str) -> None:
+            raise OSError(30, "Read-only file system", name)
+
+        monkeypatch.setattr(station.metadata, "remove", refuse)
+        if ends:
+            hypervisor.play_end(made["metadata"]["uid"], "it was a warm day")
+        else:
+            await scene.delete(kinds.INSTANCE, "blue")
+
+        async def told() -> list[str]:
+            return await scene.events("FailedReleaseDevices")
+
+        [why] = await scene.reach(told, "the pod says why")
+        assert "cannot be released on node: [Errno 30] Read-only file system" in why
+        reason, message = "FailedReleaseDevices", why
+        if ends:
+            reason, message = "DomainFailed", f"node: it was a warm day; it still holds what it had: {why}"
+        status = (await scene.pod("blue"))["status"]
+        assert (status["reason"], status["message"]) == (reason, message)
+        assert scene.clock is not None
+        for _ in range(5):
+            scene.clock.advance(1)
+            await scene.settle()
+        assert await told() == [why], "the same again is not said again"
+        assert [booking.state for booking in await scene.bookings()] == ["prepared"]
+        monkeypatch.undo()
+
+        async def free() -> bool:
+            return not await scene.bookings()
+
+        await scene.reach(free, "its device is free")
+        await scene.settle()
+        if ends:
+            status = (await scene.pod("blue"))["status"]
+            assert (status["reason"], status["message"]) == (reason, "node: it was a warm day")
+            await scene.delete(kinds.INSTANCE, "blue")
+        await scene.empty()
+
+
+async def test_a_machine_that_cannot_be_stopped_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(hosts(NVME)) as scene:
+        await scene.machine("blue")
+        await scene.running("blue")
+
+        async def refuse(uid: str, grace: float = 0.0) -> float | None:
+            raise Refused("libvirt cannot end it: its process does not die")
+
+        monkeypatch.setattr(scene.host.hypervisor, "stop", refuse)
+        await scene.delete(kinds.INSTANCE, "blue")
+
+        async def told() -> bool:
+            said = (await scene.pod("blue"))["status"].get("message")
+            return bool(said == "libvirt cannot end it: its process does not die")
+
+        await scene.reach(told, "the pod says why")
+        assert [booking.state for booking in await scene.bookings()] == ["prepared"], "not free while it runs"
+        monkeypatch.undo()
+        await scene.empty()

@@ -1,0 +1,224 @@
+"""So that the kill points can fail: with each of these mistakes in the product one of them does, and says what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from outfitter.api import kinds
+from outfitter.api.hypervisor import Domain
+from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import device_refs
+from outfitter.controllers.pod_claims import Claims
+from outfitter.controllers.vm_claims import OwnClaims
+from outfitter.errors import Refused
+from outfitter.launcher.simulated import Simulated
+from outfitter.ledger import book
+from outfitter.node import vfio
+from outfitter.node.agent import Agent
+from outfitter.node.atomic_files import FolderFiles
+from outfitter.node.checkpoint import Checkpoint, Taken
+from outfitter.node.claim_bookings import Holdings
+from outfitter.node.claim_preparation import Handover
+from outfitter.node.host import Host
+from outfitter.node.host_env import Station
+from outfitter.node.status_reporter import Reporter
+from outfitter.node.unprepare import release
+from tests.node import test_kill_at_every_point, test_kills
+from tests.node.kill_points import Kill, MortalMachines
+
+Patch = pytest.MonkeyPatch
+SEEDS = range(12)  # in one of these it is found
+
+
+def never(where: type, method: str) -> Callable[[Patch], None]:
+    """A step that is not done."""
+
+    async def nothing(*_: object) -> None:
+        pass
+
+    return lambda patch: patch.setattr(where, method, nothing)
+
+
+def blind_start(patch: Patch) -> None:
+    start = Simulated.start
+
+    async def again(self: Simulated, domain: Domain) -> None:
+        self._domains.pop(domain.uid, None)
+        await start(self, domain)
+
+    patch.setattr(Simulated, "start", again)
+
+
+def released_first(patch: Patch) -> None:
+    """And nobody looks whether a machine still has it."""
+    end = Agent._end
+
+    async def backwards(self: Agent, host: Host, pod: Object) -> float | None:
+        for _, claim in device_refs.claim_names(pod):
+            await self._holdings.release(host, pod["metadata"]["namespace"], claim or "")
+        return await end(self, host, pod)
+
+    def whatever(station: Station, uid: str, *, running: Collection[str] = ()) -> dict[str, str]:
+        return release(station, uid)
+
+    patch.setattr(Agent, "_end", backwards)
+    patch.setattr("outfitter.node.claim_preparation.release", whatever)
+
+
+def unmarked_touch(patch: Patch) -> None:
+    prepare = Holdings.prepare
+
+    async def late(self: Holdings, host: Host, claim: Object, results: Sequence[Mapping[str, str]]) -> set[str]:
+        await self._handover.prepare(host, claim, [one for one in results if one["pool"] == host.name])
+        return await prepare(self, host, claim, results)
+
+    patch.setattr(Holdings, "prepare", late)
+
+
+def unwritten(patch: Patch) -> None:
+    def take(self: Checkpoint, taken: Iterable[Taken]) -> None:
+        self.taken = (*self.taken, *taken)
+
+    patch.setattr(Checkpoint, "take", take)
+
+
+def looks_again(patch: Patch) -> None:
+    """What is remembered of a device is how the second try found it."""
+    take = Checkpoint.take
+
+    def anew(self: Checkpoint, taken: Iterable[Taken]) -> None:
+        new = list(taken)
+        root = Stations.last.root
+        fresh = [replace(one, functions=tuple(vfio.look(root, before.address) for before in one.functions)) for one in new]
+        self.taken = tuple(one for one in self.taken if one.uid not in {each.uid for each in new})
+        take(self, fresh)
+
+    class Stations:
+        last: Station
+
+    run = Station.run
+
+    async def noted(self: Station, work: Callable[[], object]) -> object:
+        Stations.last = self
+        return await run(self, work)
+
+    patch.setattr(Station, "run", noted)
+    patch.setattr(Checkpoint, "take", anew)
+
+
+def page_first(patch: Patch) -> None:
+    async def backwards(self: Handover, host: Host, uid: str) -> None:
+        await book.mark(self._store, host.name, uid, "released")
+        await self._take_back(host, uid)
+        await self._forget(host, uid)
+
+    patch.setattr(Handover, "release", backwards)
+
+
+def forgets_first(patch: Patch) -> None:
+    async def backwards(self: Handover, host: Host, uid: str) -> None:
+        taken = host.station.checkpoint.of(uid) if host.station is not None else ()
+        await self._forget(host, uid)
+        assert host.station is not None
+        for one in taken:
+            for before in one.functions:
+                vfio.give_back(host.station.root, before)
+        for name in [name for one in taken for name in one.files]:
+            host.station.metadata.remove(name)
+        host.station.cdi.remove(f"{host.driver}-claim_{uid}.json")
+        await book.mark(self._store, host.name, uid, "released")
+
+    patch.setattr(Handover, "release", backwards)
+
+
+def in_place(patch: Patch) -> None:
+    def write(self: FolderFiles, name: str, text: str) -> None:
+        (self._folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (self._folder / name).write_text(text)
+
+    patch.setattr(FolderFiles, "write", write)
+
+
+def end_forgotten_first(patch: Patch) -> None:
+    def put_away(self: Simulated, uid: str) -> None:
+        domain = self._domains.pop(uid, None) or self._ended.pop(uid, (None, None))[0]
+        if domain is not None:
+            self._path(domain).with_suffix(".xml.ended").unlink(missing_ok=True)
+            self._path(domain).unlink(missing_ok=True)
+
+    patch.setattr(Simulated, "_put_away", put_away)
+
+
+def nothing_adopted(patch: Patch) -> None:
+    patch.setattr(Simulated, "_adopt", lambda self, path: None)
+
+
+def said_before_it_runs(patch: Patch) -> None:
+    start = MortalMachines.start
+
+    async def late(self: MortalMachines, domain: Domain) -> None:
+        books = self._home.books
+        [instance] = [obj for obj in books.all(kinds.INSTANCE) if obj["metadata"]["uid"] == domain.uid]
+        reporter = Reporter(self._home, clock=self._home.clock, events=_Silent())  # type: ignore[arg-type]
+        await reporter.started(instance, "node-a", paused=None)
+        await start(self, domain)
+
+    patch.setattr(MortalMachines, "start", late)
+
+
+class _Silent:
+    async def normal(self, *_: object) -> None:
+        pass
+
+
+def kept_by_nobody(patch: Patch) -> None:
+    never(Claims, "_kept")(patch)
+    never(OwnClaims, "_keep")(patch)
+
+
+MISTAKES: dict[str, Callable[[Patch], None]] = {
+    "a machine is started without looking whether it runs": blind_start,
+    "machines of an earlier process are not known again": nothing_adopted,
+    "a machine is said to run before it does": said_before_it_runs,
+    "devices are released before their machine is stopped": released_first,
+    "a device is touched before its page says so": unmarked_touch,
+    "what is done to a device is not remembered": unwritten,
+    "how a device was is looked at again": looks_again,
+    "the page lets go before the device is back": page_first,
+    "the checkpoint forgets before the device is back": forgets_first,
+    "files are written in place": in_place,
+    "a stopped machine does not keep its claim": kept_by_nobody,
+    "what runs without a pod is never looked for": never(Agent, "_sweep"),
+    "what was taken for nobody is never given back": never(Handover, "leftovers"),
+}
+
+
+async def stops(folder: Path) -> None:
+    for number in range(1, 20):
+        await test_kill_at_every_point.life(folder / str(number), Kill(number, "after", "stop"))
+
+
+@pytest.mark.long
+async def test_a_machine_that_runs_again_is_found(monkeypatch: Patch, tmp_path: Path) -> None:
+    """The mark of a machine's end goes before the machine."""
+    end_forgotten_first(monkeypatch)
+    with pytest.raises(AssertionError, match="had ended and runs again"):
+        await stops(tmp_path)
+
+
+async def lives(folder: Path) -> None:
+    for seed in SEEDS:
+        await test_kills.life(folder / str(seed), seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", MISTAKES)
+async def test_a_mistake_is_found(name: str, monkeypatch: Patch, tmp_path: Path) -> None:
+    MISTAKES[name](monkeypatch)
+    with pytest.raises((AssertionError, Refused, TimeoutError, ValueError)) as found:
+        await lives(tmp_path)
+    print(f"{name}: {str(found.value).splitlines()[0]}")

@@ -1,0 +1,150 @@
+"""Hosts from what they publish and what their pages say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from outfitter.api.device import DRIVER, DeviceId
+from outfitter.api.kinds import Object
+from outfitter.api.page import Booking, Holder, Mark, Page
+from outfitter.api.providers import Inventory, Provider
+from outfitter.inventory import assignable, device_spec, scan, slices
+from outfitter.inventory.pci import Kind
+from outfitter.ledger import placement_view
+from outfitter.scheduling.nova import host_state
+from outfitter.scheduling.nova.host_state import Host, Published
+from outfitter.scheduling.nova.numa_topology import Cell
+from tests.cases import nova_cloud
+
+GPU = {"address": "0000:17:00.0", "vendor_id": "10de", "product_id": "2235", "type": "PCI", "numa_node": 1}
+PF = {"address": "0000:3b:00.0", "vendor_id": "8086", "product_id": "37c8", "type": "PF"}
+VFS = [{"address": f"0000:3b:01.{number}", "vendor_id": "8086", "product_id": "37c9", "type": "VF", "parent": PF["address"]}
+       for number in range(2)]
+SPEC = [{"vendor_id": "10de", "live_migratable": "yes"}, {"vendor_id": "8086"}]
+WHO = Holder("Consumer", "", "blue", "uid-blue")
+
+
+def pool() -> list[Object]:
+    """A host with a GPU, a card and its two parts, as our own driver publishes it."""
+    spec = device_spec.parse_entries(SPEC, report=False)
+    offered = assignable.offer(scan.scan(nova_cloud.tree([GPU, PF, *VFS])).devices, (), spec).offered
+    counters = slices.counters(offered)
+    devices = [counters.on(device) for device in slices.describe(offered)]
+    return slices.pool("oak", DRIVER, devices, counters.sets, generation=3)
+
+
+def node(**more: Any) -> Object:
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "oak"}, **more}
+
+
+def page(*held: DeviceId, marks: dict[str, list[DeviceId]] | None = None, cells: dict[str, int] | None = None) -> Page:
+    bookings = [Booking(each, WHO, "", "booked", "12:04") for each in held]
+    if cells:
+        amount = {"resources": {"PCPU": sum(cells.values())}, "cells": cells}
+        bookings.append(Booking(placement_view.host_resources("oak"), WHO, "", "booked", "12:04", amount))
+    out = Page(Page(Page.blank("oak")).holding(bookings))
+    for which, devices in (marks or {}).items():
+        out = Page(out.with_marks(which, [Mark(each, "bad fan", "ann", "12:05") for each in devices]))  # type: ignore[arg-type]
+    return out
+
+
+def tree(name: str, *devices: str, reserved: int = 0) -> Provider:
+    return Provider(name, "u", "oak", 1, {"CUSTOM_X": Inventory(len(devices), reserved)}, frozenset(), devices=devices)
+
+
+@pytest.fixture
+def offered() -> Published:
+    [found] = host_state.published([node()], {}, pool(), {"oak": [Cell(0, 4), Cell(1, 4)]})
+    return found
+
+
+def by_address(host: Host) -> dict[str, host_state.Device]:
+    return {device.address: device for device in host.devices}
+
+
+def test_what_is_published_is_read(offered: Published) -> None:
+    devices = by_address(offered.at(page()))
+    assert list(devices) == [GPU["address"], PF["address"], *(vf["address"] for vf in VFS)]
+    gpu = devices["0000:17:00.0"]
+    assert (gpu.kind, gpu.vendor, gpu.product, gpu.numa, gpu.live_migratable) == (Kind.PCI, "10de", "2235", 1, True)
+    assert [devices["0000:3b:00.0"].kind, devices["0000:3b:01.0"].kind] == [Kind.PF, Kind.VF]
+    assert not any(device.blocked for device in devices.values())
+
+
+def test_who_holds_a_device_and_what_was_done_to_it(offered: Published) -> None:
+    ids = {address: device.id for address, device in by_address(offered.at(page())).items()}
+    seen = by_address(offered.at(page(ids["0000:17:00.0"], marks={"quarantined": [ids["0000:3b:01.0"]]})))
+    assert seen["0000:17:00.0"].blocked == "is held by Consumer blue since 12:04"
+    assert seen["0000:3b:01.0"].blocked == "is quarantined since 12:05: bad fan"
+    assert not seen["0000:3b:01.1"].blocked
+
+
+def test_a_card_is_gone_when_a_part_is_and_the_other_way_round(offered: Published) -> None:
+    ids = {address: device.id for address, device in by_address(offered.at(page())).items()}
+    seen = by_address(offered.at(page(ids["0000:3b:01.0"])))
+    assert "needs 2 functions" in seen["0000:3b:00.0"].blocked
+    assert not seen["0000:3b:01.1"].blocked
+    seen = by_address(offered.at(page(ids["0000:3b:00.0"])))
+    assert all("of which 0 are left" in seen[vf].blocked for vf in ("0000:3b:01.0", "0000:3b:01.1"))
+
+
+def test_dedicated_cpus_that_others_have_are_gone(offered: Published) -> None:
+    assert [cell.cpus for cell in offered.at(page(cells={"1": 3})).cells] == [4, 1]
+
+
+def test_taints_that_the_page_tells_sooner_are_not_believed() -> None:
+    [part, *rest] = pool()
+    first, second, *more = part["spec"]["devices"]
+    taints = {"reserved": first, "unlisted": second}
+    for word, device in taints.items():
+        device["taints"] = [{"key": f"outfitter.dev/{word}", "effect": "NoSchedule"}]
+    more[0]["taints"] = [{"key": "a.test/hot", "effect": "None"}]
+    [found] = host_state.published([node()], {}, [part, *rest])
+    assert [device.blocked for device in found.at(page()).devices][:3] == ["", "is tainted outfitter.dev/unlisted", ""]
+
+
+def test_a_device_that_is_managed_remotely() -> None:
+    [part, *rest] = pool()
+    part["spec"]["devices"][2]["attributes"]["remoteManaged"] = {"bool": True}
+    [found] = host_state.published([node()], {}, [part, *rest])
+    assert [device.remote_managed for device in found.at(page()).devices] == [False, False, True, False]
+
+
+def test_functions_that_travel_together() -> None:
+    [part, *rest] = pool()
+    said = part["spec"]["devices"][0]["attributes"]
+    said |= {"members2": {"string": "0000:17:00.2"}, "members": {"string": "0000:17:00.0,0000:17:00.1"}}
+    [found] = host_state.published([node()], {}, [part, *rest])
+    assert [device.functions for device in found.at(page()).devices][:2] == [
+        ("0000:17:00.0", "0000:17:00.1", "0000:17:00.2"), ("0000:3b:00.0",)]
+
+
+@pytest.mark.parametrize(("reserved", "held", "room"), [(0, 0, 2), (1, 0, 1), (0, 1, 1), (1, 1, 0), (2, 1, 0)])
+def test_the_room_of_a_provider(offered: Published, reserved: int, held: int, room: int) -> None:
+    names = [device.id for device in offered.at(page()).devices if device.kind is Kind.VF]
+    home = tree("p", *(each.device for each in names), reserved=reserved)
+    [found] = host_state.published([node()], {"oak": [home]}, pool())
+    host = found.at(page(*names[:held]))
+    assert host.room("p") == room
+    assert {device.provider for device in host.devices} == {"", "p"}
+
+
+CLOSED = {
+    "": node(),
+    "cordoned": node(spec={"unschedulable": True}),
+    "the disk is full": node(status={"conditions": [{"type": "Ready", "status": "False", "message": "the disk is full"}]}),
+}
+
+
+@pytest.mark.parametrize("word", CLOSED)
+def test_hosts_that_take_nobody(word: str) -> None:
+    [found] = host_state.published([CLOSED[word]], {}, pool())
+    assert word in found.at(page()).closed
+    assert bool(found.closed) == bool(word)
+
+
+def test_an_unfinished_pool_offers_nothing() -> None:
+    [found] = host_state.published([node()], {}, pool()[:1])
+    assert found.at(page()).devices == ()

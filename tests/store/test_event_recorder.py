@@ -1,0 +1,146 @@
+"""Events: the same news raises a count, other news is another event, and recording never fails the work."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from outfitter import errors
+from outfitter.api.kinds import CONFIG_MAP, EVENT, LEDGER_PAGE, Kind, Object
+from outfitter.store import event_recorder
+from outfitter.store.clock import ManualClock
+from outfitter.store.event_recorder import Recorder
+from outfitter.store.memory import Memory
+from tests.store.backends import Home
+
+
+@pytest.fixture
+def recorder(memory: Memory, clock: ManualClock) -> Recorder:
+    return Recorder(memory, EVENT, "outfitter-test", clock=clock)
+
+
+async def about(store: Memory, name: str = "a") -> Object:
+    return await store.create(CONFIG_MAP, {"metadata": {"name": name, "namespace": "here"}})
+
+
+async def recorded(store: Memory) -> list[Object]:
+    return (await store.list(EVENT)).items
+
+
+async def test_an_event_says_what_about_whom(memory: Memory, recorder: Recorder) -> None:
+    obj = await about(memory)
+    await recorder.warning(obj, "Waiting", "no card is free")
+    event, = await recorded(memory)
+    assert event["metadata"]["namespace"] == "here"
+    assert event["metadata"]["name"].startswith("a.")
+    assert event["involvedObject"] == {
+        "apiVersion": "v1", "kind": "ConfigMap", "name": "a", "namespace": "here", "uid": obj["metadata"]["uid"],
+        "resourceVersion": obj["metadata"]["resourceVersion"],
+    }
+    said = {key: event[key] for key in ("type", "reason", "message", "count", "firstTimestamp", "lastTimestamp")}
+    assert said == {"type": "Warning", "reason": "Waiting", "message": "no card is free", "count": 1,
+                    "firstTimestamp": "2026-01-01T00:00:00Z", "lastTimestamp": "2026-01-01T00:00:00Z"}
+    assert event["source"] == {"component": "outfitter-test"}
+
+
+async def test_the_same_news_is_counted(memory: Memory, recorder: Recorder, clock: ManualClock) -> None:
+    obj = await about(memory)
+    for _ in range(3):
+        await recorder.normal(obj, "Booked", "vf0")
+        clock.advance(10)
+    event, = await recorded(memory)
+    assert event["count"] == 3
+    assert (event["firstTimestamp"], event["lastTimestamp"]) == ("2026-01-01T00:00:00Z", "2026-01-01T00:00:20Z")
+
+
+OTHER_NEWS: dict[str, tuple[str, str, str, str]] = {
+    "another type": ("warning", "a", "Booked", "vf0"),
+    "another reason": ("normal", "a", "Released", "vf0"),
+    "another message": ("normal", "a", "Booked", "vf1"),
+    "another object": ("normal", "b", "Booked", "vf0"),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_NEWS)
+async def test_other_news_is_another_event(memory: Memory, recorder: Recorder, case: str) -> None:
+    type_, name, reason, message = OTHER_NEWS[case]
+    objects = {letter: await about(memory, letter) for letter in "ab"}
+    await recorder.normal(objects["a"], "Booked", "vf0")
+    await getattr(recorder, type_)(objects[name], reason, message)
+    assert [event["count"] for event in await recorded(memory)] == [1, 1]
+
+
+async def test_an_event_that_is_gone_is_made_anew(memory: Memory, recorder: Recorder) -> None:
+    obj = await about(memory)
+    await recorder.normal(obj, "Booked", "vf0")
+    await recorder.normal(obj, "Booked", "vf0")
+    old, = await recorded(memory)
+    await memory.delete(EVENT, old["metadata"]["name"], "here")
+    await recorder.normal(obj, "Booked", "vf0")
+    await recorder.normal(obj, "Booked", "vf0")
+    new, = await recorded(memory)
+    assert new["metadata"]["uid"] != old["metadata"]["uid"]
+    assert new["count"] == 2
+
+
+async def test_what_has_no_namespace_is_told_in_default(memory: Memory, recorder: Recorder) -> None:
+    page = await memory.create(LEDGER_PAGE, {"metadata": {"name": "n" * 250}})
+    await recorder.normal(page, "Healed", "x" * 5000)
+    event, = await recorded(memory)
+    assert event["metadata"]["namespace"] == "default"
+    assert "namespace" not in event["involvedObject"]
+    assert len(event["metadata"]["name"]) <= 253
+    assert len(event["message"]) == 1024
+
+
+async def test_recording_never_fails_the_work(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+    class Failing(Memory):
+        async def create(self, kind: Kind, obj: Object, *, dry_run: bool = False) -> Object:
+            raise errors.Forbidden("not here")
+
+        async def patch(self, *args: Any, **kwargs: Any) -> Object:
+            raise errors.Unavailable("no")
+
+    recorder = Recorder(Failing(), EVENT, "outfitter-test", clock=clock)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            await recorder.normal({"metadata": {"name": "a"}}, "Booked", "vf0")
+    assert caplog.text.count("event Booked on a was not recorded: not here") == 2
+
+
+@pytest.mark.parametrize("error", [errors.Terminating("going"), errors.NotFound("gone")], ids=["going", "gone"])
+async def test_nobody_reads_what_happens_in_a_namespace_that_goes(
+    clock: ManualClock, caplog: pytest.LogCaptureFixture, error: errors.OutfitterError
+) -> None:
+    class Going(Memory):
+        async def create(self, kind: Kind, obj: Object, *, dry_run: bool = False) -> Object:
+            raise error
+
+    with caplog.at_level(logging.INFO):
+        await Recorder(Going(), EVENT, "outfitter-test", clock=clock).normal({"metadata": {"name": "a"}}, "Booked", "vf0")
+    assert not caplog.text
+
+
+async def test_on_every_home(home: Home) -> None:
+    recorder = Recorder(home.store, EVENT, "outfitter-test", clock=ManualClock())
+    obj = await home.store.create(CONFIG_MAP, home.config("a"))
+    for _ in range(2):
+        await recorder.warning(obj, "Waiting", "no card is free")
+    page = await home.store.create(LEDGER_PAGE, {"metadata": {"name": home.unique("page")}})
+    await recorder.normal(page, "Healed", "all is well")
+    await home.store.create(CONFIG_MAP, home.config("b"))  # whoever waits for a write has all that was told before
+    told = (await home.store.list(EVENT, home.namespace, fields=f"involvedObject.uid={obj['metadata']['uid']}")).items
+    assert [(event["reason"], event["count"]) for event in told] == [("Waiting", 2)]
+    fields = f"involvedObject.name={page['metadata']['name']},reason=Healed"
+    assert len((await home.store.list(EVENT, "default", fields=fields)).items) == 1
+
+
+async def test_old_news_is_forgotten(memory: Memory, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_recorder, "REMEMBERED", 2)
+    obj = await about(memory)
+    for message in ("one", "two", "one", "three", "one", "two"):
+        await recorder.normal(obj, "Said", message)
+    told = sorted((event["message"], event["count"]) for event in await recorded(memory))
+    assert told == [("one", 3), ("three", 1), ("two", 1), ("two", 1)]
