@@ -24,12 +24,12 @@ from bench import gpu8
 from outfitter.api.device import DeviceId
 from outfitter.api.page import Booking, Holder, Page
 from outfitter.scheduling.config import Features
-from outfitter.scheduling.dra.allocated_devices import Held
+from outfitter.scheduling.dra.allocated_devices import AllocatedDevices
 from outfitter.scheduling.dra.allocator import Allocated, allocate
-from outfitter.scheduling.dra.claim_request import demand
-from outfitter.scheduling.dra.device_index import Index
-from outfitter.scheduling.dra.slices import Pools
-from outfitter.scheduling.filter.node_fit import Rooms, Used
+from outfitter.scheduling.dra.claim_request import compile_claim
+from outfitter.scheduling.dra.device_index import DeviceIndex
+from outfitter.scheduling.dra.slices import PoolSet
+from outfitter.scheduling.filter.node_fit import NodeInfoCache, NodeUsage
 from outfitter.scheduling.scheduler import Placement, place
 
 Object = Mapping[str, Any]
@@ -48,12 +48,12 @@ def factory(
 ) -> Callable[[int, Object], list[str] | None]:
     by_name = {one["metadata"]["name"]: one for one in classes}
     start = time.process_time()
-    pools = Pools(slices)
+    pools = PoolSet(slices)
     print(f"pools of {len(nodes)} nodes read in {time.process_time() - start:.2f} s", file=sys.stderr)
-    return allocator(nodes, pools, Held(), by_name.get)
+    return allocator(nodes, pools, AllocatedDevices(), by_name.get)
 
 
-def allocator(nodes: Sequence[Object], pools: Pools, held: Held, classes: Callable[[str], Object | None],
+def allocator(nodes: Sequence[Object], pools: PoolSet, held: AllocatedDevices, classes: Callable[[str], Object | None],
               given: Callable[[int, Object, Object], None] = lambda *_: None) -> AllocateOn:
     features = Features()
 
@@ -116,11 +116,11 @@ def cluster(table: Table, count: int) -> None:
     print(f"\n{count:,} nodes x 8 GPUs")
     before = _resident()
     nodes, slices = [gpu8.node(at) for at in range(count)], [gpu8.part(at) for at in range(count)]
-    objects, index = _resident(), Index()
+    objects, index = _resident(), DeviceIndex()
     reading = _took(lambda: _feed(index, nodes, slices))
     first = [_took(lambda number=number: _ask(index, number)) for number in range(3)]  # type: ignore[misc]
     memory = _resident()
-    checksum, took = gpu8.fill(count, allocator(nodes, Pools(slices), Held(), gpu8.CLASSES.get))
+    checksum, took = gpu8.fill(count, allocator(nodes, PoolSet(slices), AllocatedDevices(), gpu8.CLASSES.get))
     same = "" if count not in SAME else "same devices" if checksum.startswith(SAME[count]) else "OTHER DEVICES"
     table.line("a claim on one given node, p50", statistics.median(took), GIVEN.get(count, 0), same)
     pages = _half_full(index, nodes, slices)
@@ -132,14 +132,14 @@ def cluster(table: Table, count: int) -> None:
     for kind, seconds in zip(gpu8.KINDS, first, strict=True):
         table.line(f"all nodes that can take {kind}, asked for the first time", seconds)
     for text in ('model == "a100"', "index < 2", "index < 4"):
-        asked = demand(gpu8.claim(0, f'device.attributes["{gpu8.DRIVER}"].{text}'), gpu8.CLASSES.get, index.features)
+        asked = compile_claim(gpu8.claim(0, f'device.attributes["{gpu8.DRIVER}"].{text}'), gpu8.CLASSES.get, index.features)
         table.line(f"  then with a new selector, {text}", _took(lambda asked=asked: index.candidates([asked])))  # type: ignore[misc]
     _pods(table, index)
     _events(table, index, nodes, slices, pages)
     print(f"memory: objects {objects - before:.0f} MB; all that is kept to ask them {memory - objects:.0f} MB")
 
 
-def _half_full(index: Index, nodes: Sequence[Object], slices: Sequence[Object]) -> dict[str, Page]:
+def _half_full(index: DeviceIndex, nodes: Sequence[Object], slices: Sequence[Object]) -> dict[str, Page]:
     pages = {node["metadata"]["name"]: Page(Page.blank(node["metadata"]["name"])) for node in nodes}
 
     def given(at: int, claim: Object, allocation: Object) -> None:
@@ -149,13 +149,13 @@ def _half_full(index: Index, nodes: Sequence[Object], slices: Sequence[Object]) 
             holder = Holder("ResourceClaim", meta["namespace"], meta["name"], meta["uid"])
             pages[name] = Page(pages[name].adding(Booking(device, holder, "gpu", "booked", "")))
 
-    gpu8.fill(len(nodes), allocator(nodes, Pools(slices), Held(), gpu8.CLASSES.get, given))
+    gpu8.fill(len(nodes), allocator(nodes, PoolSet(slices), AllocatedDevices(), gpu8.CLASSES.get, given))
     for name, page in pages.items():
         index.put_page(name, page)
     return pages
 
 
-def _feed(index: Index, nodes: Sequence[Object], slices: Sequence[Object]) -> None:
+def _feed(index: DeviceIndex, nodes: Sequence[Object], slices: Sequence[Object]) -> None:
     for one in slices:
         index.put_slice(one["metadata"]["name"], one)  # type: ignore[arg-type]
     for node in nodes:
@@ -163,11 +163,13 @@ def _feed(index: Index, nodes: Sequence[Object], slices: Sequence[Object]) -> No
     index.candidates([])
 
 
-def _ask(index: Index, number: int) -> list[int]:
-    return index.candidates([demand(gpu8.claim(number), gpu8.CLASSES.get, index.features)])
+def _ask(index: DeviceIndex, number: int) -> list[int]:
+    return index.candidates([compile_claim(gpu8.claim(number), gpu8.CLASSES.get, index.features)])
 
 
-def _events(table: Table, index: Index, nodes: Sequence[Object], slices: Sequence[Object], pages: Mapping[str, Page]) -> None:
+def _events(
+    table: Table, index: DeviceIndex, nodes: Sequence[Object], slices: Sequence[Object], pages: Mapping[str, Page]
+) -> None:
     """Something changes, until the next question can be asked."""
     many = len(nodes)
 
@@ -197,8 +199,8 @@ def _events(table: Table, index: Index, nodes: Sequence[Object], slices: Sequenc
         table.line(f"{what}: until the next question can be asked", _median(known))
 
 
-def _pods(table: Table, index: Index) -> None:
-    used, rooms = Used(), Rooms()
+def _pods(table: Table, index: DeviceIndex) -> None:
+    used, rooms = NodeUsage(), NodeInfoCache()
     claims = {f"claim-{number:06d}": gpu8.claim(number) for number in range(3)}
     for number, kind in enumerate(["nothing", *gpu8.KINDS], -1):
         entries = [{"name": "gpu", "resourceClaimName": f"claim-{number:06d}"}] if number >= 0 else []
@@ -254,8 +256,8 @@ def hard(table: Table) -> None:
         took = []
         for _ in range(5):
             start = time.process_time()
-            found = allocate(claims, node=NODE, pools=Pools([{"metadata": {"name": "a"}, "spec": spec}]),
-                             classes=gpu8.CLASSES.get, held=Held(), features=Features())
+            found = allocate(claims, node=NODE, pools=PoolSet([{"metadata": {"name": "a"}, "spec": spec}]),
+                             classes=gpu8.CLASSES.get, held=AllocatedDevices(), features=Features())
             took.append(time.process_time() - start)
         table.line(name, min(took), HARD.get(name, 0), "fits" if isinstance(found, Allocated) else found.summary)
 

@@ -55,7 +55,7 @@ async def measure(shorthand: str, machines: int, per_second: float = 0, *, data:
         took: dict[str, float] = {}
 
         async def look() -> None:
-            async for event in store.watch(kinds.INSTANCE, since=str(revision)):
+            async for event in store.watch(kinds.VMI, since=str(revision)):
                 name = event.object["metadata"]["name"]
                 if name not in took and (event.object.get("status") or {}).get("phase") == "Running":
                     took[name] = time.perf_counter() - made[name]
@@ -67,7 +67,7 @@ async def measure(shorthand: str, machines: int, per_second: float = 0, *, data:
                 if per_second:
                     await asyncio.sleep(max(0.0, start + len(made) / per_second - time.perf_counter()))
                 made[name] = time.perf_counter()
-                await store.create(kinds.INSTANCE, {"metadata": {"name": name, "namespace": "default"}, "spec": SPEC})
+                await store.create(kinds.VMI, {"metadata": {"name": name, "namespace": "default"}, "spec": SPEC})
 
         looking = asyncio.ensure_future(look())
         names = (f"vm-{number}" for number in range(machines))

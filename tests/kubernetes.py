@@ -31,7 +31,7 @@ from outfitter.api import kinds
 from outfitter.store import kubeconfig as configs
 from outfitter.store import pki
 from outfitter.store.clock import Clock, SystemClock
-from outfitter.store.rest_config import Access
+from outfitter.store.rest_config import RestConfig
 
 NEEDED = ("etcd", "kube-apiserver", "kubectl")
 MISSING = "needs KUBEBUILDER_ASSETS, a folder with etcd, kube-apiserver and kubectl; scripts/kube-assets builds it"
@@ -96,7 +96,7 @@ class Cluster:
     def kubeconfig_token(self) -> Path:
         return self.folder / "admin-token.kubeconfig"
 
-    def access(self, clock: Clock | None = None) -> Access:
+    def access(self, clock: Clock | None = None) -> RestConfig:
         return configs.load(self.kubeconfig, clock=clock or SystemClock())
 
     def kubectl(self, *args: str, stdin: str = "", timeout: float = 300.0) -> subprocess.CompletedProcess[str]:

@@ -23,43 +23,43 @@ from outfitter.apiserver import auth
 from outfitter.apiserver.app import App as ApiServer
 from outfitter.apiserver.server import Server
 from outfitter.controllers.device_status import DeviceStatus
-from outfitter.controllers.device_taint_eviction import Evict
-from outfitter.controllers.garbage_collector import Garbage
-from outfitter.controllers.kubevirt import KubeVirts
-from outfitter.controllers.ledger_mirror import Pages
-from outfitter.controllers.manager import Context, Controller, Runner, settle
-from outfitter.controllers.node_taint_eviction import NodeTaints
-from outfitter.controllers.pod_claims import Claims, PodClaims
-from outfitter.controllers.pod_gc import Stranded
-from outfitter.controllers.scheduler import Schedule
-from outfitter.controllers.vm import Machines
-from outfitter.controllers.vmi import Instances
+from outfitter.controllers.device_taint_eviction import DeviceTaintEviction
+from outfitter.controllers.garbage_collector import GarbageCollector
+from outfitter.controllers.kubevirt import KubeVirtController
+from outfitter.controllers.ledger_mirror import LedgerMirror
+from outfitter.controllers.manager import Controller, ControllerContext, ControllerManager, settle
+from outfitter.controllers.node_taint_eviction import NodeTaintEviction
+from outfitter.controllers.pod_claims import ClaimDeallocation, PodClaims
+from outfitter.controllers.pod_gc import PodGc
+from outfitter.controllers.scheduler import Scheduler
+from outfitter.controllers.vm import VmController
+from outfitter.controllers.vmi import VmiController
 from outfitter.errors import AlreadyExists, Refused
 from outfitter.inventory import assignable, scan
 from outfitter.inventory.config import DEFAULT, Config
 from outfitter.inventory.simulation.host import SimulatedHost
 from outfitter.launcher import connection, domain, libvirt
-from outfitter.launcher.domain_options import Options
+from outfitter.launcher.domain_options import DomainOptions
 from outfitter.launcher.simulated import Simulated
 from outfitter.metrics import Metrics
 from outfitter.node.agent import Agent
 from outfitter.node.atomic_files import FolderFiles, MemoryFiles
-from outfitter.node.claim_preparation import Handover
+from outfitter.node.claim_preparation import ClaimPreparation
 from outfitter.node.host import Host
 from outfitter.node.host_audit import Keeper
-from outfitter.node.host_env import Station
-from outfitter.node.simulation.root import PlayedRoot
+from outfitter.node.host_env import HostEnv
+from outfitter.node.simulation.root import SimulatedRoot
 from outfitter.node.sysfs_root import FolderRoot
 from outfitter.scheduling import config as scheduling_config
 from outfitter.scheduling import plugins
 from outfitter.scheduling.nova import flavor_claim
-from outfitter.scheduling.nova.flavor_claim import Aliases
+from outfitter.scheduling.nova.flavor_claim import AliasSet
 from outfitter.store import pki
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, SystemClock
-from outfitter.store.id_generator import Names
+from outfitter.store.id_generator import IdGenerator
 from outfitter.store.memory import Memory
-from outfitter.store.rest_config import Access
+from outfitter.store.rest_config import RestConfig
 from outfitter.store.sqlite import SQLite
 
 NAMESPACES = ("default", "kube-system")
@@ -76,14 +76,14 @@ CLUSTER = "outfitter"  # the name in kubeconfigs that we write
 def simulated_hosts(hosts: Sequence[SimulatedHost], data: Path | None = None, config: Config = DEFAULT) -> list[Host]:
     """Hosts of a hosts file, as the node agent takes them; their machines, and what was done to their devices, are kept below
     `data`."""
-    recent: OrderedDict[int, PlayedRoot] = OrderedDict()
+    recent: OrderedDict[int, SimulatedRoot] = OrderedDict()
 
     def played(host: SimulatedHost) -> Host:
         def files(name: str) -> FolderFiles | MemoryFiles:
             return FolderFiles(data / "hosts" / host.name / name, durable=False) if data else MemoryFiles()
 
-        root = PlayedRoot(host.tree, files("kernel"), recent)
-        station = Station(host.name, host.publisher, root, state=files("state"), cdi=files("cdi"), metadata=files("metadata"))
+        root = SimulatedRoot(host.tree, files("kernel"), recent)
+        station = HostEnv(host.name, host.publisher, root, state=files("state"), cdi=files("cdi"), metadata=files("metadata"))
         return Host(host.name, host.publisher, root.look, Simulated(data / "domains" / host.name if data else None),
                     host.capacity(), host.labels, simulated=True, settings=config.of(host.name), station=station,
                     guises=host.guises)
@@ -116,25 +116,25 @@ def this_host(
     tree, settings = FolderRoot(root), config.of(name)
     found = scan.scan(tree)
     asked = empty or settings.device_spec is not None or settings.sriov or settings.mdev
-    if not asked and not assignable.offer(found.devices, found.mdevs).offered:
+    if not asked and not assignable.assignable(found.devices, found.mdevs).offered:
         return None
     capacity = {"cpu": str(os.cpu_count() or 1), "memory": str(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))}
     state = data / "hosts" / name if data else None
-    station = Station(name, DRIVER, tree, state=FolderFiles(state / "state") if state else None,
+    station = HostEnv(name, DRIVER, tree, state=FolderFiles(state / "state") if state else None,
                       cdi=FolderFiles(root / CDI, durable=False), metadata=FolderFiles(root / METADATA, durable=False),
                       dev=str(root / "dev"), patience=PATIENCE)
     return Host(name, DRIVER, lambda: tree, runs, capacity, {}, simulated=False, settings=settings, station=station)
 
 
 def build_domain(instance: Object, env: Mapping[str, str], files: Mapping[str, str], abilities: Abilities) -> Domain:
-    return domain.build(instance, env, files, Options(type="kvm" if abilities.kvm else "qemu", simulated=abilities.plays,
+    return domain.build(instance, env, files, DomainOptions(type="kvm" if abilities.kvm else "qemu", simulated=abilities.plays,
                                                       drives=abilities.drives))
 
 
-def _agent(context: Context, hosts: Sequence[Host], keeper: Keeper, handover: Handover) -> Agent:
+def _agent(context: ControllerContext, hosts: Sequence[Host], keeper: Keeper, handover: ClaimPreparation) -> Agent:
     return Agent(
         context.store, hosts, build=build_domain, keeper=keeper, handover=handover, clock=context.clock, events=context.events,
-        pods=context.informer(kinds.POD), instances=context.informer(kinds.INSTANCE),
+        pods=context.informer(kinds.POD), instances=context.informer(kinds.VMI),
         claims=context.informer(kinds.RESOURCE_CLAIM), pages=context.informer(kinds.LEDGER_PAGE),
     )
 
@@ -142,14 +142,14 @@ def _agent(context: Context, hosts: Sequence[Host], keeper: Keeper, handover: Ha
 class Product:
     """Controllers and node agent on a store, running."""
 
-    def __init__(self, store: Store, hosts: Sequence[Host], controllers: Sequence[Controller], context: Context, *,
+    def __init__(self, store: Store, hosts: Sequence[Host], controllers: Sequence[Controller], context: ControllerContext, *,
                  workers: int = 4) -> None:
         self.store, self.hosts, self.context = store, hosts, context
         self.keeper = Keeper(store, hosts, clock=context.clock, pages=context.informer(kinds.LEDGER_PAGE),
                              slices=context.informer(kinds.RESOURCE_SLICE))
-        self.handover = Handover(store, self.keeper, clock=context.clock)
+        self.handover = ClaimPreparation(store, self.keeper, clock=context.clock)
         self.agent = _agent(context, hosts, self.keeper, self.handover)
-        self.runner = Runner(context, [*controllers, self.keeper, self.agent], workers=workers)
+        self.runner = ControllerManager(context, [*controllers, self.keeper, self.agent], workers=workers)
         self.metrics = Metrics(self.runner, context)
         self.offered = 0  # devices that the hosts publish
 
@@ -171,14 +171,24 @@ class Embedded(Product):
     store: Memory
 
     def __init__(self, store: Memory, hosts: Sequence[Host], *, clock: Clock, config: Config = DEFAULT,
-                 aliases: Aliases | None = None) -> None:
-        context = Context(store, clock=clock, names=store.names)
-        self.settings = scheduling_config.Choices.of(config.scheduling.policy, config.scheduling.features)
-        schedule = Schedule(context, plugins.load(plugins.left_out()), policy=self.settings.policy,
+                 aliases: AliasSet | None = None) -> None:
+        context = ControllerContext(store, clock=clock, names=store.names)
+        self.settings = scheduling_config.SchedulingConfig.of(config.scheduling.policy, config.scheduling.features)
+        schedule = Scheduler(context, plugins.load(plugins.left_out()), policy=self.settings.policy,
                             features=self.settings.features)
-        controllers: list[Controller] = [Machines(context), Instances(context, aliases), PodClaims(context), Claims(context),
-                                         schedule, Evict(context, self.settings.features), NodeTaints(context),
-                                         DeviceStatus(context), Garbage(context), Stranded(context), KubeVirts(context)]
+        controllers: list[Controller] = [
+            VmController(context),
+            VmiController(context, aliases),
+            PodClaims(context),
+            ClaimDeallocation(context),
+            schedule,
+            DeviceTaintEviction(context, self.settings.features),
+            NodeTaintEviction(context),
+            DeviceStatus(context),
+            GarbageCollector(context),
+            PodGc(context),
+            KubeVirtController(context),
+        ]
         # On a disk most of a worker's time is waiting until something is safe: many who wait share one transaction.
         super().__init__(store, hosts, controllers, context, workers=16 if isinstance(store, SQLite) else 4)
         self.store, self._config = store, config
@@ -246,15 +256,15 @@ async def embedded(
     data: Path | None = None,
     hosts: Sequence[Host] = (),
     clock: Clock | None = None,
-    names: Names | None = None,
+    names: IdGenerator | None = None,
     synchronous: str = "FULL",
     config: Config = DEFAULT,
 ) -> AsyncIterator[Embedded]:
     """The whole product in this process, without a port until `serve` is called; in memory unless `data` names a folder. Of the
     configuration the aliases and how to choose are used here; what it says of hosts comes with these."""
-    aliases = Aliases.of(config.default)
-    clock, names = clock or SystemClock(), names or Names()
-    rules = admission.Rules({kinds.FLAVOR: flavor_claim.checked(aliases)})
+    aliases = AliasSet.of(config.default)
+    clock, names = clock or SystemClock(), names or IdGenerator()
+    rules = admission.AdmissionRules({kinds.FLAVOR: flavor_claim.checked(aliases)})
     store = Memory(clock=clock, names=names, rules=rules) if data is None else SQLite(
         data, kinds.ALL, clock=clock, names=names, rules=rules, synchronous=synchronous)
     product = Embedded(store, hosts, clock=clock, config=config, aliases=aliases)
@@ -267,7 +277,7 @@ async def embedded(
 
 @contextlib.asynccontextmanager
 async def cluster(
-    access: Access, *, hosts: Sequence[Host] = (), clock: Clock | None = None, names: Names | None = None,
+    access: RestConfig, *, hosts: Sequence[Host] = (), clock: Clock | None = None, names: IdGenerator | None = None,
     config: Config = DEFAULT,
 ) -> AsyncIterator[Product]:
     """Our controllers and, for `hosts`, the node agent on a real API server, where kube-scheduler and kube-controller-manager
@@ -276,9 +286,9 @@ async def cluster(
 
     clock = clock or SystemClock()
     store = Kube(access, clock=clock)
-    context = Context(store, clock=clock, names=names)
-    instances = Instances(context, Aliases.of(config.default), exact=False)
-    product = Product(store, hosts, [Machines(context), instances, DeviceStatus(context), Pages(context)], context)
+    context = ControllerContext(store, clock=clock, names=names)
+    instances = VmiController(context, AliasSet.of(config.default), exact=False)
+    product = Product(store, hosts, [VmController(context), instances, DeviceStatus(context), LedgerMirror(context)], context)
     try:
         for kind in OURS:
             await store.list(kind, limit=1)  # a cluster that lacks our definitions says so now

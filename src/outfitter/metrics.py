@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from outfitter import __version__
 from outfitter.api import kinds
 from outfitter.api.page import MARKS
-from outfitter.controllers.manager import Context, Controller, Runner
+from outfitter.controllers.manager import Controller, ControllerContext, ControllerManager
 from outfitter.store.queue_metrics import Durations
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ LONGEST = "The seconds for which the key that has been in work longest has been 
 class Metrics:
     """Of the controllers and the node agent that one runner runs."""
 
-    def __init__(self, runner: Runner, context: Context) -> None:
+    def __init__(self, runner: ControllerManager, context: ControllerContext) -> None:
         self._runner, self._context = runner, context
 
     def text(self, accept: str = "") -> tuple[bytes, str]:
@@ -68,7 +68,7 @@ class Metrics:
                     ("name", "reason"), self._runner.errors)
         yield _many(gauge, "outfitter_build_info", "What runs.", ("version",), {(__version__,): 1})
         yield _many(gauge, "outfitter_instances", "Machine instances.", ("phase",), Counter(
-            ((instance.get("status") or {}).get("phase") or "Pending",) for instance in self._items(kinds.INSTANCE)))
+            ((instance.get("status") or {}).get("phase") or "Pending",) for instance in self._items(kinds.VMI)))
         yield _many(gauge, "outfitter_devices", "Devices that are published, of which host and by whom.", ("host", "driver"),
                     self._devices())
         yield _many(gauge, "outfitter_bookings", "Bookings on a page of the ledger.", ("page", "state"), Counter(

@@ -22,86 +22,86 @@ REFUSED: dict[str, tuple[Kind, Object, list[tuple[str, str]]]] = {
         [("data.b", "Invalid value: 2: must be text"), ("binaryData.c", "Invalid value: None: must be text")]),
     "a list where a map belongs": (
         kinds.SECRET, {"metadata": meta(), "data": ["a"]}, [("data", 'Invalid value: ["a"]: must be an object')]),
-    "a machine of nothing": (kinds.INSTANCE, {"metadata": meta()}, [("spec.domain", "Required value")]),
-    "a claim entry without a name": (kinds.INSTANCE, vmi(resourceClaims=[{"resourceClaimName": "c"}]), [
+    "a machine of nothing": (kinds.VMI, {"metadata": meta()}, [("spec.domain", "Required value")]),
+    "a claim entry without a name": (kinds.VMI, vmi(resourceClaims=[{"resourceClaimName": "c"}]), [
         ("spec.resourceClaims[0].name", "spec.resourceClaims[0].name is a required field")]),
     "claim entries of one name": (
-        kinds.INSTANCE, vmi(resourceClaims=[{"name": "a", "resourceClaimName": "c"}, {"name": "a", "resourceClaimName": "d"}]),
+        kinds.VMI, vmi(resourceClaims=[{"name": "a", "resourceClaimName": "c"}, {"name": "a", "resourceClaimName": "d"}]),
         [("spec.resourceClaims[1].name", 'duplicate resourceClaims name "a"')]),
     "a claim entry of two sources": (
-        kinds.INSTANCE, vmi(resourceClaims=[{"name": "a", "resourceClaimName": "c", "resourceClaimTemplateName": "t"}]),
+        kinds.VMI, vmi(resourceClaims=[{"name": "a", "resourceClaimName": "c", "resourceClaimTemplateName": "t"}]),
         [("spec.resourceClaims[0]", "at most one of resourceClaimName or resourceClaimTemplateName may be specified")]),
-    "a claim entry of no source": (kinds.INSTANCE, vmi(resourceClaims=[{"name": "a"}]), [
+    "a claim entry of no source": (kinds.VMI, vmi(resourceClaims=[{"name": "a"}]), [
         ("spec.resourceClaims[0]", "must specify one of: resourceClaimName, resourceClaimTemplateName")]),
-    "names that are none": (kinds.INSTANCE, vmi(resourceClaims=[{"name": "Net", "resourceClaimName": "my claim"}]), [
+    "names that are none": (kinds.VMI, vmi(resourceClaims=[{"name": "Net", "resourceClaimName": "my claim"}]), [
         ("spec.resourceClaims[0].name", 'Invalid value: "Net": a lowercase RFC 1123 label'),
         ("spec.resourceClaims[0].resourceClaimName", 'Invalid value: "my claim": a lowercase RFC 1123 subdomain')]),
-    "a device without anything": (kinds.INSTANCE, with_devices({}), [
+    "a device without anything": (kinds.VMI, with_devices({}), [
         ("spec.domain.devices.hostDevices[0].name", "Required value"),
         ("spec.domain.devices.hostDevices", "vmi.spec.domain.devices.hostDevices contains HostDevices without")]),
-    "a device by name and by claim": (kinds.INSTANCE, with_devices(nic(deviceName="vendor.com/nic")), [
+    "a device by name and by claim": (kinds.VMI, with_devices(nic(deviceName="vendor.com/nic")), [
         ("spec.domain.devices.hostDevices", "vmi.spec.domain.devices.hostDevices contains HostDevices with both")]),
-    "half a reference": (kinds.INSTANCE, with_devices(
+    "half a reference": (kinds.VMI, with_devices(
         {"name": "a", "claimName": "net"}, {"name": "b", "requestName": "nic"}), [
         ("spec.domain.devices.hostDevices[0].requestName", "requestName is required for DRA HostDevice: requestName names"),
         ("spec.domain.devices.hostDevices[1].claimName", "claimName is required for DRA HostDevice: claimName names")]),
-    "a claim that is not listed": (kinds.INSTANCE, with_devices(nic(claimName="other")), [
+    "a claim that is not listed": (kinds.VMI, with_devices(nic(claimName="other")), [
         ("spec.resourceClaims", "vmi.spec.resourceClaims must specify all claims used in ")]),
     "one request for two devices": (
-        kinds.INSTANCE, with_devices(nic("a"), gpus=[{"name": "b", "claim": {"name": "net", "request": "nic"}}]),
+        kinds.VMI, with_devices(nic("a"), gpus=[{"name": "b", "claim": {"name": "net", "request": "nic"}}]),
         [("spec.domain.devices.hostDevices[0]", 'duplicate claimName/requestName pair "net/nic"')]),
-    "two devices of one name": (kinds.INSTANCE, with_devices(nic("a"), nic("a", requestName="other")), [
+    "two devices of one name": (kinds.VMI, with_devices(nic("a"), nic("a", requestName="other")), [
         ("spec.domain.devices.hostDevices[1].name", 'Duplicate value: "a"')]),
     "amounts that are none": (
-        kinds.INSTANCE, vmi(domain={"memory": {"guest": "lots"}, "resources": {"requests": {"memory": "-1"}},
+        kinds.VMI, vmi(domain={"memory": {"guest": "lots"}, "resources": {"requests": {"memory": "-1"}},
                                     "cpu": {"cores": 0, "threads": -2}}),
         [("spec.domain.memory.guest", 'Invalid value: "lots": must be an amount'),
          ("spec.domain.resources.requests.memory", 'Invalid value: "-1": must be an amount'),
          ("spec.domain.cpu.cores", "Invalid value: 0: must be greater than zero"),
          ("spec.domain.cpu.threads", "Invalid value: -2: must be greater than zero")]),
     "volumes without a name, a source, or with two": (
-        kinds.INSTANCE, vmi(volumes=[{"emptyDisk": {}}, {"name": "a"}, {"name": "a", "hostDisk": {}, "emptyDisk": {}}]),
+        kinds.VMI, vmi(volumes=[{"emptyDisk": {}}, {"name": "a"}, {"name": "a", "hostDisk": {}, "emptyDisk": {}}]),
         [("spec.volumes[0].name", "Required value"), ("spec.volumes[1]", "spec.volumes[1] must have exactly one source type"),
          ("spec.volumes[2].name", "spec.volumes[2] and spec.volumes[1] must not have the same Name."),
          ("spec.volumes[2]", "spec.volumes[2] must have exactly one source type set: it has emptyDisk, hostDisk")]),
     "cloud-init that says nothing": (
-        kinds.INSTANCE, vmi(volumes=[{"name": "a", "cloudInitNoCloud": {"secretRef": {}, "userData": ""}}]),
+        kinds.VMI, vmi(volumes=[{"name": "a", "cloudInitNoCloud": {"secretRef": {}, "userData": ""}}]),
         [("spec.volumes[0].cloudInitNoCloud", "spec.volumes[0].cloudInitNoCloud must have at least one userdatasource or")]),
     "cloud-init that says it twice": (
-        kinds.INSTANCE, vmi(volumes=[{"name": "a", "cloudInitConfigDrive": {
+        kinds.VMI, vmi(volumes=[{"name": "a", "cloudInitConfigDrive": {
             "userData": "x", "secretRef": {"name": "s"}, "networkData": "{}", "networkDataBase64": "e30="}}]),
         [("spec.volumes[0].cloudInitConfigDrive", "spec.volumes[0].cloudInitConfigDrive must have only one userdatasource set. "
                                                   "It has secretRef, userData"),
          ("spec.volumes[0].cloudInitConfigDrive", "spec.volumes[0].cloudInitConfigDrive must have only one networkdata so")]),
     "cloud-init in bad base64": (
-        kinds.INSTANCE, vmi(volumes=[{"name": "a", "cloudInitNoCloud": {"userDataBase64": "abc", "networkDataBase64": "$"}}]),
+        kinds.VMI, vmi(volumes=[{"name": "a", "cloudInitNoCloud": {"userDataBase64": "abc", "networkDataBase64": "$"}}]),
         [("spec.volumes[0].cloudInitNoCloud.userDataBase64", "spec.volumes[0].cloudInitNoCloud.userDataBase64 is not a valid"),
          ("spec.volumes[0].cloudInitNoCloud.networkDataBase64", "spec.volumes[0].cloudInitNoCloud.networkDataBase64 is not")]),
     "cloud-init that is too large": (
-        kinds.INSTANCE, vmi(volumes=[{"name": "a", "cloudInitNoCloud": {
+        kinds.VMI, vmi(volumes=[{"name": "a", "cloudInitNoCloud": {
             "userData": "ü" * 1025, "networkDataBase64": base64.b64encode(b"x" * 2049).decode()}}]),
         [("spec.volumes[0].cloudInitNoCloud", "spec.volumes[0].cloudInitNoCloud userdata exceeds 2048 byte limit. Should use "
                                               "secretRef for larger data: it has 2050 bytes"),
          ("spec.volumes[0].cloudInitNoCloud", "spec.volumes[0].cloudInitNoCloud networkdata exceeds 2048 byte limit. Should")]),
     "a Secret that has no name of one": (
-        kinds.INSTANCE, vmi(volumes=[{"name": "a", "cloudInitNoCloud": {"networkDataSecretRef": {"name": "../s"}}}]),
+        kinds.VMI, vmi(volumes=[{"name": "a", "cloudInitNoCloud": {"networkDataSecretRef": {"name": "../s"}}}]),
         [("spec.volumes[0].cloudInitNoCloud.networkDataSecretRef.name", 'Invalid value: "../s": a lowercase RFC 1123 sub')]),
     "two volumes for cloud-init": (
-        kinds.INSTANCE, vmi(volumes=[{"name": "a", "cloudInitNoCloud": {"userData": "x"}},
+        kinds.VMI, vmi(volumes=[{"name": "a", "cloudInitNoCloud": {"userData": "x"}},
                                      {"name": "b", "cloudInitConfigDrive": {"userData": "x"}}]),
         [("spec.volumes[1]", "a machine has one cloud-init volume: there is another one, spec.volumes[0].cloudInitNoCloud")]),
     "keys for a drive that is not there": (
-        kinds.INSTANCE, vmi(volumes=[{"name": "a", "cloudInitNoCloud": {"userData": "x"}}], accessCredentials=[
+        kinds.VMI, vmi(volumes=[{"name": "a", "cloudInitNoCloud": {"userData": "x"}}], accessCredentials=[
             {"sshPublicKey": {"source": {"secret": {"secretName": "k"}}, "propagationMethod": {"configDrive": {}}}},
             {"sshPublicKey": {"propagationMethod": {"noCloud": {}}}}]),
         [("spec.accessCredentials[0].sshPublicKey.propagationMethod", "spec.accessCredentials[0] requires a configDrive vol"),
          ("spec.accessCredentials[1].sshPublicKey.source.secret.secretName", "Required value: the Secret with the public")]),
     "the name of the claim for dedicated CPUs": (
-        kinds.INSTANCE, vmi(resourceClaims=[{"name": "flavor", "resourceClaimName": "c"}], domain={
+        kinds.VMI, vmi(resourceClaims=[{"name": "flavor", "resourceClaimName": "c"}], domain={
             "cpu": {"dedicatedCpuPlacement": True}}),
         [("spec.resourceClaims[0].name", 'Invalid value: "flavor": so is called the claim of the flavor')]),
     "wrong shapes of a machine": (
-        kinds.INSTANCE, vmi(resourceClaims={}, domain={
+        kinds.VMI, vmi(resourceClaims={}, domain={
             "devices": {"gpus": [3], "hostDevices": [{"name": 4}]}, "cpu": {"cores": True}}),
         [("spec.resourceClaims", "Invalid value: {}: must be a list"),
          ("spec.domain.cpu.cores", "Invalid value: true: must be a whole number"),
@@ -184,7 +184,7 @@ REFUSED: dict[str, tuple[Kind, Object, list[tuple[str, str]]]] = {
 
 @pytest.fixture
 async def store() -> Memory:
-    store = Memory(clock=ManualClock(), rules=admission.Rules())
+    store = Memory(clock=ManualClock(), rules=admission.AdmissionRules())
     await store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
     return store
 
@@ -224,7 +224,7 @@ async def test_what_is_wrong_is_told_in_kubernetes_words(store: Memory) -> None:
         networks=[by_claim, {"name": "b", "resourceClaim": {"claimName": "acc"}}, {**by_claim, "name": "c"}, {"name": "d"},
                   {"name": "e", "pod": {}}, {"name": "f", "pod": {}}])
     with pytest.raises(Invalid) as caught:
-        await store.create(kinds.INSTANCE, wrong)
+        await store.create(kinds.VMI, wrong)
     assert sorted((cause.field, cause.reason) for cause in caught.value.causes) == sorted(REASONS.items())
 
 
@@ -244,14 +244,14 @@ async def test_refused_with_every_cause(store: Memory, name: str) -> None:
 def test_more_than_ten_causes_are_counted() -> None:
     causes = [Cause(f"spec.f{number}", "bad") for number in range(13)]
     with pytest.raises(Invalid, match=r"spec\.f9: bad; and 3 more$") as caught:
-        admission.refuse(kinds.INSTANCE, {"metadata": {"name": "x"}}, causes)
+        admission.refuse(kinds.VMI, {"metadata": {"name": "x"}}, causes)
     assert str(caught.value).startswith('VirtualMachineInstance.kubevirt.io "x" is invalid: spec.f0: bad; ')
     assert len(caught.value.causes) == 13
 
 
 async def test_the_kind_is_that_of_the_place_not_what_the_object_calls_itself(store: Memory) -> None:
     with pytest.raises(Invalid, match=r"spec.resourceClaims"):
-        await store.create(kinds.INSTANCE, {**vmi(resourceClaims=[3]), "kind": "Unheard"})
+        await store.create(kinds.VMI, {**vmi(resourceClaims=[3]), "kind": "Unheard"})
 
 
 # -- defaults
@@ -286,7 +286,7 @@ FIXED: dict[str, tuple[Kind, Object, Object, str]] = {
     "a claim's spec": (kinds.RESOURCE_CLAIM, claim(ask()), {"spec": {"devices": {"requests": [ask(count=2)]}}}, "spec"),
     "a template's spec": (kinds.RESOURCE_CLAIM_TEMPLATE, {"metadata": meta(), "spec": {"spec": claim(ask())["spec"]}},
                           {"spec": {"metadata": {"labels": {"a": "b"}}}}, "spec"),
-    "a machine's claims": (kinds.INSTANCE, with_devices(nic()), {"spec": {"resourceClaims": [
+    "a machine's claims": (kinds.VMI, with_devices(nic()), {"spec": {"resourceClaims": [
         {"name": "net", "resourceClaimName": "other"}]}}, "spec.resourceClaims"),
     "a pod's claims": (kinds.POD, pod(), {"spec": {"resourceClaims": [{"name": "a", "resourceClaimName": "c"}]}},
                        "spec.resourceClaims"),
@@ -322,13 +322,13 @@ async def test_status_has_a_shape_too(store: Memory) -> None:
 
 
 async def test_a_machine_has_a_phase_that_there_is(store: Memory) -> None:
-    await store.create(kinds.INSTANCE, vmi())
+    await store.create(kinds.VMI, vmi())
     with pytest.raises(Invalid) as caught:
-        await store.patch(kinds.INSTANCE, "x", {"status": {"phase": "Bogus"}}, "here", subresource="status")
+        await store.patch(kinds.VMI, "x", {"status": {"phase": "Bogus"}}, "here", subresource="status")
     assert [cause.field for cause in caught.value.causes] == ["status.phase"]
     assert '"Scheduling", "Scheduled", "Running"' in str(caught.value)
     for phase in ("Running", "Unknown", None):
-        await store.patch(kinds.INSTANCE, "x", {"status": {"phase": phase}}, "here", subresource="status")
+        await store.patch(kinds.VMI, "x", {"status": {"phase": phase}}, "here", subresource="status")
 
 
 # -- places and grace

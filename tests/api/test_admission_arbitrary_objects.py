@@ -17,30 +17,30 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import cloudinit, device_refs, feature_gates
 from outfitter.api.kubevirt import kubevirt_config as app_settings
 from outfitter.api.page import Page
+from outfitter.api.write_request import Writer, WriteRequest
 from outfitter.errors import Invalid
-from outfitter.store.base import By, Change
 from tests.api.objects import NOW, ask, claim, device_class, meta, nic, pod, vmi, with_devices
 
 WHOLE: dict[str, tuple[Kind, Object]] = {
-    "machine": (kinds.INSTANCE, {**with_devices(
+    "machine": (kinds.VMI, {**with_devices(
         nic(tag="t"), {"name": "b", "claim": {"name": "net", "request": "b"}}, gpus=[{"name": "g", "deviceName": "v.com/g"}]),
         "status": {"phase": "Running", "nodeName": "a", "conditions": [{"type": "Ready", "status": "True"}], "deviceStatus": {
             "hostDeviceStatuses": [{"name": "nic0", "deviceResourceClaimStatus": {
                 "name": "d", "attributes": {"pciAddress": "x"}}}]}}}),
-    "nics": (kinds.INSTANCE, vmi(
+    "nics": (kinds.VMI, vmi(
         resourceClaims=[{"name": "net", "resourceClaimTemplateName": "t"}], flavor={"name": "f"},
         networks=[{"name": "a", "pod": {}}, {"name": "b", "resourceClaim": {"claimName": "net", "requestName": "vf"}}],
         domain={"devices": {"interfaces": [{"name": "a", "masquerade": {}, "macAddress": "02:00:00:00:00:01"},
                                            {"name": "b", "sriov": {}, "state": "", "tag": "t"}],
                             "gpus": [{"name": "g", "deviceName": "v.com/g", "virtualGPUOptions": {
                                 "display": {"enabled": True, "ramFB": {"enabled": True}}}}]}})),
-    "volumes": (kinds.INSTANCE, vmi(
+    "volumes": (kinds.VMI, vmi(
         volumes=[{"name": "a", "hostDisk": {"path": "/x"}},
                  {"name": "b", "cloudInitNoCloud": {"userData": "x", "networkDataSecretRef": {"name": "s"}}}],
         accessCredentials=[{"sshPublicKey": {"source": {"secret": {"secretName": "k"}}, "propagationMethod": {"noCloud": {}}}}],
         domain={"devices": {"disks": [{"name": "a", "disk": {"bus": "virtio"}, "serial": "S", "tag": "t"},
                                       {"name": "b", "cdrom": {"bus": "sata"}}]}})),
-    "owner": (kinds.MACHINE, {"metadata": meta(), "spec": {
+    "owner": (kinds.VM, {"metadata": meta(), "spec": {
         "running": True, "template": {"metadata": {}, "spec": with_devices(nic(claimName="own"))["spec"]},
         "resourceClaimTemplates": [{"name": "own", "spec": {"metadata": {"labels": {}}, "spec": claim(ask())["spec"]}}]},
         "status": {"ready": True, "stateChangeRequests": [{"action": "Start"}]}}),
@@ -133,9 +133,11 @@ def hand_in(name: str, obj: Object) -> bool:
         ("create", None, ""), ("update", old, ""), ("update", old, "status")]
     for verb, before, subresource in ways:
         new = copy.deepcopy({**old, "status": obj.get("status")} if subresource else obj)
-        change = Change(verb, kind, new, copy.deepcopy(before), subresource, lambda *_: here, by=By("", lambda words: None))
+        change = WriteRequest(
+            verb, kind, new, copy.deepcopy(before), subresource, lambda *_: here, by=Writer("", lambda words: None)
+        )
         try:
-            new = admission.Rules().admit(change)
+            new = admission.AdmissionRules().admit(change)
         except Invalid as error:
             refused = error.causes
             assert refused

@@ -14,10 +14,10 @@ from hypothesis import strategies as some
 from outfitter.api import admission, kinds
 from outfitter.api.device import DeviceId, newest_pools, text_attribute
 from outfitter.api.kinds import Object
-from outfitter.api.page import MARKS, MOST, Booking, Holder, Limits, Mark, Marks, Page
+from outfitter.api.page import MARKS, MOST, Booking, Holder, Limits, OutOfServiceRecord, OutOfServiceRecords, Page
+from outfitter.api.write_request import WriteRequest
 from outfitter.cel.library import quantity
 from outfitter.errors import AlreadyHeld, Conflict, Invalid, OutfitterError, OutOfService, TooLarge, Unsatisfiable
-from outfitter.store.base import Change
 
 ONE = DeviceId("pci.example.com", "node-a", "vf0")
 TWO = DeviceId("pci.example.com", "node-a", "vf1")
@@ -46,11 +46,11 @@ def owning(name: str, *cpus: int) -> Booking:
     return booking(ONE, name, resources={"PCPU": len(cpus)}, cells={"0": len(cpus)}, cpus={"0": list(cpus)})
 
 
-def mark(device: DeviceId, reason: str = "for later", by: str = "admin", origin: str = "") -> Mark:
-    return Mark(device, reason, by, SINCE, origin)
+def mark(device: DeviceId, reason: str = "for later", by: str = "admin", origin: str = "") -> OutOfServiceRecord:
+    return OutOfServiceRecord(device, reason, by, SINCE, origin)
 
 
-def page(*bookings: Booking, **marks: Sequence[Mark]) -> Page:
+def page(*bookings: Booking, **marks: Sequence[OutOfServiceRecord]) -> Page:
     """With a field at every level that we do not know."""
     made = Page.blank("node-a")
     made["metadata"]["resourceVersion"] = "7"
@@ -83,7 +83,7 @@ def test_a_blank_page_has_no_revision() -> None:
 def test_what_is_written_is_admitted() -> None:
     read = page(replace(share(ONE, "a", memory="4Gi"), prepared=NOW), counting(TWO, "b", slices="1"),
                 booking(TWO, "c", resources={"VCPU": 2}), **{which: [mark(ONE, origin="placement")] for which in MARKS})
-    assert admission.Rules().admit(Change("create", kinds.LEDGER_PAGE, read.object, None)) == read.object
+    assert admission.AdmissionRules().admit(WriteRequest("create", kinds.LEDGER_PAGE, read.object, None)) == read.object
 
 
 UNREADABLE: dict[str, tuple[Object, str, str]] = {
@@ -106,7 +106,7 @@ def test_a_page_that_cannot_be_read_is_refused(name: str) -> None:
     spec, path, words = UNREADABLE[name]
     obj = {**Page.blank("node-a"), "spec": spec}
     with pytest.raises(Invalid) as caught:
-        admission.Rules().admit(Change("create", kinds.LEDGER_PAGE, obj, None))
+        admission.AdmissionRules().admit(WriteRequest("create", kinds.LEDGER_PAGE, obj, None))
     assert [(cause.field, cause.message) for cause in caught.value.causes] == [(path, words)]
 
 
@@ -251,7 +251,7 @@ def test_what_fits_stands_together(name: str) -> None:
     assert page(*have).holding(wanted, LIMITS)["spec"]["bookings"][len(have):] == [one.to_object() for one in wanted]
 
 
-OUT: dict[Marks, str] = {
+OUT: dict[OutOfServiceRecords, str] = {
     "reserved": "node-a/vf0 is reserved by admin since 2026-01-01T00:00:00Z: for later; "
                 "outfit device unreserve node-a/vf0 gives it back",
     "quarantined": "node-a/vf0 is quarantined by admin since 2026-01-01T00:00:00Z: for later; "
@@ -262,7 +262,7 @@ OUT: dict[Marks, str] = {
 
 
 @pytest.mark.parametrize("which", MARKS)
-def test_a_marked_device_goes_to_nobody_new(which: Marks) -> None:
+def test_a_marked_device_goes_to_nobody_new(which: OutOfServiceRecords) -> None:
     read = page(booking(ONE, "a"), **{which: [mark(ONE)]})
     for wanted in (booking(ONE, "b"), share(ONE, "b")):
         with pytest.raises(OutOfService) as caught:
@@ -345,7 +345,7 @@ SOME_BOOKING = some.builds(lambda device, name, amount: booking(device, name, **
 @given(some.lists(some.lists(SOME_BOOKING, min_size=1, max_size=3), max_size=8),
        some.lists(some.tuples(some.sampled_from(MARKS), some.sampled_from(DEVICES)), max_size=2), some.integers(0, 8))
 def test_whatever_is_asked_in_whatever_order_nothing_is_held_beyond_what_was_published(
-    asked: list[list[Booking]], marks: list[tuple[Marks, DeviceId]], when: int
+    asked: list[list[Booking]], marks: list[tuple[OutOfServiceRecords, DeviceId]], when: int
 ) -> None:
     read = page()
     for number, wanted in enumerate(asked):

@@ -29,7 +29,7 @@ async def store(clock: ManualClock) -> AsyncIterator[Memory]:
 @pytest.fixture
 async def ruled(clock: ManualClock) -> AsyncIterator[Memory]:
     """One that asks the product's rules of whatever comes in; it has the namespace default."""
-    home = Memory(clock=clock, rules=admission.Rules())
+    home = Memory(clock=clock, rules=admission.AdmissionRules())
     await home.create(kinds.NAMESPACE, {"metadata": {"name": "default"}})
     yield home
     await home.close()

@@ -47,7 +47,7 @@ REQUESTS: Object = {"devices": {
     "config": [{"requests": ["a"], "opaque": {"driver": "pci.outfitter.dev", "parameters": {"x": 1}}}],
 }}
 GOOD: dict[Kind, Object] = {
-    kinds.INSTANCE: {"spec": {**WHERE, "networks": [{"name": "default", "pod": {}}], "domain": DOMAIN, "volumes": [
+    kinds.VMI: {"spec": {**WHERE, "networks": [{"name": "default", "pod": {}}], "domain": DOMAIN, "volumes": [
         {"name": name, "hostDisk": {"path": f"/{name}"}} for name in ("a", "b")]}},
     kinds.POD: {"spec": {**WHERE, "containers": [{"name": "c", "resources": {"requests": {"cpu": 0.5}}}]}},
     kinds.RESOURCE_CLAIM: {"spec": REQUESTS},
@@ -64,7 +64,7 @@ ANYTHING = ("parameters", "x", "guestMappingPassthrough", "rng", "masquerade", "
 
 @pytest.fixture
 async def client(clock: ManualClock) -> AsyncIterator[Client]:
-    home = Memory(clock=clock, rules=admission.Rules())
+    home = Memory(clock=clock, rules=admission.AdmissionRules())
     await home.create(kinds.NAMESPACE, {"metadata": {"name": "default"}})
     yield Client(App(home, tokens={"admin": User("admin", (MASTERS,))}))
     await home.close()
@@ -135,81 +135,81 @@ async def test_a_value_of_another_type_is_refused_wherever_it_stands(client: Cli
 
 S, F = "spec", "firstAvailable"
 VALUES: dict[str, tuple[Kind, tuple[Any, ...], Any, str, str]] = {
-    "a number that Go cannot read": (kinds.INSTANCE, (S, "terminationGracePeriodSeconds"), 2 ** 63,
+    "a number that Go cannot read": (kinds.VMI, (S, "terminationGracePeriodSeconds"), 2 ** 63,
                                      "spec.terminationGracePeriodSeconds", "9223372036854775807"),
     "a count that Go cannot read": (
         kinds.RESOURCE_CLAIM_TEMPLATE, (S, S, "devices", "requests", 0, "exactly", "count"), 10 ** 20,
         "spec.spec.devices.requests[0].exactly.count", "must be a whole number from -9223372036854775808 to"),
     "an operator that is none": (
-        kinds.INSTANCE, (S, "affinity", "nodeAffinity", REQUIRED, "nodeSelectorTerms", 0, "matchExpressions", 0, "operator"),
+        kinds.VMI, (S, "affinity", "nodeAffinity", REQUIRED, "nodeSelectorTerms", 0, "matchExpressions", 0, "operator"),
         "Is", f"spec.affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms[0].matchExpressions[0].operator", '"NotIn"'),
     "no terms": (kinds.POD, (S, "affinity", "nodeAffinity", REQUIRED), {},
                  f"spec.affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms", "at least one"),
     "In nothing": (
         kinds.POD, (S, "affinity", "nodeAffinity", REQUIRED, "nodeSelectorTerms", 0, "matchExpressions", 0, "values"), [],
         f"spec.affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms[0].matchExpressions[0].values", "must be specified"),
-    "an effect that is none": (kinds.INSTANCE, (S, "tolerations", 0, "effect"), "no", "spec.tolerations[0].effect",
+    "an effect that is none": (kinds.VMI, (S, "tolerations", 0, "effect"), "no", "spec.tolerations[0].effect",
                                '"NoSchedule", "PreferNoSchedule", "NoExecute"'),
     "Exists with a value": (kinds.POD, (S, "tolerations", 0, "operator"), "Exists", "spec.tolerations[0].value", "empty"),
     "every taint by Equal": (kinds.POD, (S, "tolerations", 0, "key"), "", "spec.tolerations[0].operator", "Exists"),
-    "an amount that is none": (kinds.INSTANCE, (S, "domain", "resources", "limits", "memory"), "lots",
+    "an amount that is none": (kinds.VMI, (S, "domain", "resources", "limits", "memory"), "lots",
                                "spec.domain.resources.limits.memory", "4Gi"),
-    "an amount below zero": (kinds.INSTANCE, (S, "domain", "resources", "requests", "cpu"), "-1",
+    "an amount below zero": (kinds.VMI, (S, "domain", "resources", "requests", "cpu"), "-1",
                              "spec.domain.resources.requests.cpu", "zero or more"),
-    "an amount beyond counting": (kinds.INSTANCE, (S, "domain", "memory", "guest"), "1e300", "spec.domain.memory.guest", "2Gi"),
+    "an amount beyond counting": (kinds.VMI, (S, "domain", "memory", "guest"), "1e300", "spec.domain.memory.guest", "2Gi"),
     "memory with which no pod could be written": (
-        kinds.INSTANCE, (S, "domain", "memory", "guest"), str(2 ** 63 - 1), "spec.domain.memory.guest", "2Gi"),
-    "more CPUs than can be counted": (kinds.INSTANCE, (S, "domain", "resources", "requests", "cpu"), "1e15",
+        kinds.VMI, (S, "domain", "memory", "guest"), str(2 ** 63 - 1), "spec.domain.memory.guest", "2Gi"),
+    "more CPUs than can be counted": (kinds.VMI, (S, "domain", "resources", "requests", "cpu"), "1e15",
                                       "spec.domain.resources.requests.cpu", "500m"),
-    "more cores than can be counted": (kinds.INSTANCE, (S, "domain", "cpu", "cores"), 2 ** 32, "spec.domain.cpu.cores",
+    "more cores than can be counted": (kinds.VMI, (S, "domain", "cpu", "cores"), 2 ** 32, "spec.domain.cpu.cores",
                                        "4294967295"),
-    "cores that Go cannot read": (kinds.INSTANCE, (S, "domain", "cpu", "cores"), 99999999999999999999,
+    "cores that Go cannot read": (kinds.VMI, (S, "domain", "cpu", "cores"), 99999999999999999999,
                                   "spec.domain.cpu.cores", "9223372036854775807"),
     "too many sockets of too many cores": (
-        kinds.INSTANCE, (S, "domain", "cpu"), {"sockets": 2 ** 20, "cores": 2 ** 20}, "spec.domain.cpu",
+        kinds.VMI, (S, "domain", "cpu"), {"sockets": 2 ** 20, "cores": 2 ** 20}, "spec.domain.cpu",
         "1048576 sockets x 1048576 cores"),
-    "a grace below nothing": (kinds.INSTANCE, (S, "terminationGracePeriodSeconds"), -5, "spec.terminationGracePeriodSeconds",
+    "a grace below nothing": (kinds.VMI, (S, "terminationGracePeriodSeconds"), -5, "spec.terminationGracePeriodSeconds",
                               "zero or more"),
-    "an architecture that is none": (kinds.INSTANCE, (S, "architecture"), "mips", "spec.architecture",
+    "an architecture that is none": (kinds.VMI, (S, "architecture"), "mips", "spec.architecture",
                                      '"amd64", "arm64", "s390x"'),
-    "a machine that is none": (kinds.INSTANCE, (S, "domain", "machine"), {"type": "zx81"}, "spec.domain.machine.type", "q35*"),
-    "pages that there are none of": (kinds.INSTANCE, (S, "domain", "memory", "hugepages", "pageSize"), "3Mi",
+    "a machine that is none": (kinds.VMI, (S, "domain", "machine"), {"type": "zx81"}, "spec.domain.machine.type", "q35*"),
+    "pages that there are none of": (kinds.VMI, (S, "domain", "memory", "hugepages", "pageSize"), "3Mi",
                                      "spec.domain.memory.hugepages.pageSize", '"64Ki", "1Mi", "2Mi", "32Mi"'),
-    "part of a page": (kinds.INSTANCE, (S, "domain", "memory", "guest"), "1025Mi", "spec.domain.memory.guest",
+    "part of a page": (kinds.VMI, (S, "domain", "memory", "guest"), "1025Mi", "spec.domain.memory.guest",
                        "not a multiple of the page size"),
-    "a policy that is none": (kinds.INSTANCE, (S, "domain", "cpu", "features"), [{"name": "vmx", "policy": "maybe"}],
+    "a policy that is none": (kinds.VMI, (S, "domain", "cpu", "features"), [{"name": "vmx", "policy": "maybe"}],
                               "spec.domain.cpu.features[0].policy", '"force", "require", "optional", "disable", "forbid"'),
-    "a most that is none": (kinds.INSTANCE, (S, "domain", "memory", "maxGuest"), "x", "spec.domain.memory.maxGuest", "2Gi"),
-    "a name that no guest has": (kinds.INSTANCE, (S, "hostname"), "My Host", "spec.hostname", "my-name"),
-    "an eviction that is none": (kinds.INSTANCE, (S, "evictionStrategy"), "Never", "spec.evictionStrategy", '"LiveMigrate"'),
-    "threads of a kind that is none": (kinds.INSTANCE, (S, "domain", "ioThreadsPolicy"), "many",
+    "a most that is none": (kinds.VMI, (S, "domain", "memory", "maxGuest"), "x", "spec.domain.memory.maxGuest", "2Gi"),
+    "a name that no guest has": (kinds.VMI, (S, "hostname"), "My Host", "spec.hostname", "my-name"),
+    "an eviction that is none": (kinds.VMI, (S, "evictionStrategy"), "Never", "spec.evictionStrategy", '"LiveMigrate"'),
+    "threads of a kind that is none": (kinds.VMI, (S, "domain", "ioThreadsPolicy"), "many",
                                        "spec.domain.ioThreadsPolicy", '"shared"'),
-    "a UUID that is none": (kinds.INSTANCE, (S, "domain", "firmware", "uuid"), "x", "spec.domain.firmware.uuid", "5d307ca9"),
-    "before the first": (kinds.INSTANCE, (S, "domain", "devices", "interfaces", 0, "bootOrder"), 0,
+    "a UUID that is none": (kinds.VMI, (S, "domain", "firmware", "uuid"), "x", "spec.domain.firmware.uuid", "5d307ca9"),
+    "before the first": (kinds.VMI, (S, "domain", "devices", "interfaces", 0, "bootOrder"), 0,
                          "spec.domain.devices.interfaces[0].bootOrder", "greater than zero"),
-    "two that are first": (kinds.INSTANCE, (S, "domain", "devices", "disks"), [
+    "two that are first": (kinds.VMI, (S, "domain", "devices", "disks"), [
         {"name": "a", "bootOrder": 2}, {"name": "b", "bootOrder": 2}], "spec.domain.devices.disks[1].bootOrder",
         "spec.domain.devices.disks[0].bootOrder"),
     "an address that no guest has": (
-        kinds.INSTANCE, (S, "domain", "devices", "hostDevices"), [{"name": "h", "deviceName": "a.b/c", "pciAddress": "1:2"}],
+        kinds.VMI, (S, "domain", "devices", "hostDevices"), [{"name": "h", "deviceName": "a.b/c", "pciAddress": "1:2"}],
         "spec.domain.devices.hostDevices[0].pciAddress", "0000:81:01.0"),
     "an address of a disk that no guest has": (
-        kinds.INSTANCE, (S, "domain", "devices", "disks"), [{"name": "a", "disk": {"pciAddress": "zz"}}],
+        kinds.VMI, (S, "domain", "devices", "disks"), [{"name": "a", "disk": {"pciAddress": "zz"}}],
         "spec.domain.devices.disks[0].disk.pciAddress", "0000:81:01.0"),
-    "a disk that is no volume": (kinds.INSTANCE, (S, "domain", "devices", "disks"), [{"name": "c", "disk": {}}],
+    "a disk that is no volume": (kinds.VMI, (S, "domain", "devices", "disks"), [{"name": "c", "disk": {}}],
                                  "spec.domain.devices.disks[0].name", "'c' not found: a disk has the name of its volume"),
-    "two disks of one volume": (kinds.INSTANCE, (S, "domain", "devices", "disks"), [{"name": "b"}, {"name": "b"}],
+    "two disks of one volume": (kinds.VMI, (S, "domain", "devices", "disks"), [{"name": "b"}, {"name": "b"}],
                                 "spec.domain.devices.disks[1].name", "must not have the same Name"),
-    "a bus that is none": (kinds.INSTANCE, (S, "domain", "devices", "disks"), [{"name": "a", "disk": {"bus": "nosuch"}}],
+    "a bus that is none": (kinds.VMI, (S, "domain", "devices", "disks"), [{"name": "a", "disk": {"bus": "nosuch"}}],
                            "spec.domain.devices.disks[0].disk.bus", '"virtio", "sata", "scsi", "usb"'),
     "a CD that cannot be ejected": (
-        kinds.INSTANCE, (S, "domain", "devices", "disks"), [{"name": "a", "cdrom": {"bus": "virtio"}}],
+        kinds.VMI, (S, "domain", "devices", "disks"), [{"name": "a", "cdrom": {"bus": "virtio"}}],
         "spec.domain.devices.disks[0].cdrom.bus", "use sata"),
-    "a disk that would be written to": (kinds.INSTANCE, (S, "domain", "devices", "disks"), [
+    "a disk that would be written to": (kinds.VMI, (S, "domain", "devices", "disks"), [
         {"name": "a", "disk": {"readonly": True}}], "spec.domain.devices.disks[0].disk.bus", "use virtio"),
-    "a port that is none": (kinds.INSTANCE, (S, "domain", "devices", "interfaces", 0, "ports", 0, "port"), 70000,
+    "a port that is none": (kinds.VMI, (S, "domain", "devices", "interfaces", 0, "ports", 0, "port"), 70000,
                             "spec.domain.devices.interfaces[0].ports[0].port", "65535"),
-    "a port without a number": (kinds.INSTANCE, (S, "domain", "devices", "interfaces", 0, "ports", 0), {"protocol": "UDP"},
+    "a port without a number": (kinds.VMI, (S, "domain", "devices", "interfaces", 0, "ports", 0), {"protocol": "UDP"},
                                 "spec.domain.devices.interfaces[0].ports[0].port", "65535"),
     "a request that is not there": (kinds.RESOURCE_CLAIM, (S, "devices", "constraints", 0, "requests"), ["c"],
                                     "spec.devices.constraints[0].requests[0]", "a, b, b/big, b/small"),

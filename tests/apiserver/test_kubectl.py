@@ -80,7 +80,7 @@ def test_get_shows_tables(kubectl: Kubectl, running: Running) -> None:
     kubectl("apply", "-f", "-", stdin=ALL)
     waits = {"type": "Ready", "status": "False", "message": "no GPU is free"}
     status = {"phase": "Running", "nodeName": "n1", "conditions": [waits]}
-    running.call(running.store.patch(kinds.INSTANCE, "blue", {"status": status}, "default", subresource="status"))
+    running.call(running.store.patch(kinds.VMI, "blue", {"status": status}, "default", subresource="status"))
     heads, row = kubectl("get", "vmi").splitlines()
     assert heads.split() == ["NAME", "AGE", "PHASE", "IP", "NODENAME", "READY", "DEVICES", "WAITING"]
     assert row.split()[0] == "blue"

@@ -59,7 +59,7 @@ spec: {configuration: {developerConfiguration: {disabledFeatureGates: [GPUsWithD
 @pytest.fixture(params=FOUND or [pytest.param("none", marks=pytest.mark.skip("no kubectl in PATH or KUBEBUILDER_ASSETS"))])
 def kubectl(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
     with Running(tmp_path_factory.mktemp("kubectl")) as server:
-        server.store.rules = admission.Rules()
+        server.store.rules = admission.AdmissionRules()
         server.call(server.store.create(kinds.NAMESPACE, {"metadata": {"name": "default"}}))
         yield Kubectl(FOUND[request.param], server)
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outfitter.api import write_request
 from outfitter.api.kinds import Object
 from outfitter.apiserver import negotiate, protobuf
 from outfitter.apiserver.app import App
 from outfitter.apiserver.auth import MASTERS, User
 from outfitter.errors import BadRequest, TooLarge, Unsupported
-from outfitter.store import base
 from outfitter.store.memory import Memory, OpenRules
 from tests.apiserver.asgi import CONFIG_MAPS, JSON_PATCH, MERGE, Client, config_map
 
@@ -169,7 +169,7 @@ async def test_a_patch_cannot_blow_an_object_up(client: Client) -> None:
 
 
 class Broken(OpenRules):
-    def admit(self, change: base.Change) -> Object:
+    def admit(self, change: write_request.WriteRequest) -> Object:
         raise ZeroDivisionError("secret thing")
 
 

@@ -155,7 +155,7 @@ async def test_what_fails_is_counted_with_its_reason(name: str, monkeypatch: pyt
             return None
 
         monkeypatch.setattr(loop, "reconcile", reconcile)
-        await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Halted", "template": {"spec": {"domain": {}}}})
+        await scene.create(kinds.VM, "blue", {"runStrategy": "Halted", "template": {"spec": {"domain": {}}}})
 
         async def done() -> bool:
             return not failures and loop.queue.idle

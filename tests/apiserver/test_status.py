@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from outfitter.api import write_request
 from outfitter.api.kinds import Object
 from outfitter.apiserver.app import App
 from outfitter.apiserver.auth import PEER
 from outfitter.errors import NotFound
-from outfitter.store import base
 from outfitter.store.memory import Memory, OpenRules
 from tests.apiserver.asgi import CLAIMS, CONFIG_MAPS, INSTANCES, JSON_PATCH, MERGE, STRATEGIC, A, Client, config_map, instance
 
@@ -126,7 +126,7 @@ async def test_a_refusal_names_object_and_fields_in_its_details(client: Client) 
 
 
 class NoSuchNamespace(OpenRules):
-    def admit(self, change: base.Change) -> Object:
+    def admit(self, change: write_request.WriteRequest) -> Object:
         raise NotFound('namespaces "default" not found')
 
 

@@ -84,12 +84,12 @@ CASES = {
 
 async def machine(store: Memory, how: Object, phase: str | None) -> Object:
     meta = {"name": "blue", "namespace": "default"}
-    made = await store.create(kinds.MACHINE, {"metadata": meta, "spec": {**how, "template": {"spec": {"domain": {}}}}})
+    made = await store.create(kinds.VM, {"metadata": meta, "spec": {**how, "template": {"spec": {"domain": {}}}}})
     if phase is not None:
         owner = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "blue", "uid": made["metadata"]["uid"],
                  "controller": True}
-        await store.create(kinds.INSTANCE, {"metadata": {**meta, "ownerReferences": [owner]}, "spec": {"domain": {}}})
-        await store.patch(kinds.INSTANCE, "blue", {"status": {"phase": phase}}, "default", subresource="status")
+        await store.create(kinds.VMI, {"metadata": {**meta, "ownerReferences": [owner]}, "spec": {"domain": {}}})
+        await store.patch(kinds.VMI, "blue", {"status": {"phase": phase}}, "default", subresource="status")
     return made
 
 
@@ -98,7 +98,7 @@ async def test_actions(client: Client, store: Memory, name: str) -> None:
     case = CASES[name]
     made = await machine(store, case.how, case.phase)
     answer = await client.put(f"{PLACE}/{case.action}", case.body or {})
-    now = await store.get(kinds.MACHINE, "blue", "default")
+    now = await store.get(kinds.VM, "blue", "default")
     noted: Any = (now.get("status") or {}).get("stateChangeRequests")
     if case.refused:
         assert (answer.status, answer.json["reason"]) == (409, "Conflict")
@@ -109,11 +109,11 @@ async def test_actions(client: Client, store: Memory, name: str) -> None:
     assert now["spec"] == {**made["spec"], **(case.spec or {})}
     assert (noted and [" ".join([each["action"], *(each.get("data") or {})]) for each in noted]) == case.noted
     if case.phase is not None:
-        instance = await store.get(kinds.INSTANCE, "blue", "default")
+        instance = await store.get(kinds.VMI, "blue", "default")
         assert instance["spec"].get("terminationGracePeriodSeconds") == case.grace
     for each in noted or ():
         if each["action"] == "Stop":
-            assert each["uid"] == (await store.get(kinds.INSTANCE, "blue", "default"))["metadata"]["uid"]
+            assert each["uid"] == (await store.get(kinds.VMI, "blue", "default"))["metadata"]["uid"]
 
 
 async def test_one_wish_at_a_time(client: Client, store: Memory) -> None:
@@ -128,9 +128,9 @@ async def test_a_stop_that_is_done_is_in_nobodys_way(client: Client, store: Memo
     """The machine's controller crosses it out a moment after the instance is gone."""
     await machine(store, {"runStrategy": "Manual"}, None)
     done = {"status": {"stateChangeRequests": [{"action": "Stop", "uid": "gone"}]}}
-    await store.patch(kinds.MACHINE, "blue", done, "default", subresource="status")
+    await store.patch(kinds.VM, "blue", done, "default", subresource="status")
     assert (await client.put(f"{PLACE}/start", {})).status == 202
-    now = await store.get(kinds.MACHINE, "blue", "default")
+    now = await store.get(kinds.VM, "blue", "default")
     assert now["status"]["stateChangeRequests"] == [{"action": "Start"}]
 
 
@@ -140,7 +140,7 @@ async def test_one_that_stops_is_started_again_by_outfit_alone(client: Client, s
     answer = await client.put(f"{PLACE}/start", {})
     assert (answer.status, "VM is already running" in answer.json["message"]) == (409, True)
     assert (await client.put(f"{PLACE}/start", {"outfit": True})).status == 202
-    noted = (await store.get(kinds.MACHINE, "blue", "default"))["status"]["stateChangeRequests"]
+    noted = (await store.get(kinds.VM, "blue", "default"))["status"]["stateChangeRequests"]
     assert [each["action"] for each in noted] == ["Stop", "Start"]
     assert (await client.put(f"{PLACE}/start", {"outfit": True})).status == 409, "it will start, and once is enough"
 
@@ -148,7 +148,7 @@ async def test_one_that_stops_is_started_again_by_outfit_alone(client: Client, s
 async def test_one_that_has_ended_and_still_goes_is_started_by_anybody(client: Client, store: Memory) -> None:
     await machine(store, {"runStrategy": "Manual"}, "Running")
     assert (await client.put(f"{PLACE}/stop", {})).status == 202
-    await store.patch(kinds.INSTANCE, "blue", {"status": {"phase": "Succeeded"}}, "default", subresource="status")
+    await store.patch(kinds.VMI, "blue", {"status": {"phase": "Succeeded"}}, "default", subresource="status")
     assert (await client.put(f"{PLACE}/start", {})).status == 202
     assert (await client.put(f"{PLACE}/start", {})).status == 409
 
@@ -158,7 +158,7 @@ async def test_a_start_to_come_is_taken_back_by_outfit_alone(client: Client, sto
     assert (await client.put(f"{PLACE}/start", {})).status == 202
     assert (await client.put(f"{PLACE}/stop", {})).status == 409
     assert (await client.put(f"{PLACE}/stop", {"outfit": True})).status == 202
-    now = await store.get(kinds.MACHINE, "blue", "default")
+    now = await store.get(kinds.VM, "blue", "default")
     assert not now["status"].get("stateChangeRequests")
 
 
@@ -166,18 +166,18 @@ async def test_a_stop_takes_the_place_of_what_was_to_come(client: Client, store:
     await machine(store, {"runStrategy": "Manual"}, "Running")
     assert (await client.put(f"{PLACE}/restart", {})).status == 202
     assert (await client.put(f"{PLACE}/stop", {})).status == 202
-    now = await store.get(kinds.MACHINE, "blue", "default")
+    now = await store.get(kinds.VM, "blue", "default")
     assert [each["action"] for each in now["status"]["stateChangeRequests"]] == ["Stop"]
 
 
 async def test_an_instance_of_somebody_else_is_not_the_machines(client: Client, store: Memory) -> None:
     meta = {"name": "blue", "namespace": "default"}
-    await store.create(kinds.INSTANCE, {"metadata": meta, "spec": {"domain": {}}})
-    await store.patch(kinds.INSTANCE, "blue", {"status": {"phase": "Running"}}, "default", subresource="status")
+    await store.create(kinds.VMI, {"metadata": meta, "spec": {"domain": {}}})
+    await store.patch(kinds.VMI, "blue", {"status": {"phase": "Running"}}, "default", subresource="status")
     await machine(store, {"runStrategy": "Manual"}, None)
     answer = await client.put(f"{PLACE}/stop", {"gracePeriod": 0})
     assert (answer.status, "VM is not running" in answer.json["message"]) == (409, True)
-    assert "terminationGracePeriodSeconds" not in (await store.get(kinds.INSTANCE, "blue", "default"))["spec"]
+    assert "terminationGracePeriodSeconds" not in (await store.get(kinds.VMI, "blue", "default"))["spec"]
 
 
 class Asked(NamedTuple):
@@ -230,12 +230,12 @@ INSTANCE = "/apis/subresources.kubevirt.io/{}/namespaces/default/virtualmachinei
 async def test_what_is_asked_of_an_instance(client: Client, store: Memory, name: str, version: str) -> None:
     case, place = ASKED[name], INSTANCE.format(version)
     spec: Object = {"domain": {"devices": {}, **({"features": case.features} if case.features else {})}}
-    await store.create(kinds.INSTANCE, {"metadata": {"name": "blue", "namespace": "default"}, "spec": spec})
-    before = await store.patch(kinds.INSTANCE, "blue", {"status": case.status}, "default", subresource="status")
+    await store.create(kinds.VMI, {"metadata": {"name": "blue", "namespace": "default"}, "spec": spec})
+    before = await store.patch(kinds.VMI, "blue", {"status": case.status}, "default", subresource="status")
     dry = await client.put(f"{place}/{case.action}", {"dryRun": ["All"]})
-    assert await store.get(kinds.INSTANCE, "blue", "default") == before, "a dry run"
+    assert await store.get(kinds.VMI, "blue", "default") == before, "a dry run"
     answer = await client.put(f"{place}/{case.action}", None)
-    now = await store.get(kinds.INSTANCE, "blue", "default")
+    now = await store.get(kinds.VMI, "blue", "default")
     assert answer.status == dry.status
     if case.refused:
         assert (answer.status, answer.json["reason"]) == (409, "Conflict")
@@ -264,7 +264,7 @@ async def test_options_that_mean_nothing(client: Client, store: Memory, name: st
     answer = await client.put(f"{PLACE}/{action}", body)
     assert (answer.status, answer.json["reason"]) == (400, "BadRequest")
     assert answer.json["message"].startswith(said)
-    assert await store.get(kinds.MACHINE, "blue", "default") == made
+    assert await store.get(kinds.VM, "blue", "default") == made
 
 
 UNSERVED = {

@@ -70,19 +70,19 @@ CASES = {
                            {"State": "allocated,reserved"}),
     "a slice": Case(kinds.RESOURCE_SLICE, {"spec": {"nodeName": "n1", "driver": "pci.outfitter.dev", "pool": {"name": "p"}}},
                     {"Node": "n1", "Driver": "pci.outfitter.dev", "Pool": "p"}),
-    "a machine that runs": Case(kinds.INSTANCE, {"status": {
+    "a machine that runs": Case(kinds.VMI, {"status": {
         "phase": "Running", "nodeName": "n1", "interfaces": [{}, {"ipAddress": "10.0.0.9"}],
         "conditions": [condition("Ready", "True"), condition("LiveMigratable", "False")],
         "deviceStatus": {"gpuStatuses": [{}], "hostDeviceStatuses": [{}, {}]}}},
         {"Age": "5m", "Phase": "Running", "IP": "10.0.0.9", "NodeName": "n1", "Ready": "True", "Devices": 3, "Waiting": ""},
         {"Live-Migratable": "False", "Paused": ""}),
-    "a machine that waits": Case(kinds.INSTANCE, {"status": {"conditions": [
+    "a machine that waits": Case(kinds.VMI, {"status": {"conditions": [
         condition("Ready", "False", "not running"), condition("Synchronized", "False", "no GPU is free")]}},
         {"Devices": 0, "Waiting": "no GPU is free"}),
-    "a machine that has one device of two": Case(kinds.INSTANCE, {"status": {"deviceStatus": {"gpuStatuses": [
+    "a machine that has one device of two": Case(kinds.VMI, {"status": {"deviceStatus": {"gpuStatuses": [
         {"name": "a", "deviceResourceClaimStatus": {"name": "gpu-0", "resourceClaimName": "c"}},
         {"name": "b", "deviceResourceClaimStatus": {"resourceClaimName": "d"}}]}}}, {"Devices": 1}),
-    "a machine that has ended gave back what its status tells of": Case(kinds.INSTANCE, {"status": {
+    "a machine that has ended gave back what its status tells of": Case(kinds.VMI, {"status": {
         "phase": "Failed", "deviceStatus": {"gpuStatuses": [{}]}}}, {"Phase": "Failed", "Devices": 0}),
     "a page": Case(kinds.LEDGER_PAGE, {"spec": {"bookings": [{"state": "booked"}, {"state": "prepared"}, {"state": "booked"}]}},
                    {"Booked": 2, "Prepared": 1, "Age": "5m"}),

@@ -250,7 +250,7 @@ async def test_an_instance_is_changed_by_the_system_alone(client: Client) -> Non
 
 async def test_our_own_loops_change_instances(client: Client, store: Memory) -> None:
     await client.post(INSTANCES, vmi())
-    await store.patch(kinds.INSTANCE, "blue", {"spec": {"schedulerName": "x"}}, "default")
+    await store.patch(kinds.VMI, "blue", {"spec": {"schedulerName": "x"}}, "default")
 
 
 # -- the KubeVirt object
@@ -274,14 +274,14 @@ async def test_gates_hold_from_the_very_next_write(client: Client) -> None:
 
 async def test_gates_hold_before_the_disk_has_them(tmp_path: Any) -> None:
     """A machine that comes right behind the KubeVirt object is judged by it, though neither is on the disk yet."""
-    store = SQLite(tmp_path, kinds.ALL, rules=admission.Rules())
+    store = SQLite(tmp_path, kinds.ALL, rules=admission.AdmissionRules())
     await store.create(kinds.NAMESPACE, {"metadata": {"name": "default"}})
 
     def whole(kind: kinds.Kind, obj: Object) -> Any:
         return store.create(kind, {**obj, "metadata": {**obj["metadata"], "namespace": "default"}})
 
     results = await asyncio.gather(
-        whole(kinds.KUBEVIRT, kubevirt(off=["GPUsWithDRA"])), whole(kinds.INSTANCE, vmi(claims=TEMPLATE, gpus=[gpu()])),
+        whole(kinds.KUBEVIRT, kubevirt(off=["GPUsWithDRA"])), whole(kinds.VMI, vmi(claims=TEMPLATE, gpus=[gpu()])),
         return_exceptions=True)
     await store.close()
     assert "GPUsWithDRA" in str(results[1])

@@ -23,7 +23,7 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import feature_gates
 from outfitter.apiserver import auth
 from outfitter.store.clock import ManualClock
-from outfitter.store.id_generator import Names
+from outfitter.store.id_generator import IdGenerator
 from outfitter.store.memory import OpenRules
 
 ADMIN = auth.User("cases", (auth.MASTERS,))
@@ -114,7 +114,7 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.clock, self._names = ManualClock(), Names(random.Random(1))
+        self.clock, self._names = ManualClock(), IdGenerator(random.Random(1))
         self._uids: dict[str, str] = {}  # as the case writes it -> as the server gave it
         self._placed: dict[tuple[str, str, str], str] = {}  # namespace, kind, name -> the uid that the server gave
         self._with_uid: set[tuple[str, str, str]] = set()  # those of which the case says a uid

@@ -33,10 +33,10 @@ from outfitter.node.host import Host
 from outfitter.node.host_audit import Keeper
 from outfitter.scheduling.nova import host_state
 from outfitter.scheduling.nova.boot import PageChange, Placed
-from outfitter.scheduling.nova.host_state import Published
-from outfitter.scheduling.nova.numa_topology import Cell
+from outfitter.scheduling.nova.host_state import PublishedHost
+from outfitter.scheduling.nova.numa_topology import NumaCell
 from outfitter.store.clock import ManualClock
-from outfitter.store.id_generator import Names
+from outfitter.store.id_generator import IdGenerator
 from tests.cases.case_product import NotDriven
 
 SWITCHES = {"report_in_placement": True, "pci_in_placement": True}
@@ -55,7 +55,7 @@ class Box:
     switches: Mapping[str, Any]
     hypervisor: Simulated = field(default_factory=Simulated)
     keeper: Keeper | None = None
-    cells: Sequence[Cell] = ()
+    cells: Sequence[NumaCell] = ()
 
     def tree(self) -> MemoryTree:
         return tree(self.pci, self.cells)
@@ -68,7 +68,7 @@ class Cloud:
         self.boxes = {host["name"]: Box(host["name"], host.get("pci_devices") or (),
                                         host.get("device_spec", given.get("device_spec", [])),
                                         {**self.switches, **(host.get("config") or {})},
-                                        cells=[Cell(cell["id"], cell["pcpus"], cell.get("socket"))
+                                        cells=[NumaCell(cell["id"], cell["pcpus"], cell.get("socket"))
                                                for cell in host.get("numa_cells") or ()]) for host in given.get("hosts") or ()}
         self.servers = {server["name"]: server for server in given.get("servers") or ()}
         self.names = {uid_of(name): name for name in self.servers}  # consumer's uid -> server
@@ -229,10 +229,10 @@ class House:
         self.cloud, self.faults = made, faults
         self.line = line  # of several that boot at the same time: each has looked before any books
 
-    async def look(self) -> list[tuple[Published, Page]]:
+    async def look(self) -> list[tuple[PublishedHost, Page]]:
         store, up = self.cloud.store, {name: box for name, box in self.cloud.boxes.items() if box.keeper is not None}
         nodes = [node for node in (await store.list(kinds.NODE)).items if node["metadata"]["name"] in up]
-        told = {obj["metadata"]["name"]: [Cell(each.id, each.count, each.socket) for each in numa_cells.read(obj)]
+        told = {obj["metadata"]["name"]: [NumaCell(each.id, each.count, each.socket) for each in numa_cells.read(obj)]
                 for obj in (await store.list(kinds.HOST_INVENTORY)).items}
         found = host_state.published(
             nodes, await placement_view.trees(store), (await store.list(kinds.RESOURCE_SLICE)).items, told
@@ -272,7 +272,7 @@ def addresses_of(placed: Placed) -> list[str]:
 @contextlib.asynccontextmanager
 async def cloud(given: Mapping[str, Any], settings: Config = config.DEFAULT) -> AsyncIterator[Cloud]:
     clock = ManualClock()
-    async with app.embedded(clock=clock, names=Names(random.Random(1)), config=settings) as product:
+    async with app.embedded(clock=clock, names=IdGenerator(random.Random(1)), config=settings) as product:
         await product.runner.stop()  # nothing happens between the steps
         made = Cloud(product, copy.deepcopy(given), clock)
         await made.load()
@@ -289,7 +289,7 @@ def _hostdev(address: str) -> str:
             f"<address domain='0x{domain_}' bus='0x{bus}' slot='0x{slot}' function='0x{function}'/></source></hostdev>")
 
 
-def tree(devices: Sequence[Mapping[str, Any]], numa: Sequence[Cell] = ()) -> MemoryTree:
+def tree(devices: Sequence[Mapping[str, Any]], numa: Sequence[NumaCell] = ()) -> MemoryTree:
     """A host's sysfs with these functions, each in an IOMMU group of its own, and these NUMA cells."""
     entries: dict[str, Entry] = {"/sys/bus/pci/devices": None}
     first = 0

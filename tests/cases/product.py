@@ -18,21 +18,21 @@ from outfitter import app
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.controllers.device_status import DeviceStatus
-from outfitter.controllers.garbage_collector import Garbage
-from outfitter.controllers.manager import Context, Controller, Runner, settle
-from outfitter.controllers.pod_claims import Claims, PodClaims
-from outfitter.controllers.scheduler import Schedule as Scheduler
-from outfitter.controllers.vmi import Instances
+from outfitter.controllers.garbage_collector import GarbageCollector
+from outfitter.controllers.manager import Controller, ControllerContext, ControllerManager, settle
+from outfitter.controllers.pod_claims import ClaimDeallocation, PodClaims
+from outfitter.controllers.scheduler import Scheduler
+from outfitter.controllers.vmi import VmiController
 from outfitter.errors import BadRequest, Invalid, NotFound
 from outfitter.inventory import config
 from outfitter.inventory.config import Config
 from outfitter.ledger import placement_view
 from outfitter.node.agent import Agent
-from outfitter.node.claim_preparation import Handover
+from outfitter.node.claim_preparation import ClaimPreparation
 from outfitter.node.host_audit import Keeper
 from outfitter.scheduling.explain import vm
-from outfitter.scheduling.nova.flavor_claim import Aliases
-from outfitter.scheduling.nova.host_state import Nowhere
+from outfitter.scheduling.nova.flavor_claim import AliasSet
+from outfitter.scheduling.nova.host_state import NoValidHost
 from outfitter.scheduling.plugins import NOBODY
 from outfitter.scheduling.snapshot import Facts
 from tests.cases.case import Case
@@ -43,7 +43,7 @@ from tests.cases.run_nova_schedule import Schedule, extra_specs, vcpus
 
 NAMESPACE = "default"
 SEEN: Mapping[str, Kind] = {
-    "instances": kinds.INSTANCE, "pods": kinds.POD, "claims": kinds.RESOURCE_CLAIM, "classes": kinds.DEVICE_CLASS,
+    "instances": kinds.VMI, "pods": kinds.POD, "claims": kinds.RESOURCE_CLAIM, "classes": kinds.DEVICE_CLASS,
     "slices": kinds.RESOURCE_SLICE, "pages": kinds.LEDGER_PAGE, "nodes": kinds.NODE, "trees": kinds.PROVIDER_TREE,
     "inventories": kinds.HOST_INVENTORY}
 
@@ -111,14 +111,14 @@ class Product(Schedule):
         place = {"nodeSelector": {"kubernetes.io/hostname": step["host"]}} if "host" in step else {}
 
         async def create() -> None:
-            await asyncio.gather(*(store.create(kinds.INSTANCE, {
+            await asyncio.gather(*(store.create(kinds.VMI, {
                 "metadata": {"name": name.lower(), "namespace": NAMESPACE},
                 "spec": {"flavor": {"name": flavor["metadata"]["name"]}, "domain": {}, **place}}) for name in servers))
 
         await self._settled(create())
         waiting = []
         for name in servers:
-            made = await store.get(kinds.INSTANCE, name.lower(), NAMESPACE)
+            made = await store.get(kinds.VMI, name.lower(), NAMESPACE)
             if (made.get("status") or {}).get("phase") == "Running":
                 self.machines[name] = made
                 claim = ((made["status"].get("flavor") or {}).get("claimName") or "")
@@ -128,14 +128,14 @@ class Product(Schedule):
             else:
                 waiting.append(name)
                 self.why[name] = await self._why(made)
-                self.refused = Nowhere("no valid host: " + "\n".join(self.why[name]))
+                self.refused = NoValidHost("no valid host: " + "\n".join(self.why[name]))
         if waiting:  # one that waits would go on later; in a case it is over
             await self._settled(self._delete(waiting))
         await store.delete(kinds.FLAVOR, flavor["metadata"]["name"])
 
     async def _delete(self, servers: Sequence[str]) -> None:
         for name in servers:
-            await self.cloud.store.delete(kinds.INSTANCE, name.lower(), NAMESPACE)
+            await self.cloud.store.delete(kinds.VMI, name.lower(), NAMESPACE)
 
     async def _why(self, machine: Object) -> list[str]:
         async def every(kind: Kind) -> list[Object]:
@@ -148,21 +148,30 @@ class Product(Schedule):
     async def _settled(self, work: Any) -> None:
         """The product's loops, from before this is done until nobody has anything left to do."""
         store, clock = self.cloud.store, self.cloud.clock
-        context = Context(store, clock=clock, names=store.names)
+        context = ControllerContext(store, clock=clock, names=store.names)
         up = [box for box in self.cloud.boxes.values() if box.keeper is not None]
         hosts = [self.cloud.host(box) for box in up]
         keeper = Keeper(store, hosts, clock=clock, pages=context.informer(kinds.LEDGER_PAGE))
         for box in up:
             assert box.keeper is not None
             keeper.once |= box.keeper.once
-        agent = Agent(store, hosts, build=app.build_domain, keeper=keeper, handover=Handover(store, keeper, clock=clock),
-                      clock=clock, events=context.events,
-                      pods=context.informer(kinds.POD), instances=context.informer(kinds.INSTANCE),
-                      claims=context.informer(kinds.RESOURCE_CLAIM), pages=context.informer(kinds.LEDGER_PAGE))
+        agent = Agent(
+            store,
+            hosts,
+            build=app.build_domain,
+            keeper=keeper,
+            handover=ClaimPreparation(store, keeper, clock=clock),
+            clock=clock,
+            events=context.events,
+            pods=context.informer(kinds.POD),
+            instances=context.informer(kinds.VMI),
+            claims=context.informer(kinds.RESOURCE_CLAIM),
+            pages=context.informer(kinds.LEDGER_PAGE),
+        )
         controllers: list[Controller] = [
-            Instances(context, Aliases.of(self.settings.default)), PodClaims(context), Claims(context),
-            Scheduler(context, NOBODY), DeviceStatus(context), Garbage(context), keeper, agent]
-        runner = Runner(context, controllers)
+            VmiController(context, AliasSet.of(self.settings.default)), PodClaims(context), ClaimDeallocation(context),
+            Scheduler(context, NOBODY), DeviceStatus(context), GarbageCollector(context), keeper, agent]
+        runner = ControllerManager(context, controllers)
         await runner.start()
         try:
             await work
@@ -185,7 +194,7 @@ class Product(Schedule):
         if name not in self.machines:
             return await super()._state(name)
         try:
-            machine = await self.cloud.store.get(kinds.INSTANCE, name.lower(), NAMESPACE)
+            machine = await self.cloud.store.get(kinds.VMI, name.lower(), NAMESPACE)
         except NotFound:
             return {"status": "DELETED", "host": None, "devices": []}
         status = machine["status"]

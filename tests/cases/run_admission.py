@@ -10,7 +10,7 @@ from outfitter.apiserver import auth
 from tests.cases.case import Case
 from tests.cases.case_product import ADMIN, Answer, NotDriven, contains, world
 
-MACHINES = tuple(kind.kind for kind in (kinds.MACHINE, kinds.INSTANCE, kinds.MIGRATION))
+MACHINES = tuple(kind.kind for kind in (kinds.VM, kinds.VMI, kinds.MIGRATION))
 
 
 async def run(case: Case) -> list[str]:

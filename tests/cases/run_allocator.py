@@ -9,9 +9,9 @@ from outfitter import errors
 from outfitter.api.device import DeviceId
 from outfitter.cel.library import quantity
 from outfitter.scheduling.config import Features
-from outfitter.scheduling.dra.allocated_devices import Held
-from outfitter.scheduling.dra.allocator import Refusal, allocate
-from outfitter.scheduling.dra.slices import Pools
+from outfitter.scheduling.dra.allocated_devices import AllocatedDevices
+from outfitter.scheduling.dra.allocator import AllocationRejection, allocate
+from outfitter.scheduling.dra.slices import PoolSet
 from tests.cases.case import Case
 
 
@@ -21,7 +21,7 @@ async def run(case: Case) -> list[str]:
         got = answer(data)
     except errors.Invalid as error:
         return [] if wanted else [f"ends in an error: {error}"]
-    if isinstance(got, Refusal):
+    if isinstance(got, AllocationRejection):
         if got.invalid:
             return [] if wanted else [f"ends in an error: {got.summary}"]
         found: tuple[dict[str, Any], ...] = ()
@@ -31,7 +31,7 @@ async def run(case: Case) -> list[str]:
         return [f"gives {len(found)} allocations, but an error was expected: {wanted}"]
     results = case.expect.get("results") or []
     if len(found) != len(results):
-        why = f": {got.summary}; {'; '.join(got.details)}" if isinstance(got, Refusal) else ""
+        why = f": {got.summary}; {'; '.join(got.details)}" if isinstance(got, AllocationRejection) else ""
         return [f"{len(results)} allocations were expected, there are {len(found)}{why}"]
     return [wrong for index, (want, have) in enumerate(zip(results, found, strict=True))
             for wrong in _differs(index, want, have)]
@@ -39,13 +39,13 @@ async def run(case: Case) -> list[str]:
 
 def answer(data: Mapping[str, Any]) -> Any:
     classes = {one["metadata"]["name"]: one for one in data.get("deviceClasses") or ()}
-    pools = Pools(data.get("resourceSlices") or (), data.get("deviceTaintRules") or ())
+    pools = PoolSet(data.get("resourceSlices") or (), data.get("deviceTaintRules") or ())
     return allocate(data["claims"], node=data.get("node") or {}, pools=pools, classes=classes.get,
                     held=_held(data.get("allocated") or {}), features=Features.only(data.get("features") or {}))
 
 
-def _held(allocated: Mapping[str, Any]) -> Held:
-    held = Held()
+def _held(allocated: Mapping[str, Any]) -> AllocatedDevices:
+    held = AllocatedDevices()
     for raw in allocated.get("devices") or ():
         held.whole[_device(raw)] = ""
     for raw in allocated.get("sharedDevices") or ():

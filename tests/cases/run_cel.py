@@ -22,11 +22,11 @@ async def run(case: Case) -> list[str]:
     return wrong
 
 
-def _features(case: Case) -> cel.Features:
+def _features(case: Case) -> cel.CelFeatures:
     on = case.data.get("onlyWithFeatures")
     if on is None or case.data.get("envType") != "NewExpressions":
         return cel.NEWEST
-    return cel.Features(
+    return cel.CelFeatures(
         consumable_capacity=on.get("EnableConsumableCapacity", False), list_attributes=on.get("EnableListTypeAttributes", False)
     )
 
@@ -36,7 +36,7 @@ def _match(case: Case, selector: cel.Selector) -> list[str]:
     wanted = data.get("expectMatchErrorContains")
     device = {key: data[key] for key in ("attributes", "capacity", "allowMultipleAllocations") if key in data}
     try:
-        matches = selector.matches(cel.Device.from_slice(data["driver"], device))
+        matches = selector.matches(cel.CelDevice.from_slice(data["driver"], device))
     except cel.EvaluationError as error:
         return [] if wanted else [f"has no answer for the device: {error}"]
     if wanted:

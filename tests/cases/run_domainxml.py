@@ -11,7 +11,7 @@ from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.errors import OutfitterError
 from outfitter.launcher import domain, metadata
-from outfitter.launcher.domain_options import Options
+from outfitter.launcher.domain_options import DomainOptions
 from tests.cases.case import Case
 from tests.cases.case_product import contains
 
@@ -20,10 +20,10 @@ UID = "5d307ca9-b3ef-428c-8861-06e72d69f223"  # for instances of cases that do n
 
 async def run(case: Case) -> list[str]:
     given = list(case.data["given"])
-    instance = next(obj for obj in given if obj["kind"] == kinds.INSTANCE.kind)
+    instance = next(obj for obj in given if obj["kind"] == kinds.VMI.kind)
     env = {key: value for obj in given if obj["kind"] == "LauncherEnv" for key, value in (obj.get("env") or {}).items()}
     files = {key: value for obj in given if obj["kind"] == "LauncherFiles" for key, value in (obj.get("files") or {}).items()}
-    options = Options(arriving=case.config.get("renderFor") == "migration-target")
+    options = DomainOptions(arriving=case.config.get("renderFor") == "migration-target")
     refused: str | None = None
     xml = ""
     try:
@@ -43,7 +43,7 @@ def _there(instance: Object, files: Mapping[str, str], source: str | None) -> tu
     return instance, files
 
 
-def _launch(instance: Object, files: Mapping[str, str], env: Mapping[str, str], options: Options) -> str:
+def _launch(instance: Object, files: Mapping[str, str], env: Mapping[str, str], options: DomainOptions) -> str:
     meta = {"uid": UID, "namespace": "default", **instance["metadata"]}
     return domain.build({**instance, "metadata": meta}, env, files, options).xml
 

@@ -18,8 +18,8 @@ from outfitter.scheduling.nova import alias, boot, request_groups
 from outfitter.scheduling.nova import extra_specs as nova_extra_specs
 from outfitter.scheduling.nova.alias import Alias
 from outfitter.scheduling.nova.boot import Order, Placed
-from outfitter.scheduling.nova.extra_specs import Ask
-from outfitter.scheduling.nova.host_state import Nowhere
+from outfitter.scheduling.nova.extra_specs import FlavorRequest
+from outfitter.scheduling.nova.host_state import NoValidHost
 from tests.cases.case import Case
 from tests.cases.case_product import NotDriven
 from tests.cases.nova_cloud import NOW, Cloud, Fault, House, cloud, shown, uid_of
@@ -52,10 +52,10 @@ class Schedule(Play):
     def __init__(self, made: Cloud, log: Log) -> None:
         super().__init__(made, log)
         self.aliases: Mapping[str, Alias] | None = None
-        self.ask: Ask | None = None  # of the last request that was built
+        self.ask: FlavorRequest | None = None  # of the last request that was built
         self.faults: list[Fault] = []
-        self.results: dict[str, Placed | Nowhere] = {}  # server -> what became of it
-        self.refused: Nowhere | None = None  # by the last step
+        self.results: dict[str, Placed | NoValidHost] = {}  # server -> what became of it
+        self.refused: NoValidHost | None = None  # by the last step
         self.about_alias = False  # the error is
 
     # -- steps
@@ -91,7 +91,7 @@ class Schedule(Play):
         self.about_alias = False
         return found
 
-    def _ask(self, given: Mapping[str, Any]) -> Ask:
+    def _ask(self, given: Mapping[str, Any]) -> FlavorRequest:
         return nova_extra_specs.read(extra_specs(given), self._aliases({}), new_id=lambda: str(uuid.uuid4()),
                            in_placement=bool(self.cloud.switches["pci_in_placement"]), vcpus=vcpus(given))
 
@@ -107,10 +107,10 @@ class Schedule(Play):
         for name, result in zip(names, results, strict=True):
             self._note(name, result)
 
-    def _note(self, name: str, result: Placed | Nowhere) -> None:
+    def _note(self, name: str, result: Placed | NoValidHost) -> None:
         self.cloud.names[uid_of(name)] = name
         self.results[name] = result
-        if isinstance(result, Nowhere):
+        if isinstance(result, NoValidHost):
             self.refused = result
 
     async def audited(self) -> list[str]:
@@ -192,14 +192,14 @@ class Schedule(Play):
             if have.get(name) != expected:
                 yield f"{name} of the query is {have.get(name)}, not {expected}"
 
-    def _asked(self) -> Ask:
+    def _asked(self) -> FlavorRequest:
         if self.ask is None:
             raise NotDriven(f"no request was built: {self.error}")
         return self.ask
 
     async def _state(self, name: str) -> dict[str, Any]:
         have, result = await super()._state(name), self.results.get(name)
-        if isinstance(result, Nowhere):
+        if isinstance(result, NoValidHost):
             return {**have, "status": "ERROR" if have["status"] == "DELETED" else have["status"], "device_count": 0,
                     "devices_on_host": [], "cell": None, "devices_parent_count": {}, "device_cell_equals_guest_cell": False}
         if result is None or have["status"] != "ACTIVE":

@@ -23,7 +23,7 @@ _WORD = re.compile(r"(?P<key>[^\[\]]*)(?P<items>(?:\[[^\]]+\])*)")
 
 async def run(case: Case) -> list[str]:
     given = list(case.data["given"])
-    targets = [obj for obj in given if obj["kind"] == kinds.INSTANCE.kind]
+    targets = [obj for obj in given if obj["kind"] == kinds.VMI.kind]
     pods: dict[str, Object | None] = {}
     faults = Faults()
     async with world() as place:
@@ -54,17 +54,17 @@ async def run(case: Case) -> list[str]:
 
 async def _made(api: Api, given: list[Object]) -> list[Object]:
     """The instances of machines that the case gives without instances."""
-    homes = {obj["metadata"].get("namespace", "default") for obj in given if obj["kind"] == kinds.MACHINE.kind}
-    found = [each for home in sorted(homes) for each in await api.list(kinds.INSTANCE, home)]
+    homes = {obj["metadata"].get("namespace", "default") for obj in given if obj["kind"] == kinds.VM.kind}
+    found = [each for home in sorted(homes) for each in await api.list(kinds.VMI, home)]
     if not found:
         raise NotDriven("the case gives no machine that runs")
-    return [{**each, "apiVersion": kinds.INSTANCE.api_version, "kind": kinds.INSTANCE.kind} for each in found]
+    return [{**each, "apiVersion": kinds.VMI.api_version, "kind": kinds.VMI.kind} for each in found]
 
 
 async def _target(product: app.Embedded, instance: Object) -> tuple[Object | None, list[str]]:
     """The pod that the machine would move to, by the rules of the product, or why there is none; nobody moves machines yet."""
     pods = (await product.store.list(kinds.POD, instance["metadata"]["namespace"])).items
-    source = next((pod for pod in pods if device_refs.owner(pod, kinds.INSTANCE.kind)), None)
+    source = next((pod for pod in pods if device_refs.owner(pod, kinds.VMI.kind)), None)
     kubevirts = (await product.store.list(kinds.KUBEVIRT)).items
     now = kubevirt_config.of(kubevirt_config.chosen(kubevirts))
     known = {(each["metadata"]["namespace"], each["metadata"]["name"]): each

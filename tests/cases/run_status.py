@@ -21,7 +21,7 @@ WAITING = (DEVICES_READY, "PodScheduled", "Synchronized")
 
 async def run(case: Case) -> list[str]:
     given = list(case.data["given"])
-    target = next(obj for obj in given if obj["kind"] == kinds.INSTANCE.kind)
+    target = next(obj for obj in given if obj["kind"] == kinds.VMI.kind)
     writes, faults = 0, Faults()
     async with world() as place:
         try:
@@ -92,11 +92,11 @@ async def _device_writes(product: app.Embedded, before: Object, since: int) -> i
     """How often the machine was written for its devices: what its status says of them changed. Other news of its life (its
     phase, its pods) is not what the cases count."""
     meta = before["metadata"]
-    last = (await product.store.get(kinds.INSTANCE, meta["name"], meta["namespace"]))["metadata"]["resourceVersion"]
+    last = (await product.store.get(kinds.VMI, meta["name"], meta["namespace"]))["metadata"]["resourceVersion"]
     count, old = 0, before
     if int(last) <= since:
         return 0
-    async for event in product.store.watch(kinds.INSTANCE, meta["namespace"], since=str(since)):
+    async for event in product.store.watch(kinds.VMI, meta["namespace"], since=str(since)):
         if event.object["metadata"]["name"] != meta["name"]:
             continue
         count += _of_devices(event.object) != _of_devices(old)

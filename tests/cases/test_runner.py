@@ -13,7 +13,7 @@ import yaml
 
 from outfitter.api import kinds
 from outfitter.controllers.device_status import DeviceStatus
-from outfitter.controllers.manager import Context
+from outfitter.controllers.manager import ControllerContext
 from outfitter.store.base import Store
 from tests.cases import areas, plugin
 from tests.cases.sample_cases import ALLOCATOR, HOLDS, HOTPLUG, NOVA, STRANGE, WAITING, kubevirt
@@ -91,10 +91,10 @@ def test_writes_for_devices_are_counted_over_all_runs(
         if controller not in seen:  # one of each run
             seen.append(controller)
             for name in ("first", "second"):
-                await stores[-1].patch(kinds.INSTANCE, "vm1", {"status": {"deviceStatus": {"gpuStatuses": [{"name": name}]}}},
+                await stores[-1].patch(kinds.VMI, "vm1", {"status": {"deviceStatus": {"gpuStatuses": [{"name": name}]}}},
                                        "lab", subresource="status")
 
-    def remember(controller: DeviceStatus, context: Context) -> None:
+    def remember(controller: DeviceStatus, context: ControllerContext) -> None:
         stores.append(context.store)
         usual(controller, context)
 

@@ -6,8 +6,8 @@ import pytest
 
 from outfitter import cel, errors
 
-OLD = cel.Features(consumable_capacity=False, list_attributes=False)
-DEVICE = cel.Device.from_slice(
+OLD = cel.CelFeatures(consumable_capacity=False, list_attributes=False)
+DEVICE = cel.CelDevice.from_slice(
     "d.io",
     {
         "attributes": {
@@ -167,7 +167,7 @@ def test_what_was_let_through_answers_where_it_is_cheap_and_stops_where_it_is_no
     assert selector.matches(DEVICE)
     many = {"attributes": {"l": {"strings": [f"value-{n}" for n in range(48)]}}}
     with pytest.raises(cel.EvaluationError, match="actual cost limit exceeded"):
-        selector.matches(cel.Device.from_slice("d.io", many))
+        selector.matches(cel.CelDevice.from_slice("d.io", many))
 
 
 def test_an_endless_estimate_is_said_in_words() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from outfitter import cel, errors
 
-DEVICE = cel.Device.from_slice(
+DEVICE = cel.CelDevice.from_slice(
     "d.io",
     {
         "attributes": {
@@ -441,5 +441,5 @@ def test_a_hostile_pattern_takes_linear_time() -> None:
 
 def test_a_selector_keeps_nothing_between_devices() -> None:
     selector = cel.compile_selector("cel.bind(a, device.attributes['d'].n, a == 1 && [a].all(x, x == 1))")
-    one, two = (cel.Device.from_slice("d", {"attributes": {"n": {"int": n}}}) for n in (1, 2))
+    one, two = (cel.CelDevice.from_slice("d", {"attributes": {"n": {"int": n}}}) for n in (1, 2))
     assert [selector.matches(device) for device in (one, two, one)] == [True, False, True]

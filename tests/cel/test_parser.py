@@ -169,7 +169,7 @@ DEEP_ENOUGH = {
 
 @pytest.mark.parametrize("text", DEEP_ENOUGH.values(), ids=DEEP_ENOUGH)
 def test_what_fits_the_limits_never_runs_out_of_stack(text: str) -> None:
-    device = cel.Device.from_slice("d", {})
+    device = cel.CelDevice.from_slice("d", {})
 
     def from_a_caller_of_depth(depth: int) -> bool:
         return from_a_caller_of_depth(depth - 1) if depth else cel.compile_selector(text).matches(device)

@@ -149,14 +149,14 @@ def test_device_from_slice() -> None:
         "capacity": {"mem": {"value": "1Gi"}, "other.io/slots": {"value": 4}},
         "allowMultipleAllocations": True,
     }
-    device = cel.Device.from_slice("d.io", entry)
+    device = cel.CelDevice.from_slice("d.io", entry)
     assert device.attributes == {"d.io": {"n": 1, "a/b": False}, "other.io": {"n": [cel.Semver(1, 0, 0)]}}
     assert device.capacity == {"d.io": {"mem": quantity.parse("1Gi")}, "other.io": {"slots": quantity.parse("4")}}
     assert (device.driver, device.allow_multiple) == ("d.io", True)
 
 
 def test_a_bare_device_has_empty_maps() -> None:
-    device = cel.Device.from_slice("d.io", {"attributes": None})
+    device = cel.CelDevice.from_slice("d.io", {"attributes": None})
     assert (device.attributes, device.capacity, device.allow_multiple) == ({}, {}, False)
 
 
@@ -181,6 +181,6 @@ BAD_ENTRIES: dict[str, tuple[dict[str, Any], str, str]] = {
 @pytest.mark.parametrize(("entry", "field", "says"), BAD_ENTRIES.values(), ids=BAD_ENTRIES)
 def test_bad_entries_name_the_field(entry: dict[str, Any], field: str, says: str) -> None:
     with pytest.raises(errors.Invalid) as caught:
-        cel.Device.from_slice("d.io", entry)
+        cel.CelDevice.from_slice("d.io", entry)
     assert [cause.field for cause in caught.value.causes] == [field]
     assert says in caught.value.message

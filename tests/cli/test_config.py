@@ -171,7 +171,7 @@ async def test_what_is_told_is_what_a_start_makes(text: str) -> None:
     assert not any(" gets " in line for line in _told(given.default, after) if not notes)
 
 
-def _told(settings: config.Settings, found: scan.Scan) -> list[str]:
+def _told(settings: config.HostSettings, found: scan.Scan) -> list[str]:
     return [line.strip() for line in provisioning_check.lines("here", settings, found)]
 
 

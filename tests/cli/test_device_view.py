@@ -12,13 +12,13 @@ import pytest
 from outfitter.api import kinds
 from outfitter.api.device import DRIVER, DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder, Mark, Page
+from outfitter.api.page import Booking, Holder, OutOfServiceRecord, Page
 from outfitter.cli import history, main, time_format
 from outfitter.cli.client import Client
 from outfitter.cli.device import listing, text, tree, view
 from outfitter.cli.device.view import STATES, Everything, Known, everything
 from outfitter.errors import BadRequest, NotFound
-from outfitter.ledger.history import Entry
+from outfitter.ledger.history import HistoryEntry
 from outfitter.store.base import Listing
 
 NOW = datetime(2026, 3, 4, 12, 30, tzinfo=UTC)
@@ -58,14 +58,14 @@ def booking(state: Any = "prepared", name: str = "card-vf0", holder: Holder = BL
     return Booking(device_id(name), holder, "nic", state, BOOKED, **parts)
 
 
-def page(*bookings: Booking, node: str = "node-0", **marks: list[Mark]) -> Object:
+def page(*bookings: Booking, node: str = "node-0", **marks: list[OutOfServiceRecord]) -> Object:
     blank = Page.blank(node)
     return {**blank, "spec": {**blank["spec"], "bookings": [each.to_object() for each in bookings],
                               **{which: [mark.to_object() for mark in those] for which, those in marks.items()}}}
 
 
-def mark(reason: str = "for tests", by: str = "ann", name: str = "card-vf0") -> Mark:
-    return Mark(device_id(name), reason, by, BOOKED)
+def mark(reason: str = "for tests", by: str = "ann", name: str = "card-vf0") -> OutOfServiceRecord:
+    return OutOfServiceRecord(device_id(name), reason, by, BOOKED)
 
 
 def inventory(node: str = "node-0", **spec: Any) -> Object:
@@ -290,7 +290,7 @@ def test_a_tree_shows_each_that_somebody_has() -> None:
 
 def test_history_begins_with_what_stands() -> None:
     """Of shares one that was booked later may have ended."""
-    entry = Entry("node-0", device_id(), BLUE, "nic", SHARE, BOOKED, BOOKED, "", "", "prepared")
+    entry = HistoryEntry("node-0", device_id(), BLUE, "nic", SHARE, BOOKED, BOOKED, "", "", "prepared")
     ended = replace(entry, booked="2026-03-04T12:10:00Z", ended="2026-03-04T12:20:00Z", how="released", state="")
     assert history.current_first([ended, entry]) == [entry, ended]
     assert [line.split()[-6:] for line in history.table([entry, ended], NOW)[1:]] == [

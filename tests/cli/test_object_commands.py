@@ -475,7 +475,7 @@ def test_a_delete_says_what_holds_and_has_an_end(say: Say, monkeypatch: pytest.M
 USED = {"reservedFor": [{"resource": "pods", "name": "a"}, {"resource": "pods", "name": "b"}]}
 HOLDS: dict[str, tuple[kinds.Kind, Object, str]] = {
     "its users": (kinds.RESOURCE_CLAIM, {"metadata": {"finalizers": ["x"]}, "status": USED}, "it is in use by pods/a, pods/b"),
-    "its guest": (kinds.INSTANCE, {"metadata": {"finalizers": ["x"]}, "spec": {"terminationGracePeriodSeconds": 7},
+    "its guest": (kinds.VMI, {"metadata": {"finalizers": ["x"]}, "spec": {"terminationGracePeriodSeconds": 7},
                                    "status": {"phase": "Running"}}, "its guest has 7s to shut down"),
     "its time": (kinds.POD, {"metadata": {"deletionGracePeriodSeconds": 30}}, "it has 30s to end"),
     "nothing that it says": (kinds.POD, {"metadata": {}}, "it is still there"),

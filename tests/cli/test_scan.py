@@ -49,8 +49,8 @@ def outfit(*arguments: str) -> Result:
     return CliRunner().invoke(main.commands(_nobody), ["scan", *arguments], catch_exceptions=False)
 
 
-def shown(tree: MemoryTree, database: pci_ids.Names | None = None) -> list[str]:
-    lines = list(scan_tree.lines(scan.scan(tree), pci_ids.Names(IDS) if database is None else database))
+def shown(tree: MemoryTree, database: pci_ids.PciIds | None = None) -> list[str]:
+    lines = list(scan_tree.lines(scan.scan(tree), pci_ids.PciIds(IDS) if database is None else database))
     assert all(len(line) <= scan_tree.WIDTH and line.isprintable() for line in lines)
     return lines
 
@@ -112,13 +112,13 @@ def test_bridges_stand_above_what_is_behind_them() -> None:
 
 def test_a_plain_terminal_gets_plain_lines() -> None:
     net, _ = hosts_file.load(ROOT / "examples" / "hosts" / "two-sockets.yaml").hosts
-    lines = list(scan_tree.lines(scan.scan(net.tree()), pci_ids.Names(IDS), plain=True))
+    lines = list(scan_tree.lines(scan.scan(net.tree()), pci_ids.PciIds(IDS), plain=True))
     assert all(line.isascii() for line in lines)
     assert "|     `- vf0-7   0000:3b:01.0 - 0000:3b:01.7  [8086:1889], driver vfio-pci, IOMMU groups 2-9" in lines
 
 
 def test_without_names_it_says_how_to_get_them() -> None:
-    lines = shown(TREE, pci_ids.Names(None))
+    lines = shown(TREE, pci_ids.PciIds(None))
     assert lines[-1] == pci_ids.MISSING
     assert pci_ids.MISSING not in shown(TREE)
 
@@ -190,15 +190,15 @@ def keys(title: str) -> set[str]:
 
 def test_every_key_of_the_json_is_documented_and_no_other() -> None:
     _, gpu = hosts_file.load(ROOT / "examples" / "hosts" / "two-sockets.yaml").hosts
-    told = command.as_json(scan.scan(gpu.tree()), pci_ids.Names(IDS))
+    told = command.as_json(scan.scan(gpu.tree()), pci_ids.PciIds(IDS))
     for device in told["devices"]:
         assert device.keys() == keys("`devices[]`")
     assert told["devices"][-1]["mdevTypes"][0].keys() == keys("`mdevTypes[]`")
     assert told["mdevs"][0].keys() == keys("`mdevs[]`")
-    told = command.as_json(scan.scan(capture.load(QEMU)), pci_ids.Names(IDS))
+    told = command.as_json(scan.scan(capture.load(QEMU)), pci_ids.PciIds(IDS))
     assert told.keys() == keys("The whole")
     assert told["mdevParents"][0].keys() == keys("`mdevParents[]`")
-    broken = command.as_json(scan.scan(MemoryTree({})), pci_ids.Names(None))
+    broken = command.as_json(scan.scan(MemoryTree({})), pci_ids.PciIds(None))
     assert broken["warnings"][0].keys() == keys("`warnings[]`")
 
 

@@ -228,7 +228,7 @@ def write(up: Up, name: str, change: Object, subresource: str = "") -> None:
     """Into an instance, past the command."""
     async def patch() -> None:
         async with up.store() as store:
-            await store.patch(kinds.INSTANCE, name, change, "default", subresource=subresource)
+            await store.patch(kinds.VMI, name, change, "default", subresource=subresource)
 
     asyncio.run(patch())
 

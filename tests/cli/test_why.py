@@ -109,7 +109,7 @@ def say(up: Up) -> Say:
 def condition(up: Up, name: str) -> str:
     async def read() -> str:
         async with up.store() as store:
-            found = conditions.find(await store.get(kinds.INSTANCE, name, "default"), "PodScheduled")
+            found = conditions.find(await store.get(kinds.VMI, name, "default"), "PodScheduled")
         return str((found or {}).get("message") or "")
 
     return asyncio.run(read())

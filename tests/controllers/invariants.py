@@ -149,7 +149,7 @@ def _leaks(books: Books) -> Iterator[str]:
         if here and meta.get("deletionTimestamp") and not users and KEPT not in (meta.get("finalizers") or ()):
             yield f"claim {meta['name']} was deleted, nobody uses it, and it is still there: {claim}"
         for owner in meta.get("ownerReferences") or ():
-            kind = kinds.POD if owner["kind"] == kinds.POD.kind else kinds.MACHINE
+            kind = kinds.POD if owner["kind"] == kinds.POD.kind else kinds.VM
             if here and (meta["namespace"], owner["name"]) not in books.objects[kind]:
                 yield f"claim {meta['name']} outlived its {kind.singular}"
 
@@ -161,13 +161,13 @@ def user_of(booking: Booking) -> str:
 
 def _kept(books: Books, claim: Object) -> bool:
     """By a machine, which may be stopped."""
-    return any(user["resource"] == kinds.MACHINE.plural and _alive(books, claim["metadata"]["namespace"], user)
+    return any(user["resource"] == kinds.VM.plural and _alive(books, claim["metadata"]["namespace"], user)
                for user in (claim.get("status") or {}).get("reservedFor") or ())
 
 
 def _alive(books: Books, namespace: str, user: Mapping[str, Any]) -> bool:
-    if user["resource"] == kinds.MACHINE.plural:
-        vm = books.objects[kinds.MACHINE].get((namespace, user["name"]))
+    if user["resource"] == kinds.VM.plural:
+        vm = books.objects[kinds.VM].get((namespace, user["name"]))
         return vm is not None and bool(vm["metadata"]["uid"] == user["uid"])
     pod = books.objects[kinds.POD].get((namespace, user["name"]))
     return (pod is not None and pod["metadata"]["uid"] == user["uid"]
@@ -175,7 +175,7 @@ def _alive(books: Books, namespace: str, user: Mapping[str, Any]) -> bool:
 
 
 def _machines(books: Books) -> Iterator[str]:
-    instances = {obj["metadata"]["uid"]: obj for obj in books.all(kinds.INSTANCE)}
+    instances = {obj["metadata"]["uid"]: obj for obj in books.all(kinds.VMI)}
     running = {uid for uid, obj in instances.items() if (obj.get("status") or {}).get("phase") == "Running"
                and obj["status"].get("nodeName") in books.served}
     there = {domain.uid for host in books.served for domain in books.domains.get(host, ())}
@@ -205,9 +205,9 @@ def _machines(books: Books) -> Iterator[str]:
 
 def _wanted(books: Books) -> Iterator[str]:
     """VirtualMachines and their instances, and what was asked of those."""
-    for vm in books.all(kinds.MACHINE):
+    for vm in books.all(kinds.VM):
         meta, strategy = vm["metadata"], vm["spec"]["runStrategy"]
-        instance = books.objects[kinds.INSTANCE].get((meta["namespace"], meta["name"]))
+        instance = books.objects[kinds.VMI].get((meta["namespace"], meta["name"]))
         if meta.get("deletionTimestamp") or (instance or {}).get("metadata", {}).get("deletionTimestamp"):
             continue
         alive = instance is not None and (instance.get("status") or {}).get("phase") not in device_refs.FINAL
@@ -216,7 +216,7 @@ def _wanted(books: Books) -> Iterator[str]:
         stopped = strategy == "Halted" or (strategy == "Manual" and books.asked.get(meta["uid"]) in (None, "stop"))
         if instance is not None and stopped:
             yield f"machine {meta['name']} is {strategy}, and there is an instance: {vm['status']}"
-    for instance in books.all(kinds.INSTANCE):
+    for instance in books.all(kinds.VMI):
         status = instance.get("status") or {}
         if status.get("phase") != "Running" or status.get("nodeName") not in books.served:
             continue
@@ -231,7 +231,7 @@ def _wanted(books: Books) -> Iterator[str]:
 
 def _given(books: Books, instance: Object) -> Iterator[str]:
     for pod in books.all(kinds.POD):
-        reference = device_refs.owner(pod, kinds.INSTANCE.kind)
+        reference = device_refs.owner(pod, kinds.VMI.kind)
         if reference is not None and reference["uid"] == instance["metadata"]["uid"]:
             for name in {name for _, name in device_refs.claim_names(pod) if name}:
                 claim = books.objects[kinds.RESOURCE_CLAIM].get((pod["metadata"]["namespace"], name))

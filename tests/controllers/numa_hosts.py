@@ -15,7 +15,7 @@ from outfitter.errors import AlreadyExists
 from outfitter.inventory import config
 from outfitter.inventory.simulation import hosts_file
 from outfitter.store.clock import ManualClock
-from outfitter.store.id_generator import Names
+from outfitter.store.id_generator import IdGenerator
 from tests.controllers.scenario import Scene
 
 HOSTS = """
@@ -51,7 +51,9 @@ alias:
 async def scene(conf: str = CONFIG, hosts: str = HOSTS, data: Path | None = None) -> AsyncIterator[Scene]:
     clock, settings = ManualClock(), config.parse(conf)
     played = app.simulated_hosts(hosts_file.parse(hosts).hosts, data, config=settings)
-    async with app.embedded(hosts=played, clock=clock, names=Names(random.Random(1)), config=settings, data=data) as product:
+    async with app.embedded(
+        hosts=played, clock=clock, names=IdGenerator(random.Random(1)), config=settings, data=data
+    ) as product:
         with contextlib.suppress(AlreadyExists):
             await product.store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
         yield Scene(product, "here", clock)
@@ -64,4 +66,4 @@ async def flavor(scene: Scene, name: str, alias: str = "", **spec: Any) -> Objec
 
 
 async def machine(scene: Scene, name: str, flavor: str, domain: Object | None = None, **spec: Any) -> Object:
-    return await scene.create(kinds.INSTANCE, name, {"flavor": {"name": flavor}, "domain": domain or {}, **spec})
+    return await scene.create(kinds.VMI, name, {"flavor": {"name": flavor}, "domain": domain or {}, **spec})

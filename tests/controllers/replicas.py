@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 from outfitter import app
-from outfitter.api import admission, kinds
+from outfitter.api import admission, kinds, write_request
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import device_refs, vm_actions, vmi_actions
@@ -28,9 +28,9 @@ from outfitter.launcher.simulated import Simulated
 from outfitter.node.host import Host
 from outfitter.store import base
 from outfitter.store.clock import ManualClock, rfc3339
-from outfitter.store.id_generator import Names
+from outfitter.store.id_generator import IdGenerator
 from outfitter.store.memory import Draft, Memory
-from outfitter.store.watch_cache import Record, Selection, Shelf, Step, Watcher
+from outfitter.store.watch_cache import ObjectChange, Record, Selection, WatchCache, Watcher
 from tests.controllers import invariants, resync
 from tests.controllers.invariants import Books
 
@@ -45,7 +45,7 @@ MOST = 3  # VFs of a host
 PF = "pci-0000-3b-00-0"
 # node-0 gives its card away whole or in parts, which is counted; the others give away parts only.
 HOSTS = {"node-0": "device_spec: [{vendor_id: '8086'}]", "node-1": "{}", "node-2": "{}"}
-OURS = (kinds.MACHINE, kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM)  # what users make
+OURS = (kinds.VM, kinds.VMI, kinds.POD, kinds.RESOURCE_CLAIM)  # what users make
 COUNTED = (kinds.LEDGER_PAGE, kinds.RESOURCE_CLAIM)
 
 
@@ -53,12 +53,12 @@ class Home(Memory):
     """Where the objects are. What is broken is noted, not raised: a controller would take it for its own mistake."""
 
     def __init__(self, clock: ManualClock, books: Books, seed: int) -> None:
-        super().__init__(clock=clock, names=Names(random.Random(seed)), rules=admission.Rules())
+        super().__init__(clock=clock, names=IdGenerator(random.Random(seed)), rules=admission.AdmissionRules())
         self.books, self.broken = books, list[str]()
         self.steps = 0
         self.trace = hashlib.sha256()  # of all that was ever written, in order
 
-    def _publish(self, steps: Sequence[Step]) -> None:
+    def _publish(self, steps: Sequence[ObjectChange]) -> None:
         super()._publish(steps)
         self.steps += 1
         touched = False
@@ -119,7 +119,7 @@ class Door(Memory):
         self.watches: list[Watcher] = []
         self.trap: tuple[int, Callable[[], Awaitable[object]]] | None = None  # what somebody does after so many more reads
 
-    def shelf(self, kind: Kind) -> Shelf:
+    def shelf(self, kind: Kind) -> WatchCache:
         return self.home.shelf(kind)
 
     def slice(
@@ -168,7 +168,9 @@ class Door(Memory):
             await self._turn()
             yield event
 
-    async def write(self, work: Callable[[Draft], T], *, dry_run: bool = False, by: base.By = base.OURSELVES) -> T:
+    async def write(
+        self, work: Callable[[Draft], T], *, dry_run: bool = False, by: write_request.Writer = write_request.OURSELVES
+    ) -> T:
         await self._turn()
         self.writes += 1
         mine, (number, when) = self.writes, self.fatal or (0, "before")
@@ -413,7 +415,7 @@ class World:
 
     async def let_go(self) -> None:
         """What was kept may go."""
-        for kind in (kinds.MACHINE, kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM):
+        for kind in (kinds.VM, kinds.VMI, kinds.POD, kinds.RESOURCE_CLAIM):
             for obj in self.books.all(kind):
                 if invariants.KEPT in (finalizers := obj["metadata"].get("finalizers") or ()):
                     left = [one for one in finalizers if one != invariants.KEPT]
@@ -421,7 +423,7 @@ class World:
 
     async def ask(self, name: str, action: vm_actions.Action) -> None:
         """What people ask of a VirtualMachine, which may be refused."""
-        vm, instance = (self.books.objects[kind].get((SPACE, name)) for kind in (kinds.MACHINE, kinds.INSTANCE))
+        vm, instance = (self.books.objects[kind].get((SPACE, name)) for kind in (kinds.VM, kinds.VMI))
         if vm is None:
             return
         own = instance if instance is not None and device_refs.belongs(instance, vm) else None
@@ -432,12 +434,12 @@ class World:
 
     async def press(self, name: str, action: vmi_actions.Action) -> None:
         """What people ask of a machine that runs."""
-        instance = self.books.objects[kinds.INSTANCE].get((SPACE, name))
+        instance = self.books.objects[kinds.VMI].get((SPACE, name))
         if instance is not None:
             with contextlib.suppress(Conflict):
                 wanted = vmi_actions.noted(action, instance, rfc3339(self.clock.now()))
                 await self.home.patch(
-                    kinds.INSTANCE, name, {"status": {vmi_actions.FIELD: wanted}}, SPACE, subresource="status"
+                    kinds.VMI, name, {"status": {vmi_actions.FIELD: wanted}}, SPACE, subresource="status"
                 )
 
     async def delete(self, kind: Kind, name: str, grace: int | None = None) -> None:

@@ -10,7 +10,7 @@ from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
 
 # Of what a loop's keys are the names.
-LOOPS = {"machines": (kinds.MACHINE, kinds.INSTANCE), "instances": (kinds.INSTANCE,), "devicestatus": (kinds.INSTANCE,),
+LOOPS = {"machines": (kinds.VM, kinds.VMI), "instances": (kinds.VMI,), "devicestatus": (kinds.VMI,),
          "podclaims": (kinds.POD,), "claims": (kinds.RESOURCE_CLAIM,), "schedule": (kinds.POD,), "node": (kinds.POD,),
          "evict": (kinds.POD,), "stranded": (kinds.POD,), "kubevirts": (kinds.KUBEVIRT,)}
 Versions = dict[tuple[Kind, str, str], str]

@@ -18,14 +18,14 @@ from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import Booking
 from outfitter.errors import Forbidden, NotFound
-from outfitter.inventory.config import Config, Scheduling
+from outfitter.inventory.config import Config, SchedulingSettings
 from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import book
 from outfitter.node.host import Host
 from outfitter.scheduling.snapshot import Facts
 from outfitter.store.base import Event, Store
 from outfitter.store.clock import ManualClock
-from outfitter.store.id_generator import Names
+from outfitter.store.id_generator import IdGenerator
 from outfitter.store.memory import Memory
 from tests import kubernetes
 from tests.controllers import resync
@@ -34,7 +34,7 @@ T = TypeVar("T")
 PATIENCE = 300.0  # seconds, on a real control plane
 ROUNDS = 40  # of one second each, embedded
 NORMAL = Config().scheduling
-FACTS = {"instances": kinds.INSTANCE, "pods": kinds.POD, "claims": kinds.RESOURCE_CLAIM, "classes": kinds.DEVICE_CLASS,
+FACTS = {"instances": kinds.VMI, "pods": kinds.POD, "claims": kinds.RESOURCE_CLAIM, "classes": kinds.DEVICE_CLASS,
          "slices": kinds.RESOURCE_SLICE, "pages": kinds.LEDGER_PAGE, "nodes": kinds.NODE, "rules": kinds.DEVICE_TAINT_RULE,
          "trees": kinds.PROVIDER_TREE, "inventories": kinds.HOST_INVENTORY}  # of Facts, by their names there
 
@@ -100,7 +100,7 @@ class Scene:
 
     async def machine(self, name: str, *devices: Object, template: str = "one-vf", claim: str = "", **spec: Any) -> Object:
         source = {"resourceClaimName": claim} if claim else {"resourceClaimTemplateName": template}
-        return await self.create(kinds.INSTANCE, name, {
+        return await self.create(kinds.VMI, name, {
             "resourceClaims": [{"name": "network", **source}], **spec,
             "domain": {"memory": {"guest": "1Gi"}, "devices": {"hostDevices": list(devices) or [device()]}}})
 
@@ -131,7 +131,7 @@ class Scene:
         return [event["message"] for event in await self.all(kinds.EVENT) if event["reason"] == reason]
 
     async def condition(self, machine: str, type_: str) -> Mapping[str, Any] | None:
-        found = await self.find(kinds.INSTANCE, machine)
+        found = await self.find(kinds.VMI, machine)
         return conditions.find(found, type_) if found else None
 
     async def facts(self) -> Facts:
@@ -188,7 +188,7 @@ class Scene:
 
     async def phase(self, machine: str, phase: str) -> Object:
         async def check() -> Object | None:
-            found = await self.find(kinds.INSTANCE, machine)
+            found = await self.find(kinds.VMI, machine)
             return found if found and (found.get("status") or {}).get("phase") == phase else None
 
         return await self.reach(check, f"{machine} is {phase}")
@@ -207,7 +207,7 @@ class Scene:
 
     async def gone(self, *machines: str) -> None:
         async def check() -> bool:
-            return not any([await self.find(kinds.INSTANCE, machine) for machine in machines])
+            return not any([await self.find(kinds.VMI, machine) for machine in machines])
 
         await self.reach(check, f"{', '.join(machines)} gone")
 
@@ -215,7 +215,7 @@ class Scene:
         """Nothing is left of any machine: no pods, no bookings, no domains, no claims but named ones, and those are free."""
         async def check() -> bool:
             claims = await self.all(kinds.RESOURCE_CLAIM)
-            return not (await self.all(kinds.INSTANCE) or await self.all(kinds.POD) or await self.bookings()
+            return not (await self.all(kinds.VMI) or await self.all(kinds.POD) or await self.bookings()
                         or await self.domains() or [claim for claim in claims if claim["metadata"].get("ownerReferences")]
                         or [claim for claim in claims if (claim.get("status") or {}).get("allocation")])
 
@@ -225,7 +225,7 @@ class Scene:
         """What there is, for whoever reads a failure."""
         lines = [f"{booking.device.short} {booking.state} by {booking.holder}" for booking in await self.bookings()]
         lines += [f"domain {domain.name}" for domain in await self.domains()]
-        for kind in (kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM):
+        for kind in (kinds.VMI, kinds.POD, kinds.RESOURCE_CLAIM):
             lines += [f"{kind.singular} {obj['metadata']['name']} {obj['metadata'].get('deletionTimestamp', '')} "
                       f"{obj.get('status')}" for obj in await self.all(kind)]
         lines += [f"event {event['reason']}: {event['message']}" for event in await self.all(kinds.EVENT)]
@@ -241,7 +241,7 @@ class Scene:
                     for result in claim["status"]["allocation"]["devices"]["results"]]
         booked = [(booking.holder.uid, booking.device.pool, booking.device.device) for booking in bookings]
         assert sorted(promised) == sorted(booked), await self.picture()
-        instances = {obj["metadata"]["uid"]: obj for obj in await self.all(kinds.INSTANCE)}
+        instances = {obj["metadata"]["uid"]: obj for obj in await self.all(kinds.VMI)}
         for host in self.product.hosts:
             given: list[str] = []
             for uid in await host.hypervisor.domains():
@@ -292,10 +292,10 @@ def late_news(patch: pytest.MonkeyPatch, kind: Kind, turns: int) -> Watch:
 
 
 @contextlib.asynccontextmanager
-async def embedded(vfs: int, count: int = 1, *, scheduling: Scheduling = NORMAL) -> AsyncIterator[Scene]:
+async def embedded(vfs: int, count: int = 1, *, scheduling: SchedulingSettings = NORMAL) -> AsyncIterator[Scene]:
     clock = ManualClock()
     hosts, config = hosts_of("node", vfs, count), Config(scheduling=scheduling)
-    async with app.embedded(hosts=hosts, clock=clock, names=Names(random.Random(1)), config=config) as product:
+    async with app.embedded(hosts=hosts, clock=clock, names=IdGenerator(random.Random(1)), config=config) as product:
         await product.store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
         scene = Scene(product, "here", clock)
         yield scene

@@ -16,9 +16,9 @@ from outfitter.store.watch_cache import Selection
 from tests.controllers import scenario as scenes
 
 MACHINES = 80
-WATCHED = (kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM, kinds.LEDGER_PAGE, kinds.EVENT)
+WATCHED = (kinds.VMI, kinds.POD, kinds.RESOURCE_CLAIM, kinds.LEDGER_PAGE, kinds.EVENT)
 WRITES: dict[Kind, dict[str, float]] = {  # the most that a machine may cost, its creation included
-    kinds.INSTANCE: {"made": 1, "phase": 3, "devices": 1},
+    kinds.VMI: {"made": 1, "phase": 3, "devices": 1},
     kinds.POD: {"made": 1, "claims": 1, "host": 1, "runs": 1},
     kinds.RESOURCE_CLAIM: {"made": 1, "given": 1},
     kinds.LEDGER_PAGE: {"booked": 1, "prepared": 1},
@@ -39,7 +39,7 @@ async def _burst(scene: scenes.Scene) -> dict[Kind, list[tuple[EventType, Object
         await scene.machine(f"m{number:03}")
     await product.settle()
     seen = {kind: [(type_, step.object(type_)) for type_, step in await watcher.next()] for kind, watcher in watchers.items()}
-    assert Counter(one["status"]["phase"] for one in await scene.all(kinds.INSTANCE)) == {"Running": MACHINES}
+    assert Counter(one["status"]["phase"] for one in await scene.all(kinds.VMI)) == {"Running": MACHINES}
     return seen
 
 
@@ -48,7 +48,7 @@ async def test_who_came_first_is_finished_first(caplog: pytest.LogCaptureFixture
     async with scenes.embedded(8, 12) as scene:
         seen = await _burst(scene)
         ran: dict[str, int] = {}
-        for _, one in seen[kinds.INSTANCE]:
+        for _, one in seen[kinds.VMI]:
             if (one.get("status") or {}).get("phase") == "Running":
                 ran.setdefault(one["metadata"]["name"], int(one["metadata"]["resourceVersion"]))
         order = sorted(ran, key=lambda name: ran[name])
@@ -67,10 +67,10 @@ async def test_a_machine_costs_few_writes() -> None:
         assert {kind.kind: len(changes) / MACHINES for kind, changes in seen.items()
                 if len(changes) / MACHINES > most[kind.kind]} == {}
         told: dict[str, set[str]] = defaultdict(set)
-        for _, one in seen[kinds.INSTANCE]:
+        for _, one in seen[kinds.VMI]:
             if devices := (one.get("status") or {}).get("deviceStatus"):
                 told[one["metadata"]["name"]].add(str(devices))
         assert {len(each) for each in told.values()} == {1}
-        for one in await scene.all(kinds.INSTANCE):
+        for one in await scene.all(kinds.VMI):
             pod = await scene.pod(one["metadata"]["name"])
             assert one["status"]["activePods"] == {pod["metadata"]["uid"]: one["status"]["nodeName"]}

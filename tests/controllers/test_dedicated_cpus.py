@@ -12,7 +12,7 @@ from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import device_refs as model
 from outfitter.api.page import Booking, Holder
-from outfitter.controllers.bind_transaction import Draft
+from outfitter.controllers.bind_transaction import BindTransaction
 from outfitter.ledger import book, placement_view
 from outfitter.store.base import Store
 from tests.controllers.numa_hosts import flavor, machine, scene
@@ -46,13 +46,13 @@ async def test_cpus_of_their_own_are_booked_and_given_back() -> None:
         assert await pinned_to(here, "b") == [4, 5, 6]
         await machine(here, "c", "near", nodeSelector={"kubernetes.io/hostname": "elm"})
         await here.waits("c", "PodScheduled", "cell 0 has 0 free CPUs", "cell 1 has 1 free CPUs")
-        await here.delete(kinds.INSTANCE, "a")
+        await here.delete(kinds.VMI, "a")
         c = await here.running("c")
         assert addresses(c) == ["0000:17:00.0"]
         assert c["status"]["flavor"]["hostCells"] == [0]
         assert await pinned_to(here, "c") == [0, 1, 2]
         for name in ("b", "c"):
-            await here.delete(kinds.INSTANCE, name)
+            await here.delete(kinds.VMI, name)
         await here.gone("b", "c")
         await here.empty()
 
@@ -63,7 +63,7 @@ def own_cpus(cores: int, **more: Any) -> Object:
 
 async def alone(scene: Scene, name: str, cores: int, host: str = "elm", **spec: Any) -> Object:
     """A machine without a flavor that wants CPUs for itself."""
-    return await scene.create(kinds.INSTANCE, name, {
+    return await scene.create(kinds.VMI, name, {
         "domain": own_cpus(cores), "nodeSelector": {"kubernetes.io/hostname": host}, **spec})
 
 
@@ -86,10 +86,10 @@ async def test_a_machine_without_a_flavor_may_have_cpus_of_its_own() -> None:
         await alone(here, "d", 2, host="oak")
         await here.running("d")
         assert await pinned_to(here, "d") == [0, 1], "another host has its own"
-        await here.delete(kinds.INSTANCE, "b")
+        await here.delete(kinds.VMI, "b")
         await here.running("c")
         for name in ("a", "c", "d"):
-            await here.delete(kinds.INSTANCE, name)
+            await here.delete(kinds.VMI, name)
         await here.gone("a", "c", "d")
         await here.empty()
 
@@ -128,11 +128,11 @@ async def test_a_crash_between_the_pod_and_the_record_loses_nothing() -> None:
     async with scene() as here:
         await alone(here, "a", 2, host="nowhere")
         await here.waits("a", "PodScheduled", "nodeSelector wants")
-        record = (await here.find(kinds.INSTANCE, "a") or {})["status"]["flavor"]
-        await here.store.patch(kinds.INSTANCE, "a", {"status": {"flavor": None}}, "here", subresource="status")
+        record = (await here.find(kinds.VMI, "a") or {})["status"]["flavor"]
+        await here.store.patch(kinds.VMI, "a", {"status": {"flavor": None}}, "here", subresource="status")
 
         async def again() -> bool:
-            return bool((await here.find(kinds.INSTANCE, "a") or {})["status"].get("flavor") == record)
+            return bool((await here.find(kinds.VMI, "a") or {})["status"].get("flavor") == record)
 
         await here.reach(again, "the record is there again")
         assert len(await here.all(kinds.RESOURCE_CLAIM)) == 1
@@ -156,16 +156,16 @@ async def test_a_claim_that_lost_its_status_gets_the_same_cpus_from_the_page() -
 
 async def test_cpus_that_went_between_the_choice_and_the_booking_are_not_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are no device that would clash: what was chosen counts only on the page on which it was chosen."""
-    commit, rivals = Draft.commit, iter([{"0": 4}, {"1": 3}])
+    commit, rivals = BindTransaction.commit, iter([{"0": 4}, {"1": 3}])
 
-    async def late(self: Draft, store: Store) -> list[tuple[Kind, Object]]:
+    async def late(self: BindTransaction, store: Store) -> list[tuple[Kind, Object]]:
         if (cells := next(rivals, None)) is not None:
             holder = Holder("Consumer", "", f"rival{cells}", f"rival{cells}")
             await book.book(here.store, "elm", [Booking(placement_view.host_resources("elm"), holder, "", "booked", "now", {
                 "resources": {"PCPU": 4}, "cells": cells})])
         return await commit(self, store)
 
-    monkeypatch.setattr(Draft, "commit", late)
+    monkeypatch.setattr(BindTransaction, "commit", late)
     async with scene() as here:
         await flavor(here, "cpus", vcpus=2, extraSpecs={"hw:cpu_policy": "dedicated"})
         await machine(here, "blue", "cpus", nodeSelector={"kubernetes.io/hostname": "elm"})
@@ -174,14 +174,14 @@ async def test_cpus_that_went_between_the_choice_and_the_booking_are_not_given_t
 
 async def test_who_comes_together_gets_what_the_others_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     """Machines of one commit: each is chosen for without the CPUs of cells that those before it took."""
-    commit, together = Draft.commit, list[int]()
+    commit, together = BindTransaction.commit, list[int]()
 
-    async def counted(self: Draft, store: Store) -> list[tuple[Kind, Object]]:
+    async def counted(self: BindTransaction, store: Store) -> list[tuple[Kind, Object]]:
         written = await commit(self, store)
         together.append(len({obj["metadata"]["name"] for kind, obj in written if kind == kinds.POD}))
         return written
 
-    monkeypatch.setattr(Draft, "commit", counted)
+    monkeypatch.setattr(BindTransaction, "commit", counted)
     async with scene() as here:
         names = [f"m{number}" for number in range(9)]
         for name in names:
@@ -189,7 +189,7 @@ async def test_who_comes_together_gets_what_the_others_leave(monkeypatch: pytest
             await here.waits(name, "Synchronized", "flavor cpus does not exist")
         await flavor(here, "cpus", vcpus=2, extraSpecs={"hw:cpu_policy": "dedicated"})
         await here.settle()
-        found = [one["status"] for one in await here.all(kinds.INSTANCE) if one["status"].get("phase") == "Running"]
+        found = [one["status"] for one in await here.all(kinds.VMI) if one["status"].get("phase") == "Running"]
         assert sorted((each["nodeName"], *each["flavor"]["cpus"].items()) for each in found) == [
             ("elm", ("0", [0, 1])), ("elm", ("0", [2, 3])), ("elm", ("1", [4, 5])), ("elm", ("1", [6, 7])),
             ("oak", ("0", [0, 1])), ("oak", ("0", [2, 3]))]
@@ -204,7 +204,7 @@ async def test_cpus_of_a_cell_that_became_free_go_to_who_waits_longest() -> None
             await machine(here, name, "cpus", nodeSelector={"kubernetes.io/hostname": "oak"})
             await here.phase(name, "Running" if name == "m3" else "Scheduling")
         for before, after in (("m3", "m1"), ("m1", "m2")):
-            await here.delete(kinds.INSTANCE, before)
+            await here.delete(kinds.VMI, before)
             assert (await here.running(after))["status"]["flavor"]["pinned"] == {"0": 4}
             page = await book.read(here.store, "oak")
             assert [booking.amount["cells"] for booking in page.bookings if booking.amount.get("cells")] == [{"0": 4}]

@@ -17,11 +17,11 @@ from outfitter.api.kubevirt import device_refs
 from outfitter.app import Product
 from outfitter.controllers.device_status import DeviceStatus
 from outfitter.controllers.launcher_pod import pod_name
-from outfitter.controllers.manager import Context, settle
-from outfitter.controllers.vmi import Instances
+from outfitter.controllers.manager import ControllerContext, settle
+from outfitter.controllers.vmi import VmiController
 from outfitter.errors import Cause
 from outfitter.store.clock import ManualClock
-from outfitter.store.id_generator import Names
+from outfitter.store.id_generator import IdGenerator
 from outfitter.store.memory import Memory
 from tests.controllers.scenario import addresses, device
 
@@ -42,10 +42,10 @@ class Desk:
 
     async def machine(self) -> Object:
         await self.settle()
-        return await self.store.get(kinds.INSTANCE, "blue", "default")
+        return await self.store.get(kinds.VMI, "blue", "default")
 
     async def create(self, claims: Sequence[Object] = MINE, **domain: object) -> Object:
-        return await self.store.create(kinds.INSTANCE, {"metadata": {"name": "blue", "namespace": "default"}, "spec": {
+        return await self.store.create(kinds.VMI, {"metadata": {"name": "blue", "namespace": "default"}, "spec": {
             "resourceClaims": list(claims),
             "domain": {"devices": {"hostDevices": [device()]}, **domain}}})
 
@@ -59,7 +59,7 @@ class Desk:
             subresource="status")
 
     async def bind(self) -> None:
-        name = pod_name(await self.store.get(kinds.INSTANCE, "blue", "default"))
+        name = pod_name(await self.store.get(kinds.VMI, "blue", "default"))
         await self.store.patch(kinds.POD, name, {"spec": {"nodeName": "far"}}, "default")
 
     async def given(self, *devices: str) -> None:
@@ -77,12 +77,12 @@ class Desk:
 
 
 @contextlib.asynccontextmanager
-async def desk(rules: admission.Rules | None = None) -> AsyncIterator[Desk]:
+async def desk(rules: admission.AdmissionRules | None = None) -> AsyncIterator[Desk]:
     clock = ManualClock()
-    store = Memory(clock=clock, names=Names(random.Random(1)), rules=rules or admission.Rules())
+    store = Memory(clock=clock, names=IdGenerator(random.Random(1)), rules=rules or admission.AdmissionRules())
     await store.create(kinds.NAMESPACE, {"metadata": {"name": "default"}})
-    context = Context(store, clock=clock, names=store.names)
-    product = Product(store, [], [Instances(context), DeviceStatus(context)], context)
+    context = ControllerContext(store, clock=clock, names=store.names)
+    product = Product(store, [], [VmiController(context), DeviceStatus(context)], context)
     await product.start()
     try:
         yield Desk(product, store, clock)
@@ -105,9 +105,9 @@ async def test_a_bound_pod_whose_device_is_not_published_waits_in_peace() -> Non
         [entry] = device_refs.statuses(blue, "hostDevices")
         assert entry["deviceResourceClaimStatus"]["name"] == "gpu-0"
         assert entry["deviceResourceClaimStatus"]["attributes"] == {}
-        revision = here.store.shelf(kinds.INSTANCE).revision
+        revision = here.store.shelf(kinds.VMI).revision
         await here.settle()
-        assert here.store.shelf(kinds.INSTANCE).revision == revision, "two loops rewrite the same list for ever"
+        assert here.store.shelf(kinds.VMI).revision == revision, "two loops rewrite the same list for ever"
         await here.publish(1, {"gpu-0": address("0000:65:00.0")})
         blue = await here.machine()
         assert addresses(blue) == ["0000:65:00.0"]
@@ -145,7 +145,7 @@ async def test_a_device_that_moves_is_followed_until_the_machine_runs() -> None:
         blue = await here.machine()
         assert addresses(blue) == ["0000:66:00.0"]
         assert conditions.is_true(blue, "DevicesReady")
-        await here.store.patch(kinds.INSTANCE, "blue", {"status": {"phase": "Running"}}, "default", subresource="status")
+        await here.store.patch(kinds.VMI, "blue", {"status": {"phase": "Running"}}, "default", subresource="status")
         await here.publish(4, {"gpu-0": address("0000:68:00.0")})
         assert addresses(await here.machine()) == ["0000:66:00.0"], "what is assigned stays assigned"
 
@@ -208,7 +208,7 @@ async def test_a_pod_that_is_scheduled_at_once_costs_one_patch() -> None:
         await here.allocate("gpu-0")
         await here.bind()
         await here.settle()
-        states = [step.next.object() for step in here.store.shelf(kinds.INSTANCE).log if step.next]
+        states = [step.next.object() for step in here.store.shelf(kinds.VMI).log if step.next]
         told = [conditions.find(state, "DevicesReady") for state in states]
         assert [entry for index, entry in enumerate(told) if entry and told[index - 1] != entry] == [told[-1]]
         assert conditions.is_true(states[-1], "DevicesReady")
@@ -219,7 +219,7 @@ async def test_a_status_that_was_lost_is_written_again() -> None:
         await here.publish(1, {"gpu-0": address("0000:65:00.0")})
         await here.given("gpu-0")
         told = (await here.machine())["status"]["deviceStatus"]
-        await here.store.patch(kinds.INSTANCE, "blue", {"status": {"deviceStatus": None}}, "default", subresource="status")
+        await here.store.patch(kinds.VMI, "blue", {"status": {"deviceStatus": None}}, "default", subresource="status")
         assert (await here.machine())["status"]["deviceStatus"] == told
 
 
@@ -235,7 +235,7 @@ async def test_what_is_missing_on_the_way_costs_no_patch() -> None:
         for step in (here.claim(), here.allocate("gpu-0"), here.bind()):
             await step
             await rest()
-        states = [step.next.object() for step in here.store.shelf(kinds.INSTANCE).log if step.next]
+        states = [step.next.object() for step in here.store.shelf(kinds.VMI).log if step.next]
         told = [str(conditions.find(state, "DevicesReady")) for state in states]
         assert len({each for each in told if each != "None"}) == 2, told
         assert conditions.is_true(states[-1], "DevicesReady")
@@ -276,7 +276,7 @@ async def test_a_device_that_was_given_back_is_not_told_while_the_next_pod_has_n
         assert [one["deviceResourceClaimStatus"]["name"] for one in device_refs.statuses(before, "hostDevices")] == ["gpu-0"]
         await here.store.delete(kinds.POD, pod_name(made), "default", grace=0)
         await here.settle()
-        revision = here.store.shelf(kinds.INSTANCE).revision
+        revision = here.store.shelf(kinds.VMI).revision
         await here.store.patch(kinds.POD, pod_name(made), {"status": {"conditions": [{
             "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "it has no claim"}]}}, "default",
             subresource="status")
@@ -284,7 +284,7 @@ async def test_a_device_that_was_given_back_is_not_told_while_the_next_pod_has_n
         assert "deviceStatus" not in after["status"]
         found = conditions.find(after, "DevicesReady") or {}
         assert (found["status"], found["message"]) == ("False", "nic0: claim network has not been made yet")
-        writes = [step for step in here.store.shelf(kinds.INSTANCE).log if step.next and step.next.revision > revision]
+        writes = [step for step in here.store.shelf(kinds.VMI).log if step.next and step.next.revision > revision]
         assert len(writes) <= 2, "one for what the pod says, and one for the devices"
 
 
@@ -297,7 +297,7 @@ async def test_what_a_running_machine_has_stays() -> None:
         await here.allocate("gpu-0")
         await here.bind()
         await here.settle()
-        await here.store.patch(kinds.INSTANCE, "blue", {"status": {"phase": "Running"}}, "default", subresource="status")
+        await here.store.patch(kinds.VMI, "blue", {"status": {"phase": "Running"}}, "default", subresource="status")
         await here.allocate("gpu-1")
         await here.publish(2, {"gpu-0": address("0000:99:00.0")})
         assert addresses(await here.machine()) == ["0000:65:00.0"]
@@ -323,7 +323,7 @@ async def test_a_machine_that_was_started_is_not_in_a_pod_that_came_later() -> N
         await here.given("gpu-0")
         await here.settle()
         [own] = (await here.store.list(kinds.POD)).items
-        await here.store.patch(kinds.INSTANCE, "blue", {"status": {
+        await here.store.patch(kinds.VMI, "blue", {"status": {
             "phase": "Running", "activePods": {own["metadata"]["uid"]: "far"}}}, "default", subresource="status")
         meta = {key: own["metadata"][key] for key in ("namespace", "labels", "annotations", "ownerReferences")}
         await here.store.create(kinds.POD, {**own, "metadata": {**meta, "name": "later"}, "status": {}})
@@ -337,8 +337,8 @@ async def test_a_pod_that_is_refused_is_said_on_the_machine() -> None:
     def closed(pod: Mapping[str, Any]) -> Iterator[Cause]:
         yield Cause("spec.containers", "Forbidden: no pods today")
 
-    async with desk(admission.Rules({kinds.POD: closed})) as here:
-        await here.store.create(kinds.INSTANCE, {"metadata": {"name": "blue", "namespace": "default"}, "spec": {"domain": {}}})
+    async with desk(admission.AdmissionRules({kinds.POD: closed})) as here:
+        await here.store.create(kinds.VMI, {"metadata": {"name": "blue", "namespace": "default"}, "spec": {"domain": {}}})
         blue = await here.machine()
         found = conditions.find(blue, "Synchronized")
         assert found is not None
@@ -350,7 +350,7 @@ async def test_a_pod_that_is_refused_is_said_on_the_machine() -> None:
 async def test_long_names_make_good_pods() -> None:
     async with desk() as here:
         name = "a" * 42 + "." + "b" * 19 + "-" + "c" * 60
-        await here.store.create(kinds.INSTANCE, {"metadata": {"name": name, "namespace": "default"}, "spec": {"domain": {}}})
+        await here.store.create(kinds.VMI, {"metadata": {"name": name, "namespace": "default"}, "spec": {"domain": {}}})
         await here.settle()
         assert len((await here.store.list(kinds.POD)).items) == 1
 
@@ -405,7 +405,7 @@ async def test_network_cards_whose_function_came_from_a_claim() -> None:
         blue = await here.machine()
         assert addresses(blue) == ["0000:65:00.0"]
         assert "interfaceStatuses" not in blue["status"]["deviceStatus"], "nobody has said yet which card has which"
-        revision = here.store.shelf(kinds.INSTANCE).revision
+        revision = here.store.shelf(kinds.VMI).revision
         await plug(here, name, fast="0000:3B:01.1", own="0000:65:00.0", other="0000:99:00.0")
         blue = await here.machine()
         told = blue["status"]["deviceStatus"]["interfaceStatuses"]
@@ -417,9 +417,9 @@ async def test_network_cards_whose_function_came_from_a_claim() -> None:
         assert [device_refs.address_of(entry) for entry in device_refs.statuses(blue, "hostDevices")] == [
             ("pci", "0000:65:00.0")
         ]
-        writes = [step for step in here.store.shelf(kinds.INSTANCE).log if step.next and step.next.revision > revision]
+        writes = [step for step in here.store.shelf(kinds.VMI).log if step.next and step.next.revision > revision]
         assert len(writes) == 1
-        await here.store.patch(kinds.INSTANCE, "blue", {"status": {"phase": "Running"}}, "default", subresource="status")
+        await here.store.patch(kinds.VMI, "blue", {"status": {"phase": "Running"}}, "default", subresource="status")
         await plug(here, name, fast="0000:3b:01.0")
         after = await here.machine()
         assert after["status"]["deviceStatus"] == blue["status"]["deviceStatus"], "what a running machine has stays"

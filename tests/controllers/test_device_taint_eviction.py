@@ -20,7 +20,7 @@ from tests.controllers.scenario import Scene
 
 async def keeper(scene: Scene, **exactly: Any) -> None:
     """A machine with a claim of its own, which keeps its device while the machine is off."""
-    await scene.create(kinds.MACHINE, "blue", {
+    await scene.create(kinds.VM, "blue", {
         "runStrategy": "Always",
         "resourceClaimTemplates": [{"name": "disk", "spec": {"spec": {"devices": {"requests": [
             {"name": "it", "exactly": {"deviceClassName": "fabric", **exactly}}]}}}}],

@@ -57,13 +57,13 @@ async def test_why_names_a_machine_that_is_stopped_and_keeps_its_device() -> Non
     async with scenes.embedded(1) as scene:
         await scene.classes()
         domain = {"memory": {"guest": "1Gi"}, "devices": {"hostDevices": [scenes.device()]}}
-        await scene.create(kinds.MACHINE, "amber", {
+        await scene.create(kinds.VM, "amber", {
             "runStrategy": "Always", "resourceClaimTemplates": [{"name": "network", "spec": {"spec": scene.claim_spec()}}],
             "template": {"spec": {"domain": domain}}})
         await scene.running("amber")
         await pod(scene, "one", {scene.namespace: "a"})
         assert (await told(scene, "one"))[-1] == f"{scene.host.name} could take it once vmi/amber in here ends"
-        await scene.store.patch(kinds.MACHINE, "amber", {"spec": {"runStrategy": "Halted"}}, scene.namespace)
+        await scene.store.patch(kinds.VM, "amber", {"spec": {"runStrategy": "Halted"}}, scene.namespace)
         await scene.gone("amber")
         [claim] = [one["metadata"]["name"] for one in await scene.all(kinds.RESOURCE_CLAIM)
                    if one["metadata"].get("ownerReferences")]

@@ -43,7 +43,7 @@ async def test_a_machine_gets_what_its_flavor_asks_for() -> None:
             ("gpu", 1), ("nic", 2)]
         assert claim["metadata"]["ownerReferences"][0]["name"] == "blue"
         await here.check_books()
-        await here.delete(kinds.INSTANCE, "blue")
+        await here.delete(kinds.VMI, "blue")
         await here.gone("blue")
         await here.empty()
 
@@ -82,13 +82,13 @@ async def test_a_flavor_may_change_and_a_machine_keeps_what_it_was_made_with() -
         await here.store.replace(kinds.FLAVOR, {**old, "spec": {"vcpus": 8, "memory": "1Gi", "extraSpecs": {}}})
         await machine(here, "green", "large")
         green = await here.running("green")
-        blue = await here.find(kinds.INSTANCE, "blue")
+        blue = await here.find(kinds.VMI, "blue")
         assert blue is not None
         assert blue["status"]["flavor"] == before["status"]["flavor"]
         assert addresses(blue) == addresses(before)
         assert "deviceStatus" not in green["status"]
         await here.delete(kinds.FLAVOR, "large")
-        await here.store.patch(kinds.INSTANCE, "blue", {"metadata": {"labels": {"a": "b"}}}, "here")
+        await here.store.patch(kinds.VMI, "blue", {"metadata": {"labels": {"a": "b"}}}, "here")
         assert (await here.running("blue"))["status"]["flavor"] == before["status"]["flavor"]
 
 
@@ -102,7 +102,7 @@ async def test_who_comes_too_late_waits_with_a_reason_for_each_device() -> None:
         message = await here.waits("d", "PodScheduled", "alias gpu wants 1", "0 free", "held by vmi/")
         assert "elm" in message
         assert "oak" in message
-        await here.delete(kinds.INSTANCE, "a")
+        await here.delete(kinds.VMI, "a")
         await here.running("d")
         await here.check_books()
 
@@ -115,14 +115,14 @@ async def test_a_claim_that_is_deleted_while_its_machine_waits_is_made_again(mea
         await here.running("a")
         await machine(here, "b", "large")
         await here.waits("b", "PodScheduled", "alias gpu wants 2")
-        record = (await here.find(kinds.INSTANCE, "b") or {})["status"]["flavor"]
+        record = (await here.find(kinds.VMI, "b") or {})["status"]["flavor"]
         if meanwhile == "the flavor goes":
             await here.delete(kinds.FLAVOR, "large")
         elif meanwhile == "the flavor changes":
             other = {**made["spec"], "extraSpecs": {"pci_passthrough:alias": "gpu:1"}}
             made = await here.store.replace(kinds.FLAVOR, {**made, "spec": other})
         await here.delete(kinds.RESOURCE_CLAIM, record["claimName"])
-        await here.delete(kinds.INSTANCE, "a")
+        await here.delete(kinds.VMI, "a")
         if meanwhile == "the flavor goes":
             await here.waits("b", "Synchronized", "flavor large does not exist")
             await flavor(here, "large", "gpu:2")
@@ -246,7 +246,7 @@ async def test_a_machine_says_its_flavor_once_and_for_all() -> None:
         await machine(here, "blue", "large")
         blue = await here.running("blue")
         with pytest.raises(Invalid, match=r"spec\.flavor: Invalid value: field is immutable"):
-            await here.store.replace(kinds.INSTANCE, {**blue, "spec": {**blue["spec"], "flavor": {"name": "small"}}})
+            await here.store.replace(kinds.VMI, {**blue, "spec": {**blue["spec"], "flavor": {"name": "small"}}})
         with pytest.raises(Invalid, match="so is called the claim of the flavor"):
             await machine(here, "green", "large", resourceClaims=[{"name": "flavor", "resourceClaimName": "x"}])
 
@@ -255,15 +255,15 @@ async def test_a_virtual_machine_passes_its_flavor_on() -> None:
     """Each start is a machine of its own, made from the flavor as it is then; when it is stopped the devices are free."""
     async with scene() as here:
         await flavor(here, "large", "gpu:1")
-        await here.create(kinds.MACHINE, "blue", {"runStrategy": "Always", "template": {"spec": {
+        await here.create(kinds.VM, "blue", {"runStrategy": "Always", "template": {"spec": {
             "flavor": {"name": "large"}, "domain": {}}}})
         first = await here.running("blue")
         assert len(addresses(first)) == 1
-        await here.store.patch(kinds.MACHINE, "blue", {"spec": {"runStrategy": "Halted"}}, "here")
+        await here.store.patch(kinds.VM, "blue", {"spec": {"runStrategy": "Halted"}}, "here")
         await here.gone("blue")
         assert await here.bookings() == []
         await here.store.patch(kinds.FLAVOR, "large", {"spec": {"extraSpecs": {"pci_passthrough:alias": "nic:2"}}})
-        await here.store.patch(kinds.MACHINE, "blue", {"spec": {"runStrategy": "Always"}}, "here")
+        await here.store.patch(kinds.VM, "blue", {"spec": {"runStrategy": "Always"}}, "here")
         assert len(addresses(await here.running("blue"))) == 2
 
 
@@ -297,7 +297,7 @@ async def test_why_tells_of_cells_and_of_a_flavor_that_is_missing() -> None:
         (claim,) = facts.claims
         assert any("NUMA cells 0 of oak, with 2 CPUs of cell 0 (0-1) for itself" in line
                    for line in vm.claim(facts, claim).text())
-        green = await here.find(kinds.INSTANCE, "green")
+        green = await here.find(kinds.VMI, "green")
         assert green is not None
         assert vm.instance(facts, green).text() == [
             "vmi/green has no pod yet: flavor nothing does not exist; the machine goes on when it does"]
@@ -332,7 +332,7 @@ async def test_kube_scheduler_gives_what_the_aliases_mean(control_plane: kuberne
                 "machine may have the same"]
             await here.check_books()
             for name in ("blue", "green"):
-                await here.delete(kinds.INSTANCE, name)
+                await here.delete(kinds.VMI, name)
             await here.gone("blue", "green")
             await here.empty()
         finally:

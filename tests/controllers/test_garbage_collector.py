@@ -13,11 +13,11 @@ import pytest
 from outfitter import app
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
-from outfitter.controllers.garbage_collector import Garbage
+from outfitter.controllers.garbage_collector import GarbageCollector
 from outfitter.errors import Forbidden, NotFound, Terminating
 from outfitter.store.base import Listing, Propagation, Store
 from outfitter.store.clock import ManualClock
-from outfitter.store.id_generator import Names
+from outfitter.store.id_generator import IdGenerator
 from tests.controllers.scenario import Scene, hosts_of
 
 
@@ -55,7 +55,7 @@ class Yard:
 @contextlib.asynccontextmanager
 async def yard() -> AsyncIterator[Yard]:
     clock = ManualClock()
-    async with app.embedded(clock=clock, names=Names(random.Random(1))) as product:
+    async with app.embedded(clock=clock, names=IdGenerator(random.Random(1))) as product:
         yield Yard(product, clock)
 
 
@@ -209,7 +209,7 @@ async def test_a_namespace_that_came_again_is_not_emptied() -> None:
         await store.create(kinds.NAMESPACE, {"metadata": {"name": "team"}})
         await here.make("old", namespace="team")
         await here.settle()
-        [garbage] = [each for each in here.product.runner.controllers if isinstance(each, Garbage)]
+        [garbage] = [each for each in here.product.runner.controllers if isinstance(each, GarbageCollector)]
         garbage._store = cast("Store", Slow())
         await store.delete(kinds.NAMESPACE, "team")
         assert await here.names(namespace="team") == ["new"]
@@ -218,7 +218,7 @@ async def test_a_namespace_that_came_again_is_not_emptied() -> None:
 
 async def test_a_namespace_with_running_machines_lets_go_of_their_devices() -> None:
     clock = ManualClock()
-    async with app.embedded(hosts=hosts_of("node", 2), clock=clock, names=Names(random.Random(1))) as product:
+    async with app.embedded(hosts=hosts_of("node", 2), clock=clock, names=IdGenerator(random.Random(1))) as product:
         await product.store.create(kinds.NAMESPACE, {"metadata": {"name": "team"}})
         scene = Scene(product, "team", clock)
         await scene.classes()

@@ -48,9 +48,9 @@ async def test_a_gate_is_closed_while_machines_use_it() -> None:
             await scene.machine("green")
         assert len(await scene.domains()) == 2
 
-        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.delete(kinds.VMI, "blue")
         await scene.gone("blue")
-        await scene.delete(kinds.INSTANCE, "red")
+        await scene.delete(kinds.VMI, "red")
         await scene.gone("red")
         await said(scene, "False")
         await gates(scene, disabledFeatureGates=[])
@@ -69,7 +69,7 @@ async def test_a_machine_that_is_over_uses_nothing() -> None:
         assert "HostDevicesWithDRA is off and is used by here/blue; HostDevices is off and is used by here/blue" in await said(
             scene, "True")
         over = {"status": {"phase": "Succeeded"}}
-        await scene.store.patch(kinds.INSTANCE, "blue", over, scene.namespace, subresource="status")
+        await scene.store.patch(kinds.VMI, "blue", over, scene.namespace, subresource="status")
         await said(scene, "False")
 
 
@@ -79,7 +79,7 @@ async def test_a_resource_that_is_not_permitted_gets_no_pod_until_it_is() -> Non
             {"cel": {"expression": f'device.attributes["{scene.driver}"].kind == "VF"'}}]})
         await scene.create(kinds.KUBEVIRT, "kubevirt", {"configuration": {"permittedHostDevices": {"pciHostDevices": [
             {"pciVendorSelector": "8086:1889", "resourceName": "acme.test/other"}]}}})
-        await scene.create(kinds.INSTANCE, "blue", {"domain": {"devices": {"hostDevices": [
+        await scene.create(kinds.VMI, "blue", {"domain": {"devices": {"hostDevices": [
             {"name": "nic0", "deviceName": "acme.test/nic"}]}}})
         await scene.waits("blue", "Synchronized", "hostDevices[0]: HostDevice acme.test/nic is not permitted")
         assert not await scene.all(kinds.POD)
@@ -97,16 +97,16 @@ async def test_a_machine_that_was_refused_starts_at_once_when_the_gate_opens(ope
     async with scenes.embedded(vfs=1) as scene:
         await scene.classes()
         await scene.template()
-        await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Halted", "template": {"spec": {
+        await scene.create(kinds.VM, "blue", {"runStrategy": "Halted", "template": {"spec": {
             "resourceClaims": [{"name": "network", "resourceClaimTemplateName": "one-vf"}],
             "domain": {"devices": {"hostDevices": [scenes.device()]}}}}})
         await scene.create(kinds.KUBEVIRT, "kubevirt", {})
         await gates(scene, disabledFeatureGates=["HostDevicesWithDRA"])
-        await scene.store.patch(kinds.MACHINE, "blue", {"spec": {"runStrategy": "Always"}}, scene.namespace)
+        await scene.store.patch(kinds.VM, "blue", {"spec": {"runStrategy": "Always"}}, scene.namespace)
         await scene.settle()
-        assert conditions.is_true(await scene.find(kinds.MACHINE, "blue") or {}, "Failure")
+        assert conditions.is_true(await scene.find(kinds.VM, "blue") or {}, "Failure")
         await gates(scene, **opened)
         await scene.settle()  # no time passes
-        blue = await scene.find(kinds.MACHINE, "blue") or {}
+        blue = await scene.find(kinds.VM, "blue") or {}
         assert blue["status"]["printableStatus"] == "Running"
         assert conditions.find(blue, "Failure") is None

@@ -10,7 +10,7 @@ import pytest
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import kubevirt_config
-from outfitter.api.kubevirt.kubevirt_config import Settings
+from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
 from outfitter.controllers import launcher_pod
 from tests.controllers import scenario as scenes
 
@@ -35,7 +35,7 @@ def test_a_launcher_pod() -> None:
     assert "claims" not in pod["spec"]["containers"][0]["resources"]
 
 
-def asks(settings: Settings = launcher_pod.DEFAULT, *, networks: dict[str, str] | None = None, **domain: Any) -> Object:
+def asks(settings: KubeVirtConfig = launcher_pod.DEFAULT, *, networks: dict[str, str] | None = None, **domain: Any) -> Object:
     """What the container asks for."""
     pod = launcher_pod.launcher_pod(
         {"metadata": {"name": "blue", "namespace": "here", "uid": "0af3"}, "spec": {"domain": domain}},
@@ -146,7 +146,7 @@ def test_a_machine_that_moves_keeps_counted_names_until_it_may_change_them(upgra
 
 async def test_a_network_that_comes_later_is_found_and_what_it_takes_is_asked_for() -> None:
     async with scenes.embedded(1) as scene:
-        await scene.create(kinds.INSTANCE, "blue", {"domain": {"devices": {"interfaces": [{"name": "red", "sriov": {}}]}},
+        await scene.create(kinds.VMI, "blue", {"domain": {"devices": {"interfaces": [{"name": "red", "sriov": {}}]}},
                                                     "networks": [{"name": "red", "multus": {"networkName": "vf-net"}}]})
         await scene.waits("blue", "Synchronized", "network attachment definition here/vf-net")
         assert not await scene.all(kinds.POD)

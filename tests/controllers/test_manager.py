@@ -5,27 +5,27 @@ from __future__ import annotations
 import pytest
 
 from outfitter import errors
-from outfitter.controllers.manager import Context, Runner, settle
+from outfitter.controllers.manager import ControllerContext, ControllerManager, settle
 from outfitter.errors import OutfitterError
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Memory
-from outfitter.store.workqueue import Queue
+from outfitter.store.workqueue import WorkQueue
 
 
 @pytest.fixture
-def context() -> Context:
+def context() -> ControllerContext:
     clock = ManualClock()
-    return Context(Memory(clock=clock), clock=clock)
+    return ControllerContext(Memory(clock=clock), clock=clock)
 
 
-async def test_a_disk_takes_as_long_as_it_takes(context: Context) -> None:
+async def test_a_disk_takes_as_long_as_it_takes(context: ControllerContext) -> None:
     looks = iter([True] * 50)
     await settle(lambda kind: 0, context, [], busy=lambda: next(looks, False), most=20)
     assert next(looks, None) is None
 
 
-async def test_who_never_rests_is_not_waited_for(context: Context) -> None:
-    class Restless(Runner):
+async def test_who_never_rests_is_not_waited_for(context: ControllerContext) -> None:
+    class Restless(ControllerManager):
         @property
         def idle(self) -> bool:
             return False
@@ -37,8 +37,8 @@ async def test_who_never_rests_is_not_waited_for(context: Context) -> None:
 class Refused:
     name = "refused"
 
-    def __init__(self, context: Context, error: OutfitterError) -> None:
-        self.queue, self._error = Queue(context.clock), error
+    def __init__(self, context: ControllerContext, error: OutfitterError) -> None:
+        self.queue, self._error = WorkQueue(context.clock), error
 
     async def reconcile(self, key: str) -> float | None:
         raise self._error
@@ -48,10 +48,10 @@ class Refused:
     (errors.Terminating("its namespace goes"), False), (errors.Conflict("somebody was faster"), False),
     (errors.Forbidden("we may not"), True)], ids=["going", "late", "forbidden"])
 async def test_what_is_worth_a_word_in_the_log(
-    context: Context, caplog: pytest.LogCaptureFixture, error: OutfitterError, said: bool
+    context: ControllerContext, caplog: pytest.LogCaptureFixture, error: OutfitterError, said: bool
 ) -> None:
     loop = Refused(context, error)
-    runner = Runner(context, [loop], workers=1)
+    runner = ControllerManager(context, [loop], workers=1)
     await runner.start()
     loop.queue.add("here/blue")
     await settle(lambda kind: 0, context, [runner])

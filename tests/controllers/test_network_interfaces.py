@@ -50,7 +50,7 @@ async def definition(scene: Scene, name: str, resource: str = "", **config: Any)
 async def machine(scene: Scene, name: str, networks: dict[str, tuple[Object, Object]], **more: Any) -> Object:
     """`networks`: for each its source and its binding."""
     devices = {"interfaces": [{"name": each, **binding} for each, (_, binding) in networks.items()], **more.pop("devices", {})}
-    return await scene.create(kinds.INSTANCE, name, {
+    return await scene.create(kinds.VMI, name, {
         "networks": [{"name": each, **source} for each, (source, _) in networks.items()],
         "domain": {"memory": {"guest": "64Mi"}, "devices": devices}, **more})
 
@@ -92,7 +92,7 @@ async def test_each_card_gets_a_function_and_every_source_says_the_same() -> Non
              "podInterfaceName": each["interface"]} for name, each in zip("ba", told, strict=True)]
         asked = json.loads(pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"])
         assert [each["interface"] for each in asked] == [each["interface"] for each in told]
-        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.delete(kinds.VMI, "blue")
         await scene.empty()
 
 
@@ -108,7 +108,7 @@ async def test_a_card_by_claim_and_one_behind_the_host() -> None:
         up, default = blue["status"]["interfaces"]
         assert (up["infoSource"], default["infoSource"], default["linkState"]) == ("domain", "domain", "down")
         assert "podInterfaceName" not in up
-        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.delete(kinds.VMI, "blue")
         await scene.empty()
 
 
@@ -153,7 +153,7 @@ async def test_a_network_that_comes_after_the_pod() -> None:
         assert await scene.events("FailedPlugNetworks")
         await definition(scene, "lan", type="bridge", bridge="br0")
         await scene.running("blue")
-        assert not [each for each in (await scene.find(kinds.INSTANCE, "blue") or {})["status"]["conditions"]
+        assert not [each for each in (await scene.find(kinds.VMI, "blue") or {})["status"]["conditions"]
                     if each["status"] == "False"]
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
-from outfitter.controllers.manager import Context, Runner, settle
-from outfitter.controllers.node_taint_eviction import NodeTaints
+from outfitter.controllers.manager import ControllerContext, ControllerManager, settle
+from outfitter.controllers.node_taint_eviction import NodeTaintEviction
 from outfitter.store.clock import ManualClock, rfc3339
-from outfitter.store.id_generator import Names
+from outfitter.store.id_generator import IdGenerator
 from outfitter.store.memory import Memory
 from tests.controllers import scenario as scenes
 from tests.controllers.scenario import Scene
@@ -115,7 +115,7 @@ async def test_the_time_of_a_taint_counts_but_not_what_was_before_the_pod(scene:
 async def vm(scene: Scene, strategy: str) -> None:
     await scene.classes()
     await scene.template()
-    await scene.create(kinds.MACHINE, "blue", {"runStrategy": strategy, "template": {"spec": {
+    await scene.create(kinds.VM, "blue", {"runStrategy": strategy, "template": {"spec": {
         "resourceClaims": [{"name": "network", "resourceClaimTemplateName": "one-vf"}],
         "domain": {"memory": {"guest": "1Gi"}, "devices": {"hostDevices": [scenes.device()]}}}}})
 
@@ -128,7 +128,7 @@ async def test_a_machine_starts_elsewhere_with_devices_of_there(scene: Scene, st
     await taint(scene, host, TAINT)
 
     async def elsewhere() -> Object | None:
-        found = await scene.find(kinds.INSTANCE, "blue")
+        found = await scene.find(kinds.VMI, "blue")
         status = (found or {}).get("status") or {}
         return found if status.get("phase") == "Running" and status.get("nodeName") != host else None
 
@@ -142,7 +142,7 @@ async def test_a_machine_starts_elsewhere_with_devices_of_there(scene: Scene, st
 
 async def test_a_machine_whose_own_claim_keeps_a_device_there_waits_for_the_host(scene: Scene) -> None:
     await scene.classes()
-    await scene.create(kinds.MACHINE, "blue", {
+    await scene.create(kinds.VM, "blue", {
         "runStrategy": "Always", "resourceClaimTemplates": [{"name": "network", "spec": {"spec": scene.claim_spec()}}],
         "template": {"spec": {"domain": {"devices": {"hostDevices": [scenes.device()]}}}}})
     first = await scene.running("blue")
@@ -181,15 +181,15 @@ async def test_a_machine_that_tolerates_it_stays(scene: Scene) -> None:
 
 async def test_what_was_tainted_while_nobody_looked_is_found_at_the_start() -> None:
     clock = ManualClock()
-    store = Memory(clock=clock, names=Names(random.Random(1)))
+    store = Memory(clock=clock, names=IdGenerator(random.Random(1)))
     for name in ("default", "here"):
         await store.create(kinds.NAMESPACE, {"metadata": {"name": name}})
     await store.create(kinds.NODE, {"metadata": {"name": "node-0"}, "spec": {"taints": [TAINT]}})
     for name, tolerations in (("goes", []), ("stays", [bears(TAINT)])):
         await store.create(kinds.POD, {"metadata": {"name": name, "namespace": "here"}, "spec": {
             "nodeName": "node-0", "containers": [{"name": "main"}], "tolerations": tolerations}})
-    context = Context(store, clock=clock)
-    runner = Runner(context, [NodeTaints(context)])
+    context = ControllerContext(store, clock=clock)
+    runner = ControllerManager(context, [NodeTaintEviction(context)])
     await runner.start()
     await settle(lambda kind: store.shelf(kind).revision, context, [runner])
     left = {each["metadata"]["name"]: each["metadata"] for each in (await store.list(kinds.POD)).items}

@@ -14,7 +14,7 @@ from outfitter.controllers.pod_gc import WHILE
 from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import book
 from outfitter.store.clock import ManualClock
-from outfitter.store.id_generator import Names
+from outfitter.store.id_generator import IdGenerator
 from tests.controllers.scenario import Scene
 
 HOSTS = """
@@ -32,7 +32,7 @@ hosts:
 async def run(data: Path, clock: ManualClock, count: int, seed: int) -> AsyncIterator[Scene]:
     """One run of outfitter with so many hosts, on the data of those before."""
     hosts = app.simulated_hosts(hosts_file.parse(HOSTS.format(name="node", count=count), "test").hosts, data)
-    async with app.embedded(data=data, hosts=hosts, clock=clock, names=Names(random.Random(seed)),
+    async with app.embedded(data=data, hosts=hosts, clock=clock, names=IdGenerator(random.Random(seed)),
                             synchronous="OFF") as product:
         yield Scene(product, "default", clock)
 
@@ -42,7 +42,7 @@ async def two_machines(scene: Scene) -> str:
     await scene.classes()
     await scene.template()
     for name in ("blue", "green"):
-        await scene.create(kinds.MACHINE, name, {"runStrategy": "Always", "template": {"spec": {
+        await scene.create(kinds.VM, name, {"runStrategy": "Always", "template": {"spec": {
             "resourceClaims": [{"name": "network", "resourceClaimTemplateName": "one-vf"}],
             "domain": {"memory": {"guest": "1Gi"}, "devices": {"hostDevices": [
                 {"name": "nic0", "claimName": "network", "requestName": "nic"}]}}}}})
@@ -60,7 +60,7 @@ async def wait(scene: Scene, seconds: float) -> None:
 
 
 async def uid(scene: Scene, name: str) -> str:
-    return str((await scene.find(kinds.INSTANCE, name) or {"metadata": {"uid": ""}})["metadata"]["uid"])
+    return str((await scene.find(kinds.VMI, name) or {"metadata": {"uid": ""}})["metadata"]["uid"])
 
 
 async def test_a_node_that_is_not_ready_keeps_its_pods(tmp_path: Path) -> None:
@@ -105,13 +105,13 @@ async def test_a_machine_that_is_deleted_goes_with_its_node_and_its_claim_with_t
     async with run(tmp_path, clock, 2, 1) as scene:
         there = await two_machines(scene)
     async with run(tmp_path, clock, 1, 2) as scene:
-        await scene.delete(kinds.MACHINE, there)
+        await scene.delete(kinds.VM, there)
         await wait(scene, 3 * WHILE)
         assert await uid(scene, there), "nobody can tell whether it is off"
         await scene.store.delete(kinds.NODE, "node-1")
         await scene.store.delete(kinds.LEDGER_PAGE, "node-1")
         await wait(scene, WHILE + 5)
-        assert [len(await scene.all(kind)) for kind in (kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM)] == [1, 1, 1]
+        assert [len(await scene.all(kind)) for kind in (kinds.VMI, kinds.POD, kinds.RESOURCE_CLAIM)] == [1, 1, 1]
     async with run(tmp_path, clock, 2, 3) as scene:  # the host was not gone after all, and still runs it
         await wait(scene, 5)
         assert len(await scene.domains()) == 1
@@ -125,7 +125,7 @@ async def test_a_host_that_is_there_makes_its_node_again_and_keeps_its_machines(
         await scene.store.delete(kinds.NODE, "node-1")
         await wait(scene, 3 * WHILE)
         assert await uid(scene, there) == first
-        assert _phase(await scene.find(kinds.INSTANCE, there)) == "Running"
+        assert _phase(await scene.find(kinds.VMI, there)) == "Running"
 
 
 async def test_a_plain_pod_on_a_node_that_never_was_goes(tmp_path: Path) -> None:

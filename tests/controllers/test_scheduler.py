@@ -11,8 +11,8 @@ from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.api.page import Page, pool_page
 from outfitter.controllers import launcher_pod
-from outfitter.controllers.scheduler import PATIENCE, Schedule
-from outfitter.inventory.config import Scheduling
+from outfitter.controllers.scheduler import PATIENCE, Scheduler
+from outfitter.inventory.config import SchedulingSettings
 from outfitter.ledger import book
 from outfitter.scheduling.explain import vm
 from outfitter.scheduling.scheduler import Waiting
@@ -60,7 +60,7 @@ async def test_a_pool_that_changes_hands_is_not_given_twice(scene: Scene, first:
     homes = [name, pool_page(FABRIC, name)]
     home = homes[0] if first == "a host's" else homes[1]
     assert await held(scene, home) == [("x0", "a", "prepared")]
-    [schedule] = [each for each in scene.product.runner.controllers if isinstance(each, Schedule)]
+    [schedule] = [each for each in scene.product.runner.controllers if isinstance(each, Scheduler)]
     await scene.delete(kinds.RESOURCE_SLICE, "rack")
     await settled(scene, "one")
     schedule._index.held.whole.clear()
@@ -136,7 +136,7 @@ async def test_a_claim_of_somebody_else_is_not_used(scene: Scene, told: bool, ow
         await scene.template()
     said = await scene.waits("blue", "PodScheduled", f"claim {claim} belongs to {'Pod other' if owned else 'nobody'}",
                              "delete it, and the pod goes on")
-    why_not = vm.instance(await scene.facts(), await scene.find(kinds.INSTANCE, "blue") or {})
+    why_not = vm.instance(await scene.facts(), await scene.find(kinds.VMI, "blue") or {})
     assert why_not.sentence == f"waits: {said}"
     assert await scene.find(kinds.RESOURCE_CLAIM, claim) == other
     await scene.delete(kinds.RESOURCE_CLAIM, claim)
@@ -316,7 +316,7 @@ async def test_who_waits_is_not_written_of_whenever_others_come_and_go(scene: Sc
     ("DRADeviceBindingConditions", "has binding conditions, which are switched off"), ("DRADeviceTaintRules", ""),
     ("DRAExtendedResource", f"it offers no {GPU}")])
 async def test_a_gate_switches_a_part_off(gate: str, says: str) -> None:
-    async with scenes.embedded(1, scheduling=Scheduling(features={gate: False})) as scene:
+    async with scenes.embedded(1, scheduling=SchedulingSettings(features={gate: False})) as scene:
         await mapped(scene, "x0")
         if gate == "DRADeviceBindingConditions":
             await scene.delete(kinds.RESOURCE_SLICE, "rack")

@@ -26,7 +26,7 @@ from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import out_of_service
 from outfitter.scheduling.dra import binding_conditions, extended_resources
 from outfitter.scheduling.filter import node_fit
-from outfitter.scheduling.nova.flavor_claim import Aliases
+from outfitter.scheduling.nova.flavor_claim import AliasSet
 from outfitter.scheduling.scheduler import Placement
 from outfitter.scheduling.snapshot import Facts
 from outfitter.store.clock import ManualClock
@@ -70,11 +70,11 @@ def beyond(books: Books) -> Iterator[str]:
 
 def crowded(books: Books) -> Iterator[str]:
     """Where one scheduler is at work no host has promised more than it has. Two may: amounts stand on no page."""
-    taken = node_fit.Used(books.all(kinds.POD))
+    taken = node_fit.NodeUsage(books.all(kinds.POD))
     for node in books.all(kinds.NODE):
         name = node["metadata"]["name"]
         for what, amount in taken.at(name).items():
-            if what in ("cpu", "memory") and amount > node_fit.Room.of(node).amounts[what]:
+            if what in ("cpu", "memory") and amount > node_fit.NodeInfo.of(node).amounts[what]:
                 yield f"{amount} {what} of {name} are taken"
 
 
@@ -90,7 +90,7 @@ def leaks(books: Books) -> Iterator[str]:
     for claim in claims.values():
         meta = claim["metadata"]
         for owner in meta.get("ownerReferences") or ():
-            kind = kinds.POD if owner["kind"] == "Pod" else kinds.INSTANCE
+            kind = kinds.POD if owner["kind"] == "Pod" else kinds.VMI
             if (there := books.objects[kind].get((meta["namespace"], owner["name"]))) is None or (
                     there["metadata"]["uid"] != owner["uid"]):
                 yield f"claim {meta['name']} outlived its {owner['kind']}"
@@ -155,7 +155,7 @@ class Mix(World):
         door = Door(self.home, random.Random(self.dice.random()))
         serves = not any(life.serves for life in self.lives)
         kind, hosts = (app.Embedded, list(self.hosts.values())) if serves else (Controllers, [])
-        product = kind(door, hosts, clock=self.clock, config=self.settings, aliases=Aliases.of(self.settings.default))
+        product = kind(door, hosts, clock=self.clock, config=self.settings, aliases=AliasSet.of(self.settings.default))
         self.lives.append(Life(door, product, asyncio.get_running_loop().create_task(product.start())))
         return self.lives[-1]
 
@@ -219,11 +219,11 @@ class Mix(World):
         return self.dice.choice(sorted(names)) if names else ""
 
     async def machine(self) -> None:
-        await self.create(kinds.INSTANCE, self.dice.choice(NAMES[:4]), {
+        await self.create(kinds.VMI, self.dice.choice(NAMES[:4]), {
             "flavor": {"name": self.dice.choice(sorted(FLAVORS))}, "domain": {}})
 
     async def drop(self) -> None:
-        kind: Kind = self.dice.choice([kinds.POD, kinds.POD, kinds.INSTANCE, kinds.RESOURCE_CLAIM])
+        kind: Kind = self.dice.choice([kinds.POD, kinds.POD, kinds.VMI, kinds.RESOURCE_CLAIM])
         if there := sorted(self.books.objects[kind]):
             await self.delete(kind, self.dice.choice(there)[1], self.dice.choice([None, 0]) if kind == kinds.POD else None)
 
@@ -288,11 +288,11 @@ class Mix(World):
     async def clear(self) -> None:
         """Everybody goes, and nothing is left."""
         await self.unmark()
-        for kind in (kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM):
+        for kind in (kinds.VMI, kinds.POD, kinds.RESOURCE_CLAIM):
             for _, name in list(self.books.objects[kind]):
                 await self.delete(kind, name)
         await self.rest()
-        for kind in (kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM):
+        for kind in (kinds.VMI, kinds.POD, kinds.RESOURCE_CLAIM):
             self.home.broken += [f"left: {obj}" for obj in self.books.all(kind)]
         self.home.broken += [f"left: {booking}" for booking in self.books.bookings]
 

@@ -11,8 +11,8 @@ import pytest
 from outfitter.api import kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.page import Page
-from outfitter.controllers.pod_claims import Claims, PodClaims
-from outfitter.controllers.scheduler import Schedule
+from outfitter.controllers.pod_claims import ClaimDeallocation, PodClaims
+from outfitter.controllers.scheduler import Scheduler
 from outfitter.errors import AlreadyHeld, Conflict, Forbidden
 from outfitter.ledger import book, out_of_service
 from outfitter.store.base import Store
@@ -29,9 +29,9 @@ async def test_who_waits_longest_is_served_first() -> None:
             await scene.machine(name)
             await scene.phase(name, "Running" if name == order[0] else "Scheduling")
         for before, after in itertools.pairwise(order):
-            await scene.delete(kinds.INSTANCE, before)
+            await scene.delete(kinds.VMI, before)
             await scene.running(after)
-            waiting = [obj for obj in await scene.all(kinds.INSTANCE) if obj["status"]["phase"] == "Scheduling"]
+            waiting = [obj for obj in await scene.all(kinds.VMI) if obj["status"]["phase"] == "Scheduling"]
             assert len(waiting) == len(order) - order.index(after) - 1
 
 
@@ -71,13 +71,13 @@ async def test_a_pod_that_another_made_for_the_machine_is_the_machines_pod() -> 
         meta = {key: pod["metadata"][key] for key in ("labels", "ownerReferences")}
         spec = {"containers": [{"name": "compute", "image": "x"}], "nodeSelector": {"no": "where"}}
         await scene.create(kinds.POD, "by-hand", spec, finalizers=["example.com/wait"], **meta)
-        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.delete(kinds.VMI, "blue")
 
         async def waits_for_the_other() -> bool:
             return [pod["metadata"]["name"] for pod in await scene.all(kinds.POD)] == ["by-hand"]
 
         await scene.reach(waits_for_the_other, "its own pod is gone")
-        assert await scene.find(kinds.INSTANCE, "blue") is not None
+        assert await scene.find(kinds.VMI, "blue") is not None
         await scene.store.patch(kinds.POD, "by-hand", {"metadata": {"finalizers": None}}, scene.namespace)
         await scene.gone("blue")
         await scene.empty()
@@ -151,15 +151,15 @@ async def test_news_of_a_claim_that_come_late_do_not_cost_a_stopped_machine_its_
     async with scenes.embedded(1) as scene:
         await scene.classes()
         devices = {"hostDevices": [scenes.device()]}
-        await scene.create(kinds.MACHINE, "blue", {
+        await scene.create(kinds.VM, "blue", {
             "runStrategy": "Always", "template": {"spec": {"domain": {"memory": {"guest": "1Gi"}, "devices": devices}}},
             "resourceClaimTemplates": [{"name": "network", "spec": {"spec": scene.claim_spec()}}]})
         await scene.running("blue")
-        await scene.store.patch(kinds.MACHINE, "blue", {"spec": {"runStrategy": "Halted"}}, scene.namespace)
+        await scene.store.patch(kinds.VM, "blue", {"spec": {"runStrategy": "Halted"}}, scene.namespace)
         await scene.gone("blue")
         kept, [claim] = await scene.bookings(), await scene.all(kinds.RESOURCE_CLAIM)
         assert [booking.state for booking in kept] == ["released"]
-        [loop] = [each for each in scene.product.runner.controllers if isinstance(each, Claims)]
+        [loop] = [each for each in scene.product.runner.controllers if isinstance(each, ClaimDeallocation)]
         loop._claims = cast("Any", {key_of(claim): {key: value for key, value in claim.items() if key != "status"}})
         await loop.reconcile(key_of(claim))
         assert await scene.bookings() == kept
@@ -242,7 +242,7 @@ async def test_news_of_one_who_came_later_does_not_put_it_first() -> None:
         await out_of_service.reserve(scene.store, scene.host.name, device, by="admin")
         await waiting_pods(scene, "zoe", "mia", "ann")
         assert await bound(scene) == []
-        [schedule] = [each for each in scene.product.runner.controllers if isinstance(each, Schedule)]
+        [schedule] = [each for each in scene.product.runner.controllers if isinstance(each, Scheduler)]
         async with schedule._one:
             await scene.store.patch(kinds.POD, "ann", {"metadata": {"labels": {"a": "b"}}}, scene.namespace)
             await told()
@@ -253,7 +253,7 @@ async def test_news_of_one_who_came_later_does_not_put_it_first() -> None:
 
 async def test_who_was_taken_along_by_one_who_was_stopped_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     async with scenes.embedded(1) as scene:
-        [schedule] = [each for each in scene.product.runner.controllers if isinstance(each, Schedule)]
+        [schedule] = [each for each in scene.product.runner.controllers if isinstance(each, Scheduler)]
         await scene.settle()  # nobody else is at work
         both = asyncio.Event()
 

@@ -24,10 +24,10 @@ from outfitter.api.kubevirt import vm_actions, vmi_actions
 from outfitter.api.page import Page, pool_page
 from outfitter.controllers import pod_claims
 from outfitter.controllers.manager import enqueue_on_change
-from outfitter.controllers.pod_claims import Claims
+from outfitter.controllers.pod_claims import ClaimDeallocation
 from outfitter.ledger import out_of_service
 from outfitter.node.agent import Agent
-from outfitter.node.claim_bookings import Holdings
+from outfitter.node.claim_bookings import ClaimBookings
 from outfitter.scheduling.dra import device_index
 from outfitter.store.informer import Informer
 from outfitter.store.memory import Draft
@@ -39,7 +39,7 @@ from tests.controllers.replicas import DRIVER, HOSTS, MOST, PF, RACK, World
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 ALIVE = 3  # products at the same time
-KINDS = {"machines": kinds.INSTANCE, "pods": kinds.POD}
+KINDS = {"machines": kinds.VMI, "pods": kinds.POD}
 NAMES = {"machines": ["blue", "green", "red", "grey", "white"], "pods": ["one", "two", "three", "four", "five"]}
 SPECS = {"machines": replicas.machine_spec, "pods": replicas.pod_spec}
 KIND, HOST, WHICH = st.sampled_from(sorted(NAMES)), st.sampled_from(sorted(HOSTS)), st.integers(0, ALIVE - 1)
@@ -249,9 +249,9 @@ class Wider(Machine):
     @stateful.rule(name=VM, strategy=STRATEGY, own=st.booleans(), source=SOURCE, turns=TURNS)
     def vm(self, name: str, strategy: str, own: bool, source: str, turns: int) -> None:
         """A VirtualMachine is made, or deleted when it is there."""
-        there = ("here", name) in self.world.books.objects[kinds.MACHINE]
+        there = ("here", name) in self.world.books.objects[kinds.VM]
         spec = replicas.vm_spec(source, strategy, own=own and source not in CLAIMS)
-        self.do(self.world.delete(kinds.MACHINE, name) if there else self.world.create(kinds.MACHINE, name, spec), turns)
+        self.do(self.world.delete(kinds.VM, name) if there else self.world.create(kinds.VM, name, spec), turns)
 
     @stateful.rule(name=VM, action=st.sampled_from(vm_actions.ACTIONS), turns=TURNS)
     def ask(self, name: str, action: vm_actions.Action, turns: int) -> None:
@@ -390,8 +390,8 @@ MISTAKES = {
     "what an operator marked is given away": (unmarked, "and was booked for|no page says so"),
     "the revision of a page is not checked": (
         careless, "is held by|and was booked for|no page says so|pages say|not prepared|outlived its pod"),
-    "a claim that is over is never let go of": (never(Claims, "_free"), "no user|no longer has a use|pages say"),
-    "a host never lets go of devices": (never(Holdings, "release"), "no user|pages say|no longer has a use"),
+    "a claim that is over is never let go of": (never(ClaimDeallocation, "_free"), "no user|no longer has a use|pages say"),
+    "a host never lets go of devices": (never(ClaimBookings, "release"), "no user|pages say|no longer has a use"),
     "what a crash left is never looked for": (never(Agent, "_sweep"), "no user|domains:|not prepared|no longer has a use"),
     "the scheduler does not hear of pages": (  # several of them contradict each other for ever, each by what it saw
         behind, "are free|no user|no longer has a use|pages say|do not come to rest"),

@@ -14,8 +14,8 @@ from outfitter import app
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
 from outfitter.controllers import vm_claims
-from outfitter.controllers.manager import Context
-from outfitter.controllers.vm import Machines
+from outfitter.controllers.manager import ControllerContext
+from outfitter.controllers.vm import VmController
 from outfitter.errors import Conflict, NotFound
 from tests import kubernetes
 from tests.controllers import scenario as scenes
@@ -38,23 +38,23 @@ def body() -> Object:
 
 
 async def vm(scene: Scene, name: str = "blue", *, spec: Object | None = None, **how: Any) -> Object:
-    return await scene.create(kinds.MACHINE, name, {**(how or {"runStrategy": "Always"}), "template": {
+    return await scene.create(kinds.VM, name, {**(how or {"runStrategy": "Always"}), "template": {
         "metadata": {"labels": {"team": "a"}}, "spec": spec or body()}})
 
 
 async def change(scene: Scene, spec: Object, name: str = "blue") -> None:
-    await scene.store.patch(kinds.MACHINE, name, {"spec": spec}, scene.namespace)
+    await scene.store.patch(kinds.VM, name, {"spec": spec}, scene.namespace)
 
 
 async def ask(scene: Scene, *requests: Object, name: str = "blue") -> None:
-    await scene.store.patch(kinds.MACHINE, name, {"status": {"stateChangeRequests": list(requests)}}, scene.namespace,
+    await scene.store.patch(kinds.VM, name, {"status": {"stateChangeRequests": list(requests)}}, scene.namespace,
                             subresource="status")
 
 
 async def shows(scene: Scene, word: str, name: str = "blue", **more: Any) -> Object:
     """The machine, once it says that it is so, and all of what it should say besides."""
     async def check() -> Object | None:
-        found = await scene.find(kinds.MACHINE, name)
+        found = await scene.find(kinds.VM, name)
         status = (found or {}).get("status") or {}
         return found if status.get("printableStatus") == word and all(
             status.get(key) == value for key, value in more.items()) else None
@@ -65,7 +65,7 @@ async def shows(scene: Scene, word: str, name: str = "blue", **more: Any) -> Obj
 async def another(scene: Scene, first: str) -> str:
     """The uid of the instance that runs in place of the first one."""
     async def check() -> str | None:
-        found = await scene.find(kinds.INSTANCE, "blue") or {"metadata": {"uid": first}}
+        found = await scene.find(kinds.VMI, "blue") or {"metadata": {"uid": first}}
         runs = found["metadata"]["uid"] != first and (found.get("status") or {}).get("phase") == "Running"
         return str(found["metadata"]["uid"]) if runs else None
 
@@ -147,14 +147,14 @@ async def _(scene: Scene) -> None:
     if scene.clock is not None:
         scene.clock.advance(60)
         await scene.settle()
-    assert await scene.find(kinds.INSTANCE, "blue") is None, "nobody asked for a start"
+    assert await scene.find(kinds.VMI, "blue") is None, "nobody asked for a start"
     await ask(scene, {"action": "Start"})
     await another(scene, first)
 
 
 @story("its claim and its device stay its own while it is stopped")
 async def _(scene: Scene) -> None:
-    await scene.create(kinds.MACHINE, "blue", {
+    await scene.create(kinds.VM, "blue", {
         "runStrategy": "Always", "template": {"spec": {"domain": body()["domain"]}}, "resourceClaimTemplates": [
             {"name": "network", "spec": {"metadata": {"labels": {"for": "blue"}, "annotations": {"a": "b"}},
                                          "spec": scene.claim_spec()}}]})
@@ -180,7 +180,7 @@ async def _(scene: Scene) -> None:
 
     async def one() -> list[str] | None:
         names = [name for name in ("red", "green")
-                 if (((await scene.find(kinds.INSTANCE, name)) or {}).get("status") or {}).get("phase") == "Running"]
+                 if (((await scene.find(kinds.VMI, name)) or {}).get("status") or {}).get("phase") == "Running"]
         return names or None
 
     [lucky] = await scene.reach(one, "one of the others runs")
@@ -188,9 +188,9 @@ async def _(scene: Scene) -> None:
     await change(scene, {"runStrategy": "Always"})
     assert addresses(await scene.running("blue")) == [first], "a stopped machine has lost its device to another"
     await scene.check_books()
-    await scene.delete(kinds.MACHINE, "blue", propagation="Background")
+    await scene.delete(kinds.VM, "blue", propagation="Background")
     for name in ("red", "green"):
-        await scene.delete(kinds.INSTANCE, name)
+        await scene.delete(kinds.VMI, name)
     await scene.empty()
 
 
@@ -202,14 +202,14 @@ async def _(scene: Scene) -> None:
     await change(scene, {"template": {"spec": {"domain": {"memory": {"guest": "2Gi"}}}}})
 
     async def required() -> bool:
-        return conditions.is_true(await scene.find(kinds.MACHINE, "blue") or {}, "RestartRequired")
+        return conditions.is_true(await scene.find(kinds.VM, "blue") or {}, "RestartRequired")
 
     await scene.reach(required, "a restart is required")
     assert (await scene.running("blue"))["spec"]["domain"]["memory"]["guest"] == "1Gi"
     await ask(scene, {"action": "Stop", "uid": (await scene.running("blue"))["metadata"]["uid"]}, {"action": "Start"})
 
     async def larger() -> bool:
-        found = await scene.find(kinds.INSTANCE, "blue")
+        found = await scene.find(kinds.VMI, "blue")
         return bool(found and found["spec"]["domain"]["memory"]["guest"] == "2Gi" and not await required())
 
     await scene.reach(larger, "it runs as the template says now")
@@ -223,12 +223,12 @@ async def _(scene: Scene) -> None:
     await vm(scene)
 
     async def said() -> str | None:
-        found = conditions.find(await scene.find(kinds.MACHINE, "blue") or {}, "Failure")
+        found = conditions.find(await scene.find(kinds.VM, "blue") or {}, "Failure")
         return str(found["message"]) if found else None
 
     assert "does not belong to this machine" in await scene.reach(said, "the machine says what is in its way")
     assert (await scene.running("blue"))["metadata"]["uid"] == foreign["metadata"]["uid"]
-    await scene.delete(kinds.INSTANCE, "blue")
+    await scene.delete(kinds.VMI, "blue")
     await another(scene, foreign["metadata"]["uid"])
     machine = await shows(scene, "Running")
     assert conditions.find(machine, "Failure") is None
@@ -236,7 +236,7 @@ async def _(scene: Scene) -> None:
 
 @story("a machine that goes alone leaves its claim to those who use it")
 async def _(scene: Scene) -> None:
-    await scene.create(kinds.MACHINE, "blue", {
+    await scene.create(kinds.VM, "blue", {
         "runStrategy": "Always", "template": {"spec": {"domain": body()["domain"]}},
         "resourceClaimTemplates": [{"name": "network", "spec": {"spec": scene.claim_spec()}}]})
     await scene.running("blue")
@@ -252,7 +252,7 @@ async def _(scene: Scene) -> None:
         return await users() == ["pods"]
 
     await scene.reach(both, "the machine keeps its claim")
-    await scene.delete(kinds.MACHINE, "blue", propagation="Orphan")
+    await scene.delete(kinds.VM, "blue", propagation="Orphan")
     await scene.reach(pod_alone, "the machine keeps it no more")
     await scene.running("blue")
 
@@ -262,17 +262,17 @@ async def _(scene: Scene) -> None:
     await scene.template()
     for alone in (True, False):
         made = await vm(scene)
-        await scene.store.patch(kinds.MACHINE, "blue", {"metadata": {"finalizers": ["example.com/backup"]}}, scene.namespace)
+        await scene.store.patch(kinds.VM, "blue", {"metadata": {"finalizers": ["example.com/backup"]}}, scene.namespace)
         await scene.running("blue")
-        await scene.delete(kinds.MACHINE, "blue", propagation="Orphan" if alone else "Background")
+        await scene.delete(kinds.VM, "blue", propagation="Orphan" if alone else "Background")
         kept = await shows(scene, "Terminating", created=False)
         assert kept["metadata"]["uid"] == made["metadata"]["uid"]
-        assert bool(await scene.find(kinds.INSTANCE, "blue")) is alone
+        assert bool(await scene.find(kinds.VMI, "blue")) is alone
         if alone:
             await scene.running("blue")
-            await scene.delete(kinds.INSTANCE, "blue")
+            await scene.delete(kinds.VMI, "blue")
         await scene.empty()
-        await scene.store.patch(kinds.MACHINE, "blue", {"metadata": {"finalizers": None}}, scene.namespace)
+        await scene.store.patch(kinds.VM, "blue", {"metadata": {"finalizers": None}}, scene.namespace)
 
 
 @story("who deletes the instance of one that runs once, or stops one that reruns, means it")
@@ -280,7 +280,7 @@ async def _(scene: Scene) -> None:
     await scene.template()
     await vm(scene, runStrategy="Once")
     await scene.running("blue")
-    await scene.delete(kinds.INSTANCE, "blue")
+    await scene.delete(kinds.VMI, "blue")
     await shows(scene, "Stopped", created=False)
     await change(scene, {"runStrategy": "RerunOnFailure"})
     first = (await scene.running("blue"))["metadata"]["uid"]
@@ -371,11 +371,11 @@ async def test_a_start_that_was_refused_is_tried_again_after_a_while() -> None:
             assert scene.clock is not None
             scene.clock.advance(seconds - scene.clock.monotonic())
             await scene.product.settle()
-            found = await scene.find(kinds.MACHINE, "blue")
+            found = await scene.find(kinds.VM, "blue")
             assert found is not None
             told = [event for event in await scene.all(kinds.EVENT) if event["reason"] == "FailedCreate"]
             return (sum(int(event.get("count") or 1) for event in told), conditions.is_true(found, "Failure"),
-                    await scene.find(kinds.INSTANCE, "blue") is not None)
+                    await scene.find(kinds.VMI, "blue") is not None)
 
         start = scene.clock.monotonic()
         tries, failed, there = await at(start)
@@ -409,7 +409,7 @@ async def test_a_pod_that_is_forbidden_is_no_secret_and_is_tried_again() -> None
 @pytest.fixture
 def prompt(monkeypatch: pytest.MonkeyPatch) -> scenes.Watch:
     """News of instances are late; but for who watches by this."""
-    return scenes.late_news(monkeypatch, kinds.INSTANCE, 500)
+    return scenes.late_news(monkeypatch, kinds.VMI, 500)
 
 
 async def _started(scene: Scene) -> str:
@@ -437,8 +437,8 @@ async def test_a_restart_comes_about_when_the_news_of_the_stop_is_late() -> None
 async def test_a_start_comes_about_when_it_is_asked_for_before_the_end_is_known() -> None:
     async with scenes.embedded(1) as scene:
         first = await _started(scene)
-        await scene.delete(kinds.INSTANCE, "blue")
-        await scene.store.patch(kinds.INSTANCE, "blue", {"metadata": {"finalizers": None}}, scene.namespace)
+        await scene.delete(kinds.VMI, "blue")
+        await scene.store.patch(kinds.VMI, "blue", {"metadata": {"finalizers": None}}, scene.namespace)
         await ask(scene, {"action": "Start"})
         await another(scene, first)
 
@@ -450,14 +450,14 @@ async def test_a_stop_comes_about_when_it_is_asked_for_before_the_start_is_known
         await vm(scene, runStrategy="Manual")
         await scene.settle()
         await ask(scene, {"action": "Start"})
-        made = await anext(prompt(scene.store, kinds.INSTANCE, scene.namespace, since="0"))
+        made = await anext(prompt(scene.store, kinds.VMI, scene.namespace, since="0"))
         await ask(scene, {"action": "Stop", "uid": made.object["metadata"]["uid"]})
         await shows(scene, "Stopped", stateChangeRequests=None)
 
 
 async def _asked(scene: Scene) -> Object:
     await vm(scene, runStrategy="Manual")
-    return await scene.store.patch(kinds.MACHINE, "blue", {"status": {"stateChangeRequests": [{"action": "Start"}]}},
+    return await scene.store.patch(kinds.VM, "blue", {"status": {"stateChangeRequests": [{"action": "Start"}]}},
                                    scene.namespace, subresource="status")
 
 
@@ -484,14 +484,14 @@ async def test_who_was_held_up_does_not_start_a_machine_again(name: str) -> None
         await scene.gone("blue")
         await scene.settle()
 
-        held = Context(scene.store, clock=scene.product.context.clock)
-        late = Machines(held)
-        held.informer(kinds.MACHINE).put(seen)
+        held = ControllerContext(scene.store, clock=scene.product.context.clock)
+        late = VmController(held)
+        held.informer(kinds.VM).put(seen)
         with contextlib.suppress(Conflict):
             await late.reconcile(f"{scene.namespace}/blue")
-        assert await scene.find(kinds.INSTANCE, "blue") is None, "it was started by an old view"
+        assert await scene.find(kinds.VMI, "blue") is None, "it was started by an old view"
         await scene.settle()
-        assert (await scene.find(kinds.MACHINE, "blue") or {})["status"]["printableStatus"] == "Stopped"
+        assert (await scene.find(kinds.VM, "blue") or {})["status"]["printableStatus"] == "Stopped"
 
 
 async def test_who_was_held_up_does_not_start_another_machine_of_the_name() -> None:
@@ -500,13 +500,13 @@ async def test_who_was_held_up_does_not_start_another_machine_of_the_name() -> N
         await scene.template()
         seen = await vm(scene, runStrategy="Once")
         await scene.running("blue")
-        await scene.delete(kinds.MACHINE, "blue")
+        await scene.delete(kinds.VM, "blue")
         await scene.gone("blue")
         await vm(scene, runStrategy="Manual")
         await scene.settle()
-        held = Context(scene.store, clock=scene.product.context.clock)
-        late = Machines(held)
-        held.informer(kinds.MACHINE).put(seen)
+        held = ControllerContext(scene.store, clock=scene.product.context.clock)
+        late = VmController(held)
+        held.informer(kinds.VM).put(seen)
         with pytest.raises(NotFound, match="another one by now"):
             await late.reconcile(f"{scene.namespace}/blue")
-        assert await scene.find(kinds.INSTANCE, "blue") is None
+        assert await scene.find(kinds.VMI, "blue") is None

@@ -13,9 +13,9 @@ from outfitter import app
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
 from outfitter.controllers import vm_claims
-from outfitter.controllers.manager import Context
-from outfitter.controllers.pod_claims import Claims
-from outfitter.controllers.vm import Machines
+from outfitter.controllers.manager import ControllerContext
+from outfitter.controllers.pod_claims import ClaimDeallocation
+from outfitter.controllers.vm import VmController
 from outfitter.errors import Conflict
 from tests import kubernetes
 from tests.controllers import scenario as scenes
@@ -43,7 +43,7 @@ def owning(scene: Scene, *names: str, **exactly: Any) -> Object:
 async def failure(scene: Scene, *words: str) -> str:
     """What the machine says that is in its way, once it has all of these words."""
     async def check() -> str | None:
-        found = conditions.find(await scene.find(kinds.MACHINE, "blue") or {}, "Failure")
+        found = conditions.find(await scene.find(kinds.VM, "blue") or {}, "Failure")
         message = str((found or {}).get("message"))
         return message if found and all(word in message for word in words) else None
 
@@ -53,7 +53,7 @@ async def failure(scene: Scene, *words: str) -> str:
 async def test_a_machine_of_which_a_claim_cannot_be_made_says_so_and_can_be_stopped() -> None:
     async with scenes.embedded(2) as scene:
         await scene.classes()
-        await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Manual", **owning(scene, "a")})
+        await scene.create(kinds.VM, "blue", {"runStrategy": "Manual", **owning(scene, "a")})
         await ask(scene, {"action": "Start"})
         await shows(scene, "Running", stateChangeRequests=None)
         with scenes.forbidden(scene.store, kinds.RESOURCE_CLAIM):
@@ -76,7 +76,7 @@ async def test_a_machine_that_gets_no_claim_from_its_first_moment_on_says_so() -
     async with scenes.embedded(1) as scene:
         await scene.classes()
         with scenes.forbidden(scene.store, kinds.RESOURCE_CLAIM):
-            await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Once", **owning(scene, "a")})
+            await scene.create(kinds.VM, "blue", {"runStrategy": "Once", **owning(scene, "a")})
             await failure(scene, "exceeded quota")
             assert "runStrategy" not in (await shows(scene, "Starting", created=False))["status"], "its start is still to come"
             await change(scene, {"runStrategy": "Halted"})
@@ -89,7 +89,7 @@ async def test_a_machine_that_may_not_keep_its_claim_says_so_and_can_be_stopped(
     async with scenes.embedded(1) as scene:
         await scene.classes()
         with scenes.forbidden(scene.store, kinds.RESOURCE_CLAIM, "patch"):
-            await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Always", **owning(scene, "a")})
+            await scene.create(kinds.VM, "blue", {"runStrategy": "Always", **owning(scene, "a")})
             await scene.running("blue")
             await failure(scene, "claim blue-a-", "cannot be had", "exceeded quota")
             await change(scene, {"runStrategy": "Halted"})
@@ -101,7 +101,7 @@ async def test_a_machine_that_may_not_keep_its_claim_says_so_and_can_be_stopped(
 async def test_a_claim_that_may_not_be_deleted_is_no_secret() -> None:
     async with scenes.embedded(2) as scene:
         await scene.classes()
-        await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Halted", **owning(scene, "a", "b")})
+        await scene.create(kinds.VM, "blue", {"runStrategy": "Halted", **owning(scene, "a", "b")})
         await scene.settle()
         with scenes.forbidden(scene.store, kinds.RESOURCE_CLAIM, "delete"):
             await change(scene, owning(scene, "a"))
@@ -115,7 +115,7 @@ async def test_a_claim_that_may_not_be_deleted_is_no_secret() -> None:
 
 @story("a claim of somebody else is left alone, and that is said")
 async def _(scene: Scene) -> None:
-    made = await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Halted", **owning(scene, "a")})
+    made = await scene.create(kinds.VM, "blue", {"runStrategy": "Halted", **owning(scene, "a")})
     name = vm_claims.claim_name(made, "a")
 
     async def own() -> Object | None:
@@ -126,7 +126,7 @@ async def _(scene: Scene) -> None:
     await scene.store.patch(kinds.RESOURCE_CLAIM, name, {"metadata": {"ownerReferences": None}}, scene.namespace)
     await change(scene, {"runStrategy": "Always"})
     await failure(scene, f"claim {name} belongs to somebody else: delete it, and the machine makes its own")
-    assert not await scene.all(kinds.INSTANCE), "it would have had what is not its own"
+    assert not await scene.all(kinds.VMI), "it would have had what is not its own"
     await scene.delete(kinds.RESOURCE_CLAIM, name)
     await scene.running("blue")
     assert conditions.find(await shows(scene, "Running"), "Failure") is None
@@ -140,14 +140,14 @@ async def claims(scene: Scene) -> dict[str, Object]:
 
 async def restart_required(scene: Scene) -> None:
     async def check() -> bool:
-        return conditions.is_true(await scene.find(kinds.MACHINE, "blue") or {}, "RestartRequired")
+        return conditions.is_true(await scene.find(kinds.VM, "blue") or {}, "RestartRequired")
 
     await scene.reach(check, "a restart is required")
 
 
 @story("a claim whose template was taken out goes when the machine stops, and its device with it")
 async def _(scene: Scene) -> None:
-    await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Always", **owning(scene, "a", "b")})
+    await scene.create(kinds.VM, "blue", {"runStrategy": "Always", **owning(scene, "a", "b")})
     had = addresses(await scene.running("blue"))
     before = await claims(scene)
     await change(scene, owning(scene, "a"))
@@ -163,14 +163,14 @@ async def _(scene: Scene) -> None:
     await change(scene, {"runStrategy": "Always"})
     assert [*addresses(await scene.running("blue")), *red] == had
     await scene.check_books()
-    for kind, name in ((kinds.MACHINE, "blue"), (kinds.INSTANCE, "red")):
+    for kind, name in ((kinds.VM, "blue"), (kinds.VMI, "red")):
         await scene.delete(kind, name, propagation="Background")
     await scene.empty()
 
 
 @story("a claim whose template changed is made anew before the next start")
 async def _(scene: Scene) -> None:
-    await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Manual", **owning(scene, "a")})
+    await scene.create(kinds.VM, "blue", {"runStrategy": "Manual", **owning(scene, "a")})
     await ask(scene, {"action": "Start"})
     first = await scene.running("blue")
     [claim] = await claims(scene)
@@ -183,7 +183,7 @@ async def _(scene: Scene) -> None:
     assert claim not in await claims(scene)
 
     async def settled() -> bool:
-        found = await scene.find(kinds.MACHINE, "blue") or {}
+        found = await scene.find(kinds.VM, "blue") or {}
         return not [each for each in ("RestartRequired", "Failure") if conditions.find(found, each)]
 
     await scene.reach(settled, "nothing is left to be done")
@@ -192,7 +192,7 @@ async def _(scene: Scene) -> None:
 @story("what is kept for a stopped machine stays when nothing of it changed")
 async def _(scene: Scene) -> None:
     """Also when nobody noted what it was made from, and when a label of its template is another one."""
-    await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Always", **owning(scene, "a")})
+    await scene.create(kinds.VM, "blue", {"runStrategy": "Always", **owning(scene, "a")})
     had = addresses(await scene.running("blue"))
     [(uid, claim)] = (await claims(scene)).items()
     await change(scene, {"runStrategy": "Halted"})
@@ -213,12 +213,12 @@ async def _(scene: Scene) -> None:
 
 @story("a machine that is deleted in the foreground takes its claim along")
 async def _(scene: Scene) -> None:
-    await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Always", **owning(scene, "a")})
+    await scene.create(kinds.VM, "blue", {"runStrategy": "Always", **owning(scene, "a")})
     await scene.running("blue")
-    await scene.delete(kinds.MACHINE, "blue", propagation="Foreground")
+    await scene.delete(kinds.VM, "blue", propagation="Foreground")
 
     async def gone() -> bool:
-        return not await scene.all(kinds.MACHINE)
+        return not await scene.all(kinds.VM)
 
     await scene.reach(gone, "the machine is gone")
     await scene.empty()
@@ -226,7 +226,7 @@ async def _(scene: Scene) -> None:
 
 @story("the claim of a stopped machine that is deleted is made anew")
 async def _(scene: Scene) -> None:
-    await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Always", **owning(scene, "a")})
+    await scene.create(kinds.VM, "blue", {"runStrategy": "Always", **owning(scene, "a")})
     await scene.running("blue")
     await change(scene, {"runStrategy": "Halted"})
     await shows(scene, "Stopped")
@@ -243,7 +243,7 @@ async def _(scene: Scene) -> None:
 
 @story("a machine starts again and again, and the pods that it had use its claim no more")
 async def _(scene: Scene) -> None:
-    await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Always", **owning(scene, "a")})
+    await scene.create(kinds.VM, "blue", {"runStrategy": "Always", **owning(scene, "a")})
     had = addresses(await scene.running("blue"))
     for _ in range(2):
         await change(scene, {"runStrategy": "Halted"})
@@ -264,7 +264,7 @@ async def _(scene: Scene) -> None:
 
 @story("a claim whose template was taken out stays as long as somebody else uses it")
 async def _(scene: Scene) -> None:
-    made = await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Always", **owning(scene, "a", "b")})
+    made = await scene.create(kinds.VM, "blue", {"runStrategy": "Always", **owning(scene, "a", "b")})
     await scene.running("blue")
     await change(scene, {"runStrategy": "Halted"})
     await shows(scene, "Stopped")
@@ -277,7 +277,7 @@ async def _(scene: Scene) -> None:
         scene.clock.advance(60)  # nothing is to be tried again any more
         await scene.settle()
     assert "deletionTimestamp" not in (await scene.find(kinds.RESOURCE_CLAIM, name) or {})["metadata"]
-    await scene.delete(kinds.INSTANCE, "red")
+    await scene.delete(kinds.VMI, "red")
 
     async def gone() -> bool:
         return await scene.find(kinds.RESOURCE_CLAIM, name) is None
@@ -289,16 +289,16 @@ async def test_who_was_held_up_gives_nothing_away_that_is_kept() -> None:
     """It knows the template as it was before the machine was changed, had another claim and was stopped again."""
     async with scenes.embedded(2) as scene:
         await scene.classes()
-        seen = await scene.create(kinds.MACHINE, "blue", {"runStrategy": "Halted", **owning(scene, "a")})
+        seen = await scene.create(kinds.VM, "blue", {"runStrategy": "Halted", **owning(scene, "a")})
         await scene.settle()
         await change(scene, {"runStrategy": "Always", **owning(scene, "a", count=2)})
         await scene.running("blue")
         await change(scene, {"runStrategy": "Halted"})
         await shows(scene, "Stopped")
         [(uid, claim)] = (await claims(scene)).items()
-        held = Context(scene.store, clock=scene.product.context.clock)
-        late = Machines(held)
-        held.informer(kinds.MACHINE).put(seen)
+        held = ControllerContext(scene.store, clock=scene.product.context.clock)
+        late = VmController(held)
+        held.informer(kinds.VM).put(seen)
         held.informer(kinds.RESOURCE_CLAIM).put(claim)
         with pytest.raises(Conflict, match="on their way"):
             await late.reconcile(f"{scene.namespace}/blue")
@@ -313,7 +313,7 @@ async def test_embedded(name: str) -> None:
         await scene.check_books()
 
 
-class Elsewhere(Claims):
+class Elsewhere(ClaimDeallocation):
     """kube-controller-manager looks after claims: it takes pods off that are over, and knows nothing of machines."""
 
     halts = False  # until 1.35: it does nothing for a claim that something else than a pod uses

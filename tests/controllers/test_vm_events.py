@@ -17,7 +17,7 @@ GONE = ["vm SuccessfulDelete", "vmi SuccessfulDelete", "vmi Deleted"]
 async def machine(scene: Scene, strategy: str = "Always") -> None:
     await scene.classes()
     await scene.template()
-    await scene.create(kinds.MACHINE, "blue", {"runStrategy": strategy, "template": {"spec": {
+    await scene.create(kinds.VM, "blue", {"runStrategy": strategy, "template": {"spec": {
         "resourceClaims": [{"name": "network", "resourceClaimTemplateName": "one-vf"}],
         "domain": {"memory": {"guest": "1Gi"}, "devices": {"hostDevices": [device()]}}}}})
 
@@ -42,7 +42,7 @@ async def test_from_its_making_to_its_end() -> None:
         assert await scene.events("Started") == ["VirtualMachineInstance started. It has nic0 (0000:3b:01.0)."]
         assert {event["involvedObject"]["uid"] for event in await story(scene) if event["reason"] == "Started"} == {
             blue["metadata"]["uid"]}
-        await scene.store.patch(kinds.MACHINE, "blue", {"spec": {"runStrategy": "Halted"}}, "here")
+        await scene.store.patch(kinds.VM, "blue", {"spec": {"runStrategy": "Halted"}}, "here")
         await scene.gone("blue")
         assert (await told(scene))[len(BORN):] == GONE
         assert await scene.events("Deleted") == [
@@ -65,7 +65,7 @@ async def test_loops_are_not_woken_for_what_they_do_nothing_about() -> None:
 async def test_a_guest_that_needs_time_and_one_that_ends_by_itself() -> None:
     async with scenes.embedded(1) as scene:
         await machine(scene, "Manual")
-        await scene.store.patch(kinds.MACHINE, "blue", {"status": {"stateChangeRequests": [{"action": "Start"}]}}, "here",
+        await scene.store.patch(kinds.VM, "blue", {"status": {"stateChangeRequests": [{"action": "Start"}]}}, "here",
                                 subresource="status")
         blue = await scene.running("blue")
         hypervisor = scene.host.hypervisor

@@ -145,12 +145,16 @@ def test_failures_are_forgotten_when_somebody_stops_it(given: Object, kept: bool
     (RUNS, {}, "Once"), (RUNS, {"deletionTimestamp": "2026-01-01T12:00:00Z"}, "Halted")])
 def test_a_strategy_is_taken_up_when_its_start_is_made(phase: str, meta: dict[str, str], taken: str) -> None:
     given = vm("Once", before="Halted")
-    assert vm_run_strategy.strategy_taken_up(given, instance(phase, **meta), vm_run_strategy.Act(), failed=False) == taken
-    assert vm_run_strategy.strategy_taken_up(given, None, vm_run_strategy.Act("create"), failed=True) == "Halted", (
+    assert (
+        vm_run_strategy.strategy_taken_up(given, instance(phase, **meta), vm_run_strategy.RunDecision(), failed=False) == taken
+    )
+    assert vm_run_strategy.strategy_taken_up(given, None, vm_run_strategy.RunDecision("create"), failed=True) == "Halted", (
         "it is still to be started"
     )
-    assert vm_run_strategy.strategy_taken_up(given, None, vm_run_strategy.Act("create"), failed=False) == "Once"
-    assert vm_run_strategy.strategy_taken_up(given, None, vm_run_strategy.Act(wait=timedelta(1)), failed=False) == "Halted"
+    assert vm_run_strategy.strategy_taken_up(given, None, vm_run_strategy.RunDecision("create"), failed=False) == "Once"
+    assert (
+        vm_run_strategy.strategy_taken_up(given, None, vm_run_strategy.RunDecision(wait=timedelta(1)), failed=False) == "Halted"
+    )
 
 
 def waiting(reason: str) -> Object:
@@ -171,11 +175,11 @@ WORDS: dict[str, tuple[Object | None, Object, str]] = {
 
 
 def test_a_machine_that_waits_to_be_moved_here() -> None:
-    assert vm_run_strategy.printable(vm("WaitAsReceiver"), None, vm_run_strategy.Act()) == "WaitingForReceiver"
+    assert vm_run_strategy.printable(vm("WaitAsReceiver"), None, vm_run_strategy.RunDecision()) == "WaitingForReceiver"
 
 
 @pytest.mark.parametrize("word", WORDS)
 def test_the_word_for_people(word: str) -> None:
     given, over, do = WORDS[word]
-    act = vm_run_strategy.Act("delete") if do == "delete" else vm_run_strategy.Act()
+    act = vm_run_strategy.RunDecision("delete") if do == "delete" else vm_run_strategy.RunDecision()
     assert vm_run_strategy.printable({**vm("Manual"), **({"metadata": {"name": "blue"}} | over)}, given, act) == word

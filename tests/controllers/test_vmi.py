@@ -114,7 +114,7 @@ async def _(scene: Scene) -> None:
     was = addresses(await scene.running("blue"))
     await scene.machine("green")
     await scene.waits("green", "PodScheduled")
-    await scene.delete(kinds.INSTANCE, "blue")
+    await scene.delete(kinds.VMI, "blue")
     green = await scene.running("green")
     assert addresses(green) == was
     assert conditions.find(green, "PodScheduled") is None
@@ -128,7 +128,7 @@ async def _(scene: Scene) -> None:
     await scene.template()
     await scene.machine("blue")
     await scene.running("blue")
-    await scene.delete(kinds.INSTANCE, "blue")
+    await scene.delete(kinds.VMI, "blue")
     await scene.gone("blue")
     await scene.empty()
 
@@ -142,7 +142,7 @@ async def _(scene: Scene) -> None:
     async def asked(action: vmi_actions.Action) -> None:
         found = await scene.running("blue")
         change = {"status": {vmi_actions.FIELD: vmi_actions.noted(action, found, "2026-01-01T00:00:00Z")}}
-        await scene.store.patch(kinds.INSTANCE, "blue", change, scene.namespace, subresource="status")
+        await scene.store.patch(kinds.VMI, "blue", change, scene.namespace, subresource="status")
 
     async def told(still: bool) -> bool:
         found = await scene.running("blue")
@@ -155,7 +155,7 @@ async def _(scene: Scene) -> None:
         await scene.reach(functools.partial(told, action == "pause"), f"{action} is told")
         assert [domain.paused is not None for domain in await scene.domains()] == [action == "pause"]
     await scene.check_books()
-    await scene.delete(kinds.INSTANCE, "blue")
+    await scene.delete(kinds.VMI, "blue")
     await scene.empty()
 
 
@@ -164,7 +164,7 @@ async def _(scene: Scene) -> None:
     await scene.claim("mine")
     await scene.machine("blue", claim="mine")
     await scene.running("blue")
-    await scene.delete(kinds.INSTANCE, "blue")
+    await scene.delete(kinds.VMI, "blue")
     await scene.gone("blue")
     await scene.empty()
     claim = await scene.find(kinds.RESOURCE_CLAIM, "mine")
@@ -216,14 +216,14 @@ async def _(scene: Scene) -> None:
     await scene.check_books()
     await scene.machine("green", claim="mine")
     await scene.waits("green", "PodScheduled" if scene.embedded else "DevicesReady", "claim mine is being deleted")
-    await scene.delete(kinds.INSTANCE, "blue")
+    await scene.delete(kinds.VMI, "blue")
     await scene.gone("blue")
 
     async def gone() -> bool:
         return await scene.find(kinds.RESOURCE_CLAIM, "mine") is None and not await scene.bookings()
 
     await scene.reach(gone, "the claim is gone")
-    await scene.delete(kinds.INSTANCE, "green")
+    await scene.delete(kinds.VMI, "green")
     await scene.empty()
 
 
@@ -267,11 +267,11 @@ async def _(scene: Scene) -> None:
     await scene.running("blue")
     await scene.machine("green")
     await scene.waits("green", "PodScheduled")
-    await scene.delete(kinds.INSTANCE, "green")
+    await scene.delete(kinds.VMI, "green")
     await scene.gone("green")
     await scene.running("blue")
     await scene.check_books()
-    await scene.delete(kinds.INSTANCE, "blue")
+    await scene.delete(kinds.VMI, "blue")
     await scene.empty()
 
 
@@ -319,7 +319,7 @@ async def _(scene: Scene) -> None:
     await scene.phase("blue", "Scheduling")
     pod = (await scene.pod("blue"))["metadata"]["name"]
     await scene.store.patch(kinds.POD, pod, {"metadata": {"ownerReferences": None}}, scene.namespace)
-    await scene.delete(kinds.INSTANCE, "blue", propagation="Orphan")
+    await scene.delete(kinds.VMI, "blue", propagation="Orphan")
     await scene.gone("blue")
     assert await scene.find(kinds.POD, pod) is None
 
@@ -331,7 +331,7 @@ async def _(scene: Scene) -> None:
     await scene.running("blue")
     pod = (await scene.pod("blue"))["metadata"]["name"]
     await scene.store.patch(kinds.POD, pod, {"metadata": {"finalizers": ["example.com/looks"]}}, scene.namespace)
-    await scene.delete(kinds.INSTANCE, "blue")
+    await scene.delete(kinds.VMI, "blue")
     await scene.machine("green", claim="mine")
     await scene.running("green")
     kept = await scene.find(kinds.POD, pod)
@@ -351,8 +351,8 @@ async def _(scene: Scene) -> None:
     await scene.machine("blue")
     blue = await scene.running("blue")
     kept = [*blue["metadata"]["finalizers"], "example.com/looks"]
-    await scene.store.patch(kinds.INSTANCE, "blue", {"metadata": {"finalizers": kept}}, scene.namespace)
-    await scene.delete(kinds.INSTANCE, "blue")
+    await scene.store.patch(kinds.VMI, "blue", {"metadata": {"finalizers": kept}}, scene.namespace)
+    await scene.delete(kinds.VMI, "blue")
     await scene.phase("blue", "Succeeded")
     await scene.waits("blue", "Ready", "it was deleted and is off", "taken off: example.com/looks")
 
@@ -360,7 +360,7 @@ async def _(scene: Scene) -> None:
         return not [*await scene.all(kinds.POD), *await scene.bookings(), *await scene.domains()]
 
     await scene.reach(nothing, "it has nothing any more")
-    await scene.store.patch(kinds.INSTANCE, "blue", {"metadata": {"finalizers": None}}, scene.namespace)
+    await scene.store.patch(kinds.VMI, "blue", {"metadata": {"finalizers": None}}, scene.namespace)
     await scene.gone("blue")
 
 
@@ -400,7 +400,7 @@ async def _(scene: Scene) -> None:
     await scene.machine("green", claim="mine")
     await scene.waits("green", "PodScheduled" if scene.embedded else "Ready", "claim mine is in use by pod/virt-launcher-blue-")
     assert [domain.name for domain in await scene.domains()] == [f"{scene.namespace}_blue"]
-    await scene.delete(kinds.INSTANCE, "blue")
+    await scene.delete(kinds.VMI, "blue")
     await scene.running("green")
     assert [domain.name for domain in await scene.domains()] == [f"{scene.namespace}_green"]
     await scene.check_books()
@@ -424,7 +424,7 @@ async def _(scene: Scene) -> None:
 @story("a GPU and a host device of one machine stand in lists of their own", vfs=2)
 async def _(scene: Scene) -> None:
     await scene.template("two", "card", "nic")
-    await scene.create(kinds.INSTANCE, "blue", {
+    await scene.create(kinds.VMI, "blue", {
         "resourceClaims": [{"name": "all", "resourceClaimTemplateName": "two"}],
         "domain": {"devices": {"gpus": [device("gpu0", "card", "all")], "hostDevices": [device("nic0", "nic", "all")]}}})
     status = (await scene.running("blue"))["status"]["deviceStatus"]
@@ -463,7 +463,7 @@ def _of_devices(scene: Scene, seen: Sequence[tuple[Object | None, Object | None]
 @story("the device status costs at most two patches")
 async def _(scene: Scene) -> None:
     await scene.template()
-    seen = logged(scene.product, kinds.INSTANCE, scene.namespace)
+    seen = logged(scene.product, kinds.VMI, scene.namespace)
     await scene.machine("blue")
     await scene.running("blue")
 
@@ -478,8 +478,8 @@ async def _(scene: Scene) -> None:
     """Of one resource in both lists the host devices come first, as in the domain."""
     resource = f"{scene.namespace}.example/vf"
     await scene.store.patch(kinds.DEVICE_CLASS, scene.namespace, {"spec": {"extendedResourceName": resource}})
-    seen = logged(scene.product, kinds.INSTANCE, scene.namespace)
-    await scene.create(kinds.INSTANCE, "blue", {"domain": {"memory": {"guest": "1Gi"}, "devices": {
+    seen = logged(scene.product, kinds.VMI, scene.namespace)
+    await scene.create(kinds.VMI, "blue", {"domain": {"memory": {"guest": "1Gi"}, "devices": {
         "gpus": [{"name": "g", "deviceName": resource}],
         "hostDevices": [{"name": "a", "deviceName": resource}, {"name": "b", "deviceName": resource}]}}})
     blue = await scene.running("blue")
@@ -498,7 +498,7 @@ async def _(scene: Scene) -> None:
         (made, scene.driver, scene.host.name, "1889")}
     assert conditions.is_true(blue, "DevicesReady")
     assert 1 <= len(_of_devices(scene, seen)) <= 2
-    await scene.delete(kinds.INSTANCE, "blue")
+    await scene.delete(kinds.VMI, "blue")
     await scene.empty()
 
 
@@ -507,8 +507,8 @@ async def _(scene: Scene) -> None:
     await scene.template()
     made = await scene.machine("blue", {**device(), "tag": "uplink"}, terminationGracePeriodSeconds=5)
     await scene.running("blue")
-    seen = logged(scene.product, kinds.INSTANCE, scene.namespace)
-    await scene.delete(kinds.INSTANCE, "blue")
+    seen = logged(scene.product, kinds.VMI, scene.namespace)
+    await scene.delete(kinds.VMI, "blue")
 
     async def end() -> Object | None:
         return next((old for old, new in seen if new is None), None)
@@ -551,6 +551,6 @@ async def test_a_claim_that_is_deleted_while_its_machine_waits_is_made_again() -
             return found is not None and found["metadata"]["uid"] != lost["metadata"]["uid"]
 
         await scene.reach(again, "another claim is there")
-        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.delete(kinds.VMI, "blue")
         await scene.running("green")
         await scene.check_books()

@@ -21,7 +21,7 @@ from outfitter.apiserver.auth import MASTERS, User
 from outfitter.errors import HypervisorAway, Refused
 from outfitter.launcher.simulated import Simulated
 from outfitter.store.clock import ManualClock
-from outfitter.store.id_generator import Names
+from outfitter.store.id_generator import IdGenerator
 from outfitter.store.memory import Memory
 from tests.apiserver.asgi import Client
 from tests.controllers.scenario import Scene, device, hosts_of
@@ -61,19 +61,19 @@ class Told:
         return str(answer.json["message"]) if answer.status >= 300 else ""
 
     async def vm(self, strategy: str = "Always", **spec: Any) -> None:
-        await self.scene.create(kinds.MACHINE, "blue", {"runStrategy": strategy, "template": {"spec": {
+        await self.scene.create(kinds.VM, "blue", {"runStrategy": strategy, "template": {"spec": {
             "resourceClaims": [{"name": "network", "resourceClaimTemplateName": "one-vf"}], **spec,
             "domain": {"memory": {"guest": "1Gi"}, "devices": {"hostDevices": [device()]}}}}})
 
     async def shows(self, word: str) -> Object:
         async def check() -> Object | None:
-            found = await self.scene.find(kinds.MACHINE, "blue")
+            found = await self.scene.find(kinds.VM, "blue")
             return found if found and (found.get("status") or {}).get("printableStatus") == word else None
 
         return await self.scene.reach(check, f"blue is {word}")
 
     async def instance(self) -> Object:
-        found = await self.scene.find(kinds.INSTANCE, "blue")
+        found = await self.scene.find(kinds.VMI, "blue")
         assert found is not None
         return found
 
@@ -89,7 +89,7 @@ class Told:
 async def telling(data: Path | None = None, clock: ManualClock | None = None) -> AsyncIterator[Told]:
     hypervisor = Lab(data / "domains" if data else None, monotonic=(clock := clock or ManualClock()).monotonic)
     hosts = [replace(host, hypervisor=hypervisor) for host in hosts_of("node", 1)]
-    async with app.embedded(hosts=hosts, clock=clock, names=Names(random.Random()), data=data) as product:
+    async with app.embedded(hosts=hosts, clock=clock, names=IdGenerator(random.Random()), data=data) as product:
         scene = Scene(product, "here", clock)
         if await scene.find(kinds.DEVICE_CLASS, "here") is None:
             await product.store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
@@ -263,7 +263,7 @@ async def test_a_machine_starts_paused_when_it_is_asked_to(strategy: str) -> Non
         await told.ask("restart")
 
         async def another() -> bool:
-            found = await told.scene.find(kinds.INSTANCE, "blue")
+            found = await told.scene.find(kinds.VMI, "blue")
             return found is not None and found["metadata"]["uid"] != first
 
         await told.scene.reach(another, "the next instance")
@@ -282,7 +282,7 @@ async def test_a_paused_machine_is_not_waited_for(action: str) -> None:
         await told.ask("pause")
         await told.shows("Paused")
         if action == "delete":
-            await told.scene.delete(kinds.MACHINE, "blue")
+            await told.scene.delete(kinds.VM, "blue")
         else:
             await told.ask(action)
         await told.settle()
@@ -376,7 +376,7 @@ async def test_notes_that_nobody_understands_go_with_a_reason() -> None:
         await told.vm()
         await told.shows("Running")
         notes = [{"action": "Dance"}, {"action": "Reset", "requestedAt": "now"}, {"action": "SoftReboot"}]
-        await told.scene.store.patch(kinds.INSTANCE, "blue", {"status": {"stateChangeRequests": notes}}, "here",
+        await told.scene.store.patch(kinds.VMI, "blue", {"status": {"stateChangeRequests": notes}}, "here",
                                      subresource="status")
         await told.settle()
         assert await told.scene.events("FailedDance") == [

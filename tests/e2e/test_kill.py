@@ -73,7 +73,7 @@ async def _client(
     store: Kube, names: list[str], known: Known, *, number: int, dice: random.Random, enough: asyncio.Event
 ) -> None:
     """Make, start, stop, restart and delete until the server is gone."""
-    kind = kinds.MACHINE if number else kinds.INSTANCE
+    kind = kinds.VM if number else kinds.VMI
     while True:
         name = dice.choice(names)
         try:
@@ -100,7 +100,7 @@ async def _client(
         known.answers += 1
         if dice.random() < 0.3 and name not in known.stopping:
             with contextlib.suppress(errors.NotFound, errors.Unavailable):
-                _note(await store.get(kinds.INSTANCE, name, "default"), known)
+                _note(await store.get(kinds.VMI, name, "default"), known)
         if known.answers >= dice.randrange(5, 40):
             enough.set()
 
@@ -153,7 +153,7 @@ class World:
         if left:
             return f"still being deleted: {left}"
         if lost := [name for name, obj in self.instances.items()
-                    if device_refs.owner(obj, kinds.MACHINE.kind) and name not in self.machines]:
+                    if device_refs.owner(obj, kinds.VM.kind) and name not in self.machines]:
             return f"their machines are gone: {lost}"
         for name, vm in self.machines.items():
             how, status = device_refs.run_strategy(vm), vm.get("status") or {}
@@ -186,7 +186,7 @@ async def _world(store: Kube, up: Up) -> World:
         return (await store.list(kind)).items
 
     machines, instances, pods, claims, pages = [await everything(kind) for kind in (
-        kinds.MACHINE, kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM, kinds.LEDGER_PAGE)]
+        kinds.VM, kinds.VMI, kinds.POD, kinds.RESOURCE_CLAIM, kinds.LEDGER_PAGE)]
     domains = {name.partition("_")[0]: xml for name, xml in up.domains().items()}
     host = up.data / "hosts" / "node"
     taken = sorted((one["device"], one["uid"]) for one in _read(host / "state" / "checkpoint.json").get("taken", ()))
@@ -279,7 +279,7 @@ async def _story(up: Up, rounds: int, seed: int) -> list[float]:
         starts.append(up.took)
     async with up.store() as store:
         for name in known.there:
-            await store.delete(kinds.INSTANCE if name.startswith("m0") else kinds.MACHINE, name, "default")
+            await store.delete(kinds.VMI if name.startswith("m0") else kinds.VM, name, "default")
         world = await _settled(store, up)
         left = (world.machines, world.instances, world.pods, world.claims, world.held(), world.domains)
         assert left == ({}, {}, [], [], [], {})

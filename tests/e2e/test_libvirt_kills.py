@@ -52,9 +52,9 @@ async def act(store: Kube, name: str, dice: random.Random) -> bool:
     try:
         if what == "anew":
             with contextlib.suppress(errors.NotFound):
-                await store.delete(kinds.MACHINE, name, "default")
+                await store.delete(kinds.VM, name, "default")
             with contextlib.suppress(errors.AlreadyExists):
-                await store.create(kinds.MACHINE, manifest(name, dice.choice(STRATEGIES)))
+                await store.create(kinds.VM, manifest(name, dice.choice(STRATEGIES)))
             return True
         place = f"/apis/subresources.kubevirt.io/v1/namespaces/default/virtualmachines/{name}/{what}"
         status, _, payload = await store.raw("PUT", place, body=b"{}")
@@ -149,7 +149,7 @@ class Story:
         self.kills = 0
 
     async def look(self, store: Kube) -> World:
-        machines, instances, pods = [(await store.list(kind)).items for kind in (kinds.MACHINE, kinds.INSTANCE, kinds.POD)]
+        machines, instances, pods = [(await store.list(kind)).items for kind in (kinds.VM, kinds.VMI, kinds.POD)]
         processes = qemus(self.names)
         assert all(number == 1 for number in processes.values()), f"a machine runs twice: {processes}"
         return World({obj["metadata"]["name"]: obj for obj in machines}, {obj["metadata"]["name"]: obj for obj in instances},
@@ -189,7 +189,7 @@ class Story:
     async def tell(self, kills: int) -> None:
         async with self.up.store() as store:
             for name in self.names:
-                await store.create(kinds.MACHINE, manifest(name, "Always"))
+                await store.create(kinds.VM, manifest(name, "Always"))
         await self.rest()
         while self.kills < kills:
             await self.work()
@@ -202,7 +202,7 @@ class Story:
             await self.rest()
         async with self.up.store() as store:
             for name in self.names:
-                await store.delete(kinds.MACHINE, name, "default")
+                await store.delete(kinds.VM, name, "default")
         self.ran = {}
         await self.rest()
 

@@ -60,12 +60,12 @@ def read(up: Up, kind: Kind, namespace: str = "", name: str = "") -> Any:
 
 def instance(up: Up, machine: Mapping[str, Any]) -> Object:
     namespace, _, name = machine["name"].partition("/")
-    return dict(read(up, kinds.INSTANCE, namespace, name))
+    return dict(read(up, kinds.VMI, namespace, name))
 
 
 def phases(up: Up) -> dict[str, str]:
     return {f"{vmi['metadata']['namespace']}/{vmi['metadata']['name']}": (vmi.get("status") or {}).get("phase", "")
-            for vmi in read(up, kinds.INSTANCE)}
+            for vmi in read(up, kinds.VMI)}
 
 
 # -- comparing
@@ -134,10 +134,10 @@ def device_status_writes(up: Up) -> dict[str, int]:
         counts: dict[str, int] = {}
         last: dict[str, Any] = {}
         async with up.store() as store:
-            listed = await store.list(kinds.INSTANCE)
+            listed = await store.list(kinds.VMI)
             newest = max(int(vmi["metadata"]["resourceVersion"]) for vmi in listed.items)
             assert newest <= int(listed.revision)
-            async for event in store.watch(kinds.INSTANCE, since="1"):
+            async for event in store.watch(kinds.VMI, since="1"):
                 meta, status = event.object["metadata"], event.object.get("status") or {}
                 name = f"{meta['namespace']}/{meta['name']}"
                 said = (status.get("deviceStatus"), conditions.find(event.object, "DevicesReady"))
@@ -192,7 +192,7 @@ def test_the_model_that_was_given_is_the_one_of_its_host(up: Up) -> None:
     """Three hosts, two models: the status says which hardware it is."""
     up.ok("apply", "-f", str(SEEDS / "000" / "2-namespaces.yaml"), "-f", str(SEEDS / "000" / "5-one-of-two-models.yaml"))
     until(lambda: phases(up).get("gpu-test1/vmi-fedora") == "Running", "vmi-fedora runs")
-    [entry] = read(up, kinds.INSTANCE, "gpu-test1", "vmi-fedora")["status"]["deviceStatus"]["gpuStatuses"]
+    [entry] = read(up, kinds.VMI, "gpu-test1", "vmi-fedora")["status"]["deviceStatus"]["gpuStatuses"]
     given = entry["deviceResourceClaimStatus"]
     models = {"rtx-3080": "GeForce RTX 3080", "rtx-4080-0": "GeForce RTX 4080", "rtx-4080-1": "GeForce RTX 4080"}
     assert given["product"] == models[given["pool"]]

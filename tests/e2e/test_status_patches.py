@@ -86,7 +86,7 @@ async def _watched(up: Up, machines: Mapping[str, Object]) -> dict[str, list[Obj
     news = asyncio.Event()
 
     async def watch(store: Kube, since: str) -> None:
-        async for event in store.watch(kinds.INSTANCE, "default", since=since):
+        async for event in store.watch(kinds.VMI, "default", since=since):
             seen[event.object["metadata"]["name"]].append({"type": event.type, **event.object})
             news.set()
 
@@ -97,13 +97,13 @@ async def _watched(up: Up, machines: Mapping[str, Object]) -> dict[str, list[Obj
                 await news.wait()
 
     async with up.store() as store:
-        watching = asyncio.ensure_future(watch(store, (await store.list(kinds.INSTANCE)).revision))
+        watching = asyncio.ensure_future(watch(store, (await store.list(kinds.VMI)).revision))
         try:
             for name, spec in machines.items():
-                await store.create(kinds.INSTANCE, _object(kinds.INSTANCE, name, spec))
+                await store.create(kinds.VMI, _object(kinds.VMI, name, spec))
                 await until_seen(name, "Running")
             for name in machines:
-                await store.delete(kinds.INSTANCE, name, "default")
+                await store.delete(kinds.VMI, name, "default")
                 await until_seen(name, "DELETED")
         except (OutfitterError, TimeoutError) as error:
             raise AssertionError(f"{error}: {json.dumps(seen, indent=1)}") from error

@@ -20,7 +20,7 @@ from outfitter.inventory.host_tree import FolderTree
 from outfitter.launcher.domain import NAMESPACE
 from tests.e2e.process import EXAMPLE, PATIENCE, Up, outfit, typed, until
 
-NOTHING_HERE = not assignable.offer(scan.scan(FolderTree(Path("/"))).devices).offered
+NOTHING_HERE = not assignable.assignable(scan.scan(FolderTree(Path("/"))).devices).offered
 ANOTHER = """
 apiVersion: kubevirt.io/v1
 kind: VirtualMachineInstance
@@ -201,7 +201,7 @@ def _facts(up: Up) -> dict[str, Any]:
     async def read() -> dict[str, Any]:
         async with up.store() as store:
             out: dict[str, Any] = {}
-            for kind in (kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM, kinds.LEDGER_PAGE):
+            for kind in (kinds.VMI, kinds.POD, kinds.RESOURCE_CLAIM, kinds.LEDGER_PAGE):
                 for obj in (await store.list(kind)).items:
                     meta = obj["metadata"]
                     out[f"{kind.plural}/{meta['name']}"] = (meta["uid"], obj.get("spec"), obj.get("status"))

@@ -136,9 +136,9 @@ def main(path: Path) -> None:
         compare()
         found = {device.address: device for device in scan.scan(FolderTree(Path("/"))).devices}
         for parent, functions in made.items():
-            expect(found[parent].kind, pci.Kind.PF, f"the kind of {parent}")
+            expect(found[parent].kind, pci.FunctionKind.PF, f"the kind of {parent}")
             for one in functions:
-                expect((found[one].kind, found[one].parent), (pci.Kind.VF, parent), f"kind and parent of {one}")
+                expect((found[one].kind, found[one].parent), (pci.FunctionKind.VF, parent), f"kind and parent of {one}")
         expect([found[each].numa for each in displays], [0, 1], "NUMA nodes of the displays")
     with report.step("a function is bound to vfio-pci by hand, and back"):
         one = made[cards[0]][0] if cards else made[disks[0]][0]

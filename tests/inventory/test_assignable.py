@@ -8,17 +8,31 @@ import pytest
 
 from outfitter.inventory import assignable, device_spec, pci
 from outfitter.inventory.mdev import Mdev
-from outfitter.inventory.pci import Device, Kind
+from outfitter.inventory.pci import FunctionKind, HostDevice
 
 
-def gpu(address: str, **fields: object) -> Device:
-    plain = Device(address=address, kind=Kind.PCI, vendor="10de", product="2204", class_code="030000", revision="a1",
-                   driver="vfio-pci", parent=None, numa=0, pcie_root="pci0000:64", iommu_group=20, members=(), serial=None,
-                   interfaces=(), name=pci.label(address))
+def gpu(address: str, **fields: object) -> HostDevice:
+    plain = HostDevice(
+        address=address,
+        kind=FunctionKind.PCI,
+        vendor="10de",
+        product="2204",
+        class_code="030000",
+        revision="a1",
+        driver="vfio-pci",
+        parent=None,
+        numa=0,
+        pcie_root="pci0000:64",
+        iommu_group=20,
+        members=(),
+        serial=None,
+        interfaces=(),
+        name=pci.label(address),
+    )
     return replace(plain, **fields)  # type: ignore[arg-type]
 
 
-def group(*devices: Device) -> list[Device]:
+def group(*devices: HostDevice) -> list[HostDevice]:
     """Devices that know each other."""
     ends = [device.address for device in devices if not device.is_bridge]
     return [replace(device, members=tuple(a for a in ends if a != device.address)) for device in devices]
@@ -26,7 +40,7 @@ def group(*devices: Device) -> list[Device]:
 
 A, B, C = "0000:65:00.0", "0000:65:00.1", "0000:65:00.2"
 
-CASES: dict[str, tuple[list[Device], list[tuple[str, ...]], dict[str, str]]] = {
+CASES: dict[str, tuple[list[HostDevice], list[tuple[str, ...]], dict[str, str]]] = {
     "a function bound to vfio-pci": ([gpu(A)], [(A,)], {}),
     "a function that the host uses": (
         [gpu(A, driver="mlx5_core")], [],
@@ -61,7 +75,7 @@ CASES: dict[str, tuple[list[Device], list[tuple[str, ...]], dict[str, str]]] = {
         [gpu(A, members=(B,)), gpu(B, iommu_group=21)], [(B,)], {A: "another group (21)"}),
     "two groups stay two": ([gpu(A), gpu(B, iommu_group=21)], [(A,), (B,)], {}),
     "group zero is a group": ([gpu(A, iommu_group=0)], [(A,)], {}),
-    "a VF": ([gpu(A, kind=Kind.VF, parent="0000:64:00.0")], [(A,)], {}),
+    "a VF": ([gpu(A, kind=FunctionKind.VF, parent="0000:64:00.0")], [(A,)], {}),
     "too many to list": (
         group(*(gpu(f"0000:65:{slot:02x}.{function}") for slot in range(9) for function in range(8))), [],
         {f"0000:65:{slot:02x}.{function}": "at most 24" for slot in range(9) for function in range(8)}),
@@ -69,11 +83,11 @@ CASES: dict[str, tuple[list[Device], list[tuple[str, ...]], dict[str, str]]] = {
 
 
 @pytest.mark.parametrize(("devices", "offered", "reasons"), CASES.values(), ids=CASES)
-def test_offer(devices: list[Device], offered: list[tuple[str, ...]], reasons: dict[str, str]) -> None:
-    answer = assignable.offer(devices)
+def test_offer(devices: list[HostDevice], offered: list[tuple[str, ...]], reasons: dict[str, str]) -> None:
+    answer = assignable.assignable(devices)
     assert [tuple(member.address for member in entry.members) for entry in answer.offered] == offered
     assert all(entry.device == entry.members[0] for entry in answer.offered)
-    said = {entry.device.address: entry.reason for entry in answer.withheld if isinstance(entry.device, Device)}
+    said = {entry.device.address: entry.reason for entry in answer.withheld if isinstance(entry.device, HostDevice)}
     assert set(said) == set(reasons)
     for address, reason in said.items():
         assert reasons[address] in reason
@@ -81,14 +95,14 @@ def test_offer(devices: list[Device], offered: list[tuple[str, ...]], reasons: d
 
 
 def test_a_group_bears_the_name_of_its_lowest_address() -> None:
-    (entry,) = assignable.offer(group(gpu("0000:e5:00.0"), gpu("0000:0a:00.0"))).offered
+    (entry,) = assignable.assignable(group(gpu("0000:e5:00.0"), gpu("0000:0a:00.0"))).offered
     assert entry.name == "pci-0000-0a-00-0"
 
 
 def listed(
-    devices: list[Device], spec: list[dict[str, str]], mdevs: list[Mdev] | None = None
+    devices: list[HostDevice], spec: list[dict[str, str]], mdevs: list[Mdev] | None = None
 ) -> tuple[list[str], dict[str, str]]:
-    answer = assignable.offer(devices, mdevs or [], device_spec.parse_entries(spec, report=False))
+    answer = assignable.assignable(devices, mdevs or [], device_spec.parse_entries(spec, report=False))
     return [entry.name for entry in answer.offered], {entry.device.name: entry.reason for entry in answer.withheld}
 
 
@@ -108,7 +122,7 @@ def test_the_unlisted_neighbour_of_a_listed_function(driver: str | None, togethe
 
 
 def test_a_group_bears_the_name_and_the_words_of_the_function_that_is_listed() -> None:
-    answer = assignable.offer(
+    answer = assignable.assignable(
         group(gpu(A), gpu(B)), spec=device_spec.parse_entries([{"address": B, "traits": "x"}], report=False)
     )
     (entry,) = answer.offered
@@ -124,7 +138,7 @@ def mdev(uuid: str, parent: str) -> Mdev:
 
 def test_a_function_that_is_sliced_is_not_given_whole() -> None:
     one, two = mdev("4b20d080-1b54-4048-85b3-a6a62d165c01", A), mdev("4b20d080-1b54-4048-85b3-a6a62d165c02", B)
-    answer = assignable.offer([gpu(A)], [one])
+    answer = assignable.assignable([gpu(A)], [one])
     assert [entry.name for entry in answer.offered] == [one.name]
     assert "carries 1 mediated device, which are given away instead" in answer.withheld[0].reason
     names, reasons = listed([gpu(A, driver="nvidia"), gpu(B, driver="nvidia", iommu_group=21)], [{"address": A}], [two, one])
@@ -133,29 +147,31 @@ def test_a_function_that_is_sliced_is_not_given_whole() -> None:
 
 
 def test_a_virtual_function_without_a_parent_stays() -> None:
-    names, reasons = listed([gpu(A, kind=Kind.VF, parent=None)], [{"address": A}])
+    names, reasons = listed([gpu(A, kind=FunctionKind.VF, parent=None)], [{"address": A}])
     assert names == []
     assert "virtual function whose parent is not known" in reasons[pci.label(A)]
 
 
 def test_all_mediated_devices_of_a_function_are_counted() -> None:
     three = [mdev(f"4b20d080-1b54-4048-85b3-a6a62d165c0{number}", A) for number in (3, 1, 2)]
-    answer = assignable.offer([gpu(A)], three)
+    answer = assignable.assignable([gpu(A)], three)
     assert [entry.name[-1] for entry in answer.offered] == ["1", "2", "3"]
     assert "carries 3 mediated devices, which" in answer.withheld[0].reason
 
 
 @pytest.mark.parametrize("unknown", ["vendor", "product", "class_code"])
 def test_what_does_not_tell_what_it_is_stays(unknown: str) -> None:
-    answer = assignable.offer([gpu(A, **{unknown: None})])
+    answer = assignable.assignable([gpu(A, **{unknown: None})])
     assert answer.offered == ()
     assert answer.withheld[0].reason == (
         f"{A} does not tell its vendor, product and class; they must be known to offer it")
 
 
-@pytest.mark.parametrize("device", [gpu(A, driver="mlx5_vfio_pci"), gpu(A, driver="nvidia", kind=Kind.VENDOR_VF, parent=B)])
-def test_what_a_driver_of_its_vendor_hands_over_is_offered(device: Device) -> None:
-    assert [entry.device for entry in assignable.offer([device]).offered] == [device]
+@pytest.mark.parametrize(
+    "device", [gpu(A, driver="mlx5_vfio_pci"), gpu(A, driver="nvidia", kind=FunctionKind.VENDOR_VF, parent=B)]
+)
+def test_what_a_driver_of_its_vendor_hands_over_is_offered(device: HostDevice) -> None:
+    assert [entry.device for entry in assignable.assignable([device]).offered] == [device]
 
 
 def test_a_neighbour_that_is_listed_and_says_it_is_elsewhere_is_told() -> None:
@@ -166,7 +182,7 @@ def test_a_neighbour_that_is_listed_and_says_it_is_elsewhere_is_told() -> None:
 
 def test_a_mediated_device_has_the_words_of_the_entry_that_lists_its_parent() -> None:
     spec = device_spec.parse_entries([{"address": A, "traits": "x"}], report=False)
-    (entry,) = assignable.offer([gpu(A)], [mdev("4b20d080-1b54-4048-85b3-a6a62d165c01", A)], spec).offered
+    (entry,) = assignable.assignable([gpu(A)], [mdev("4b20d080-1b54-4048-85b3-a6a62d165c01", A)], spec).offered
     assert entry.entry == spec.entries[0]
 
 
@@ -180,6 +196,6 @@ def test_what_stays_is_told_in_the_order_of_addresses() -> None:
     "by address": ((C, B), B), "by number, not by letter": (("10000:01:00.0", "2000:01:00.0"), "2000:01:00.0")}.values(),
     ids=["by address", "by number, not by letter"])
 def test_the_first_neighbour_that_stands_in_the_way_is_named(others: tuple[str, str], named: str) -> None:
-    answer = assignable.offer(group(gpu(A), *(gpu(address, driver=None) for address in others)))
+    answer = assignable.assignable(group(gpu(A), *(gpu(address, driver=None) for address in others)))
     assert answer.offered == ()
     assert f"{A} shares IOMMU group 20 with {named}, which is bound to no driver" in answer.withheld[0].reason

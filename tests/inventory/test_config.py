@@ -11,7 +11,7 @@ import pytest
 
 from outfitter import errors
 from outfitter.inventory import config, device_spec, pci_address_spec, scan
-from outfitter.inventory.config import Config, Settings
+from outfitter.inventory.config import Config, HostSettings
 from outfitter.inventory.simulation import hosts_file
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ def mistakes(text: str) -> dict[str, str]:
     return {cause.field: cause.message for cause in caught.value.causes}
 
 
-def without_spec(settings: Settings) -> dict[str, Any]:
+def without_spec(settings: HostSettings) -> dict[str, Any]:
     return {"report_in_placement": settings.report_in_placement, "pci_in_placement": settings.pci_in_placement,
             "report_networks": settings.report_networks, "alias": [dict(alias) for alias in settings.alias],
             "history_keep": settings.history_keep, "audit_every": settings.audit_every}
@@ -68,10 +68,10 @@ def test_a_file_says(name: str) -> None:
 
 
 def test_nothing_written_is_the_default() -> None:
-    assert config.parse("") == config.DEFAULT == Config(Settings(), {})
+    assert config.parse("") == config.DEFAULT == Config(HostSettings(), {})
 
 
-def texts(settings: Settings) -> list[str] | None:
+def texts(settings: HostSettings) -> list[str] | None:
     return None if settings.device_spec is None else [entry.text for entry in settings.device_spec.entries]
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outfitter.inventory import device_name, scan
-from outfitter.inventory.device_name import Place
+from outfitter.inventory.device_name import PciLocation
 from outfitter.inventory.host_tree import Link, MemoryTree
 from outfitter.inventory.simulation import hosts_file
 
@@ -35,14 +35,14 @@ def test_the_way_from_the_root(path: str, name: str | None) -> None:
 
 def test_bus_numbers_do_not_matter() -> None:
     """Somebody adds a card with a bridge of its own before: all buses behind it move on."""
-    before = Place("0000:3b:00.0", "/sys/devices/pci0000:3a/0000:3a:02.0/0000:3b:00.0")
-    after = Place("0000:3e:00.0", "/sys/devices/pci0000:3a/0000:3a:02.0/0000:3e:00.0")
+    before = PciLocation("0000:3b:00.0", "/sys/devices/pci0000:3a/0000:3a:02.0/0000:3b:00.0")
+    after = PciLocation("0000:3e:00.0", "/sys/devices/pci0000:3a/0000:3a:02.0/0000:3e:00.0")
     assert list(device_name.names([before])[0].values()) == list(device_name.names([after])[0].values())
 
 
 def test_a_vf_bears_its_pfs_name_and_its_number() -> None:
-    pf = Place("0000:3b:00.0", "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0")
-    vf = Place("0000:3c:10.2", "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3c:10.2", "0000:3b:00.0", 17)
+    pf = PciLocation("0000:3b:00.0", "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0")
+    vf = PciLocation("0000:3c:10.2", "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3c:10.2", "0000:3b:00.0", 17)
     found, fallen = device_name.names([vf, pf])
     assert found == {"0000:3b:00.0": "pci-0000-3a-00-0-00-0", "0000:3c:10.2": "pci-0000-3a-00-0-00-0-vf17"}
     assert fallen == ()
@@ -50,15 +50,15 @@ def test_a_vf_bears_its_pfs_name_and_its_number() -> None:
 
 @pytest.mark.parametrize(("parent", "number"), [(None, None), ("0000:77:00.0", 1), ("0000:3b:00.0", None)])
 def test_a_vf_of_which_that_is_not_known_is_named_by_its_way(parent: str | None, number: int | None) -> None:
-    pf = Place("0000:3b:00.0", "/sys/devices/pci0000:3b/0000:3b:00.0")
-    vf = Place("0000:3b:01.0", "/sys/devices/pci0000:3b/0000:3b:01.0", parent, number)
+    pf = PciLocation("0000:3b:00.0", "/sys/devices/pci0000:3b/0000:3b:00.0")
+    vf = PciLocation("0000:3b:01.0", "/sys/devices/pci0000:3b/0000:3b:01.0", parent, number)
     assert device_name.names([pf, vf]) == ({"0000:3b:00.0": "pci-0000-3b-00-0", "0000:3b:01.0": "pci-0000-3b-01-0"}, ())
 
 
 def test_long_ways_are_cut_and_told_apart() -> None:
     deep = "/sys/devices/pci0000:00" + "".join(f"/0000:{bus:02x}:00.0" for bus in range(12))
-    places = [Place(f"0000:0c:0{slot}.0", f"{deep}/0000:0c:0{slot}.0") for slot in range(4)]
-    places.append(Place("0000:0c:10.0", f"{deep}/0000:0c:10.0", "0000:0c:00.0", 3))
+    places = [PciLocation(f"0000:0c:0{slot}.0", f"{deep}/0000:0c:0{slot}.0") for slot in range(4)]
+    places.append(PciLocation("0000:0c:10.0", f"{deep}/0000:0c:10.0", "0000:0c:00.0", 3))
     found, fallen = device_name.names(places)
     assert len(set(found.values())) == 5
     assert fallen == ()
@@ -67,16 +67,16 @@ def test_long_ways_are_cut_and_told_apart() -> None:
 
 
 def test_two_with_one_way_both_fall_back_to_their_addresses() -> None:
-    one = Place("0000:3b:00.0", "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0")
-    two = Place("0000:4b:00.0", "/sys/devices/pci0000:3a/0000:3a:00.0/0000:4b:00.0")
+    one = PciLocation("0000:3b:00.0", "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0")
+    two = PciLocation("0000:4b:00.0", "/sys/devices/pci0000:3a/0000:3a:00.0/0000:4b:00.0")
     assert device_name.names([one, two]) == (
         {"0000:3b:00.0": "pci-0000-3b-00-0", "0000:4b:00.0": "pci-0000-4b-00-0"}, ("0000:3b:00.0", "0000:4b:00.0"))
 
 
 def test_one_whose_way_is_what_another_falls_back_to_falls_too() -> None:
     same = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0"
-    places = [Place("0000:3b:00.0", same), Place("0000:4b:00.0", same),
-              Place("0000:5b:00.0", "/sys/devices/pci0000:3b/0000:3b:00.0")]
+    places = [PciLocation("0000:3b:00.0", same), PciLocation("0000:4b:00.0", same),
+              PciLocation("0000:5b:00.0", "/sys/devices/pci0000:3b/0000:3b:00.0")]
     found, fallen = device_name.names(places)
     assert found == {place.address: f"pci-{place.address.replace(':', '-').replace('.', '-')}" for place in places}
     assert len(fallen) == 3
@@ -99,7 +99,7 @@ ADDRESSES = st.builds(lambda bus, slot: f"0000:{bus:02x}:{slot:02x}.0", st.integ
 @given(st.dictionaries(ADDRESSES, st.tuples(st.lists(PARTS, max_size=20), st.none() | ADDRESSES, st.none() | st.integers(0, 3)),
                        max_size=12))
 def test_names_are_labels_and_no_two_alike(found: dict[str, tuple[list[str], str | None, int | None]]) -> None:
-    places = [Place(address, "/sys/devices/" + "/".join(parts), parent, number)
+    places = [PciLocation(address, "/sys/devices/" + "/".join(parts), parent, number)
               for address, (parts, parent, number) in found.items()]
     names, fallen = device_name.names(places)
     assert names.keys() == found.keys()

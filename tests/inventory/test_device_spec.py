@@ -13,24 +13,47 @@ from hypothesis import strategies as st
 
 from outfitter import errors
 from outfitter.inventory import device_spec, pci_address_spec
-from outfitter.inventory.pci import Device, Kind
+from outfitter.inventory.pci import FunctionKind, HostDevice
 
 
-def device(where: str, ids: str = "8086:37c8", kind: Kind = Kind.PCI, *, parent: str | None = None, serial: str | None = None,
-           card: str | None = None, interface: str | None = None) -> Device:
+def device(
+    where: str,
+    ids: str = "8086:37c8",
+    kind: FunctionKind = FunctionKind.PCI,
+    *,
+    parent: str | None = None,
+    serial: str | None = None,
+    card: str | None = None,
+    interface: str | None = None,
+) -> HostDevice:
     vendor, _, product = ids.partition(":")
-    return Device(address=where, kind=kind, vendor=vendor or None, product=product or None, class_code="020000", revision="00",
-                  driver=None, parent=parent, numa=None, pcie_root=None, iommu_group=None, members=(), serial=serial,
-                  interfaces=(interface,) if interface else (), name="pci", card_serial=card)
+    return HostDevice(
+        address=where,
+        kind=kind,
+        vendor=vendor or None,
+        product=product or None,
+        class_code="020000",
+        revision="00",
+        driver=None,
+        parent=parent,
+        numa=None,
+        pcie_root=None,
+        iommu_group=None,
+        members=(),
+        serial=serial,
+        interfaces=(interface,) if interface else (),
+        name="pci",
+        card_serial=card,
+    )
 
 
-def matched(values: Sequence[Any], devices: Sequence[Device], *, report: bool = True) -> dict[str, int | None]:
+def matched(values: Sequence[Any], devices: Sequence[HostDevice], *, report: bool = True) -> dict[str, int | None]:
     """Address -> the index of the entry that won, None for none."""
     found = device_spec.parse_entries(values, report=report).match(devices)
     return {each.address: found[each.address].index if each.address in found else None for each in devices}
 
 
-def entry(value: Any, *, report: bool = True) -> device_spec.Entry:
+def entry(value: Any, *, report: bool = True) -> device_spec.DeviceSpecEntry:
     return device_spec.parse_entries([value], report=report).entries[0]
 
 
@@ -42,10 +65,10 @@ def mistakes(values: Sequence[Any], *, report: bool = True) -> dict[str, str]:
     return {cause.field: cause.message for cause in caught.value.causes}
 
 
-CARD = device("0000:3b:00.0", "8086:37c8", Kind.PF, interface="ens1f0")
-VF0 = device("0000:3b:01.0", "8086:37c9", Kind.VF, parent="0000:3b:00.0", interface="ens1f0v0")
-VF1 = device("0000:3b:01.1", "8086:37c9", Kind.VF, parent="0000:3b:00.0")
-VDPA = device("0000:3b:01.2", "8086:37c9", Kind.VDPA, parent="0000:3b:00.0")
+CARD = device("0000:3b:00.0", "8086:37c8", FunctionKind.PF, interface="ens1f0")
+VF0 = device("0000:3b:01.0", "8086:37c9", FunctionKind.VF, parent="0000:3b:00.0", interface="ens1f0v0")
+VF1 = device("0000:3b:01.1", "8086:37c9", FunctionKind.VF, parent="0000:3b:00.0")
+VDPA = device("0000:3b:01.2", "8086:37c9", FunctionKind.VDPA, parent="0000:3b:00.0")
 GPU = device("0000:ca:00.0", "10de:2235")
 OTHER = device("0001:3b:00.0", "10de:2235")
 FAR = device("10000:3b:00.0", "8086:37c8")
@@ -127,10 +150,10 @@ def test_an_entry_keeps_what_was_written() -> None:
 
 # -- remote_managed
 
-PORT = device("0000:3b:00.0", "15b3:a2d6", Kind.PF, card="MT1")
-PORT_VF = device("0000:3b:00.2", "15b3:101e", Kind.VF, parent="0000:3b:00.0", card="MT1")
-SILENT_VF = device("0000:3b:00.3", "15b3:101e", Kind.VF, parent="0000:3b:00.0")
-SERIAL_VF = device("0000:3b:00.4", "15b3:101e", Kind.VF, parent="0000:3b:00.0", serial="MT1")
+PORT = device("0000:3b:00.0", "15b3:a2d6", FunctionKind.PF, card="MT1")
+PORT_VF = device("0000:3b:00.2", "15b3:101e", FunctionKind.VF, parent="0000:3b:00.0", card="MT1")
+SILENT_VF = device("0000:3b:00.3", "15b3:101e", FunctionKind.VF, parent="0000:3b:00.0")
+SERIAL_VF = device("0000:3b:00.4", "15b3:101e", FunctionKind.VF, parent="0000:3b:00.0", serial="MT1")
 DPU = [PORT, PORT_VF, SILENT_VF, SERIAL_VF]
 
 REMOTE: dict[str, tuple[dict[str, str], list[str]]] = {

@@ -11,61 +11,61 @@ import pytest
 from outfitter.api.kinds import Object
 from outfitter.errors import Invalid
 from outfitter.inventory import device_spec, host_devices, slices
-from outfitter.inventory.config import Settings
-from outfitter.inventory.host_devices import Survey
+from outfitter.inventory.config import HostSettings
+from outfitter.inventory.host_devices import HostDevices
 from outfitter.inventory.mdev import Mdev
-from outfitter.inventory.pci import Device, Kind
-from outfitter.inventory.pci_ids import Names
+from outfitter.inventory.pci import FunctionKind, HostDevice
+from outfitter.inventory.pci_ids import PciIds
 from outfitter.inventory.scan import Scan
 
-NOBODY = Names(None)
+NOBODY = PciIds(None)
 PF, VF0, VF1, GPU, AUDIO = "0000:3b:00.0", "0000:3b:01.0", "0000:3b:01.1", "0000:65:00.0", "0000:65:00.1"
 UUID = "4b20d080-1b54-4048-85b3-a6a62d165c01"
 Spec = Sequence[Mapping[str, str]] | None
 
 
-def function(address: str, name: str, group: int, kind: Kind = Kind.PCI, **fields: object) -> Device:
-    plain = Device(address=address, kind=kind, vendor="10de", product="2204", class_code="030000", revision="a1",
+def function(address: str, name: str, group: int, kind: FunctionKind = FunctionKind.PCI, **fields: object) -> HostDevice:
+    plain = HostDevice(address=address, kind=kind, vendor="10de", product="2204", class_code="030000", revision="a1",
                    driver="vfio-pci", parent=None, numa=0, pcie_root="pci0000:64", iommu_group=group, members=(), serial=None,
                    interfaces=(), name=name)
     return replace(plain, **fields)  # type: ignore[arg-type]
 
 
-NIC = function(PF, "nic", 1, Kind.PF, product="1592", driver="ice")
-CHILD = function(VF0, "nic-vf0", 2, Kind.VF, product="1889", parent=PF)
-SISTER = function(VF1, "nic-vf1", 3, Kind.VF, product="1889", parent=PF)
+NIC = function(PF, "nic", 1, FunctionKind.PF, product="1592", driver="ice")
+CHILD = function(VF0, "nic-vf0", 2, FunctionKind.VF, product="1889", parent=PF)
+SISTER = function(VF1, "nic-vf1", 3, FunctionKind.VF, product="1889", parent=PF)
 ONE = function(GPU, "gpu", 20)
 PAIR = (replace(ONE, members=(AUDIO,)), function(AUDIO, "audio", 20, members=(GPU,), class_code="040300"))
 SLICE = Mdev(uuid=UUID, type_id="nvidia-63", type_name="GRID P4", device_api="vfio-pci", parent=GPU, numa=0,
              pcie_root="pci0000:64", iommu_group=99, memory=1 << 30)
 
 
-def settings(spec: Spec) -> Settings:
-    return Settings(device_spec=None if spec is None else device_spec.parse_entries(spec, report=True))
+def settings(spec: Spec) -> HostSettings:
+    return HostSettings(device_spec=None if spec is None else device_spec.parse_entries(spec, report=True))
 
 
 def seen(
-    *found: Device | Mdev, spec: Spec = None, published: Sequence[Object] = (), held: Collection[str] = (),
+    *found: HostDevice | Mdev, spec: Spec = None, published: Sequence[Object] = (), held: Collection[str] = (),
     running: Collection[str] = ()
-) -> Survey:
-    what = Scan(tuple(each for each in found if isinstance(each, Device)),
+) -> HostDevices:
+    what = Scan(tuple(each for each in found if isinstance(each, HostDevice)),
                 tuple(each for each in found if isinstance(each, Mdev)), ())
-    return host_devices.survey("a", settings(spec), what, published, held=held, running=running)
+    return host_devices.host_devices("a", settings(spec), what, published, held=held, running=running)
 
 
-def publish(*found: Device | Mdev, spec: Spec = None) -> list[Object]:
+def publish(*found: HostDevice | Mdev, spec: Spec = None) -> list[Object]:
     """The devices as a first survey publishes them."""
     return slices.describe(seen(*found, spec=spec).offered)
 
 
-def offered(answer: Survey) -> list[str]:
+def offered(answer: HostDevices) -> list[str]:
     return [one.name for one in answer.offered]
 
 
 @dataclass(frozen=True)
 class Case:
-    before: Sequence[Device | Mdev]  # what was published, all of it listed or bound to vfio-pci
-    now: Sequence[Device | Mdev]
+    before: Sequence[HostDevice | Mdev]  # what was published, all of it listed or bound to vfio-pci
+    now: Sequence[HostDevice | Mdev]
     offers: Sequence[str]
     left: Mapping[str, str] = field(default_factory=dict)
     kept: Sequence[str] = ()  # of these, what is no longer offered
@@ -184,9 +184,9 @@ def test_providers_of_what_is_offered() -> None:
     assert ghostly.once == {"gpu"}
 
 
-ORPHANS: dict[str, tuple[Device, Spec, bool]] = {
+ORPHANS: dict[str, tuple[HostDevice, Spec, bool]] = {
     "a listed function without a parent": (replace(CHILD, parent=None), [{"product_id": "1889"}], True),
-    "one that carries a vdpa device": (replace(CHILD, parent=None, kind=Kind.VDPA), [{"product_id": "1889"}], True),
+    "one that carries a vdpa device": (replace(CHILD, parent=None, kind=FunctionKind.VDPA), [{"product_id": "1889"}], True),
     "with a parent": (CHILD, [{"product_id": "1889"}], False),
     "not listed": (replace(CHILD, parent=None), [{"product_id": "2204"}], False),
     "without a list": (replace(CHILD, parent=None), None, False),
@@ -197,7 +197,7 @@ ORPHANS: dict[str, tuple[Device, Spec, bool]] = {
 
 
 @pytest.mark.parametrize(("device", "spec", "orphan"), ORPHANS.values(), ids=ORPHANS)
-def test_functions_without_a_parent(device: Device, spec: Spec, orphan: bool) -> None:
+def test_functions_without_a_parent(device: HostDevice, spec: Spec, orphan: bool) -> None:
     assert seen(device, spec=spec).orphans == ((device,) if orphan else ())
 
 
@@ -214,7 +214,7 @@ GIVEN = replace(ONE, driver="vfio-pci")
 
 @pytest.mark.parametrize(("before", "after"), {
     "it is given away": (BOUND, GIVEN), "it comes back": (GIVEN, BOUND)}.values(), ids=["it is given away", "it comes back"])
-def test_what_only_its_driver_tells_is_no_news_while_it_is_held(before: Device, after: Device) -> None:
+def test_what_only_its_driver_tells_is_no_news_while_it_is_held(before: HostDevice, after: HostDevice) -> None:
     published = publish(before, spec=[{}])
     answer = seen(replace(after, numa=1), spec=[{}], published=published)
     fresh = slices.describe(answer.offered)[0]
@@ -272,7 +272,7 @@ def test_the_members_of_a_held_group_stay_its_members() -> None:
 
 
 def test_a_card_in_a_group_excludes_its_functions_whichever_function_names_the_group() -> None:
-    first = function("0000:3a:00.0", "first", 1, Kind.PF, members=(PF,))
+    first = function("0000:3a:00.0", "first", 1, FunctionKind.PF, members=(PF,))
     second = replace(NIC, members=("0000:3a:00.0",))
     answer = seen(first, second, CHILD, spec=[{}])
     assert [one.name for one in answer.offered] == ["first", "nic-vf0"]

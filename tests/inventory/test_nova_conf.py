@@ -82,7 +82,7 @@ def test_what_is_made(name: str) -> None:
     assert imported(*files).warnings == ()
 
 
-def entries(spec: device_spec.DeviceSpec | None) -> list[device_spec.Entry]:
+def entries(spec: device_spec.DeviceSpec | None) -> list[device_spec.DeviceSpecEntry]:
     """The entries without the words of their files."""
     return [dataclasses.replace(entry, text="") for entry in spec.entries] if spec is not None else []
 

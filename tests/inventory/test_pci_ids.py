@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outfitter.inventory import pci_ids
-from outfitter.inventory.pci_ids import Names
+from outfitter.inventory.pci_ids import PciIds
 
 DATA = b"""# a comment
 8086  Intel Corporation
@@ -54,7 +54,7 @@ KNOWN: dict[str, tuple[str | None, str | None, tuple[str | None, str | None]]] =
 def test_vendors_and_products(
     data: bytes, vendor: str | None, product: str | None, known: tuple[str | None, str | None]
 ) -> None:
-    database = Names(data)
+    database = PciIds(data)
     assert database
     assert database.of(vendor, product) == known
     assert database.of(vendor, product) == known  # and again, from what is remembered
@@ -65,11 +65,11 @@ def test_vendors_and_products(
     ("030000", "VGA compatible controller"), ("030200", "Display controller"), ("990000", None), (None, None), ("02", None),
     ("02\n\t00", None)])
 def test_classes(code: str | None, name: str | None) -> None:
-    assert Names(DATA).class_name(code) == name
+    assert PciIds(DATA).class_name(code) == name
 
 
 def test_without_data_nothing_is_known() -> None:
-    for empty in (Names(None), Names(b"")):
+    for empty in (PciIds(None), PciIds(b"")):
         assert not empty
         assert empty.of("8086", "1592") == (None, None)
         assert empty.class_name("020000") is None
@@ -78,7 +78,7 @@ def test_without_data_nothing_is_known() -> None:
 @given(st.binary(max_size=200), st.sampled_from(["8086", "0000", "ffff", "c 02"]))
 def test_garbage_is_survived(data: bytes, vendor: str) -> None:
     for text in (data, b"8086  " + data, DATA + data, data + DATA):
-        for name in (*Names(text).of(vendor, "1592"), Names(text).class_name("020000")):
+        for name in (*PciIds(text).of(vendor, "1592"), PciIds(text).class_name("020000")):
             assert name is None or (name.isprintable() and name and len(name) <= pci_ids.MAX_NAME)
 
 

@@ -14,10 +14,10 @@ from outfitter.api.kinds import Object
 from outfitter.api.providers import Inventory, Provider
 from outfitter.errors import Refused
 from outfitter.inventory import assignable, device_spec, providers
-from outfitter.inventory.assignable import Offered
-from outfitter.inventory.config import Settings
+from outfitter.inventory.assignable import AssignableDevice
+from outfitter.inventory.config import HostSettings
 from outfitter.inventory.mdev import Mdev
-from outfitter.inventory.pci import Device, Kind
+from outfitter.inventory.pci import FunctionKind, HostDevice
 from outfitter.inventory.providers import MANAGED, Plan
 from tests.inventory.provider_hosts import (
     CARD,
@@ -54,8 +54,8 @@ def test_a_new_tree() -> None:
 
 
 def test_each_host_has_providers_of_its_own() -> None:
-    settings = Settings(device_spec=device_spec.parse_entries(LISTED, report=True), report_in_placement=True)
-    offered = assignable.offer(card(1), spec=settings.device_spec).offered
+    settings = HostSettings(device_spec=device_spec.parse_entries(LISTED, report=True), report_in_placement=True)
+    offered = assignable.assignable(card(1), spec=settings.device_spec).offered
     [one], [two] = (providers.plan(host, settings, offered).providers for host in ("a", "b"))
     assert (one.name, one.parent, two.name, two.parent) == (CARD, "a", f"b_{PF.upper()}", "b")
     assert one.uuid != two.uuid
@@ -64,9 +64,11 @@ def test_each_host_has_providers_of_its_own() -> None:
 def test_what_no_entry_lists_and_mediated_devices_are_not_counted() -> None:
     mdev = Mdev(uuid="4b20d080-1b54-4048-85b3-a6a62d165c01", type_id="nvidia-63", type_name="", device_api="", parent=GPU,
                 numa=0, pcie_root=None, iommu_group=9, memory=None)
-    settings = Settings(device_spec=device_spec.parse_entries([{"product_id": "2204"}], report=True), report_in_placement=True)
+    settings = HostSettings(
+        device_spec=device_spec.parse_entries([{"product_id": "2204"}], report=True), report_in_placement=True
+    )
     assert settings.device_spec is not None
-    offered = [Offered(gpu()), Offered(mdev, (), settings.device_spec.entries[0])]
+    offered = [AssignableDevice(gpu()), AssignableDevice(mdev, (), settings.device_spec.entries[0])]
     assert providers.plan("a", settings, offered) == Plan(())
     assert providers.plan("a", replace(settings, device_spec=None), offered) == Plan(())
 
@@ -83,16 +85,16 @@ def test_addresses_stand_in_capitals_in_the_name_of_a_provider() -> None:
 
 KINDS = {
     # kind -> address, class of a network, traits that it adds
-    Kind.VF: (VF0, "SRIOV_NET_VF", set[str]()),
-    Kind.VENDOR_VF: (VF0, "SRIOV_NET_VF", set[str]()),
-    Kind.VDPA: (VF0, "VDPA_NETDEV", set[str]()),
-    Kind.PF: (PF, "PCI_NETDEV", {"HW_NIC_SRIOV"}),
-    Kind.PCI: (GPU, "PCI_NETDEV", set[str]()),
+    FunctionKind.VF: (VF0, "SRIOV_NET_VF", set[str]()),
+    FunctionKind.VENDOR_VF: (VF0, "SRIOV_NET_VF", set[str]()),
+    FunctionKind.VDPA: (VF0, "VDPA_NETDEV", set[str]()),
+    FunctionKind.PF: (PF, "PCI_NETDEV", {"HW_NIC_SRIOV"}),
+    FunctionKind.PCI: (GPU, "PCI_NETDEV", set[str]()),
 }
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_a_device_of_a_physical_network(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", FunctionKind)
+def test_a_device_of_a_physical_network(kind: FunctionKind) -> None:
     address, class_, more = KINDS[kind]
     devices = card(1, kind) if kind.is_vf else [function(address, "one", kind)]
     spec: Spec = [{"address": address, "physical_network": "phys-net 1", "traits": "gold"}]
@@ -117,11 +119,11 @@ def test_ports_ask_for_one_class_each() -> None:
     by_class = {"SRIOV_NET_VF": ["direct", "macvtap", "virtio-forwarder", "remote-managed"],
                 "PCI_NETDEV": ["direct-physical"], "VDPA_NETDEV": ["vdpa"]}
     assert {vnic: class_ for class_, vnics in by_class.items() for vnic in vnics} == providers.VNIC_CLASSES
-    assert set(providers.NETWORK_CLASSES) == set(Kind)
+    assert set(providers.NETWORK_CLASSES) == set(FunctionKind)
     assert set(providers.NETWORK_CLASSES.values()) == set(by_class)
 
 
-CLASSES: dict[str, tuple[Device, Spec, str]] = {
+CLASSES: dict[str, tuple[HostDevice, Spec, str]] = {
     "made from its ids": (gpu(), [{}], GPUS),
     "as the entry says": (gpu(), [{"resource_class": "far gpu"}], "CUSTOM_FAR_GPU"),
     "of a network": (gpu(), [{"physical_network": "x"}], "PCI_NETDEV"),
@@ -131,7 +133,7 @@ CLASSES: dict[str, tuple[Device, Spec, str]] = {
 
 
 @pytest.mark.parametrize(("device", "spec", "class_"), CLASSES.values(), ids=CLASSES)
-def test_class(device: Device, spec: Spec, class_: str) -> None:
+def test_class(device: HostDevice, spec: Spec, class_: str) -> None:
     entries = device_spec.parse_entries(spec, report=True).entries
     assert providers.resource_class(device, entries[0] if entries else None) == class_
 
@@ -231,7 +233,7 @@ def test_unknown_fields_of_an_inventory_stay() -> None:
 
 
 def test_a_card_in_a_group_and_its_virtual_functions_are_refused_whichever_function_names_the_group() -> None:
-    first = function("0000:3a:00.0", "first", Kind.PF, vendor="8086", product="1592", iommu_group=1, members=(PF,))
+    first = function("0000:3a:00.0", "first", FunctionKind.PF, vendor="8086", product="1592", iommu_group=1, members=(PF,))
     second = replace(card(0)[0], members=("0000:3a:00.0",))
     with pytest.raises(Refused, match="only one of the two can be offered"):
         planned([first, second, *card(1)[1:]], [{}])

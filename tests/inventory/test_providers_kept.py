@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from outfitter.api.providers import Inventory, Provider
-from outfitter.inventory.providers import MANAGED, Held
+from outfitter.inventory.providers import MANAGED, HeldDevice
 from tests.inventory.provider_hosts import CARD, LISTED, ONE, SLOT, VF0, VF1, VF2, VFS, Spec, card, gpu, planned, vf
 
 # -- from one start to the next
@@ -35,7 +35,7 @@ class Then:
     devices: Sequence[str] = ("nic-vf0", "nic-vf1")
     vfs: int = 2
     class_: str = VFS
-    held: Sequence[Held] = ()
+    held: Sequence[HeldDevice] = ()
     traits: frozenset[str] = frozenset()
 
 
@@ -60,7 +60,7 @@ AFTER = {
     "a device with two holders is one": Then(
         [{"address": VF1}], rises=True, total=1, devices=["nic-vf1", "nic-vf0"], held=[vf(0), vf(0, "Consumer s2")]),
     "somebody has what was never counted here": Then(
-        LISTED, rises=False, held=[Held("nic-vf7", "Consumer s1", virtual=True), Held("gpu", "Consumer s2")]),
+        LISTED, rises=False, held=[HeldDevice("nic-vf7", "Consumer s1", virtual=True), HeldDevice("gpu", "Consumer s2")]),
     "nothing is listed, and one is held": Then([], rises=True, total=1, devices=["nic-vf1"], held=[vf(1)]),
     "nothing is listed, and all are held": Then([], rises=False, total=2, held=[vf(1), vf(0)]),
 }
@@ -99,7 +99,7 @@ def test_a_provider_that_went_and_came_back_is_known_again() -> None:
     assert again.uuid == first.uuid
 
 
-RESERVED: dict[str, tuple[Spec, Sequence[Held], int, tuple[str, int, int]]] = {
+RESERVED: dict[str, tuple[Spec, Sequence[HeldDevice], int, tuple[str, int, int]]] = {
     # what is listed, who has what, reserved of four before -> class, total and reserved afterwards
     "it stays": (LISTED, [], 3, (VFS, 4, 3)),
     "all of it": (LISTED, [], 4, (VFS, 4, 4)),
@@ -112,7 +112,7 @@ RESERVED: dict[str, tuple[Spec, Sequence[Held], int, tuple[str, int, int]]] = {
 
 
 @pytest.mark.parametrize(("spec", "held", "reserved", "says"), RESERVED.values(), ids=RESERVED)
-def test_what_an_operator_reserved(spec: Spec, held: Sequence[Held], reserved: int, says: tuple[str, int, int]) -> None:
+def test_what_an_operator_reserved(spec: Spec, held: Sequence[HeldDevice], reserved: int, says: tuple[str, int, int]) -> None:
     [first] = planned(card(4), LISTED).providers
     stored = replace(first, inventories={VFS: Inventory(4, reserved)})
     [provider] = planned(card(4), spec, [stored], held).providers
@@ -125,13 +125,13 @@ def kept(address: str, device: str, who: str) -> str:
             f"is allocated by {who}, and we are keeping this device in the placement view until it is free")
 
 
-WARNINGS: dict[str, tuple[Spec, Sequence[Held], list[str]]] = {
+WARNINGS: dict[str, tuple[Spec, Sequence[HeldDevice], list[str]]] = {
     "all is listed": (LISTED, [vf(0), vf(1)], []),
     "none is held": ([], [], []),
     "one is kept beside others": ([{"address": VF1}], [vf(0), vf(0, "Consumer s2")],
                                   [kept(VF0, "nic-vf0", "Consumer s1, Consumer s2")]),
     "one is kept alone": ([], [vf(1)], [kept(VF1, "nic-vf1", "Consumer s1")]),
-    "one of which nobody knows where it was": ([], [Held("nic-vf1", "Consumer s1", virtual=True)],
+    "one of which nobody knows where it was": ([], [HeldDevice("nic-vf1", "Consumer s1", virtual=True)],
                                                [kept("nic-vf1", "nic-vf1", "Consumer s1")]),
     "more are held than listed": (
         [{"address": VF2}], [vf(0), vf(1)],
@@ -142,6 +142,6 @@ WARNINGS: dict[str, tuple[Spec, Sequence[Held], list[str]]] = {
 
 
 @pytest.mark.parametrize(("spec", "held", "says"), WARNINGS.values(), ids=WARNINGS)
-def test_what_is_kept_is_told(spec: Spec, held: Sequence[Held], says: list[str]) -> None:
+def test_what_is_kept_is_told(spec: Spec, held: Sequence[HeldDevice], says: list[str]) -> None:
     stored = planned(card(3), LISTED).providers
     assert list(planned(card(3), spec, stored, held).warnings) == says

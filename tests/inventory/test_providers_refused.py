@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from outfitter.errors import Refused
-from outfitter.inventory.pci import Device, Kind
-from outfitter.inventory.providers import Held, Plan
+from outfitter.inventory.pci import FunctionKind, HostDevice
+from outfitter.inventory.providers import HeldDevice, Plan
 from tests.inventory.provider_hosts import (
     BOTH,
     CARD,
@@ -39,10 +39,10 @@ from tests.inventory.provider_hosts import (
 class Bad:
     spec: Spec
     says: Sequence[str]  # every reason, whole
-    devices: Sequence[Device] = field(default_factory=lambda: card(2))
+    devices: Sequence[HostDevice] = field(default_factory=lambda: card(2))
     was: Spec | None = None  # what the tree that stands was made of
-    held: Sequence[Held] = ()
-    orphans: Sequence[Device] = ()
+    held: Sequence[HeldDevice] = ()
+    orphans: Sequence[HostDevice] = ()
 
 
 def listed_both(advice: str) -> str:
@@ -123,7 +123,7 @@ BAD = {
     "vendors' functions and vdpa devices for one use": Bad(
         [{"address": VF0, "one_time_use": "no"}, {"address": VF1, "one_time_use": "no"}],
         [not_for_one_use(f"{VF0} (entry 0), {VF1} (entry 1)", "entries 0, 1")],
-        devices=[*card(1, Kind.VENDOR_VF), card(2, Kind.VDPA)[2]]),
+        devices=[*card(1, FunctionKind.VENDOR_VF), card(2, FunctionKind.VDPA)[2]]),
     "a function without a parent": Bad([], [ORPHAN], orphans=[card(1)[1]]),
     "another class while it is held": Bad(
         [{"product_id": "1889", "resource_class": "gold"}], [in_use(VFS, "CUSTOM_GOLD", "Consumer s1, Consumer s2")],
@@ -211,7 +211,7 @@ def test_a_held_card_may_be_unlisted_while_its_functions_were_never_counted() ->
 # -- switching it off
 
 
-def cards(count: int) -> list[Device]:
+def cards(count: int) -> list[HostDevice]:
     return [gpu(f"0000:{0x60 + number:x}:00.0", f"gpu{number}", iommu_group=100 + number) for number in range(count)]
 
 

@@ -9,7 +9,7 @@ import pytest
 from outfitter.inventory import assignable, scan
 from outfitter.inventory.host_tree import Entry, FolderTree, Link, MemoryTree
 from outfitter.inventory.mdev import Mdev, MdevType
-from outfitter.inventory.pci import Device, Kind
+from outfitter.inventory.pci import FunctionKind, HostDevice
 from outfitter.inventory.simulation import hosts_file
 from tests.inventory.host_trees import CARD, END, NUMBER, TEXT, TREE, capabilities, keyword, materialise, resource
 
@@ -26,7 +26,7 @@ def with_entry(path: str, entry: Entry) -> MemoryTree:
     return MemoryTree({**TREE.entries, path: entry})
 
 
-def device(result: scan.Scan, address: str) -> Device:
+def device(result: scan.Scan, address: str) -> HostDevice:
     return next(found for found in result.devices if found.address == address)
 
 
@@ -36,12 +36,12 @@ def test_a_simulated_host_comes_back_as_described() -> None:
     assert [found.address for found in result.devices] == [
         "0000:3a:00.0", "0000:3b:00.0", "0000:3b:01.0", "0000:3b:01.1", "0000:65:00.0", "0000:65:00.1", "0000:65:00.2",
         "0000:66:00.0"]
-    assert device(result, "0000:3b:00.0") == Device(
-        address="0000:3b:00.0", kind=Kind.PF, vendor="8086", product="1592", class_code="020000", revision="02",
+    assert device(result, "0000:3b:00.0") == HostDevice(
+        address="0000:3b:00.0", kind=FunctionKind.PF, vendor="8086", product="1592", class_code="020000", revision="02",
         driver="ice", parent=None, numa=0, pcie_root="pci0000:3a", iommu_group=2, members=(), serial="S-1",
         interfaces=("ens1f0",), name="pci-0000-3a-3b-00-0", total_vfs=2, num_vfs=2)
-    assert device(result, "0000:3b:01.1") == Device(
-        address="0000:3b:01.1", kind=Kind.VF, vendor="8086", product="1889", class_code="020000", revision="02",
+    assert device(result, "0000:3b:01.1") == HostDevice(
+        address="0000:3b:01.1", kind=FunctionKind.VF, vendor="8086", product="1889", class_code="020000", revision="02",
         driver="vfio-pci", parent="0000:3b:00.0", numa=0, pcie_root="pci0000:3a", iommu_group=4, members=(), serial="S-1",
         interfaces=(), name="pci-0000-3a-3b-00-0-vf1", vf_index=1)
     assert device(result, "0000:3b:01.0").interfaces == ("v0",)
@@ -126,22 +126,43 @@ ODDITIES: dict[str, tuple[str, object, str, dict[str, object]]] = {
     "a driver that is a file": (f"{VF}/driver", "vfio-pci\n", "0000:3b:01.1", {"driver": None}),
     "a group that leads to itself": (f"{VF}/iommu_group", Link("iommu_group"), "0000:3b:01.1", {"iommu_group": 4}),
     "a group that is no number": (f"{VF}/iommu_group", Link("../x"), "0000:3b:01.1", {"iommu_group": 4}),
-    "another group than is listed": (f"{VF}/iommu_group", Link("/sys/kernel/iommu_groups/20"), "0000:3b:01.1",
-                                     {"iommu_group": 20}),
+    "another group than is listed": (
+        f"{VF}/iommu_group",
+        Link("/sys/kernel/iommu_groups/20"),
+        "0000:3b:01.1",
+        {"iommu_group": 20},
+    ),
     "no group though one is listed": (f"{VF}/iommu_group", GONE, "0000:3b:01.1", {"iommu_group": 4}),
-    "a group that does not list it": ("/sys/kernel/iommu_groups/4/devices/0000:3b:01.1", GONE, "0000:3b:01.1",
-                                      {"iommu_group": 4}),
+    "a group that does not list it": (
+        "/sys/kernel/iommu_groups/4/devices/0000:3b:01.1",
+        GONE,
+        "0000:3b:01.1",
+        {"iommu_group": 4},
+    ),
     "a group with a strange name": ("/sys/kernel/iommu_groups/x/type", "DMA\n", "0000:3b:01.1", {"iommu_group": 4}),
-    "a PF that is missing": (f"{VF}/physfn", Link("../0000:77:00.0"), "0000:3b:01.1",
-                             {"parent": "0000:77:00.0", "serial": None, "kind": Kind.VF}),
-    "a PF that is a VF itself": (f"{VF}/physfn", Link("../0000:3b:01.0"), "0000:3b:01.1", {"parent": None, "kind": Kind.VF}),
+    "a PF that is missing": (
+        f"{VF}/physfn",
+        Link("../0000:77:00.0"),
+        "0000:3b:01.1",
+        {"parent": "0000:77:00.0", "serial": None, "kind": FunctionKind.VF},
+    ),
+    "a PF that is a VF itself": (
+        f"{VF}/physfn",
+        Link("../0000:3b:01.0"),
+        "0000:3b:01.1",
+        {"parent": None, "kind": FunctionKind.VF},
+    ),
     "a PF that knows of no VFs": (f"{VF}/physfn", Link("../0000:3a:00.0"), "0000:3b:01.1", {"parent": "0000:3a:00.0"}),
     "a VF that fell off the bus": (f"{VF}/vendor", "0xffff\n", "0000:3b:01.1", {"vendor": None}),
     "a driver with a name that cannot be typed": (f"{VF}/driver", Link("../a\x1b[31m"), "0000:3b:01.1", {"driver": None}),
     "a NUMA node that the host has not": (f"{VF}/numa_node", "7\n", "0000:3b:01.1", {"numa": None}),
-    "more VFs than SR-IOV can count": (f"{ROOT}/sriov_totalvfs", "65536\n", "0000:3b:00.0",
-                                       {"total_vfs": None, "kind": Kind.PF}),
-    "no total": (f"{ROOT}/sriov_totalvfs", GONE, "0000:3b:00.0", {"total_vfs": None, "num_vfs": 2, "kind": Kind.PF}),
+    "more VFs than SR-IOV can count": (
+        f"{ROOT}/sriov_totalvfs",
+        "65536\n",
+        "0000:3b:00.0",
+        {"total_vfs": None, "kind": FunctionKind.PF},
+    ),
+    "no total": (f"{ROOT}/sriov_totalvfs", GONE, "0000:3b:00.0", {"total_vfs": None, "num_vfs": 2, "kind": FunctionKind.PF}),
     "an enabled number in words": (f"{ROOT}/sriov_numvfs", "all\n", "0000:3b:00.0", {"num_vfs": None, "total_vfs": 2}),
     "a VF link to nothing": (f"{ROOT}/virtfn1", Link("../x"), "0000:3b:01.1", {"vf_index": None, "parent": "0000:3b:00.0"}),
     "two VF links to one VF": (f"{ROOT}/virtfn2", Link("../0000:3b:01.1"), "0000:3b:01.1", {"vf_index": 1}),
@@ -149,20 +170,32 @@ ODDITIES: dict[str, tuple[str, object, str, dict[str, object]]] = {
     "an interface with a control character": (f"{ROOT}/net/a\x01/mtu", "1\n", "0000:3b:00.0", {"interfaces": ("ens1f0",)}),
     "interfaces that are a file": (f"{GPU}/net", "eth0\n", "0000:65:00.0", {"interfaces": ()}),
     "a speed in words": (f"{ROOT}/net/ens1f0/speed", "fast\n", "0000:3b:00.0", {"speed": None}),
-    "a function that only its group knows": ("/sys/bus/pci/devices/0000:65:00.1", GONE, "0000:65:00.0",
-                                             {"members": ("0000:65:00.1",)}),
+    "a function that only its group knows": (
+        "/sys/bus/pci/devices/0000:65:00.1",
+        GONE,
+        "0000:65:00.0",
+        {"members": ("0000:65:00.1",)},
+    ),
     "mediated types that are a file": (f"{GPU}/mdev_supported_types", "x\n", "0000:65:00.0", {"mdev_types": ()}),
     "a vGPU type in words": (
-        "/sys/devices/pci0000:3a/0000:3b:01.0/nvidia/current_vgpu_type", "big\n", "0000:3b:01.0", {"kind": Kind.VF}),
-    "a PF that is no address": (f"{VF}/physfn", Link("../x"), "0000:3b:01.1", {"parent": None, "kind": Kind.VF}),
-    "a PF link in a circle": (f"{VF}/physfn", Link("physfn"), "0000:3b:01.1", {"parent": None, "kind": Kind.VF}),
-    "a total in words": (f"{ROOT}/sriov_totalvfs", "many\n", "0000:3b:00.0", {"kind": Kind.PF}),
-    "a VF link that is missing": (f"{ROOT}/virtfn1", GONE, "0000:3b:00.0", {"kind": Kind.PF}),
+        "/sys/devices/pci0000:3a/0000:3b:01.0/nvidia/current_vgpu_type",
+        "big\n",
+        "0000:3b:01.0",
+        {"kind": FunctionKind.VF},
+    ),
+    "a PF that is no address": (f"{VF}/physfn", Link("../x"), "0000:3b:01.1", {"parent": None, "kind": FunctionKind.VF}),
+    "a PF link in a circle": (f"{VF}/physfn", Link("physfn"), "0000:3b:01.1", {"parent": None, "kind": FunctionKind.VF}),
+    "a total in words": (f"{ROOT}/sriov_totalvfs", "many\n", "0000:3b:00.0", {"kind": FunctionKind.PF}),
+    "a VF link that is missing": (f"{ROOT}/virtfn1", GONE, "0000:3b:00.0", {"kind": FunctionKind.PF}),
     "a serial number of nonsense": (f"{ROOT}/serial_number", "\x01\x02\n", "0000:3b:01.1", {"serial": None}),
     "a serial number without end": (f"{ROOT}/serial_number", "9" * 65, "0000:3b:00.0", {"serial": None}),
     "a strange name among the devices": ("/sys/bus/pci/devices/usb1", Link("../../../devices/x"), "0000:3b:00.0", {}),
-    "a path without a root": ("/sys/bus/pci/devices/0000:66:00.0", Link("/sys/devices/pci0000:66/0000:66:00.0/odd"),
-                              "0000:3b:00.0", {}),
+    "a path without a root": (
+        "/sys/bus/pci/devices/0000:66:00.0",
+        Link("/sys/devices/pci0000:66/0000:66:00.0/odd"),
+        "0000:3b:00.0",
+        {},
+    ),
 }
 
 
@@ -191,7 +224,7 @@ def test_a_function_that_vanished_is_told_and_left_out() -> None:
         "/sys/bus/pci/devices/0000:65:00.0: leads nowhere; the function is left out"]
     # Its neighbour still knows of it, and is not given away without it.
     assert device(result, "0000:65:00.1").members == ("0000:65:00.0",)
-    assert "pci-0000-65-00-1" not in {entry.name for entry in assignable.offer(result.devices).offered}
+    assert "pci-0000-65-00-1" not in {entry.name for entry in assignable.assignable(result.devices).offered}
 
 
 def test_a_tree_that_is_none_is_told(tmp_path: Path) -> None:
@@ -203,24 +236,24 @@ def test_a_tree_that_is_none_is_told(tmp_path: Path) -> None:
 def test_a_total_of_none_is_no_pf() -> None:
     tree = with_entry(f"{GPU}/sriov_totalvfs", "0\n")
     found = device(scan.scan(tree), "0000:65:00.0")
-    assert (found.kind, found.total_vfs, found.num_vfs) == (Kind.PCI, None, None)
+    assert (found.kind, found.total_vfs, found.num_vfs) == (FunctionKind.PCI, None, None)
 
 
 # What stands below a VF, its driver, and what kind that makes it; and whether its driver hands it to a machine.
-KINDS: dict[str, tuple[dict[str, Entry], str, Kind, bool]] = {
-    "bound to the host's driver": ({}, "iavf", Kind.VF, False),
-    "bound to vfio-pci": ({"vfio-dev/vfio3/dev": "511:3\n"}, "vfio-pci", Kind.VF, True),
-    "with a vdpa device": ({"vdpa0/driver_override": "(null)\n"}, "mlx5_core", Kind.VDPA, False),
-    "with something that is called like vdpa": ({"vdpa/x": "1\n"}, "mlx5_core", Kind.VF, False),
-    "bound to its vendor's VFIO driver": ({"vfio-dev/vfio3/dev": "511:3\n"}, "xe-vfio", Kind.VENDOR_VF, True),
-    "the same on a kernel without vfio-dev": ({}, "mlx5_vfio_pci", Kind.VENDOR_VF, True),
-    "a vGPU": ({"nvidia/current_vgpu_type": "1067\n"}, "nvidia", Kind.VENDOR_VF, True),
-    "a vGPU of no type yet": ({"nvidia/current_vgpu_type": "0\n"}, "nvidia", Kind.VF, False),
+KINDS: dict[str, tuple[dict[str, Entry], str, FunctionKind, bool]] = {
+    "bound to the host's driver": ({}, "iavf", FunctionKind.VF, False),
+    "bound to vfio-pci": ({"vfio-dev/vfio3/dev": "511:3\n"}, "vfio-pci", FunctionKind.VF, True),
+    "with a vdpa device": ({"vdpa0/driver_override": "(null)\n"}, "mlx5_core", FunctionKind.VDPA, False),
+    "with something that is called like vdpa": ({"vdpa/x": "1\n"}, "mlx5_core", FunctionKind.VF, False),
+    "bound to its vendor's VFIO driver": ({"vfio-dev/vfio3/dev": "511:3\n"}, "xe-vfio", FunctionKind.VENDOR_VF, True),
+    "the same on a kernel without vfio-dev": ({}, "mlx5_vfio_pci", FunctionKind.VENDOR_VF, True),
+    "a vGPU": ({"nvidia/current_vgpu_type": "1067\n"}, "nvidia", FunctionKind.VENDOR_VF, True),
+    "a vGPU of no type yet": ({"nvidia/current_vgpu_type": "0\n"}, "nvidia", FunctionKind.VF, False),
 }
 
 
 @pytest.mark.parametrize(("below", "driver", "kind", "self_vfio"), KINDS.values(), ids=KINDS)
-def test_kinds_of_vfs(below: dict[str, Entry], driver: str, kind: Kind, self_vfio: bool) -> None:
+def test_kinds_of_vfs(below: dict[str, Entry], driver: str, kind: FunctionKind, self_vfio: bool) -> None:
     tree = MemoryTree({**TREE.entries, f"{VF}/driver": Link(f"/sys/bus/pci/drivers/{driver}"),
                        **{f"{VF}/{name}": entry for name, entry in below.items()}})
     result = scan.scan(tree)
@@ -232,7 +265,7 @@ def test_kinds_of_vfs(below: dict[str, Entry], driver: str, kind: Kind, self_vfi
 def test_a_whole_function_may_have_a_vendors_vfio_driver() -> None:
     tree = with_entry(f"{GPU}/driver", Link("/sys/bus/pci/drivers/nvgrace-gpu-vfio-pci"))
     found = device(scan.scan(tree), "0000:65:00.0")
-    assert (found.kind, found.self_vfio) == (Kind.PCI, True)
+    assert (found.kind, found.self_vfio) == (FunctionKind.PCI, True)
 
 
 @pytest.mark.parametrize(("speeds", "speed"), [

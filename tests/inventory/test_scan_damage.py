@@ -123,8 +123,8 @@ def judge(tree: MemoryTree) -> None:
             f"leads to {device.parent}, which is not there" in warning.message for warning in result.warnings)
         assert device.vf_index is None or device.parent is not None
         assert device.driver is None or device.driver.isprintable()
-    command.as_json(result, pci_ids.Names(None))
-    for line in scan_tree.lines(result, pci_ids.Names(None)):
+    command.as_json(result, pci_ids.PciIds(None))
+    for line in scan_tree.lines(result, pci_ids.PciIds(None)):
         assert line.isprintable()
         assert len(line) <= scan_tree.WIDTH
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from outfitter.inventory import capture, scan
-from outfitter.inventory.pci import Device, Kind
+from outfitter.inventory.pci import FunctionKind, HostDevice
 
 HOSTS = Path(__file__).parents[1] / "hosts"
 QEMU = scan.scan(capture.load(HOSTS / "qemu-host.json"))
 
 
-def of(**fields: object) -> list[Device]:
+def of(**fields: object) -> list[HostDevice]:
     return [device for device in QEMU.devices if all(getattr(device, name) == value for name, value in fields.items())]
 
 
@@ -26,7 +26,7 @@ def test_a_host_in_qemu_is_sound() -> None:
 
 def test_its_network_card_and_the_vfs_of_it() -> None:
     (card,) = of(vendor="8086", product="10c9")
-    assert (card.kind, card.driver, card.total_vfs, card.num_vfs) == (Kind.PF, "igb", 7, 4)
+    assert (card.kind, card.driver, card.total_vfs, card.num_vfs) == (FunctionKind.PF, "igb", 7, 4)
     assert (card.interfaces, card.class_code, card.name) == (("eth0",), "020000", "pci-0000-20-00-0-00-0")
     vfs = of(parent=card.address)
     # The functions of a VF are two apart on this card: an address cannot be computed from a number.
@@ -39,8 +39,8 @@ def test_its_network_card_and_the_vfs_of_it() -> None:
 
 def test_its_nvme_disks_one_of_which_is_split() -> None:
     split, plain = (disk for disk in of(vendor="1b36", product="0010") if disk.parent is None)
-    assert (split.kind, split.numa, split.total_vfs, split.num_vfs) == (Kind.PF, 0, 4, 2)
-    assert (plain.kind, plain.numa, plain.total_vfs) == (Kind.PCI, 1, None)
+    assert (split.kind, split.numa, split.total_vfs, split.num_vfs) == (FunctionKind.PF, 0, 4, 2)
+    assert (plain.kind, plain.numa, plain.total_vfs) == (FunctionKind.PCI, 1, None)
     assert {disk.class_code for disk in (split, plain)} == {"010802"}
     assert [(vf.address, vf.driver, vf.vf_index) for vf in of(parent=split.address)] == [
         ("0000:22:00.1", "vfio-pci", 0), ("0000:22:00.2", None, 1)]

@@ -11,24 +11,24 @@ import pytest
 
 from outfitter.api.kinds import Object
 from outfitter.inventory import assignable, device_spec, scan, slices
-from outfitter.inventory.assignable import Offered
+from outfitter.inventory.assignable import AssignableDevice
 from outfitter.inventory.mdev import Mdev
-from outfitter.inventory.pci import Device
-from outfitter.inventory.pci_ids import Names
+from outfitter.inventory.pci import HostDevice
+from outfitter.inventory.pci_ids import PciIds
 from outfitter.inventory.simulation import hosts_file
 
 DRIVER = "pci.outfitter.dev"
 DNS = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
-def offered(pci: str, spec: list[dict[str, str]] | None = None) -> tuple[Offered, ...]:
+def offered(pci: str, spec: list[dict[str, str]] | None = None) -> tuple[AssignableDevice, ...]:
     host = hosts_file.parse(f"hosts: [{{name: a, numa: [{{id: 3, cpus: 0-3, memory: 1Gi}}], pci: [{pci}]}}]").hosts[0]
     found = scan.scan(host.tree())
     listed = None if spec is None else device_spec.parse_entries(spec, report=True)
-    return assignable.offer(found.devices, found.mdevs, listed).offered
+    return assignable.assignable(found.devices, found.mdevs, listed).offered
 
 
-def pool(node: str, entries: Sequence[Offered], generation: int = 1, uid: str | None = None) -> list[Object]:
+def pool(node: str, entries: Sequence[AssignableDevice], generation: int = 1, uid: str | None = None) -> list[Object]:
     counters = slices.counters(entries)
     devices = [counters.on(device) for device in slices.describe(entries)]
     return slices.pool(node, DRIVER, devices, counters.sets, generation=generation, node_uid=uid)
@@ -74,8 +74,8 @@ def test_the_whole_shape() -> None:
 
 def test_what_is_not_known_is_not_said() -> None:
     (entry,) = offered("{address: 0000:65:00.0, vendor: 10de, product: 2204}")
-    assert isinstance(entry.device, Device)
-    entry = Offered(replace(entry.device, pcie_root=None), entry.members)
+    assert isinstance(entry.device, HostDevice)
+    entry = AssignableDevice(replace(entry.device, pcie_root=None), entry.members)
     (slice_,) = pool("a", [entry], 1)
     assert "ownerReferences" not in slice_["metadata"]
     assert set(slice_["spec"]["devices"][0]["attributes"]) == {
@@ -213,7 +213,7 @@ def test_when_a_taint_was_added_is_no_news() -> None:
 
 def test_a_function_is_remembered_as_it_was_published() -> None:
     (entry,) = offered(NIC % 1)
-    assert isinstance(entry.device, Device)
+    assert isinstance(entry.device, HostDevice)
     again = slices.remembered(slices.describe([entry])[0])
     assert again == replace(entry.device, vf_index=None, interfaces=())
     assert slices.remembered({"name": "other"}) is None
@@ -228,7 +228,7 @@ def test_a_trait_list_that_is_too_long_is_cut_at_a_word() -> None:
     assert words == [f"CUSTOM_T{number:02}_{'X' * 40}" for number in range(5)]
 
 
-def attributes(entry: Offered, names: Names = slices.Nobody) -> Object:
+def attributes(entry: AssignableDevice, names: PciIds = slices.Nobody) -> Object:
     found: Object = slices.describe([entry], names)[0]["attributes"]
     return found
 
@@ -251,15 +251,15 @@ def test_yes_and_no(says: dict[str, str], published: Object) -> None:
 
 def test_numbers_that_are_zero_are_said() -> None:
     (entry,) = offered("{address: 0000:65:00.0, vendor: 10de, product: 2204}")
-    assert isinstance(entry.device, Device)
-    found = attributes(Offered(replace(entry.device, numa=0, iommu_group=0), entry.members))
+    assert isinstance(entry.device, HostDevice)
+    found = attributes(AssignableDevice(replace(entry.device, numa=0, iommu_group=0), entry.members))
     assert found["resource.kubernetes.io/numaNode"] == found["iommuGroup"] == {"int": 0}
 
 
 def test_names_for_people() -> None:
     (entry,) = offered(NIC % 0, [{"product_id": "1592"}])
     long = "Ethernet Controller E810-C for QSFP, which is sold under many other names as well"
-    found = attributes(entry, Names(f"8086  Intel\n\t1592  {long}\nC 02  Network\n\t00  Ethernet\n".encode()))
+    found = attributes(entry, PciIds(f"8086  Intel\n\t1592  {long}\nC 02  Network\n\t00  Ethernet\n".encode()))
     assert [found[key]["string"] for key in ("vendorName", "productName", "className")] == ["Intel", long[:64], "Ethernet"]
 
 
@@ -267,7 +267,7 @@ def test_a_mediated_device() -> None:
     (entry,) = device_spec.parse_entries([{"traits": "silver,gold"}], report=False).entries
     made = Mdev(uuid="4b20d080-1b54-4048-85b3-a6a62d165c01", type_id="nvidia-63", type_name="GRID P4-1Q", device_api="vfio-pci",
                 parent="0000:65:00.0", numa=1, pcie_root="pci0000:64", iommu_group=9, memory=3 << 30)
-    assert slices.describe([Offered(made, (), entry)]) == [{
+    assert slices.describe([AssignableDevice(made, (), entry)]) == [{
         "name": "mdev-4b20d080-1b54-4048-85b3-a6a62d165c01",
         "attributes": {
             "resource.kubernetes.io/pcieRoot": {"string": "pci0000:64"},
@@ -283,7 +283,7 @@ def test_a_mediated_device() -> None:
         },
         "capacity": {"memory": {"value": "3072Mi"}},
     }]
-    bare = slices.describe([Offered(replace(made, memory=None))])[0]
+    bare = slices.describe([AssignableDevice(replace(made, memory=None))])[0]
     assert "capacity" not in bare
     assert "traits" not in bare["attributes"]
     assert slices.remembered(bare) is None, "it is no PCI function"
@@ -341,7 +341,7 @@ def test_virtual_functions_are_told_from_others() -> None:
     assert (slices.is_virtual(parent), slices.is_virtual(child)) == (False, True)
 
 
-class Wordy(Names):
+class Wordy(PciIds):
     """Knows everything, at length."""
 
     def of(self, vendor: str | None, product: str | None) -> tuple[str | None, str | None]:
@@ -359,9 +359,9 @@ def test_the_most_that_can_be_said_of_a_device_is_32_attributes() -> None:
     traits = ",".join(f"t{number:02}{'x' * 40}" for number in range(9))
     (entry,) = offered(functions, [{"vendor_id": "10de", "traits": traits, "live_migratable": "no", "one_time_use": "yes",
                                     "remote_managed": "yes", "physical_network": "blue"}])
-    assert isinstance(entry.device, Device)
+    assert isinstance(entry.device, HostDevice)
     whole = replace(entry.device, parent="0000:64:00.0", interfaces=("ens1",), speed=100_000)
-    (said,) = slices.describe([Offered(whole, entry.members, entry.entry)], Wordy(None))
+    (said,) = slices.describe([AssignableDevice(whole, entry.members, entry.entry)], Wordy(None))
     assert len(said["attributes"]) + len(said["capacity"]) == 32
     assert all(len(value["string"]) <= 64 for value in said["attributes"].values() if "string" in value)
 

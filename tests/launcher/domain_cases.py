@@ -12,7 +12,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import network_info
 from outfitter.api.kubevirt.network_info import Wire
 from outfitter.launcher import domain
-from outfitter.launcher.domain_options import Options
+from outfitter.launcher.domain_options import DomainOptions
 
 UID = "8d1f0a52-3c1e-4f0b-9d35-0f6f5b7f2a11"
 MDEV = "5f7fd9a8-6a3f-4f6c-8ee8-1d2b3c4d5e6f"
@@ -86,7 +86,7 @@ class Situation:
     instance: Object
     env: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
-    options: Options = field(default_factory=Options)
+    options: DomainOptions = field(default_factory=DomainOptions)
 
     def build(self) -> Domain:
         return domain.build(self.instance, self.env, self.files, self.options)
@@ -173,8 +173,8 @@ SITUATIONS: dict[str, Situation] = {
                   "hostDeviceStatuses": [got("nic", pciAddress="0000:66:00.0", numaNode=1)]},
                  cpu={"cores": 5, "model": "host-passthrough", **PASSED},
                  memory={"guest": "3Gi", "hugepages": {"pageSize": "1Gi"}},
-                 spec={"networks": [{"name": "default", "pod": {}}]}), options=Options(type="kvm")),
-    "disks": Situation(instance(DISKS, spec=VOLUMES), options=Options(drives="/run/machine")),
+                 spec={"networks": [{"name": "default", "pod": {}}]}), options=DomainOptions(type="kvm")),
+    "disks": Situation(instance(DISKS, spec=VOLUMES), options=DomainOptions(drives="/run/machine")),
     "many-disks": disks(sata=8, scsi=8),
     "sata-on-arm": disks("arm64", sata=7),
     "cloud-init": Situation(instance(

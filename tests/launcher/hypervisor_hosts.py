@@ -15,7 +15,7 @@ import pytest
 from outfitter.api.hypervisor import BY_USER, Domain, Hypervisor
 from outfitter.api.kinds import Object
 from outfitter.launcher import connection, domain
-from outfitter.launcher.domain_options import Options
+from outfitter.launcher.domain_options import DomainOptions
 from outfitter.launcher.libvirt import Libvirt
 from outfitter.launcher.simulated import Simulated
 from outfitter.store.clock import ManualClock
@@ -80,7 +80,7 @@ class Played:
     def machine(self, name: str = "blue", uid: str = UID, *, deaf: bool = False, seed: str = "") -> Domain:
         if deaf:
             self.deaf.add(uid)
-        return domain.build(instance(name, uid, seed), options=Options(drives=str(self.drives)))
+        return domain.build(instance(name, uid, seed), options=DomainOptions(drives=str(self.drives)))
 
     def kill(self, hypervisor: Hypervisor, uid: str) -> None:
         assert isinstance(hypervisor, Simulated)
@@ -112,7 +112,7 @@ class Real:
         return Libvirt(self.uri, monotonic=self.clock.monotonic, sleep=self.clock.sleep, drives=str(self.drives))
 
     def machine(self, name: str = "blue", uid: str = UID, *, deaf: bool = False, seed: str = "") -> Domain:
-        built = domain.build(instance(name, uid, seed), options=Options(drives=str(self.drives)))
+        built = domain.build(instance(name, uid, seed), options=DomainOptions(drives=str(self.drives)))
         return replace(embed.small(built, self.images[deaf], self.root / f"{name}.log"), drive=built.drive)
 
     def kill(self, hypervisor: Hypervisor, uid: str) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from outfitter.api.kubevirt import network_info
 from outfitter.api.kubevirt.network_info import Wire
-from outfitter.launcher.domain_options import Options
+from outfitter.launcher.domain_options import DomainOptions
 from tests.launcher.domain_cases import NAMED, PASSED, Situation, device, file, got, instance, plugged, told, wanted
 
 NAMES = st.text("abcXYZ019.-_é ", min_size=1, max_size=8)
@@ -104,6 +104,6 @@ def machines(draw: st.DrawFn) -> Situation:
             None, {"pageSize": "2Mi"}]))},
         machine={"type": "pc" if draw(RARELY) else draw(st.sampled_from([None, "q35", "pc-q35-9.0"]))},
         firmware={"bootloader": draw(st.sampled_from([None, {"bios": {}}, {"efi": {}}, {"efi": {"secureBoot": False}}]))},
-        spec=spec), {**env, **more_env}, files, Options(
+        spec=spec), {**env, **more_env}, files, DomainOptions(
             type=draw(st.sampled_from(["qemu", "kvm"])), host_nodes=draw(st.sampled_from([(), (0, 1)])),
             drives=draw(st.sampled_from(["/run/x", "/run/a b"]))))

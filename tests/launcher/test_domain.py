@@ -11,7 +11,7 @@ from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
 from outfitter.errors import Refused
 from outfitter.launcher import domain
-from outfitter.launcher.domain_options import Options
+from outfitter.launcher.domain_options import DomainOptions
 from outfitter.launcher.simulated import Simulated
 from tests.launcher.domain_cases import MDEV, MDEV2, SITUATIONS, UID, got, instance, owning, wanted
 from tests.launcher.schema import SCHEMA, needed, wrong
@@ -115,7 +115,7 @@ def test_refusals(name: str) -> None:
     assert says in str(caught.value)
 
 
-REAL = Options(simulated=False)
+REAL = DomainOptions(simulated=False)
 
 
 def disk(volume: Object | None, **more: object) -> Object:
@@ -174,7 +174,7 @@ def test_a_tpm_that_is_switched_off_is_none() -> None:
     ("kvm", None, '<cpu mode="host-model" />'), ("qemu", "host-passthrough", '<cpu mode="maximum" />'),
     ("kvm", "host-passthrough", '<cpu mode="host-passthrough" />'), ("qemu", "Nehalem", "<model>Nehalem</model>")])
 def test_processors(type_: Literal["qemu", "kvm"], model: str | None, drawn: str) -> None:
-    assert drawn in domain.build(instance(cpu={"model": model}), options=Options(type=type_)).xml
+    assert drawn in domain.build(instance(cpu={"model": model}), options=DomainOptions(type=type_)).xml
 
 
 async def test_a_simulated_host_in_memory() -> None:

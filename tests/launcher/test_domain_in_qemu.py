@@ -16,7 +16,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from outfitter.launcher import iso_image as drives
-from outfitter.launcher.domain_options import Options
+from outfitter.launcher.domain_options import DomainOptions
 from tests.launcher.domain_cases import PASSED, SITUATIONS, Situation, got, instance, wanted
 
 CONFIG = """user="{user}"
@@ -46,7 +46,7 @@ def machine(folder: Path) -> Situation:
                          got("far", pciAddress="0000:65:00.0", numaNode=1)]},
         memory={"guest": "128Mi"}, cpu={"cores": 2, **PASSED}, spec={
             "networks": [{"name": nic["name"], "pod": {}} for nic in nics],
-            "volumes": [{"name": "d", "hostDisk": {"path": str(disk)}}]}), options=Options(drives=str(folder)))
+            "volumes": [{"name": "d", "hostDisk": {"path": str(disk)}}]}), options=DomainOptions(drives=str(folder)))
 
 
 def crowded(folder: Path) -> Situation:
@@ -62,7 +62,7 @@ def crowded(folder: Path) -> Situation:
         memory={"guest": "128Mi"}, cpu=PASSED, spec={
             "networks": [{"name": nic["name"], "pod": {}} for nic in nics],
             "volumes": [{"name": name, "hostDisk": {"path": str(folder / name)}} for name, _ in disks]}),
-        options=Options(drives=str(folder)))
+        options=DomainOptions(drives=str(folder)))
 
 
 MACHINES: dict[str, tuple[Callable[[Path], Situation], dict[str, str]]] = {

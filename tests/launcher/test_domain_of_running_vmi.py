@@ -22,12 +22,12 @@ async def test_a_whole_card_of_a_machine_that_shows_its_nodes() -> None:
             "selectors": [{"cel": {"expression": GPU}}]}})
         await product.store.create(kinds.RESOURCE_CLAIM, {"metadata": {"name": "mine", "namespace": "default"}, "spec": {
             "devices": {"requests": [{"name": "card", "exactly": {"deviceClassName": "gpu"}}]}}})
-        await product.store.create(kinds.INSTANCE, {"metadata": {"name": "blue", "namespace": "default"}, "spec": {
+        await product.store.create(kinds.VMI, {"metadata": {"name": "blue", "namespace": "default"}, "spec": {
             "resourceClaims": [{"name": "c", "resourceClaimName": "mine"}],
             "domain": {"cpu": {"cores": 2, "numa": {"guestMappingPassthrough": {}}}, "memory": {"guest": "1Gi"},
                        "devices": {"gpus": [{"name": "g", "claimName": "c", "requestName": "card", "tag": "train"}]}}}})
         await product.settle()
-        blue = await product.store.get(kinds.INSTANCE, "blue", "default")
+        blue = await product.store.get(kinds.VMI, "blue", "default")
         assert blue["status"]["phase"] == "Running", blue["status"]
         [domain] = [one for host in hosts for one in (await host.hypervisor.domains()).values()]
         assert domain.devices == ("0000:65:00.0", "0000:65:00.1")

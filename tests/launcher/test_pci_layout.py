@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from outfitter.api.kinds import Object
 from outfitter.errors import Refused
-from outfitter.launcher.domain_options import Options
+from outfitter.launcher.domain_options import DomainOptions
 from tests.launcher.domain_cases import PASSED, SITUATIONS, Situation, disks, got, instance, plugged, wanted
 
 
@@ -146,7 +146,7 @@ def test_a_node_takes_eight_of_a_list_wherever_in_the_list_they_are() -> None:
 
 def test_nodes_may_be_given() -> None:
     situation = machine(1, 0, 0, 0, nodes=(1,))
-    built = Situation(situation.instance, options=Options(host_nodes=(0, 1))).build()
+    built = Situation(situation.instance, options=DomainOptions(host_nodes=(0, 1))).build()
     assert addresses(situation) == {"gpu0": "0000:c3:00.0"}, "a node that is added does not move it"
     cells = [(cell.get("cpus"), cell.get("memory")) for cell in ET.fromstring(built.xml).iterfind("cpu/numa/cell")]
     assert cells == [("0-1", str(512 << 20)), ("2-3", str(512 << 20))]

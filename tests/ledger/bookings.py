@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from outfitter.api import admission, kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.page import Booking, Holder, Mark, Page, State
+from outfitter.api.page import Booking, Holder, OutOfServiceRecord, Page, State
 from outfitter.errors import Unavailable
 from outfitter.ledger import history
 from outfitter.store.base import Event, Listing, PatchType, Propagation, Write
@@ -48,11 +48,13 @@ def resources(holder: Holder, **amounts: int) -> Booking:
     return Booking(DeviceId("placement.example.com", HOST, "host"), holder, "", "booked", SINCE, {"resources": amounts})
 
 
-def mark(name: str, origin: str = "", reason: str = "for later") -> Mark:
-    return Mark(device(name), reason, "admin", SINCE, origin)
+def mark(name: str, origin: str = "", reason: str = "for later") -> OutOfServiceRecord:
+    return OutOfServiceRecord(device(name), reason, "admin", SINCE, origin)
 
 
-def page(bookings: Sequence[Booking] = (), marks: Mapping[str, Sequence[Mark]] | None = None, host: str = HOST) -> Page:
+def page(
+    bookings: Sequence[Booking] = (), marks: Mapping[str, Sequence[OutOfServiceRecord]] | None = None, host: str = HOST
+) -> Page:
     made = Page.blank(host)
     made["spec"]["bookings"] = [one.to_object() for one in bookings]
     made["spec"] |= {which: [one.to_object() for one in given] for which, given in (marks or {}).items()}
@@ -68,7 +70,7 @@ def said(read: Page) -> dict[str, list[str]]:
 
 
 def memory() -> Memory:
-    return Memory(clock=ManualClock(), rules=admission.Rules())
+    return Memory(clock=ManualClock(), rules=admission.AdmissionRules())
 
 
 class Wary:

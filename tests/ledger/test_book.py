@@ -32,7 +32,7 @@ def booking(device: str, name: str, state: State = "booked") -> Booking:
 
 @pytest.fixture
 def store() -> Memory:
-    return Memory(clock=ManualClock(), rules=admission.Rules())
+    return Memory(clock=ManualClock(), rules=admission.AdmissionRules())
 
 
 async def held(store: Store) -> dict[str, list[str]]:
@@ -122,7 +122,7 @@ class Interrupted(Memory):
     """Somebody else does something between a reading of the page and the next writing."""
 
     def __init__(self) -> None:
-        super().__init__(clock=ManualClock(), rules=admission.Rules())
+        super().__init__(clock=ManualClock(), rules=admission.AdmissionRules())
         self.meanwhile: list[Any] = []
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> Object:
@@ -185,7 +185,7 @@ class Restless(Memory):
 
 
 async def test_a_page_that_is_never_left_alone_ends_in_conflict() -> None:
-    store = Restless(clock=ManualClock(), rules=admission.Rules())
+    store = Restless(clock=ManualClock(), rules=admission.AdmissionRules())
     page = {"metadata": {"name": HOST}, "spec": {"host": HOST, "bookings": [booking("vf0", "train").to_object()]}}
     await store.create(kinds.LEDGER_PAGE, page)
     with pytest.raises(Conflict, match="the object has been modified"):
@@ -240,12 +240,12 @@ async def race(store: Memory) -> tuple[int, list[str]]:
 
 
 async def test_of_many_at_once_one_gets_the_card() -> None:
-    winners, on_page = await race(Slow(clock=ManualClock(), rules=admission.Rules()))
+    winners, on_page = await race(Slow(clock=ManualClock(), rules=admission.AdmissionRules()))
     assert winners == 1
     assert len(on_page) == 1
 
 
 async def test_without_the_revision_it_would_be_given_away_many_times() -> None:
     """The proof that the revision is what protects: take it away, and everybody is told that the card is theirs."""
-    winners, _ = await race(Careless(clock=ManualClock(), rules=admission.Rules()))
+    winners, _ = await race(Careless(clock=ManualClock(), rules=admission.AdmissionRules()))
     assert winners == 8

@@ -12,11 +12,11 @@ from hypothesis import strategies as some
 
 from outfitter.api import admission, kinds
 from outfitter.api.device import DeviceId
-from outfitter.api.page import Booking, Holder, Mark, Page
+from outfitter.api.page import Booking, Holder, OutOfServiceRecord, Page
+from outfitter.api.write_request import WriteRequest
 from outfitter.errors import AlreadyHeld
 from outfitter.ledger import book, heal, history
-from outfitter.ledger.heal import Found
-from outfitter.store.base import Change
+from outfitter.ledger.heal import AttachedDevice
 from outfitter.store.memory import Memory
 from tests.ledger.bookings import (
     HOST,
@@ -38,17 +38,17 @@ PF1 = {device(name): "pf1" for name in ("vf0", "vf1", "vf2")}
 GROUPS = {**PF1, device("gpu0"): "gpus", device("gpu1"): "gpus"}
 
 
-def found(name: str, holder: Holder, *others: Holder) -> Found:
-    return Found(device(name), holder, frozenset(each.uid for each in others))
+def found(name: str, holder: Holder, *others: Holder) -> AttachedDevice:
+    return AttachedDevice(device(name), holder, frozenset(each.uid for each in others))
 
 
 @dataclass(frozen=True)
 class Case:
     page: Sequence[Booking]
-    found: Sequence[Found]
+    found: Sequence[AttachedDevice]
     wanted: Mapping[str, Sequence[str]]  # as `said`
     says: Sequence[str] = ()  # one part of each finding, in order
-    marks: Mapping[str, Sequence[Mark]] = field(default_factory=dict)
+    marks: Mapping[str, Sequence[OutOfServiceRecord]] = field(default_factory=dict)
     once: Collection[DeviceId] = ()
     unclean: Collection[str] = ()
 
@@ -150,7 +150,7 @@ CASES = {
 }
 
 
-def healed(case: Case, read: Page | None = None) -> heal.Healed:
+def healed(case: Case, read: Page | None = None) -> heal.HealedPage:
     return heal.heal(read or page(case.page, case.marks), case.found, group=GROUPS, once=case.once, now=NOW)
 
 
@@ -169,7 +169,7 @@ def test_every_rule(name: str) -> None:
     assert read.object == before
     assert (done.object is read.object) == (not case.says), "what is right is not written"
     assert healed(case, new).object is new.object, "twice is once"
-    admission.Rules().admit(Change("create", kinds.LEDGER_PAGE, copy.deepcopy(done.object), None))
+    admission.AdmissionRules().admit(WriteRequest("create", kinds.LEDGER_PAGE, copy.deepcopy(done.object), None))
 
 
 def test_what_is_added_says_when_and_answers_the_same_request() -> None:
@@ -206,14 +206,14 @@ SOME_FOUND = some.builds(
        some.lists(SOME_FOUND, max_size=4, unique_by=lambda each: (each.device, each.holder)),
        some.lists(some.sampled_from(NAMES), max_size=2), some.lists(some.sampled_from(NAMES), max_size=2))
 def test_whatever_stands_and_whatever_is_found(
-    bookings: list[Booking], known: list[str], really: list[Found], once: list[str], marked: list[str]
+    bookings: list[Booking], known: list[str], really: list[AttachedDevice], once: list[str], marked: list[str]
 ) -> None:
     single = {one.key: one for one in bookings}  # of one key there is one booking
     read = page([*single.values(), *(resources(consumer(name), VCPU=1) for name in known)], {
         "quarantined": [mark(name) for name in marked]})
     devices = {device(name) for name in once}
 
-    def again(at: Page) -> heal.Healed:
+    def again(at: Page) -> heal.HealedPage:
         return heal.heal(at, really, group=GROUPS, once=devices, now=NOW)
 
     done = again(read)
@@ -254,7 +254,7 @@ class Interrupted(Memory):
 
 
 async def test_healing_is_written_and_remembered() -> None:
-    store = Interrupted(rules=admission.Rules())
+    store = Interrupted(rules=admission.AdmissionRules())
     await book.book(store, HOST, [booking("vf0", domain("gone"), "prepared"), booking("vf1", A), VCPU, booking("gpu0", B)])
     store.meanwhile = booking("vf2", claim("train"))
     done = await heal.heal_page(store, HOST, [found("vf0", A), found("gpu0", A)], group=GROUPS, now=NOW)

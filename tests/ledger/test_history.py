@@ -59,7 +59,7 @@ async def test_what_ends_is_remembered() -> None:
     assert await told(store, "vf0") == ["serve 2026-01-03T00:00:01Z booked", f"train {SINCE} released {LATER}"]
     assert await told(store, "vf1") == [f"train {SINCE} prepared"]
     now, past = await history.entries(store, device("vf0"))
-    assert past == history.Entry(HOST, device("vf0"), TRAIN, "nic", {"whole": True}, SINCE, NOW, LATER, "released", "")
+    assert past == history.HistoryEntry(HOST, device("vf0"), TRAIN, "nic", {"whole": True}, SINCE, NOW, LATER, "released", "")
     assert (now.state, now.ended, now.how) == ("booked", "", "")
     (record,) = (await store.list(kinds.PAST_BOOKING, labels="outfitter.dev/host=node-a,outfitter.dev/device=vf0")).items
     assert record["metadata"]["name"].startswith("vf0-")
@@ -153,7 +153,7 @@ class Interrupted(Memory):
 
 
 async def test_moving_tries_again() -> None:
-    store = Interrupted(rules=admission.Rules())
+    store = Interrupted(rules=admission.AdmissionRules())
     await book.book(store, HOST, [booking("vf0", TRAIN)])
     await book.book(store, OTHER, [booking("vf9", SERVE, host=OTHER)])
     store.left = 3
@@ -170,7 +170,7 @@ async def test_moving_tries_again() -> None:
 
 Work = Callable[[Store, str], Awaitable[object]]
 A = consumer("a")
-FOUND = [heal.Found(device("vf0"), A), heal.Found(device("gpu1"), A)]
+FOUND = [heal.AttachedDevice(device("vf0"), A), heal.AttachedDevice(device("gpu1"), A)]
 WORKS: dict[str, Work] = {
     "release": lambda store, now: book.release(store, HOST, "uid-train", now=now),
     "release one device": lambda store, now: book.release(store, HOST, "uid-train", device=device("vf0"), now=now),
@@ -252,7 +252,7 @@ class Contended(Memory):
 
 @pytest.mark.parametrize("times", [1, 3, 1000])
 async def test_two_that_write_the_same_record(times: int) -> None:
-    store = Contended(rules=admission.Rules())
+    store = Contended(rules=admission.AdmissionRules())
     store.times = times
     await book.book(store, HOST, [booking("vf0", TRAIN)])
     await history.put(store, history.record(HOST, booking("vf0", TRAIN), ended=SINCE, how="found gone"))
@@ -345,7 +345,7 @@ async def test_what_is_still_held_is_not_old() -> None:
 
 async def test_a_record_without_an_end_is_as_old_as_itself() -> None:
     clock = ManualClock()
-    store = Memory(clock=clock, rules=admission.Rules())
+    store = Memory(clock=clock, rules=admission.AdmissionRules())
     await history.put(store, history.record(HOST, booking("vf0", TRAIN), ended="", how="released"))
     clock.advance(86400.0)
     assert await history.expire(store, rfc3339(clock.now()), timedelta(days=2)) == 0
@@ -393,7 +393,7 @@ class Forgetful(Memory):
 
 async def test_a_round_that_is_cut_short_does_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "STEP", 3)
-    store = Forgetful(rules=admission.Rules())
+    store = Forgetful(rules=admission.AdmissionRules())
     await _fill(store, 6)
     assert await history.expire(store, "2027-01-01T00:00:00Z", timedelta(days=3)) == 2
     assert await history.expire(store, "2027-01-01T00:00:00Z", timedelta(days=3)) == 2, "the next round goes on"

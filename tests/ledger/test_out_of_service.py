@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from outfitter.api.device import DeviceId
-from outfitter.api.page import Mark, Marks, Page
+from outfitter.api.page import OutOfServiceRecord, OutOfServiceRecords, Page
 from outfitter.errors import AlreadyHeld, OutOfService
 from outfitter.ledger import book, out_of_service
 from outfitter.store.memory import Memory
@@ -28,10 +28,10 @@ def store() -> Memory:
 
 
 @pytest.mark.parametrize("which", ["reserved", "quarantined"])
-async def test_taken_out_and_given_back(store: Memory, which: Marks) -> None:
+async def test_taken_out_and_given_back(store: Memory, which: OutOfServiceRecords) -> None:
     vf0 = device("vf0")
     assert await ON[which](store, HOST, vf0, by="admin", reason="hot", now=NOW)
-    assert (await book.read(store, HOST)).marks(which) == (Mark(vf0, "hot", "admin", NOW),)
+    assert (await book.read(store, HOST)).marks(which) == (OutOfServiceRecord(vf0, "hot", "admin", NOW),)
     revision = store.revision
     assert not await ON[which](store, HOST, vf0, by="admin", reason="hot", now="later")
     assert store.revision == revision, "twice is no harm, and writes nothing"
@@ -65,7 +65,7 @@ async def test_a_device_for_one_use_is_unclean_in_the_same_write_that_hands_it_o
     await book.mark(store, HOST, "uid-train", "prepared", now=NOW, unclean=once)
     assert store.revision == revision + 1
     read = await book.read(store, HOST)
-    assert read.unclean == (Mark(device("vf0"), "used once", "vmi/train (claim train) in here", NOW),)
+    assert read.unclean == (OutOfServiceRecord(device("vf0"), "used once", "vmi/train (claim train) in here", NOW),)
     await book.mark(store, HOST, "uid-train", "prepared", now="later", unclean=once)
     await book.mark(store, HOST, "uid-serve", "released", now="later", unclean=once)
     assert (await book.read(store, HOST)).unclean == read.unclean, "only what is handed over, and once"
@@ -158,7 +158,7 @@ async def test_a_reserved_count_is_written(store: Memory) -> None:
     await book.book(store, HOST, [booking("a", claim("train"))])
     await out_of_service.set_reserved(store, HOST, devices, 1, now=NOW, by="nova")
     assert (await book.read(store, HOST)).reserved == (
-        Mark(device("b"), "1 of these 4 devices are reserved", "nova", NOW, "placement"),)
+        OutOfServiceRecord(device("b"), "1 of these 4 devices are reserved", "nova", NOW, "placement"),)
     await out_of_service.reserve(store, HOST, device("b"), by="admin", reason="mine", now=NOW)
     await out_of_service.set_reserved(store, HOST, devices, 0, now=NOW, by="nova")
     assert [(one.device, one.by) for one in (await book.read(store, HOST)).reserved] == [(device("b"), "admin")]

@@ -10,7 +10,7 @@ import pytest
 from outfitter.api import kinds, providers
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.page import Booking, Mark, Page
+from outfitter.api.page import Booking, OutOfServiceRecord, Page
 from outfitter.api.providers import Inventory, Provider
 from outfitter.errors import Conflict, Invalid, NotFound
 from outfitter.ledger import book, out_of_service, placement_view
@@ -44,7 +44,7 @@ BANDWIDTH = Provider("bw", "u-3", HOST, 1, {"KBPS": Inventory(100, reserved=7)},
 @dataclass(frozen=True)
 class Rows:
     bookings: Sequence[Booking] = ()
-    marks: Mapping[str, Sequence[Mark]] = field(default_factory=dict)
+    marks: Mapping[str, Sequence[OutOfServiceRecord]] = field(default_factory=dict)
     reserved: int = 0  # by an operator, of the card
     says: tuple[int, int] = (0, 0)  # used of the card, and reserved
     holders: Mapping[str, Sequence[str]] = field(default_factory=dict)

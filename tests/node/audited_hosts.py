@@ -6,18 +6,17 @@ from dataclasses import replace
 from typing import Any, cast
 
 from outfitter import app
-from outfitter.api import kinds, providers
+from outfitter.api import kinds, providers, write_request
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder
 from outfitter.inventory import config
-from outfitter.inventory.config import Settings
+from outfitter.inventory.config import HostSettings
 from outfitter.inventory.simulation import hosts_file
 from outfitter.launcher import domain
 from outfitter.ledger import book, placement_view
 from outfitter.node.host import Host
 from outfitter.node.host_audit import Keeper
-from outfitter.store import base
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Memory
 
@@ -41,13 +40,13 @@ def theirs(name: str) -> DeviceId:
     return DeviceId("gpu.example.com", "a", name)
 
 
-def settings(text: str) -> Settings:
+def settings(text: str) -> HostSettings:
     return config.parse(text).default
 
 
 def host(pci: str, spec: str = "", **more: Any) -> Host:
     played = hosts_file.parse(f"hosts: [{{name: a, pci: [{pci}]}}]").hosts
-    return replace(app.simulated_hosts(played)[0], settings=settings(spec) if spec else Settings(), **more)
+    return replace(app.simulated_hosts(played)[0], settings=settings(spec) if spec else HostSettings(), **more)
 
 
 class Bench:
@@ -111,7 +110,7 @@ class Fragile(Memory):
 
     fatal, after = 0, False
 
-    async def write(self, work: Any, *, dry_run: bool = False, by: base.By = base.OURSELVES) -> Any:
+    async def write(self, work: Any, *, dry_run: bool = False, by: write_request.Writer = write_request.OURSELVES) -> Any:
         self.fatal -= 1
         if self.fatal == 0 and not self.after:
             raise Killed

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from outfitter.api import kinds
+from outfitter.api import kinds, write_request
 from outfitter.api.device import DeviceId
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kubevirt import device_refs
@@ -22,7 +22,6 @@ from outfitter.launcher.simulated import Simulated
 from outfitter.node import vfio
 from outfitter.node.host import Host
 from outfitter.node.sysfs_root import Root
-from outfitter.store import base
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Draft
 from tests.controllers import invariants, replicas
@@ -146,7 +145,9 @@ class MortalHome(replicas.Home):
         self.over: set[str] = set()  # instances whose guests ended by themselves
         self.owned: dict[str, list[DeviceId]] = {}  # claim of a machine's own -> what it has, for as long as the machine is
 
-    async def write(self, work: Callable[[Draft], T], *, dry_run: bool = False, by: base.By = base.OURSELVES) -> T:
+    async def write(
+        self, work: Callable[[Draft], T], *, dry_run: bool = False, by: write_request.Writer = write_request.OURSELVES
+    ) -> T:
         with self.deaths.point("a write to the store"):
             return await super().write(work, dry_run=dry_run, by=by)
 
@@ -158,8 +159,8 @@ class MortalHome(replicas.Home):
     def moved(self) -> Iterator[str]:
         """What a machine has by a claim of its own, running or stopped, stays its own."""
         for claim in self.books.all(kinds.RESOURCE_CLAIM):
-            owner, uid = device_refs.owner(claim, kinds.MACHINE.kind), claim["metadata"]["uid"]
-            vm = self.books.objects[kinds.MACHINE].get(("here", owner["name"])) if owner is not None else None
+            owner, uid = device_refs.owner(claim, kinds.VM.kind), claim["metadata"]["uid"]
+            vm = self.books.objects[kinds.VM].get(("here", owner["name"])) if owner is not None else None
             if vm is None or vm["metadata"].get("deletionTimestamp") or claim["metadata"].get("deletionTimestamp"):
                 continue
             have = invariants.results(claim)
@@ -242,9 +243,9 @@ class MortalMachines(Simulated):
 
 def wanted(books: Books, uid: str) -> bool:
     """Whether an instance runs, as people were told, and is to go on."""
-    for obj in books.all(kinds.INSTANCE):
+    for obj in books.all(kinds.VMI):
         if obj["metadata"]["uid"] == uid and obj["status"].get("phase") == "Running":
-            pods = [pod for pod in books.all(kinds.POD) if (device_refs.owner(pod, kinds.INSTANCE.kind) or {}).get("uid") == uid
+            pods = [pod for pod in books.all(kinds.POD) if (device_refs.owner(pod, kinds.VMI.kind) or {}).get("uid") == uid
                     and not pod["metadata"].get("deletionTimestamp") and pod["status"]["phase"] == "Running"]
             return bool(pods) and not obj["metadata"].get("deletionTimestamp")
     return False

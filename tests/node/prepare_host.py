@@ -11,9 +11,9 @@ from outfitter.inventory.host_tree import MemoryTree
 from outfitter.inventory.simulation import hosts_file
 from outfitter.node import passthrough_device
 from outfitter.node.atomic_files import Files, MemoryFiles
-from outfitter.node.host_env import Station
-from outfitter.node.prepare import Prepared, Wanted, prepare
-from outfitter.node.simulation.kernel import Kernel
+from outfitter.node.host_env import HostEnv
+from outfitter.node.prepare import AllocatedDevice, PreparedClaim, prepare
+from outfitter.node.simulation.kernel import SimulatedKernel
 from outfitter.node.sysfs_root import FolderRoot
 from outfitter.node.unprepare import release
 from tests.inventory import host_trees
@@ -30,7 +30,7 @@ NIC = ("{address: 0000:3b:00.0, vendor: 8086, product: 1592, class: 020000, driv
 EVERYTHING = "device_spec: [{vendor_id: '*'}]"
 
 
-class Written(Kernel):
+class Written(SimulatedKernel):
     """Notes what is written to it, whether it succeeds or not."""
 
     writes: list[tuple[str, str]]
@@ -66,7 +66,7 @@ def claim(name: str = "gold", namespace: str = "here", uid: str = "uid-1", **met
 class Hand:
     """One host, and the hands that give its devices away."""
 
-    kernel: Kernel
+    kernel: SimulatedKernel
     spec: str = EVERYTHING
     state: Files = field(default_factory=MemoryFiles)
     cdi: Files = field(default_factory=MemoryFiles)
@@ -75,17 +75,19 @@ class Hand:
     def __post_init__(self) -> None:
         self.station = self.fresh()
 
-    def fresh(self) -> Station:
+    def fresh(self) -> HostEnv:
         """As a new process has it."""
-        return Station("a", DRIVER, self.kernel, state=self.state, cdi=self.cdi, metadata=self.metadata)
+        return HostEnv("a", DRIVER, self.kernel, state=self.state, cdi=self.cdi, metadata=self.metadata)
 
-    def target(self, address: str) -> passthrough_device.Target:
-        seen = host_devices.survey("a", config.parse(self.spec).default, scan.scan(self.kernel))
+    def target(self, address: str) -> passthrough_device.PassthroughDevice:
+        seen = host_devices.host_devices("a", config.parse(self.spec).default, scan.scan(self.kernel))
         known = passthrough_device.of(seen)
         return known[seen.names[address]]
 
-    def give(self, *addresses: str, to: Object | None = None, running: tuple[str, ...] = (), request: str = "gpu") -> Prepared:
-        wanted = [Wanted(self.target(address), request) for address in addresses]
+    def give(
+        self, *addresses: str, to: Object | None = None, running: tuple[str, ...] = (), request: str = "gpu"
+    ) -> PreparedClaim:
+        wanted = [AllocatedDevice(self.target(address), request) for address in addresses]
         return prepare(self.station, to or claim(), wanted, running=running)
 
     def take(self, uid: str = "uid-1", running: tuple[str, ...] = ()) -> dict[str, str]:

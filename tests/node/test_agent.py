@@ -22,7 +22,7 @@ from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book
 from outfitter.node.host import Host
 from outfitter.store.clock import ManualClock
-from outfitter.store.id_generator import Names
+from outfitter.store.id_generator import IdGenerator
 from tests.controllers import scenario as scenes
 from tests.controllers.scenario import Scene, hosts_of
 
@@ -30,7 +30,7 @@ from tests.controllers.scenario import Scene, hosts_of
 @contextlib.asynccontextmanager
 async def running(hosts: list[Host]) -> AsyncIterator[Scene]:
     clock = ManualClock()
-    async with app.embedded(hosts=hosts, clock=clock, names=Names(random.Random(1))) as product:
+    async with app.embedded(hosts=hosts, clock=clock, names=IdGenerator(random.Random(1))) as product:
         await product.store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
         scene = Scene(product, "here", clock)
         await scene.classes()
@@ -131,12 +131,12 @@ async def test_a_machine_on_a_real_hypervisor_is_whole_or_refused() -> None:
     image = {"volumes": [{"name": "root", "containerDisk": {"image": "x"}}], "domain": {
         "memory": {"guest": "1Gi"}, "devices": {"disks": [{"name": "root", "disk": {}}]}}}
     async with running(hosts_of("node", 1)) as scene:
-        await scene.create(kinds.INSTANCE, "blue", image)
+        await scene.create(kinds.VMI, "blue", image)
         await scene.running("blue")
         (played,) = await scene.domains()
         assert ET.fromstring(played.xml).get("type") == "qemu"
     async with running([replace(host, hypervisor=Real()) for host in hosts_of("node", 1)]) as scene:
-        await scene.create(kinds.INSTANCE, "blue", image)
+        await scene.create(kinds.VMI, "blue", image)
         await scene.phase("blue", "Failed")
         assert "spec.volumes[0]: containerDisk cannot be attached" in (await scene.events("SyncFailed"))[0]
         await scene.machine("green")
@@ -150,7 +150,7 @@ async def test_a_machine_that_ends_by_itself_is_seen_at_the_next_look() -> None:
         made = await scene.machine("blue")
         await scene.running("blue")
         await scene.host.hypervisor.stop(made["metadata"]["uid"])
-        await scene.store.patch(kinds.INSTANCE, "blue", {"metadata": {"labels": {"look": "again"}}}, "here")
+        await scene.store.patch(kinds.VMI, "blue", {"metadata": {"labels": {"look": "again"}}}, "here")
         blue = await scene.phase("blue", "Failed")
         found = conditions.find(blue, "Ready")
         assert found is not None
@@ -180,7 +180,7 @@ async def test_a_guest_has_its_grace_period(propagation: str) -> None:
     clock = ManualClock()
     hypervisor = Simulated(monotonic=clock.monotonic)
     hosts = [replace(host, hypervisor=hypervisor) for host in hosts_of("node", 1)]
-    async with app.embedded(hosts=hosts, clock=clock, names=Names(random.Random(1))) as product:
+    async with app.embedded(hosts=hosts, clock=clock, names=IdGenerator(random.Random(1))) as product:
         await product.store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
         scene = Scene(product, "here", clock)
         await scene.classes()
@@ -188,7 +188,7 @@ async def test_a_guest_has_its_grace_period(propagation: str) -> None:
         made = await scene.machine("blue")
         await scene.running("blue")
         hypervisor.deaf.add(made["metadata"]["uid"])
-        await scene.delete(kinds.INSTANCE, "blue", propagation=propagation)
+        await scene.delete(kinds.VMI, "blue", propagation=propagation)
         await product.settle()
         clock.advance(29)
         await product.settle()
@@ -229,7 +229,7 @@ async def test_a_pod_that_only_says_that_a_machine_is_in_it_takes_nothing_along(
         assert [domain.name for domain in await scene.domains()] == ["here_blue"]
         assert (await scene.running("blue"))["status"]["activePods"] == blue["status"]["activePods"]
         await scene.nothing_missed()
-        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.delete(kinds.VMI, "blue")
         await scene.empty()
 
 
@@ -343,7 +343,7 @@ async def test_leftovers_are_swept_at_the_start() -> None:
     hosts = hosts_of("node", 2)
     await hosts[0].hypervisor.start(Domain("uid-of-ghost", "here_ghost", "<domain/>"))
     clock = ManualClock()
-    async with app.embedded(clock=clock, names=Names(random.Random(1))) as first:
+    async with app.embedded(clock=clock, names=IdGenerator(random.Random(1))) as first:
         ghost = Booking(DeviceId(hosts[0].driver, "node-0", "vf"), Holder("ResourceClaim", "here", "ghost", "uid"), "nic",
                         "prepared", "2026-01-01T00:00:00Z")
         kept = Booking(DeviceId(hosts[0].driver, "node-0", "vf2"), Holder("Consumer", "", "c", "uid2"), "nic", "prepared",
@@ -424,7 +424,7 @@ async def test_a_claim_that_machines_share_serves_the_first_alone() -> None:
         await scene.store.patch(kinds.POD, green["metadata"]["name"], {"spec": {"nodeName": "node-0"}}, "here")
         await scene.waits("green", "Ready", f"claim mine is in use by pod/{blue['metadata']['name']}", "devices are its own")
         assert [domain.name for domain in await scene.domains()] == ["here_blue"]
-        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.delete(kinds.VMI, "blue")
         await scene.running("green")
         assert [domain.name for domain in await scene.domains()] == ["here_green"]
 
@@ -449,7 +449,7 @@ async def test_a_claim_that_lost_its_status_gets_it_again_from_the_page() -> Non
 
 async def test_a_host_that_is_not_served_any_more_takes_nothing_new() -> None:
     clock = ManualClock()
-    async with app.embedded(hosts=hosts_of("old", 1), clock=clock, names=Names(random.Random(1))) as first:
+    async with app.embedded(hosts=hosts_of("old", 1), clock=clock, names=IdGenerator(random.Random(1))) as first:
         await first.runner.stop()
         second = app.Embedded(first.store, hosts_of("new", 1), clock=clock)
         await second.start()

@@ -29,13 +29,13 @@ from outfitter.node import passthrough_device
 from outfitter.node.atomic_files import FolderFiles
 from outfitter.node.checkpoint import Checkpoint
 from outfitter.node.host import Host
-from outfitter.node.host_env import Station
-from outfitter.node.prepare import Wanted, prepare
-from outfitter.node.simulation.kernel import Kernel
-from outfitter.node.simulation.root import PlayedRoot
+from outfitter.node.host_env import HostEnv
+from outfitter.node.prepare import AllocatedDevice, prepare
+from outfitter.node.simulation.kernel import SimulatedKernel
+from outfitter.node.simulation.root import SimulatedRoot
 from outfitter.node.unprepare import release
 from outfitter.store.clock import ManualClock
-from outfitter.store.id_generator import Names
+from outfitter.store.id_generator import IdGenerator
 from outfitter.store.memory import Memory
 from tests.controllers.scenario import Scene, device
 from tests.node.prepare_host import BARE, BOUND, GPU, NIC, NVME, claim, folder
@@ -55,7 +55,7 @@ def hosts(pci: str, spec: str = DISKS, data: Path | None = None) -> list[Host]:
 async def running(served: list[Host], data: Path | None = None, seed: int = 1) -> AsyncIterator[Scene]:
     """`seed`: with another one claims have other uids."""
     clock = ManualClock()
-    async with app.embedded(hosts=served, data=data, clock=clock, names=Names(random.Random(seed))) as product:
+    async with app.embedded(hosts=served, data=data, clock=clock, names=IdGenerator(random.Random(seed))) as product:
         scene = Scene(product, "here", clock)
         if await scene.find(kinds.NAMESPACE, "here") is None:
             await product.store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
@@ -65,10 +65,10 @@ async def running(served: list[Host], data: Path | None = None, seed: int = 1) -
         yield scene
 
 
-def played(scene: Scene) -> Kernel:
+def played(scene: Scene) -> SimulatedKernel:
     assert scene.host.station is not None
     root = scene.host.station.root
-    assert isinstance(root, PlayedRoot)
+    assert isinstance(root, SimulatedRoot)
     return root.kernel
 
 
@@ -81,7 +81,7 @@ async def test_a_machine_takes_its_device_from_the_host_and_gives_it_back() -> N
         await scene.machine("blue")
         await scene.running("blue")
         assert played(scene).driver(SSD) == "vfio-pci"
-        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.delete(kinds.VMI, "blue")
         await scene.empty()
         assert played(scene).driver(SSD) == "nvme"
         assert not (await page(scene)).quarantined
@@ -120,7 +120,7 @@ async def test_what_a_machine_has_is_handed_to_nobody_else_even_without_a_page()
         await scene.machine("green")
         await refused(scene, "cannot be handed over: a machine still has it, by claim here/")
         assert len(await scene.domains()) == 1
-        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.delete(kinds.VMI, "blue")
         await scene.running("green")
         assert len(await scene.domains()) == 1
         assert played(scene).resets == [SSD]  # between the two
@@ -153,7 +153,7 @@ async def test_who_looks_on_does_not_keep_a_device_from_its_reset() -> None:
                 await scene.machine(name)
                 await scene.running(name)
             assert kernel.driver(SSD) == "vfio-pci"
-            await scene.delete(kinds.INSTANCE, name)
+            await scene.delete(kinds.VMI, name)
             await scene.gone(name)
             assert (kernel.driver(SSD), kernel.resets) == ("nvme", [SSD] * number)
         await scene.store.delete(kinds.POD, "watch", "admin")
@@ -198,7 +198,7 @@ async def test_what_is_not_taken_back_yet_is_handed_to_nobody(tmp_path: Path, mo
         monkeypatch.undo()
         await scene.running("green")
         assert (kernel.driver(SSD), kernel.resets) == ("vfio-pci", [SSD])
-        await scene.delete(kinds.INSTANCE, "green")
+        await scene.delete(kinds.VMI, "green")
         await scene.empty()
         assert (kernel.driver(SSD), kernel.resets) == ("nvme", [SSD, SSD])
 
@@ -213,7 +213,7 @@ async def test_what_did_not_come_back_whole_is_not_handed_to_who_was_promised_it
         await scene.machine("green")
         await refused(scene, "cannot be handed over: a machine still has it, by claim here/")
         kernel.fail("reset", errno.EIO)
-        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.delete(kinds.VMI, "blue")
         await refused(scene, "it is not back from claim here/", f"{SSD} could not be reset")
         assert not await scene.domains()
         assert [mark.device.device for mark in (await page(scene)).quarantined] == ["pci-0000-66-00-0"]
@@ -231,7 +231,7 @@ async def test_a_machine_that_never_starts_gives_everything_back() -> None:
             return played(scene).driver(SSD) is None
 
         await scene.reach(tried, "it was taken from its driver")
-        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.delete(kinds.VMI, "blue")
         await scene.empty()
         assert played(scene).driver(SSD) == "nvme"
 
@@ -243,7 +243,7 @@ async def test_what_does_not_come_back_is_quarantined_and_given_to_nobody() -> N
         [booking] = await scene.bookings()
         assert booking.device.device == "pci-0000-66-00-0"
         played(scene).refuses.add(("nvme", SSD))
-        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.delete(kinds.VMI, "blue")
         await scene.empty()
         [mark] = (await page(scene)).quarantined
         assert (mark.device.device, mark.by) == ("pci-0000-66-00-0", "host node")
@@ -257,7 +257,7 @@ async def test_a_device_for_one_use_comes_back_unclean() -> None:
     async with running(hosts(NVME, ONCE)) as scene:
         await scene.machine("blue")
         await scene.running("blue")
-        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.delete(kinds.VMI, "blue")
         await scene.empty()
         found = await page(scene)
         assert [mark.device.device for mark in found.unclean] == ["pci-0000-66-00-0"]
@@ -284,7 +284,7 @@ async def test_a_start_finds_everything_as_it_was_left(tmp_path: Path) -> None:
         await scene.check_books()
         assert kernel.resets == []
         for name in ("blue", "green"):
-            await scene.delete(kinds.INSTANCE, name)
+            await scene.delete(kinds.VMI, name)
         await scene.empty()
         assert [kernel.driver(address) for address in (SSD, GFX, SOUND)] == ["nvme", "nouveau", "snd_hda_intel"]
     assert sorted(path.name for path in files.rglob("*") if path.is_file()) == ["checkpoint.json"]
@@ -295,16 +295,16 @@ async def test_a_card_of_a_machine_that_is_off_is_not_split(tmp_path: Path) -> N
     port = (NIC % 0).replace("vfs:", "iommuGroup: 5, vfs:")
     cards, spec = f"{port}, {port.replace(PF, OTHER).replace('ens1f0', 'ens1f1')}", "device_spec: [{product_id: '1592'}]"
     async with running(hosts(cards, spec, tmp_path), tmp_path) as scene:
-        await scene.create(kinds.MACHINE, "blue", {
+        await scene.create(kinds.VM, "blue", {
             "runStrategy": "Always", "resourceClaimTemplates": [{"name": "network", "spec": {"spec": scene.claim_spec()}}],
             "template": {"spec": {"domain": {"memory": {"guest": "1Gi"}, "devices": {"hostDevices": [device()]}}}}})
         await scene.running("blue")
-        await scene.store.patch(kinds.MACHINE, "blue", {"spec": {"runStrategy": "Halted"}}, "here")
+        await scene.store.patch(kinds.VM, "blue", {"spec": {"runStrategy": "Halted"}}, "here")
         await scene.gone("blue")
         assert played(scene).driver(PF) == "ice"
     asked = f"{spec}\nsriov: [{{vendor_id: 8086, product_id: 1592, count: 4}}]"
     async with running(hosts(cards, asked, tmp_path), tmp_path) as scene:
-        await scene.store.patch(kinds.MACHINE, "blue", {"spec": {"runStrategy": "Always"}}, "here")
+        await scene.store.patch(kinds.VM, "blue", {"spec": {"runStrategy": "Always"}}, "here")
         await scene.running("blue")
         said = (await scene.store.get(kinds.HOST_INVENTORY, "node"))["spec"]["warnings"]
         assert said == [f"{one} has 0 virtual functions, and 4 are asked for: it is left as it is while {one} is in use"
@@ -334,7 +334,7 @@ async def test_what_a_machine_has_is_not_given_back_though_nobody_booked_it(tmp_
         [domain] = await scene.domains()
     served = hosts(NVME, data=tmp_path)
     clock = ManualClock()
-    product = app.Embedded(Memory(clock=clock, names=Names(random.Random(2))), served, clock=clock)
+    product = app.Embedded(Memory(clock=clock, names=IdGenerator(random.Random(2))), served, clock=clock)
     await product.handover.start()
     station = served[0].station
     assert station is not None
@@ -355,7 +355,7 @@ async def test_a_checkpoint_that_cannot_be_read_keeps_the_host_from_starting(tmp
 async def test_a_kernel_that_does_not_answer_is_told_and_not_asked_twice() -> None:
     """As when a driver waits for whoever has the device open."""
     begun, go, asked = threading.Event(), threading.Event(), list[str]()
-    station = Station("node", "pci.outfitter.dev", Kernel(MemoryTree({})), patience=0.02)
+    station = HostEnv("node", "pci.outfitter.dev", SimulatedKernel(MemoryTree({})), patience=0.02)
 
     def slow() -> str:
         asked.append("again")
@@ -386,13 +386,13 @@ async def test_a_real_host_writes_below_its_root_alone(tmp_path: Path) -> None:
     assert host is not None
     station = host.station
     assert station is not None
-    seen = host_devices.survey("node", host.settings, scan.scan(tree))
+    seen = host_devices.host_devices("node", host.settings, scan.scan(tree))
     known = passthrough_device.of(seen)
     with pytest.raises(Refused, match=f"{SSD} is bound to nvme after vfio-pci was asked to take it"):
-        await station.run(lambda: prepare(station, claim(), [Wanted(known[seen.names[SSD]], "gpu")]))
+        await station.run(lambda: prepare(station, claim(), [AllocatedDevice(known[seen.names[SSD]], "gpu")]))
     assert (root / "sys/bus/pci/drivers/nvme/unbind").read_text() == SSD
     made = claim("mine", uid="uid-2")
-    given = await station.run(lambda: prepare(station, made, [Wanted(known[seen.names[CARD]], "gpu")]))
+    given = await station.run(lambda: prepare(station, made, [AllocatedDevice(known[seen.names[CARD]], "gpu")]))
     assert given.metadata == str(root / "var/run/outfitter/metadata/uid-2")
     said = json.loads((root / "var/run/cdi/pci.outfitter.dev-claim_uid-2.json").read_text())
     assert said["containerEdits"]["deviceNodes"] == [
@@ -412,7 +412,7 @@ async def test_a_page_that_lost_a_booking_is_seen_when_a_pod_goes() -> None:
         [domain] = await scene.domains()
         await scene.host.hypervisor.stop(domain.uid)
         await scene.store.delete(kinds.LEDGER_PAGE, "node")
-        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.delete(kinds.VMI, "blue")
 
         async def free() -> bool:
             return Checkpoint(station.state, "node").taken == () and played(scene).driver(SSD) == "nvme"
@@ -435,7 +435,7 @@ async def test_a_machine_that_a_restart_of_its_host_ended_has_failed(before: str
     (tmp_path / "hosts/node/kernel/kernel.json").unlink(missing_ok=True)
     served = hosts(NVME, spec, tmp_path)
     assert served[0].station is not None
-    assert isinstance(served[0].station.root, PlayedRoot)
+    assert isinstance(served[0].station.root, SimulatedRoot)
     served[0].station.root.kernel.refuses.add(("vfio-pci", SSD))
     async with running(served, tmp_path) as scene:
         found = conditions.find(await scene.phase("blue", "Failed"), "Ready")
@@ -464,7 +464,7 @@ async def test_a_machine_is_attended_to_though_its_files_cannot_be_written_again
     block()
     async with running(hosts(NVME, data=tmp_path), tmp_path) as scene:
         await scene.reach(lambda: says("FailedPrepareDevices"), "the pod says it")
-        await scene.store.patch(kinds.INSTANCE, "blue", {"status": {vmi_actions.FIELD: [{"action": "Pause"}]}}, "here",
+        await scene.store.patch(kinds.VMI, "blue", {"status": {vmi_actions.FIELD: [{"action": "Pause"}]}}, "here",
                                 subresource="status")
 
         async def stands() -> bool:
@@ -499,7 +499,7 @@ async def test_what_cannot_be_given_back_is_told_and_tried_again(ends: bool, mon
         if ends:
             hypervisor.play_end(made["metadata"]["uid"], "it was a warm day")
         else:
-            await scene.delete(kinds.INSTANCE, "blue")
+            await scene.delete(kinds.VMI, "blue")
 
         async def told() -> list[str]:
             return await scene.events("FailedReleaseDevices")
@@ -527,7 +527,7 @@ async def test_what_cannot_be_given_back_is_told_and_tried_again(ends: bool, mon
         if ends:
             status = (await scene.pod("blue"))["status"]
             assert (status["reason"], status["message"]) == (reason, "node: it was a warm day")
-            await scene.delete(kinds.INSTANCE, "blue")
+            await scene.delete(kinds.VMI, "blue")
         await scene.empty()
 
 
@@ -540,7 +540,7 @@ async def test_a_machine_that_cannot_be_stopped_says_so(monkeypatch: pytest.Monk
             raise Refused("libvirt cannot end it: its process does not die")
 
         monkeypatch.setattr(scene.host.hypervisor, "stop", refuse)
-        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.delete(kinds.VMI, "blue")
 
         async def told() -> bool:
             said = (await scene.pod("blue"))["status"].get("message")

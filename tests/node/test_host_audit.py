@@ -13,20 +13,19 @@ from typing import Any, cast
 import pytest
 
 from outfitter import app
-from outfitter.api import kinds
+from outfitter.api import kinds, write_request
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder, Mark, Page
+from outfitter.api.page import Booking, Holder, OutOfServiceRecord, Page
 from outfitter.errors import Conflict, Invalid, NotFound, Refused
 from outfitter.inventory import config
-from outfitter.inventory.config import Settings
+from outfitter.inventory.config import HostSettings
 from outfitter.inventory.host_tree import Tree
 from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import book, out_of_service, placement_view
 from outfitter.node.host_audit import EXPIRE, EXPIRE_EVERY, Keeper
-from outfitter.store import base
 from outfitter.store.clock import ManualClock, SystemClock
-from outfitter.store.id_generator import Names
+from outfitter.store.id_generator import IdGenerator
 from outfitter.store.informer import Informer
 from outfitter.store.kube import Kube
 from outfitter.store.memory import Memory
@@ -62,7 +61,7 @@ from tests.node.audited_hosts import (
 }.items())
 async def test_a_refused_host_leaves_everything_as_it_was(bench: Bench, spec: str, why: str) -> None:
     good = host(NIC % 2, "device_spec: [{product_id: '1889'}]\nreport_in_placement: true")
-    others = [replace(each, settings=settings("device_spec: [{product_id: '1889'}]") if number else Settings())
+    others = [replace(each, settings=settings("device_spec: [{product_id: '1889'}]") if number else HostSettings())
               for number, each in enumerate(hosts_of("b", 2, count=2))]
     await bench.start(good)
     before = await everything(bench.store)
@@ -132,7 +131,7 @@ async def test_all_hosts_that_must_not_start_are_named(bench: Bench) -> None:
 async def test_a_real_host_is_looked_at_again_and_again() -> None:
     clock, trees = ManualClock(), [host(NIC % 2).tree()]
     real = host(NIC % 2, "audit_every: 30s", simulated=False, tree=lambda: trees[-1])
-    async with app.embedded(hosts=[real], clock=clock, names=Names(random.Random(1))) as product:
+    async with app.embedded(hosts=[real], clock=clock, names=IdGenerator(random.Random(1))) as product:
         bench = Bench(product, clock)
         await product.settle()
         assert len(await bench.devices()) == 2
@@ -147,7 +146,7 @@ async def test_a_real_host_is_looked_at_again_and_again() -> None:
 
 async def test_a_mark_is_published_at_once() -> None:
     clock, two = ManualClock(), host(NIC % 2)
-    async with app.embedded(hosts=[two], clock=clock, names=Names(random.Random(1))) as product:
+    async with app.embedded(hosts=[two], clock=clock, names=IdGenerator(random.Random(1))) as product:
         bench = Bench(product, clock)
         await product.settle()
         await out_of_service.reserve(bench.store, "a", two.device(VF0), by="admin", now=NOW)
@@ -157,7 +156,7 @@ async def test_a_mark_is_published_at_once() -> None:
 
 async def test_what_somebody_deletes_is_published_again() -> None:
     clock = ManualClock()
-    async with app.embedded(hosts=[host(NIC % 2)], clock=clock, names=Names(random.Random(1))) as product:
+    async with app.embedded(hosts=[host(NIC % 2)], clock=clock, names=IdGenerator(random.Random(1))) as product:
         bench = Bench(product, clock)
         await product.settle()
         before = await bench.devices()
@@ -170,7 +169,7 @@ async def test_what_somebody_deletes_is_published_again() -> None:
 
 async def test_old_history_is_thrown_away() -> None:
     clock, two = ManualClock(), host(NIC % 2, "history: {keep: 2h}")
-    async with app.embedded(hosts=[two], clock=clock, names=Names(random.Random(1))) as product:
+    async with app.embedded(hosts=[two], clock=clock, names=IdGenerator(random.Random(1))) as product:
         bench = Bench(product, clock)
         await product.settle()
         await bench.hold(two, VF0)
@@ -189,7 +188,7 @@ async def test_a_start_that_dies_is_made_up_for_by_the_next(after: bool) -> None
 
     async def world(fatal: int) -> tuple[Fragile, int]:
         clock = ManualClock()
-        store = Fragile(clock=clock, names=Names(random.Random(1)))
+        store = Fragile(clock=clock, names=IdGenerator(random.Random(1)))
         product = app.Embedded(store, [], clock=clock)
         bench = Bench(product, clock)
         spec = "device_spec: [{product_id: '1889'}, {product_id: a80a}]\nreport_in_placement: true"
@@ -287,7 +286,7 @@ def paged(name: str, held: tuple[str, ...] = (), **marked: str) -> Object:
     out["spec"]["bookings"] = [Booking(DeviceId("pci.outfitter.dev", name, each), holder, "", "booked", NOW).to_object()
                                for each in held]
     for which, device in marked.items():
-        out["spec"][which] = [Mark(DeviceId("pci.outfitter.dev", name, device), "", "admin", NOW).to_object()]
+        out["spec"][which] = [OutOfServiceRecord(DeviceId("pci.outfitter.dev", name, device), "", "admin", NOW).to_object()]
     return out
 
 
@@ -354,7 +353,7 @@ async def test_an_old_slice_that_somebody_deletes_meanwhile_is_no_harm() -> None
             return gone
 
     clock = ManualClock()
-    bench = Bench(app.Embedded(Hasty(clock=clock, names=Names(random.Random(1))), [], clock=clock), clock)
+    bench = Bench(app.Embedded(Hasty(clock=clock, names=IdGenerator(random.Random(1))), [], clock=clock), clock)
     await bench.start(host(NIC % 130))
     await bench.start(host(NIC % 2))
     assert list(await bench.devices()) == [VF0, VF1]
@@ -365,14 +364,14 @@ async def test_new_slices_stand_before_old_ones_go() -> None:
     seen: list[list[tuple[str, int]]] = []
 
     class Watched(Memory):
-        async def write(self, work: Any, *, dry_run: bool = False, by: base.By = base.OURSELVES) -> Any:
+        async def write(self, work: Any, *, dry_run: bool = False, by: write_request.Writer = write_request.OURSELVES) -> Any:
             answer = await super().write(work, dry_run=dry_run, by=by)
             seen.append([(part["metadata"]["name"][-1], part["spec"]["pool"]["generation"])
                          for part in (await self.list(kinds.RESOURCE_SLICE)).items])
             return answer
 
     clock = ManualClock()
-    bench = Bench(app.Embedded(Watched(clock=clock, names=Names(random.Random(1))), [], clock=clock), clock)
+    bench = Bench(app.Embedded(Watched(clock=clock, names=IdGenerator(random.Random(1))), [], clock=clock), clock)
     await bench.start(host(NIC % 130))
     seen.clear()
     await bench.start(host(NIC % 2))
@@ -384,7 +383,7 @@ async def test_new_slices_stand_before_old_ones_go() -> None:
 @pytest.mark.parametrize("home", [Tasteless, Memory], ids=["where taints are dropped", "after the slices were deleted"])
 async def test_a_held_function_that_is_unlisted_refuses_no_later_start(home: type[Memory]) -> None:
     clock = ManualClock()
-    bench = Bench(app.Embedded(home(clock=clock, names=Names(random.Random(1))), [], clock=clock), clock)
+    bench = Bench(app.Embedded(home(clock=clock, names=IdGenerator(random.Random(1))), [], clock=clock), clock)
     listed = host(NIC % 2, "device_spec: [{product_id: '1889'}]\nreport_in_placement: true")
     await bench.start(listed)
     await bench.hold(listed, VF0)
@@ -404,7 +403,7 @@ async def test_a_mistake_that_only_this_host_shows_names_the_host(bench: Bench) 
 @pytest.mark.parametrize("fatal", range(1, 9))
 async def test_a_start_that_dies_between_two_slices_forgets_no_held_device(fatal: int) -> None:
     clock = ManualClock()
-    store = Fragile(clock=clock, names=Names(random.Random(1)))
+    store = Fragile(clock=clock, names=IdGenerator(random.Random(1)))
     bench = Bench(app.Embedded(store, [], clock=clock), clock)
     first = host(f"{NIC % 140}, {DISK}", "device_spec: [{product_id: '1889'}, {product_id: a80a}]")
     await bench.start(first)

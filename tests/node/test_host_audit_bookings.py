@@ -16,7 +16,7 @@ from outfitter.api.providers import Inventory, Provider
 from outfitter.errors import Invalid, NotFound, OutOfService
 from outfitter.ledger import book, history, out_of_service, placement_view
 from outfitter.node.host import Host
-from outfitter.store.id_generator import Names
+from outfitter.store.id_generator import IdGenerator
 from tests.controllers.scenario import Scene, hosts_of
 from tests.node.audited_hosts import DISK, NIC, NOW, ONCE, PF, SSD, VF0, VF1, Bench, foreign, host, settings, theirs
 
@@ -66,7 +66,7 @@ async def test_the_devices_of_a_machine_that_nobody_booked_for_are_its_own(bench
 
 async def test_a_machine_of_ours_keeps_its_device_when_the_page_is_lost(bench: Bench) -> None:
     [node] = hosts_of("node", 2)
-    async with app.embedded(hosts=[node], clock=bench.clock, names=Names(random.Random(1))) as product:
+    async with app.embedded(hosts=[node], clock=bench.clock, names=IdGenerator(random.Random(1))) as product:
         await product.store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
         scene = Scene(product, "here", bench.clock)
         await scene.classes()

@@ -17,7 +17,7 @@ FOLDERS = ("hosts", "domains", "node-a", "node-b", "state", "kernel", "cdi", "me
 
 async def runs(world: World, name: str) -> list[str]:
     """The addresses that a machine runs with."""
-    found = await world.find(kinds.INSTANCE, name)
+    found = await world.find(kinds.VMI, name)
     assert found is not None, await world.picture()
     assert found["status"]["phase"] == "Running", await world.picture()
     return addresses(found)
@@ -28,15 +28,15 @@ async def life(folder: Path, kill: Kill | None) -> World:
     down, and it is started again."""
     world = await World.begin(folder, kill=kill)
     with world.deaths.as_user():
-        await world.create(kinds.MACHINE, "blue", {"runStrategy": "Always", **world.wish("template")})
-        await world.create(kinds.MACHINE, "green", {"runStrategy": "Manual", **world.wish("own")})
+        await world.create(kinds.VM, "blue", {"runStrategy": "Always", **world.wish("template")})
+        await world.create(kinds.VM, "green", {"runStrategy": "Manual", **world.wish("own")})
         await world.ask("start", "green")
     await world.rest()
     blue, green = await runs(world, "blue"), await runs(world, "green")
     with world.deaths.as_user():
         await world.ask("stop", "green")
     await world.rest()
-    assert await world.find(kinds.INSTANCE, "green") is None, await world.picture()
+    assert await world.find(kinds.VMI, "green") is None, await world.picture()
     assert len(await world.bookings()) == 2, await world.picture()
     assert await runs(world, "blue") == blue, "a device moved"
     with world.deaths.as_user():
@@ -49,7 +49,7 @@ async def life(folder: Path, kill: Kill | None) -> World:
     assert await runs(world, "green") == green, "a device moved"
     with world.deaths.as_user():
         for name in ("blue", "green"):
-            await world.delete(kinds.MACHINE, name)
+            await world.delete(kinds.VM, name)
     await world.rest()
     await world.end()
     return world
@@ -61,13 +61,13 @@ async def test_what_was_begun_for_a_machine_that_goes_leaves_nothing(tmp_path: P
         world = await World.begin(tmp_path / str(number), kill=Kill(number, "after", "prepare"))
 
         async def delete(world: World = world) -> None:
-            for kind in (kinds.MACHINE, kinds.INSTANCE, kinds.POD):
+            for kind in (kinds.VM, kinds.VMI, kinds.POD):
                 for obj in await world.all(kind):
                     await world.delete(kind, obj["metadata"]["name"], grace=0)
 
         world.while_dead = delete
         with world.deaths.as_user():
-            await world.create(kinds.MACHINE, "blue", {"runStrategy": "Always", **world.wish("template")})
+            await world.create(kinds.VM, "blue", {"runStrategy": "Always", **world.wish("template")})
         await world.settle()
         if not world.deaths.places:
             with world.deaths.as_user():

@@ -33,15 +33,15 @@ async def act(world: World, chance: random.Random) -> None:
         case "create":
             spec = world.wish(chance.choice(["template", "own", "resource"]), chance.choice([0, 30]),
                               chance.choice(["gpus", "hostDevices"]))
-            await world.create(kinds.MACHINE, name, {"runStrategy": chance.choice(STRATEGIES), **spec})
+            await world.create(kinds.VM, name, {"runStrategy": chance.choice(STRATEGIES), **spec})
         case "start" | "stop" | "restart" as action:
             await world.ask(action, name)
         case "pause" | "unpause" as wish:
             await world.nudge(wish, name)
         case "delete":
-            await world.delete(kinds.MACHINE, name, propagation=chance.choice(["Background", "Foreground"]))
+            await world.delete(kinds.VM, name, propagation=chance.choice(["Background", "Foreground"]))
         case "drop":
-            await world.delete(kinds.INSTANCE, name)
+            await world.delete(kinds.VMI, name)
         case "force":
             for pod in await world.all(kinds.POD):
                 if pod["metadata"]["labels"]["vm.kubevirt.io/name"] == name:
@@ -84,7 +84,7 @@ async def life(folder: Path, seed: int) -> World:
             world.release_from_running()
         await world.rest()
     world.deaths.plan = None
-    for kind in (kinds.MACHINE, kinds.INSTANCE):
+    for kind in (kinds.VM, kinds.VMI):
         for obj in await world.all(kind):
             with world.deaths.as_user(), contextlib.suppress(NotFound):
                 await world.delete(kind, obj["metadata"]["name"])

@@ -12,8 +12,8 @@ from outfitter.api import kinds
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs
-from outfitter.controllers.pod_claims import Claims
-from outfitter.controllers.vm_claims import OwnClaims
+from outfitter.controllers.pod_claims import ClaimDeallocation
+from outfitter.controllers.vm_claims import VmClaims
 from outfitter.errors import Refused
 from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book
@@ -21,11 +21,11 @@ from outfitter.node import vfio
 from outfitter.node.agent import Agent
 from outfitter.node.atomic_files import FolderFiles
 from outfitter.node.checkpoint import Checkpoint, Taken
-from outfitter.node.claim_bookings import Holdings
-from outfitter.node.claim_preparation import Handover
+from outfitter.node.claim_bookings import ClaimBookings
+from outfitter.node.claim_preparation import ClaimPreparation
 from outfitter.node.host import Host
-from outfitter.node.host_env import Station
-from outfitter.node.status_reporter import Reporter
+from outfitter.node.host_env import HostEnv
+from outfitter.node.status_reporter import StatusReporter
 from outfitter.node.unprepare import release
 from tests.node import test_kill_at_every_point, test_kills
 from tests.node.kill_points import Kill, MortalMachines
@@ -62,7 +62,7 @@ def released_first(patch: Patch) -> None:
             await self._holdings.release(host, pod["metadata"]["namespace"], claim or "")
         return await end(self, host, pod)
 
-    def whatever(station: Station, uid: str, *, running: Collection[str] = ()) -> dict[str, str]:
+    def whatever(station: HostEnv, uid: str, *, running: Collection[str] = ()) -> dict[str, str]:
         return release(station, uid)
 
     patch.setattr(Agent, "_end", backwards)
@@ -70,13 +70,13 @@ def released_first(patch: Patch) -> None:
 
 
 def unmarked_touch(patch: Patch) -> None:
-    prepare = Holdings.prepare
+    prepare = ClaimBookings.prepare
 
-    async def late(self: Holdings, host: Host, claim: Object, results: Sequence[Mapping[str, str]]) -> set[str]:
+    async def late(self: ClaimBookings, host: Host, claim: Object, results: Sequence[Mapping[str, str]]) -> set[str]:
         await self._handover.prepare(host, claim, [one for one in results if one["pool"] == host.name])
         return await prepare(self, host, claim, results)
 
-    patch.setattr(Holdings, "prepare", late)
+    patch.setattr(ClaimBookings, "prepare", late)
 
 
 def unwritten(patch: Patch) -> None:
@@ -98,29 +98,29 @@ def looks_again(patch: Patch) -> None:
         take(self, fresh)
 
     class Stations:
-        last: Station
+        last: HostEnv
 
-    run = Station.run
+    run = HostEnv.run
 
-    async def noted(self: Station, work: Callable[[], object]) -> object:
+    async def noted(self: HostEnv, work: Callable[[], object]) -> object:
         Stations.last = self
         return await run(self, work)
 
-    patch.setattr(Station, "run", noted)
+    patch.setattr(HostEnv, "run", noted)
     patch.setattr(Checkpoint, "take", anew)
 
 
 def page_first(patch: Patch) -> None:
-    async def backwards(self: Handover, host: Host, uid: str) -> None:
+    async def backwards(self: ClaimPreparation, host: Host, uid: str) -> None:
         await book.mark(self._store, host.name, uid, "released")
         await self._take_back(host, uid)
         await self._forget(host, uid)
 
-    patch.setattr(Handover, "release", backwards)
+    patch.setattr(ClaimPreparation, "release", backwards)
 
 
 def forgets_first(patch: Patch) -> None:
-    async def backwards(self: Handover, host: Host, uid: str) -> None:
+    async def backwards(self: ClaimPreparation, host: Host, uid: str) -> None:
         taken = host.station.checkpoint.of(uid) if host.station is not None else ()
         await self._forget(host, uid)
         assert host.station is not None
@@ -132,7 +132,7 @@ def forgets_first(patch: Patch) -> None:
         host.station.cdi.remove(f"{host.driver}-claim_{uid}.json")
         await book.mark(self._store, host.name, uid, "released")
 
-    patch.setattr(Handover, "release", backwards)
+    patch.setattr(ClaimPreparation, "release", backwards)
 
 
 def in_place(patch: Patch) -> None:
@@ -162,8 +162,8 @@ def said_before_it_runs(patch: Patch) -> None:
 
     async def late(self: MortalMachines, domain: Domain) -> None:
         books = self._home.books
-        [instance] = [obj for obj in books.all(kinds.INSTANCE) if obj["metadata"]["uid"] == domain.uid]
-        reporter = Reporter(self._home, clock=self._home.clock, events=_Silent())  # type: ignore[arg-type]
+        [instance] = [obj for obj in books.all(kinds.VMI) if obj["metadata"]["uid"] == domain.uid]
+        reporter = StatusReporter(self._home, clock=self._home.clock, events=_Silent())  # type: ignore[arg-type]
         await reporter.started(instance, "node-a", paused=None)
         await start(self, domain)
 
@@ -176,8 +176,8 @@ class _Silent:
 
 
 def kept_by_nobody(patch: Patch) -> None:
-    never(Claims, "_kept")(patch)
-    never(OwnClaims, "_keep")(patch)
+    never(ClaimDeallocation, "_kept")(patch)
+    never(VmClaims, "_keep")(patch)
 
 
 MISTAKES: dict[str, Callable[[Patch], None]] = {
@@ -193,7 +193,7 @@ MISTAKES: dict[str, Callable[[Patch], None]] = {
     "files are written in place": in_place,
     "a stopped machine does not keep its claim": kept_by_nobody,
     "what runs without a pod is never looked for": never(Agent, "_sweep"),
-    "what was taken for nobody is never given back": never(Handover, "leftovers"),
+    "what was taken for nobody is never given back": never(ClaimPreparation, "leftovers"),
 }
 
 

@@ -21,9 +21,9 @@ from outfitter.inventory.simulation import hosts_file
 from outfitter.launcher import hostdev
 from outfitter.node import metadata
 from outfitter.node.launcher_env import combined, tell
-from outfitter.node.metadata import Given
+from outfitter.node.metadata import PreparedDevice
 from outfitter.store.clock import ManualClock
-from outfitter.store.id_generator import Names
+from outfitter.store.id_generator import IdGenerator
 from tests.controllers.scenario import Scene, addresses, device, logged
 from tests.node.prepare_host import BOUND, GPU
 
@@ -41,7 +41,7 @@ async def running(pci: str, **classes: str) -> AsyncIterator[Scene]:
     """A host, with a DeviceClass for each kind of device that is counted as a resource."""
     clock = ManualClock()
     hosts = app.simulated_hosts(hosts_file.parse(f"hosts: [{{name: node, pci: [{pci}]}}]").hosts)
-    async with app.embedded(hosts=hosts, clock=clock, names=Names(random.Random(1))) as product:
+    async with app.embedded(hosts=hosts, clock=clock, names=IdGenerator(random.Random(1))) as product:
         await product.store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
         scene = Scene(product, "here", clock)
         for kind, resource in classes.items():
@@ -54,7 +54,7 @@ async def running(pci: str, **classes: str) -> AsyncIterator[Scene]:
 async def machine(scene: Scene, name: str, *resources: str, claims: tuple[Object, ...] = (), **spec: object) -> None:
     """A machine that asks for devices by resource name."""
     asked = [{"name": f"dev{index}", "deviceName": resource} for index, resource in enumerate(resources)]
-    await scene.create(kinds.INSTANCE, name, {**spec, "domain": {
+    await scene.create(kinds.VMI, name, {**spec, "domain": {
         "memory": {"guest": "64Mi"}, "devices": {"hostDevices": [*asked, *claims]}}})
 
 
@@ -72,10 +72,10 @@ async def test_two_machines_never_share_what_they_asked_for_by_resource_name() -
         await scene.waits("red", "PodScheduled", "held by vmi/blue", "held by vmi/green")
         await scene.check_books()
         left = await has(scene, "blue")
-        await scene.delete(kinds.INSTANCE, "blue")
+        await scene.delete(kinds.VMI, "blue")
         assert await has(scene, "red") == left
         for name in ("green", "red"):
-            await scene.delete(kinds.INSTANCE, name)
+            await scene.delete(kinds.VMI, name)
         await scene.empty()
 
 
@@ -110,8 +110,8 @@ async def test_devices_and_network_cards_share_a_resource_in_one_order() -> None
         await scene.create(
             kinds.NETWORK_ATTACHMENT, "fast", {"config": '{"type": "sriov"}'}, annotations={network_info.RESOURCE: NIC}
         )
-        seen = logged(scene.product, kinds.INSTANCE, "here")
-        await scene.create(kinds.INSTANCE, "blue", {
+        seen = logged(scene.product, kinds.VMI, "here")
+        await scene.create(kinds.VMI, "blue", {
             "networks": [{"name": name, "multus": {"networkName": "fast"}} for name in ("n1", "n0")],
             "domain": {"memory": {"guest": "64Mi"}, "devices": {
                 "interfaces": [{"name": "n0", "sriov": {}}, {"name": "n1", "sriov": {}}],
@@ -154,7 +154,7 @@ async def test_more_cards_than_entries_leave_each_entry_a_whole_one() -> None:
     """Somebody asked for one more than the machine has entries: it has the first one, with its sound."""
     other = WHOLE.replace("0000:65:", "0000:66:").replace("iommuGroup: 7", "iommuGroup: 8")
     async with running(f"{WHOLE}, {other}", PCI=CARD) as scene:
-        await scene.create(kinds.INSTANCE, "blue", {"domain": {
+        await scene.create(kinds.VMI, "blue", {"domain": {
             "memory": {"guest": "64Mi"}, "resources": {"limits": {CARD: "2"}},
             "devices": {"gpus": [{"name": "g0", "deviceName": CARD}]}}})
         assert await has(scene, "blue") == ("0000:65:00.0", "0000:65:00.1")
@@ -164,7 +164,7 @@ async def test_more_cards_than_entries_leave_each_entry_a_whole_one() -> None:
 
 async def test_fewer_than_entries_are_refused() -> None:
     async with running(VFS, VF=NIC) as scene:
-        await scene.create(kinds.INSTANCE, "blue", {"domain": {
+        await scene.create(kinds.VMI, "blue", {"domain": {
             "memory": {"guest": "64Mi"}, "resources": {"limits": {NIC: "1"}},
             "devices": {"hostDevices": [{"name": "a", "deviceName": NIC}, {"name": "b", "deviceName": NIC}]}}})
         await scene.phase("blue", "Failed")
@@ -178,19 +178,19 @@ async def test_what_the_pod_before_got_is_not_told_of_the_next_one() -> None:
     """A machine that was given a device by a claim, and whose next pod gets one from a device plugin."""
     async with running(VFS, VF=NIC) as scene:
         node = {"status": {"allocatable": {NIC: "1"}, "capacity": {NIC: "1"}}}
-        await scene.store.create(kinds.INSTANCE, {"metadata": {"name": "blue", "namespace": "here"}, "spec": {
+        await scene.store.create(kinds.VMI, {"metadata": {"name": "blue", "namespace": "here"}, "spec": {
             "nodeSelector": {"kubernetes.io/hostname": "elsewhere"}, "domain": {"memory": {"guest": "64Mi"}, "devices": {
                 "hostDevices": [{"name": "dev0", "deviceName": NIC}]}}}})
         await scene.waits("blue", "PodScheduled", "elsewhere")
         old: Object = {"name": "dev0", "deviceResourceClaimStatus": {
             "resourceClaimName": "gone", "name": "gone", "attributes": {"pciAddress": "0000:99:00.0"}}}
         ready: Object = {"type": "DevicesReady", "status": "True", "reason": "DevicesKnown"}
-        have = (await scene.find(kinds.INSTANCE, "blue") or {})["status"]["conditions"]
-        await scene.store.patch(kinds.INSTANCE, "blue", {"status": {
+        have = (await scene.find(kinds.VMI, "blue") or {})["status"]["conditions"]
+        await scene.store.patch(kinds.VMI, "blue", {"status": {
             "deviceStatus": {"hostDeviceStatuses": [old]}, "conditions": [*have, ready]}}, "here", subresource="status")
 
         async def forgotten() -> bool:
-            found = await scene.find(kinds.INSTANCE, "blue") or {}
+            found = await scene.find(kinds.VMI, "blue") or {}
             return not statuses(found, "hostDevices") and conditions.find(found, "DevicesReady") is None
 
         await scene.reach(forgotten, "what an earlier pod got is forgotten")
@@ -203,7 +203,7 @@ async def test_what_the_pod_before_got_is_not_told_of_the_next_one() -> None:
             return bool((await scene.pod("blue"))["spec"].get("nodeName"))
 
         await scene.reach(bound, "the plugin's host takes it")
-        blue = await scene.find(kinds.INSTANCE, "blue") or {}
+        blue = await scene.find(kinds.VMI, "blue") or {}
         assert "deviceStatus" not in blue["status"]
         assert conditions.find(blue, "DevicesReady") is None, "nobody waits for what a plugin alone knows"
 
@@ -244,11 +244,11 @@ def test_what_is_published_and_what_was_handed_over_must_agree() -> None:
         combined(ours, both)
 
 
-def given(request: str, name: str, pool: str = "node") -> Given:
-    return Given(request, DRIVER, pool, name, f"0000:3b:01.{name[-1]}", None)
+def given(request: str, name: str, pool: str = "node") -> PreparedDevice:
+    return PreparedDevice(request, DRIVER, pool, name, f"0000:3b:01.{name[-1]}", None)
 
 
-def claim(*results: Given) -> Object:
+def claim(*results: PreparedDevice) -> Object:
     return {"metadata": {"name": "mine", "namespace": "here", "uid": "u"}, "status": {"allocation": {"devices": {"results": [
         {"request": one.request, "driver": one.driver, "pool": one.pool, "device": one.device} for one in results]}}}}
 

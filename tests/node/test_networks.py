@@ -19,7 +19,7 @@ from outfitter.inventory.simulation import hosts_file
 from outfitter.node import networks, node_status
 from outfitter.node.networks import Around
 from outfitter.store.clock import ManualClock
-from outfitter.store.id_generator import Names
+from outfitter.store.id_generator import IdGenerator
 from outfitter.store.memory import Memory
 
 HOST = """
@@ -243,7 +243,7 @@ def test_a_document_that_is_none(text: str) -> None:
 
 async def test_a_host_offers_the_bridges_that_it_has() -> None:
     [host] = app.simulated_hosts(hosts_file.parse(HOST, "hosts").hosts)
-    store = Memory(clock=ManualClock(), names=Names())
+    store = Memory(clock=ManualClock(), names=IdGenerator())
     mark = "bridge.network.kubevirt.io/"
 
     async def offered(*bridges: str) -> list[str]:

@@ -14,7 +14,7 @@ from outfitter.errors import Conflict
 from outfitter.inventory.simulation import hosts_file
 from outfitter.node import node_status
 from outfitter.store.clock import ManualClock
-from outfitter.store.id_generator import Names
+from outfitter.store.id_generator import IdGenerator
 from outfitter.store.memory import Memory
 
 NOW = "2026-01-01T00:00:00Z"
@@ -41,7 +41,7 @@ class Crowded(Memory):
     """Somebody else writes after the n-th thing that was done with a node."""
 
     def __init__(self, write: Write, after: int, times: int = 1) -> None:
-        super().__init__(clock=ManualClock(), names=Names())
+        super().__init__(clock=ManualClock(), names=IdGenerator())
         self._other, self._after, self._times, self._done = write, after, times, 0
         self.open = False
 
@@ -99,7 +99,7 @@ async def test_who_writes_all_the_time_is_told_of() -> None:
 
 async def test_labels_alone_do_not_touch_the_taints() -> None:
     [host] = app.simulated_hosts(hosts_file.parse_shorthand("1x1").hosts)
-    store = Memory(clock=ManualClock(), names=Names())
+    store = Memory(clock=ManualClock(), names=IdGenerator())
     await node_status.node(store, host, (), NOW)
     await store.patch(kinds.NODE, "node-0", {"spec": {"taints": [DRAIN]}, "metadata": {"labels": {OS: "other"}}})
     node = await node_status.node(store, host, (), NOW)

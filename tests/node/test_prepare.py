@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from outfitter.errors import Refused
-from outfitter.node.prepare import Wanted, prepare
-from outfitter.node.simulation.kernel import Kernel
+from outfitter.node.prepare import AllocatedDevice, prepare
+from outfitter.node.simulation.kernel import SimulatedKernel
 from outfitter.node.unprepare import release
 from tests.node.prepare_host import BARE, BOUND, EVERYTHING, GPU, NIC, NVME, Hand, captured, claim, kernel
 
@@ -21,7 +21,7 @@ SSD, SPARE, CARD, GFX, SOUND, PF = ("0000:66:00.0", "0000:67:00.0", "0000:68:00.
 PCI = "/sys/bus/pci"
 
 
-def drivers(played: Kernel, *addresses: str) -> list[str | None]:
+def drivers(played: SimulatedKernel, *addresses: str) -> list[str | None]:
     return [played.driver(address) for address in addresses]
 
 
@@ -101,16 +101,16 @@ def test_a_real_host_that_was_captured() -> None:
 class Trouble:
     pci: str
     address: str
-    make: Callable[[Kernel], None]
+    make: Callable[[SimulatedKernel], None]
     says: str
     spec: str = EVERYTHING
 
 
-def nothing(played: Kernel) -> None:
+def nothing(played: SimulatedKernel) -> None:
     pass
 
 
-def unloaded(played: Kernel) -> None:
+def unloaded(played: SimulatedKernel) -> None:
     played._remove("/sys/bus/pci/drivers/vfio-pci")
 
 
@@ -144,7 +144,7 @@ def test_refused(name: str) -> None:
         target = replace(target, functions=(case.address,))
     case.make(played)
     with pytest.raises(Refused, match=re.escape(case.says)):
-        prepare(hand.station, claim(), [Wanted(target, "gpu")])
+        prepare(hand.station, claim(), [AllocatedDevice(target, "gpu")])
     # Trying again once the trouble is over finishes it, and nothing is left in either case.
     played.faults.clear()
     played.refuses.clear()
@@ -168,7 +168,7 @@ def test_a_group_is_looked_at_though_everything_of_the_device_is_bound() -> None
     """A driver came for its neighbour since; the machine would not start. One that runs with it is left to itself."""
     played = kernel(GPU.replace("nouveau", "vfio-pci"))
     hand = Hand(played)
-    wanted = [Wanted(replace(hand.target(GFX), functions=(GFX,)), "gpu")]
+    wanted = [AllocatedDevice(replace(hand.target(GFX), functions=(GFX,)), "gpu")]
     with pytest.raises(Refused, match=f"{GFX} is in IOMMU group 7 with {SOUND}, which the host uses through snd_hda_intel"):
         prepare(hand.station, claim(), wanted)
     prepare(hand.station, claim(), wanted, running=(GFX,))
@@ -211,7 +211,7 @@ def test_but_those_that_the_host_uses_for_more_than_a_bus_are(class_code: str) -
     played._put(f"{PCI}/drivers/lpc_ich", None)  # the driver came since the host was looked at
     played._take("0000:60:00.0", "lpc_ich")
     with pytest.raises(Refused, match=f"{SSD} is in IOMMU group 9 with 0000:60:00.0, which the host uses through lpc_ich"):
-        prepare(hand.station, claim(), [Wanted(target, "gpu")])
+        prepare(hand.station, claim(), [AllocatedDevice(target, "gpu")])
     assert played.writes == []
 
 
@@ -225,7 +225,7 @@ def test_what_an_operator_binds_is_left_to_him() -> None:
 
 # -- what does not come back
 
-def stolen(played: Kernel) -> None:
+def stolen(played: SimulatedKernel) -> None:
     played.natural[SSD] = "stealer"
     played._put(f"{PCI}/drivers/stealer", None)
 
@@ -353,9 +353,9 @@ def test_a_machine_whose_device_fell_off_the_bus_goes_on() -> None:
     hand.give(SSD)
     played.vanish(SSD)
     hand.station = hand.fresh()
-    prepare(hand.station, claim(), [Wanted(target, "gpu")], running=(SSD,))
+    prepare(hand.station, claim(), [AllocatedDevice(target, "gpu")], running=(SSD,))
     with pytest.raises(Refused, match=f"{SSD} is no longer the function 144d:a80a that it was"):
-        prepare(hand.station, claim(), [Wanted(target, "gpu")])
+        prepare(hand.station, claim(), [AllocatedDevice(target, "gpu")])
 
 
 def test_a_lost_checkpoint_and_a_running_machine() -> None:
@@ -378,10 +378,10 @@ def test_who_looks_on_touches_nothing_and_who_shares_goes_last() -> None:
     target = hand.target(SSD)
     hand.give(SSD)
     before = list(played.writes)
-    prepare(hand.station, claim("watch", uid="uid-2"), [Wanted(target, "all", looks_on=True)])
+    prepare(hand.station, claim("watch", uid="uid-2"), [AllocatedDevice(target, "all", looks_on=True)])
     assert hand.take("uid-2") == {}
     assert played.writes == before
-    prepare(hand.station, claim("part", uid="uid-3"), [Wanted(target, "part")])
+    prepare(hand.station, claim("part", uid="uid-3"), [AllocatedDevice(target, "part")])
     assert hand.take() == {}
     assert drivers(played, SSD) == ["vfio-pci"]  # the other one still has it
     assert hand.take("uid-3") == {}
@@ -393,7 +393,7 @@ def test_who_looks_on_keeps_nothing_from_going_back() -> None:
     hand = Hand(played)
     target = hand.target(SSD)
     hand.give(SSD)
-    prepare(hand.station, claim("watch", uid="uid-2"), [Wanted(target, "all", looks_on=True)])
+    prepare(hand.station, claim("watch", uid="uid-2"), [AllocatedDevice(target, "all", looks_on=True)])
     with pytest.raises(Refused, match=f"is not taken back: a machine still has {SSD}"):
         hand.take(running=(SSD,))
     hand.station = hand.fresh()
@@ -444,7 +444,11 @@ def test_metadata_for_launchers() -> None:
     """Where KubeVirt looks, in the words that it reads: by the name of a claim, or by its name in the pod if it was made from a
     template; one file for each request."""
     hand = Hand(kernel(f"{GPU}, {NVME}, {BOUND}"))
-    wanted = [Wanted(hand.target(GFX), "gpu/large"), Wanted(hand.target(SSD), "disk"), Wanted(hand.target(CARD), "disk")]
+    wanted = [
+        AllocatedDevice(hand.target(GFX), "gpu/large"),
+        AllocatedDevice(hand.target(SSD), "disk"),
+        AllocatedDevice(hand.target(CARD), "disk"),
+    ]
     made = claim("vm-x7", annotations={"resource.kubernetes.io/pod-claim-name": "hardware"})
     prepare(hand.station, made, wanted)
     base = "uid-1/resourceclaimtemplates/hardware"
@@ -476,4 +480,4 @@ def test_a_mediated_device_is_described_and_not_bound() -> None:
     assert played.writes == []
     played.write(f"/sys/bus/mdev/devices/{uuid}/remove", "1")
     with pytest.raises(Refused, match=f"the mediated device {uuid} is no longer there"):
-        prepare(hand.station, claim(), [Wanted(target, "vgpu")])
+        prepare(hand.station, claim(), [AllocatedDevice(target, "vgpu")])

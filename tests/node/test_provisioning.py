@@ -15,13 +15,13 @@ from outfitter import app
 from outfitter.api import kinds
 from outfitter.errors import Invalid
 from outfitter.inventory import config, provisioning, scan
-from outfitter.inventory.config import Settings
+from outfitter.inventory.config import HostSettings
 from outfitter.inventory.simulation import hosts_file
 from outfitter.launcher.simulated import Simulated
 from outfitter.node import mdev, sriov
-from outfitter.node.simulation.kernel import Kernel
+from outfitter.node.simulation.kernel import SimulatedKernel
 from outfitter.store.clock import ManualClock
-from outfitter.store.id_generator import Names
+from outfitter.store.id_generator import IdGenerator
 from tests.node.audited_hosts import Bench, foreign
 from tests.node.prepare_host import NIC, Hand, captured, kernel
 
@@ -31,7 +31,7 @@ TWO = "sriov: [{address: 0000:3b:00.0, count: 2}]"
 LARGE = "mdev: [{type: mbochs-large, count: 2}]"
 
 
-def settings(text: str) -> Settings:
+def settings(text: str) -> HostSettings:
     return config.parse(text).default
 
 
@@ -55,7 +55,7 @@ class Case:
     says: str = ""
     used: tuple[str, ...] = ()
     ours: dict[str, int] = field(default_factory=dict)
-    make: Callable[[Kernel], None] = lambda _: None
+    make: Callable[[SimulatedKernel], None] = lambda _: None
 
 
 CASES = {
@@ -193,7 +193,7 @@ async def test_what_is_made_is_offered(bench: Bench) -> None:
     host = app.simulated_hosts([played], config=config.parse(text))[0]
 
     async def start(one: object) -> set[str]:
-        async with app.embedded(hosts=[one], clock=ManualClock(), names=Names(random.Random(1))) as product:  # type: ignore[list-item]
+        async with app.embedded(hosts=[one], clock=ManualClock(), names=IdGenerator(random.Random(1))) as product:  # type: ignore[list-item]
             return set(await Bench(product, ManualClock()).devices())
 
     vgpus = {f"mdev-{provisioning.identity('a', '0000:65:00.0', 'nvidia-232', number)}" for number in range(2)}

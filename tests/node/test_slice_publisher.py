@@ -14,10 +14,10 @@ from outfitter.errors import AlreadyHeld
 from outfitter.inventory.host_tree import MemoryTree
 from outfitter.ledger import book, out_of_service
 from outfitter.scheduling import scheduler
-from outfitter.scheduling.dra.device_index import Index
-from outfitter.scheduling.filter.node_fit import Used
+from outfitter.scheduling.dra.device_index import DeviceIndex
+from outfitter.scheduling.filter.node_fit import NodeUsage
 from outfitter.store.clock import ManualClock
-from outfitter.store.id_generator import Names
+from outfitter.store.id_generator import IdGenerator
 from tests.controllers.scenario import Scene, hosts_of
 from tests.node.audited_hosts import DISK, NIC, NOW, PF, SSD, VF0, VF1, Bench, Tasteless, foreign, host, theirs, watched
 
@@ -69,7 +69,7 @@ async def test_marks_are_taints(bench: Bench) -> None:
 
 async def test_where_taints_are_dropped_the_device_is_left_out() -> None:
     clock = ManualClock()
-    product = app.Embedded(Tasteless(clock=clock, names=Names(random.Random(1))), [], clock=clock)
+    product = app.Embedded(Tasteless(clock=clock, names=IdGenerator(random.Random(1))), [], clock=clock)
     bench, three = Bench(product, clock), host(NIC % 3)
     keeper = bench.keeper(three)
     await keeper.start()
@@ -118,7 +118,7 @@ async def test_oddities_of_a_host_are_told(bench: Bench, caplog: pytest.LogCaptu
 async def test_a_physical_function_and_its_virtual_ones_exclude_each_other() -> None:
     clock = ManualClock()
     both = host(NIC % 2, "device_spec: [{vendor_id: '8086'}]")
-    async with app.embedded(hosts=[both], clock=clock, names=Names(random.Random(1))) as product:
+    async with app.embedded(hosts=[both], clock=clock, names=IdGenerator(random.Random(1))) as product:
         await product.store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
         scene = Scene(product, "here", clock)
         await scene.classes()
@@ -205,7 +205,7 @@ async def blocked(bench: Bench, name: str = "a") -> dict[str, bool]:
     """What a scheduler may not give away, by device."""
     parts = (await bench.store.list(kinds.RESOURCE_SLICE)).items
     nodes = (await bench.store.list(kinds.NODE)).items
-    index = Index.of(parts, [await book.read(bench.store, name)], nodes)
+    index = DeviceIndex.of(parts, [await book.read(bench.store, name)], nodes)
     out = {}
     for device, raw in (await bench.devices(name)).items():
         address = raw["attributes"]["resource.kubernetes.io/pciBusID"]["string"]
@@ -215,7 +215,7 @@ async def blocked(bench: Bench, name: str = "a") -> dict[str, bool]:
         pod = {"metadata": {"name": "p", "namespace": "here"},
                "spec": {"resourceClaims": [{"name": "c", "resourceClaimName": "c"}]}}
         found = scheduler.place(pod, lambda namespace, name, claim=claim: claim,  # type: ignore[misc]
-                            {"any": {"metadata": {"name": "any"}}}.get, index, Used())
+                            {"any": {"metadata": {"name": "any"}}}.get, index, NodeUsage())
         out[device] = isinstance(found, scheduler.Waiting)
     return out
 
@@ -238,7 +238,7 @@ async def test_its_functions_are_not_given_while_the_unlisted_card_is_held(bench
 
 async def test_a_start_never_lifts_a_mark_where_taints_are_dropped() -> None:
     clock = ManualClock()
-    bench = Bench(app.Embedded(Tasteless(clock=clock, names=Names(random.Random(1))), [], clock=clock), clock)
+    bench = Bench(app.Embedded(Tasteless(clock=clock, names=IdGenerator(random.Random(1))), [], clock=clock), clock)
     three = host(NIC % 3)
     await bench.start(three)
     await out_of_service.quarantine(bench.store, "a", three.device(VF1), by="admin", now=NOW)

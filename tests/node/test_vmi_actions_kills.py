@@ -15,7 +15,7 @@ from tests.node.vmi_lifecycle import World, every_point
 async def stands(world: World) -> bool:
     """Whether the machine stands still; everybody must say the same of it."""
     [domain] = await world.domains()
-    blue = await world.find(kinds.INSTANCE, "blue")
+    blue = await world.find(kinds.VMI, "blue")
     assert blue is not None, await world.picture()
     assert conditions.is_true(blue, "Paused") == (domain.paused is not None), await world.picture()
     assert conditions.is_true(blue, "Ready") == (domain.paused is None), await world.picture()
@@ -30,7 +30,7 @@ async def life(folder: Path, kill: Kill | None) -> World:
     spec = world.wish("template", grace=3600)
     spec["template"]["spec"]["startStrategy"] = "Paused"
     with world.deaths.as_user():
-        await world.create(kinds.MACHINE, "blue", {"runStrategy": "Manual", **spec})
+        await world.create(kinds.VM, "blue", {"runStrategy": "Manual", **spec})
         await world.ask("start", "blue")
     await world.rest()
     assert await stands(world)

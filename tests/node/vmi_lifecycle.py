@@ -105,15 +105,15 @@ class World(Scene):
 
     async def ask(self, action: vm_actions.Action, name: str) -> None:
         """As the API server does it for start, stop and restart. Conflict: it is not in a state for it."""
-        vm, instance = await self.store.get(kinds.MACHINE, name, "here"), await self.find(kinds.INSTANCE, name)
+        vm, instance = await self.store.get(kinds.VM, name, "here"), await self.find(kinds.VMI, name)
         for change in vm_actions.wish(action, vm, instance):
             await self.store.patch(change.kind, name, change.patch, "here", subresource=change.subresource)
         self.home.books.asked[vm["metadata"]["uid"]] = action
 
     async def nudge(self, action: vmi_actions.Action, name: str) -> None:
         """As the API server does it for what is asked of a machine that runs. Conflict: it is not in a state for it."""
-        wanted = vmi_actions.noted(action, await self.store.get(kinds.INSTANCE, name, "here"), rfc3339(self.clock.now()))
-        await self.store.patch(kinds.INSTANCE, name, {"status": {vmi_actions.FIELD: wanted}}, "here", subresource="status")
+        wanted = vmi_actions.noted(action, await self.store.get(kinds.VMI, name, "here"), rfc3339(self.clock.now()))
+        await self.store.patch(kinds.VMI, name, {"status": {vmi_actions.FIELD: wanted}}, "here", subresource="status")
 
     # -- dying
 
@@ -172,9 +172,9 @@ class World(Scene):
 
     def _asked_to_stop(self, uid: str) -> bool:
         """By the machine of which it is an instance, or by that having gone."""
-        instance = next(obj for obj in self.home.books.all(kinds.INSTANCE) if obj["metadata"]["uid"] == uid)
-        vm = self.home.books.objects[kinds.MACHINE].get(("here", instance["metadata"]["name"]))
-        if vm is None or (device_refs.owner(instance, kinds.MACHINE.kind) or {}).get("uid") != vm["metadata"]["uid"]:
+        instance = next(obj for obj in self.home.books.all(kinds.VMI) if obj["metadata"]["uid"] == uid)
+        vm = self.home.books.objects[kinds.VM].get(("here", instance["metadata"]["name"]))
+        if vm is None or (device_refs.owner(instance, kinds.VM.kind) or {}).get("uid") != vm["metadata"]["uid"]:
             return True
         requests = (vm.get("status") or {}).get("stateChangeRequests") or ()
         return bool(vm["metadata"].get("deletionTimestamp") or device_refs.run_strategy(vm) == "Halted"
@@ -262,9 +262,9 @@ class World(Scene):
         waiting = [pod["metadata"]["name"] for pod in self.home.books.all(kinds.POD) if not pod["spec"].get("nodeName")]
         if waiting and len(self.home.books.bookings) < DEVICES:
             yield f"{waiting} wait, and only {len(self.home.books.bookings)} of {DEVICES} devices are taken"
-        for vm in self.home.books.all(kinds.MACHINE):
+        for vm in self.home.books.all(kinds.VM):
             name, said = vm["metadata"]["name"], (vm.get("status") or {}).get("printableStatus")
-            instance = self.home.books.objects[kinds.INSTANCE].get(("here", name))
+            instance = self.home.books.objects[kinds.VMI].get(("here", name))
             phase = (instance or {}).get("status", {}).get("phase")
             runs = any(one.name == f"here_{name}" for domains in self.home.books.domains.values() for one in domains)
             if (said in ("Running", "Paused"), phase == "Running") != (runs, runs):

@@ -8,8 +8,8 @@ from typing import Any
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, Page, State
-from outfitter.scheduling.dra.device_index import Index
-from outfitter.scheduling.filter.node_fit import Used
+from outfitter.scheduling.dra.device_index import DeviceIndex
+from outfitter.scheduling.filter.node_fit import NodeUsage
 from outfitter.scheduling.scheduler import Placement, Waiting, place
 
 DRIVER = "pci.example.com"
@@ -92,6 +92,6 @@ A, B = part("a", dev("a0", **VF)), part("b", dev("b0", **VF), dev("b1", **VF))
 NODES = [node("a"), node("b")]
 
 
-def placed(wanted: Object, claims: Sequence[Object], index: Index, *, everybody: bool = False) -> Placement | Waiting:
+def placed(wanted: Object, claims: Sequence[Object], index: DeviceIndex, *, everybody: bool = False) -> Placement | Waiting:
     by_name = {entry["metadata"]["name"]: entry for entry in claims}
-    return place(wanted, lambda namespace, name: by_name.get(name), CLASSES.get, index, Used(), everybody=everybody)
+    return place(wanted, lambda namespace, name: by_name.get(name), CLASSES.get, index, NodeUsage(), everybody=everybody)

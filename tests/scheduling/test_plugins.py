@@ -14,7 +14,7 @@ import pytest
 
 from outfitter.errors import Refused
 from outfitter.scheduling import plugins, score
-from outfitter.scheduling.plugins import GROUP, Filter, GivenDevice, Plugins, Points, Scorer
+from outfitter.scheduling.plugins import GROUP, Filter, GivenDevice, PluginScore, SchedulerPlugins, Scorer
 
 EXAMPLE = Path(__file__).parent.parent / "plugins" / "team_rules"
 NOTHING: Sequence[GivenDevice] = ()
@@ -39,13 +39,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plugins]:
+def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SchedulerPlugins]:
     monkeypatch.syspath_prepend(site)
     yield plugins.load()
     sys.modules.pop("team_rules", None)
 
 
-def test_an_installed_package_is_found(installed: Plugins) -> None:
+def test_an_installed_package_is_found(installed: SchedulerPlugins) -> None:
     assert [one.name for one in installed.filters] == ["keep-apart"]
     assert [one.name for one in installed.scorers] == ["own-hosts"]
 
@@ -60,15 +60,15 @@ FILTERED = {
 
 
 @pytest.mark.parametrize("name", FILTERED)
-def test_the_filter_of_the_example(name: str, installed: Plugins) -> None:
+def test_the_filter_of_the_example(name: str, installed: SchedulerPlugins) -> None:
     pod, node, says = FILTERED[name]
     assert installed.refusals(pod, node) == says
 
 
-def test_the_scorer_of_the_example_moves_a_pod_to_its_own_hosts(installed: Plugins) -> None:
+def test_the_scorer_of_the_example_moves_a_pod_to_its_own_hosts(installed: SchedulerPlugins) -> None:
     pod, nodes = thing("p", "a"), [thing("h1"), thing("h2", "a")]
     extra = {node["metadata"]["name"]: installed.points(pod, node) for node in nodes}
-    ranked = score.rank([score.Offer("h1"), score.Offer("h2")],
+    ranked = score.rank([score.HostCandidate("h1"), score.HostCandidate("h2")],
                         extra={host: (points.value, points.said) for host, points in extra.items()})
     assert [one.host for one in ranked] == ["h2", "h1"]
     assert ranked[0].why.endswith("; plug-in own-hosts: 100")
@@ -82,9 +82,9 @@ def test_one_may_be_left_out() -> None:
 
 def test_without_packages_there_are_none() -> None:
     none = plugins.load(found=[])
-    assert none == Plugins()
+    assert none == SchedulerPlugins()
     assert none.refusals(thing("p"), thing("h")) == ()
-    assert none.points(thing("p"), thing("h")) == Points(0.0)
+    assert none.points(thing("p"), thing("h")) == PluginScore(0.0)
 
 
 # -- what is wrong at the start
@@ -177,8 +177,8 @@ class Answers:
         return self.answer(devices) if callable(self.answer) else self.answer
 
 
-def no_number(answer: str) -> Points:
-    return Points(0.0, (f"plug-in x failed (TypeError: it answered {answer}, which is no number), so it adds nothing",))
+def no_number(answer: str) -> PluginScore:
+    return PluginScore(0.0, (f"plug-in x failed (TypeError: it answered {answer}, which is no number), so it adds nothing",))
 
 
 FAILED = "plug-in x failed (KeyError: 'zone')"
@@ -192,19 +192,19 @@ ASKED: dict[str, tuple[Any, tuple[str, ...]]] = {
         "so nobody knows whether the pod may run here",)),
     "it sees the devices": (lambda devices: devices[0].name, ("plug-in x: gpu-0",)),
 }
-SCORED: dict[str, tuple[Any, Points]] = {
-    "a number": (12.5, Points(12.5, ("plug-in x: 12.5",))),
-    "a whole number": (7, Points(7.0, ("plug-in x: 7",))),
-    "below nothing": (-5, Points(0.0, ("plug-in x: 0",))),
-    "beyond the most": (1e9, Points(100.0, ("plug-in x: 100",))),
-    "beyond all": (float("inf"), Points(100.0, ("plug-in x: 100",))),
-    "beyond what a float can hold": (10**400, Points(100.0, ("plug-in x: 100",))),
+SCORED: dict[str, tuple[Any, PluginScore]] = {
+    "a number": (12.5, PluginScore(12.5, ("plug-in x: 12.5",))),
+    "a whole number": (7, PluginScore(7.0, ("plug-in x: 7",))),
+    "below nothing": (-5, PluginScore(0.0, ("plug-in x: 0",))),
+    "beyond the most": (1e9, PluginScore(100.0, ("plug-in x: 100",))),
+    "beyond all": (float("inf"), PluginScore(100.0, ("plug-in x: 100",))),
+    "beyond what a float can hold": (10**400, PluginScore(100.0, ("plug-in x: 100",))),
     "no number": (float("nan"), no_number("nan")),
     "a text": ("9", no_number("'9'")),
     "nothing": (None, no_number("None")),
     "yes": (True, no_number("True")),
-    "an exception": (KeyError("zone"), Points(0.0, (f"{FAILED}, so it adds nothing",))),
-    "it sees the devices": (len, Points(1.0, ("plug-in x: 1",))),
+    "an exception": (KeyError("zone"), PluginScore(0.0, (f"{FAILED}, so it adds nothing",))),
+    "it sees the devices": (len, PluginScore(1.0, ("plug-in x: 1",))),
 }
 GPU = GivenDevice("gpu.example.com", "h", "gpu-0", "gpu", 0, "pci0000:00", {"gpu.example.com/model": "a"})
 
@@ -212,20 +212,22 @@ GPU = GivenDevice("gpu.example.com", "h", "gpu-0", "gpu", 0, "pci0000:00", {"gpu
 @pytest.mark.parametrize("name", ASKED)
 def test_filters(name: str) -> None:
     answer, says = ASKED[name]
-    both = Plugins((Answers("x", answer), Good()))
+    both = SchedulerPlugins((Answers("x", answer), Good()))
     assert both.refusals(thing("p"), thing("h"), [GPU]) == says
 
 
 @pytest.mark.parametrize("name", SCORED)
 def test_scorers(name: str) -> None:
     answer, points = SCORED[name]
-    assert Plugins(scorers=(Answers("x", answer),)).points(thing("p"), thing("h"), [GPU]) == points
+    assert SchedulerPlugins(scorers=(Answers("x", answer),)).points(thing("p"), thing("h"), [GPU]) == points
 
 
 def test_every_filter_is_asked_and_every_score_is_added() -> None:
-    two = Plugins((Answers("x", "one"), Answers("y", "two")), (Answers("x", KeyError("zone")), Answers("y", 3), Good()))
+    two = SchedulerPlugins(
+        (Answers("x", "one"), Answers("y", "two")), (Answers("x", KeyError("zone")), Answers("y", 3), Good())
+    )
     assert two.refusals(thing("p"), thing("h"), NOTHING) == ("plug-in x: one", "plug-in y: two")
-    assert two.points(thing("p"), thing("h"), NOTHING) == Points(
+    assert two.points(thing("p"), thing("h"), NOTHING) == PluginScore(
         4.0, (f"{FAILED}, so it adds nothing", "plug-in y: 3", "plug-in good: 1"))
 
 
@@ -234,4 +236,4 @@ def test_an_interrupt_is_not_a_reason() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Plugins((Answers("x", stop),)).refusals(thing("p"), thing("h"), NOTHING)
+        SchedulerPlugins((Answers("x", stop),)).refusals(thing("p"), thing("h"), NOTHING)

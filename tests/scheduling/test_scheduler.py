@@ -11,10 +11,10 @@ import pytest
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Page
-from outfitter.scheduling.dra.device_index import Index
+from outfitter.scheduling.dra.device_index import DeviceIndex
 from outfitter.scheduling.explain import grouping
-from outfitter.scheduling.filter.node_fit import Used
-from outfitter.scheduling.plugins import GivenDevice, Plugins
+from outfitter.scheduling.filter.node_fit import NodeUsage
+from outfitter.scheduling.plugins import GivenDevice, SchedulerPlugins
 from outfitter.scheduling.scheduler import Placement, Waiting, place, results
 from tests.scheduling.builders import (
     CARD,
@@ -152,7 +152,7 @@ def test_place(name: str) -> None:
     case = PLACES[name]
     by_name = {entry["metadata"]["name"]: entry for entry in case.claims}
     verdict = place(case.pod, lambda namespace, name: by_name.get(name), CLASSES.get,
-                    Index.of(case.slices, case.pages, case.nodes), Used())
+                    DeviceIndex.of(case.slices, case.pages, case.nodes), NodeUsage())
     if case.says:
         assert isinstance(verdict, Waiting)
         assert len(verdict.summary) <= 1000
@@ -168,7 +168,7 @@ def test_place(name: str) -> None:
 
 
 def test_how_much_a_device_takes_and_of_how_much() -> None:
-    index = Index.of(counted("a", 2, *CARD, dev("plain", **VF)), [], [node("a")])
+    index = DeviceIndex.of(counted("a", 2, *CARD, dev("plain", **VF)), [], [node("a")])
     index.candidates([])
     assert index.uses(DeviceId(DRIVER, "a", "vf0"), "a") == {"card": {"functions": "1"}}
     assert index.uses(DeviceId(DRIVER, "a", "plain"), "a") == {}
@@ -177,7 +177,7 @@ def test_how_much_a_device_takes_and_of_how_much() -> None:
 
 
 def test_claims_of_one_pod_do_not_share_a_card() -> None:
-    found = placed(pod("c", "d"), [claim("c"), claim("d", WHOLE)], Index.of(counted("a", 2, *CARD), [], [node("a")]))
+    found = placed(pod("c", "d"), [claim("c"), claim("d", WHOLE)], DeviceIndex.of(counted("a", 2, *CARD), [], [node("a")]))
     assert isinstance(found, Waiting)
 
 
@@ -185,7 +185,7 @@ def test_many_hosts_in_few_lines() -> None:
     names = [f"n{number}" for number in range(40)]
     slices = [part(name, dev("x", kind="VF" if number < 5 else "PF")) for number, name in enumerate(names)]
     nodes = [node(name, cordoned=name == "n4") for name in names]
-    found = placed(pod("c"), [claim("c")], Index.of(slices, [page(name, ("x", "train")) for name in names[:4]], nodes),
+    found = placed(pod("c"), [claim("c")], DeviceIndex.of(slices, [page(name, ("x", "train")) for name in names[:4]], nodes),
                    everybody=True)
     assert isinstance(found, Waiting)
     assert grouping.short(found.hosts) == [
@@ -201,7 +201,7 @@ def test_many_hosts_in_few_lines() -> None:
 def test_counting_says_what_a_search_would_say() -> None:
     """Of a host that counting can judge the sentence is the same, and the search is made when its devices are asked for."""
     for devices, held in (([dev("a", **VF)], ["a"]), ([dev("a", **PF)], []), ([dev("a", **VF), dev("b", **VF)], ["a"])):
-        index = Index.of([part("n", *devices)], [page("n", *((name, "train") for name in held))], [node("n")])
+        index = DeviceIndex.of([part("n", *devices)], [page("n", *((name, "train") for name in held))], [node("n")])
         found = placed(pod("c"), [claim("c", ask("nic", count=2))], index, everybody=True)
         assert isinstance(found, Waiting)
         refusal = found.hosts[0][1]
@@ -216,7 +216,7 @@ def test_why_a_host_is_not_ready(condition: Object, says: str) -> None:
     sick = node("a")
     sick["status"]["conditions"] = [{"type": "Sunny", "status": "True"},
                                     {"type": "Ready", "status": "Unknown", **condition}]
-    found = placed(pod("c"), [claim("c")], Index.of([A], [], [sick]))
+    found = placed(pod("c"), [claim("c")], DeviceIndex.of([A], [], [sick]))
     assert isinstance(found, Waiting)
     assert found.summary == f"{NONE}it is not ready: {says}"
 
@@ -225,7 +225,7 @@ def test_pools_are_looked_at_in_the_order_of_their_drivers() -> None:
     """Whatever the order in which slices arrive, so that two looks choose alike."""
     first, second = part("a", dev("x", **VF)), part("a", dev("y", **VF), name="second")
     first["spec"]["driver"], second["spec"]["driver"] = "b.example.com", "a.example.com"
-    found = placed(pod("c"), [claim("c", ask("nic", deviceClassName="any"))], Index.of([first, second], [], [node("a")]))
+    found = placed(pod("c"), [claim("c", ask("nic", deviceClassName="any"))], DeviceIndex.of([first, second], [], [node("a")]))
     assert isinstance(found, Placement)
     assert [device.device for device, _ in results(found.claims[0][1])] == ["y"]
 
@@ -244,30 +244,30 @@ class Fan:
         return 100.0 if node["metadata"]["name"] == "b" else 0.0
 
 
-def with_plugins(plugins: Plugins, **more: Any) -> Placement | Waiting:
-    return place(pod("c"), lambda namespace, name: claim("c"), CLASSES.get, Index.of([A, B], [], NODES), Used(),
+def with_plugins(plugins: SchedulerPlugins, **more: Any) -> Placement | Waiting:
+    return place(pod("c"), lambda namespace, name: claim("c"), CLASSES.get, DeviceIndex.of([A, B], [], NODES), NodeUsage(),
                  plugins=plugins, **more)
 
 
 def test_the_tighter_host_is_taken_and_said_why() -> None:
     slices = [part("a", dev("a0", **VF), dev("a1", **VF)), part("b", dev("b0", **VF))]
-    found = placed(pod("c"), [claim("c")], Index.of(slices, [], NODES))
+    found = placed(pod("c"), [claim("c")], DeviceIndex.of(slices, [], NODES))
     assert isinstance(found, Placement)
     assert (found.host, found.why[:50]) == ("b", "pack: 1 device on 1 NUMA node and 1 PCIe root; the")
 
 
 def test_filters_of_others_are_asked_and_their_reason_is_told() -> None:
-    found = with_plugins(Plugins(filters=(Picky(),)))
+    found = with_plugins(SchedulerPlugins(filters=(Picky(),)))
     assert isinstance(found, Placement)
     assert found.host == "b"
-    alone = place(pod("c"), lambda namespace, name: claim("c"), CLASSES.get, Index.of([A], [], [node("a")]), Used(),
-                  plugins=Plugins(filters=(Picky(),)))
+    alone = place(pod("c"), lambda namespace, name: claim("c"), CLASSES.get, DeviceIndex.of([A], [], [node("a")]), NodeUsage(),
+                  plugins=SchedulerPlugins(filters=(Picky(),)))
     assert isinstance(alone, Waiting)
     assert alone.summary == NONE + "plug-in picky: a0 is not for everybody"
 
 
 def test_scorers_of_others_count() -> None:
-    found = with_plugins(Plugins(scorers=(Fan(),)))
+    found = with_plugins(SchedulerPlugins(scorers=(Fan(),)))
     assert isinstance(found, Placement)
     assert (found.host, found.why.rpartition("; ")[2]) == ("b", "plug-in fan: 100")
 
@@ -276,9 +276,9 @@ def test_a_host_without_room_is_passed_over() -> None:
     small = node("a")
     small["status"]["allocatable"]["cpu"] = "1"
     wanted = pod("c", containers=[{"name": "main", "resources": {"requests": {"cpu": "2"}}}])
-    found = placed(wanted, [claim("c")], Index.of([A, B], [], [small, node("b")]))
+    found = placed(wanted, [claim("c")], DeviceIndex.of([A, B], [], [small, node("b")]))
     assert isinstance(found, Placement)
     assert found.host == "b"
-    alone = placed(wanted, [claim("c")], Index.of([A], [], [small]))
+    alone = placed(wanted, [claim("c")], DeviceIndex.of([A], [], [small]))
     assert isinstance(alone, Waiting)
     assert alone.summary == NONE + "1 of 1 cpu free, 2 wanted"

@@ -10,19 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outfitter.scheduling import score
-from outfitter.scheduling.score import Offer, Policy, Spot
+from outfitter.scheduling.score import HostCandidate, Policy, Spot
 
 N0A, N0B, N1A, N1B = Spot(0, "pci0000:00"), Spot(0, "pci0000:20"), Spot(1, "pci0000:80"), Spot(1, "pci0000:a0")
 UNKNOWN = Spot(None, None)
 
 
-def offer(host: str, *given: Spot, free: dict[Spot, int] | None = None, idle: float = 0.5) -> Offer:
-    return Offer(host, given, dict.fromkeys(given, 1) if free is None else free, idle, idle)
+def offer(host: str, *given: Spot, free: dict[Spot, int] | None = None, idle: float = 0.5) -> HostCandidate:
+    return HostCandidate(host, given, dict.fromkeys(given, 1) if free is None else free, idle, idle)
 
 
 @dataclass(frozen=True)
 class Case:
-    offers: list[Offer]
+    offers: list[HostCandidate]
     best: str  # hosts, one letter each, in their order
     policy: Policy = "pack"
     near: bool = True
@@ -112,7 +112,7 @@ OFFERS = st.builds(
 
 @settings(deadline=None)
 @given(st.lists(OFFERS, unique_by=lambda one: one.host), st.sampled_from(score.POLICIES), st.randoms())
-def test_the_order_of_asking_does_not_matter(offers: list[Offer], policy: Policy, chance: Any) -> None:
+def test_the_order_of_asking_does_not_matter(offers: list[HostCandidate], policy: Policy, chance: Any) -> None:
     ranked = score.rank(offers, policy)
     chance.shuffle(offers)
     assert score.rank(offers, policy) == ranked
@@ -120,8 +120,8 @@ def test_the_order_of_asking_does_not_matter(offers: list[Offer], policy: Policy
 
 @settings(deadline=None)
 @given(OFFERS, st.integers(1, 1000))
-def test_more_left_is_never_better_to_pack_nor_worse_to_spread(one: Offer, more: int) -> None:
-    roomier = Offer(one.host, one.given, {**one.free, Spot(7, "pci7"): more}, one.cpu, one.memory)
+def test_more_left_is_never_better_to_pack_nor_worse_to_spread(one: HostCandidate, more: int) -> None:
+    roomier = HostCandidate(one.host, one.given, {**one.free, Spot(7, "pci7"): more}, one.cpu, one.memory)
     assert score.score(roomier).value <= score.score(one).value
     assert score.score(roomier, "spread").value >= score.score(one, "spread").value
 

@@ -11,14 +11,14 @@ from outfitter import errors
 from outfitter.api.kinds import CONFIG_MAP, EVENT, LEDGER_PAGE, Kind, Object
 from outfitter.store import event_recorder
 from outfitter.store.clock import ManualClock
-from outfitter.store.event_recorder import Recorder
+from outfitter.store.event_recorder import EventRecorder
 from outfitter.store.memory import Memory
 from tests.store.backends import Home
 
 
 @pytest.fixture
-def recorder(memory: Memory, clock: ManualClock) -> Recorder:
-    return Recorder(memory, EVENT, "outfitter-test", clock=clock)
+def recorder(memory: Memory, clock: ManualClock) -> EventRecorder:
+    return EventRecorder(memory, EVENT, "outfitter-test", clock=clock)
 
 
 async def about(store: Memory, name: str = "a") -> Object:
@@ -29,7 +29,7 @@ async def recorded(store: Memory) -> list[Object]:
     return (await store.list(EVENT)).items
 
 
-async def test_an_event_says_what_about_whom(memory: Memory, recorder: Recorder) -> None:
+async def test_an_event_says_what_about_whom(memory: Memory, recorder: EventRecorder) -> None:
     obj = await about(memory)
     await recorder.warning(obj, "Waiting", "no card is free")
     event, = await recorded(memory)
@@ -45,7 +45,7 @@ async def test_an_event_says_what_about_whom(memory: Memory, recorder: Recorder)
     assert event["source"] == {"component": "outfitter-test"}
 
 
-async def test_the_same_news_is_counted(memory: Memory, recorder: Recorder, clock: ManualClock) -> None:
+async def test_the_same_news_is_counted(memory: Memory, recorder: EventRecorder, clock: ManualClock) -> None:
     obj = await about(memory)
     for _ in range(3):
         await recorder.normal(obj, "Booked", "vf0")
@@ -64,7 +64,7 @@ OTHER_NEWS: dict[str, tuple[str, str, str, str]] = {
 
 
 @pytest.mark.parametrize("case", OTHER_NEWS)
-async def test_other_news_is_another_event(memory: Memory, recorder: Recorder, case: str) -> None:
+async def test_other_news_is_another_event(memory: Memory, recorder: EventRecorder, case: str) -> None:
     type_, name, reason, message = OTHER_NEWS[case]
     objects = {letter: await about(memory, letter) for letter in "ab"}
     await recorder.normal(objects["a"], "Booked", "vf0")
@@ -72,7 +72,7 @@ async def test_other_news_is_another_event(memory: Memory, recorder: Recorder, c
     assert [event["count"] for event in await recorded(memory)] == [1, 1]
 
 
-async def test_an_event_that_is_gone_is_made_anew(memory: Memory, recorder: Recorder) -> None:
+async def test_an_event_that_is_gone_is_made_anew(memory: Memory, recorder: EventRecorder) -> None:
     obj = await about(memory)
     await recorder.normal(obj, "Booked", "vf0")
     await recorder.normal(obj, "Booked", "vf0")
@@ -85,7 +85,7 @@ async def test_an_event_that_is_gone_is_made_anew(memory: Memory, recorder: Reco
     assert new["count"] == 2
 
 
-async def test_what_has_no_namespace_is_told_in_default(memory: Memory, recorder: Recorder) -> None:
+async def test_what_has_no_namespace_is_told_in_default(memory: Memory, recorder: EventRecorder) -> None:
     page = await memory.create(LEDGER_PAGE, {"metadata": {"name": "n" * 250}})
     await recorder.normal(page, "Healed", "x" * 5000)
     event, = await recorded(memory)
@@ -103,7 +103,7 @@ async def test_recording_never_fails_the_work(clock: ManualClock, caplog: pytest
         async def patch(self, *args: Any, **kwargs: Any) -> Object:
             raise errors.Unavailable("no")
 
-    recorder = Recorder(Failing(), EVENT, "outfitter-test", clock=clock)
+    recorder = EventRecorder(Failing(), EVENT, "outfitter-test", clock=clock)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             await recorder.normal({"metadata": {"name": "a"}}, "Booked", "vf0")
@@ -119,12 +119,12 @@ async def test_nobody_reads_what_happens_in_a_namespace_that_goes(
             raise error
 
     with caplog.at_level(logging.INFO):
-        await Recorder(Going(), EVENT, "outfitter-test", clock=clock).normal({"metadata": {"name": "a"}}, "Booked", "vf0")
+        await EventRecorder(Going(), EVENT, "outfitter-test", clock=clock).normal({"metadata": {"name": "a"}}, "Booked", "vf0")
     assert not caplog.text
 
 
 async def test_on_every_home(home: Home) -> None:
-    recorder = Recorder(home.store, EVENT, "outfitter-test", clock=ManualClock())
+    recorder = EventRecorder(home.store, EVENT, "outfitter-test", clock=ManualClock())
     obj = await home.store.create(CONFIG_MAP, home.config("a"))
     for _ in range(2):
         await recorder.warning(obj, "Waiting", "no card is free")
@@ -137,7 +137,7 @@ async def test_on_every_home(home: Home) -> None:
     assert len((await home.store.list(EVENT, "default", fields=fields)).items) == 1
 
 
-async def test_old_news_is_forgotten(memory: Memory, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_old_news_is_forgotten(memory: Memory, recorder: EventRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_recorder, "REMEMBERED", 2)
     obj = await about(memory)
     for message in ("one", "two", "one", "three", "one", "two"):

@@ -20,7 +20,7 @@ import yaml
 from outfitter import errors
 from outfitter.store import kubeconfig, pki
 from outfitter.store.clock import ManualClock
-from outfitter.store.rest_config import Access, Credential
+from outfitter.store.rest_config import Credential, RestConfig
 
 BEGIN = datetime.now(UTC) - timedelta(hours=1)
 END = BEGIN + timedelta(days=1)
@@ -55,7 +55,7 @@ def write(path: Path, content: object) -> Path:
 
 def load(
     tmp_path: Path, content: object, *, env: dict[str, str] | None = None, clock: ManualClock | None = None, context: str = ""
-) -> Access:
+) -> RestConfig:
     path = write(tmp_path / "config", content)
     return kubeconfig.load(path, clock=clock or ManualClock(), env={**ENV, **(env or {})}, context=context)
 

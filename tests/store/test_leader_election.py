@@ -11,7 +11,7 @@ import pytest
 from outfitter import errors
 from outfitter.api.kinds import LEASE, Kind, Object
 from outfitter.store.clock import ManualClock
-from outfitter.store.leader_election import Lease, Terms
+from outfitter.store.leader_election import LeaderElection, Terms
 from outfitter.store.memory import Memory
 from tests.store.backends import Home, settle
 
@@ -55,8 +55,8 @@ async def store(clock: ManualClock) -> AsyncIterator[Moody]:
     await made.close()
 
 
-def lease(store: Memory, holder: str, clock: ManualClock) -> Lease:
-    return Lease(store, LEASE, "default", "leader", holder, clock=clock, terms=TERMS)
+def lease(store: Memory, holder: str, clock: ManualClock) -> LeaderElection:
+    return LeaderElection(store, LEASE, "default", "leader", holder, clock=clock, terms=TERMS)
 
 
 async def spec(store: Memory) -> Object:
@@ -136,7 +136,7 @@ async def test_giving_back_never_fails(store: Moody, clock: ManualClock) -> None
 async def test_on_every_home(home: Home) -> None:
     clock = ManualClock()
     ann, bob = (
-        Lease(home.store, LEASE, home.namespace, "leader", name, clock=clock, terms=TERMS) for name in ("ann", "bob")
+        LeaderElection(home.store, LEASE, home.namespace, "leader", name, clock=clock, terms=TERMS) for name in ("ann", "bob")
     )
     assert await ann.acquire()
     assert await ann.acquire()

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from outfitter import errors
-from outfitter.api import kinds
+from outfitter.api import kinds, write_request
 from outfitter.api.kinds import CONFIG_MAP, LEDGER_PAGE, NAMESPACE, POD, Kind, Object
 from outfitter.store import base
 from outfitter.store.base import Event
 from outfitter.store.clock import ManualClock
-from outfitter.store.id_generator import Names
+from outfitter.store.id_generator import IdGenerator
 from outfitter.store.memory import Memory
 from outfitter.store.sqlite import SQLite
 from outfitter.store.watch_cache import Selection
@@ -205,7 +205,7 @@ class Strict:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
 
-    def admit(self, change: base.Change) -> Object:
+    def admit(self, change: write_request.WriteRequest) -> Object:
         self.asked.append((change.verb, change.subresource))
         if (change.new.get("data") or {}).get("v") == "bad":
             raise errors.Invalid("bad is not good", [errors.Cause("data.v", "say good")])
@@ -279,7 +279,7 @@ async def test_rules_may_hold_a_deleted_object(strict: Strict) -> None:
 
 async def test_rules_may_change_the_new_object_in_place() -> None:
     class Stamp(Strict):
-        def admit(self, change: base.Change) -> Object:
+        def admit(self, change: write_request.WriteRequest) -> Object:
             if change.verb == "update":
                 change.new["metadata"].setdefault("annotations", {})["stamp"] = change.subresource or "spec"
                 change.new.setdefault("status", {})["stamp"] = change.subresource or "spec"
@@ -299,7 +299,7 @@ async def test_rules_may_change_the_new_object_in_place() -> None:
 
 async def test_names_and_identities_come_from_the_source_that_was_handed_in() -> None:
     async def uids(seed: int) -> list[tuple[str, str]]:
-        store = Memory(names=Names(random.Random(seed)))
+        store = Memory(names=IdGenerator(random.Random(seed)))
         made = [await store.create(CONFIG_MAP, {"metadata": {"generateName": "a-", "namespace": "x"}}) for _ in range(3)]
         return [(one["metadata"]["name"], one["metadata"]["uid"]) for one in made]
 

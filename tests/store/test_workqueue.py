@@ -8,19 +8,19 @@ from collections.abc import AsyncIterator
 import pytest
 
 from outfitter.store.clock import ManualClock
-from outfitter.store.workqueue import TURNS, Queue
+from outfitter.store.workqueue import TURNS, WorkQueue
 from tests.store.backends import settle
 
 
 @pytest.fixture
-async def queue(clock: ManualClock) -> AsyncIterator[Queue]:
-    made = Queue(clock)
+async def queue(clock: ManualClock) -> AsyncIterator[WorkQueue]:
+    made = WorkQueue(clock)
     yield made
     made.close()
     await settle()
 
 
-async def drained(queue: Queue) -> list[str]:
+async def drained(queue: WorkQueue) -> list[str]:
     """What can be taken now."""
     keys = []
     while len(queue):
@@ -29,7 +29,7 @@ async def drained(queue: Queue) -> list[str]:
     return keys
 
 
-async def test_keys_come_in_the_order_they_were_added_and_once(queue: Queue) -> None:
+async def test_keys_come_in_the_order_they_were_added_and_once(queue: WorkQueue) -> None:
     for key in ("b", "a", "b", "c", "a"):
         queue.add(key)
     assert len(queue) == 3
@@ -37,7 +37,7 @@ async def test_keys_come_in_the_order_they_were_added_and_once(queue: Queue) -> 
     assert queue.idle
 
 
-async def test_a_key_in_work_is_not_handed_out_again_until_it_is_done(queue: Queue) -> None:
+async def test_a_key_in_work_is_not_handed_out_again_until_it_is_done(queue: WorkQueue) -> None:
     queue.add("a")
     assert await queue.take() == "a"
     queue.add("a")
@@ -55,7 +55,7 @@ async def test_a_key_in_work_is_not_handed_out_again_until_it_is_done(queue: Que
 
 async def test_what_is_oldest_comes_first(clock: ManualClock) -> None:
     """A machine's next step is done before the first step of those that came after it."""
-    queue = Queue(clock, age=lambda key: int(key[1:]))
+    queue = WorkQueue(clock, age=lambda key: int(key[1:]))
     for number in (7, 3, 9):
         queue.add(f"m{number}")
     assert await queue.take() == "m3"
@@ -67,7 +67,7 @@ async def test_what_is_oldest_comes_first(clock: ManualClock) -> None:
 
 
 async def test_what_never_comes_to_rest_keeps_nobody_waiting(clock: ManualClock) -> None:
-    queue = Queue(clock, age=lambda key: int(key[1:]))
+    queue = WorkQueue(clock, age=lambda key: int(key[1:]))
     for number in (0, 5, 4):
         queue.add(f"m{number}")
     taken = []
@@ -81,7 +81,7 @@ async def test_what_never_comes_to_rest_keeps_nobody_waiting(clock: ManualClock)
     assert len(queue) == 1
 
 
-async def test_many_workers_never_share_a_key(queue: Queue) -> None:
+async def test_many_workers_never_share_a_key(queue: WorkQueue) -> None:
     working: set[str] = set()
     seen: list[str] = []
 
@@ -109,7 +109,7 @@ async def test_many_workers_never_share_a_key(queue: Queue) -> None:
         task.cancel()
 
 
-async def test_what_is_due_later_comes_when_it_is_due(queue: Queue, clock: ManualClock) -> None:
+async def test_what_is_due_later_comes_when_it_is_due(queue: WorkQueue, clock: ManualClock) -> None:
     queue.add_after("a", 10)
     queue.add_after("b", 5)
     queue.add_after("now", 0)
@@ -126,7 +126,7 @@ async def test_what_is_due_later_comes_when_it_is_due(queue: Queue, clock: Manua
     assert await drained(queue) == ["a"]
 
 
-async def test_the_earlier_of_two_times_counts(queue: Queue, clock: ManualClock) -> None:
+async def test_the_earlier_of_two_times_counts(queue: WorkQueue, clock: ManualClock) -> None:
     queue.add_after("a", 10)
     queue.add_after("a", 3)
     queue.add_after("a", 20)
@@ -140,7 +140,7 @@ async def test_the_earlier_of_two_times_counts(queue: Queue, clock: ManualClock)
 
 
 async def test_failures_come_back_later_and_later(clock: ManualClock) -> None:
-    queue = Queue(clock, base=1, most=10)
+    queue = WorkQueue(clock, base=1, most=10)
     assert [queue.retry("a") for _ in range(6)] == [1, 2, 4, 8, 10, 10]
     assert queue.retry("other") == 1
     queue.forget("a")
@@ -154,7 +154,7 @@ async def test_failures_come_back_later_and_later(clock: ManualClock) -> None:
 
 
 async def test_many_failures_at_once_are_spread(clock: ManualClock) -> None:
-    queue = Queue(clock, base=0.001, per_second=10, burst=5)
+    queue = WorkQueue(clock, base=0.001, per_second=10, burst=5)
     waits = [queue.retry(f"k{number}") for number in range(10)]
     assert waits[:5] == [0.001] * 5
     assert waits[5:] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
@@ -164,7 +164,7 @@ async def test_many_failures_at_once_are_spread(clock: ManualClock) -> None:
     await settle()
 
 
-async def test_a_failure_while_in_work_waits_for_both(queue: Queue, clock: ManualClock) -> None:
+async def test_a_failure_while_in_work_waits_for_both(queue: WorkQueue, clock: ManualClock) -> None:
     queue.add("a")
     await queue.take()
     queue.retry("a")
@@ -177,7 +177,7 @@ async def test_a_failure_while_in_work_waits_for_both(queue: Queue, clock: Manua
 
 
 @pytest.mark.parametrize("moment", ["before the key came", "after the key came"])
-async def test_a_taker_that_gives_up_loses_no_key(queue: Queue, moment: str) -> None:
+async def test_a_taker_that_gives_up_loses_no_key(queue: WorkQueue, moment: str) -> None:
     gives_up, waits = asyncio.create_task(queue.take()), asyncio.create_task(queue.take())
     await settle()
     if moment == "after the key came":
@@ -194,7 +194,7 @@ async def test_a_taker_that_gives_up_loses_no_key(queue: Queue, moment: str) -> 
 
 
 async def test_closing_forgets_what_is_due_later(clock: ManualClock) -> None:
-    queue = Queue(clock)
+    queue = WorkQueue(clock)
     queue.add_after("a", 5)
     await settle()
     queue.close()
@@ -203,13 +203,13 @@ async def test_closing_forgets_what_is_due_later(clock: ManualClock) -> None:
     assert len(queue) == 0
 
 
-async def test_it_counts(queue: Queue) -> None:
+async def test_it_counts(queue: WorkQueue) -> None:
     for key in ("a", "a", "b"):
         queue.add(key)
     assert queue.added == 2
 
 
-async def test_it_measures_how_long_keys_wait_and_are_worked_on(queue: Queue, clock: ManualClock) -> None:
+async def test_it_measures_how_long_keys_wait_and_are_worked_on(queue: WorkQueue, clock: ManualClock) -> None:
     """A key that comes back while it is worked on waits from the moment it was added."""
     queue.add("a")
     queue.add("b")

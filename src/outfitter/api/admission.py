@@ -4,51 +4,22 @@ is said at once. Pure: what must be looked up comes in with the change."""
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import device_refs, kubevirt_config
-from outfitter.api.kubevirt.kubevirt_config import Settings
+from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
 from outfitter.api.page import is_pool_page
 from outfitter.api.validate import flavors, kubevirt, names, pages, pods, resources, schema, vms, warnings
+from outfitter.api.write_request import WriteRequest
 from outfitter.errors import Cause, Forbidden, Invalid, NotFound, Terminating, shortened
 
 Check = Callable[[Mapping[str, Any]], Iterator[Cause]]
 Compare = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[Cause]]
-Foresee = Callable[[Mapping[str, Any], Settings, warnings.Look], Iterator[str]]
+Foresee = Callable[[Mapping[str, Any], KubeVirtConfig, warnings.Look], Iterator[str]]
 POD_GRACE = 30
-
-
-class By(Protocol):
-    """Who writes (see `store.base.By`)."""
-
-    @property
-    def user(self) -> str: ...
-    @property
-    def warn(self) -> Callable[[str], None] | None: ...
-
-
-class Change(Protocol):
-    """A write about to happen (see `store.base.Change`)."""
-
-    @property
-    def verb(self) -> str: ...
-    @property
-    def kind(self) -> Kind: ...
-    @property
-    def new(self) -> Object: ...
-    @property
-    def old(self) -> Object | None: ...
-    @property
-    def subresource(self) -> str: ...
-    @property
-    def look(self) -> Callable[[Kind, str, str], Object | None]: ...
-    @property
-    def every(self) -> Callable[[Kind], Iterable[Object]]: ...
-    @property
-    def by(self) -> By: ...
 
 
 def _namespace(obj: Object) -> None:
@@ -123,7 +94,7 @@ def _born_instance(obj: Object) -> None:
         obj["metadata"]["finalizers"] = [*have, device_refs.FINALIZER]
 
 
-BIRTH: Mapping[Kind, Callable[[Object], None]] = {kinds.INSTANCE: _born_instance}  # what a new object gets, once
+BIRTH: Mapping[Kind, Callable[[Object], None]] = {kinds.VMI: _born_instance}  # what a new object gets, once
 DEFAULTS: Mapping[Kind, Callable[[Object], None]] = {
     kinds.NAMESPACE: _namespace,
     kinds.POD: _pod,
@@ -148,14 +119,14 @@ CHECKS: Mapping[Kind, Check] = {
 }
 # Checks that depend on what the KubeVirt object says. They are for what is new: a machine that was let in stays, whatever
 # gate was closed since.
-SET: Mapping[Kind, Callable[[Mapping[str, Any], Settings], Iterator[Cause]]] = {
-    kinds.INSTANCE: vms.instance,
-    kinds.MACHINE: vms.machine,
+SET: Mapping[Kind, Callable[[Mapping[str, Any], KubeVirtConfig], Iterator[Cause]]] = {
+    kinds.VMI: vms.instance,
+    kinds.VM: vms.machine,
     kinds.MIGRATION: vms.migration,
 }
 FORESEE: Mapping[Kind, Foresee] = {
-    kinds.INSTANCE: warnings.instance,
-    kinds.MACHINE: warnings.of_machine,
+    kinds.VMI: warnings.instance,
+    kinds.VM: warnings.of_machine,
     kinds.KUBEVIRT: lambda obj, now, look: kubevirt.outlook(obj),
 }
 COMPARES: Mapping[Kind, Compare] = {
@@ -167,14 +138,14 @@ PLAIN_LABEL_NAMES = (kinds.NAMESPACE,)
 UNDELETABLE = ("default", "kube-system")  # namespaces that are always there
 
 
-class Rules:
+class AdmissionRules:
     """What `store.base.Rules` asks for. `more`: checks of a kind's spec that need to know how this installation is set up; what
     was stored before and keeps its spec is not asked again."""
 
     def __init__(self, more: Mapping[Kind, Check] | None = None) -> None:
         self._more = more or {}
 
-    def admit(self, change: Change) -> Object:
+    def admit(self, change: WriteRequest) -> Object:
         obj = change.new
         if change.verb == "delete":
             return self._delete(change)
@@ -200,7 +171,7 @@ class Rules:
     def holds(self, kind: Kind, obj: Object) -> bool:
         return kind == kinds.NAMESPACE and bool((obj.get("spec") or {}).get("finalizers"))
 
-    def _delete(self, change: Change) -> Object:
+    def _delete(self, change: WriteRequest) -> Object:
         if change.kind == kinds.NAMESPACE:
             name = change.new["metadata"]["name"]
             if name in UNDELETABLE:
@@ -211,7 +182,7 @@ class Rules:
             pages.deletable(change.new, host_known=is_pool_page(name) or change.look(kinds.NODE, "", name) is not None)
         return change.new
 
-    def _place(self, change: Change) -> None:
+    def _place(self, change: WriteRequest) -> None:
         """A new object needs a namespace that is there to stay."""
         name = change.new["metadata"].get("namespace")
         if not change.kind.namespaced or not name:
@@ -223,7 +194,7 @@ class Rules:
             raise Terminating(f'{change.kind.resource} "{change.new["metadata"]["name"]}" is forbidden: unable to create new '
                               f"content in namespace {name} because it is being terminated")
 
-    def _causes(self, change: Change, new: Object) -> Iterator[Cause]:
+    def _causes(self, change: WriteRequest, new: Object) -> Iterator[Cause]:
         kind = change.kind
         if change.subresource != "status":
             yield from names.metadata(new, namespaced=kind.namespaced, plain_label=kind in PLAIN_LABEL_NAMES)
@@ -233,7 +204,7 @@ class Rules:
                     yield from self._more[kind](new)
             if kind in SET and change.subresource == "":
                 yield from _set(change, new)
-        if kind == kinds.INSTANCE:
+        if kind == kinds.VMI:
             yield from vms.phase(new, change.old)
         if change.verb == "create" and kind == kinds.KUBEVIRT:
             yield from _only_one(change)
@@ -242,7 +213,7 @@ class Rules:
         if change.old is not None and change.subresource == "" and kind in COMPARES:
             yield from COMPARES[kind](new, change.old)
 
-    def _besides(self, change: Change, wrong: Sequence[Cause]) -> Iterator[Cause]:
+    def _besides(self, change: WriteRequest, wrong: Sequence[Cause]) -> Iterator[Cause]:
         """What else is wrong with an object of the wrong shape, as far as that can be said without what is wrong there."""
         rest = schema.without_wrong(change.kind.kind, change.new)
         if any(schema.check(change.kind.kind, rest)):
@@ -251,7 +222,7 @@ class Rules:
             if not any(_within_path(cause.field, each.field) or _within_path(each.field, cause.field) for each in wrong):
                 yield cause
 
-    def _foresee(self, change: Change) -> None:
+    def _foresee(self, change: WriteRequest) -> None:
         """Whoever hears warnings is told what cannot work yet in what they wrote."""
         if change.by.warn is None or change.subresource or change.kind not in FORESEE or not _new_spec(change):
             return
@@ -263,36 +234,36 @@ def _within_path(inner: str, outer: str) -> bool:
     return inner == outer or inner.startswith((f"{outer}.", f"{outer}["))
 
 
-def _settings(change: Change) -> Settings:
+def _settings(change: WriteRequest) -> KubeVirtConfig:
     return kubevirt_config.of(kubevirt_config.chosen(change.every(kinds.KUBEVIRT)))
 
 
-def _by_somebody(change: Change) -> bool:
+def _by_somebody(change: WriteRequest) -> bool:
     """Whether it is no part of the system that writes."""
     return bool(change.by.user) and not _settings(change).ours(change.by.user)
 
 
-def _new_spec(change: Change) -> bool:
+def _new_spec(change: WriteRequest) -> bool:
     return change.old is None or change.new.get("spec") != change.old.get("spec")
 
 
-def _set(change: Change, new: Object) -> Iterator[Cause]:
+def _set(change: WriteRequest, new: Object) -> Iterator[Cause]:
     if not _new_spec(change):
         return
     now = _settings(change)
-    if change.kind == kinds.INSTANCE and change.old is not None:
+    if change.kind == kinds.VMI and change.old is not None:
         refused = list(vms.changed_instance(new, change.old, now.ours(change.by.user)))
         yield from refused
         if refused:
             return
-    same = change.kind == kinds.MACHINE and change.old is not None and all(
+    same = change.kind == kinds.VM and change.old is not None and all(
         (new.get("spec") or {}).get(part) == (change.old.get("spec") or {}).get(part) for part in vms.BUILT_FROM)
     for cause in SET[change.kind](new, now):
         if not (same and cause.field.startswith(vms.BUILT_AT)):
             yield cause
 
 
-def _only_one(change: Change) -> Iterator[Cause]:
+def _only_one(change: WriteRequest) -> Iterator[Cause]:
     if other := kubevirt_config.chosen(change.every(kinds.KUBEVIRT)):
         meta = other["metadata"]
         yield Cause("metadata.name", f"Forbidden: KubeVirt {meta['namespace']}/{meta['name']} is there already, and one is for "

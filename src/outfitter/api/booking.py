@@ -11,8 +11,8 @@ from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 
 State = Literal["booked", "prepared", "released"]
-Marks = Literal["reserved", "quarantined", "unclean"]
-MARKS: tuple[Marks, ...] = ("reserved", "quarantined", "unclean")  # also the order in which a refusal names them
+OutOfServiceRecords = Literal["reserved", "quarantined", "unclean"]
+MARKS: tuple[OutOfServiceRecords, ...] = ("reserved", "quarantined", "unclean")  # also the order in which a refusal names them
 DOMAIN = "Domain"  # the kind of a holder that was found on the host and that nobody booked for
 
 
@@ -104,7 +104,7 @@ class Booking:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class OutOfServiceRecord:
     """A device that nobody new gets: an entry of `reserved`, `quarantined` or `unclean`."""
 
     device: DeviceId
@@ -143,6 +143,6 @@ def booking_of(raw: Object) -> Booking:
                    raw.get("amount") or {"whole": True}, raw.get("prepared") or "", raw.get("node") or "")
 
 
-def mark_of(raw: Object) -> Mark:
-    return Mark(device_of(raw["device"]), raw.get("reason") or "", raw.get("by") or "", raw.get("since") or "",
+def mark_of(raw: Object) -> OutOfServiceRecord:
+    return OutOfServiceRecord(device_of(raw["device"]), raw.get("reason") or "", raw.get("by") or "", raw.get("since") or "",
                 raw.get("origin") or "")

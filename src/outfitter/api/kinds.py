@@ -81,9 +81,9 @@ RESOURCE_SLICE = Kind("resource.k8s.io", "v1", "ResourceSlice", "resourceslices"
                       older=DRA_OLDER, selectable=("spec.nodeName", "spec.driver"))
 DEVICE_TAINT_RULE = Kind("resource.k8s.io", "v1beta2", "DeviceTaintRule", "devicetaintrules", namespaced=False,
                          older=("v1alpha3",))
-INSTANCE = Kind("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances", short=("vmi", "vmis"),
+VMI = Kind("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances", short=("vmi", "vmis"),
                 categories=("all",), older=("v1alpha3",), builtin=False)
-MACHINE = Kind("kubevirt.io", "v1", "VirtualMachine", "virtualmachines", short=("vm", "vms"), categories=("all",),
+VM = Kind("kubevirt.io", "v1", "VirtualMachine", "virtualmachines", short=("vm", "vms"), categories=("all",),
                older=("v1alpha3",), builtin=False)
 MIGRATION = Kind("kubevirt.io", "v1", "VirtualMachineInstanceMigration", "virtualmachineinstancemigrations",
                  short=("vmim", "vmims"), categories=("all",), older=("v1alpha3",), builtin=False)
@@ -103,7 +103,7 @@ FLAVOR = Kind("outfitter.dev", "v1alpha1", "Flavor", "flavors", namespaced=False
 
 ALL: tuple[Kind, ...] = (
     NAMESPACE, NODE, POD, EVENT, CONFIG_MAP, SECRET, SERVICE_ACCOUNT, LEASE,
-    DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, RESOURCE_SLICE, DEVICE_TAINT_RULE, INSTANCE, MACHINE, MIGRATION,
+    DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, RESOURCE_SLICE, DEVICE_TAINT_RULE, VMI, VM, MIGRATION,
     KUBEVIRT, NETWORK_ATTACHMENT, LEDGER_PAGE, PROVIDER_TREE, HOST_INVENTORY, PAST_BOOKING, FLAVOR,
 )
 
@@ -137,8 +137,8 @@ def _of_condition(name: str, type_: str, *, wide: bool = False) -> Object:
 _AGE = _column("Age", ".metadata.creationTimestamp", "date")
 # What a cluster shows after `kubectl get`; the embedded server has more (`apiserver.tables`).
 COLUMNS: Mapping[Kind, tuple[Object, ...]] = {
-    MACHINE: (_AGE, _column("Status", ".status.printableStatus"), _of_condition("Ready", "Ready")),
-    INSTANCE: (_AGE, _column("Phase", ".status.phase"), _column("IP", ".status.interfaces[0].ipAddress"),
+    VM: (_AGE, _column("Status", ".status.printableStatus"), _of_condition("Ready", "Ready")),
+    VMI: (_AGE, _column("Phase", ".status.phase"), _column("IP", ".status.interfaces[0].ipAddress"),
                _column("NodeName", ".status.nodeName"), _of_condition("Ready", "Ready"),
                _of_condition("Live-Migratable", "LiveMigratable", wide=True), _of_condition("Paused", "Paused", wide=True)),
     MIGRATION: (_column("Phase", ".status.phase"), _column("VMI", ".spec.vmiName"), _AGE),

@@ -22,8 +22,8 @@ from outfitter.api.booking import (
     Holder,
     Key,
     Limits,
-    Mark,
-    Marks,
+    OutOfServiceRecord,
+    OutOfServiceRecords,
     State,
     booking_of,
     device_object,
@@ -35,8 +35,25 @@ from outfitter.api.device import DeviceId
 from outfitter.api.kinds import LEDGER_PAGE, Object
 from outfitter.errors import AlreadyHeld, OutOfService, TooLarge
 
-__all__ = ["DOMAIN", "MARKS", "MOST", "POOLS", "Booking", "Holder", "Key", "Limits", "Mark", "Marks", "Page", "State",
-           "device_object", "device_of", "holder_of", "is_pool_page", "pool_page"]
+__all__ = [
+    "DOMAIN",
+    "MARKS",
+    "MOST",
+    "POOLS",
+    "Booking",
+    "Holder",
+    "Key",
+    "Limits",
+    "OutOfServiceRecord",
+    "OutOfServiceRecords",
+    "Page",
+    "State",
+    "device_object",
+    "device_of",
+    "holder_of",
+    "is_pool_page",
+    "pool_page",
+]
 
 MOST = 2000  # bookings on a page: below 1 MB with names of usual length, and an API server refuses objects above 1.5 MB
 POOLS = ".pools.outfitter.dev"  # how names of pools' pages end; no host may be called so
@@ -87,7 +104,7 @@ class Page:
                 there[booking.device].append(booking)
         return there
 
-    def marks(self, which: Marks) -> tuple[Mark, ...]:
+    def marks(self, which: OutOfServiceRecords) -> tuple[OutOfServiceRecord, ...]:
         return {"reserved": self.reserved, "quarantined": self.quarantined, "unclean": self.unclean}[which]
 
     def rivals(self, wanted: Booking) -> Iterator[Booking]:
@@ -176,7 +193,7 @@ class Page:
 
     # -- marks
 
-    def with_marks(self, which: Marks, marks: Iterable[Mark]) -> Object:
+    def with_marks(self, which: OutOfServiceRecords, marks: Iterable[OutOfServiceRecord]) -> Object:
         """The page with these devices in a list. One that is there already keeps its first time and takes the new words; a
         mark that a person made is never turned into one of a reserved count."""
         entries = self._raw(which)
@@ -194,7 +211,7 @@ class Page:
             entries[index] = new if mark.origin else {key: value for key, value in new.items() if key != "origin"}
         return self._with(which, entries)
 
-    def without_marks(self, which: Marks, devices: Collection[DeviceId]) -> Object:
+    def without_marks(self, which: OutOfServiceRecords, devices: Collection[DeviceId]) -> Object:
         """The page without these devices in a list."""
         return self._with(which, [raw for raw in self._raw(which) if mark_of(raw).device not in devices])
 

@@ -15,8 +15,8 @@ from urllib.parse import parse_qs, unquote
 from outfitter.api import kinds as table
 from outfitter.api.kinds import Kind, Object
 from outfitter.apiserver import auth, discovery, negotiate, openapi, paths, status, verbs, watch
-from outfitter.apiserver.paths import Target
-from outfitter.apiserver.request import Answer, Headers, Request, answer, warning_headers
+from outfitter.apiserver.paths import RequestPath
+from outfitter.apiserver.request import Headers, Request, Response, response, warning_headers
 from outfitter.errors import BadRequest, MethodNotAllowed, NotFound, OutfitterError, TooLarge, Unavailable
 from outfitter.store.memory import Memory
 
@@ -62,7 +62,7 @@ class App:
         if scope["type"] != "http":
             return
         headers = dict(scope["headers"])
-        target: Target | None = None
+        target: RequestPath | None = None
         close = False
         request: Request | None = None
         try:
@@ -98,7 +98,7 @@ class App:
         except Exception:
             id_ = secrets.token_hex(4)
             log.exception("%s: %s %s failed", id_, scope["method"], scope["path"])
-            result = answer(status.internal(id_), 500)
+            result = response(status.internal(id_), 500)
         extra: Headers = warning_headers(request.warnings) if request else []
         if close:
             extra.append((b"connection", b"close"))
@@ -106,55 +106,55 @@ class App:
 
     # -- what is not an object
 
-    def _fixed(self, method: str, words: list[str], path: str, headers: Mapping[bytes, bytes]) -> Answer:
+    def _fixed(self, method: str, words: list[str], path: str, headers: Mapping[bytes, bytes]) -> Response:
         """Discovery, OpenAPI, version, health and metrics."""
         found = self._page(words, path, headers)
         if method not in ("GET", "HEAD"):
             raise MethodNotAllowed("the server does not allow this method on the requested resource")
         return found
 
-    def _page(self, words: list[str], path: str, headers: Mapping[bytes, bytes]) -> Answer:
+    def _page(self, words: list[str], path: str, headers: Mapping[bytes, bytes]) -> Response:
         if path in ("/healthz", "/livez"):
-            return Answer(b"ok", content_type="text/plain")
+            return Response(b"ok", content_type="text/plain")
         if path == "/readyz":
             if not self._ready():
                 raise Unavailable("the server is not ready yet")
-            return Answer(b"ok", content_type="text/plain")
+            return Response(b"ok", content_type="text/plain")
         if path == "/version":
-            return answer(discovery.version())
+            return response(discovery.version())
         if path == auth.METRICS and self._metrics is not None:
             text, media = self._metrics(headers.get(b"accept", b"").decode("latin-1"))
-            return Answer(text, content_type=media)
+            return Response(text, content_type=media)
         match words:
             case [("api" | "apis") as root]:
                 return self._roots(root, headers.get(b"accept", b"").decode("latin-1"))
             case ["api", version] if self._paths.served("", version):
-                return answer(self._discovery.resources("", version))
+                return response(self._discovery.resources("", version))
             case ["apis", group] if group in self._discovery.groups():
-                return answer(self._discovery.group(group))
+                return response(self._discovery.group(group))
             case ["apis", group, version] if group and version in self._discovery.versions(group):
-                return answer(self._discovery.resources(group, version))
+                return response(self._discovery.resources(group, version))
             case ["apis", paths.ACTIONS_GROUP, version, "version"] if version in self._discovery.versions(paths.ACTIONS_GROUP):
-                return answer(discovery.kubevirt_version())
+                return response(discovery.kubevirt_version())
             case ["openapi", "v3"]:
-                return answer(self._openapi.index())
+                return response(self._openapi.index())
             case ["openapi", "v3", *place] if document := self._openapi.document("/".join(place)):
-                return answer(document)
+                return response(document)
         raise NotFound(self._paths.unserved(words) or "the server could not find the requested resource")
 
-    def _roots(self, root: str, accept: str) -> Answer:
+    def _roots(self, root: str, accept: str) -> Response:
         """/api and /apis, aggregated for a client that asks for it first."""
         for clause in accept.split(","):
             media, parameters = negotiate.clause_of(clause)
             if parameters.get("as") == "APIGroupDiscoveryList" and parameters.get("v") in discovery.AGGREGATED:
                 version = parameters["v"]
                 groups = self._discovery.groups() if root == "apis" else [""]
-                whole = answer(self._discovery.aggregated(groups, version))
+                whole = response(self._discovery.aggregated(groups, version))
                 content_type = f"{negotiate.JSON};g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
-                return Answer(whole.data, content_type=content_type, headers=[(b"vary", b"Accept")])
+                return Response(whole.data, content_type=content_type, headers=[(b"vary", b"Accept")])
             if media in (negotiate.JSON, "*/*") and "as" not in parameters:
                 break
-        return answer(self._discovery.group_list() if root == "apis" else self._discovery.core())
+        return response(self._discovery.group_list() if root == "apis" else self._discovery.core())
 
     # -- watching
 
@@ -228,14 +228,14 @@ async def _body(headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
             return b"".join(parts)
 
 
-def _failed(error: OutfitterError, target: Target | None) -> Answer:
+def _failed(error: OutfitterError, target: RequestPath | None) -> Response:
     body: Object = status.failure(error, target)
-    whole = answer(body, error.status)
+    whole = response(body, error.status)
     seconds = body.get("details", {}).get("retryAfterSeconds")
-    return Answer(whole.data, whole.status, headers=[(b"retry-after", str(seconds).encode())]) if seconds else whole
+    return Response(whole.data, whole.status, headers=[(b"retry-after", str(seconds).encode())]) if seconds else whole
 
 
-async def _reply(send: Send, result: Answer, extra: Headers) -> None:
+async def _reply(send: Send, result: Response, extra: Headers) -> None:
     headers = [(b"content-type", result.content_type.encode()), (b"content-length", str(len(result.data)).encode()),
                (b"cache-control", b"no-cache, private"), *result.headers, *extra]
     await send({"type": "http.response.start", "status": result.status, "headers": headers})

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from outfitter.apiserver.paths import Target
+from outfitter.apiserver.paths import RequestPath
 from outfitter.errors import Forbidden, Unauthorized
 
 MASTERS = "system:masters"  # may do everything
@@ -57,7 +57,7 @@ def _of_certificate(peer: Mapping[str, Any] | None) -> User | None:
     return User(names[-1], tuple(groups)) if names else None
 
 
-def authorize(user: User, verb: str, target: Target | None, path: str) -> None:
+def authorize(user: User, verb: str, target: RequestPath | None, path: str) -> None:
     """Forbidden unless the user may do this. What is served (discovery, OpenAPI) may be read by everybody who is known; metrics
     tell of everybody's machines, and may not."""
     if MASTERS in user.groups:

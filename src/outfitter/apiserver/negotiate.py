@@ -121,14 +121,14 @@ def _repeated(value: Any, path: str) -> Iterator[str]:
 
 
 @yaml_scalars.as_kubectl
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml where it is there
+class _BodyLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml where it is there
     """Plain values only, as in JSON."""
 
 
 def from_yaml(data: bytes) -> Body:
     try:
         _shallow(data)
-        loader = _Loader(data)
+        loader = _BodyLoader(data)
         try:
             node = loader.get_single_node()
             duplicates = tuple(dict.fromkeys(_repeated_nodes(node, "", set()))) if node is not None else ()
@@ -145,7 +145,7 @@ def from_yaml(data: bytes) -> Body:
 def _shallow(data: bytes) -> None:
     """Refuse endless nesting before anything recurses into it, and more values than there is time for."""
     depth = 0
-    for number, event in enumerate(yaml.parse(data, Loader=_Loader)):
+    for number, event in enumerate(yaml.parse(data, Loader=_BodyLoader)):
         if number > 2 * MAX_NODES:
             raise _too_many()
         if isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
@@ -208,7 +208,7 @@ def _key(key: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ResponseFormat:
     """How to answer. `as_` is "", "Table" or "PartialObjectMetadata" (for a list of them too)."""
 
     media: str = JSON
@@ -219,20 +219,20 @@ class Wanted:
 AS = {"table": "Table", "partialobjectmetadata": "PartialObjectMetadata", "partialobjectmetadatalist": "PartialObjectMetadata"}
 
 
-def wanted(accept: str, *, streaming: bool = False) -> Wanted:
+def response_format(accept: str, *, streaming: bool = False) -> ResponseFormat:
     """The first thing in the Accept header that can be served."""
     if not accept.strip():
-        return Wanted()
+        return ResponseFormat()
     for clause in accept.split(","):
         media, parameters = clause_of(clause)
         if media in (JSON, "*/*", "application/*"):
             if "as" not in parameters:
-                return Wanted()
+                return ResponseFormat()
             known = AS.get(parameters["as"].lower())
             if known and parameters.get("g") == "meta.k8s.io" and parameters.get("v") in ("v1", "v1beta1"):
-                return Wanted(JSON, known, parameters["v"])
+                return ResponseFormat(JSON, known, parameters["v"])
         elif media == YAML and not streaming and "as" not in parameters:
-            return Wanted(YAML)
+            return ResponseFormat(YAML)
     raise NotAcceptable(f"nothing in Accept ({accept}) can be served; there are {JSON} and, but for a watch, {YAML}")
 
 

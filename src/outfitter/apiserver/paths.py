@@ -11,7 +11,7 @@ from outfitter.api.kubevirt import vm_actions, vmi_actions
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RequestPath:
     """The object, or collection of objects, that a request is about."""
 
     kind: Kind
@@ -45,7 +45,7 @@ SUBRESOURCES: Mapping[str, Mapping[str, str]] = {
 }
 # Where KubeVirt's tools ask for actions: /apis/{group}/{version}/namespaces/{namespace}/{resource}/{name}/{action}.
 ACTIONS_GROUP = vm_actions.GROUP
-ACTIONS: Mapping[Kind, tuple[str, ...]] = {kinds.MACHINE: vm_actions.ACTIONS, kinds.INSTANCE: vmi_actions.ACTIONS}
+ACTIONS: Mapping[Kind, tuple[str, ...]] = {kinds.VM: vm_actions.ACTIONS, kinds.VMI: vmi_actions.ACTIONS}
 # What KubeVirt's tools also ask there, and why it is not to be had.
 UNSERVED: Mapping[str, str] = {
     **dict.fromkeys(("console", "vnc", "usbredir", "vsock", "portforward"),
@@ -64,7 +64,7 @@ _NO_WAY_IN = "outfitter runs machines, and no containers that one could look int
 UNSERVED_OF: Mapping[tuple[str, str], str] = {
     ("pods", "log"): f"{_NO_WAY_IN}: kubectl describe and outfit why tell what happened to one",
     **{("pods", action): _NO_WAY_IN for action in ("exec", "attach", "portforward", "proxy", "ephemeralcontainers")},
-    **{(kind.plural, "scale"): "a machine is one: apply another, of another name" for kind in (kinds.MACHINE, kinds.INSTANCE)},
+    **{(kind.plural, "scale"): "a machine is one: apply another, of another name" for kind in (kinds.VM, kinds.VMI)},
 }
 
 
@@ -79,7 +79,7 @@ class Paths:
     def served(self, group: str, version: str) -> bool:
         return (group, version) in self._versions
 
-    def resolve(self, words: list[str]) -> Target | None:
+    def resolve(self, words: list[str]) -> RequestPath | None:
         """What the words of a path mean; None when nothing is served there. Empty words are never part of a good path."""
         if words[0] == "api" and len(words) > 2:
             group, version, rest = "", words[1], words[2:]
@@ -101,26 +101,26 @@ class Paths:
         """What can be asked of which of the kinds that are served."""
         return {kind: known for kind, known in ACTIONS.items() if kind in self.kinds}
 
-    def _action(self, version: str, rest: list[str]) -> Target | None:
+    def _action(self, version: str, rest: list[str]) -> RequestPath | None:
         match rest:
             case ["namespaces", namespace, plural, name, action]:
                 for kind, known in self.actions.items():
                     if plural == kind.plural and version in kind.versions and action in known:
-                        return Target(kind, version, namespace, name, action)
+                        return RequestPath(kind, version, namespace, name, action)
         return None
 
     def unserved(self, words: list[str]) -> str | None:
         """Why what Kubernetes or KubeVirt serve at a path is not served here; None: it is nothing of theirs."""
         match words:
             case ["api", _, "namespaces", _, plural, _, action, *_] | [
-                    "apis", kinds.MACHINE.group, _, "namespaces", _, plural, _, action] if (plural, action) in UNSERVED_OF:
+                    "apis", kinds.VM.group, _, "namespaces", _, plural, _, action] if (plural, action) in UNSERVED_OF:
                 return f"{plural}/{action} is not served: {UNSERVED_OF[plural, action]}"
             case ["apis", group, _, "namespaces", _, plural, _, action, *_] if group == ACTIONS_GROUP and action in UNSERVED:
                 if plural in (kind.plural for kind in self.actions):
                     return f"{plural}/{action} is not served: {UNSERVED[action]}"
         return None
 
-    def _place(self, group: str, version: str, rest: list[str], namespace: str = "") -> Target | None:
+    def _place(self, group: str, version: str, rest: list[str], namespace: str = "") -> RequestPath | None:
         kind = self._by_place.get((group, version, rest[0]))
         if kind is None or len(rest) > 3 or (namespace and not kind.namespaced):
             return None
@@ -129,14 +129,14 @@ class Paths:
             return None
         if subresource and subresource not in subresources(kind):
             return None
-        return Target(kind, version, namespace, name, subresource)
+        return RequestPath(kind, version, namespace, name, subresource)
 
 
 def subresources(kind: Kind) -> tuple[str, ...]:
     return (*(["status"] if kind.has_status else []), *(name for name in kind.subresources if name in SUBRESOURCES))
 
 
-def verb(target: Target, method: str) -> str | None:
+def verb(target: RequestPath, method: str) -> str | None:
     """The verb of a method here; None when it is not allowed."""
     if target.subresource:
         return SUBRESOURCES[target.subresource].get(method)

@@ -9,9 +9,9 @@ import msgspec
 from outfitter.api import versions
 from outfitter.api.kinds import Object
 from outfitter.apiserver import negotiate, tables
-from outfitter.apiserver.negotiate import Wanted
-from outfitter.apiserver.paths import Target
-from outfitter.apiserver.request import Answer, Request
+from outfitter.apiserver.negotiate import ResponseFormat
+from outfitter.apiserver.paths import RequestPath
+from outfitter.apiserver.request import Request, Response
 from outfitter.apiserver.status import BadOptions
 from outfitter.store.clock import Clock
 from outfitter.store.watch_cache import Record
@@ -24,8 +24,8 @@ class Renderer:
     """How the objects of one request are shown."""
 
     def __init__(self, request: Request, clock: Clock, *, streaming: bool = False) -> None:
-        self.target: Target = request.target
-        self.wanted: Wanted = request.wanted(streaming=streaming)
+        self.target: RequestPath = request.target
+        self.wanted: ResponseFormat = request.wanted(streaming=streaming)
         self.include = request.text("includeObject") or "Metadata"
         if self.wanted.as_ == "Table" and self.include not in INCLUDE:
             raise BadOptions("TableOptions", "includeObject", f'Unsupported value: "{self.include}": supported values: '
@@ -34,7 +34,7 @@ class Renderer:
         self._clock = clock
         self.plain = self.target.stored and not self.wanted.as_  # stored bytes can be served as they are
 
-    def one(self, record: Record, status: int = 200) -> Answer:
+    def one(self, record: Record, status: int = 200) -> Response:
         data = record.data if self.plain else encode(self.shown(record.object()))
         return self._answer(data, status)
 
@@ -46,7 +46,7 @@ class Renderer:
             return self._table([obj], meta, columns=columns)
         return tables.metadata_only(obj, self.wanted.version) if self.wanted.as_ else obj
 
-    def list(self, records: Sequence[Record], meta: Object) -> Answer:
+    def list(self, records: Sequence[Record], meta: Object) -> Response:
         kind = self.target.kind
         if self.plain:
             head = encode({"kind": f"{kind.kind}List", "apiVersion": self.target.api_version, "metadata": meta})
@@ -62,7 +62,7 @@ class Renderer:
         return self._answer(encode({"kind": f"{kind.kind}List", "apiVersion": self.target.api_version, "metadata": meta,
                                     "items": objects}))
 
-    def value(self, value: Object, status: int = 200) -> Answer:
+    def value(self, value: Object, status: int = 200) -> Response:
         """Something that is no object of the store, such as a Status."""
         return self._answer(encode(value), status)
 
@@ -70,7 +70,7 @@ class Renderer:
         return tables.table(self.target.kind, objects, meta, now=self._clock.now(), include=self.include,
                             version=self.wanted.version, columns=columns)
 
-    def _answer(self, data: bytes, status: int = 200) -> Answer:
+    def _answer(self, data: bytes, status: int = 200) -> Response:
         if self.wanted.media == negotiate.YAML:
-            return Answer(negotiate.to_yaml(data), status, negotiate.YAML)
-        return Answer(msgspec.json.format(data, indent=2) + b"\n" if self._pretty else data, status)
+            return Response(negotiate.to_yaml(data), status, negotiate.YAML)
+        return Response(msgspec.json.format(data, indent=2) + b"\n" if self._pretty else data, status)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from outfitter.api import write_request
 from outfitter.api.kinds import Object
 from outfitter.apiserver import negotiate
-from outfitter.apiserver.paths import Target
+from outfitter.apiserver.paths import RequestPath
 from outfitter.apiserver.status import BadOptions
 from outfitter.errors import BadRequest
-from outfitter.store import base
 
 Headers = list[tuple[bytes, bytes]]
 MAX_WARNINGS = 4096  # bytes of Warning headers
@@ -23,7 +23,7 @@ class Request:
     """What was asked, after its path was understood."""
 
     verb: str
-    target: Target
+    target: RequestPath
     query: Mapping[str, Sequence[str]]
     headers: Mapping[bytes, bytes]
     body: bytes = b""
@@ -31,8 +31,8 @@ class Request:
     user: str = ""  # who asks
 
     @property
-    def by(self) -> base.By:
-        return base.By(self.user, self.warnings.append)
+    def by(self) -> write_request.Writer:
+        return write_request.Writer(self.user, self.warnings.append)
 
     def header(self, name: str) -> str:
         return self.headers.get(name.encode(), b"").decode("latin-1")
@@ -65,12 +65,12 @@ class Request:
     def content(self) -> negotiate.Body:
         return negotiate.read(self.body, self.header("content-type"))
 
-    def wanted(self, *, streaming: bool = False) -> negotiate.Wanted:
-        return negotiate.wanted(self.header("accept"), streaming=streaming)
+    def wanted(self, *, streaming: bool = False) -> negotiate.ResponseFormat:
+        return negotiate.response_format(self.header("accept"), streaming=streaming)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """A whole answer, in one piece."""
 
     data: bytes
@@ -79,8 +79,8 @@ class Answer:
     headers: Headers = field(default_factory=list)
 
 
-def answer(value: Object, status: int = 200) -> Answer:
-    return Answer(msgspec.json.encode(value), status)
+def response(value: Object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status)
 
 
 def warning_headers(warnings: Sequence[str]) -> Headers:

@@ -6,7 +6,7 @@ import re
 
 from outfitter import errors
 from outfitter.api.kinds import Object
-from outfitter.apiserver.paths import Target
+from outfitter.apiserver.paths import RequestPath
 
 
 class BadOptions(errors.Invalid):
@@ -43,7 +43,7 @@ _RESOURCE = re.compile(
 _INVALID = re.compile(r'\S+ "(?P<name>[^"]*)" is invalid: ')
 
 
-def failure(error: errors.OutfitterError, target: Target | None = None) -> Object:
+def failure(error: errors.OutfitterError, target: RequestPath | None = None) -> Object:
     """The Status that tells a client what went wrong."""
     reason = next((word for class_, word in REASONS if isinstance(error, class_)), "InternalError")
     status: Object = {
@@ -56,7 +56,7 @@ def failure(error: errors.OutfitterError, target: Target | None = None) -> Objec
     return status
 
 
-def _details(error: errors.OutfitterError, target: Target | None) -> Object:
+def _details(error: errors.OutfitterError, target: RequestPath | None) -> Object:
     details: Object = {}
     if isinstance(error, BadOptions):
         details = {"group": "meta.k8s.io", "kind": error.options}
@@ -88,7 +88,7 @@ def _named(name: str | None, group: str | None, kind: str) -> Object:
     return {key: value for key, value in words.items() if value}
 
 
-def success(target: Target, uid: str) -> Object:
+def success(target: RequestPath, uid: str) -> Object:
     """What a delete answers when the object is gone."""
     details = _named(target.name, target.kind.group, target.kind.plural) | {"uid": uid}
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}

@@ -5,52 +5,51 @@ from __future__ import annotations
 
 from typing import cast
 
-from outfitter.api import kinds, patch
+from outfitter.api import kinds, patch, write_request
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, vm_actions, vmi_actions
-from outfitter.apiserver.paths import Target
-from outfitter.apiserver.request import Answer, Request
+from outfitter.apiserver.paths import RequestPath
+from outfitter.apiserver.request import Request, Response
 from outfitter.errors import NotFound
-from outfitter.store import base
 from outfitter.store.clock import rfc3339
 from outfitter.store.memory import Draft, Memory
 
 
-async def act(store: Memory, request: Request) -> Answer:
+async def act(store: Memory, request: Request) -> Response:
     target = request.target
     options = vm_actions.options(target.subresource, request.content().value if request.body.strip() else {})
     # The server writes it, as it is the server that may change an instance's spec; whoever asked hears the warnings.
-    by = base.By(warn=request.warnings.append)
-    if target.kind == kinds.MACHINE:
+    by = write_request.Writer(warn=request.warnings.append)
+    if target.kind == kinds.VM:
         await store.write(lambda draft: _machine(draft, target, options), dry_run=options.dry_run, by=by)
-        return Answer(b"", 202)
+        return Response(b"", 202)
     now = rfc3339(store.clock.now())
     await store.write(lambda draft: _instance(draft, target, now), dry_run=options.dry_run, by=by)
-    return Answer(b"", 200)
+    return Response(b"", 200)
 
 
-def _machine(draft: Draft, target: Target, options: vm_actions.Options) -> None:
+def _machine(draft: Draft, target: RequestPath, options: vm_actions.ActionOptions) -> None:
     vm = _need(draft, target)
-    found = draft.look(kinds.INSTANCE, target.namespace, target.name)
+    found = draft.look(kinds.VMI, target.namespace, target.name)
     own = found if found is not None and device_refs.belongs(found, vm) else None
     for change in vm_actions.wish(cast("vm_actions.Action", target.subresource), vm, own, options):
         _merge(draft, target, change)
 
 
-def _instance(draft: Draft, target: Target, now: str) -> None:
+def _instance(draft: Draft, target: RequestPath, now: str) -> None:
     instance = _need(draft, target)
     wanted = vmi_actions.noted(cast("vmi_actions.Action", target.subresource), instance, now)
-    _merge(draft, target, vm_actions.Change(kinds.INSTANCE, {"status": {vmi_actions.FIELD: wanted}}, "status"))
+    _merge(draft, target, vm_actions.ObjectPatch(kinds.VMI, {"status": {vmi_actions.FIELD: wanted}}, "status"))
 
 
-def _need(draft: Draft, target: Target) -> Object:
+def _need(draft: Draft, target: RequestPath) -> Object:
     try:
         return draft.need(target.kind, target.name, target.namespace).object()
     except NotFound:
         raise NotFound(f"{vm_actions.called(target.kind, target.name)} not found") from None
 
 
-def _merge(draft: Draft, target: Target, change: vm_actions.Change) -> None:
+def _merge(draft: Draft, target: RequestPath, change: vm_actions.ObjectPatch) -> None:
     def make(old: Object) -> Object:
         made: Object = patch.merge(old, change.patch)
         return made

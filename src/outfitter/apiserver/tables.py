@@ -17,7 +17,7 @@ UNKNOWN, NONE = "<unknown>", "<none>"
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     name: str
     read: Reader
     about: str = ""
@@ -215,90 +215,136 @@ def flavor_extra(obj: Object, now: datetime) -> Cell:
     return ",".join(f"{key}={said[key]}" for key in sorted(said) if key != "pci_passthrough:alias") or NONE
 
 
-NAME = Column("Name", text("metadata.name"), "Name must be unique within a namespace.")
-AGE = Column("Age", when("metadata.creationTimestamp"), "How long ago the object was created.")
+NAME = TableColumn("Name", text("metadata.name"), "Name must be unique within a namespace.")
+AGE = TableColumn("Age", when("metadata.creationTimestamp"), "How long ago the object was created.")
 
-COLUMNS: Mapping[Kind, Sequence[Column]] = {
+COLUMNS: Mapping[Kind, Sequence[TableColumn]] = {
     kinds.POD: (
-        NAME, Column("Ready", pod_ready, "Containers that are ready, of all."), Column("Status", pod_status),
-        Column("Restarts", pod_restarts), AGE, Column("IP", text("status.podIP", NONE), wide=True),
-        Column("Node", text("spec.nodeName", NONE), wide=True),
-        Column("Nominated Node", text("status.nominatedNodeName", NONE), wide=True),
-        Column("Readiness Gates", pod_gates, "Readiness gates that are passed, of all.", wide=True),
+        NAME,
+        TableColumn("Ready", pod_ready, "Containers that are ready, of all."),
+        TableColumn("Status", pod_status),
+        TableColumn("Restarts", pod_restarts),
+        AGE,
+        TableColumn("IP", text("status.podIP", NONE), wide=True),
+        TableColumn("Node", text("spec.nodeName", NONE), wide=True),
+        TableColumn("Nominated Node", text("status.nominatedNodeName", NONE), wide=True),
+        TableColumn("Readiness Gates", pod_gates, "Readiness gates that are passed, of all.", wide=True),
     ),
     kinds.NODE: (
-        NAME, Column("Status", node_status), Column("Roles", node_roles), AGE,
-        Column("Version", text("status.nodeInfo.kubeletVersion")),
-        Column("Internal-IP", node_address("InternalIP"), wide=True),
-        Column("External-IP", node_address("ExternalIP"), wide=True),
-        Column("OS-Image", text("status.nodeInfo.osImage", UNKNOWN), wide=True),
-        Column("Kernel-Version", text("status.nodeInfo.kernelVersion", UNKNOWN), wide=True),
-        Column("Container-Runtime", text("status.nodeInfo.containerRuntimeVersion", UNKNOWN), wide=True),
+        NAME,
+        TableColumn("Status", node_status),
+        TableColumn("Roles", node_roles),
+        AGE,
+        TableColumn("Version", text("status.nodeInfo.kubeletVersion")),
+        TableColumn("Internal-IP", node_address("InternalIP"), wide=True),
+        TableColumn("External-IP", node_address("ExternalIP"), wide=True),
+        TableColumn("OS-Image", text("status.nodeInfo.osImage", UNKNOWN), wide=True),
+        TableColumn("Kernel-Version", text("status.nodeInfo.kernelVersion", UNKNOWN), wide=True),
+        TableColumn("Container-Runtime", text("status.nodeInfo.containerRuntimeVersion", UNKNOWN), wide=True),
     ),
-    kinds.NAMESPACE: (NAME, Column("Status", text("status.phase")), AGE),
+    kinds.NAMESPACE: (NAME, TableColumn("Status", text("status.phase")), AGE),
     kinds.EVENT: (
-        Column("Last Seen", when("series.lastObservedTime", "lastTimestamp", "eventTime", "firstTimestamp")),
-        Column("Type", text("type")), Column("Reason", text("reason")), Column("Object", event_object),
-        Column("Source", text("source.component"), wide=True), Column("Message", text("message")),
-        Column("First Seen", when("firstTimestamp", "eventTime"), wide=True),
-        Column("Count", text("count", "1"), wide=True), Column("Name", text("metadata.name"), wide=True),
+        TableColumn("Last Seen", when("series.lastObservedTime", "lastTimestamp", "eventTime", "firstTimestamp")),
+        TableColumn("Type", text("type")),
+        TableColumn("Reason", text("reason")),
+        TableColumn("Object", event_object),
+        TableColumn("Source", text("source.component"), wide=True),
+        TableColumn("Message", text("message")),
+        TableColumn("First Seen", when("firstTimestamp", "eventTime"), wide=True),
+        TableColumn("Count", text("count", "1"), wide=True),
+        TableColumn("Name", text("metadata.name"), wide=True),
     ),
-    kinds.CONFIG_MAP: (NAME, Column("Data", size("data", "binaryData")), AGE),
-    kinds.SECRET: (NAME, Column("Type", text("type")), Column("Data", size("data")), AGE),
-    kinds.LEASE: (NAME, Column("Holder", text("spec.holderIdentity")), AGE),
-    kinds.RESOURCE_CLAIM: (NAME, Column("State", claim_state, "pending, or what of allocated and reserved it is."), AGE),
+    kinds.CONFIG_MAP: (NAME, TableColumn("Data", size("data", "binaryData")), AGE),
+    kinds.SECRET: (NAME, TableColumn("Type", text("type")), TableColumn("Data", size("data")), AGE),
+    kinds.LEASE: (NAME, TableColumn("Holder", text("spec.holderIdentity")), AGE),
+    kinds.RESOURCE_CLAIM: (NAME, TableColumn("State", claim_state, "pending, or what of allocated and reserved it is."), AGE),
     kinds.RESOURCE_SLICE: (
-        NAME, Column("Node", text("spec.nodeName", NONE)), Column("Driver", text("spec.driver")),
-        Column("Pool", text("spec.pool.name")), AGE,
-        Column("Devices", size("spec.devices"), "Devices that it lists.", wide=True, type="integer"),
+        NAME,
+        TableColumn("Node", text("spec.nodeName", NONE)),
+        TableColumn("Driver", text("spec.driver")),
+        TableColumn("Pool", text("spec.pool.name")),
+        AGE,
+        TableColumn("Devices", size("spec.devices"), "Devices that it lists.", wide=True, type="integer"),
     ),
     kinds.DEVICE_TAINT_RULE: (
-        NAME, Column("Taint", text("spec.taint.key")), Column("Effect", text("spec.taint.effect")),
-        Column("Driver", text("spec.deviceSelector.driver", NONE)), Column("Pool", text("spec.deviceSelector.pool", NONE)),
-        Column("Device", text("spec.deviceSelector.device", NONE)), AGE,
+        NAME,
+        TableColumn("Taint", text("spec.taint.key")),
+        TableColumn("Effect", text("spec.taint.effect")),
+        TableColumn("Driver", text("spec.deviceSelector.driver", NONE)),
+        TableColumn("Pool", text("spec.deviceSelector.pool", NONE)),
+        TableColumn("Device", text("spec.deviceSelector.device", NONE)),
+        AGE,
     ),
-    kinds.INSTANCE: (
-        NAME, AGE, Column("Phase", text("status.phase")), Column("IP", instance_ip),
-        Column("NodeName", text("status.nodeName")),
-        Column("Ready", condition("Ready")),
-        Column("Live-Migratable", condition("LiveMigratable"), wide=True), Column("Paused", condition("Paused"), wide=True),
-        Column("Devices", instance_devices, "Devices that it has; none once it has ended.", type="integer"),
-        Column("Waiting", instance_waiting, "Why it does not run yet."),
+    kinds.VMI: (
+        NAME,
+        AGE,
+        TableColumn("Phase", text("status.phase")),
+        TableColumn("IP", instance_ip),
+        TableColumn("NodeName", text("status.nodeName")),
+        TableColumn("Ready", condition("Ready")),
+        TableColumn("Live-Migratable", condition("LiveMigratable"), wide=True),
+        TableColumn("Paused", condition("Paused"), wide=True),
+        TableColumn("Devices", instance_devices, "Devices that it has; none once it has ended.", type="integer"),
+        TableColumn("Waiting", instance_waiting, "Why it does not run yet."),
     ),
-    kinds.MACHINE: (
-        NAME, AGE, Column("Status", text("status.printableStatus")), Column("Ready", condition("Ready")),
-        Column("Run-Strategy", machine_strategy, "Whether it is meant to run.", wide=True),
+    kinds.VM: (
+        NAME,
+        AGE,
+        TableColumn("Status", text("status.printableStatus")),
+        TableColumn("Ready", condition("Ready")),
+        TableColumn("Run-Strategy", machine_strategy, "Whether it is meant to run.", wide=True),
     ),
-    kinds.MIGRATION: (NAME, Column("Phase", text("status.phase")), Column("VMI", text("spec.vmiName")), AGE),
+    kinds.MIGRATION: (NAME, TableColumn("Phase", text("status.phase")), TableColumn("VMI", text("spec.vmiName")), AGE),
     kinds.KUBEVIRT: (
-        NAME, AGE, Column("Phase", text("status.phase")),
-        Column("Disabled-Gates-In-Use", condition(conditions.GATES_IN_USE), "Machines run that new ones could not.", wide=True),
+        NAME,
+        AGE,
+        TableColumn("Phase", text("status.phase")),
+        TableColumn(
+            "Disabled-Gates-In-Use", condition(conditions.GATES_IN_USE), "Machines run that new ones could not.", wide=True
+        ),
     ),
     kinds.LEDGER_PAGE: (
-        NAME, Column("Booked", bookings("booked"), "Devices promised.", type="integer"),
-        Column("Prepared", bookings("prepared"), "Devices handed over.", type="integer"), AGE,
-        Column("Reserved", size("spec.reserved"), "Devices kept back.", wide=True, type="integer"),
-        Column("Quarantined", size("spec.quarantined"), "Devices taken out of service.", wide=True, type="integer"),
-        Column("Unclean", size("spec.unclean"), "Devices to be cleaned before anybody gets them.", wide=True, type="integer"),
+        NAME,
+        TableColumn("Booked", bookings("booked"), "Devices promised.", type="integer"),
+        TableColumn("Prepared", bookings("prepared"), "Devices handed over.", type="integer"),
+        AGE,
+        TableColumn("Reserved", size("spec.reserved"), "Devices kept back.", wide=True, type="integer"),
+        TableColumn("Quarantined", size("spec.quarantined"), "Devices taken out of service.", wide=True, type="integer"),
+        TableColumn(
+            "Unclean", size("spec.unclean"), "Devices to be cleaned before anybody gets them.", wide=True, type="integer"
+        ),
     ),
-    kinds.PROVIDER_TREE: (NAME, Column("Providers", size("spec.providers"), "Providers of this host.", type="integer"), AGE),
+    kinds.PROVIDER_TREE: (
+        NAME,
+        TableColumn("Providers", size("spec.providers"), "Providers of this host.", type="integer"),
+        AGE,
+    ),
     kinds.HOST_INVENTORY: (
-        NAME, Column("Withheld", size("spec.withheld"), "Devices that are not offered.", type="integer"),
-        Column("Left", size("spec.left"), "Devices that only stay until they are free.", type="integer"),
-        Column("Warnings", size("spec.warnings"), "What is odd on the host.", type="integer"), AGE,
+        NAME,
+        TableColumn("Withheld", size("spec.withheld"), "Devices that are not offered.", type="integer"),
+        TableColumn("Left", size("spec.left"), "Devices that only stay until they are free.", type="integer"),
+        TableColumn("Warnings", size("spec.warnings"), "What is odd on the host.", type="integer"),
+        AGE,
     ),
     kinds.FLAVOR: (
-        NAME, Column("VCPUs", text("spec.vcpus"), type="integer"), Column("Memory", text("spec.memory")),
-        Column("Disk", text("spec.disk", NONE)), Column("Devices", flavor_devices, "Aliases and how many of each."), AGE,
-        Column("Extra-Specs", flavor_extra, "What else it says.", wide=True),
+        NAME,
+        TableColumn("VCPUs", text("spec.vcpus"), type="integer"),
+        TableColumn("Memory", text("spec.memory")),
+        TableColumn("Disk", text("spec.disk", NONE)),
+        TableColumn("Devices", flavor_devices, "Aliases and how many of each."),
+        AGE,
+        TableColumn("Extra-Specs", flavor_extra, "What else it says.", wide=True),
     ),
     kinds.PAST_BOOKING: (
-        NAME, Column("Host", text("spec.host")), Column("Device", text("spec.device.device")), Column("Holder", past_holder),
-        Column("Booked", when("spec.booked"), "How long ago it was booked."),
-        Column("Ended", when("spec.ended", "metadata.creationTimestamp"), "How long ago it ended."),
-        Column("How", text("spec.how"), "How it ended."),
-        Column("Request", text("spec.request"), wide=True),
-        Column("Prepared", when("spec.prepared"), "How long ago the host handed it over.", wide=True),
+        NAME,
+        TableColumn("Host", text("spec.host")),
+        TableColumn("Device", text("spec.device.device")),
+        TableColumn("Holder", past_holder),
+        TableColumn("Booked", when("spec.booked"), "How long ago it was booked."),
+        TableColumn("Ended", when("spec.ended", "metadata.creationTimestamp"), "How long ago it ended."),
+        TableColumn("How", text("spec.how"), "How it ended."),
+        TableColumn("Request", text("spec.request"), wide=True),
+        TableColumn("Prepared", when("spec.prepared"), "How long ago the host handed it over.", wide=True),
     ),
 }
 PLAIN = (NAME, AGE)  # for a kind that has no columns of its own

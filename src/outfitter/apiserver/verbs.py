@@ -11,9 +11,9 @@ import msgspec
 from outfitter.api import kinds, known_fields, patch, versions
 from outfitter.api.kinds import Kind, Object
 from outfitter.apiserver import negotiate, status, subresources
-from outfitter.apiserver.paths import ACTIONS_GROUP, Target
+from outfitter.apiserver.paths import ACTIONS_GROUP, RequestPath
 from outfitter.apiserver.render import Renderer
-from outfitter.apiserver.request import Answer, Request
+from outfitter.apiserver.request import Request, Response
 from outfitter.errors import BadRequest, Cause, Invalid, NotFound, TooLarge, TooNew, Unsupported, shortened
 from outfitter.store import base
 from outfitter.store.memory import Draft, Memory, patched, revision_number
@@ -33,19 +33,19 @@ APPLY = ("application/apply-patch+yaml", "application/apply-patch+cbor")
 RETURNS_OBJECT = frozenset({kinds.POD, kinds.SERVICE_ACCOUNT, kinds.DEVICE_CLASS, kinds.RESOURCE_CLAIM,
                             kinds.RESOURCE_CLAIM_TEMPLATE, kinds.RESOURCE_SLICE, kinds.DEVICE_TAINT_RULE})
 
-Verb = Callable[[Memory, Request], Awaitable[Answer]]
+Verb = Callable[[Memory, Request], Awaitable[Response]]
 
 
 # -- reading
 
-async def get(store: Memory, request: Request) -> Answer:
+async def get(store: Memory, request: Request) -> Response:
     target = request.target
     renderer = Renderer(request, store.clock)
     check_reached(store, request)
     return renderer.one(store.record(target.kind, target.name, target.namespace))
 
 
-async def list_(store: Memory, request: Request) -> Answer:
+async def list_(store: Memory, request: Request) -> Response:
     renderer = Renderer(request, store.clock)
     records, meta = _part(store, request)
     return renderer.list(records, meta)
@@ -102,7 +102,7 @@ def _bad_list(field: str, message: str) -> status.BadOptions:
 
 # -- writing
 
-async def create(store: Memory, request: Request) -> Answer:
+async def create(store: Memory, request: Request) -> Response:
     target = request.target
     renderer = Renderer(request, store.clock)
     dry_run, validation = request.dry_run("CreateOptions"), _validation(request, "CreateOptions")
@@ -111,7 +111,7 @@ async def create(store: Memory, request: Request) -> Answer:
     return renderer.one(record, 201)
 
 
-async def update(store: Memory, request: Request) -> Answer:
+async def update(store: Memory, request: Request) -> Response:
     target = request.target
     if target.group == ACTIONS_GROUP:
         return await subresources.act(store, request)
@@ -126,7 +126,7 @@ async def update(store: Memory, request: Request) -> Answer:
     return renderer.one(record)
 
 
-def _finalize(draft: Draft, target: Target, obj: Object) -> Record:
+def _finalize(draft: Draft, target: RequestPath, obj: Object) -> Record:
     """Replace spec.finalizers and nothing else."""
     finalizers = (obj.get("spec") or {}).get("finalizers")
     if not isinstance(finalizers or [], list):
@@ -140,7 +140,7 @@ def _finalize(draft: Draft, target: Target, obj: Object) -> Record:
     return draft.change(target.kind, target.name, target.namespace, change, target.subresource)
 
 
-async def patch_(store: Memory, request: Request) -> Answer:
+async def patch_(store: Memory, request: Request) -> Response:
     target = request.target
     renderer = Renderer(request, store.clock)
     how = _patch_type(request)
@@ -222,7 +222,7 @@ def _object(request: Request, validation: str, before: Record | None = None) -> 
     return versions.to_stored(target.kind, target.version, obj)
 
 
-def _check_identity(target: Target, obj: Object) -> None:
+def _check_identity(target: RequestPath, obj: Object) -> None:
     """Name and namespace in the object are those of the path; a name that only one of them says is filled in."""
     meta = obj["metadata"]
     if target.name and meta.setdefault("name", target.name) != target.name:
@@ -233,7 +233,7 @@ def _check_identity(target: Target, obj: Object) -> None:
         meta["namespace"] = target.namespace
 
 
-def _strangers(target: Target, new: Object, old: Object) -> list[str]:
+def _strangers(target: RequestPath, new: Object, old: Object) -> list[str]:
     """Fields that are not known, but for those that the object had before."""
     found = known_fields.unknown(target.kind, target.version, new)
     had = set(known_fields.unknown(target.kind, target.version, old)) if found else ()
@@ -307,7 +307,7 @@ def _options(given: Mapping[str, Any]) -> DeleteOptions:
                          cast("base.Propagation | None", policy), grace)
 
 
-async def delete(store: Memory, request: Request) -> Answer:
+async def delete(store: Memory, request: Request) -> Response:
     target = request.target
     renderer = Renderer(request, store.clock)
     options = delete_options(request)
@@ -325,7 +325,7 @@ def _delete(draft: Draft, kind: Kind, name: str, namespace: str, options: Delete
                         grace=options.grace)
 
 
-async def delete_collection(store: Memory, request: Request) -> Answer:
+async def delete_collection(store: Memory, request: Request) -> Response:
     target = request.target
     renderer = Renderer(request, store.clock)
     options = delete_options(request)

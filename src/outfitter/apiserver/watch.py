@@ -19,7 +19,7 @@ from outfitter.apiserver.request import Request
 from outfitter.errors import Expired, OutfitterError
 from outfitter.store.base import EventType
 from outfitter.store.memory import Memory, revision_number
-from outfitter.store.watch_cache import Record, Step, Watcher
+from outfitter.store.watch_cache import ObjectChange, Record, Watcher
 
 encode = msgspec.json.encode
 Send = Callable[[bytes], Awaitable[None]]
@@ -148,7 +148,7 @@ class Watch:
         now, last = self._clock.monotonic(), self._deadline - BEFORE_END
         return min(now + BOOKMARK_EVERY, last) if now < last else math.inf
 
-    def _event(self, type_: EventType, step: Step) -> bytes:
+    def _event(self, type_: EventType, step: ObjectChange) -> bytes:
         line = step.line(type_)
         if self._renderer.plain:
             return line

@@ -8,8 +8,8 @@ begin at `declarations.py`."""
 from __future__ import annotations
 
 from outfitter.cel.closures import LIMIT
-from outfitter.cel.declarations import NEWEST, Features
-from outfitter.cel.device import Device
+from outfitter.cel.declarations import NEWEST, CelFeatures
+from outfitter.cel.device import CelDevice
 from outfitter.cel.evaluator import Selector, compile_selector, cost_on
 from outfitter.cel.library.quantity import Quantity
 from outfitter.cel.library.semver import Semver
@@ -18,9 +18,9 @@ from outfitter.errors import EvaluationError
 __all__ = [
     "LIMIT",
     "NEWEST",
-    "Device",
+    "CelDevice",
+    "CelFeatures",
     "EvaluationError",
-    "Features",
     "Quantity",
     "Selector",
     "Semver",

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from outfitter import errors
 from outfitter.cel import declarations, macro_expansion, types
-from outfitter.cel.declarations import Features, Overload
+from outfitter.cel.declarations import CelFeatures, Overload
 from outfitter.cel.lexer import Source
 from outfitter.cel.library import functions, string_format, strings
 from outfitter.cel.types import Bindings, Type
@@ -40,7 +40,7 @@ MACROS = {
 }
 
 
-def check(source: Source, root: macro_expansion.Expr, features: Features) -> Type:
+def check(source: Source, root: macro_expansion.Expr, features: CelFeatures) -> Type:
     """Check the tree and give the type of its result; raise Invalid at the first thing that is wrong."""
     checker = _Checker(source, features)
     checker.check(root)
@@ -58,7 +58,7 @@ def check(source: Source, root: macro_expansion.Expr, features: Features) -> Typ
 
 
 class _Checker:
-    def __init__(self, source: Source, features: Features) -> None:
+    def __init__(self, source: Source, features: CelFeatures) -> None:
         self.source = source
         self.functions = declarations.functions(features)
         self.fields = declarations.device_fields(features)
@@ -73,9 +73,9 @@ class _Checker:
                 node.type = _LITERALS[type(node.value).__name__]
             case macro_expansion.Name():
                 node.type = self.name(node)
-            case macro_expansion.Select():
+            case macro_expansion.ExpandedSelect():
                 self.select(node)
-            case macro_expansion.Call():
+            case macro_expansion.ExpandedCall():
                 self.call(node)
             case macro_expansion.MakeList():
                 self.make_list(node)
@@ -104,7 +104,7 @@ class _Checker:
         variables = " and ".join(name for name in self.scope if name.isidentifier())
         raise self.source.invalid(node.pos, f"undeclared reference to '{node.name}': known here is {variables}{near}")
 
-    def select(self, node: macro_expansion.Select) -> None:
+    def select(self, node: macro_expansion.ExpandedSelect) -> None:
         if not node.test and (named := declarations.TYPE_NAMES.get(dotted(node) or "")):
             node.type = types.type_of(named)
             node.qualified = True
@@ -149,7 +149,7 @@ class _Checker:
 
     # -- calls
 
-    def call(self, node: macro_expansion.Call) -> None:
+    def call(self, node: macro_expansion.ExpandedCall) -> None:
         if node.function == "_?._":
             operand, name = node.args
             assert isinstance(name, macro_expansion.Const)
@@ -175,7 +175,7 @@ class _Checker:
             raise self.unknown(node, node.function)
         self.resolve(node, overloads)
 
-    def resolve(self, node: macro_expansion.Call, overloads: Sequence[Overload]) -> None:
+    def resolve(self, node: macro_expansion.ExpandedCall, overloads: Sequence[Overload]) -> None:
         args: tuple[macro_expansion.Expr, ...] = node.args if node.target is None else (node.target, *node.args)
         if node.function in ("_&&_", "_||_"):
             for arg in args:
@@ -303,10 +303,10 @@ class _Checker:
             case macro_expansion.MakeMap() if not mixed:
                 self.same([(key, False) for key, _, _ in node.entries])
                 self.same([(value, optional) for _, value, optional in node.entries])
-            case macro_expansion.Call():
+            case macro_expansion.ExpandedCall():
                 self.literal_arguments(node)
         for child in macro_expansion.children(node):
-            self.validate(child, mixed=mixed or (isinstance(node, macro_expansion.Call) and node.function == "format"))
+            self.validate(child, mixed=mixed or (isinstance(node, macro_expansion.ExpandedCall) and node.function == "format"))
 
     def same(self, items: Iterable[tuple[macro_expansion.Expr, bool]]) -> None:
         first: Type | None = None
@@ -319,7 +319,7 @@ class _Checker:
                 )
             first = first or kind
 
-    def literal_arguments(self, node: macro_expansion.Call) -> None:
+    def literal_arguments(self, node: macro_expansion.ExpandedCall) -> None:
         if (
             node.function == "format"
             and isinstance(node.target, macro_expansion.Const)
@@ -341,7 +341,7 @@ class _Checker:
         except EvaluationError as error:
             raise self.source.invalid(arg.pos, error.message) from error
 
-    def format(self, node: macro_expansion.Call, text: str, args: macro_expansion.MakeList) -> None:
+    def format(self, node: macro_expansion.ExpandedCall, text: str, args: macro_expansion.MakeList) -> None:
         try:
             clauses = string_format.parse(text)
         except EvaluationError as error:
@@ -360,7 +360,7 @@ class _Checker:
 
     # -- messages
 
-    def unknown(self, node: macro_expansion.Call, name: str) -> errors.Invalid:
+    def unknown(self, node: macro_expansion.ExpandedCall, name: str) -> errors.Invalid:
         if usage := MACROS.get(name):
             said = f"undeclared reference to '{name}' with {len(node.args)} arguments: write {usage}"
         elif name in declarations.functions(declarations.NEWEST):
@@ -370,7 +370,9 @@ class _Checker:
             said = f"undeclared reference to '{name}': there is no such function{meant(name, known)}"
         return self.source.invalid(node.pos, said)
 
-    def no_overload(self, node: macro_expansion.Call, overloads: Sequence[Overload], given: Sequence[Type]) -> errors.Invalid:
+    def no_overload(
+        self, node: macro_expansion.ExpandedCall, overloads: Sequence[Overload], given: Sequence[Type]
+    ) -> errors.Invalid:
         name, member = node.function, node.target is not None
         texts = [str(one) for one in given]
         applied = f"{texts[0]}.({', '.join(texts[1:])})" if member else f"({', '.join(texts)})"
@@ -389,7 +391,7 @@ def dotted(node: macro_expansion.Expr) -> str | None:
     """`a.b.c` as text, when the node is nothing but names."""
     if isinstance(node, macro_expansion.Name):
         return node.name
-    if isinstance(node, macro_expansion.Select) and not node.test:
+    if isinstance(node, macro_expansion.ExpandedSelect) and not node.test:
         prefix = dotted(node.operand)
         return f"{prefix}.{node.name}" if prefix is not None else None
     return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from outfitter.cel import values
-from outfitter.cel.device import Device
+from outfitter.cel.device import CelDevice
 from outfitter.cel.library.objects import Function
 from outfitter.cel.values import MISSING, NONE, Optional, OutOfBudget, Value
 from outfitter.errors import EvaluationError
@@ -41,7 +41,7 @@ def select(value: Value, name: str) -> Value:
             return value[name]
         except KeyError:
             return MISSING
-    if type(value) is Device:
+    if type(value) is CelDevice:
         return getattr(value, FIELDS[name]) if name in FIELDS else MISSING
     raise values.no_such_overload(f".{name}", value)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from outfitter.cel import closures, declarations, nodes, runtime_cost, values
 from outfitter.cel.closures import DEVICE, FIELDS, FIRST_SLOT, Frame, Run
-from outfitter.cel.device import Device
+from outfitter.cel.device import CelDevice
 from outfitter.cel.library import functions, lists
 from outfitter.cel.library.objects import Function
 from outfitter.cel.nodes import Node
@@ -164,7 +164,7 @@ class Compiler:
             if type(value) is Optional:
                 value = value.value
             # What has no fields has not this one; only a list insists on an index.
-            return isinstance(value, dict | Device | list) and closures.select(value, name) is not MISSING
+            return isinstance(value, dict | CelDevice | list) and closures.select(value, name) is not MISSING
 
         return run
 

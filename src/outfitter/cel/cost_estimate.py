@@ -77,9 +77,9 @@ class _Coster:
                 variable = self.scope.get(node.name)
                 self.paths[node] = variable.path if variable else (node.name,)
                 return 1
-            case macro_expansion.Select():
+            case macro_expansion.ExpandedSelect():
                 return self.select(node)
-            case macro_expansion.Call():
+            case macro_expansion.ExpandedCall():
                 return self.call(node)
             case macro_expansion.MakeList():
                 return self.make_list(node)
@@ -88,7 +88,7 @@ class _Coster:
             case macro_expansion.Fold():
                 return self.bind(node) if node.bind else self.fold(node)
 
-    def select(self, node: macro_expansion.Select) -> int:
+    def select(self, node: macro_expansion.ExpandedSelect) -> int:
         if node.qualified:
             return 1
         spent = self.cost(node.operand)
@@ -116,7 +116,7 @@ class _Coster:
 
     # -- calls
 
-    def call(self, node: macro_expansion.Call) -> int:
+    def call(self, node: macro_expansion.ExpandedCall) -> int:
         if node.function == "dyn":
             spent = add(1, self.cost(node.args[0]))
             self.keep(node, self.known(node.args[0]), self.held(node.args[0]))
@@ -143,7 +143,7 @@ class _Coster:
 
     def price(
         self,
-        node: macro_expansion.Call,
+        node: macro_expansion.ExpandedCall,
         overload: str,
         target: cost_table.Argument | None,
         args: list[cost_table.Argument],

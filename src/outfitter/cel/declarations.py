@@ -16,14 +16,14 @@ from outfitter.cel.types import Type
 
 
 @dataclass(frozen=True, slots=True)
-class Features:
+class CelFeatures:
     """What a cluster may have switched off. Expressions that were stored before are always read with everything on."""
 
     consumable_capacity: bool = True  # device.allowMultipleAllocations
     list_attributes: bool = True  # attributes may be lists: they are dyn instead of any, and there is includes()
 
 
-NEWEST = Features()
+NEWEST = CelFeatures()
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +329,7 @@ def _read(line: str) -> tuple[str, Overload]:
 
 
 @lru_cache(maxsize=4)
-def functions(features: Features) -> Functions:
+def functions(features: CelFeatures) -> Functions:
     """Every function there is with these features."""
     lines = [*_LANGUAGE.splitlines(), *_OPTIONALS.splitlines(), *_STRINGS.splitlines(), *_LISTS.splitlines()]
     lines += [*_KUBERNETES.splitlines(), *_generated()]
@@ -343,7 +343,7 @@ def functions(features: Features) -> Functions:
 
 
 @lru_cache(maxsize=4)
-def device_fields(features: Features) -> Mapping[str, Type]:
+def device_fields(features: CelFeatures) -> Mapping[str, Type]:
     """The fields of `device` and their types."""
     attribute = types.DYN if features.list_attributes else types.ANY
     fields = {

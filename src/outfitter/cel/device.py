@@ -16,7 +16,7 @@ Domains = dict[str, dict[str, Value]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Device:
+class CelDevice:
     """What a selector sees. The maps go from domain to name to value and are never changed."""
 
     driver: str
@@ -25,7 +25,7 @@ class Device:
     allow_multiple: bool = False  # device.allowMultipleAllocations; absent means no
 
     @classmethod
-    def from_slice(cls, driver: str, device: Mapping[str, Any]) -> Device:
+    def from_slice(cls, driver: str, device: Mapping[str, Any]) -> CelDevice:
         """Convert one entry of a v1 ResourceSlice's spec.devices; raise Invalid naming the field that is wrong."""
         attributes: Domains = {}
         for name, attribute in (device.get("attributes") or {}).items():
@@ -52,7 +52,7 @@ def readable(device: Mapping[str, Any]) -> bool:
             _checked("", entry["value"])
     except (TypeError, ValueError, KeyError, AttributeError, errors.Invalid):  # unusual, or wrong: look closely
         try:
-            Device.from_slice("", device)
+            CelDevice.from_slice("", device)
         except errors.Invalid:
             return False
     return isinstance(device.get("allowMultipleAllocations"), bool | None)

@@ -11,8 +11,8 @@ from outfitter import errors
 from outfitter.cel import checker, closures, cost_estimate, field_usage, lexer, macro_expansion, parser, runtime_cost, values
 from outfitter.cel.closures import LIMIT, Frame, Run
 from outfitter.cel.compiler import Compiler
-from outfitter.cel.declarations import NEWEST, Features
-from outfitter.cel.device import Device
+from outfitter.cel.declarations import NEWEST, CelFeatures
+from outfitter.cel.device import CelDevice
 from outfitter.cel.field_usage import Read
 from outfitter.cel.lexer import Source
 from outfitter.cel.nodes import Node
@@ -31,7 +31,7 @@ class Selector:
     max_cost: int = field(compare=False)  # the most it can cost on any device, in Kubernetes' units
     reads: tuple[Read, ...] = field(repr=False, compare=False)  # devices that are alike in these get the same answer
 
-    def matches(self, device: Device) -> bool:
+    def matches(self, device: CelDevice) -> bool:
         """Ask it of one device; EvaluationError when the device gives it no answer."""
         result = self.value(device)
         if result is True or result is False:
@@ -41,7 +41,7 @@ class Selector:
             'end the expression with a comparison, such as == "x"'
         )
 
-    def value(self, device: Device) -> Value:
+    def value(self, device: CelDevice) -> Value:
         """What it makes of one device, which for an expression that is no selector may be anything."""
         frame: Frame = [device, LIMIT, *(None,) * self.slots]
         try:
@@ -55,7 +55,7 @@ class Selector:
             raise EvaluationError("the expression nests too deeply to be evaluated") from None
 
 
-def compile_selector(text: str, *, features: Features = NEWEST, limit: int | None = LIMIT) -> Selector:
+def compile_selector(text: str, *, features: CelFeatures = NEWEST, limit: int | None = LIMIT) -> Selector:
     """Compile a selector, or raise Invalid saying where it is wrong and what would be right.
 
     `features` are those switched on; what was stored before is read with the newest. `limit` is what it may cost by
@@ -64,7 +64,7 @@ def compile_selector(text: str, *, features: Features = NEWEST, limit: int | Non
 
 
 @lru_cache(maxsize=256)
-def _compiled(text: str, features: Features, limit: int | None) -> Selector:
+def _compiled(text: str, features: CelFeatures, limit: int | None) -> Selector:
     """The same few selectors are compiled again and again: by whoever checks them, and for every claim."""
     size = len(text.encode(errors="surrogatepass"))
     if size > lexer.MAX_BYTES:
@@ -86,7 +86,7 @@ def _compiled(text: str, features: Features, limit: int | None) -> Selector:
     return Selector(text, tree, run, compiler.slots, most, seen)
 
 
-def cost_on(selector: Selector, device: Device) -> int:
+def cost_on(selector: Selector, device: CelDevice) -> int:
     """What the selector really costs on a device, in Kubernetes' units, whatever it answers."""
     expanded = macro_expansion.expand(selector.tree)
     checker.check(Source(selector.text), expanded, NEWEST)

@@ -12,7 +12,7 @@ MAX_BYTES = 10 * 1024  # Kubernetes' limit for one selector
 SNIPPET = 100  # columns of the user's line shown in an error
 
 
-class Kind(enum.Enum):
+class TokenKind(enum.Enum):
     IDENT = "a name"
     INT = "a whole number"
     UINT = "an unsigned number"
@@ -25,13 +25,13 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    kind: Kind
+    kind: TokenKind
     text: str  # as written; for STRING and numbers see `value`
     pos: int  # offset into the source, in characters
     value: str | bytes | int | float | None = None
 
     def __str__(self) -> str:
-        return self.kind.value if self.kind is Kind.END else f"'{self.text}'"
+        return self.kind.value if self.kind is TokenKind.END else f"'{self.text}'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,25 +88,25 @@ def tokens(source: Source) -> list[Token]:
             case "blank":
                 pass
             case "raw":
-                found.append(Token(Kind.STRING, written, pos, _body(written[1:])))
+                found.append(Token(TokenKind.STRING, written, pos, _body(written[1:])))
             case "string":
-                found.append(Token(Kind.STRING, written, pos, _unescape(source, pos, _body(written))))
+                found.append(Token(TokenKind.STRING, written, pos, _unescape(source, pos, _body(written))))
             case "rawbytes":
-                found.append(Token(Kind.BYTES, written, pos, _body(written[2:]).encode(errors="surrogatepass")))
+                found.append(Token(TokenKind.BYTES, written, pos, _body(written[2:]).encode(errors="surrogatepass")))
             case "bytes":
-                found.append(Token(Kind.BYTES, written, pos, _unescape_bytes(source, pos, _body(written[1:]))))
+                found.append(Token(TokenKind.BYTES, written, pos, _unescape_bytes(source, pos, _body(written[1:]))))
             case "float":
-                found.append(Token(Kind.FLOAT, written, pos, float(written)))
+                found.append(Token(TokenKind.FLOAT, written, pos, float(written)))
             case "uint":
-                found.append(Token(Kind.UINT, written, pos, _whole(source, pos, written[:-1], 1 << 64)))
+                found.append(Token(TokenKind.UINT, written, pos, _whole(source, pos, written[:-1], 1 << 64)))
             case "int":
-                found.append(Token(Kind.INT, written, pos, _whole(source, pos, written)))
+                found.append(Token(TokenKind.INT, written, pos, _whole(source, pos, written)))
             case "ident":
-                found.append(Token(Kind.IDENT, written, pos))
+                found.append(Token(TokenKind.IDENT, written, pos))
             case _:
-                found.append(Token(Kind.OP, written, pos))
+                found.append(Token(TokenKind.OP, written, pos))
         pos = match.end()
-    found.append(Token(Kind.END, "", len(text)))
+    found.append(Token(TokenKind.END, "", len(text)))
     return found
 
 

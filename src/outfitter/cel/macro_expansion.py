@@ -34,7 +34,7 @@ class Name(Node):
 
 
 @dataclass(slots=True, eq=False)
-class Select(Node):
+class ExpandedSelect(Node):
     operand: Expr
     name: str
     test: bool = False  # has(operand.name)
@@ -42,7 +42,7 @@ class Select(Node):
 
 
 @dataclass(slots=True, eq=False)
-class Call(Node):
+class ExpandedCall(Node):
     function: str  # operators have names such as _+_
     target: Expr | None
     args: tuple[Expr, ...]
@@ -75,14 +75,14 @@ class Fold(Node):
     bind: bool = False  # cel.bind and its kin: no loop, the accumulator is the bound variable
 
 
-Expr: TypeAlias = Const | Name | Select | Call | MakeList | MakeMap | Fold
+Expr: TypeAlias = Const | Name | ExpandedSelect | ExpandedCall | MakeList | MakeMap | Fold
 
 
 def children(node: Expr) -> Sequence[Expr]:
     match node:
-        case Select():
+        case ExpandedSelect():
             return (node.operand,)
-        case Call():
+        case ExpandedCall():
             return node.args if node.target is None else (node.target, *node.args)
         case MakeList():
             return node.items
@@ -103,28 +103,28 @@ def expand(node: nodes.Node) -> Expr:
         case nodes.Select():
             operand = expand(node.operand)
             if node.optional:
-                return Call(node.pos, "_?._", None, (operand, Const(node.pos, node.field)))
-            return Select(node.pos, operand, node.field)
+                return ExpandedCall(node.pos, "_?._", None, (operand, Const(node.pos, node.field)))
+            return ExpandedSelect(node.pos, operand, node.field)
         case nodes.Has():
-            return Select(node.pos, expand(node.operand), node.field, test=True)
+            return ExpandedSelect(node.pos, expand(node.operand), node.field, test=True)
         case nodes.Index():
-            return Call(node.pos, "_[?_]" if node.optional else "_[_]", None, (expand(node.operand), expand(node.key)))
+            return ExpandedCall(node.pos, "_[?_]" if node.optional else "_[_]", None, (expand(node.operand), expand(node.key)))
         case nodes.Call():
             target = expand(node.target) if node.target is not None else None
-            return Call(node.pos, node.function, target, tuple(map(expand, node.args)))
+            return ExpandedCall(node.pos, node.function, target, tuple(map(expand, node.args)))
         case nodes.ListLiteral():
             return MakeList(node.pos, tuple(map(expand, node.items)), node.optional)
         case nodes.MapLiteral():
             return MakeMap(node.pos, tuple((expand(one.key), expand(one.value), one.optional) for one in node.entries))
         case nodes.Unary():
-            return Call(node.pos, f"{node.op}_", None, (expand(node.operand),))
+            return ExpandedCall(node.pos, f"{node.op}_", None, (expand(node.operand),))
         case nodes.Binary():
             name = "@in" if node.op == "in" else f"_{node.op}_"
-            return Call(node.pos, name, None, (expand(node.left), expand(node.right)))
+            return ExpandedCall(node.pos, name, None, (expand(node.left), expand(node.right)))
         case nodes.Logical():
-            return Call(node.pos, f"_{node.op}_", None, tuple(map(expand, node.terms)))
+            return ExpandedCall(node.pos, f"_{node.op}_", None, tuple(map(expand, node.terms)))
         case nodes.Conditional():
-            return Call(node.pos, "_?_:_", None, (expand(node.condition), expand(node.yes), expand(node.no)))
+            return ExpandedCall(node.pos, "_?_:_", None, (expand(node.condition), expand(node.yes), expand(node.no)))
         case nodes.Bind():
             return _bind(node.pos, node.name, expand(node.value), expand(node.body))
         case nodes.OptMap():
@@ -142,17 +142,17 @@ def _bind(pos: int, name: str, value: Expr, body: Expr) -> Fold:
 
 def _optional_map(node: nodes.OptMap) -> Expr:
     pos = node.pos
-    has = Call(pos, "hasValue", expand(node.target), ())
-    made: Expr = _bind(pos, node.name, Call(pos, "value", expand(node.target), ()), expand(node.body))
+    has = ExpandedCall(pos, "hasValue", expand(node.target), ())
+    made: Expr = _bind(pos, node.name, ExpandedCall(pos, "value", expand(node.target), ()), expand(node.body))
     if not node.flat:
-        made = Call(pos, "optional.of", None, (made,))
-    return Call(pos, "_?_:_", None, (has, made, Call(pos, "optional.none", None, ())))
+        made = ExpandedCall(pos, "optional.of", None, (made,))
+    return ExpandedCall(pos, "_?_:_", None, (has, made, ExpandedCall(pos, "optional.none", None, ())))
 
 
 def _sort_by(node: nodes.SortBy) -> Expr:
     pos, name = node.pos, "@sortBy"
     keys = _appending(_Loop(pos, Name(pos, name), node.name), expand(node.body))
-    return _bind(pos, name, expand(node.target), Call(pos, "@sortByAssociatedKeys", Name(pos, name), (keys,)))
+    return _bind(pos, name, expand(node.target), ExpandedCall(pos, "@sortByAssociatedKeys", Name(pos, name), (keys,)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,13 +171,13 @@ class _Loop:
 
     def fold(self, init: Expr, step: Expr, *, goes_on: Expr | None = None, result: Expr | None = None) -> Fold:
         if self.condition is not None:
-            step = Call(self.pos, "_?_:_", None, (self.condition, step, self.made))
+            step = ExpandedCall(self.pos, "_?_:_", None, (self.condition, step, self.made))
         goes_on = goes_on or Const(self.pos, True)
         return Fold(self.pos, self.over, self.first, self.second, ACCUMULATOR, init, goes_on, step, result or self.made)
 
 
 def _appending(loop: _Loop, item: Expr) -> Fold:
-    step = Call(loop.pos, "_+_", None, (loop.made, MakeList(item.pos, (item,))))
+    step = ExpandedCall(loop.pos, "_+_", None, (loop.made, MakeList(item.pos, (item,))))
     return loop.fold(MakeList(loop.pos, ()), step)
 
 
@@ -188,19 +188,19 @@ def _fold(node: nodes.Comprehension) -> Fold:
     match node.macro:
         case "all" | "exists":
             every = node.macro == "all"
-            going: Expr = loop.made if every else Call(pos, "!_", None, (loop.made,))
-            goes_on = Call(pos, "@not_strictly_false", None, (going,))
-            step = Call(pos, "_&&_" if every else "_||_", None, (loop.made, body))
+            going: Expr = loop.made if every else ExpandedCall(pos, "!_", None, (loop.made,))
+            goes_on = ExpandedCall(pos, "@not_strictly_false", None, (going,))
+            step = ExpandedCall(pos, "_&&_" if every else "_||_", None, (loop.made, body))
             return loop.fold(Const(pos, every), step, goes_on=goes_on)
         case "exists_one":
-            more = Call(pos, "_+_", None, (loop.made, Const(pos, 1)))
-            step = Call(pos, "_?_:_", None, (body, more, loop.made))
-            return loop.fold(Const(pos, 0), step, result=Call(pos, "_==_", None, (loop.made, Const(pos, 1))))
+            more = ExpandedCall(pos, "_+_", None, (loop.made, Const(pos, 1)))
+            step = ExpandedCall(pos, "_?_:_", None, (body, more, loop.made))
+            return loop.fold(Const(pos, 0), step, result=ExpandedCall(pos, "_==_", None, (loop.made, Const(pos, 1))))
         case "filter":
             return _appending(_Loop(pos, loop.over, node.first, condition=body), Name(pos, node.first))
         case "transformMap":
-            insert = Call(pos, "cel.@mapInsert", None, (loop.made, Name(pos, node.first), body))
+            insert = ExpandedCall(pos, "cel.@mapInsert", None, (loop.made, Name(pos, node.first), body))
             return loop.fold(MakeMap(pos, ()), insert)
         case "transformMapEntry":
-            return loop.fold(MakeMap(pos, ()), Call(pos, "cel.@mapInsert", None, (loop.made, body)))
+            return loop.fold(MakeMap(pos, ()), ExpandedCall(pos, "cel.@mapInsert", None, (loop.made, body)))
     return _appending(loop, body)

@@ -58,7 +58,7 @@ class ListLiteral:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class MapEntry:
     key: Node
     value: Node
     optional: bool  # written `?key: value`
@@ -67,7 +67,7 @@ class Entry:
 @dataclass(frozen=True, slots=True)
 class MapLiteral:
     pos: int
-    entries: tuple[Entry, ...]
+    entries: tuple[MapEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,20 +6,20 @@ import typing
 
 from outfitter import errors
 from outfitter.cel import lexer
-from outfitter.cel.lexer import Kind, Source, Token
+from outfitter.cel.lexer import Source, Token, TokenKind
 from outfitter.cel.nodes import (
     Binary,
     Bind,
     Call,
     Comprehension,
     Conditional,
-    Entry,
     Has,
     Ident,
     Index,
     ListLiteral,
     Literal,
     Logical,
+    MapEntry,
     MapLiteral,
     Node,
     OptMap,
@@ -81,10 +81,10 @@ class _Parser:
         self.depth = 0
 
     def whole(self) -> Node:
-        if self.peek().kind is Kind.END:
+        if self.peek().kind is TokenKind.END:
             raise self.source.invalid(0, "Syntax error: the expression is empty: write a condition, or true for any")
         node = self.expression()
-        if self.peek().kind is not Kind.END:
+        if self.peek().kind is not TokenKind.END:
             raise self.unexpected("an operator or the end of the expression")
         return node
 
@@ -100,7 +100,7 @@ class _Parser:
 
     def accept(self, op: str) -> bool:
         token = self.tokens[self.at]
-        if token.kind is Kind.OP and token.text == op:
+        if token.kind is TokenKind.OP and token.text == op:
             self.at += 1
             return True
         return False
@@ -135,7 +135,7 @@ class _Parser:
         node = self.prefixed()
         while True:
             token = self.peek()
-            binding = BINDING.get(token.text, 0) if token.kind in (Kind.OP, Kind.IDENT) else 0
+            binding = BINDING.get(token.text, 0) if token.kind in (TokenKind.OP, TokenKind.IDENT) else 0
             if binding < loosest or binding == 0:
                 return node
             self.at += 1
@@ -151,8 +151,8 @@ class _Parser:
     def prefixed(self) -> Node:
         token = self.peek()
         signs = 0
-        while self.peek().text == token.text and token.text in ("!", "-") and self.peek().kind is Kind.OP:
-            if token.text == "-" and signs == 0 and self.tokens[self.at + 1].kind in (Kind.INT, Kind.FLOAT):
+        while self.peek().text == token.text and token.text in ("!", "-") and self.peek().kind is TokenKind.OP:
+            if token.text == "-" and signs == 0 and self.tokens[self.at + 1].kind in (TokenKind.INT, TokenKind.FLOAT):
                 break  # a negative number is a literal: -9223372036854775808 has no positive twin
             self.at += 1
             signs += 1
@@ -166,7 +166,7 @@ class _Parser:
             if self.accept("."):
                 optional = self.accept("?")
                 name = self.next()
-                if name.kind is not Kind.IDENT or name.text in CONSTANTS or name.text == "in":
+                if name.kind is not TokenKind.IDENT or name.text in CONSTANTS or name.text == "in":
                     self.at -= 1
                     raise self.unexpected("a field or function name")
                 if not optional and self.accept("("):
@@ -178,7 +178,7 @@ class _Parser:
                 key = self.expression()
                 self.expect("]", "to end the index")
                 node = Index(token.pos, node, key, optional)
-            elif token.text == "{" and token.kind is Kind.OP and isinstance(node, (Ident, Select)):
+            elif token.text == "{" and token.kind is TokenKind.OP and isinstance(node, (Ident, Select)):
                 raise self.source.invalid(token.pos, "message literals, Name{...}, are not supported in device selectors")
             else:
                 return node
@@ -186,17 +186,17 @@ class _Parser:
     def primary(self) -> Node:
         token = self.next()
         match token.kind:
-            case Kind.INT:
+            case TokenKind.INT:
                 return self.whole_number(token, 1)
-            case Kind.FLOAT | Kind.STRING | Kind.BYTES:
+            case TokenKind.FLOAT | TokenKind.STRING | TokenKind.BYTES:
                 return Literal(token.pos, token.value)
-            case Kind.UINT:
+            case TokenKind.UINT:
                 return Literal(token.pos, UInt(typing.cast(int, token.value)))
-            case Kind.IDENT if token.text in CONSTANTS:
+            case TokenKind.IDENT if token.text in CONSTANTS:
                 return Literal(token.pos, CONSTANTS[token.text])
-            case Kind.IDENT if token.text != "in":
+            case TokenKind.IDENT if token.text != "in":
                 return self.named(token)
-            case Kind.OP:
+            case TokenKind.OP:
                 match token.text:
                     case "(":
                         node = self.expression()
@@ -206,11 +206,11 @@ class _Parser:
                         return self.list_literal(token)
                     case "{":
                         return self.map_literal(token)
-                    case "-" if self.peek().kind is Kind.INT:
+                    case "-" if self.peek().kind is TokenKind.INT:
                         return self.whole_number(self.next(), -1, token.pos)
-                    case "-" if self.peek().kind is Kind.FLOAT:
+                    case "-" if self.peek().kind is TokenKind.FLOAT:
                         return Literal(token.pos, -typing.cast(float, self.next().value))
-                    case "." if self.peek().kind is Kind.IDENT:
+                    case "." if self.peek().kind is TokenKind.IDENT:
                         return self.named(self.next())
         self.at -= 1
         raise self.unexpected("a value, a name, '(', '[', '{', '!' or '-'")
@@ -250,12 +250,12 @@ class _Parser:
         return ListLiteral(token.pos, tuple(items), frozenset(optional))
 
     def map_literal(self, token: Token) -> MapLiteral:
-        entries = list[Entry]()
+        entries = list[MapEntry]()
         while not self.accept("}"):
             optional = self.accept("?")
             key = self.expression()
             self.expect(":", "between a key and its value")
-            entries.append(Entry(key, self.expression(), optional))
+            entries.append(MapEntry(key, self.expression(), optional))
             if not self.accept(","):
                 self.expect("}", "or ',' after a map entry")
                 break

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from outfitter.cel import cost_table, macro_expansion
 from outfitter.cel.cost_table import PATTERN, TEXT
-from outfitter.cel.library.named_formats import Format
+from outfitter.cel.library.named_formats import NamedFormat
 from outfitter.cel.library.network import Cidr, Ip, Url
 from outfitter.cel.library.quantity import Quantity
 from outfitter.cel.library.semver import Semver
@@ -29,7 +29,7 @@ FOLDED = frozenset(("bool", "bytes", "double", "duration", "dyn", "int", "string
 Places = Mapping[tuple[int, str], Sequence[str]]  # where a call is, and its name -> the overloads that may be meant
 Charge = Callable[[Sequence[Value], Value], int]
 
-_OWN_EQUALITY = (Quantity, Semver, Ip, Cidr, Url, Format)
+_OWN_EQUALITY = (Quantity, Semver, Ip, Cidr, Url, NamedFormat)
 _SIZED = (str, bytes, list, dict)
 
 
@@ -39,7 +39,7 @@ def by_place(root: macro_expansion.Expr) -> Places:
     waiting = [root]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, macro_expansion.Call):
+        if isinstance(node, macro_expansion.ExpandedCall):
             found[node.pos, node.function] = node.overloads
         waiting.extend(macro_expansion.children(node))
     return found
@@ -129,7 +129,7 @@ def _in_cidr(args: Sequence[Value], result: Value) -> int:
 
 
 def _validate(args: Sequence[Value], result: Value) -> int:
-    if type(args[0]) is not Format:
+    if type(args[0]) is not NamedFormat:
         return 1
     return math.ceil((1.0 + size(args[1])) * TEXT) * cost_table.scaled(args[0].pattern, PATTERN)
 

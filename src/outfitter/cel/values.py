@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from outfitter.cel.library import times
-from outfitter.cel.library.named_formats import Format
+from outfitter.cel.library.named_formats import NamedFormat
 from outfitter.cel.library.network import Cidr, Ip, Url
 from outfitter.cel.library.quantity import INT_MAX, INT_MIN, Quantity
 from outfitter.cel.library.semver import UINT_MAX, Semver
@@ -97,12 +97,12 @@ _NAMES: dict[type, str] = {
     Ip: "net.IP",
     Cidr: "net.CIDR",
     Url: "kubernetes.URL",
-    Format: "kubernetes.NamedFormat",
+    NamedFormat: "kubernetes.NamedFormat",
 }
 _SCALARS = frozenset((bool, int, UInt, float, str, bytes, Duration, Timestamp, TypeValue))
 _NUMBERS = frozenset((int, UInt, float))
 _ORDERED = frozenset((str, bytes, bool, Duration, Timestamp))
-_OPAQUE = (Quantity, Semver, Ip, Cidr, Url, Format)
+_OPAQUE = (Quantity, Semver, Ip, Cidr, Url, NamedFormat)
 
 
 def type_name(value: Value) -> str:

@@ -12,7 +12,7 @@ import click
 STATUS = 141  # of a command that a closed pipe ended: 128 and the number of SIGPIPE
 
 
-class Unread(Exception):
+class BrokenPipe(Exception):
     """Whoever read our output is gone."""
 
 
@@ -22,10 +22,10 @@ def noticed() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError as error:
-        raise Unread from error
+        raise BrokenPipe from error
 
 
-class Group(click.Group):
+class PipeSafeGroup(click.Group):
     """Commands that tell a closed pipe from other trouble."""
 
     def make_context(self, *arguments: Any, **more: Any) -> click.Context:

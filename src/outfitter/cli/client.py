@@ -116,7 +116,7 @@ def documents(names: Iterable[str]) -> list[tuple[Kind, Object, str]]:
         before = len(out)
         for source, text in _texts(name):
             try:
-                found = list(yaml.load_all(yaml_scalars.Text(text, source), Loader=_Loader))
+                found = list(yaml.load_all(yaml_scalars.Text(text, source), Loader=_ManifestLoader))
                 json.dumps(found, allow_nan=False)  # nothing that could not travel
             except (yaml.YAMLError, ValueError, TypeError) as error:
                 raise BadRequest(f"{source} is not YAML: {error}") from error
@@ -144,7 +144,7 @@ def standing(obj: Object, where: str) -> Iterator[None]:
 
 
 @yaml_scalars.as_kubectl
-class _Loader(yaml.SafeLoader):
+class _ManifestLoader(yaml.SafeLoader):
     """A key may stand only once, and is plain text."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

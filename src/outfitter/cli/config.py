@@ -16,11 +16,11 @@ from outfitter import errors
 from outfitter.cli import params
 
 if TYPE_CHECKING:
-    from outfitter.inventory.config import Config, Settings
-    from outfitter.inventory.device_spec import Comparison, DeviceSpec, Entry
-    from outfitter.inventory.host_devices import Survey
+    from outfitter.inventory.config import Config, HostSettings
+    from outfitter.inventory.device_spec import Comparison, DeviceSpec, DeviceSpecEntry
+    from outfitter.inventory.host_devices import HostDevices
     from outfitter.inventory.host_tree import Tree
-    from outfitter.inventory.pci import Device
+    from outfitter.inventory.pci import HostDevice
     from outfitter.inventory.scan import Scan
 
 MAX_SHOWN = 5  # devices or entries named in one sentence
@@ -70,7 +70,7 @@ def check(file: Path | None, root: Path | None, simulation: str | None, host: st
     if root is not None and simulation is not None:
         raise click.UsageError("say either --sysfs or --simulate")
     settings = configuration.DEFAULT if file is None else configuration.load(file)
-    flavor_claim.Aliases.of(settings.default)
+    flavor_claim.AliasSet.of(settings.default)
     click.echo(f"{file} has no mistakes" if file is not None else "no configuration file is given")
     for line in _scheduling(settings):
         click.echo(line)
@@ -124,14 +124,14 @@ def _few(words: Sequence[str]) -> str:
     return ", ".join(words[:MAX_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def _report(host: str, settings: Settings, tree: Tree) -> tuple[tuple[str, ...], bool]:
+def _report(host: str, settings: HostSettings, tree: Tree) -> tuple[tuple[str, ...], bool]:
     """What the configuration makes of a host, as lines, and whether the host would refuse to start with it."""
     from outfitter.cli import provisioning_check  # noqa: PLC0415
     from outfitter.inventory import host_devices, scan  # noqa: PLC0415
 
     found = scan.scan(tree)
     try:
-        seen = host_devices.survey(host, settings, found)
+        seen = host_devices.host_devices(host, settings, found)
     except errors.Invalid as error:
         return ("  would refuse to start:", *(f"  - {cause.field}: {cause.message}" for cause in error.causes)), True
     told = _Told(settings, found, seen)
@@ -143,7 +143,7 @@ def _report(host: str, settings: Settings, tree: Tree) -> tuple[tuple[str, ...],
 class _Row:
     """One device as it is told."""
 
-    device: Device
+    device: HostDevice
     place: int  # among those of the host
     cells: tuple[str, ...]  # all but the address
 
@@ -151,7 +151,7 @@ class _Row:
 class _Told:
     """What is told of one host."""
 
-    def __init__(self, settings: Settings, found: Scan, seen: Survey) -> None:
+    def __init__(self, settings: HostSettings, found: Scan, seen: HostDevices) -> None:
         from outfitter.inventory.mdev import Mdev  # noqa: PLC0415
 
         self.settings, self.found, self.seen = settings, found, seen
@@ -211,7 +211,7 @@ class _Told:
         rest = [device for device in self.devices if device.address not in taken]
         yield from self.kept(rest, {device.address: self.unlisted(device, compared[device.address]) for device in rest})
 
-    def unlisted(self, device: Device, compared: Sequence[Comparison]) -> str:
+    def unlisted(self, device: HostDevice, compared: Sequence[Comparison]) -> str:
         """Why no entry took a device, and whether it leaves the host nevertheless."""
         if device.address in self.along:
             return f"in no entry, but goes along with {self.along[device.address]}, whose IOMMU group it shares"
@@ -221,7 +221,7 @@ class _Told:
             return "no entry is about it"
         return f"device_spec[{near}] wants {' and '.join(compared[near].unmet)}"
 
-    def table(self, devices: Sequence[Device], entry: Entry | None) -> Iterator[str]:
+    def table(self, devices: Sequence[HostDevice], entry: DeviceSpecEntry | None) -> Iterator[str]:
         from outfitter.inventory import providers  # noqa: PLC0415
 
         rows = []
@@ -236,7 +236,7 @@ class _Told:
             rows.append(_Row(device, self.places[device.address], (f"{device.vendor}:{device.product}", class_, traits, note)))
         yield from _columns(rows)
 
-    def kept(self, devices: Sequence[Device], reasons: Mapping[str, str]) -> Iterator[str]:
+    def kept(self, devices: Sequence[HostDevice], reasons: Mapping[str, str]) -> Iterator[str]:
         if not devices:
             return
         yield ""
@@ -264,7 +264,7 @@ class _Told:
                 *(f"  warning: {warning}" for warning in plan.warnings)), False
 
 
-def _nothing(taken: Mapping[str, Entry], compared: Mapping[str, Comparison]) -> str:
+def _nothing(taken: Mapping[str, DeviceSpecEntry], compared: Mapping[str, Comparison]) -> str:
     """Why an entry took no device; `compared` is how each device compares with it."""
     earlier: dict[int, list[str]] = {}
     for address, comparison in compared.items():
@@ -280,7 +280,7 @@ def _nothing(taken: Mapping[str, Entry], compared: Mapping[str, Comparison]) -> 
            f"{' and '.join(compared[near].unmet)}"
 
 
-def _without(device: Device, reason: str) -> str:
+def _without(device: HostDevice, reason: str) -> str:
     """A sentence about a device without the address that stands before it already."""
     return reason.removeprefix(f"{device.address} ")
 

@@ -22,7 +22,7 @@ from outfitter.controllers import vm as starting
 from outfitter.errors import BadRequest, Forbidden, NotFound, Refused
 from outfitter.launcher import domain, metadata, sources
 from outfitter.launcher import iso_image as drives
-from outfitter.launcher.domain_options import Options
+from outfitter.launcher.domain_options import DomainOptions
 from outfitter.node import secrets
 
 ROOTED = (*metadata.BASES, cloudinit.SECRETS)  # folders of a launcher's container
@@ -30,10 +30,10 @@ ROOTED = (*metadata.BASES, cloudinit.SECRETS)  # folders of a launcher's contain
 
 async def of_server(client: Client, word: str, **options: Any) -> None:
     spoken, slash, name = word.rpartition("/")
-    if (slash and kind_spoken(spoken) not in (kinds.INSTANCE, kinds.MACHINE)) or not name:
+    if (slash and kind_spoken(spoken) not in (kinds.VMI, kinds.VM)) or not name:
         raise click.UsageError(f"{word!r} is no machine; write its name, or vmi/NAME")
     try:
-        instance = await client.store.get(kinds.INSTANCE, name, client.namespace)
+        instance = await client.store.get(kinds.VMI, name, client.namespace)
     except NotFound:
         await _say_that_it_is_stopped(client, name)
         raise
@@ -44,7 +44,7 @@ async def of_server(client: Client, word: str, **options: Any) -> None:
 async def _say_that_it_is_stopped(client: Client, name: str) -> None:
     """Refused: there is a machine of that name, which has no instance."""
     try:
-        vm = await client.store.get(kinds.MACHINE, name, client.namespace)
+        vm = await client.store.get(kinds.VM, name, client.namespace)
     except (NotFound, Forbidden):
         return
     if vm_actions.comes(vm, None):
@@ -81,7 +81,7 @@ async def _kept(client: Client, instance: Object) -> Mapping[str, str]:
 
 def of_file(file: str, namespace: str, **options: Any) -> None:
     found = [_instance(kind, obj, where, namespace) for kind, obj, where in documents([file])
-             if kind.resource in (kinds.INSTANCE.resource, kinds.MACHINE.resource)]
+             if kind.resource in (kinds.VMI.resource, kinds.VM.resource)]
     if not found:
         raise BadRequest(f"{file} has no VirtualMachineInstance, nor a VirtualMachine")
     if len(found) > 1 and options.get("drive") is not None:
@@ -95,8 +95,8 @@ def _instance(kind: Kind, obj: Object, where: str, namespace: str) -> Object:
     with standing(obj, where):
         own, stored = local_admission.as_stored(kind, obj)
         meta = {"namespace": namespace, "uid": NIL, "name": "unnamed", **stored["metadata"]}
-        found = local_admission.admitted(own, {**stored, "metadata": meta}, admission.Rules())
-    if own != kinds.MACHINE:
+        found = local_admission.admitted(own, {**stored, "metadata": meta}, admission.AdmissionRules())
+    if own != kinds.VM:
         return found
     made = starting.instance_for(found)
     return {**made, "metadata": {**made["metadata"], "uid": NIL}}
@@ -122,7 +122,7 @@ def _say(instance: Object, *, devices: Sequence[str], env: Sequence[str], type_:
         todo = (f"outfit why vmi/{name} says what it waits for" if told is not None else
                 "say what it got with --devices or --env, or name a machine of the server in place of the file")
         raise Refused(f"vmi/{name} has no domain yet: status.deviceStatus does not name {', '.join(lacking)}; {todo}")
-    built = domain.build(instance, variables, {**files, **(kept or {})}, Options(type=type_, arriving=arriving))
+    built = domain.build(instance, variables, {**files, **(kept or {})}, DomainOptions(type=type_, arriving=arriving))
     for sentence in built.left_out:
         click.echo(f"left out: {sentence}", err=True)
     if drive is not None:

@@ -19,7 +19,7 @@ from outfitter.cli.device.view import few, look_for
 from outfitter.errors import BadRequest, NotFound
 from outfitter.inventory import config
 from outfitter.ledger import history as past
-from outfitter.ledger.history import Entry
+from outfitter.ledger.history import HistoryEntry
 
 HEAD = ("HOLDER", "FOR", "REQUEST", "BOOKED", "PREPARED", "ENDED", "LASTED", "HOW")
 
@@ -35,7 +35,7 @@ async def history(client: Client, word: str, *, how: str) -> None:
     say([*table(found, time_format.now()), "", f"{device.short}: {_counts(found)}; {_kept()}"])
 
 
-async def _find(client: Client, word: str) -> tuple[DeviceId, list[Entry]]:
+async def _find(client: Client, word: str) -> tuple[DeviceId, list[HistoryEntry]]:
     """The device that was typed. One that is no longer there still has its history."""
     try:
         [known] = await look_for(client, [word])
@@ -63,12 +63,12 @@ async def _gone(client: Client, word: str) -> DeviceId | None:
     return next(iter(devices), None)
 
 
-def current_first(found: Sequence[Entry]) -> list[Entry]:
+def current_first(found: Sequence[HistoryEntry]) -> list[HistoryEntry]:
     """What stands comes first; else the newest."""
     return sorted(found, key=lambda entry: bool(entry.ended))
 
 
-def table(found: Sequence[Entry], now: datetime) -> list[str]:
+def table(found: Sequence[HistoryEntry], now: datetime) -> list[str]:
     rows = [list(HEAD)]
     for entry in found:
         who = entry.holder
@@ -88,7 +88,7 @@ def _when(text: str, now: datetime) -> str:
     return time_format.when(text, now) if text else ""
 
 
-def _counts(found: Sequence[Entry]) -> str:
+def _counts(found: Sequence[HistoryEntry]) -> str:
     now = sum(not entry.ended for entry in found)
     return f"{len(found)} booking{'' if len(found) == 1 else 's'}" + (f", {now} of them now" if now else "")
 
@@ -99,7 +99,7 @@ def _kept() -> str:
             "bookings of a host")
 
 
-def as_json(entry: Entry) -> dict[str, Any]:
+def as_json(entry: HistoryEntry) -> dict[str, Any]:
     """docs/commands.md lists the keys; each is always there, null when nobody says it."""
     who = entry.holder
     return {

@@ -6,11 +6,10 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 
-from outfitter.api import kinds, known_fields, versions
-from outfitter.api.admission import Rules
+from outfitter.api import kinds, known_fields, versions, write_request
+from outfitter.api.admission import AdmissionRules
 from outfitter.api.kinds import Kind, Object
 from outfitter.errors import BadRequest
-from outfitter.store import base
 
 
 def as_stored(kind: Kind, obj: Object) -> tuple[Kind, Object]:
@@ -26,11 +25,11 @@ def as_stored(kind: Kind, obj: Object) -> tuple[Kind, Object]:
     return own, versions.to_stored(own, kind.version, settled)
 
 
-def admitted(kind: Kind, obj: Object, rules: Rules, kubevirts: Iterable[Object] = ()) -> Object:
+def admitted(kind: Kind, obj: Object, rules: AdmissionRules, kubevirts: Iterable[Object] = ()) -> Object:
     """With what a server fills in. Invalid: all causes for which it would be refused, under what the KubeVirt object says. What
     a server kept was let in by one, under the rules of its time."""
     settings = [each for each in kubevirts if kind != kinds.KUBEVIRT]  # one that comes may take the place of the one there
-    return rules.admit(base.Change(
+    return rules.admit(write_request.WriteRequest(
         "update" if _kept(obj) else "create", kind, copy.deepcopy(obj), obj if _kept(obj) else None, look=_there,
         every=lambda wanted: settings if wanted == kinds.KUBEVIRT else ()))
 

@@ -25,7 +25,7 @@ def main(*, up: Up, arguments: Sequence[str] | None = None) -> None:
     """Run a command; an error is one clear line and exit status 1, a wrong call exit status 2."""
     try:
         _run(commands(up), arguments)
-    except (broken_pipe.Unread, BrokenPipeError):
+    except (broken_pipe.BrokenPipe, BrokenPipeError):
         broken_pipe.hush(sys.stdout, sys.stderr)
         sys.exit(broken_pipe.STATUS)
 
@@ -51,7 +51,7 @@ def _sentence(error: OutfitterError) -> str:
 
 
 def commands(up: Up) -> click.Group:
-    @click.group(cls=broken_pipe.Group, context_settings={"help_option_names": ["-h", "--help"]})
+    @click.group(cls=broken_pipe.PipeSafeGroup, context_settings={"help_option_names": ["-h", "--help"]})
     @click.option("--kubeconfig", metavar="FILE", help="How to reach the API server (default: $KUBECONFIG, else that of "
                                                        "outfit up, else ~/.kube/config).")
     @click.option("-n", "--namespace", metavar="NAME", help="The namespace (default: the kubeconfig's).")

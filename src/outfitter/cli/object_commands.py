@@ -158,7 +158,7 @@ async def describe(client: Client, words: Sequence[str]) -> None:
 
 
 NEEDED = (kinds.POD, kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS, kinds.RESOURCE_SLICE, kinds.NODE)  # to tell who fits where
-EXPLAINED = {kinds.INSTANCE: vm.instance, kinds.MACHINE: vm.vm, kinds.POD: vm.pod,
+EXPLAINED = {kinds.VMI: vm.instance, kinds.VM: vm.vm, kinds.POD: vm.pod,
              kinds.RESOURCE_CLAIM: vm.claim}
 WORDS = {"claim": kinds.RESOURCE_CLAIM}
 
@@ -200,9 +200,9 @@ def kind_spoken(spoken: str) -> Kind | None:
 
 
 async def _find(client: Client, kind: Kind | None, name: str) -> tuple[Kind, Object]:
-    if kind is not None and kind != kinds.MACHINE:
+    if kind is not None and kind != kinds.VM:
         return kind, await client.store.get(kind, name, client.place(kind))
-    for each in EXPLAINED if kind is None else (kinds.MACHINE, kinds.INSTANCE):  # people say vm of an instance alone too
+    for each in EXPLAINED if kind is None else (kinds.VM, kinds.VMI):  # people say vm of an instance alone too
         try:
             return each, await client.store.get(each, name, client.namespace)
         except (NotFound, Forbidden):
@@ -228,12 +228,12 @@ async def facts(client: Client) -> Facts:
         return []
 
     instances, pods, claims, classes, slices, pages, nodes, templates, rules, trees, inventories = await asyncio.gather(
-        *map(those, (kinds.INSTANCE, kinds.POD, kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS, kinds.RESOURCE_SLICE,
+        *map(those, (kinds.VMI, kinds.POD, kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS, kinds.RESOURCE_SLICE,
                      kinds.LEDGER_PAGE, kinds.NODE, kinds.RESOURCE_CLAIM_TEMPLATE, kinds.DEVICE_TAINT_RULE, kinds.PROVIDER_TREE,
                      kinds.HOST_INVENTORY)))
-    how = config.Choices()
+    how = config.SchedulingConfig()
     with contextlib.suppress(NotFound, Forbidden):
-        how = config.Choices.read(await client.store.get(kinds.CONFIG_MAP, config.NAME, config.NAMESPACE))
+        how = config.SchedulingConfig.read(await client.store.get(kinds.CONFIG_MAP, config.NAME, config.NAMESPACE))
     return Facts(instances, pods, claims, classes, slices, pages, nodes, plugins.load(plugins.left_out()), templates,
                  tuple(unread), rules, how.policy, how.features, trees, inventories, datetime.now(UTC))
 

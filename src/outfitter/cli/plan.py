@@ -28,14 +28,14 @@ from outfitter.controllers import vm as vm_controller
 from outfitter.errors import BadRequest, Forbidden, Invalid, NotFound, OutfitterError, Refused
 from outfitter.ledger import placement_view as ledger
 from outfitter.scheduling.explain import vm
-from outfitter.scheduling.explain.explanation import Answer
+from outfitter.scheduling.explain.explanation import Explanation
 from outfitter.scheduling.nova import flavor_claim
-from outfitter.scheduling.nova.flavor_claim import Aliases
+from outfitter.scheduling.nova.flavor_claim import AliasSet
 from outfitter.scheduling.scheduler import Placement, results
 from outfitter.scheduling.snapshot import Facts
 from outfitter.store.clock import rfc3339
 
-PLANNED = {kinds.MACHINE: "vm", kinds.INSTANCE: "vmi", kinds.POD: "pod"}  # and what people call them
+PLANNED = {kinds.VM: "vm", kinds.VMI: "vmi", kinds.POD: "pod"}  # and what people call them
 BROUGHT = (kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS, kinds.RESOURCE_CLAIM_TEMPLATE, kinds.FLAVOR, kinds.NETWORK_ATTACHMENT)
 
 
@@ -48,12 +48,12 @@ async def plan(client: Client, files: Sequence[str], *, long: bool, how: str) ->
     if there.unread:
         raise Forbidden(f"a plan needs to read {', '.join(there.unread)}, which you may not; ask somebody who may")
     kubevirts, aliases = await listed(client, kinds.KUBEVIRT), await _aliases(client)
-    rules, found = admission.Rules({kinds.FLAVOR: flavor_claim.checked(aliases)}), list[tuple[Kind, Object]]()
+    rules, found = admission.AdmissionRules({kinds.FLAVOR: flavor_claim.checked(aliases)}), list[tuple[Kind, Object]]()
     for number, (kind, obj, where) in enumerate(read):
         with standing(obj, where):
             found.append((kind, local_admission.admitted(kind, _whole(client, kind, obj, number), rules, kubevirts)))
     brought = {kind: [obj for each, obj in found if each == kind] for kind in BROUGHT}  # counts as if it were there
-    planner = _Planner(replace(
+    planner = _PodPlanner(replace(
         there, claims=_over(there.claims, brought[kinds.RESOURCE_CLAIM]),
         classes=_over(there.classes, brought[kinds.DEVICE_CLASS]),
         templates=_over(there.templates, brought[kinds.RESOURCE_CLAIM_TEMPLATE])),
@@ -61,7 +61,7 @@ async def plan(client: Client, files: Sequence[str], *, long: bool, how: str) ->
         _over(await listed(client, kinds.NETWORK_ATTACHMENT), brought[kinds.NETWORK_ATTACHMENT]),
         kubevirt_config.of(kubevirt_config.chosen(kubevirts)))
     wanted = [(kind, obj) for kind, obj in found if kind in PLANNED]
-    wanted = [(kind, await _known(client, obj) if kind == kinds.MACHINE else obj) for kind, obj in wanted]
+    wanted = [(kind, await _known(client, obj) if kind == kinds.VM else obj) for kind, obj in wanted]
     outcomes = [planner.next(kind, obj) for kind, obj in wanted]
     waiting = [one for one in outcomes if one.answer.state == "Waiting"]
     if how == "json":
@@ -76,19 +76,19 @@ async def plan(client: Client, files: Sequence[str], *, long: bool, how: str) ->
         raise SystemExit(1)
 
 
-async def _aliases(client: Client) -> Aliases:
+async def _aliases(client: Client) -> AliasSet:
     """As the server was started with them."""
     try:
         return flavor_claim.heard(await client.store.get(kinds.CONFIG_MAP, flavor_claim.TOLD, "kube-system"))
     except (NotFound, Forbidden):
-        return Aliases()
+        return AliasSet()
 
 
 async def _known(client: Client, vm: Object) -> Object:
     """A machine that is there already has claims by its uid."""
     meta = vm["metadata"]
     with contextlib.suppress(NotFound, Forbidden):
-        live = await client.store.get(kinds.MACHINE, meta["name"], meta["namespace"])
+        live = await client.store.get(kinds.VM, meta["name"], meta["namespace"])
         return {**vm, "metadata": {**meta, "uid": live["metadata"]["uid"]}}
     return vm
 
@@ -127,8 +127,8 @@ def _name(obj: Mapping[str, Any]) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
-    answer: Answer
+class _PlanOutcome:
+    answer: Explanation
     host: str = ""
     why: str = ""
     devices: tuple[Object, ...] = ()
@@ -146,44 +146,44 @@ class _Outcome:
         return {**out, "host": self.host, "why": self.why, "devices": list(self.devices)} if self.host else out
 
 
-class _Planner:
+class _PodPlanner:
     """One after the other: what the earlier ones would get is held when the next one asks."""
 
-    def __init__(self, there: Facts, flavors: Sequence[Object], aliases: Aliases, attachments: Sequence[Object],
-                 now: kubevirt_config.Settings) -> None:
+    def __init__(self, there: Facts, flavors: Sequence[Object], aliases: AliasSet, attachments: Sequence[Object],
+                 now: kubevirt_config.KubeVirtConfig) -> None:
         self._attachments, self._settings = {_name(obj): obj for obj in attachments}, now
         self._flavors, self._aliases = {obj["metadata"]["name"]: obj for obj in flavors}, aliases
         self._pages = list(there.pages)
         self._facts = replace(there, pages=self._pages)
         self._claims: dict[tuple[str, str], Object] = {}  # made for somebody here, or given here
 
-    def next(self, kind: Kind, obj: Object) -> _Outcome:
-        say = functools.partial(Answer, f"{PLANNED[kind]}/{obj['metadata']['name']}", obj["metadata"]["namespace"])
+    def next(self, kind: Kind, obj: Object) -> _PlanOutcome:
+        say = functools.partial(Explanation, f"{PLANNED[kind]}/{obj['metadata']['name']}", obj["metadata"]["namespace"])
         if host := self._already(kind, obj):
-            return _Outcome(say("Running", f"is there already, on {host}"))
+            return _PlanOutcome(say("Running", f"is there already, on {host}"))
         made, later = dict[str, str](), ""
         try:
-            if kind == kinds.MACHINE:
+            if kind == kinds.VM:
                 later = " once it is started" if device_refs.run_strategy(obj) in ("Halted", "Manual") else ""
                 obj, made = self._started(obj)
             pod = copy.deepcopy(obj) if kind == kinds.POD else self._rendered(self._settled(obj))
         except (BadRequest, Invalid, Refused) as error:
-            return _Outcome(say("Waiting", f"would wait: {error.message}", "instance"))
+            return _PlanOutcome(say("Waiting", f"would wait: {error.message}", "instance"))
         made |= self._make(pod)
         if (lacking := vm.missing_claim(self._facts, pod, self._claim, say, verb="would wait")) is not None:
-            return _Outcome(lacking)
+            return _PlanOutcome(lacking)
         if lost := self._lost_request(obj, pod):
-            return _Outcome(say("Waiting", f"would wait: {lost}", "instance"))
+            return _PlanOutcome(say("Waiting", f"would wait: {lost}", "instance"))
         verdict = self._facts.choose(pod, self._claim)
         if not isinstance(verdict, Placement):
-            return _Outcome(vm.refused(self._facts, pod, self._claim, verdict, say, verb="would wait"))
+            return _PlanOutcome(vm.refused(self._facts, pod, self._claim, verdict, say, verb="would wait"))
         self._take(pod, say, verdict)
         by_name = {mapping["requestName"]: mapping["resourceName"] for mapping in verdict.mappings}
         devices = [self._device(made.get(name := claim["metadata"]["name"], f"claim {name}"), device, result,
                                 resource=by_name.get(result["request"], "") if name == device_refs.EXTENDED else "")
                    for claim, given in verdict.claims for device, result in results(given)]
         answer = say("Fits", f"would go to {verdict.host}{later} ({verdict.why})")
-        return _Outcome(answer, verdict.host, verdict.why, tuple(devices))
+        return _PlanOutcome(answer, verdict.host, verdict.why, tuple(devices))
 
     def _rendered(self, instance: Object) -> Object:
         """Refused: a network is missing, or takes what is not permitted."""
@@ -270,7 +270,7 @@ class _Planner:
         pod["status"] = {**(pod.get("status") or {}), "resourceClaimStatuses": told}
         return out
 
-    def _take(self, pod: Object, say: functools.partial[Answer], placed: Placement) -> None:
+    def _take(self, pod: Object, say: functools.partial[Explanation], placed: Placement) -> None:
         """Keep what somebody would get from those who come after."""
         purpose, now = f"{say.args[0]} of this plan", rfc3339(time_format.now())
         pod["metadata"].setdefault("uid", f"{NIL}-{purpose}")

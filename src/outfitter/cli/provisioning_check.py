@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from outfitter.inventory.config import Settings
+    from outfitter.inventory.config import HostSettings
     from outfitter.inventory.mdev import MdevType
-    from outfitter.inventory.pci import Device
+    from outfitter.inventory.pci import HostDevice
     from outfitter.inventory.provisioning import Mediated, Virtual
     from outfitter.inventory.scan import Scan
 
 
-def lines(host: str, settings: Settings, found: Scan) -> Iterator[str]:
+def lines(host: str, settings: HostSettings, found: Scan) -> Iterator[str]:
     for index, virtual in enumerate(settings.sriov):
         yield ""
         yield f"  sriov[{index}] {_virtual(virtual)}"
@@ -37,7 +37,7 @@ def _mediated(entry: Mediated) -> str:
 
 # -- virtual functions
 
-def _switched(index: int, entry: Virtual, wanted: Sequence[Virtual], devices: Sequence[Device]) -> Iterator[str]:
+def _switched(index: int, entry: Virtual, wanted: Sequence[Virtual], devices: Sequence[HostDevice]) -> Iterator[str]:
     from outfitter.inventory import provisioning  # noqa: PLC0415
 
     meant = [device for device in devices if entry.means(device)]
@@ -48,7 +48,7 @@ def _switched(index: int, entry: Virtual, wanted: Sequence[Virtual], devices: Se
         yield f"makes nothing: {_why_not(index, entry, wanted, meant, devices)}"
 
 
-def _numbers(index: int, entry: Virtual, card: Device) -> Iterator[str]:
+def _numbers(index: int, entry: Virtual, card: HostDevice) -> Iterator[str]:
     have, most = card.num_vfs or 0, card.total_vfs
     has = f"has {_functions(have)}"
     if have == entry.count:
@@ -67,7 +67,7 @@ def _numbers(index: int, entry: Virtual, card: Device) -> Iterator[str]:
 
 
 def _why_not(
-    index: int, entry: Virtual, wanted: Sequence[Virtual], meant: Sequence[Device], devices: Sequence[Device]
+    index: int, entry: Virtual, wanted: Sequence[Virtual], meant: Sequence[HostDevice], devices: Sequence[HostDevice]
 ) -> str:
     if meant:
         earlier = sorted({place for device in meant for place, one in enumerate(wanted[:index]) if one.means(device)})

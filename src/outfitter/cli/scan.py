@@ -14,8 +14,8 @@ from outfitter.errors import Invalid
 if TYPE_CHECKING:
     from outfitter.inventory.host_tree import Tree
     from outfitter.inventory.mdev import Mdev, MdevType
-    from outfitter.inventory.pci import Device
-    from outfitter.inventory.pci_ids import Names
+    from outfitter.inventory.pci import HostDevice
+    from outfitter.inventory.pci_ids import PciIds
     from outfitter.inventory.scan import Scan
 
 
@@ -62,7 +62,7 @@ def tree_at(source: Path) -> Tree:
     raise Invalid(f"--sysfs {source}: has no folder sys in it, and is no such folder itself; give the root of a tree")
 
 
-def as_json(found: Scan, names: Names) -> dict[str, Any]:
+def as_json(found: Scan, names: PciIds) -> dict[str, Any]:
     """docs/scan.md lists the keys; each is always there, null when the host does not tell."""
     return {
         "devices": [_device(device, names) for device in found.devices],
@@ -72,7 +72,7 @@ def as_json(found: Scan, names: Names) -> dict[str, Any]:
     }
 
 
-def _device(device: Device, names: Names) -> dict[str, Any]:
+def _device(device: HostDevice, names: PciIds) -> dict[str, Any]:
     vendor, product = names.of(device.vendor, device.product)
     return {
         "name": device.name, "address": device.address, "kind": device.kind.value,

@@ -12,8 +12,8 @@ from outfitter.cli.tree_printer import Branch
 from outfitter.inventory import pci
 from outfitter.inventory import pci_ids as people
 from outfitter.inventory.mdev import Mdev, MdevType
-from outfitter.inventory.pci import Device, Kind
-from outfitter.inventory.pci_ids import Names
+from outfitter.inventory.pci import FunctionKind, HostDevice
+from outfitter.inventory.pci_ids import PciIds
 from outfitter.inventory.scan import Scan
 from outfitter.inventory.simulation.host import quantity
 from outfitter.inventory.sysfs_reader import plain as harmless
@@ -23,11 +23,11 @@ FEW = 2  # like VFs that still get a line each
 SHOWN_WARNINGS = 30
 
 
-def lines(found: Scan, names: Names, *, plain: bool = False) -> Iterator[str]:
+def lines(found: Scan, names: PciIds, *, plain: bool = False) -> Iterator[str]:
     return tree_printer.spelled(_lines(found, names), plain=plain)
 
 
-def _lines(found: Scan, names: Names) -> Iterator[str]:
+def _lines(found: Scan, names: PciIds) -> Iterator[str]:
     for node in _Tree(found, names).nodes():
         yield from tree_printer.drawn(node, WIDTH)
         yield ""
@@ -43,15 +43,15 @@ def _lines(found: Scan, names: Names) -> Iterator[str]:
 
 
 class _Tree:
-    def __init__(self, found: Scan, names: Names) -> None:
+    def __init__(self, found: Scan, names: PciIds) -> None:
         self.found, self.names = found, names
         self.iommu = any(device.iommu_group is not None for device in found.devices)  # else the end of the tree says so
         self.mdevs: dict[tuple[str, str], list[Mdev]] = defaultdict(list)  # by parent and type
         for mdev in found.mdevs:
             self.mdevs[mdev.parent, mdev.type_id].append(mdev)
-        self.vfs: dict[str, list[Device]] = defaultdict(list)  # by PF
-        self.below: dict[str, list[Device]] = defaultdict(list)  # by the name of the bridge
-        self.top: dict[tuple[int | None, str | None], list[Device]] = defaultdict(list)  # by NUMA node and root
+        self.vfs: dict[str, list[HostDevice]] = defaultdict(list)  # by PF
+        self.below: dict[str, list[HostDevice]] = defaultdict(list)  # by the name of the bridge
+        self.top: dict[tuple[int | None, str | None], list[HostDevice]] = defaultdict(list)  # by NUMA node and root
         by_name = {device.name: device for device in found.devices}
         addresses = {device.address for device in found.devices}
         for device in found.devices:
@@ -75,7 +75,7 @@ class _Tree:
             yield Branch("Mediated devices that are not on PCI", [
                 Branch(parent.name, list(self._types(parent.name, parent.types))) for parent in self.found.parents])
 
-    def _function(self, device: Device, numa: int | None) -> Branch:
+    def _function(self, device: HostDevice, numa: int | None) -> Branch:
         vendor, product = self.names.of(device.vendor, device.product)
         if device.is_bridge and product is None:  # it has no facts that would say so
             product = self.names.class_name(device.class_code) or "bridge"
@@ -88,11 +88,11 @@ class _Tree:
         facts = () if device.is_bridge else tuple(self._facts(device, numa))
         return Branch("  ".join(filter(None, (device.address, called, ids))), below, facts)
 
-    def _facts(self, device: Device, numa: int | None) -> Iterator[str]:
+    def _facts(self, device: HostDevice, numa: int | None) -> Iterator[str]:
         yield self.names.class_name(device.class_code) or f"class {device.class_code or 'unknown'}"
-        if device.kind is Kind.PF:
+        if device.kind is FunctionKind.PF:
             yield f"PF with {_known(device.num_vfs)} of {_known(device.total_vfs)} VFs"
-        elif device.kind is not Kind.PCI:
+        elif device.kind is not FunctionKind.PCI:
             yield "VF of a PF that is not known"
         yield f"driver {harmless(device.driver)}" if device.driver is not None else "no driver"
         yield from self._group(device)
@@ -105,7 +105,7 @@ class _Tree:
             yield f"card {device.card_serial}"
         yield f"name {device.name}"
 
-    def _group(self, device: Device) -> Iterator[str]:
+    def _group(self, device: HostDevice) -> Iterator[str]:
         if device.iommu_group is None:
             yield from ["no IOMMU group"] if self.iommu else []
         elif not device.members:
@@ -114,7 +114,7 @@ class _Tree:
             others = device.members if len(device.members) <= FEW else (*device.members[:FEW], "…")
             yield f"IOMMU group {device.iommu_group} with {' '.join(map(harmless, others))}"
 
-    def _virtual(self, pf: Device) -> Iterator[Branch]:
+    def _virtual(self, pf: HostDevice) -> Iterator[Branch]:
         """The VFs of a PF; those that follow each other and are alike are folded into one line."""
         vfs = sorted(self.vfs[pf.address], key=lambda vf: (vf.vf_index is None, vf.vf_index or 0, pci.order(vf.address)))
         for _, run in groupby(vfs, key=lambda vf: (vf.kind, vf.vendor, vf.product, vf.driver, vf.numa, bool(vf.interfaces),
@@ -126,18 +126,18 @@ class _Tree:
                 yield self._vfs(alike, pf)
 
     @staticmethod
-    def _own(vf: Device, pf: Device) -> bool:
+    def _own(vf: HostDevice, pf: HostDevice) -> bool:
         """Whether it has a serial number of its own, which must be shown."""
         return vf.serial != pf.serial or vf.card_serial != pf.card_serial
 
-    def _vfs(self, vfs: Sequence[Device], pf: Device) -> Branch:
+    def _vfs(self, vfs: Sequence[HostDevice], pf: HostDevice) -> Branch:
         first, last = vfs[0], vfs[-1]
         number = "VF" if first.vf_index is None else f"vf{first.vf_index}"
         address = first.address
         if len(vfs) > 1:
             number, address = f"{number}–{last.vf_index}", f"{first.address} – {last.address}"
         facts = ["" if first.product == pf.product and first.vendor == pf.vendor else f"[{first.vendor}:{first.product}]",
-                 {Kind.VDPA: "vdpa", Kind.VENDOR_VF: "vendor's VFIO"}.get(first.kind, ""),
+                 {FunctionKind.VDPA: "vdpa", FunctionKind.VENDOR_VF: "vendor's VFIO"}.get(first.kind, ""),
                  f"driver {harmless(first.driver)}" if first.driver is not None else "no driver"]
         facts += [_groups(vfs)] if len(vfs) > 1 and self.iommu else list(self._group(first))
         if len(vfs) > 1 and first.interfaces:
@@ -167,14 +167,14 @@ def _mdev(mdev: Mdev) -> Branch:
     return Branch(f"{mdev.uuid}  {', '.join(facts)}")
 
 
-def _interfaces(device: Device) -> Iterator[str]:
+def _interfaces(device: HostDevice) -> Iterator[str]:
     shown = [harmless(name) for name in device.interfaces]
     if shown and device.speed is not None:
         shown[-1] += f" at {device.speed // 1000} Gbit/s" if device.speed % 1000 == 0 else f" at {device.speed} Mbit/s"
     yield from shown
 
 
-def _groups(vfs: Sequence[Device]) -> str:
+def _groups(vfs: Sequence[HostDevice]) -> str:
     groups = [vf.iommu_group for vf in vfs]
     if None in groups:
         return "no IOMMU group" if len(set(groups)) == 1 else "some in no IOMMU group"
@@ -196,7 +196,7 @@ def _many(count: int, noun: str) -> str:
 
 def _counts(found: Scan) -> str:
     counts = Counter("bridge" if device.is_bridge else "VF" if device.kind.is_vf else
-                     "PF" if device.kind is Kind.PF else "other endpoint" for device in found.devices)
+                     "PF" if device.kind is FunctionKind.PF else "other endpoint" for device in found.devices)
     parts = [_many(counts[noun], noun) for noun in ("PF", "VF", "other endpoint", "bridge") if counts[noun]]
     text = _many(len(found.devices), "PCI function") + (f": {', '.join(parts)}" if parts else "")
     if ready := sum(device.self_vfio for device in found.devices):

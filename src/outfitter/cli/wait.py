@@ -74,13 +74,13 @@ async def _tell(client: Client, left: Mapping[Going, Object]) -> None:
 
 
 async def _why(client: Client, one: Going, obj: Object) -> str:
-    return (await view.away(client, obj) if one.kind == kinds.INSTANCE else "") or holds(one.kind, obj)
+    return (await view.away(client, obj) if one.kind == kinds.VMI else "") or holds(one.kind, obj)
 
 
 def holds(kind: Kind, obj: Object) -> str:
     """What keeps a deleted object, as far as it says so itself."""
     meta, status = obj["metadata"], obj.get("status") or {}
-    if kind == kinds.INSTANCE and status.get("phase") not in device_refs.FINAL:
+    if kind == kinds.VMI and status.get("phase") not in device_refs.FINAL:
         return f"its guest has {vm_actions.grace(obj)}s to shut down"
     if users := status.get("reservedFor"):
         return "it is in use by " + ", ".join(f"{each.get('resource')}/{each.get('name')}" for each in users)

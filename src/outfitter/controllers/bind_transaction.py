@@ -16,23 +16,23 @@ from outfitter.errors import AlreadyHeld, Conflict
 from outfitter.ledger import book
 from outfitter.ledger import placement_view as ledger
 from outfitter.scheduling.dra import binding_conditions
-from outfitter.scheduling.dra.device_index import Index
+from outfitter.scheduling.dra.device_index import DeviceIndex
 from outfitter.scheduling.nova import flavor_claim
 from outfitter.scheduling.scheduler import Placement, results
 from outfitter.store.base import Check, Create, Delete, Replace, Store, Write
-from outfitter.store.id_generator import Names
+from outfitter.store.id_generator import IdGenerator
 from outfitter.store.informer import key_of
 
 Claim = Callable[[str, str], Object | None]
 NOT_READY = "WaitingForDevices"  # the reason on a pod whose devices are being made ready
 
 
-class Draft:
+class BindTransaction:
     """Begins with what the index knows, and the index follows it: what is chosen next counts what stands here already. Whoever
     does not commit it must take that back (`pages` names what has to be read again). It is committed only if every page is
     still the one that was chosen from: what a provider has left for flavors, or CPUs of a NUMA cell, clash with no booking."""
 
-    def __init__(self, index: Index, claim: Claim, now: str, names: Names) -> None:
+    def __init__(self, index: DeviceIndex, claim: Claim, now: str, names: IdGenerator) -> None:
         self._index, self._known, self._now, self._names = index, claim, now, names
         self._claims: dict[str, Object] = {}  # as they will be
         self._old: dict[str, Page] = {}
@@ -206,5 +206,5 @@ def _no_revision(meta: Object) -> Object:
 
 def purpose(pod: Object) -> str:
     """For whom a pod holds devices, as people say it: "vmi/blue", else "pod/web"."""
-    reference = device_refs.owner(pod, kinds.INSTANCE.kind)
+    reference = device_refs.owner(pod, kinds.VMI.kind)
     return f"vmi/{reference['name']}" if reference else f"pod/{pod['metadata']['name']}"

@@ -11,7 +11,7 @@ from typing import Any
 from outfitter.api import kinds
 from outfitter.api.device import ADDRESS_NAMES, MDEV_NAMES, newest, text_attribute
 from outfitter.api.kinds import Object
-from outfitter.controllers.manager import Context
+from outfitter.controllers.manager import ControllerContext
 from outfitter.errors import Invalid
 from outfitter.scheduling.filter import node_affinity
 
@@ -19,10 +19,10 @@ Device = Mapping[str, Any]
 POOL = "pool"
 
 
-class Published:
+class DeviceLookup:
     """Looks into the slices and nodes that the process follows anyway."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ControllerContext) -> None:
         self.slices = context.informer(kinds.RESOURCE_SLICE)
         self.nodes = context.informer(kinds.NODE)
         self.slices.add_index(POOL, lambda part: [_pool(part["spec"]["driver"], part["spec"]["pool"]["name"])])

@@ -17,11 +17,11 @@ from outfitter.api.device import ADDRESS_NAMES, MDEV_NAMES, members, numa_node, 
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, kubevirt_config, network_info
 from outfitter.controllers import launcher_resources, network_device_status
-from outfitter.controllers.device_lookup import Published
-from outfitter.controllers.manager import Context, enqueue_on_change
+from outfitter.controllers.device_lookup import DeviceLookup
+from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.controllers.vmi import LauncherPods, instance_of
 from outfitter.store.informer import key_of, split_key
-from outfitter.store.workqueue import Queue
+from outfitter.store.workqueue import WorkQueue
 
 READY = "DevicesReady"
 PATIENCE = timedelta(seconds=2)  # until a pod of which no scheduler speaks, or that waits for a gate or anew, is spoken of here
@@ -29,7 +29,7 @@ Find = Callable[[Mapping[str, Any], str | None], Mapping[str, Any] | str]  # a r
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundDevices:
     """What is known of a machine's devices, and what is still missing (empty: everything is known)."""
 
     status: Object | None
@@ -41,13 +41,13 @@ class Found:
 class DeviceStatus:
     name = "devicestatus"
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ControllerContext) -> None:
         self._context, self._store = context, context.store
-        self._instances = context.informer(kinds.INSTANCE)
-        self.queue = Queue(context.clock, age=self._instances.age)
+        self._instances = context.informer(kinds.VMI)
+        self.queue = WorkQueue(context.clock, age=self._instances.age)
         self._pods = context.informer(kinds.POD)
         self._claims = context.informer(kinds.RESOURCE_CLAIM)
-        self._published = Published(context)
+        self._published = DeviceLookup(context)
         self._kubevirts = context.informer(kinds.KUBEVIRT)
         self._launchers = LauncherPods(self._pods)
         self._other: dict[str, tuple[tuple[str, ...], datetime]] = {}  # what is missing that is not told yet, and since when
@@ -153,9 +153,9 @@ class DeviceStatus:
         meta = instance["metadata"]
         body = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "status": change}
         self._instances.put(
-            await self._store.patch(kinds.INSTANCE, meta["name"], body, meta["namespace"], subresource="status"))
+            await self._store.patch(kinds.VMI, meta["name"], body, meta["namespace"], subresource="status"))
 
-    def _conditions(self, instance: Object, found: Found) -> list[Object]:
+    def _conditions(self, instance: Object, found: FoundDevices) -> list[Object]:
         have = (instance.get("status") or {}).get("conditions")
         if not found.missing and found.status is None and not device_refs.flavored(instance):
             return conditions.without_condition(have, READY)  # what an earlier pod got is gone, and this one has no claim
@@ -163,7 +163,7 @@ class DeviceStatus:
             READY, False, "WaitingForDevices", _sentence(found))
         return conditions.with_condition(have, ready, self._context.now())
 
-    def _says_another(self, instance: Object, found: Found) -> bool:
+    def _says_another(self, instance: Object, found: FoundDevices) -> bool:
         """Whether the status gives another reason to wait than there is now."""
         told = conditions.find(instance, READY)
         return told is not None and told.get("status") == "False" and told.get("message") != _sentence(found)
@@ -172,7 +172,7 @@ class DeviceStatus:
         return self._claims.get(f"{namespace}/{name}")
 
 
-def _sentence(found: Found) -> str:
+def _sentence(found: FoundDevices) -> str:
     return "; ".join(found.missing)
 
 
@@ -196,7 +196,7 @@ def _places(status: Mapping[str, Any] | None) -> dict[str, list[Any]]:
 
 def find_devices(
     instance: Object, pod: Object, claims: device_refs.Claims, find: Find, closed: Collection[device_refs.List] = (),
-) -> Found:
+) -> FoundDevices:
     """The device status of an instance in its pod. Lists whose gate is closed keep what they have and get nothing new. Pure but
     for the look-ups handed in."""
     names = dict(device_refs.claim_names(pod))
@@ -226,7 +226,7 @@ def find_devices(
             missing.append(f"{ref.name}: {why}")
         if entries:
             out.setdefault(device_refs.STATUS_LISTS[ref.list], []).extend(entries)
-    return Found(out or None, tuple(missing), unnamed, bool(missing) and missing == shut)
+    return FoundDevices(out or None, tuple(missing), unnamed, bool(missing) and missing == shut)
 
 
 def _entries(

@@ -13,24 +13,24 @@ from outfitter.api.conditions import Condition
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs
-from outfitter.controllers.manager import Context, enqueue_on_change
+from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.errors import NotFound
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra.device_index import FEATURES
 from outfitter.scheduling.filter import taints
 from outfitter.store.informer import key_of
-from outfitter.store.workqueue import Queue
+from outfitter.store.workqueue import WorkQueue
 
 REASON = "DeletionByDeviceTaintManager"  # of the condition DisruptionTarget, as in Kubernetes
 EVENT = "DeviceTaintManagerEviction"
 
 
-class Evict:
+class DeviceTaintEviction:
     name = "evict"
 
-    def __init__(self, context: Context, features: Features = FEATURES) -> None:
+    def __init__(self, context: ControllerContext, features: Features = FEATURES) -> None:
         self._context, self._features = context, features
-        self.queue = Queue(context.clock)
+        self.queue = WorkQueue(context.clock)
         self._pods = context.informer(kinds.POD)
         self._claims = context.informer(kinds.RESOURCE_CLAIM)
         self._slices = context.informer(kinds.RESOURCE_SLICE)
@@ -89,7 +89,7 @@ class Evict:
         return taints.left(taint, borne, now, since)
 
 
-async def send_away(context: Context, pod: Object, *, reason: str, event: str, why: str, sentence: str) -> None:
+async def send_away(context: ControllerContext, pod: Object, *, reason: str, event: str, why: str, sentence: str) -> None:
     """First what it is for, on the pod; then it goes. After a crash between the two it goes all the same."""
     meta = pod["metadata"]
     try:

@@ -14,13 +14,13 @@ from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs
 from outfitter.controllers import launcher_pod
-from outfitter.controllers.manager import Context, enqueue_on_change
+from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
 from outfitter.inventory import numa_cells
 from outfitter.scheduling.nova import flavor_claim
-from outfitter.scheduling.nova.flavor_claim import Aliases
+from outfitter.scheduling.nova.flavor_claim import AliasSet
 from outfitter.store.informer import key_of
-from outfitter.store.workqueue import Queue
+from outfitter.store.workqueue import WorkQueue
 
 WAITING = "Synchronized"  # the condition that says why a machine has no pod
 WAITS = ("Pending", "Scheduling")  # phases in which it has no host
@@ -36,13 +36,13 @@ def claim_name(instance: Mapping[str, Any]) -> str:
     )
 
 
-class Flavors:
+class FlavorClaims:
     """Settles flavors for the loop of instances, and wakes those who wait for one."""
 
-    def __init__(self, context: Context, aliases: Aliases, queue: Queue, *, exact: bool) -> None:
+    def __init__(self, context: ControllerContext, aliases: AliasSet, queue: WorkQueue, *, exact: bool) -> None:
         self._store, self._events, self._aliases = context.store, context.events, aliases
         self._exact = exact  # who gives devices reads everything that the claim says; else what is lost is told
-        self._instances = context.informer(kinds.INSTANCE)
+        self._instances = context.informer(kinds.VMI)
         self._instances.add_index("flavor", _unsettled)
         self._flavors = context.informer(kinds.FLAVOR)
         self._claims = context.informer(kinds.RESOURCE_CLAIM)
@@ -52,7 +52,7 @@ class Flavors:
         self._claims.on_change(self._claim_changed)
 
     def _claim_changed(self, old: Object | None, new: Object | None) -> None:
-        if new is None and old is not None and (reference := device_refs.owner(old, kinds.INSTANCE.kind)) is not None:
+        if new is None and old is not None and (reference := device_refs.owner(old, kinds.VMI.kind)) is not None:
             self._queue.add(f"{old['metadata']['namespace']}/{reference['name']}")
 
     def _waiting_for(self, flavor: Object) -> Sequence[str]:
@@ -113,7 +113,7 @@ class Flavors:
             found = await self._store.get(kinds.RESOURCE_CLAIM, claim, instance["metadata"]["namespace"])
         except NotFound:
             return None
-        owner = device_refs.owner(found, kinds.INSTANCE.kind)
+        owner = device_refs.owner(found, kinds.VMI.kind)
         return found if owner is not None and owner["uid"] == instance["metadata"]["uid"] else None
 
 

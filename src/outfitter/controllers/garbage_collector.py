@@ -12,9 +12,9 @@ from datetime import datetime, timedelta
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
-from outfitter.controllers.manager import Context
+from outfitter.controllers.manager import ControllerContext
 from outfitter.errors import Conflict, NotFound
-from outfitter.store.workqueue import Queue
+from outfitter.store.workqueue import WorkQueue
 
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
 EVENTS_KEPT = timedelta(hours=1)
@@ -24,14 +24,14 @@ AT_ONCE = 500  # events that are looked at before others get their turn
 OWNED = tuple(kind for kind in kinds.ALL if kind != kinds.PAST_BOOKING)  # history belongs to nobody, and there is much of it
 
 
-class Garbage:
+class GarbageCollector:
     """Keys are "plural.group|namespace|name"."""
 
     name = "garbage"
 
-    def __init__(self, context: Context, served: Iterable[Kind] = OWNED) -> None:
+    def __init__(self, context: ControllerContext, served: Iterable[Kind] = OWNED) -> None:
         self._context, self._store = context, context.store
-        self.queue = Queue(context.clock)
+        self.queue = WorkQueue(context.clock)
         self._kinds = {kind.resource: kind for kind in served}
         for kind in self._kinds.values():
             informer = context.informer(kind)

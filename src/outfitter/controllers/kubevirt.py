@@ -6,9 +6,9 @@ from outfitter.api import conditions, kinds
 from outfitter.api.conditions import GATES_IN_USE, Condition
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, feature_gates, kubevirt_config
-from outfitter.controllers.manager import Context, enqueue_on_change
+from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.store.informer import key_of
-from outfitter.store.workqueue import Queue
+from outfitter.store.workqueue import WorkQueue
 
 NAMED = 5  # machines that a condition names; of the others it says how many
 
@@ -21,14 +21,14 @@ def _gates(instance: Object) -> list[str]:
     return [] if _over(instance) else feature_gates.used(instance.get("spec") or {})
 
 
-class KubeVirts:
+class KubeVirtController:
     name = "kubevirts"
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ControllerContext) -> None:
         self._context, self._store = context, context.store
-        self.queue = Queue(context.clock)
+        self.queue = WorkQueue(context.clock)
         self._all = context.informer(kinds.KUBEVIRT)
-        self._instances = context.informer(kinds.INSTANCE)
+        self._instances = context.informer(kinds.VMI)
         self._instances.add_index("gates", _gates)
         enqueue_on_change(self._all, self.queue)
         self._instances.on_change(self._machine_changed)
@@ -57,7 +57,7 @@ class KubeVirts:
             await self._store.patch(kinds.KUBEVIRT, meta["name"], body, meta["namespace"], subresource="status")
         return None
 
-    def _in_use(self, now: kubevirt_config.Settings) -> Condition:
+    def _in_use(self, now: kubevirt_config.KubeVirtConfig) -> Condition:
         words = []
         for gate in now.gates.closed(feature_gates.KNOWN):
             if users := sorted(key_of(instance) for instance in self._instances.by("gates", gate)):

@@ -14,7 +14,7 @@ from typing import Any
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import feature_gates, network_info
 from outfitter.api.kubevirt.feature_gates import Gates
-from outfitter.api.kubevirt.kubevirt_config import Settings
+from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
 from outfitter.api.kubevirt.network_info import RESOURCE, STATUS, attachment, interface_name
 from outfitter.errors import Refused
 
@@ -24,7 +24,7 @@ _COUNTED = re.compile(r"net\d+")
 Attachments = Callable[[str, str], Object | None]  # namespace, name -> NetworkAttachmentDefinition
 
 
-def of_pod(instance: Mapping[str, Any], settings: Settings, source: Mapping[str, Any] | None = None) -> Object:
+def of_pod(instance: Mapping[str, Any], settings: KubeVirtConfig, source: Mapping[str, Any] | None = None) -> Object:
     """What a pod says of its networks. `source`: the pod that the machine moves away from."""
     counted = source is not None and _counts(source) and not settings.gates.open(feature_gates.NAMING)
     entries = list(_entries(instance, settings.plugins, counted=counted))

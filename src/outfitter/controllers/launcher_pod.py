@@ -7,15 +7,15 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from outfitter.api.kinds import INSTANCE, Object
+from outfitter.api.kinds import VMI, Object
 from outfitter.api.kubevirt import device_refs, vmi_actions
-from outfitter.api.kubevirt.kubevirt_config import Settings
+from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
 from outfitter.api.launcher_environment import NETWORK_RESOURCE
 from outfitter.controllers import launcher_networks, launcher_resources
 
 IMAGE = "outfitter/launcher"
 PLACEMENT = ("nodeSelector", "schedulerName", "tolerations", "affinity", "topologySpreadConstraints", "priorityClassName")
-DEFAULT = Settings()
+DEFAULT = KubeVirtConfig()
 LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
 
@@ -32,7 +32,7 @@ def suffix(*words: str) -> str:
 
 
 def launcher_pod(
-    instance: Mapping[str, Any], settings: Settings = DEFAULT, *, networks: Mapping[str, str] | None = None,
+    instance: Mapping[str, Any], settings: KubeVirtConfig = DEFAULT, *, networks: Mapping[str, str] | None = None,
     source: Mapping[str, Any] | None = None,
 ) -> Object:
     """The pod of an instance. `networks`: the resource that each of its networks takes of the host; `source`: the pod that it
@@ -54,7 +54,7 @@ def launcher_pod(
             "labels": {**(meta.get("labels") or {}), device_refs.LAUNCHER_LABEL: device_refs.LAUNCHER,
                        device_refs.CREATED_BY: meta["uid"], "vm.kubevirt.io/name": meta["name"][:63].rstrip("-.")},
             "annotations": {"kubevirt.io/domain": meta["name"], **launcher_networks.of_pod(instance, settings, source)},
-            "ownerReferences": [{"apiVersion": INSTANCE.api_version, "kind": INSTANCE.kind, "name": meta["name"],
+            "ownerReferences": [{"apiVersion": VMI.api_version, "kind": VMI.kind, "name": meta["name"],
                                  "uid": meta["uid"], "controller": True, "blockOwnerDeletion": True}],
         },
         "spec": {

@@ -10,7 +10,7 @@ from typing import Any
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, feature_gates
 from outfitter.api.kubevirt.feature_gates import Gates
-from outfitter.api.kubevirt.kubevirt_config import Settings
+from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
 from outfitter.api.quantity import to_int
 from outfitter.errors import Refused
 
@@ -26,7 +26,7 @@ WORDS: Mapping[device_refs.List, str] = {"gpus": "GPU", "hostDevices": "HostDevi
 GATES: Mapping[device_refs.List, str] = {"gpus": feature_gates.GPUS, "hostDevices": feature_gates.HOST_DEVICES}
 
 
-def resources(instance: Mapping[str, Any], settings: Settings, networks: Mapping[str, int]) -> Object:
+def resources(instance: Mapping[str, Any], settings: KubeVirtConfig, networks: Mapping[str, int]) -> Object:
     """The `resources` of the container. `networks`: what its network cards ask for by resource name. Refused names every device
     that is not permitted."""
     spec = instance["spec"]
@@ -76,7 +76,7 @@ def claims(instance: Mapping[str, Any], open_: Gates) -> Iterator[Object]:
         yield {"name": device_refs.FLAVOR_CLAIM}
 
 
-def by_name(instance: Mapping[str, Any], settings: Settings) -> Counter[str]:
+def by_name(instance: Mapping[str, Any], settings: KubeVirtConfig) -> Counter[str]:
     """Devices that are asked for by resource name."""
     refs = [ref for ref in device_refs.written_refs(instance) if ref.device_name]
     wrong = [f"{ref.path}: {WORDS[ref.list]} {ref.device_name} is not permitted in permittedHostDevices configuration"

@@ -12,20 +12,20 @@ from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, Limits, Page, is_pool_page, pool_page
 from outfitter.controllers.bind_transaction import purpose
-from outfitter.controllers.manager import Context, enqueue_on_change
+from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.controllers.pod_claims import holders
 from outfitter.errors import AlreadyHeld, OutOfService
 from outfitter.ledger import book
 from outfitter.store.informer import key_of
-from outfitter.store.workqueue import Queue
+from outfitter.store.workqueue import WorkQueue
 
 
-class Pages:
+class LedgerMirror:
     name = "pages"
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ControllerContext) -> None:
         self._context, self._store = context, context.store
-        self.queue = Queue(context.clock)
+        self.queue = WorkQueue(context.clock)
         self._claims = context.informer(kinds.RESOURCE_CLAIM)
         self._pods = context.informer(kinds.POD)
         self._pages = context.informer(kinds.LEDGER_PAGE)

@@ -14,24 +14,24 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.errors import Conflict, NotFound, OutfitterError, Terminating, Unavailable
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
-from outfitter.store.event_recorder import Recorder
-from outfitter.store.id_generator import Names
+from outfitter.store.event_recorder import EventRecorder
+from outfitter.store.id_generator import IdGenerator
 from outfitter.store.informer import Informer, key_of
-from outfitter.store.workqueue import Queue
+from outfitter.store.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
 IN_A_ROW = 4  # keys that a worker looks at before others get their turn
 WRITING = 0.001  # seconds between two looks at whether the disk is done
 
 
-class Context:
+class ControllerContext:
     """What the loops of one process share."""
 
-    def __init__(self, store: Store, *, clock: Clock, names: Names | None = None, component: str = "outfitter") -> None:
+    def __init__(self, store: Store, *, clock: Clock, names: IdGenerator | None = None, component: str = "outfitter") -> None:
         self.store = store
         self.clock = clock
-        self.names = names or Names()
-        self.events = Recorder(store, kinds.EVENT, component, clock=clock, names=self.names)
+        self.names = names or IdGenerator()
+        self.events = EventRecorder(store, kinds.EVENT, component, clock=clock, names=self.names)
         self.informers: dict[Kind, Informer[Object]] = {}
 
     def informer(self, kind: Kind) -> Informer[Object]:
@@ -46,14 +46,16 @@ class Context:
 
 class Controller(Protocol):
     name: str
-    queue: Queue
+    queue: WorkQueue
 
     async def reconcile(self, key: str) -> float | None:
         """Bring one object from what is wanted to what is; a number asks to be called again after so many seconds."""
         ...
 
 
-def enqueue_on_change(informer: Informer[Object], queue: Queue, keys: Callable[[Object], Sequence[str]] | None = None) -> None:
+def enqueue_on_change(
+    informer: Informer[Object], queue: WorkQueue, keys: Callable[[Object], Sequence[str]] | None = None
+) -> None:
     """Every change of an object puts its key, or the keys it maps to, into the queue."""
     keys = keys or (lambda obj: [key_of(obj)])
 
@@ -64,10 +66,10 @@ def enqueue_on_change(informer: Informer[Object], queue: Queue, keys: Callable[[
     informer.on_change(changed)
 
 
-class Runner:
+class ControllerManager:
     """Runs informers and controllers until cancelled."""
 
-    def __init__(self, context: Context, controllers: Sequence[Controller], *, workers: int = 4) -> None:
+    def __init__(self, context: ControllerContext, controllers: Sequence[Controller], *, workers: int = 4) -> None:
         self.controllers = controllers
         self._context, self._workers = context, workers
         self._tasks: list[asyncio.Task[None]] = []
@@ -134,7 +136,7 @@ class Runner:
 
 
 async def settle(
-    store_revision: Callable[[Kind], int], context: Context, runners: Sequence[Runner], *,
+    store_revision: Callable[[Kind], int], context: ControllerContext, runners: Sequence[ControllerManager], *,
     busy: Callable[[], bool] = lambda: False, most: int = 100_000,
 ) -> None:
     """For embedded homes: until nobody has anything to do. The home is not `busy` with what nobody waits for, every informer

@@ -12,10 +12,10 @@ from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs
 from outfitter.controllers import device_taint_eviction
-from outfitter.controllers.manager import Context, enqueue_on_change
+from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.scheduling.filter import taints
 from outfitter.store.informer import key_of
-from outfitter.store.workqueue import Queue
+from outfitter.store.workqueue import WorkQueue
 
 REASON = "DeletionByTaintManager"  # of the condition DisruptionTarget, as in Kubernetes
 EVENT = "TaintManagerEviction"
@@ -27,12 +27,12 @@ NEVER = float("inf")
 Taint = tuple[str, str]  # its key and value
 
 
-class NodeTaints:
+class NodeTaintEviction:
     name = "nodetaints"
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ControllerContext) -> None:
         self._context = context
-        self.queue = Queue(context.clock)
+        self.queue = WorkQueue(context.clock)
         self._pods = context.informer(kinds.POD)
         self._pods.add_index("node", lambda pod: [pod["spec"].get("nodeName") or ""])
         self._since: dict[str, dict[Taint, datetime]] = {}  # of each host that has such taints, since when
@@ -77,7 +77,7 @@ def _left(pod: Object, taint: Taint, since: datetime, now: datetime) -> float:
     tolerations that fits is the one that counts, as in Kubernetes."""
     whole: Mapping[str, Any] = {"key": taint[0], "value": taint[1], "effect": "NoExecute"}
     own = pod["spec"].get("tolerations") or ()
-    fits = next((one for one in (*own, *USUAL) if taints.unbearable([whole], [one]) is None), None)
+    fits = next((one for one in (*own, *USUAL) if taints.untolerated_taint([whole], [one]) is None), None)
     if fits is None:
         return 0.0
     if fits.get("tolerationSeconds") is None:

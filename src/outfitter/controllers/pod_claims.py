@@ -14,14 +14,14 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs
 from outfitter.api.page import Booking, Page, is_pool_page, pool_page
 from outfitter.controllers import launcher_pod
-from outfitter.controllers.manager import Context, enqueue_on_change
+from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from outfitter.ledger import book
 from outfitter.scheduling.nova import flavor_claim
 from outfitter.scheduling.scheduler import NOT_MADE, of_another
 from outfitter.store.base import Replace, Write
 from outfitter.store.informer import key_of, split_key
-from outfitter.store.workqueue import Queue
+from outfitter.store.workqueue import WorkQueue
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 POD_CLAIM = "resource.kubernetes.io/pod-claim-name"
@@ -32,10 +32,10 @@ class PodClaims:
 
     name = "podclaims"
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ControllerContext) -> None:
         self._context, self._store = context, context.store
         self._pods = context.informer(kinds.POD)
-        self.queue = Queue(context.clock, age=self._pods.age)
+        self.queue = WorkQueue(context.clock, age=self._pods.age)
         self._templates = context.informer(kinds.RESOURCE_CLAIM_TEMPLATE)
         self._claims = context.informer(kinds.RESOURCE_CLAIM)
         self._pods.add_index("claim by template", _made_keys)
@@ -126,15 +126,15 @@ class PodClaims:
         return there
 
 
-class Claims:
+class ClaimDeallocation:
     """Letting go: a claim that nobody uses any more gives its devices back, once the host has let go of them."""
 
     name = "claims"
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ControllerContext) -> None:
         self._context, self._store = context, context.store
         self._claims = context.informer(kinds.RESOURCE_CLAIM)
-        self.queue = Queue(context.clock, age=self._claims.age)
+        self.queue = WorkQueue(context.clock, age=self._claims.age)
         self._pods = context.informer(kinds.POD)
         self._pages = context.informer(kinds.LEDGER_PAGE)
         enqueue_on_change(self._claims, self.queue)
@@ -164,7 +164,7 @@ class Claims:
             return None
         users = status.get("reservedFor") or []
         going = known["metadata"].get("deletionTimestamp")  # then a machine that keeps it, running or not, does so no longer
-        left = [user for user in users if not (going and user.get("resource") == kinds.MACHINE.plural)
+        left = [user for user in users if not (going and user.get("resource") == kinds.VM.plural)
                 and await self._alive(namespace, user)]
         if left and left != users:
             await self._store.patch(kinds.RESOURCE_CLAIM, known["metadata"]["name"], {
@@ -177,15 +177,15 @@ class Claims:
 
     async def _kept(self, claim: Object) -> bool:
         """It belongs to a machine, which keeps its devices while it is stopped."""
-        reference = device_refs.owner(claim, kinds.MACHINE.kind)
+        reference = device_refs.owner(claim, kinds.VM.kind)
         return reference is not None and not claim["metadata"].get("deletionTimestamp") and await self._alive(
-            claim["metadata"]["namespace"], {**reference, "resource": kinds.MACHINE.plural})
+            claim["metadata"]["namespace"], {**reference, "resource": kinds.VM.plural})
 
     async def _alive(self, namespace: str, user: Object) -> bool:
         """Asks the store: a pod that the informer has not seen yet is not a pod that is gone."""
-        if user.get("resource") == kinds.MACHINE.plural:
+        if user.get("resource") == kinds.VM.plural:
             try:
-                vm = await self._store.get(kinds.MACHINE, user["name"], namespace)
+                vm = await self._store.get(kinds.VM, user["name"], namespace)
             except NotFound:
                 return False
             return bool(vm["metadata"]["uid"] == user.get("uid") and not vm["metadata"].get("deletionTimestamp"))

@@ -13,22 +13,22 @@ from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs
-from outfitter.controllers.manager import Context
+from outfitter.controllers.manager import ControllerContext
 from outfitter.errors import NotFound
 from outfitter.store.informer import key_of
-from outfitter.store.workqueue import Queue
+from outfitter.store.workqueue import WorkQueue
 
 REASON = "DeletionByPodGC"  # of the condition DisruptionTarget, as in Kubernetes
 EVENT = "NodeGone"
 WHILE = 40.0  # seconds, as in Kubernetes
 
 
-class Stranded:
+class PodGc:
     name = "stranded"
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ControllerContext) -> None:
         self._context, self._store = context, context.store
-        self.queue = Queue(context.clock)
+        self.queue = WorkQueue(context.clock)
         self._pods, self._nodes = context.informer(kinds.POD), context.informer(kinds.NODE)
         self._missed: dict[str, datetime] = {}  # node -> since when it is not there
         self._pods.add_index("node", lambda pod: [pod["spec"].get("nodeName") or ""])

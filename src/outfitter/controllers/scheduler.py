@@ -17,20 +17,20 @@ from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs
 from outfitter.api.page import Page
-from outfitter.controllers.bind_transaction import Draft, give_back
-from outfitter.controllers.manager import Context, enqueue_on_change
+from outfitter.controllers.bind_transaction import BindTransaction, give_back
+from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.errors import AlreadyExists, AlreadyHeld, Conflict, Invalid, NotFound, OutfitterError, OutOfService
 from outfitter.ledger import book
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra import assigned_devices, binding_conditions, extended_resources
-from outfitter.scheduling.dra.device_index import FEATURES, Index
-from outfitter.scheduling.filter.node_fit import Rooms, Used, nominated
-from outfitter.scheduling.nova.host_state_cache import Roster
-from outfitter.scheduling.plugins import Plugins
+from outfitter.scheduling.dra.device_index import FEATURES, DeviceIndex
+from outfitter.scheduling.filter.node_fit import NodeInfoCache, NodeUsage, nominated
+from outfitter.scheduling.nova.host_state_cache import HostStateCache
+from outfitter.scheduling.plugins import SchedulerPlugins
 from outfitter.scheduling.scheduler import Placement, Waiting, driven_out, place, results
 from outfitter.scheduling.score import Policy
 from outfitter.store.informer import key_of
-from outfitter.store.workqueue import Queue
+from outfitter.store.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
 SCHEDULER = "default-scheduler"
@@ -42,7 +42,7 @@ SHUNNED = 60.0  # seconds for which a host is left out whose devices could not b
 
 
 @dataclass(slots=True)
-class _Outcome:
+class _BatchOutcome:
     """What became of the pods of a batch, by key."""
 
     errors: dict[str, Exception] = field(default_factory=dict)  # to be tried again, later and later
@@ -53,12 +53,14 @@ class _Outcome:
         self.after[key_of(pod)] = min(self.after.get(key_of(pod), seconds), seconds)
 
 
-class Schedule:
+class Scheduler:
     name = "schedule"
 
-    def __init__(self, context: Context, plugins: Plugins, *, policy: Policy = "pack", features: Features = FEATURES) -> None:
+    def __init__(
+        self, context: ControllerContext, plugins: SchedulerPlugins, *, policy: Policy = "pack", features: Features = FEATURES
+    ) -> None:
         self._context, self._store, self._plugins, self._policy = context, context.store, plugins, policy
-        self.queue = Queue(context.clock)
+        self.queue = WorkQueue(context.clock)
         self._one = asyncio.Lock()  # one batch at a time: two at once would only race each other for the same pages
         self._pods, self._claims = pods, claims = context.informer(kinds.POD), context.informer(kinds.RESOURCE_CLAIM)
         self._classes = context.informer(kinds.DEVICE_CLASS)
@@ -66,8 +68,8 @@ class Schedule:
         slices, pages, nodes, rules, trees, inventories = (context.informer(kind) for kind in (
             kinds.RESOURCE_SLICE, kinds.LEDGER_PAGE, kinds.NODE, kinds.DEVICE_TAINT_RULE, kinds.PROVIDER_TREE,
             kinds.HOST_INVENTORY))
-        self._index, self._roster = Index(features), Roster()
-        self._used, self._rooms = Used(), Rooms()
+        self._index, self._roster = DeviceIndex(features), HostStateCache()
+        self._used, self._rooms = NodeUsage(), NodeInfoCache()
         self._resources: extended_resources.Resources | None = None  # None: to be put together again
         self._seen: dict[str, int] = {}  # page -> its revision in the index
         self._arrivals: dict[str, int] = {}  # uid of a pod that waits -> its number
@@ -75,7 +77,7 @@ class Schedule:
         self._told: dict[str, float] = {}  # uid of one of those -> when it was last said what it waits for
         self._numbers = itertools.count()
         self._inbox: list[str] = []  # keys that workers hold in their hands while another is at work
-        self._outcomes: dict[str, _Outcome] = {}  # what became of those
+        self._outcomes: dict[str, _BatchOutcome] = {}  # what became of those
         self._preset: dict[str, Object] = {}  # pods that wait for devices which were chosen beforehand
         slices.on_change(self._slice_changed)
         pages.on_change(self._page_changed)
@@ -171,7 +173,7 @@ class Schedule:
     async def _round(self) -> None:
         """All that waits by now, the first to come first. What comes meanwhile is taken along: a device that became free is
         nobody's before the one who waits for it longest was asked, whichever of them there was news of."""
-        outcome, hands, others = _Outcome(), list[str](), list[str]()
+        outcome, hands, others = _BatchOutcome(), list[str](), list[str]()
         ready: dict[str, Object] = {}
         try:
             while True:
@@ -187,7 +189,7 @@ class Schedule:
                 done = {key_of(pod) for pod in first}
                 ready = {key: pod for key, pod in ready.items() if key not in done}
         except Exception as error:
-            outcome = _Outcome(dict.fromkeys((*hands, *others), error))
+            outcome = _BatchOutcome(dict.fromkeys((*hands, *others), error))
         self._outcomes |= dict.fromkeys(hands, outcome)
         for other in others:
             self._tell(other, outcome)
@@ -204,7 +206,7 @@ class Schedule:
         others += more
         return [key for key in (*found, *more) if key != EVERYBODY]
 
-    def _tell(self, key: str, outcome: _Outcome) -> None:
+    def _tell(self, key: str, outcome: _BatchOutcome) -> None:
         """The queue of what became of a pod that was taken along."""
         if error := outcome.errors.get(key):
             level = logging.DEBUG if isinstance(error, (Conflict, NotFound)) else logging.WARNING
@@ -215,7 +217,7 @@ class Schedule:
         if key in outcome.after:
             self.queue.add_after(key, outcome.after[key])
 
-    async def _prepared(self, keys: Sequence[str], outcome: _Outcome) -> dict[str, Object]:
+    async def _prepared(self, keys: Sequence[str], outcome: _BatchOutcome) -> dict[str, Object]:
         """Those of them that may be given a host now."""
         ready = {}
         for pod in self._ordered([pod for pod in map(self._pods.get, keys) if pod is not None and _waits(pod)]):
@@ -226,7 +228,7 @@ class Schedule:
                 outcome.errors[key_of(pod)] = error
         return ready
 
-    async def _batch(self, pods: Sequence[Object], outcome: _Outcome) -> None:
+    async def _batch(self, pods: Sequence[Object], outcome: _BatchOutcome) -> None:
         lost: dict[str, dict[str, str]] = {}
         for pod in await self._together(pods, outcome, lost):
             try:
@@ -234,7 +236,7 @@ class Schedule:
             except OutfitterError as error:
                 outcome.errors[key_of(pod)] = error
 
-    async def _together(self, pods: Sequence[Object], outcome: _Outcome, lost: dict[str, dict[str, str]]) -> list[Object]:
+    async def _together(self, pods: Sequence[Object], outcome: _BatchOutcome, lost: dict[str, dict[str, str]]) -> list[Object]:
         """One commit for all; those that have to be tried again, each by itself."""
         draft, refused, placed = self._draft(), list[tuple[Object, Waiting]](), list[tuple[Object, Placement, bool]]()
         again: list[Object] = []
@@ -261,7 +263,7 @@ class Schedule:
                 outcome.errors[key_of(pod)] = error
         return again
 
-    async def _alone(self, pod: Object, outcome: _Outcome, lost: dict[str, str]) -> None:
+    async def _alone(self, pod: Object, outcome: _BatchOutcome, lost: dict[str, str]) -> None:
         """Choose and book for one pod as the store has it, again for as long as a page minds. A host that was chosen in vain
         twice is left out: what its page minds is not in what it publishes."""
         pod = await self._store.get(kinds.POD, pod["metadata"]["name"], pod["metadata"]["namespace"])
@@ -287,13 +289,13 @@ class Schedule:
                 avoid[verdict.host] = why
             lost[verdict.host] = why
 
-    def _draft(self) -> Draft:
+    def _draft(self) -> BindTransaction:
         self._index.held.kept = (
             assigned_devices.kept(self._ordered(list(self._preset.values())), self._index) if self._preset else {}
         )
-        return Draft(self._index, self._claim, self._context.now(), self._context.names)
+        return BindTransaction(self._index, self._claim, self._context.now(), self._context.names)
 
-    def _choose(self, pod: Object, draft: Draft, avoid: dict[str, str] | None = None) -> Placement | Waiting:
+    def _choose(self, pod: Object, draft: BindTransaction, avoid: dict[str, str] | None = None) -> Placement | Waiting:
         if self._resources is None:
             self._resources = extended_resources.mapped(self._classes.items())
         shunned = {host: why for host, (_, why) in binding_conditions.left_out(pod, self._context.clock.now()).items()}
@@ -306,7 +308,7 @@ class Schedule:
         return [page for device in devices
                 for page in (self._index.home(device, verdict.host), *self._index.other_homes(device, verdict.host))]
 
-    async def _commit(self, draft: Draft, placed: Sequence[tuple[Object, Placement, bool]]) -> bool:
+    async def _commit(self, draft: BindTransaction, placed: Sequence[tuple[Object, Placement, bool]]) -> bool:
         """Whether it was written; if not, what the index and the totals were told of it is taken back."""
         try:
             written = await draft.commit(self._store)
@@ -360,7 +362,7 @@ class Schedule:
                 return True
         return False
 
-    async def _made_ready(self, pod: Object, outcome: _Outcome) -> bool:
+    async def _made_ready(self, pod: Object, outcome: _BatchOutcome) -> bool:
         """Whether a pod may be given a host now: not while devices that it has are being made ready. When that failed, or it
         would be sent away from one of them by now, they are given back, and others are looked for."""
         mine = [claim for _, name in device_refs.claim_names(pod)
@@ -406,17 +408,17 @@ class Schedule:
         await self._reread(list(names))
         await self._context.events.warning(pod, "DevicesNotReady", said)
 
-    def _forgive(self, pod: Object, outcome: _Outcome) -> None:
+    def _forgive(self, pod: Object, outcome: _BatchOutcome) -> None:
         """Hosts that were left out for long enough are tried again."""
         now = self._context.clock.now()
         if shunned := binding_conditions.left_out(pod, now):
             outcome.look_again(pod, max(min((until - now).total_seconds() for until, _ in shunned.values()), 0.001))
 
-    async def _refuse(self, pod: Object, waiting: Waiting, outcome: _Outcome) -> None:
+    async def _refuse(self, pod: Object, waiting: Waiting, outcome: _BatchOutcome) -> None:
         if await self._say(pod, Condition("PodScheduled", False, "Unschedulable", waiting.summary), outcome):
             await self._context.events.warning(pod, "FailedScheduling", waiting.summary)
 
-    async def _say(self, pod: Object, wanted: Condition, outcome: _Outcome) -> bool:
+    async def _say(self, pod: Object, wanted: Condition, outcome: _BatchOutcome) -> bool:
         """The reason, on the pod, once: the same again writes nothing. Another one of the same kind is told after a while, as
         it is then: who waits would be written of whenever others come and go. Whether it was written."""
         condition, meta = conditions.find(pod, "PodScheduled") or {}, pod["metadata"]

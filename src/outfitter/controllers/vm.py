@@ -12,11 +12,11 @@ from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, vmi_actions
 from outfitter.controllers import vm_run_strategy
-from outfitter.controllers.manager import Context, enqueue_on_change
-from outfitter.controllers.vm_claims import OwnClaims, claim_name, machine_of, owner_reference
+from outfitter.controllers.manager import ControllerContext, enqueue_on_change
+from outfitter.controllers.vm_claims import VmClaims, claim_name, machine_of, owner_reference
 from outfitter.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
 from outfitter.store.informer import key_of
-from outfitter.store.workqueue import Queue
+from outfitter.store.workqueue import WorkQueue
 
 GENERATION = "kubevirt.io/vm-generation"  # annotation of an instance: of which state of the machine it is
 LOOK_AGAIN = 30.0  # seconds after which a start that could not be is tried again
@@ -24,15 +24,15 @@ MIRRORED = ("Ready", "Paused", "LiveMigratable", "DevicesReady", "PodScheduled",
 CHANGED = "a non-live-updatable field was changed in the template spec: it counts from the next start on"
 
 
-class Machines:
+class VmController:
     name = "machines"
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ControllerContext) -> None:
         self._context, self._store = context, context.store
-        self.queue = Queue(context.clock)
-        self._machines = context.informer(kinds.MACHINE)
-        self._instances = context.informer(kinds.INSTANCE)
-        self._own = OwnClaims(context, self.queue)
+        self.queue = WorkQueue(context.clock)
+        self._machines = context.informer(kinds.VM)
+        self._instances = context.informer(kinds.VMI)
+        self._own = VmClaims(context, self.queue)
         enqueue_on_change(self._machines, self.queue)
         enqueue_on_change(self._instances, self.queue, self._of_instance)
         context.informer(kinds.KUBEVIRT).on_change(self._rules_changed)
@@ -86,22 +86,22 @@ class Machines:
         store, because none of that can be taken back. Who was held up for a while sees a wish that was granted long ago, a
         strategy that is not meant any more, or an instance that is gone. NotFound: the machine is."""
         meta = vm["metadata"]
-        stored = await self._store.get(kinds.MACHINE, meta["name"], meta["namespace"])
+        stored = await self._store.get(kinds.VM, meta["name"], meta["namespace"])
         if stored["metadata"]["uid"] != meta["uid"]:
             raise NotFound(f"virtualmachine {meta['namespace']}/{meta['name']} is another one by now")
         try:
-            return stored, await self._store.get(kinds.INSTANCE, meta["name"], meta["namespace"])
+            return stored, await self._store.get(kinds.VMI, meta["name"], meta["namespace"])
         except NotFound:
             return stored, None
 
-    async def _do(self, vm: Object, instance: Object | None, found: Object | None, act: vm_run_strategy.Act) -> str:
+    async def _do(self, vm: Object, instance: Object | None, found: Object | None, act: vm_run_strategy.RunDecision) -> str:
         """What was decided; a sentence if it cannot be. `found`: who has the name that its instance needs."""
         meta = vm["metadata"]
         if act.do == "create" and found is not None:
             return _in_the_way(vm)
         if act.do == "create":
             try:
-                made = await self._store.create(kinds.INSTANCE, instance_for(vm, paused=act.paused))
+                made = await self._store.create(kinds.VMI, instance_for(vm, paused=act.paused))
             except AlreadyExists:  # an instance of which the news is on its way
                 return await self._stranger(vm)
             except (Invalid, Forbidden) as error:
@@ -110,7 +110,7 @@ class Machines:
             await self._context.events.normal(vm, "SuccessfulCreate", "Started the virtual machine by creating the new virtual "
                                               f"machine instance {made['metadata']['name']}")
         elif act.do == "delete" and instance is not None:
-            await self._store.delete(kinds.INSTANCE, meta["name"], meta["namespace"], uid=instance["metadata"]["uid"])
+            await self._store.delete(kinds.VMI, meta["name"], meta["namespace"], uid=instance["metadata"]["uid"])
             await self._context.events.normal(vm, "SuccessfulDelete", "Stopped the virtual machine by deleting the virtual "
                                               f"machine instance {meta['name']}: {act.why}")
         return ""
@@ -118,14 +118,14 @@ class Machines:
     async def _stranger(self, vm: Object) -> str:
         """Who has the name that the machine's instance needs. One of its own is no trouble: its news brings us back."""
         meta = vm["metadata"]
-        found = await self._store.get(kinds.INSTANCE, meta["name"], meta["namespace"])
+        found = await self._store.get(kinds.VMI, meta["name"], meta["namespace"])
         if device_refs.belongs(found, vm):
             raise Conflict(f"news of instance {meta['namespace']}/{meta['name']} is on its way")
         return _in_the_way(vm)
 
     # -- what people see
 
-    def _status(self, vm: Object, instance: Object | None, act: vm_run_strategy.Act, trouble: str) -> Object:
+    def _status(self, vm: Object, instance: Object | None, act: vm_run_strategy.RunDecision, trouble: str) -> Object:
         have = (vm.get("status") or {}).get("conditions")
         mirrored = {type_: conditions.find(instance, type_) if instance is not None else None for type_ in MIRRORED}
         if instance is None:
@@ -160,7 +160,7 @@ class Machines:
         change = {key: value for key, value in status.items() if have.get(key) != value}
         if change:
             meta = vm["metadata"]
-            await self._store.patch(kinds.MACHINE, meta["name"], {
+            await self._store.patch(kinds.VM, meta["name"], {
                 "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": change,
             }, meta["namespace"], subresource="status")
 
@@ -179,7 +179,7 @@ def instance_for(vm: Object, *, paused: bool = False) -> Object:
     said = template.get("metadata") or {}
     labels = {**(said.get("labels") or {}), "kubevirt.io/vm": meta["name"][:63].rstrip("-.")}
     spec = {**_spec(vm), "startStrategy": vmi_actions.START_PAUSED} if paused else _spec(vm)
-    return {"apiVersion": kinds.INSTANCE.api_version, "kind": kinds.INSTANCE.kind, "metadata": {
+    return {"apiVersion": kinds.VMI.api_version, "kind": kinds.VMI.kind, "metadata": {
         "name": meta["name"], "namespace": meta["namespace"], "labels": labels,
         "annotations": {**(said.get("annotations") or {}), GENERATION: str(meta.get("generation", 1))},
         "ownerReferences": [owner_reference(vm)]}, "spec": spec}

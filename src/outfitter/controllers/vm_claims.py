@@ -12,24 +12,24 @@ from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs
 from outfitter.controllers import launcher_pod
-from outfitter.controllers.manager import Context, enqueue_on_change
+from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
 from outfitter.store.informer import split_key
-from outfitter.store.workqueue import Queue
+from outfitter.store.workqueue import WorkQueue
 
 MADE_FROM = "outfitter.dev/made-from"  # annotation of a claim: what its template said
 
 
 def machine_of(obj: Object) -> list[str]:
     """The key of the machine that an object belongs to."""
-    reference = device_refs.owner(obj, kinds.MACHINE.kind)
+    reference = device_refs.owner(obj, kinds.VM.kind)
     return [f"{obj['metadata']['namespace']}/{reference['name']}"] if reference else []
 
 
-class OwnClaims:
+class VmClaims:
     """For the loop of machines: `queue` is its queue, which is told of every claim that is a machine's."""
 
-    def __init__(self, context: Context, queue: Queue) -> None:
+    def __init__(self, context: ControllerContext, queue: WorkQueue) -> None:
         self._context, self._store = context, context.store
         self._claims = context.informer(kinds.RESOURCE_CLAIM)
         self._claims.add_index("kept for", _kept_for)
@@ -94,9 +94,9 @@ class OwnClaims:
     async def _give_up(self, vm: Object, claim: Object, why: str) -> str:
         """Asks the store first: what is kept for a machine is not given away because of old news. A sentence if it may not."""
         meta, theirs = vm["metadata"], claim["metadata"]
-        stored = await self._store.get(kinds.MACHINE, meta["name"], meta["namespace"])
+        stored = await self._store.get(kinds.VM, meta["name"], meta["namespace"])
         try:
-            instance = await self._store.get(kinds.INSTANCE, meta["name"], meta["namespace"])
+            instance = await self._store.get(kinds.VMI, meta["name"], meta["namespace"])
         except NotFound:
             instance = None
         if stored["metadata"]["resourceVersion"] != meta["resourceVersion"] or (
@@ -179,7 +179,7 @@ class OwnClaims:
         if vm is not None and vm["metadata"]["uid"] == one.get("uid"):
             return _going(vm)
         try:
-            found = await self._store.get(kinds.MACHINE, one["name"], namespace)
+            found = await self._store.get(kinds.VM, one["name"], namespace)
         except NotFound:
             return True
         return bool(found["metadata"]["uid"] != one.get("uid"))
@@ -206,7 +206,7 @@ def _going(obj: Object) -> bool:
 
 def user(vm: Object) -> Object:
     """A machine as a claim's reservedFor names it."""
-    return {"apiGroup": kinds.MACHINE.group, "resource": kinds.MACHINE.plural, "name": vm["metadata"]["name"],
+    return {"apiGroup": kinds.VM.group, "resource": kinds.VM.plural, "name": vm["metadata"]["name"],
             "uid": vm["metadata"]["uid"]}
 
 
@@ -219,7 +219,7 @@ def _is_over(pod: Object) -> bool:
 
 
 def _is_machine(one: Object) -> bool:
-    return (one.get("apiGroup"), one.get("resource")) == (kinds.MACHINE.group, kinds.MACHINE.plural)
+    return (one.get("apiGroup"), one.get("resource")) == (kinds.VM.group, kinds.VM.plural)
 
 
 def _kept_for(claim: Object) -> list[str]:
@@ -229,10 +229,10 @@ def _kept_for(claim: Object) -> list[str]:
 
 
 def _owner_uid(claim: Object) -> list[str]:
-    reference = device_refs.owner(claim, kinds.MACHINE.kind)
+    reference = device_refs.owner(claim, kinds.VM.kind)
     return [reference["uid"]] if reference else []
 
 
 def owner_reference(vm: Object) -> Object:
-    return {"apiVersion": kinds.MACHINE.api_version, "kind": kinds.MACHINE.kind, "name": vm["metadata"]["name"],
+    return {"apiVersion": kinds.VM.api_version, "kind": kinds.VM.kind, "name": vm["metadata"]["name"],
             "uid": vm["metadata"]["uid"], "controller": True, "blockOwnerDeletion": True}

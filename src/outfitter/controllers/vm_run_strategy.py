@@ -23,7 +23,7 @@ RERUN: Object = {"action": "Start", "data": {"after": "failure"}}  # noted by ou
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class RunDecision:
     """What to do about the instance, and which of the requests are still open then."""
 
     do: Literal["create", "delete", "nothing"] = "nothing"
@@ -33,36 +33,39 @@ class Act:
     paused: bool = False  # what is created starts with its processors standing still
 
 
-def decide(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, now: datetime) -> Act:
+def decide(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, now: datetime) -> RunDecision:
     """What is to be done for a machine, whose instance is there or not."""
     requests, how = open_requests(vm, instance), device_refs.run_strategy(vm)
     first = requests[0]["action"] if requests else ""
     if vm["metadata"].get("deletionTimestamp"):  # it may stay for long, by a finalizer of somebody else
         alone = ORPHAN in (vm["metadata"].get("finalizers") or ())
         ends = instance is not None and not alone and not instance["metadata"].get("deletionTimestamp")
-        return Act("delete", requests, "it is deleted itself") if ends else Act(requests=requests)
+        return RunDecision("delete", requests, "it is deleted itself") if ends else RunDecision(requests=requests)
     if instance is None:
         if first != "Start" and not _starts_by_itself(vm, how):
-            return Act(requests=requests)
+            return RunDecision(requests=requests)
         if (left := _pause(vm, now)) is not None and (first != "Start" or requests[0] == RERUN):
-            return Act(requests=requests, wait=left, why="it failed and is tried again later")
+            return RunDecision(requests=requests, wait=left, why="it failed and is tried again later")
         if first != "Start":
-            return Act("create", requests)
-        return Act("create", requests[1:], paused=(requests[0].get("data") or {}).get("paused") == "true")
+            return RunDecision("create", requests)
+        return RunDecision("create", requests[1:], paused=(requests[0].get("data") or {}).get("paused") == "true")
     if instance["metadata"].get("deletionTimestamp"):
-        return Act(requests=requests)
+        return RunDecision(requests=requests)
     if first == "Stop":
-        return Act("delete", requests, "it was asked to stop")  # which is done when the instance is gone
+        return RunDecision("delete", requests, "it was asked to stop")  # which is done when the instance is gone
     if how == "Halted":
-        return Act("delete", requests, "it is halted")
+        return RunDecision("delete", requests, "it is halted")
     phase = (instance.get("status") or {}).get("phase")
     if phase in device_refs.FINAL:
         if how == "RerunOnFailure" and phase == "Failed" and not requests:
-            return Act(requests=(RERUN,))  # before the instance goes: afterwards nobody would know why it did
+            return RunDecision(requests=(RERUN,))  # before the instance goes: afterwards nobody would know why it did
         again = how == "Always" or first == "Start"
-        return Act("delete", requests, f"it has {'ended' if phase == 'Succeeded' else 'failed'}") if again else Act(
-            requests=requests)
-    return Act(requests=requests[1:] if first == "Start" else requests)
+        return (
+            RunDecision("delete", requests, f"it has {'ended' if phase == 'Succeeded' else 'failed'}")
+            if again
+            else RunDecision(requests=requests)
+        )
+    return RunDecision(requests=requests[1:] if first == "Start" else requests)
 
 
 def open_requests(vm: Mapping[str, Any], instance: Mapping[str, Any] | None) -> tuple[Object, ...]:
@@ -77,7 +80,9 @@ def _starts_by_itself(vm: Mapping[str, Any], how: str) -> bool:
     return how == "Always" or (how in ("RerunOnFailure", "Once") and (vm.get("status") or {}).get("runStrategy") != how)
 
 
-def strategy_taken_up(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, act: Act, *, failed: bool) -> str | None:
+def strategy_taken_up(
+    vm: Mapping[str, Any], instance: Mapping[str, Any] | None, act: RunDecision, *, failed: bool
+) -> str | None:
     """The strategy that the machine has been brought to: not yet the new one while the start that belongs to it is to come."""
     going = instance is not None and instance["metadata"].get("deletionTimestamp")
     if going or (instance is None and (act.wait is not None or failed)):
@@ -136,7 +141,7 @@ def _moment(when: datetime) -> str:
     return when.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def printable(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, act: Act) -> str:
+def printable(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, act: RunDecision) -> str:
     """One word for people, as KubeVirt's users know it."""
     if vm["metadata"].get("deletionTimestamp"):
         return "Terminating"

@@ -12,12 +12,12 @@ from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, kubevirt_config, vm_actions
 from outfitter.controllers import launcher_networks, launcher_pod
-from outfitter.controllers.flavor_claims import Flavors
-from outfitter.controllers.manager import Context, enqueue_on_change
+from outfitter.controllers.flavor_claims import FlavorClaims
+from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.errors import AlreadyExists, Forbidden, Invalid, NotFound, Refused, Terminating
-from outfitter.scheduling.nova.flavor_claim import Aliases
+from outfitter.scheduling.nova.flavor_claim import AliasSet
 from outfitter.store.informer import Informer, key_of
-from outfitter.store.workqueue import Queue
+from outfitter.store.workqueue import WorkQueue
 
 STARTED = ("Scheduled", "Running")  # its pod was on a host: without that pod the machine has ended
 LOOK_AGAIN = 30.0  # seconds after which a pod that was refused is tried again: nobody tells us when it would not be
@@ -27,13 +27,13 @@ ORPHAN_AGAIN = 5.0  # seconds, for a pod that lost its owner (`--cascade=orphan`
 
 def instance_of(pod: Object) -> list[str]:
     """The key of the instance that a launcher pod belongs to."""
-    reference = device_refs.owner(pod, kinds.INSTANCE.kind)
+    reference = device_refs.owner(pod, kinds.VMI.kind)
     return [f"{pod['metadata']['namespace']}/{reference['name']}"] if reference else []
 
 
 def _machine_uid(pod: Object) -> list[str]:
     """Of the machine in a pod, with the namespace: a pod elsewhere can refer to it as well, and is none of its own."""
-    reference = device_refs.owner(pod, kinds.INSTANCE.kind)
+    reference = device_refs.owner(pod, kinds.VMI.kind)
     return [f"{pod['metadata']['namespace']}/{reference['uid']}"] if reference and device_refs.launches(pod) else []
 
 
@@ -53,14 +53,14 @@ class LauncherPods:
         return max(found, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), default=None)
 
 
-class Instances:
+class VmiController:
     name = "instances"
 
-    def __init__(self, context: Context, aliases: Aliases | None = None, *, exact: bool = True) -> None:
+    def __init__(self, context: ControllerContext, aliases: AliasSet | None = None, *, exact: bool = True) -> None:
         self._context, self._store = context, context.store
-        self._instances = context.informer(kinds.INSTANCE)
-        self.queue = Queue(context.clock, age=self._instances.age)
-        self._flavors = Flavors(context, aliases or Aliases(), self.queue, exact=exact)
+        self._instances = context.informer(kinds.VMI)
+        self.queue = WorkQueue(context.clock, age=self._instances.age)
+        self._flavors = FlavorClaims(context, aliases or AliasSet(), self.queue, exact=exact)
         self._pods = LauncherPods(context.informer(kinds.POD))
         enqueue_on_change(self._instances, self.queue)
         self._kubevirts = context.informer(kinds.KUBEVIRT)
@@ -253,7 +253,7 @@ class Instances:
         """At the revision it was read: what this loop concluded from an old state is not written over a newer one."""
         meta = instance["metadata"]
         body = {**change, "metadata": {**change.get("metadata", {}), "resourceVersion": meta["resourceVersion"]}}
-        fresh = await self._store.patch(kinds.INSTANCE, meta["name"], body, meta["namespace"], subresource=subresource)
+        fresh = await self._store.patch(kinds.VMI, meta["name"], body, meta["namespace"], subresource=subresource)
         self._instances.put(fresh)
         meta["resourceVersion"] = fresh["metadata"]["resourceVersion"]
 
@@ -268,7 +268,7 @@ def _lost_owner(instance: Object, pod: Object) -> bool:
     """Whether it was made for an instance that is not its owner any more."""
     labels = pod["metadata"].get("labels") or {}
     return (
-        device_refs.owner(pod, kinds.INSTANCE.kind) is None
+        device_refs.owner(pod, kinds.VMI.kind) is None
         and labels.get(device_refs.CREATED_BY) == instance["metadata"]["uid"]
     )
 

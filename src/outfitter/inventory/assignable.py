@@ -9,20 +9,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from outfitter.inventory import pci
-from outfitter.inventory.device_spec import DeviceSpec, Entry
+from outfitter.inventory.device_spec import DeviceSpec, DeviceSpecEntry
 from outfitter.inventory.mdev import Mdev
-from outfitter.inventory.pci import Device
+from outfitter.inventory.pci import HostDevice
 
 MAX_MEMBERS = 24  # so many can be listed in the attributes of one published device
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class AssignableDevice:
     """One thing a VM can be given: a mediated device, or a function with the others of its IOMMU group."""
 
-    device: Device | Mdev  # of a group the function with the lowest address; the group bears its name
-    members: tuple[Device, ...] = ()  # all functions that travel together, by address, itself included
-    entry: Entry | None = None  # of device_spec, which took it
+    device: HostDevice | Mdev  # of a group the function with the lowest address; the group bears its name
+    members: tuple[HostDevice, ...] = ()  # all functions that travel together, by address, itself included
+    entry: DeviceSpecEntry | None = None  # of device_spec, which took it
 
     @property
     def name(self) -> str:
@@ -30,71 +30,71 @@ class Offered:
 
 
 @dataclass(frozen=True, slots=True)
-class Withheld:
+class WithheldDevice:
     """A device that stays with the host."""
 
-    device: Device | Mdev
+    device: HostDevice | Mdev
     reason: str  # for a person: what keeps it, and what would change that
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class AssignableDevices:
     """Every device of a host, in one of two places."""
 
-    offered: tuple[Offered, ...]
-    withheld: tuple[Withheld, ...]
+    offered: tuple[AssignableDevice, ...]
+    withheld: tuple[WithheldDevice, ...]
 
 
-def offer(devices: Iterable[Device], mdevs: Iterable[Mdev] = (), spec: DeviceSpec | None = None) -> Offer:
+def assignable(devices: Iterable[HostDevice], mdevs: Iterable[Mdev] = (), spec: DeviceSpec | None = None) -> AssignableDevices:
     """Divide a host's devices; pure. Invalid: an entry of `spec` asks of this host what cannot be."""
     return _Divider(sorted(devices, key=lambda device: pci.order(device.address)), tuple(mdevs), spec).divide()
 
 
 class _Divider:
-    def __init__(self, devices: Sequence[Device], mdevs: Sequence[Mdev], spec: DeviceSpec | None) -> None:
+    def __init__(self, devices: Sequence[HostDevice], mdevs: Sequence[Mdev], spec: DeviceSpec | None) -> None:
         self.devices, self.mdevs = devices, mdevs
         self.by_address = {device.address: device for device in devices}
-        self.listed: Mapping[str, Entry] | None = None if spec is None else spec.match(devices)
+        self.listed: Mapping[str, DeviceSpecEntry] | None = None if spec is None else spec.match(devices)
         self.sliced: dict[str, int] = defaultdict(int)  # address -> mediated devices that it carries
         for mdev in mdevs:
             self.sliced[mdev.parent] += 1
-        self.kept: dict[int | None, Device] = {  # IOMMU group -> a bridge of it that keeps the others with the host
+        self.kept: dict[int | None, HostDevice] = {  # IOMMU group -> a bridge of it that keeps the others with the host
             device.iommu_group: device for device in devices
             if device.is_bridge and pci.keeps_group(device.class_code, device.driver)}
 
-    def divide(self) -> Offer:
-        groups: dict[int, list[Device]] = defaultdict(list)
-        withheld: list[Withheld] = []
+    def divide(self) -> AssignableDevices:
+        groups: dict[int, list[HostDevice]] = defaultdict(list)
+        withheld: list[WithheldDevice] = []
         for device in self.devices:
             if reason := self._alone(device):
-                withheld.append(Withheld(device, reason))
+                withheld.append(WithheldDevice(device, reason))
             elif device.iommu_group is not None:
                 groups[device.iommu_group].append(device)
-        offered: list[Offered] = []
+        offered: list[AssignableDevice] = []
         for number, group in groups.items():
             if reasons := self._together(number, group):
-                withheld += [Withheld(device, reasons[device.address]) for device in group]
+                withheld += [WithheldDevice(device, reasons[device.address]) for device in group]
             else:
                 offered.append(self._one(group))
-        offered.sort(key=lambda entry: pci.order(entry.device.address) if isinstance(entry.device, Device) else ())
+        offered.sort(key=lambda entry: pci.order(entry.device.address) if isinstance(entry.device, HostDevice) else ())
         for mdev in sorted(self.mdevs, key=lambda mdev: mdev.uuid):
             entry = self._entry(mdev.parent)
             if self.listed is not None and entry is None:
-                withheld.append(Withheld(mdev, f"no entry of device_spec lists {mdev.parent}, which carries it"))
+                withheld.append(WithheldDevice(mdev, f"no entry of device_spec lists {mdev.parent}, which carries it"))
             else:
-                offered.append(Offered(mdev, (), entry))
-        withheld.sort(key=lambda entry: pci.order(entry.device.address) if isinstance(entry.device, Device) else (1 << 33,))
-        return Offer(tuple(offered), tuple(withheld))
+                offered.append(AssignableDevice(mdev, (), entry))
+        withheld.sort(key=lambda entry: pci.order(entry.device.address) if isinstance(entry.device, HostDevice) else (1 << 33,))
+        return AssignableDevices(tuple(offered), tuple(withheld))
 
-    def _entry(self, address: str) -> Entry | None:
+    def _entry(self, address: str) -> DeviceSpecEntry | None:
         return None if self.listed is None else self.listed.get(address)
 
-    def _one(self, group: list[Device]) -> Offered:
+    def _one(self, group: list[HostDevice]) -> AssignableDevice:
         """The group as one device, which bears the name of its first listed function."""
         head = next((device for device in group if self._entry(device.address) is not None), group[0])
-        return Offered(head, tuple(group), self._entry(head.address))
+        return AssignableDevice(head, tuple(group), self._entry(head.address))
 
-    def _alone(self, device: Device) -> str | None:
+    def _alone(self, device: HostDevice) -> str | None:
         """What keeps a device out whatever its neighbours are."""
         if device.is_bridge:
             return f"{device.address} is a bridge (class {device.class_code}); bridges stay with the host"
@@ -108,7 +108,7 @@ class _Divider:
                     f"(intel_iommu=on or amd_iommu=on) to offer it")
         return None
 
-    def _together(self, number: int, group: list[Device]) -> dict[str, str]:
+    def _together(self, number: int, group: list[HostDevice]) -> dict[str, str]:
         """Address -> reason for every device of an IOMMU group that cannot be offered; empty if it can."""
         wanted = {address for device in group for address in (device.address, *device.members)}
         if self.listed is not None and not wanted & self.listed.keys():
@@ -134,7 +134,7 @@ class _Divider:
                                            f"offer both")
         return reasons
 
-    def _trouble(self, number: int, member: Device | None) -> str | None:
+    def _trouble(self, number: int, member: HostDevice | None) -> str | None:
         """What is wrong with one member of a group, as a sentence that lacks its beginning and its end."""
         if member is None:
             return "could not be read as a PCI function; it must be seen"

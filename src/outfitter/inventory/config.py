@@ -46,7 +46,7 @@ _ALIAS_ID = re.compile(r"[0-9a-fA-F]{4}")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class HostSettings:
     """What is said for one host."""
 
     device_spec: DeviceSpec | None = None  # None: not written, then what is bound to vfio-pci is offered
@@ -62,7 +62,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Scheduling:
+class SchedulingSettings:
     """How hosts and devices are chosen, for all hosts."""
 
     policy: str = "pack"
@@ -73,12 +73,12 @@ class Scheduling:
 class Config:
     """The whole file."""
 
-    default: Settings = Settings()  # of a host that is not named
-    hosts: Mapping[str, Settings] = field(default_factory=lambda: MappingProxyType({}))
+    default: HostSettings = HostSettings()  # of a host that is not named
+    hosts: Mapping[str, HostSettings] = field(default_factory=lambda: MappingProxyType({}))
 
-    scheduling: Scheduling = Scheduling()
+    scheduling: SchedulingSettings = SchedulingSettings()
 
-    def of(self, host: str) -> Settings:
+    def of(self, host: str) -> HostSettings:
         return self.hosts.get(host, self.default)
 
 
@@ -98,8 +98,8 @@ def parse(text: str, source: str = "the configuration file") -> Config:
     """Read the text of a configuration file; Invalid names every field that is wrong."""
     reader = Reader(source)
     top = reader.section(reader.parse(text), "", KEYS["file"])
-    default = _settings(top, Settings())
-    hosts: dict[str, Settings] = {}
+    default = _settings(top, HostSettings())
+    hosts: dict[str, HostSettings] = {}
     given = top.fields.get("hosts")
     if given is not None and not isinstance(given, dict):
         top.wrong("hosts", "must be a mapping from the name of a host to its keys")
@@ -110,20 +110,20 @@ def parse(text: str, source: str = "the configuration file") -> Config:
     return Config(default, MappingProxyType(hosts), scheduling)
 
 
-def _scheduling(top: Section) -> Scheduling:
+def _scheduling(top: Section) -> SchedulingSettings:
     section = top.reader.section(top.fields.get("scheduling"), "scheduling", KEYS["scheduling"])
     policy = section.text("policy", lambda text: None if text in POLICIES else f"{text!r} is none of {', '.join(POLICIES)}")
     features = top.reader.section(top.fields.get("features"), "features", KEYS["features"])
     switched = {gate: _switch(features, gate, default) for gate, (_, default) in dra_feature_gates.DEVICE_GATES.items()
                 if gate in features.fields}
-    return Scheduling(policy or "pack", MappingProxyType(switched))
+    return SchedulingSettings(policy or "pack", MappingProxyType(switched))
 
 
-def _settings(section: Section, default: Settings) -> Settings:
+def _settings(section: Section, default: HostSettings) -> HostSettings:
     """What a section says, and the default for all that it does not."""
     report = _switch(section, "report_in_placement", default.report_in_placement)
     history = section.reader.section(section.fields.get("history"), section.at("history"), KEYS["history"])
-    return Settings(
+    return HostSettings(
         device_spec=_device_spec(section, default, report=report),
         report_in_placement=report,
         pci_in_placement=_switch(section, "pci_in_placement", default.pci_in_placement),
@@ -137,7 +137,7 @@ def _settings(section: Section, default: Settings) -> Settings:
     )
 
 
-def _device_spec(section: Section, default: Settings, *, report: bool) -> DeviceSpec | None:
+def _device_spec(section: Section, default: HostSettings, *, report: bool) -> DeviceSpec | None:
     if "device_spec" in section.fields:
         values = _list(section, "device_spec", "to offer nothing write []")
         return device_spec.read_entries(section.reader, values, section.at("device_spec"), report=report)
@@ -149,7 +149,7 @@ def _device_spec(section: Section, default: Settings, *, report: bool) -> Device
     return spec
 
 
-def _alias(section: Section, default: Settings) -> tuple[Mapping[str, str], ...]:
+def _alias(section: Section, default: HostSettings) -> tuple[Mapping[str, str], ...]:
     if "alias" not in section.fields:
         return default.alias
     return read_alias(section.reader, _list(section, "alias", "for none write []"), section.at("alias"))

@@ -16,7 +16,7 @@ MAX_NAME = 63  # characters of a DNS label
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PciLocation:
     """Where a function stands."""
 
     address: str
@@ -25,7 +25,7 @@ class Place:
     vf_index: int | None = None  # of a VF: its number at its PF
 
 
-def names(places: Iterable[Place]) -> tuple[dict[str, str], tuple[str, ...]]:
+def names(places: Iterable[PciLocation]) -> tuple[dict[str, str], tuple[str, ...]]:
     """Address -> name, no two alike; and the addresses of functions whose ways look the same (which no sound tree has), or
     show nothing: these are named by address."""
     known = {place.address: place for place in places}

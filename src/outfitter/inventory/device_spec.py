@@ -15,7 +15,7 @@ from typing import Any
 
 from outfitter import errors
 from outfitter.inventory import pci_address_spec, strict_yaml
-from outfitter.inventory.pci import Device, Kind
+from outfitter.inventory.pci import FunctionKind, HostDevice
 from outfitter.inventory.pci_address_spec import Pattern
 
 KEYS = ("vendor_id", "product_id", "address", "devname", "physical_network", "resource_class", "traits", "remote_managed",
@@ -32,7 +32,7 @@ _FALSE = frozenset({"0", "f", "false", "off", "n", "no"})
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class DeviceSpecEntry:
     """One entry: the devices it takes, and what it says of them."""
 
     index: int  # its place, counting each mapping of a JSON list as one
@@ -50,7 +50,7 @@ class Entry:
     product: str | None = None
     pattern: Pattern | None = None
 
-    def has_ids(self, device: Device) -> bool:
+    def has_ids(self, device: HostDevice) -> bool:
         return (self.vendor is None or self.vendor == device.vendor) and (
             self.product is None or self.product == device.product)
 
@@ -59,16 +59,16 @@ class Entry:
 class DeviceSpec:
     """All entries, in the order in which they are tried."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[DeviceSpecEntry, ...]
 
-    def match(self, devices: Sequence[Device]) -> dict[str, Entry]:
+    def match(self, devices: Sequence[HostDevice]) -> dict[str, DeviceSpecEntry]:
         """Address -> the entry that takes the device, for those that are taken. Invalid when an entry makes no sense on
         this host."""
         meant = [(entry, _meant(entry, devices)) for entry in self.entries]
         mistakes = [cause for entry, single in meant if entry.remote_managed for cause in _remote(entry, single, devices)]
         if mistakes:
             raise errors.Invalid("; ".join(f"{cause.field}: {cause.message}" for cause in mistakes), mistakes)
-        taken: dict[str, Entry] = {}
+        taken: dict[str, DeviceSpecEntry] = {}
         for device in devices:
             parts = pci_address_spec.split(device.address)
             if parts is None:
@@ -79,7 +79,7 @@ class DeviceSpec:
                     break
         return taken
 
-    def compare(self, devices: Sequence[Device]) -> dict[str, list[Comparison]]:
+    def compare(self, devices: Sequence[HostDevice]) -> dict[str, list[Comparison]]:
         """Address -> how the device compares with each entry. For explanations: `match` is the fast one."""
         meant = [(entry, _meant(entry, devices)) for entry in self.entries]
         return {device.address: [_compare(entry, single, device) for entry, single in meant] for device in devices}
@@ -93,7 +93,7 @@ class Comparison:
     unmet: tuple[str, ...]  # empty: it fits
 
 
-def _compare(entry: Entry, single: str | None, device: Device) -> Comparison:
+def _compare(entry: DeviceSpecEntry, single: str | None, device: HostDevice) -> Comparison:
     parts = pci_address_spec.split(device.address)
     wishes: dict[str, bool] = {}
     if parts is None:
@@ -111,31 +111,31 @@ def _compare(entry: Entry, single: str | None, device: Device) -> Comparison:
                       unmet=tuple(wish for wish, met in wishes.items() if not met))
 
 
-def _meant(entry: Entry, devices: Sequence[Device]) -> str | None:
+def _meant(entry: DeviceSpecEntry, devices: Sequence[HostDevice]) -> str | None:
     """The one address that an entry speaks of, if it does so."""
     if entry.devname is None:
         return entry.pattern.single if entry.pattern else None
     return next((device.address for device in devices if entry.devname in device.interfaces), None)
 
 
-def _is_there(entry: Entry, single: str | None, device: Device, parts: tuple[str, ...]) -> bool:
+def _is_there(entry: DeviceSpecEntry, single: str | None, device: HostDevice, parts: tuple[str, ...]) -> bool:
     """Whether a device is where the entry says, or is a VF of the PF that stands there."""
     if single is not None:
         return single in (device.address, device.parent)
     return entry.devname is None and (entry.pattern is None or entry.pattern.matches(parts))
 
 
-def _is_known(entry: Entry, device: Device) -> bool:
+def _is_known(entry: DeviceSpecEntry, device: HostDevice) -> bool:
     """A card that is managed from elsewhere is known there by its serial number."""
     return not entry.remote_managed or bool(device.card_serial or device.serial)
 
 
-def _remote(entry: Entry, single: str | None, devices: Sequence[Device]) -> list[errors.Cause]:
+def _remote(entry: DeviceSpecEntry, single: str | None, devices: Sequence[HostDevice]) -> list[errors.Cause]:
     """What is wrong with remote_managed on this host: a PF is managed from here, its VFs may not be."""
     where = f"device_spec[{entry.index}]"
     if entry.devname is not None and single is None:
         return [errors.Cause(f"{where}.devname", f"no device has the interface {entry.devname!r}, which remote_managed needs")]
-    card = next((device for device in devices if device.address == single and device.kind is Kind.PF), None)
+    card = next((device for device in devices if device.address == single and device.kind is FunctionKind.PF), None)
     if card is None:
         return []
     products = {device.product for device in devices if device.parent == single}
@@ -165,9 +165,9 @@ def parse_entries(values: Sequence[Any], path: str = "device_spec", *, report: b
 
 def read_entries(reader: strict_yaml.Reader, values: Sequence[Any], path: str, *, report: bool) -> DeviceSpec:
     """As `parse_entries`, telling mistakes to the reader of a larger file."""
-    entries: list[Entry] = []
+    entries: list[DeviceSpecEntry] = []
     for where, value in mappings(reader, values, path, example={"vendor_id": "10de", "product_id": "2235", "traits": "A,B"}):
-        entries.append(_Fields(reader, where, value).entry(len(entries), report=report))
+        entries.append(_EntryFields(reader, where, value).entry(len(entries), report=report))
     return DeviceSpec(tuple(entries))
 
 
@@ -214,7 +214,7 @@ def _from_json(reader: strict_yaml.Reader, path: str, text: str, example: Mappin
         return _BROKEN
 
 
-class _Fields:
+class _EntryFields:
     """One entry while it is read. Each getter answers something usable even when it complains."""
 
     def __init__(self, reader: strict_yaml.Reader, path: str, value: Mapping[str, Any]) -> None:
@@ -224,8 +224,8 @@ class _Fields:
     def wrong(self, key: str, message: str) -> None:
         self.reader.wrong(f"{self.path}.{key}", message)
 
-    def entry(self, index: int, *, report: bool) -> Entry:
-        entry = Entry(
+    def entry(self, index: int, *, report: bool) -> DeviceSpecEntry:
+        entry = DeviceSpecEntry(
             index=index,
             text=json.dumps(self.value, ensure_ascii=False, default=str),
             resource_class=self.resource_class(),

@@ -12,61 +12,61 @@ from typing import Literal
 from outfitter.api.device import PCI_BUS_ID
 from outfitter.api.kinds import Object
 from outfitter.inventory import providers, slices
-from outfitter.inventory.assignable import Offered, Withheld, offer
-from outfitter.inventory.config import Settings
-from outfitter.inventory.pci import Device
-from outfitter.inventory.pci_ids import Names
+from outfitter.inventory.assignable import AssignableDevice, WithheldDevice, assignable
+from outfitter.inventory.config import HostSettings
+from outfitter.inventory.pci import HostDevice
+from outfitter.inventory.pci_ids import PciIds
 from outfitter.inventory.scan import Scan
 
 Left = Literal["unlisted", "vanished"]
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
-    offered: tuple[Offered, ...]
-    withheld: tuple[Withheld, ...]
+class HostDevices:
+    offered: tuple[AssignableDevice, ...]
+    withheld: tuple[WithheldDevice, ...]
     left: Mapping[str, Left]  # devices that somebody has and that are not as they were: name -> what became of them
     kept: tuple[Object, ...]  # those of them that are no longer offered, as they were published
     names: Mapping[str, str]  # PCI address or UUID -> name of the device that it belongs to
     groups: Mapping[str, str]  # device -> the provider on which it is counted
     once: frozenset[str]  # devices that are given away once, and then must be cleaned
-    orphans: tuple[Device, ...]  # listed virtual functions without a parent
+    orphans: tuple[HostDevice, ...]  # listed virtual functions without a parent
 
     def address(self, device: str) -> str:
         """Where a device stands or stood, for a person."""
         return next((where for where, name in self.names.items() if name == device), device)
 
 
-def survey(
-    host: str, settings: Settings, found: Scan, published: Sequence[Object] = (), *, held: Collection[str] = (),
+def host_devices(
+    host: str, settings: HostSettings, found: Scan, published: Sequence[Object] = (), *, held: Collection[str] = (),
     running: Collection[str] = (),
-) -> Survey:
+) -> HostDevices:
     """`published`: devices of the host's slices as they stand; `held`: names of those that are booked; `running`: addresses and
     UUIDs that machines on the host really have. Invalid: device_spec asks of this host what cannot be."""
     before = {device["name"]: device for device in published}
     there = {device.name for device in found.devices} | {mdev.name for mdev in found.mdevs}
     ghosts = _ghosts(before, there, set(held), set(running))
-    answer = offer((*found.devices, *ghosts.values()), found.mdevs, settings.device_spec)
+    answer = assignable((*found.devices, *ghosts.values()), found.mdevs, settings.device_spec)
     offered = {one.name: one for one in answer.offered}
     left: dict[str, Left] = dict.fromkeys(ghosts, "vanished")
     for name, device in before.items():
         if name not in offered and (name in held or not set(running).isdisjoint(_places(device))):
             left[name] = "unlisted" if name in there else "vanished"
     entries = settings.device_spec.match(found.devices) if settings.device_spec is not None else {}
-    return Survey(
+    return HostDevices(
         answer.offered, tuple(one for one in answer.withheld if one.device.name not in ghosts), left,
         tuple(before[name] for name in left if name not in offered), _names(found, answer.offered, before, left),
-        {one.name: providers.provider_name(host, one.device) for one in answer.offered if isinstance(one.device, Device)},
+        {one.name: providers.provider_name(host, one.device) for one in answer.offered if isinstance(one.device, HostDevice)},
         frozenset(one.name for one in answer.offered if one.entry is not None and one.entry.one_time_use),
         tuple(device for device in found.devices if device.kind.is_vf and device.parent is None
               and device.address in entries and not entries[device.address].physical_network),
     )
 
 
-def _ghosts(before: Mapping[str, Object], there: set[str], held: set[str], running: set[str]) -> dict[str, Device]:
+def _ghosts(before: Mapping[str, Object], there: set[str], held: set[str], running: set[str]) -> dict[str, HostDevice]:
     """Functions that somebody has and that are no longer on the bus, as they were published. Each is in a group of its own: the
     number of the one it was in may be another's by now."""
-    out: dict[str, Device] = {}
+    out: dict[str, HostDevice] = {}
     for name, device in before.items():
         ghost = slices.remembered(device) if name not in there else None
         if ghost is not None and (name in held or not running.isdisjoint(_places(device))):
@@ -81,7 +81,9 @@ def _places(published: Object) -> list[str]:
     return [*(text for text in texts if text), *slices.members(published)]
 
 
-def _names(found: Scan, offered: Sequence[Offered], before: Mapping[str, Object], left: Collection[str]) -> dict[str, str]:
+def _names(
+    found: Scan, offered: Sequence[AssignableDevice], before: Mapping[str, Object], left: Collection[str]
+) -> dict[str, str]:
     """What is there goes before what was published; but what is only kept is still the whole group that it was."""
     names = {where: name for name, device in before.items() for where in _places(device)}
     names |= {device.address: device.name for device in found.devices}
@@ -92,7 +94,7 @@ def _names(found: Scan, offered: Sequence[Offered], before: Mapping[str, Object]
 
 
 def devices(
-    seen: Survey, published: Sequence[Object], held: Collection[str], taints: Mapping[str, Sequence[Object]], names: Names
+    seen: HostDevices, published: Sequence[Object], held: Collection[str], taints: Mapping[str, Sequence[Object]], names: PciIds
 ) -> list[Object]:
     """What the slices say: what is offered, then what is only kept, each with its taints. While somebody has a device it says
     what it said before of what only its own driver tells."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from outfitter.inventory import pci
-from outfitter.inventory.sysfs_reader import Looker, short
+from outfitter.inventory.sysfs_reader import SysfsReader, short
 
 DEVICES = "/sys/bus/mdev/devices"
 PARENTS = "/sys/class/mdev_bus"
@@ -61,7 +61,7 @@ class Mdev:
         return f"mdev-{self.uuid}"
 
 
-def types(look: Looker, base: str) -> tuple[MdevType, ...]:
+def types(look: SysfsReader, base: str) -> tuple[MdevType, ...]:
     """What the function in that folder can make, by id."""
     folder = f"{base}/{TYPES}"
     found = []
@@ -73,7 +73,7 @@ def types(look: Looker, base: str) -> tuple[MdevType, ...]:
     return tuple(found)
 
 
-def _type(look: Looker, folder: str) -> MdevType:
+def _type(look: SysfsReader, folder: str) -> MdevType:
     there = look.tree.names(folder)
     identity = folder.rpartition("/")[2]
     instances = []
@@ -98,7 +98,7 @@ def _type(look: Looker, folder: str) -> MdevType:
     )
 
 
-def parents(look: Looker, functions: Mapping[str, pci.Device]) -> tuple[Parent, ...]:
+def parents(look: SysfsReader, functions: Mapping[str, pci.HostDevice]) -> tuple[Parent, ...]:
     """Those of all parents that are no PCI functions, by name."""
     found = []
     for name in look.tree.names(PARENTS):
@@ -113,7 +113,7 @@ def parents(look: Looker, functions: Mapping[str, pci.Device]) -> tuple[Parent, 
     return tuple(found)
 
 
-def instances(look: Looker, functions: Mapping[str, pci.Device], others: Iterable[Parent]) -> tuple[Mdev, ...]:
+def instances(look: SysfsReader, functions: Mapping[str, pci.HostDevice], others: Iterable[Parent]) -> tuple[Mdev, ...]:
     """All that were made, by UUID. `functions`: the PCI functions by address; `others`: the parents that are none."""
     by_path = {parent.path: parent for parent in others}
     made = {}
@@ -131,7 +131,9 @@ def instances(look: Looker, functions: Mapping[str, pci.Device], others: Iterabl
     return tuple(made.values())
 
 
-def _instance(look: Looker, uuid: str, functions: Mapping[str, pci.Device], by_path: Mapping[str, Parent]) -> Mdev | None:
+def _instance(
+    look: SysfsReader, uuid: str, functions: Mapping[str, pci.HostDevice], by_path: Mapping[str, Parent]
+) -> Mdev | None:
     entry = f"{DEVICES}/{uuid}"
     base = look.tree.link(entry)
     there = frozenset(look.tree.names(base)) if base else frozenset()
@@ -162,7 +164,7 @@ def _instance(look: Looker, uuid: str, functions: Mapping[str, pci.Device], by_p
     )
 
 
-def _type_of(look: Looker, base: str, known: Iterable[MdevType]) -> MdevType | None:
+def _type_of(look: SysfsReader, base: str, known: Iterable[MdevType]) -> MdevType | None:
     path = f"{base}/mdev_type"
     identity = (look.tree.link(path) or "").rpartition("/")[2]
     found = next((mdev_type for mdev_type in known if mdev_type.id == identity), None)

@@ -21,7 +21,7 @@ BETWEEN_BUSES = ("0604", "0607", "0609")  # how their classes begin
 HARMLESS = ("pci-stub", "pcieport")
 
 
-class Kind(enum.StrEnum):
+class FunctionKind(enum.StrEnum):
     """What a function is to SR-IOV."""
 
     PCI = "PCI"  # an ordinary function
@@ -32,15 +32,15 @@ class Kind(enum.StrEnum):
 
     @property
     def is_vf(self) -> bool:
-        return self in (Kind.VF, Kind.VDPA, Kind.VENDOR_VF)
+        return self in (FunctionKind.VF, FunctionKind.VDPA, FunctionKind.VENDOR_VF)
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class HostDevice:
     """One PCI function of a host, as its tree tells it."""
 
     address: str  # "0000:81:02.3"; moves when somebody adds a card
-    kind: Kind
+    kind: FunctionKind
     vendor: str | None  # "8086"; four hex digits; None, as for the next two, when the host does not tell
     product: str | None  # "1889"
     class_code: str | None  # "020000"
@@ -69,7 +69,7 @@ class Device:
     @property
     def self_vfio(self) -> bool:
         """Its driver hands it to a VM as it is: vfio-pci, or one of its vendor's."""
-        return hands_over(self.driver) or (self.driver is not None and self.kind is Kind.VENDOR_VF)
+        return hands_over(self.driver) or (self.driver is not None and self.kind is FunctionKind.VENDOR_VF)
 
 
 def hands_over(driver: str | None) -> bool:

@@ -22,7 +22,7 @@ _HEX = frozenset("0123456789abcdef")
 _TOP = re.compile(rb"\n(?=[0-9a-fA-F]{4}  |C [0-9a-fA-F]{2}  )")  # where a vendor or class begins
 
 
-class Names:
+class PciIds:
     """One database; without data it knows no name."""
 
     def __init__(self, data: bytes | None) -> None:
@@ -76,17 +76,17 @@ def _text(line: bytes) -> str | None:
     return text[:MAX_NAME] or None
 
 
-def database(environment: Mapping[str, str] = os.environ) -> Names:
+def database(environment: Mapping[str, str] = os.environ) -> PciIds:
     """The database of this system, read once; an empty one if there is none."""
     place = environment.get(VARIABLE) or next((place for place in PLACES if os.path.isfile(place)), None)
-    return _read(place) if place is not None else Names(None)
+    return _read(place) if place is not None else PciIds(None)
 
 
 @functools.cache
-def _read(place: str) -> Names:
+def _read(place: str) -> PciIds:
     try:
         with Path(place).open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError:
-        return Names(None)
-    return Names(data if len(data) <= MAX_BYTES else None)
+        return PciIds(None)
+    return PciIds(data if len(data) <= MAX_BYTES else None)

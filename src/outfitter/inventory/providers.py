@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from outfitter.api.providers import Inventory, Provider
 from outfitter.errors import Refused
 from outfitter.inventory import device_spec
-from outfitter.inventory.assignable import Offered
-from outfitter.inventory.config import Settings
-from outfitter.inventory.device_spec import Entry
-from outfitter.inventory.pci import Device, Kind
+from outfitter.inventory.assignable import AssignableDevice
+from outfitter.inventory.config import HostSettings
+from outfitter.inventory.device_spec import DeviceSpecEntry
+from outfitter.inventory.pci import FunctionKind, HostDevice
 
 MANAGED = "COMPUTE_MANAGED_PCI_DEVICE"  # on every provider that we keep: others have no business here, and we none elsewhere
 MIGRATABLE, ONCE, SRIOV = "HW_PCI_LIVE_MIGRATABLE", "HW_PCI_ONE_TIME_USE", "HW_NIC_SRIOV"
@@ -27,12 +27,12 @@ MAX_NAMED = 8  # devices in one sentence
 _NAMESPACE = uuid.UUID("7f0d6a0e-2d3c-5b7e-9a56-0f9d8f6a4c11")
 
 # What a device of a physical network is counted as, by its kind, and with which of the vnic types of a port it is asked for.
-NETWORK_CLASSES: Mapping[Kind, str] = {
-    Kind.VF: "SRIOV_NET_VF",
-    Kind.VENDOR_VF: "SRIOV_NET_VF",
-    Kind.VDPA: "VDPA_NETDEV",
-    Kind.PF: "PCI_NETDEV",
-    Kind.PCI: "PCI_NETDEV",
+NETWORK_CLASSES: Mapping[FunctionKind, str] = {
+    FunctionKind.VF: "SRIOV_NET_VF",
+    FunctionKind.VENDOR_VF: "SRIOV_NET_VF",
+    FunctionKind.VDPA: "VDPA_NETDEV",
+    FunctionKind.PF: "PCI_NETDEV",
+    FunctionKind.PCI: "PCI_NETDEV",
 }
 VNIC_CLASSES: Mapping[str, str] = {
     "direct": "SRIOV_NET_VF",
@@ -45,7 +45,7 @@ VNIC_CLASSES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldDevice:
     """Somebody has a device of this host."""
 
     device: str  # its name
@@ -62,7 +62,7 @@ class Plan:
     warnings: tuple[str, ...] = ()
 
 
-def resource_class(device: Device, entry: Entry | None) -> str:
+def resource_class(device: HostDevice, entry: DeviceSpecEntry | None) -> str:
     """What a device is counted as."""
     if entry is not None and entry.physical_network:
         return NETWORK_CLASSES[device.kind]
@@ -71,7 +71,7 @@ def resource_class(device: Device, entry: Entry | None) -> str:
     return device_spec.generated_class(device.vendor or "", device.product or "")
 
 
-def traits(device: Device, entry: Entry | None) -> frozenset[str]:
+def traits(device: HostDevice, entry: DeviceSpecEntry | None) -> frozenset[str]:
     """What can be asked of a device: the entry's own words, and what follows from its marks."""
     if entry is None:
         return frozenset()
@@ -82,12 +82,12 @@ def traits(device: Device, entry: Entry | None) -> frozenset[str]:
         out.add(ONCE)
     if entry.physical_network:
         out.add(PHYSNET + device_spec.normal_trait(entry.physical_network).removeprefix("CUSTOM_"))
-        if device.kind is Kind.PF:
+        if device.kind is FunctionKind.PF:
             out.add(SRIOV)
     return frozenset(out)
 
 
-def provider_name(host: str, device: Device) -> str:
+def provider_name(host: str, device: HostDevice) -> str:
     """`<host>_<address>` of the function that is a provider: a virtual function's parent, else itself."""
     address = device.parent if device.kind.is_vf and device.parent is not None else device.address
     return f"{host}_{address.upper()}"
@@ -103,8 +103,8 @@ class _Counted:
     """A device on its provider."""
 
     name: str  # the device's
-    device: Device
-    entry: Entry
+    device: HostDevice
+    entry: DeviceSpecEntry
 
     @property
     def counted_as(self) -> str:
@@ -119,8 +119,13 @@ class _Counted:
 
 
 def plan(
-    host: str, settings: Settings, offered: Sequence[Offered], stored: Sequence[Provider] = (), held: Sequence[Held] = (), *,
-    orphans: Sequence[Device] = (),
+    host: str,
+    settings: HostSettings,
+    offered: Sequence[AssignableDevice],
+    stored: Sequence[Provider] = (),
+    held: Sequence[HeldDevice] = (),
+    *,
+    orphans: Sequence[HostDevice] = (),
 ) -> Plan:
     """The providers of a host. `stored`: the host's tree as it stands; `held`: who has what now; `orphans`: listed virtual
     functions without a parent. Refused, with every reason, when the host must not start like this."""
@@ -130,14 +135,16 @@ def plan(
         if ours:
             raise _refused(host, [_switched_off(ours)])
         return Plan(others)
-    planner = _Planner(host, settings, offered, held)
+    planner = _TreePlanner(host, settings, offered, held)
     planner.stored = {provider.name: provider for provider in ours}
     made = planner.plan(orphans)
     return Plan((*others, *made), tuple(planner.warnings))
 
 
-class _Planner:
-    def __init__(self, host: str, settings: Settings, offered: Sequence[Offered], held: Sequence[Held]) -> None:
+class _TreePlanner:
+    def __init__(
+        self, host: str, settings: HostSettings, offered: Sequence[AssignableDevice], held: Sequence[HeldDevice]
+    ) -> None:
         self.host, self.settings = host, settings
         self.stored: Mapping[str, Provider] = {}
         self.holders: dict[str, list[str]] = defaultdict(list)  # device -> who has it
@@ -149,7 +156,7 @@ class _Planner:
         self.homes: dict[str, str] = {}  # device -> its provider
         self.whole: dict[str, _Counted] = {}  # address of a function that is no virtual one -> the device that it is part of
         for one in offered:
-            if isinstance(one.device, Device) and one.entry is not None and self._reported(one.entry):
+            if isinstance(one.device, HostDevice) and one.entry is not None and self._reported(one.entry):
                 mine, home = _Counted(one.name, one.device, one.entry), provider_name(host, one.device)
                 self.counted[home].append(mine)
                 self.homes[one.name] = home
@@ -157,10 +164,10 @@ class _Planner:
         self.refusals: list[str] = []
         self.warnings: list[str] = []
 
-    def _reported(self, entry: Entry) -> bool:
+    def _reported(self, entry: DeviceSpecEntry) -> bool:
         return self.settings.report_networks or not entry.physical_network
 
-    def plan(self, orphans: Sequence[Device]) -> list[Provider]:
+    def plan(self, orphans: Sequence[HostDevice]) -> list[Provider]:
         self._check_entries()
         self.refusals += [f"{device.address} is a virtual function whose parent device is not known, so there is no provider "
                           "to count it on; leave it out of device_spec, or find out why the host does not show its physfn"

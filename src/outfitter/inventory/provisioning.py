@@ -33,8 +33,8 @@ class Virtual:
     product: str | None = None
     replace: bool = False  # also where somebody else switched on another number
 
-    def means(self, function: pci.Device) -> bool:
-        return function.kind is pci.Kind.PF and self.address in (None, function.address) and (
+    def means(self, function: pci.HostDevice) -> bool:
+        return function.kind is pci.FunctionKind.PF and self.address in (None, function.address) and (
             self.vendor in (None, function.vendor)) and self.product in (None, function.product)
 
 
@@ -47,12 +47,12 @@ class Mediated:
     parent: str | None = None  # a PCI address or another parent's name; None: every one that has the type
 
 
-def first(wanted: Sequence[Virtual], function: pci.Device) -> Virtual | None:
+def first(wanted: Sequence[Virtual], function: pci.HostDevice) -> Virtual | None:
     """The entry that counts for a function."""
     return next((one for one in wanted if one.means(function)), None)
 
 
-def parents(functions: Iterable[pci.Device], others: Iterable[Parent]) -> dict[str, tuple[MdevType, ...]]:
+def parents(functions: Iterable[pci.HostDevice], others: Iterable[Parent]) -> dict[str, tuple[MdevType, ...]]:
     """What can make mediated devices of which types, by the name that entries give it."""
     return {**{function.address: function.mdev_types for function in functions if function.mdev_types},
             **{parent.name: parent.types for parent in others}}

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from outfitter.inventory import device_name, mdev, pci, serial
 from outfitter.inventory.host_tree import Tree
 from outfitter.inventory.mdev import Mdev
-from outfitter.inventory.pci import Device, Kind
-from outfitter.inventory.sysfs_reader import GROUPS, Looker, Oddity, short
+from outfitter.inventory.pci import FunctionKind, HostDevice
+from outfitter.inventory.sysfs_reader import GROUPS, Oddity, SysfsReader, short
 
 __all__ = ["DEVICES", "Oddity", "Scan", "scan"]
 
@@ -32,7 +32,7 @@ _GONE = "ffff"  # what a bus answers for a function that no longer does
 class Scan:
     """What a host has."""
 
-    devices: tuple[Device, ...]  # by address
+    devices: tuple[HostDevice, ...]  # by address
     mdevs: tuple[Mdev, ...]  # by UUID
     warnings: tuple[Oddity, ...]  # in the order they were met
     parents: tuple[mdev.Parent, ...] = ()  # of mediated devices that are no PCI functions, by name
@@ -56,11 +56,11 @@ class _Scanner:
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
-        self.look = Looker(tree)
+        self.look = SysfsReader(tree)
         self.links = _Links({}, {})
 
     def scan(self) -> Scan:
-        found: dict[str, Device] = {}
+        found: dict[str, HostDevice] = {}
         entries = self.tree.names(DEVICES)
         if not entries and (not self.tree.exists(DEVICES) or self.tree.read(DEVICES) is not None):
             self.look.odd(DEVICES, "is no folder, so no PCI function is known; is the root of the tree right?")
@@ -77,7 +77,7 @@ class _Scanner:
         mdevs = mdev.instances(self.look, functions, parents)
         return Scan(tuple(functions.values()), mdevs, tuple(self.look.oddities), parents)
 
-    def _function(self, address: str) -> Device | None:
+    def _function(self, address: str) -> HostDevice | None:
         entry = f"{DEVICES}/{address}"
         base = self.tree.link(entry) or entry
         there = frozenset(self.tree.names(base))
@@ -89,7 +89,7 @@ class _Scanner:
         driver = self._driver(base, there)
         total, enabled = self._virtual(address, base, there)
         interfaces, speed = self._interfaces(base, there)
-        return Device(
+        return HostDevice(
             address=address,
             kind=self._kind(address, base, there, driver),
             vendor=self._vendor(base),
@@ -138,15 +138,15 @@ class _Scanner:
             return None
         return driver
 
-    def _kind(self, address: str, base: str, there: frozenset[str], driver: str | None) -> Kind:
+    def _kind(self, address: str, base: str, there: frozenset[str], driver: str | None) -> FunctionKind:
         if "physfn" not in there:
-            return Kind.PF if address in self.links.vfs else Kind.PCI
+            return FunctionKind.PF if address in self.links.vfs else FunctionKind.PCI
         if any(_VDPA.fullmatch(name) for name in there):
-            return Kind.VDPA
+            return FunctionKind.VDPA
         if driver is not None and driver != pci.VFIO and (
                 "vfio-dev" in there or pci.VENDOR_VFIO.fullmatch(driver) or self._has_vgpu(base, there)):
-            return Kind.VENDOR_VF
-        return Kind.VF
+            return FunctionKind.VENDOR_VF
+        return FunctionKind.VF
 
     def _has_vgpu(self, base: str, there: frozenset[str]) -> bool:
         """Whether NVIDIA's driver made the VF a vGPU; without a type it is none that could be given away."""
@@ -216,13 +216,14 @@ class _Scanner:
         speed = self.look.number(path)
         return speed if speed is not None and speed > 0 else None
 
-    def _together(self, devices: Mapping[str, Device]) -> dict[str, Device]:
+    def _together(self, devices: Mapping[str, HostDevice]) -> dict[str, HostDevice]:
         """What a function gets from others: its neighbours in the IOMMU group, its PF, its name."""
         numbers = self._numbers(devices)
         parents = {address: self._parent_of(device, devices) for address, device in devices.items()}
         members = self._members(devices)
         names, fallen = device_name.names(
-            device_name.Place(address, self.links.paths[address], parents[address], numbers.get(address)) for address in devices
+            device_name.PciLocation(address, self.links.paths[address], parents[address], numbers.get(address))
+            for address in devices
         )
         for address in fallen:
             if devices[address].pcie_root is not None:  # else it was told
@@ -242,7 +243,7 @@ class _Scanner:
             )
         return whole
 
-    def _members(self, devices: Mapping[str, Device]) -> dict[int, list[str]]:
+    def _members(self, devices: Mapping[str, HostDevice]) -> dict[int, list[str]]:
         """The endpoints of each group. What a group lists but nobody could read counts as one: the host may be using it."""
         groups: dict[int, set[str]] = defaultdict(set)
         for address, group in self.look.listed.items():
@@ -253,7 +254,7 @@ class _Scanner:
         bridges = {device.address for device in devices.values() if device.is_bridge}
         return {group: sorted(members - bridges, key=lambda a: (pci.order(a), a)) for group, members in groups.items()}
 
-    def _parent_of(self, device: Device, devices: Mapping[str, Device]) -> str | None:
+    def _parent_of(self, device: HostDevice, devices: Mapping[str, HostDevice]) -> str | None:
         if device.parent is None:
             return None
         parent, path = devices.get(device.parent), f"{self.links.paths[device.address]}/physfn"
@@ -262,11 +263,11 @@ class _Scanner:
         elif parent.kind.is_vf:
             self.look.odd(path, f"leads to {device.parent}, which is a VF itself")
             return None
-        elif parent.kind is not Kind.PF:
+        elif parent.kind is not FunctionKind.PF:
             self.look.odd(path, f"leads to {device.parent}, which knows of no VFs")
         return device.parent
 
-    def _numbers(self, devices: Mapping[str, Device]) -> dict[str, int]:
+    def _numbers(self, devices: Mapping[str, HostDevice]) -> dict[str, int]:
         """Address of a VF -> its number, where PF and VF agree."""
         numbers: dict[str, int] = {}
         for pf, vfs in self.links.vfs.items():

@@ -8,7 +8,7 @@ import re
 import struct
 from collections.abc import Iterator
 
-from outfitter.inventory.sysfs_reader import Looker, short
+from outfitter.inventory.sysfs_reader import SysfsReader, short
 
 # Extended capabilities stand behind the first 256 bytes, up to the end of the space.
 _EXTENDED, _SPACE, _HEADER = 0x100, 0x1000, 4
@@ -23,7 +23,7 @@ _MAX_RESOURCES, _MAX_RESOURCE = 8, 4096
 _TEXT = re.compile(r"[\x20-\x7e]{1,64}")
 
 
-def of_function(look: Looker, base: str, there: frozenset[str]) -> str | None:
+def of_function(look: SysfsReader, base: str, there: frozenset[str]) -> str | None:
     """As the kernel tells it, else as its configuration space, else as the NVMe controller on it does."""
     if "serial_number" in there and (told := _file(look, f"{base}/serial_number", secret=True)):
         return told
@@ -35,7 +35,7 @@ def of_function(look: Looker, base: str, there: frozenset[str]) -> str | None:
     return None
 
 
-def _file(look: Looker, path: str, *, secret: bool = False) -> str | None:
+def _file(look: SysfsReader, path: str, *, secret: bool = False) -> str | None:
     text = look.tree.read(path)
     if text is None:
         if not secret:
@@ -48,7 +48,7 @@ def _file(look: Looker, path: str, *, secret: bool = False) -> str | None:
     return None if text in _NEVER_SET else text
 
 
-def _capability(look: Looker, path: str) -> str | None:
+def _capability(look: SysfsReader, path: str) -> str | None:
     """The device serial number among the extended capabilities, in the kernel's writing."""
     at, seen = _EXTENDED, set()
     while at:
@@ -68,7 +68,7 @@ def _capability(look: Looker, path: str) -> str | None:
     return None
 
 
-def of_card(look: Looker, base: str) -> str | None:
+def of_card(look: SysfsReader, base: str) -> str | None:
     """The serial number in the function's vital product data."""
     path = f"{base}/vpd"
     first = look.tree.read_bytes(path, 1)
@@ -89,7 +89,7 @@ def of_card(look: Looker, base: str) -> str | None:
     return None
 
 
-def _keywords(look: Looker, path: str) -> Iterator[tuple[bytes, bytes]]:
+def _keywords(look: SysfsReader, path: str) -> Iterator[tuple[bytes, bytes]]:
     """The keywords of the part that is read only. ValueError says what makes no sense."""
     data = _read_only(look, path)
     at = 0
@@ -100,7 +100,7 @@ def _keywords(look: Looker, path: str) -> Iterator[tuple[bytes, bytes]]:
         at += 3 + data[at + 2]
 
 
-def _read_only(look: Looker, path: str) -> bytes:
+def _read_only(look: SysfsReader, path: str) -> bytes:
     at = 0
     for _ in range(_MAX_RESOURCES):
         head = look.tree.read_bytes(path, 3, at) or b""

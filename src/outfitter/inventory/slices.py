@@ -15,10 +15,10 @@ from outfitter.api.device import PCI_BUS_ID
 from outfitter.api.kinds import Object
 from outfitter.api.providers import Provider
 from outfitter.inventory import providers
-from outfitter.inventory.assignable import Offered
+from outfitter.inventory.assignable import AssignableDevice
 from outfitter.inventory.mdev import Mdev
-from outfitter.inventory.pci import Device, Kind
-from outfitter.inventory.pci_ids import Names
+from outfitter.inventory.pci import FunctionKind, HostDevice
+from outfitter.inventory.pci_ids import PciIds
 
 PER_SLICE = 128  # devices that Kubernetes takes in one slice
 PER_SLICE_COUNTED = 64  # and when one of them has taints or takes of counters
@@ -32,16 +32,16 @@ COUNTER = "functions"  # of a physical function: how many virtual ones it can be
 FOR_PEOPLE = ("vendorName", "productName", "className", "mdevTypeName")  # may be cut; a part of anything else would be a lie
 VOLATILE = ("driver", "interface", "serial")
 
-Nobody = Names(None)
+Nobody = PciIds(None)
 
 
-def describe(offered: Sequence[Offered], names: Names = Nobody) -> list[Object]:
+def describe(offered: Sequence[AssignableDevice], names: PciIds = Nobody) -> list[Object]:
     """The devices as a slice lists them, without what they take of counters."""
     return [_mdev(one, one.device) if isinstance(one.device, Mdev) else _function(one, one.device, names) for one in offered]
 
 
 @dataclass(frozen=True, slots=True)
-class Counters:
+class CounterSets:
     """Which devices exclude each other, because one is or has the physical function of the other."""
 
     sets: Mapping[str, int]  # device with a physical function -> how many virtual ones of it are published
@@ -56,11 +56,11 @@ class Counters:
         return out
 
 
-def counters(offered: Iterable[Offered], kept: Iterable[Mapping[str, object]] = ()) -> Counters:
+def counters(offered: Iterable[AssignableDevice], kept: Iterable[Mapping[str, object]] = ()) -> CounterSets:
     """Of all that is published: what is offered, and what is only kept until it is free."""
-    units = [(one.name, one.members) for one in offered if isinstance(one.device, Device)]
+    units = [(one.name, one.members) for one in offered if isinstance(one.device, HostDevice)]
     units += [(function.name, (function,)) for function in map(remembered, kept) if function is not None]
-    owners = {function.address: name for name, functions in units for function in functions if function.kind is Kind.PF}
+    owners = {function.address: name for name, functions in units for function in functions if function.kind is FunctionKind.PF}
     sets: dict[str, int] = defaultdict(int)
     takes: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for name, functions in units:
@@ -71,7 +71,7 @@ def counters(offered: Iterable[Offered], kept: Iterable[Mapping[str, object]] = 
                 takes[name][owner] += 1
     for owner, count in sets.items():
         takes[owner][owner] = count
-    return Counters(dict(sets), {name: dict(taken) for name, taken in takes.items()})
+    return CounterSets(dict(sets), {name: dict(taken) for name, taken in takes.items()})
 
 
 def pool(
@@ -146,7 +146,7 @@ def _name(node: str, driver: str, part: str) -> str:
     return node + tail
 
 
-def _function(one: Offered, device: Device, names: Names) -> Object:
+def _function(one: AssignableDevice, device: HostDevice, names: PciIds) -> Object:
     vendor, product = names.of(device.vendor, device.product)
     entry = one.entry
     texts = {
@@ -175,7 +175,7 @@ def _function(one: Offered, device: Device, names: Names) -> Object:
     return _device(one.name, texts, {f"{STANDARD}/numaNode": device.numa, "iommuGroup": device.iommu_group}, flags, capacity)
 
 
-def _mdev(one: Offered, mdev: Mdev) -> Object:
+def _mdev(one: AssignableDevice, mdev: Mdev) -> Object:
     entry = one.entry
     texts = {
         f"{STANDARD}/pcieRoot": mdev.pcie_root,
@@ -241,7 +241,7 @@ def _counted(device: Object, provider: Provider) -> Object:
     return {**device, "attributes": attributes}
 
 
-def unsaid(offered: Iterable[Offered]) -> list[str]:
+def unsaid(offered: Iterable[AssignableDevice]) -> list[str]:
     """What device_spec says of devices and slices have no room for, a sentence for each entry: selectors cannot ask for it."""
     out = []
     for one in offered:
@@ -272,15 +272,15 @@ def members(published: Mapping[str, object]) -> list[str]:
     return [address for text in texts for address in text.split(",") if address]
 
 
-def remembered(published: Mapping[str, object]) -> Device | None:
+def remembered(published: Mapping[str, object]) -> HostDevice | None:
     """A PCI function as it was published, for one that is no longer on the bus; None if it was none."""
     attributes = published.get("attributes")
     said = {key: next(iter(value.values()), None) for key, value in attributes.items()} if isinstance(attributes, dict) else {}
     kind, address = said.get("kind"), said.get(PCI_BUS_ID)
-    if kind not in set(Kind) or not isinstance(address, str):
+    if kind not in set(FunctionKind) or not isinstance(address, str):
         return None
-    return Device(
-        address=address, kind=Kind(kind), vendor=said.get("vendor"), product=said.get("product"),
+    return HostDevice(
+        address=address, kind=FunctionKind(kind), vendor=said.get("vendor"), product=said.get("product"),
         class_code=said.get("class"), revision=said.get("revision"), driver=said.get("driver"), parent=said.get("parent"),
         numa=said.get(f"{STANDARD}/numaNode"), pcie_root=said.get(f"{STANDARD}/pcieRoot"),
         iommu_group=said.get("iommuGroup"), members=(), serial=said.get("serial"), interfaces=(), name=str(published["name"]),

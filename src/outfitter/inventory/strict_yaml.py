@@ -48,7 +48,7 @@ class Reader:
     def parse(self, text: str) -> Value:
         """The file as plain values; raises at once if it is no YAML."""
         try:
-            return _Builder(self, yaml.parse(text, Loader=_LOADER)).build()
+            return _YamlBuilder(self, yaml.parse(text, Loader=_LOADER)).build()
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark
             where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -75,7 +75,7 @@ class Reader:
                 self.wrong(f"{path}.{key}" if path else str(key), _unknown(str(key), keys), "FieldValueNotSupported")
 
 
-class _Builder:
+class _YamlBuilder:
     """Makes values of a file's events. The library's own composer recurses as deep as the file says, beyond its stack."""
 
     def __init__(self, reader: Reader, events: Iterator[yaml.Event]) -> None:

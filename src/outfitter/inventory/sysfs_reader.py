@@ -26,7 +26,7 @@ class Oddity:
         return f"{plain(self.path)}: {self.message}"
 
 
-class Looker:
+class SysfsReader:
     """One pass over a tree; collects oddities on the way."""
 
     def __init__(self, tree: Tree) -> None:

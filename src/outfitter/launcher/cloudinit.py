@@ -13,7 +13,7 @@ from outfitter.api import kinds
 from outfitter.api.hypervisor import Drive
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import cloudinit, device_refs
-from outfitter.api.kubevirt.cloudinit import NETWORK, USER, Part, Volume
+from outfitter.api.kubevirt.cloudinit import NETWORK, USER, CloudInitPart, CloudInitVolume
 from outfitter.errors import Refused
 from outfitter.launcher import device_tags, disk
 from outfitter.launcher.device_tags import Tagged
@@ -76,7 +76,7 @@ def identity(instance: Object) -> str:
     """By which cloud-init knows a machine that it has set up already. A machine that is stopped and started is the same one,
     though its instance is another."""
     said = ((instance["spec"].get("domain") or {}).get("firmware") or {}).get("uuid")
-    owner = device_refs.owner(instance, kinds.MACHINE.kind)
+    owner = device_refs.owner(instance, kinds.VM.kind)
     return str(said or (owner or instance["metadata"])["uid"])
 
 
@@ -84,7 +84,7 @@ def _hostname(instance: Object) -> str:
     return str(instance["spec"].get("hostname") or instance["metadata"]["name"].partition(".")[0][:NAME])
 
 
-def _data(volume: Volume, part: Part, files: Files) -> bytes | None:
+def _data(volume: CloudInitVolume, part: CloudInitPart, files: Files) -> bytes | None:
     if name := volume.secret(part):
         found = next((files[path] for key in part.keys if (path := f"{cloudinit.SECRETS}/{volume.name}/{key}") in files), None)
         if found is None:

@@ -7,7 +7,7 @@ import re
 _STRANGE = re.compile(r"[^a-zA-Z0-9_-]")
 
 
-class Aliases:
+class DeviceAliases:
     """Gives every device a name of its own. Those of the user begin with "ua-"; a letter that a hypervisor does not take in a
     name becomes an underscore, and a name that is taken gets one more. A device of the host is found by the name of its entry,
     so that is kept for it, whatever else would be called the same."""

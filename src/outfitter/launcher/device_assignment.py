@@ -19,7 +19,7 @@ _USB = re.compile(r"([0-9]{1,3}):([0-9]{1,3})")
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class RequestedDevice:
     """One entry of gpus[], hostDevices[] or (for a virtual function) interfaces[]."""
 
     list: List
@@ -46,7 +46,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class AssignedDevice:
     """One device of the host."""
 
     kind: Kind
@@ -62,19 +62,19 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class ResolvedDevices:
     """What an entry got, at least one device, and who says so."""
 
-    ask: Ask
-    devices: tuple[Given, ...]
+    ask: RequestedDevice
+    devices: tuple[AssignedDevice, ...]
     source: str
 
 
-class Absent(Refused):
+class DeviceNotAssigned(Refused):
     """A source does not speak of a device. Another may."""
 
 
-def same(these: Sequence[Given], those: Sequence[Given]) -> bool:
+def same(these: Sequence[AssignedDevice], those: Sequence[AssignedDevice]) -> bool:
     """Whether two sources tell of the same devices. One may know of the first function of a card alone."""
     pairs = list(zip(*(sorted(each, key=lambda given: given.address.lower()) for each in (these, those)), strict=False))
     return len(these) == len(those) and all(
@@ -91,7 +91,7 @@ def parts(name: str, address: str) -> tuple[str, str, str, str]:
     return found[1], found[2], found[3], found[4]
 
 
-def checked(ask: Ask, device: Given) -> Given:
+def checked(ask: RequestedDevice, device: AssignedDevice) -> AssignedDevice:
     """The device, if a hypervisor could find it by what was told."""
     if device.kind == "pci":
         for address in (device.address, *device.functions):
@@ -103,7 +103,7 @@ def checked(ask: Ask, device: Given) -> Given:
     return device
 
 
-def published(ask: Ask, device: Mapping[str, Any]) -> Given | None:
+def published(ask: RequestedDevice, device: Mapping[str, Any]) -> AssignedDevice | None:
     """A device with the attributes that its driver published; None: they do not say where it is. A mediated device may also
     name its parent's address; it stays mediated. A network interface is a PCI function, never mediated."""
     driver = str(device.get("driver") or "")
@@ -111,9 +111,9 @@ def published(ask: Ask, device: Mapping[str, Any]) -> Given | None:
     name = "/".join(str(device.get(key) or "") for key in ("driver", "pool", "name"))
     uuid = text_attribute(device, driver, MDEV_NAMES)
     if uuid and ask.list != "interfaces":
-        return Given("mdev", uuid, (), node, name)
+        return AssignedDevice("mdev", uuid, (), node, name)
     address = text_attribute(device, driver, ADDRESS_NAMES)
     if not address:
         return None
     functions = tuple(members(device, driver))
-    return Given("pci", address, functions if len(functions) > 1 else (), node, name)
+    return AssignedDevice("pci", address, functions if len(functions) > 1 else (), node, name)

@@ -13,12 +13,12 @@ from xml.etree import ElementTree as ET
 from outfitter.api.kubevirt.network_info import Wire
 from outfitter.errors import Refused
 from outfitter.launcher import disk, graphics, hostdev, interface, mdev, numa, pci_layout, usb
-from outfitter.launcher.device_alias import Aliases
-from outfitter.launcher.device_assignment import Ask, Given, Resolved
+from outfitter.launcher.device_alias import DeviceAliases
+from outfitter.launcher.device_assignment import AssignedDevice, RequestedDevice, ResolvedDevices
 from outfitter.launcher.device_tags import Tagged, TaggedKind
-from outfitter.launcher.domain_options import Options
-from outfitter.launcher.machine_type import System
-from outfitter.launcher.pci_layout import FUNCTIONS, Lane, Layout, Place
+from outfitter.launcher.domain_options import DomainOptions
+from outfitter.launcher.machine_type import MachineType
+from outfitter.launcher.pci_layout import FUNCTIONS, GuestPciAddress, Lane, Layout
 
 KINDS = {"pci": 0, "mdev": 1, "usb": 2}
 NAMES = {("gpus", False): "gpu", ("gpus", True): "dra-gpu", ("hostDevices", False): "hostdevice",
@@ -29,8 +29,16 @@ UNSUPPORTED = ("tpm", "watchdog", "sound", "filesystems", "clientPassthrough", "
 class Devices:
     """The devices of one machine: first all get their places, then they are drawn."""
 
-    def __init__(self, spec: Mapping[str, Any], machine: System, spread: Sequence[numa.Cell], options: Options,
-                 wires: Mapping[str, Wire], *, drive: str = "") -> None:
+    def __init__(
+        self,
+        spec: Mapping[str, Any],
+        machine: MachineType,
+        spread: Sequence[numa.GuestNumaCell],
+        options: DomainOptions,
+        wires: Mapping[str, Wire],
+        *,
+        drive: str = "",
+    ) -> None:
         """`drive`: where the image for the machine's cloud-init is, if it has one."""
         self._spec, self._machine, self._options, self._wires, self._drive = spec, machine, options, wires, drive
         self._given: Mapping[str, Any] = (spec.get("domain") or {}).get("devices") or {}
@@ -39,7 +47,7 @@ class Devices:
             raise Refused(f"spec.domain.cpu.numa: machine type {machine.machine} has no PCI Express to show nodes on: use q35")
         self._layout = Layout(self._cells)
         self._told: dict[str, str] = {}  # addresses of the user's on a machine that is not laid out here -> whose
-        self._aliases = Aliases()
+        self._aliases = DeviceAliases()
         self._interfaces = [each for each in enumerate(self._given.get("interfaces") or ()) if each[1].get("state") != "absent"]
         self._unknown = {index: why for index, each in self._interfaces
                          if (why := interface.unsupported(each, wires.get(str(each.get("name")))))}
@@ -47,7 +55,7 @@ class Devices:
         self.left_out: list[str] = []  # what the spec has and this domain has not, a sentence each
         self.tagged: list[Tagged] = []
 
-    def elements(self, found: Sequence[Resolved]) -> list[ET.Element]:
+    def elements(self, found: Sequence[ResolvedDevices]) -> list[ET.Element]:
         self._unsupported()
         disks = list(self._disks())
         usb_needed = any(given.kind == "usb" for one in found for given in one.devices) or any(
@@ -89,12 +97,12 @@ class Devices:
 
     # -- places
 
-    def _place(self, found: Sequence[Resolved]) -> dict[tuple[str, int, int], Place]:
+    def _place(self, found: Sequence[ResolvedDevices]) -> dict[tuple[str, int, int], GuestPciAddress]:
         """Where each device goes, by list, index and number of its port; in the order of the spec in every list."""
-        out: dict[tuple[str, int, int], Place] = {}
+        out: dict[tuple[str, int, int], GuestPciAddress] = {}
         if not self._machine.express:
             return out
-        by_list: dict[Lane, list[Resolved]] = {"hostDevices": [], "gpus": []}
+        by_list: dict[Lane, list[ResolvedDevices]] = {"hostDevices": [], "gpus": []}
         functions = {}
         for one in found:
             if one.ask.list == "interfaces":
@@ -117,7 +125,7 @@ class Devices:
                 functions=[function for _, function in hostdev.functions(given)] if given else (0,))
         return out
 
-    def _place_disks(self, disks: Sequence[tuple[int, Any, str, str, str]]) -> dict[int, Place]:
+    def _place_disks(self, disks: Sequence[tuple[int, Any, str, str, str]]) -> dict[int, GuestPciAddress]:
         if not self._machine.express:
             return {}
         on_pci = [(index, each[kind].get("pciAddress") if each.get(kind) else None) for index, each, kind, bus, _ in disks
@@ -125,12 +133,12 @@ class Devices:
         return {index: self._layout.place("disks", number, disk.path(index), wanted=wanted)
                 for number, (index, wanted) in enumerate(on_pci)}
 
-    def _entry(self, ask: Ask) -> Mapping[str, Any]:
+    def _entry(self, ask: RequestedDevice) -> Mapping[str, Any]:
         """What the spec says of a device; nothing of one that a flavor brings."""
         entry: Mapping[str, Any] = self._given[ask.list][ask.index] if ask.number is None else {}
         return entry
 
-    def _address(self, at: Place | None, path: str, entry: Mapping[str, Any], function: int = 0, *,
+    def _address(self, at: GuestPciAddress | None, path: str, entry: Mapping[str, Any], function: int = 0, *,
                  first: bool = True) -> ET.Element | None:
         """The guest's address of a device. Where addresses are not laid out here it is the one that the user gave, for the
         first device of the entry; the hypervisor chooses the others."""
@@ -146,7 +154,7 @@ class Devices:
         self._told[key] = path
         return out
 
-    def _tag(self, kind: TaggedKind, path: str, entry: Mapping[str, Any], at: Place | None, **more: Any) -> None:
+    def _tag(self, kind: TaggedKind, path: str, entry: Mapping[str, Any], at: GuestPciAddress | None, **more: Any) -> None:
         if not entry.get("tag"):
             return
         if at is None:
@@ -156,20 +164,20 @@ class Devices:
 
     # -- devices of the host
 
-    def _ordered(self, found: Sequence[Resolved]) -> list[Resolved]:
+    def _ordered(self, found: Sequence[ResolvedDevices]) -> list[ResolvedDevices]:
         order = {"hostDevices": 0, "gpus": 1, "interfaces": 2}
 
-        def place(one: Resolved) -> tuple[int, bool, int, int]:
+        def place(one: ResolvedDevices) -> tuple[int, bool, int, int]:
             claimed = one.ask.by_claim and one.ask.list != "interfaces"
             return order[one.ask.list], claimed, 0 if claimed else KINDS[one.devices[0].kind], one.ask.index
 
         return sorted(found, key=place)
 
-    def _displays(self, found: Sequence[Resolved]) -> dict[tuple[int, int], mdev.Display]:
+    def _displays(self, found: Sequence[ResolvedDevices]) -> dict[tuple[int, int], mdev.Display]:
         gpus = [one for one in self._ordered(found) if one.ask.list == "gpus"]
         return mdev.displays(gpus, self._given.get("gpus") or ())
 
-    def _draw(self, one: Resolved, places: Mapping[tuple[str, int, int], Place],
+    def _draw(self, one: ResolvedDevices, places: Mapping[tuple[str, int, int], GuestPciAddress],
               shown: Mapping[tuple[int, int], mdev.Display]) -> Iterator[ET.Element]:
         ask, entry = one.ask, self._entry(one.ask)
         alias_number, port = 0, 0
@@ -188,10 +196,10 @@ class Devices:
                 yield out
             port += -(-len(functions) // FUNCTIONS) if given.kind != "usb" else 0
 
-    def _mac(self, ask: Ask, entry: Mapping[str, Any]) -> str | None:
+    def _mac(self, ask: RequestedDevice, entry: Mapping[str, Any]) -> str | None:
         return interface.mac(entry, self._wires.get(ask.name) if ask.list == "interfaces" else None)
 
-    def _hostdev(self, one: Resolved, given: Given, address: str, alias: str, guest: ET.Element | None, *,
+    def _hostdev(self, one: ResolvedDevices, given: AssignedDevice, address: str, alias: str, guest: ET.Element | None, *,
                  first: bool) -> ET.Element:
         if one.ask.list == "interfaces" and first:  # what travels with an interface is no interface
             card = self._given["interfaces"][one.ask.index]
@@ -205,7 +213,7 @@ class Devices:
 
     # -- everything else
 
-    def _draw_interfaces(self, places: Mapping[tuple[str, int, int], Place]) -> Iterator[ET.Element]:
+    def _draw_interfaces(self, places: Mapping[tuple[str, int, int], GuestPciAddress]) -> Iterator[ET.Element]:
         for index, each in self._interfaces:
             path = f"spec.domain.devices.interfaces[{index}]"
             network = self._networks.get(each.get("name"))
@@ -224,13 +232,15 @@ class Devices:
         for index, each, kind, bus in disk.listed(self._spec):
             try:
                 yield index, each, kind, bus, disk.source(each, index, self._spec, self._drive)
-            except disk.Left as error:
+            except disk.MissingVolume as error:
                 self.leave_out(error.message)
         if self._drive and (name := disk.unlisted_drive(self._spec)):
             bus = "sata" if self._machine.architecture.name == "x86_64" else "scsi"
             yield len(self._given.get("disks") or ()), {"name": name}, "cdrom", bus, self._drive
 
-    def _draw_disks(self, disks: Sequence[tuple[int, Any, str, str, str]], places: Mapping[int, Place]) -> Iterator[ET.Element]:
+    def _draw_disks(
+        self, disks: Sequence[tuple[int, Any, str, str, str]], places: Mapping[int, GuestPciAddress]
+    ) -> Iterator[ET.Element]:
         targets = disk.Targets()
         for index, each, kind, bus, file in disks:
             target, number = targets.next(bus)
@@ -294,12 +304,12 @@ class Devices:
         self.left_out.append(why)
 
 
-def _kind(one: Resolved, given: Given) -> str:
+def _kind(one: ResolvedDevices, given: AssignedDevice) -> str:
     """What the name of a device begins with."""
     return "usb-host" if given.kind == "usb" else NAMES[one.ask.list, one.ask.by_claim]
 
 
-def _ports(one: Resolved) -> Iterator[tuple[int | None, Sequence[int]]]:
+def _ports(one: ResolvedDevices) -> Iterator[tuple[int | None, Sequence[int]]]:
     """Node and numbers of functions for each PCI port that an entry needs: a port takes eight functions."""
     for given in one.devices:
         if given.kind == "usb":

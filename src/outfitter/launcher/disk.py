@@ -49,7 +49,9 @@ def source(disk: Mapping[str, Any], index: int, spec: Mapping[str, Any], drive: 
         if any(volume.get(kind) is not None for kind in cloudinit.KINDS):
             return drive
         kinds = ", ".join(sorted(key for key in volume if key != "name")) or "nothing"
-        raise Left(f"spec.volumes[{number}]: {kinds} cannot be attached: use hostDisk or {' or '.join(cloudinit.KINDS)}")
+        raise MissingVolume(
+            f"spec.volumes[{number}]: {kinds} cannot be attached: use hostDisk or {' or '.join(cloudinit.KINDS)}"
+        )
     raise Refused(f"{path(index)}: no entry of spec.volumes is called {disk.get('name')!r}")
 
 
@@ -62,7 +64,7 @@ def unlisted_drive(spec: Mapping[str, Any]) -> str:
     return "" if any(disk.get("name") == volume.name for disk in disks) else volume.name
 
 
-class Left(Refused):
+class MissingVolume(Refused):
     """A volume that cannot be had here. A simulated machine does without."""
 
 

@@ -11,7 +11,7 @@ from outfitter.api.kubevirt import device_refs
 from outfitter.api.quantity import to_int
 from outfitter.launcher import cloudinit, hostdev, machine_type, numa, sources
 from outfitter.launcher.devices import Devices
-from outfitter.launcher.domain_options import DEFAULT, Options
+from outfitter.launcher.domain_options import DEFAULT, DomainOptions
 from outfitter.launcher.environment import Env
 from outfitter.launcher.metadata import Files
 
@@ -21,7 +21,7 @@ OURS = f"{{{NAMESPACE}}}machine"  # the mark by which a domain is known again as
 ET.register_namespace("outfitter", NAMESPACE)
 
 
-def build(instance: Object, env: Env | None = None, files: Files | None = None, options: Options = DEFAULT) -> Domain:
+def build(instance: Object, env: Env | None = None, files: Files | None = None, options: DomainOptions = DEFAULT) -> Domain:
     """`env` and `files` are what the launcher finds in its container besides the instance's status. Refused says which field
     cannot be had, or which sources contradict each other."""
     meta, spec = instance["metadata"], instance["spec"]

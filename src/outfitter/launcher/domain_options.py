@@ -9,7 +9,7 @@ from outfitter.api.hypervisor import DRIVES
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class DomainOptions:
     type: Literal["qemu", "kvm"] = "qemu"  # "qemu" emulates and runs everywhere
     simulated: bool = True  # nothing really runs: what cannot be had here (container images) is left out, not refused
     drives: str = DRIVES  # the folder of the config drives' images
@@ -17,4 +17,4 @@ class Options:
     arriving: bool = False  # a migration arrives in it: devices of the host that it left do not come along
 
 
-DEFAULT = Options()
+DEFAULT = DomainOptions()

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from outfitter.api.launcher_environment import MDEV, NETWORK_RESOURCE, PCI, key
 from outfitter.errors import Refused
-from outfitter.launcher.device_assignment import WORDS, Absent, Ask, Given, Kind, checked
+from outfitter.launcher.device_assignment import WORDS, AssignedDevice, DeviceNotAssigned, Kind, RequestedDevice, checked
 
 Env = Mapping[str, str]
 PREFIXES: Mapping[Kind, str] = {"pci": PCI, "mdev": MDEV, "usb": "USB_RESOURCE"}
@@ -25,23 +25,23 @@ def addresses(env: Env, prefix: str, *words: str) -> tuple[str, ...]:
     return ()
 
 
-class Plugins:
+class PluginDevices:
     """Hands out what device plugins gave, each device once, to entries in the order of the domain. `known`: what the status
     says of some of them already, which nobody else is given."""
 
-    def __init__(self, env: Env, asks: Sequence[Ask], known: Iterable[Given] = ()) -> None:
+    def __init__(self, env: Env, asks: Sequence[RequestedDevice], known: Iterable[AssignedDevice] = ()) -> None:
         self._env = env
         self._asks = asks
         self._used: set[str] = {each for given in known for each in given.identity}
 
-    def listed(self, ask: Ask) -> dict[Kind, tuple[str, ...]]:
+    def listed(self, ask: RequestedDevice) -> dict[Kind, tuple[str, ...]]:
         """What the environment says of a resource, by the kind of device; nothing: it does not speak of it."""
         assert ask.resource is not None
         listed = {kind: addresses(self._env, prefix, ask.resource) for kind, prefix in PREFIXES.items()
                   if kind != "usb" or ask.list == "hostDevices"}
         return {kind: texts for kind, texts in listed.items() if texts}
 
-    def take(self, ask: Ask) -> tuple[Given, ...]:
+    def take(self, ask: RequestedDevice) -> tuple[AssignedDevice, ...]:
         assert ask.resource is not None
         listed = self.listed(ask)
         kinds = list(listed)
@@ -54,13 +54,13 @@ class Plugins:
             free = [unit for unit in units if not {each.lower() for each in unit} & self._used]
             if free:
                 self._used |= {each.lower() for each in free[0]}
-                return (checked(ask, Given(kind, free[0][0], free[0] if len(free[0]) > 1 else ())),)
+                return (checked(ask, AssignedDevice(kind, free[0][0], free[0] if len(free[0]) > 1 else ())),)
         names = " and ".join(f"{prefix}_{key(ask.resource)}" for prefix in PREFIXES.values())
         have = f"{PREFIXES[kinds[0]]}_{key(ask.resource)} has no more than {len(listed[kinds[0]])}" if kinds else (
             f"{names} list none")
         raise Refused(f"{self._mismatch(ask)}: {have}")
 
-    def _mismatch(self, ask: Ask) -> str:
+    def _mismatch(self, ask: RequestedDevice) -> str:
         wanted = sum(each.resource == ask.resource for each in self._asks)
         return (f"{ask.path}: failed to create {ask.word}: the number of device plugin {WORDS[ask.list]}/s do not match the "
                 f"number of devices: {wanted} of {ask.resource} {'is' if wanted == 1 else 'are'} asked for")
@@ -79,25 +79,25 @@ def _units(listed: Iterable[str], wanted: int) -> list[tuple[str, ...]]:
     return [(address,) for address in dict.fromkeys(listed)]
 
 
-def claimed(ask: Ask, claims: Iterable[str], env: Env) -> tuple[Given, ...]:
+def claimed(ask: RequestedDevice, claims: Iterable[str], env: Env) -> tuple[AssignedDevice, ...]:
     """The devices that variables name for a claim and its request. `claims` is how the claim object may be called."""
     names = []
     for claim in claims if ask.request else ():
         for kind in ("mdev", "pci"):
             prefix = PREFIXES[kind]
             if found := addresses(env, prefix, claim, ask.request or ""):
-                return tuple(checked(ask, Given(kind, each)) for each in found)
+                return tuple(checked(ask, AssignedDevice(kind, each)) for each in found)
             names.append(f"{prefix}_{key(claim, ask.request or '')}")
-    raise Absent(f"the environment has no {' and no '.join(sorted(names))}" if names else
+    raise DeviceNotAssigned(f"the environment has no {' and no '.join(sorted(names))}" if names else
                  "the environment is not asked, because the name of the claim is not known")
 
 
-def network(ask: Ask, name: str, env: Env, taken: set[str]) -> tuple[Given, ...]:
+def network(ask: RequestedDevice, name: str, env: Env, taken: set[str]) -> tuple[AssignedDevice, ...]:
     """The next virtual function of the resource that belongs to a network."""
     resource = env.get(f"{NETWORK_RESOURCE}_{name}")
     if not resource:
-        raise Absent(f"the environment has no {NETWORK_RESOURCE}_{name}")
+        raise DeviceNotAssigned(f"the environment has no {NETWORK_RESOURCE}_{name}")
     for address in addresses(env, NETWORK_PREFIX, resource):
         if address.lower() not in taken:
-            return (checked(ask, Given("pci", address)),)
+            return (checked(ask, AssignedDevice("pci", address)),)
     raise Refused(f"{ask.path}: {NETWORK_PREFIX}_{key(resource)} has no address left for {ask.word}")

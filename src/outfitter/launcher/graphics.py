@@ -7,10 +7,10 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from outfitter.launcher import pci_layout
-from outfitter.launcher.machine_type import System
+from outfitter.launcher.machine_type import MachineType
 
 
-def console(devices: Mapping[str, Any], machine: System) -> Iterator[ET.Element]:
+def console(devices: Mapping[str, Any], machine: MachineType) -> Iterator[ET.Element]:
     if devices.get("autoattachSerialConsole") is False:
         return
     if machine.architecture.serial:
@@ -27,7 +27,7 @@ def wanted(devices: Mapping[str, Any]) -> bool:
     return devices.get("autoattachGraphicsDevice") is True or bool((devices.get("video") or {}).get("type"))
 
 
-def screen(devices: Mapping[str, Any], machine: System, *, shown: bool) -> Iterator[ET.Element]:
+def screen(devices: Mapping[str, Any], machine: MachineType, *, shown: bool) -> Iterator[ET.Element]:
     """`shown`: a GPU is the display, so there is no emulated card beside it."""
     if not shown and not wanted(devices):
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from xml.etree import ElementTree as ET
 
-from outfitter.launcher.device_assignment import Given, parts
+from outfitter.launcher.device_assignment import AssignedDevice, parts
 
 
 def source(name: str, address: str) -> ET.Element:
@@ -16,7 +16,7 @@ def source(name: str, address: str) -> ET.Element:
     return out
 
 
-def functions(given: Given) -> list[tuple[str, int]]:
+def functions(given: AssignedDevice) -> list[tuple[str, int]]:
     """The functions of a device and the number that each has in the guest: as on the host if they are those of one card, else
     counted on. The one that the device is named after comes first."""
     if not given.functions:

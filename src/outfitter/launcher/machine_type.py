@@ -11,7 +11,7 @@ from outfitter.api.kubevirt import device_refs, guest_address
 from outfitter.api.quantity import to_int
 from outfitter.errors import Refused
 from outfitter.launcher import numa
-from outfitter.launcher.domain_options import Options
+from outfitter.launcher.domain_options import DomainOptions
 
 PASSED_THROUGH = ("host-passthrough", "host-model")  # processors that only a host that runs its own kind has
 
@@ -32,19 +32,19 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 
 
 @dataclass(frozen=True, slots=True)
-class System:
+class MachineType:
     architecture: Architecture
     machine: str
     express: bool  # whether it has PCI Express, whose addresses we lay out
 
 
-def system(spec: Mapping[str, Any]) -> System:
+def system(spec: Mapping[str, Any]) -> MachineType:
     name = spec.get("architecture") or "amd64"
     architecture = ARCHITECTURES.get(name)
     if architecture is None:
         raise Refused(f"spec.architecture: {name} is not known; known are {', '.join(ARCHITECTURES)}")
     kind = ((spec.get("domain") or {}).get("machine") or {}).get("type")
-    return System(architecture, kind or architecture.machine, guest_address.laid_out(spec))
+    return MachineType(architecture, kind or architecture.machine, guest_address.laid_out(spec))
 
 
 def page(domain: Mapping[str, Any]) -> int | None:
@@ -62,7 +62,7 @@ def backing(domain: Mapping[str, Any]) -> ET.Element | None:
     return out
 
 
-def boot(domain: Mapping[str, Any], kind: System) -> ET.Element:
+def boot(domain: Mapping[str, Any], kind: MachineType) -> ET.Element:
     out = ET.Element("os")
     efi = _efi(domain)
     if efi is not None:
@@ -79,7 +79,7 @@ def _efi(domain: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return (firmware.get("bootloader") or {}).get("efi")
 
 
-def features(domain: Mapping[str, Any], kind: System) -> ET.Element:
+def features(domain: Mapping[str, Any], kind: MachineType) -> ET.Element:
     out = ET.Element("features")
     given = domain.get("features") or {}
     if kind.architecture.acpi and (given.get("acpi") or {}).get("enabled") is not False:
@@ -93,7 +93,7 @@ def features(domain: Mapping[str, Any], kind: System) -> ET.Element:
     return out
 
 
-def processor(instance: Mapping[str, Any], options: Options, spread: Sequence[numa.Cell]) -> ET.Element | None:
+def processor(instance: Mapping[str, Any], options: DomainOptions, spread: Sequence[numa.GuestNumaCell]) -> ET.Element | None:
     cpu = (instance["spec"].get("domain") or {}).get("cpu") or {}
     model = cpu.get("model") or ("host-model" if options.type == "kvm" else None)
     out = ET.Element("cpu")

@@ -8,7 +8,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from outfitter.errors import Refused
-from outfitter.launcher.device_assignment import Given, Resolved
+from outfitter.launcher.device_assignment import AssignedDevice, ResolvedDevices
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Display:
 NONE = Display()
 
 
-def displays(gpus: Sequence[Resolved], entries: Sequence[Mapping[str, Any]]) -> dict[tuple[int, int], Display]:
+def displays(gpus: Sequence[ResolvedDevices], entries: Sequence[Mapping[str, Any]]) -> dict[tuple[int, int], Display]:
     """The displays, by the index of an entry and the number of its device. `gpus` are in the order of the domain.
 
     If no entry says anything of a display, the first mediated device of all shows the screen. Otherwise every entry is what it
@@ -47,7 +47,7 @@ def displays(gpus: Sequence[Resolved], entries: Sequence[Mapping[str, Any]]) -> 
     return out
 
 
-def element(given: Given, alias: str, model: str, guest: ET.Element | None) -> ET.Element:
+def element(given: AssignedDevice, alias: str, model: str, guest: ET.Element | None) -> ET.Element:
     out = ET.Element("hostdev", mode="subsystem", type="mdev", model=model)
     ET.SubElement(ET.SubElement(out, "source"), "address", uuid=given.address)
     ET.SubElement(out, "alias", name=alias)

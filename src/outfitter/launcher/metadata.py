@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from outfitter.errors import Refused
-from outfitter.launcher.device_assignment import Absent, Ask, Given, checked, published, same
+from outfitter.launcher.device_assignment import AssignedDevice, DeviceNotAssigned, RequestedDevice, checked, published, same
 
 Files = Mapping[str, str]  # path -> text
 BASES = ("/var/run/kubernetes.io/dra-device-attributes", "/var/run/dra-device-attributes")
@@ -22,28 +22,32 @@ KNOWN = "metadata.resource.k8s.io/v1alpha1"
 SUFFIX = "-metadata.json"
 
 
-def claimed(ask: Ask, entry: Mapping[str, Any], claim: str | None, files: Files) -> tuple[Given, ...]:
+def claimed(ask: RequestedDevice, entry: Mapping[str, Any], claim: str | None, files: Files) -> tuple[AssignedDevice, ...]:
     """The devices that files tell of for a claim's request. `entry` is that of spec.resourceClaims, `claim` the name of the
     claim object where it is known."""
     if not ask.claim or not ask.request:
         raise Refused(f"{ask.path}: {ask.word} has incomplete ClaimRequest: claimName and requestName are both needed")
     if not entry:
-        raise Absent(f"no files are looked for: claim {ask.claim} is not among spec.resourceClaims")
-    told: list[tuple[str, tuple[Given, ...]]] = []
+        raise DeviceNotAssigned(f"no files are looked for: claim {ask.claim} is not among spec.resourceClaims")
+    told: list[tuple[str, tuple[AssignedDevice, ...]]] = []
     looked: list[str] = []
     for place, found in _places(ask, entry, claim, files):
         looked.append(place)
         if found:
             told.append((place, _devices(ask, found)))
     if not told:
-        raise Absent(f"failed to read metadata for claim {ask.claim} request {ask.request}: no files matching {looked[0]}")
+        raise DeviceNotAssigned(
+            f"failed to read metadata for claim {ask.claim} request {ask.request}: no files matching {looked[0]}"
+        )
     for place, devices in told[1:]:
         if not same(devices, told[0][1]):
             raise Refused(f"{ask.path}: {ask.word}: {told[0][0]} and {place} do not tell of the same devices")
     return told[0][1]
 
 
-def _places(ask: Ask, entry: Mapping[str, Any], claim: str | None, files: Files) -> Iterator[tuple[str, dict[str, str]]]:
+def _places(
+    ask: RequestedDevice, entry: Mapping[str, Any], claim: str | None, files: Files
+) -> Iterator[tuple[str, dict[str, str]]]:
     named = entry.get("resourceClaimName")
     folder = f"resourceclaims/{named}" if named else f"resourceclaimtemplates/{ask.claim}"
     for base in BASES:
@@ -68,8 +72,8 @@ def _is_for(text: str, entry: str | None) -> bool:
         return False
 
 
-def _devices(ask: Ask, found: Mapping[str, str]) -> tuple[Given, ...]:
-    out: list[Given] = []
+def _devices(ask: RequestedDevice, found: Mapping[str, str]) -> tuple[AssignedDevice, ...]:
+    out: list[AssignedDevice] = []
     for path in sorted(found):
         try:
             listed = _listed(ask, _version(found[path]))
@@ -115,7 +119,7 @@ def _version(text: str) -> Mapping[str, Any]:
     raise Refused("no metadata objects found in stream")
 
 
-def _listed(ask: Ask, document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _listed(ask: RequestedDevice, document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The devices of a request. An alternative that was chosen is written "request/alternative"."""
     requests = document.get("requests")
     of_request = [each for each in requests if isinstance(each, Mapping) and str(each.get("name", "")).partition("/")[0] ==

@@ -10,13 +10,13 @@ from xml.etree import ElementTree as ET
 
 from outfitter.api.kubevirt import device_refs
 from outfitter.errors import Refused
-from outfitter.launcher.device_assignment import Resolved
+from outfitter.launcher.device_assignment import ResolvedDevices
 
 MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class GuestNumaCell:
     """A NUMA node of the guest."""
 
     id: int
@@ -25,8 +25,8 @@ class Cell:
     memory: int  # bytes
 
 
-def cells(instance: Mapping[str, Any], found: Iterable[Resolved], nodes: Sequence[int], *, cpus: int, memory: int,
-          page: int = MIB) -> tuple[Cell, ...]:
+def cells(instance: Mapping[str, Any], found: Iterable[ResolvedDevices], nodes: Sequence[int], *, cpus: int, memory: int,
+          page: int = MIB) -> tuple[GuestNumaCell, ...]:
     """The guest's nodes, if the machine asks for them by cpu.numa.guestMappingPassthrough or its flavor gave it cells of the
     host. Memory is divided evenly and so are CPUs, unless some of a cell are the machine's own; what does not divide goes to
     the first ones. `nodes` are the host's; without them those of the machine's devices."""
@@ -41,12 +41,12 @@ def cells(instance: Mapping[str, Any], found: Iterable[Resolved], nodes: Sequenc
     out, cpu = [], 0
     for number, host in enumerate(hosts):
         count = pinned.get(host, 0) if pinned else cpus // len(hosts) + (number < cpus % len(hosts))
-        out.append(Cell(number, host, range(cpu, cpu + count), share if number else memory - share * (len(hosts) - 1)))
+        out.append(GuestNumaCell(number, host, range(cpu, cpu + count), share if number else memory - share * (len(hosts) - 1)))
         cpu += count
     return tuple(out)
 
 
-def guest(cpu: ET.Element, spread: Sequence[Cell]) -> None:
+def guest(cpu: ET.Element, spread: Sequence[GuestNumaCell]) -> None:
     """The nodes, in the domain's cpu element."""
     numa = ET.SubElement(cpu, "numa")
     for cell in spread:
@@ -55,7 +55,7 @@ def guest(cpu: ET.Element, spread: Sequence[Cell]) -> None:
             out.set("cpus", str(cell.cpus[0]) if len(cell.cpus) == 1 else f"{cell.cpus[0]}-{cell.cpus[-1]}")
 
 
-def tuning(instance: Mapping[str, Any], spread: Sequence[Cell]) -> ET.Element | None:
+def tuning(instance: Mapping[str, Any], spread: Sequence[GuestNumaCell]) -> ET.Element | None:
     """Each node's memory comes from the host's node that it stands for; that of a guest without nodes from those on which its
     CPUs are."""
     hosts = [cell.host for cell in spread] or sorted(device_refs.own_cpus(instance))

@@ -34,7 +34,7 @@ TOP = 0x100
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class GuestPciAddress:
     """An address: on the guest's own bus (cell and port None), behind a port, or behind a port of a cell's expander. A port has
     slot 0 alone: where a user wants another one, a conventional bus takes the port's place."""
 
@@ -56,11 +56,13 @@ class Layout:
         # Cell -> which of the expanders it has: that of its node, so that a device on another node moves none of this one.
         small = all(node < MOST_EXPANDERS for node in cells)
         self._seats = {cell: node if small else cell for node, cell in cells.items()}
-        self._held: dict[Place, str] = {Place(None, None, FIRST_EXPANDER + seat): "the expander bus of a NUMA node"
-                                        for seat in self._seats.values()}
+        self._held: dict[GuestPciAddress, str] = {
+            GuestPciAddress(None, None, FIRST_EXPANDER + seat): "the expander bus of a NUMA node"
+            for seat in self._seats.values()
+        }
 
     def place(self, lane: Lane, number: int, who: str, *, node: int | None = None, wanted: str | None = None,
-              functions: Sequence[int] = (0,)) -> Place:
+              functions: Sequence[int] = (0,)) -> GuestPciAddress:
         """A port for the n-th device of a list, or the address that the user wants for it. `functions`: the numbers of those
         that share it, counted from there."""
         at = self._wanted(wanted, who, functions) if wanted else self._port(lane, number, who, node)
@@ -70,10 +72,13 @@ class Layout:
             self._held[each] = who
         return at
 
-    def _port(self, lane: Lane, number: int, who: str, node: int | None) -> Place:
+    def _port(self, lane: Lane, number: int, who: str, node: int | None) -> GuestPciAddress:
         cell = self._cells.get(node) if node is not None else None
         most = MOST_PORTS if cell is None else NODE_BUSES - 1
-        places = [Place(None, 1 + port) if cell is None else Place(cell, port) for port in range(LANES[lane], most, len(LANES))]
+        places = [
+            GuestPciAddress(None, 1 + port) if cell is None else GuestPciAddress(cell, port)
+            for port in range(LANES[lane], most, len(LANES))
+        ]
         found = places[number] if number < len(places) else next((at for at in places if at not in self._held), None)
         if found is None:
             where = f" on NUMA node {node}" if cell is not None else ""
@@ -83,9 +88,9 @@ class Layout:
 
     def reserve(self, slot: int, who: str) -> None:
         """A slot of the guest's own bus that one of the machine's parts has."""
-        self._held[Place(None, None, slot)] = who
+        self._held[GuestPciAddress(None, None, slot)] = who
 
-    def _wanted(self, text: str, who: str, functions: Sequence[int]) -> Place:
+    def _wanted(self, text: str, who: str, functions: Sequence[int]) -> GuestPciAddress:
         if why := guest_address.fault(text):
             raise Refused(f"{who}: {why}")
         at = guest_address.parse(text)
@@ -94,7 +99,7 @@ class Layout:
         if at.function > highest:
             raise Refused(f"{who}: the {len(functions)} functions of the device are too many for {text}: a slot has functions "
                           f"0 to {FUNCTIONS - 1}, so choose {text[:-1]}{highest} at most")
-        return Place(None, at.bus or None, at.slot, at.function)
+        return GuestPciAddress(None, at.bus or None, at.slot, at.function)
 
     @property
     def used(self) -> bool:
@@ -121,7 +126,7 @@ class Layout:
     def spare(self, interfaces: int) -> None:
         """Ports for interfaces that are plugged in later, where there are interfaces at all."""
         if interfaces:
-            self._held.setdefault(Place(None, 1 + LANES["interfaces"] + len(LANES) * (HOTPLUG - 1)), "")
+            self._held.setdefault(GuestPciAddress(None, 1 + LANES["interfaces"] + len(LANES) * (HOTPLUG - 1)), "")
 
     def check(self) -> None:
         """Refuse what no guest would find, once everything has its place."""
@@ -143,12 +148,12 @@ class Layout:
                 raise Refused(f"{who}: bus {at.port:02x} is kept for NUMA node {node}, of which this machine has devices: its "
                               f"others have the buses up to {begins - 1:02x}, {len(lane)} of a list")
 
-    def guest(self, at: Place, function: int = 0) -> str:
+    def guest(self, at: GuestPciAddress, function: int = 0) -> str:
         """The address as the guest sees it."""
         bus = 0 if at.port is None else at.port if at.cell is None else self._bus_of(at.cell) + 1 + at.port
         return f"0000:{bus:02x}:{at.slot:02x}.{at.function + function}"
 
-    def address(self, at: Place, function: int = 0) -> ET.Element:
+    def address(self, at: GuestPciAddress, function: int = 0) -> ET.Element:
         """The address as the hypervisor is told it."""
         if at.port is None:
             bus = 0

@@ -15,7 +15,16 @@ from outfitter.api.kubevirt import device_refs, network_info
 from outfitter.api.kubevirt.network_info import Wire
 from outfitter.errors import Refused
 from outfitter.launcher import environment, metadata
-from outfitter.launcher.device_assignment import WORDS, Absent, Ask, Given, List, Resolved, checked, same
+from outfitter.launcher.device_assignment import (
+    WORDS,
+    AssignedDevice,
+    DeviceNotAssigned,
+    List,
+    RequestedDevice,
+    ResolvedDevices,
+    checked,
+    same,
+)
 from outfitter.launcher.environment import Env
 from outfitter.launcher.metadata import Files
 
@@ -25,14 +34,14 @@ ONE_PORT = 8  # functions that a port of the guest takes
 LISTS: tuple[List, ...] = ("hostDevices", "gpus", "interfaces")  # in the order of the domain
 
 
-def devices_of(instance: Mapping[str, Any], env: Env, files: Files) -> tuple[Resolved, ...]:
+def devices_of(instance: Mapping[str, Any], env: Env, files: Files) -> tuple[ResolvedDevices, ...]:
     """What every entry of hostDevices, gpus and (for virtual functions) interfaces got, in this order and that of the spec."""
     if (flavor := device_refs.flavor_name(instance)) and not device_refs.flavored(instance):
         raise Refused(f"spec.flavor: the devices of {flavor} are not in status.flavor: the machine does not start without them")
     asks = asked(instance)
     known = {ask.path: given for ask in asks if ask.resource for given in _named(instance, ask)}
-    plugins = environment.Plugins(env, asks, known.values())
-    out: list[Resolved] = []
+    plugins = environment.PluginDevices(env, asks, known.values())
+    out: list[ResolvedDevices] = []
     for ask in asks:
         if ask.list == "interfaces":
             taken = {each for one in out for given in one.devices for each in given.identity}
@@ -42,7 +51,7 @@ def devices_of(instance: Mapping[str, Any], env: Env, files: Files) -> tuple[Res
             out.append(_claimed(instance, ask, env, files))
         elif ask.resource:
             given = known.get(ask.path)
-            out.append(_confirmed(ask, given, plugins) if given else Resolved(ask, plugins.take(ask), ENVIRONMENT))
+            out.append(_confirmed(ask, given, plugins) if given else ResolvedDevices(ask, plugins.take(ask), ENVIRONMENT))
         else:
             raise Refused(f"{ask.path}: {ask.word} names neither a deviceName nor a claim and its request")
     _nothing_else(instance, asks)
@@ -50,7 +59,7 @@ def devices_of(instance: Mapping[str, Any], env: Env, files: Files) -> tuple[Res
     return tuple(out)
 
 
-def arriving(instance: Mapping[str, Any], env: Env, files: Files) -> tuple[Resolved, ...]:
+def arriving(instance: Mapping[str, Any], env: Env, files: Files) -> tuple[ResolvedDevices, ...]:
     """What the domain has that a migration arrives in: the devices of its new host, which the status tells of apart. Until it
     does there are none: those of the old host are taken out before the guest leaves it."""
     status = instance.get("status") or {}
@@ -58,14 +67,14 @@ def arriving(instance: Mapping[str, Any], env: Env, files: Files) -> tuple[Resol
     return () if told is None else devices_of({**instance, "status": {**status, "deviceStatus": told}}, env, files)
 
 
-def asked(instance: Mapping[str, Any]) -> list[Ask]:
-    refs = [Ask(ref.list, ref.index, ref.name, ref.device_name, ref.claim, ref.request, ref.number)
+def asked(instance: Mapping[str, Any]) -> list[RequestedDevice]:
+    refs = [RequestedDevice(ref.list, ref.index, ref.name, ref.device_name, ref.claim, ref.request, ref.number)
             for ref in device_refs.device_refs(instance)]
     networks = _networks(instance)
     for index, interface in enumerate(_interfaces(instance)):
         if interface.get("sriov") is not None and interface.get("state") != "absent":
             claim = networks.get(interface.get("name", ""), {}).get("resourceClaim") or {}
-            refs.append(Ask("interfaces", index, str(interface.get("name", "")), None, claim.get("claimName"),
+            refs.append(RequestedDevice("interfaces", index, str(interface.get("name", "")), None, claim.get("claimName"),
                             claim.get("requestName")))
     return sorted(refs, key=lambda ask: (LISTS.index(ask.list), ask.index))
 
@@ -78,13 +87,13 @@ def _networks(instance: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {each.get("name", ""): each for each in (instance.get("spec") or {}).get("networks") or ()}
 
 
-def _claimed(instance: Mapping[str, Any], ask: Ask, env: Env, files: Files) -> Resolved:
+def _claimed(instance: Mapping[str, Any], ask: RequestedDevice, env: Env, files: Files) -> ResolvedDevices:
     listed: Sequence[Mapping[str, Any]] = (instance.get("spec") or {}).get("resourceClaims") or ()
     entry = next((each for each in listed if each.get("name") == ask.claim), {})
     if ask.number is not None:
         entry = {"name": device_refs.FLAVOR_CLAIM, "resourceClaimName": device_refs.flavored(instance).get("claimName")}
     names = _claim_names(instance, ask, entry)
-    readers: dict[str, Callable[[], tuple[Given, ...]]] = {
+    readers: dict[str, Callable[[], tuple[AssignedDevice, ...]]] = {
         METADATA: lambda: _own(ask, metadata.claimed(ask, entry, names[0] if names else None, files)),
         ENVIRONMENT: lambda: _own(ask, environment.claimed(ask, names, env)),
     }
@@ -92,12 +101,12 @@ def _claimed(instance: Mapping[str, Any], ask: Ask, env: Env, files: Files) -> R
         readers[NETWORK_INFO] = lambda: _network_info(ask, files)
     else:
         readers = {STATUS: lambda: _of_status(instance, ask), **readers}
-    told: list[tuple[str, tuple[Given, ...]]] = []
+    told: list[tuple[str, tuple[AssignedDevice, ...]]] = []
     silent: list[str] = []
     for source, read in readers.items():
         try:
             told.append((source, read()))
-        except Absent as error:
+        except DeviceNotAssigned as error:
             silent.append(error.message)
         except Refused:
             if not told:  # what an earlier source told stands, whatever a later one fails at
@@ -111,44 +120,44 @@ def _claimed(instance: Mapping[str, Any], ask: Ask, env: Env, files: Files) -> R
         if not same(devices, others):
             raise Refused(f"{ask.path}: {source} says that {ask.word} is {_said(devices)}, but {other} says {_said(others)}: "
                           "the machine does not start before they agree")
-    return Resolved(ask, devices, source)
+    return ResolvedDevices(ask, devices, source)
 
 
-def _named(instance: Mapping[str, Any], ask: Ask) -> tuple[Given, ...]:
+def _named(instance: Mapping[str, Any], ask: RequestedDevice) -> tuple[AssignedDevice, ...]:
     """The device that the status tells of for an entry by resource name, if it does."""
     try:
         found = _of_status(instance, ask)
-    except Absent:
+    except DeviceNotAssigned:
         return ()
     if len(found) > 1:
         raise Refused(f"{ask.path}: {STATUS} tells of {len(found)} devices for {ask.word}, which asks for one {ask.resource}")
     return found
 
 
-def _confirmed(ask: Ask, given: Given, plugins: environment.Plugins) -> Resolved:
+def _confirmed(ask: RequestedDevice, given: AssignedDevice, plugins: environment.PluginDevices) -> ResolvedDevices:
     """Of one resource the environment lists what all entries got, in whichever order: this one's is among them."""
     listed = plugins.listed(ask)
     if listed and given.address.lower() not in {each.lower() for each in listed.get(given.kind) or ()}:
         said = ", ".join(each for texts in listed.values() for each in texts)
         raise Refused(f"{ask.path}: {STATUS} says that {ask.word} is {_said([given])}, but {ENVIRONMENT} says that "
                       f"{ask.resource} is {said}: the machine does not start before they agree")
-    return Resolved(ask, (given,), STATUS)
+    return ResolvedDevices(ask, (given,), STATUS)
 
 
-def _own(ask: Ask, devices: tuple[Given, ...]) -> tuple[Given, ...]:
+def _own(ask: RequestedDevice, devices: tuple[AssignedDevice, ...]) -> tuple[AssignedDevice, ...]:
     """Of what answers a request that which is for this entry: a flavor's devices share one."""
     if ask.number is None:
         return devices
     if len(devices) <= ask.number:
-        raise Absent(f"{ask.word} is not among the {len(devices)} devices for request {ask.request}")
+        raise DeviceNotAssigned(f"{ask.word} is not among the {len(devices)} devices for request {ask.request}")
     return devices[ask.number:ask.number + 1]
 
 
-def _said(devices: Sequence[Given]) -> str:
+def _said(devices: Sequence[AssignedDevice]) -> str:
     return " and ".join("+".join(device.functions or (device.address,)) for device in devices)
 
 
-def _claim_names(instance: Mapping[str, Any], ask: Ask, entry: Mapping[str, Any]) -> list[str]:
+def _claim_names(instance: Mapping[str, Any], ask: RequestedDevice, entry: Mapping[str, Any]) -> list[str]:
     """How the claim object is called, as far as anything here says so."""
     status = instance.get("status") or {}
     found = [entry.get("resourceClaimName")]
@@ -160,21 +169,21 @@ def _claim_names(instance: Mapping[str, Any], ask: Ask, entry: Mapping[str, Any]
     return list(dict.fromkeys(name for name in found if name))
 
 
-def _of_status(instance: Mapping[str, Any], ask: Ask) -> tuple[Given, ...]:
+def _of_status(instance: Mapping[str, Any], ask: RequestedDevice) -> tuple[AssignedDevice, ...]:
     assert ask.list != "interfaces"
     entries = [entry for entry in device_refs.statuses(instance, ask.list) if entry.get("name") == ask.name]
     told = bool((instance.get("status") or {}).get("deviceStatus"))
     unlike = f"{_mismatch(ask.list)}: " if told else "no device status found: "
     if not entries:
-        raise Absent(f"{unlike}{ask.word} is not in {STATUS}")
+        raise DeviceNotAssigned(f"{unlike}{ask.word} is not in {STATUS}")
     out = []
     for entry in entries:
         where = device_refs.address_of(entry)
         if where is None:
-            raise Absent(f"{unlike}{ask.word} has neither pciAddress nor mdevUUID in {STATUS}")
+            raise DeviceNotAssigned(f"{unlike}{ask.word} has neither pciAddress nor mdevUUID in {STATUS}")
         said = entry.get("deviceResourceClaimStatus") or {}
         members = tuple(map(str, (said.get("attributes") or {}).get("members") or ())) if where[0] == "pci" else ()
-        out.append(checked(ask, Given(where[0], str(where[1]), members if len(members) > 1 else (), _node(said),
+        out.append(checked(ask, AssignedDevice(where[0], str(where[1]), members if len(members) > 1 else (), _node(said),
                                       "/".join(str(said.get(key) or "") for key in ("driver", "pool", "name")))))
     return tuple(out)
 
@@ -184,7 +193,9 @@ def _node(said: Mapping[str, Any]) -> int | None:
     return node if isinstance(node, int) and node >= 0 else None
 
 
-def _interface(instance: Mapping[str, Any], ask: Ask, env: Env, files: Files, taken: set[str]) -> Resolved | None:
+def _interface(
+    instance: Mapping[str, Any], ask: RequestedDevice, env: Env, files: Files, taken: set[str]
+) -> ResolvedDevices | None:
     """The virtual function of a network interface; None: it is being plugged into a machine that runs and is not there yet."""
     network = _networks(instance).get(ask.name)
     if network is None:
@@ -198,13 +209,13 @@ def _interface(instance: Mapping[str, Any], ask: Ask, env: Env, files: Files, ta
     status = instance.get("status") or {}
     reported = any(each.get("name") == ask.name and "multus-status" in str(each.get("infoSource", ""))
                    for each in status.get("interfaces") or ())
-    readers: dict[str, Callable[[], tuple[Given, ...]]] = {
+    readers: dict[str, Callable[[], tuple[AssignedDevice, ...]]] = {
         NETWORK_INFO: lambda: _network_info(ask, files), ENVIRONMENT: lambda: environment.network(ask, ask.name, env, taken)}
     silent: list[str] = []
     for source, read in readers.items():
         try:
-            return Resolved(ask, read(), source)
-        except Absent as error:
+            return ResolvedDevices(ask, read(), source)
+        except DeviceNotAssigned as error:
             silent.append(error.message)
     if status.get("phase") == "Running" and not reported:
         return None
@@ -219,10 +230,10 @@ def wired(files: Files) -> dict[str, Wire]:
         return {}
 
 
-def _network_info(ask: Ask, files: Files) -> tuple[Given, ...]:
+def _network_info(ask: RequestedDevice, files: Files) -> tuple[AssignedDevice, ...]:
     text = files.get(NETWORK_INFO)
     if text is None:
-        raise Absent(f"there is no {NETWORK_INFO}")
+        raise DeviceNotAssigned(f"there is no {NETWORK_INFO}")
     if not text.strip() and not ask.by_claim:
         raise Refused(f"{ask.path}: {NETWORK_INFO} is empty: no network plugin has said yet which function {ask.name} gets")
     try:
@@ -232,11 +243,11 @@ def _network_info(ask: Ask, files: Files) -> tuple[Given, ...]:
     if wire is not None and wire.type == "none":
         raise Refused(f"{ask.path}: {wire.why}")
     if wire is None or not wire.address:
-        raise Absent(f"{NETWORK_INFO} names no PCI address for {ask.name}")
-    return (checked(ask, Given("pci", wire.address)),)
+        raise DeviceNotAssigned(f"{NETWORK_INFO} names no PCI address for {ask.name}")
+    return (checked(ask, AssignedDevice("pci", wire.address)),)
 
 
-def _nothing_else(instance: Mapping[str, Any], asks: Sequence[Ask]) -> None:
+def _nothing_else(instance: Mapping[str, Any], asks: Sequence[RequestedDevice]) -> None:
     """The status tells of no device that the spec does not ask for."""
     for list_ in device_refs.LISTS:
         names = {ask.name for ask in asks if ask.list == list_}
@@ -252,7 +263,7 @@ def _mismatch(list_: List) -> str:
     return f"the number of DRA {WORDS[list_]}/s do not match the number of devices"
 
 
-def _each_once(found: Sequence[Resolved]) -> None:
+def _each_once(found: Sequence[ResolvedDevices]) -> None:
     holders: dict[str, str] = {}
     for one in found:
         for given in one.devices:

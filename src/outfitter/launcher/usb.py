@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from outfitter.launcher.device_assignment import Given
+from outfitter.launcher.device_assignment import AssignedDevice
 
 
-def element(given: Given, alias: str) -> ET.Element:
+def element(given: AssignedDevice, alias: str) -> ET.Element:
     out = ET.Element("hostdev", mode="subsystem", type="usb", managed="no")
     bus, _, device = given.address.partition(":")
     ET.SubElement(ET.SubElement(out, "source"), "address", bus=bus, device=device)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from outfitter.api import kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder, Limits, Mark, Page, State
+from outfitter.api.page import Booking, Holder, Limits, OutOfServiceRecord, Page, State
 from outfitter.errors import AlreadyExists, AlreadyHeld, Conflict, NotFound
 from outfitter.ledger import history
 from outfitter.store.base import Create, Replace, Store, Write
@@ -79,7 +79,11 @@ async def mark(
 def using_up(page: Page, bookings: Sequence[Booking], now: str) -> Object:
     """The page on which devices for one use that somebody has must be cleaned before anybody else gets them."""
     known = {mark.device for mark in page.unclean}
-    used = [Mark(one.device, USED_ONCE, str(one.holder), now or one.since) for one in bookings if one.device not in known]
+    used = [
+        OutOfServiceRecord(one.device, USED_ONCE, str(one.holder), now or one.since)
+        for one in bookings
+        if one.device not in known
+    ]
     return page.with_marks("unclean", used) if used else page.object
 
 

@@ -27,7 +27,7 @@ CONSUMER = "Consumer"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class AttachedDevice:
     """A device that a machine on this host really has."""
 
     device: DeviceId
@@ -40,15 +40,15 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Healed:
+class HealedPage:
     object: Object  # the very object of the page when nothing was wrong
     findings: tuple[str, ...]  # what was wrong, for a log
     how: Mapping[Key, str] = field(default_factory=dict)  # why bookings left the page
 
 
 def heal(
-    page: Page, found: Sequence[Found], *, group: Mapping[DeviceId, str], once: Collection[DeviceId], now: str
-) -> Healed:
+    page: Page, found: Sequence[AttachedDevice], *, group: Mapping[DeviceId, str], once: Collection[DeviceId], now: str
+) -> HealedPage:
     """The page as it should be, given what the machines have. `group` names the provider of each device of the host, `once`
     are the devices for one use."""
     work = _Work(page, found, group, now)
@@ -57,16 +57,16 @@ def heal(
     work.book_found()
     work.displace()
     work.use_up(once)
-    return Healed(work.page.object, tuple(work.findings), work.how)
+    return HealedPage(work.page.object, tuple(work.findings), work.how)
 
 
 async def heal_page(
-    store: Store, host: str, found: Sequence[Found], *, group: Mapping[DeviceId, str], once: Collection[DeviceId] = (),
+    store: Store, host: str, found: Sequence[AttachedDevice], *, group: Mapping[DeviceId, str], once: Collection[DeviceId] = (),
     now: str = "",
-) -> Healed:
+) -> HealedPage:
     """Heal the page of a host in the store, again whenever somebody else was faster; what was done."""
     moment = now or history.clock_time(store)
-    last: list[Healed] = []
+    last: list[HealedPage] = []
 
     def change(page: Page) -> Object:
         last[:] = [heal(page, found, group=group, once=once, now=moment)]
@@ -79,16 +79,16 @@ async def heal_page(
 class _Work:
     """A page on the way to being healed: each step replaces it by a better one and says what it found."""
 
-    def __init__(self, page: Page, found: Sequence[Found], group: Mapping[DeviceId, str], now: str) -> None:
+    def __init__(self, page: Page, found: Sequence[AttachedDevice], group: Mapping[DeviceId, str], now: str) -> None:
         self.page, self.findings, self.how = page, list[str](), dict[Key, str]()
         self._group, self._now = group, now
         self._request_of: dict[tuple[str, str], str] = {}  # (consumer, provider) -> what its bookings there answer
-        merged: dict[tuple[DeviceId, str], Found] = {}  # a machine that is named twice is one
+        merged: dict[tuple[DeviceId, str], AttachedDevice] = {}  # a machine that is named twice is one
         for each in found:
             place = each.device, each.holder.uid
             merged[place] = replace(each, uids=each.uids | merged[place].uids) if place in merged else each
         self._found = list(merged.values())
-        self._have: dict[DeviceId, list[Found]] = defaultdict(list)
+        self._have: dict[DeviceId, list[AttachedDevice]] = defaultdict(list)
         for each in self._found:
             self._have[each.device].append(each)
         self._known = {booking.holder.uid for booking in page.bookings if booking.holder.kind != DOMAIN}
@@ -159,17 +159,17 @@ class _Work:
 
     # -- asking
 
-    def _booked(self, each: Found) -> list[Booking]:
+    def _booked(self, each: AttachedDevice) -> list[Booking]:
         return [one for one in self.page.on(each.device) if one.holder.uid in each.names]
 
-    def _adopted(self, each: Found) -> Holder:
+    def _adopted(self, each: AttachedDevice) -> Holder:
         """For whom a found device is booked: a consumer only when the page knows it, so that nobody gets an allocation in
         Placement that Placement did not give."""
         if each.holder.kind == CONSUMER and each.holder.uid not in self._known:
             return replace(each.holder, kind=DOMAIN)
         return each.holder
 
-    def _request(self, each: Found) -> str:
+    def _request(self, each: AttachedDevice) -> str:
         """A device in the place of another answers the same request."""
         place = each.holder.uid, self._group.get(each.device, "")
         return self._request_of.get(place) or next(

@@ -33,7 +33,7 @@ How = Callable[[Booking], str]  # how a booking ended: "released", "found gone",
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class HistoryEntry:
     """A booking that stands or stood."""
 
     host: str
@@ -112,7 +112,7 @@ def _updated(have: Object, made: Object) -> Object:
     return {**have, "spec": {**(have.get("spec") or {}), **made["spec"]}}
 
 
-async def entries(store: Store, device: DeviceId, *, host: str = "") -> list[Entry]:
+async def entries(store: Store, device: DeviceId, *, host: str = "") -> list[HistoryEntry]:
     """Who holds and held a device, the newest first. Without a host it is looked for where its pool says, which is the name
     of its host but for the devices of other people's drivers."""
     now = [(page.host, booking) for page in await _pages(store, host or device.pool, everywhere=not host)
@@ -177,14 +177,24 @@ async def _pages(store: Store, host: str, *, everywhere: bool) -> Iterable[Page]
         return map(Page, (await store.list(kinds.LEDGER_PAGE)).items) if everywhere else []
 
 
-def _entry(host: str, booking: Booking) -> Entry:
-    return Entry(host, booking.device, booking.holder, booking.request, booking.amount, booking.since, booking.prepared, "", "",
-                 booking.state)
+def _entry(host: str, booking: Booking) -> HistoryEntry:
+    return HistoryEntry(
+        host,
+        booking.device,
+        booking.holder,
+        booking.request,
+        booking.amount,
+        booking.since,
+        booking.prepared,
+        "",
+        "",
+        booking.state,
+    )
 
 
-def _past(obj: Object) -> Entry:
+def _past(obj: Object) -> HistoryEntry:
     spec = obj["spec"]
-    return Entry(spec["host"], device_of(spec["device"]), holder_of(spec["holder"]), spec.get("request") or "",
+    return HistoryEntry(spec["host"], device_of(spec["device"]), holder_of(spec["holder"]), spec.get("request") or "",
                  spec.get("amount") or {}, spec["booked"], spec.get("prepared") or "", _ended(obj), spec.get("how") or "", "")
 
 

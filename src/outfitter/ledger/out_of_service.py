@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Mark, Marks, Page
+from outfitter.api.page import OutOfServiceRecord, OutOfServiceRecords, Page
 from outfitter.errors import AlreadyHeld
 from outfitter.ledger import book, history
 from outfitter.store.base import Store
@@ -19,7 +19,7 @@ PLACEMENT = "placement"  # the origin of marks that a provider's reserved count 
 
 async def reserve(store: Store, host: str, device: DeviceId, *, by: str, reason: str = "", now: str = "") -> bool:
     """Keep a device back; whether that changed anything."""
-    return await _mark(store, host, "reserved", Mark(device, reason, by, now))
+    return await _mark(store, host, "reserved", OutOfServiceRecord(device, reason, by, now))
 
 
 async def unreserve(store: Store, host: str, device: DeviceId) -> bool:
@@ -29,7 +29,7 @@ async def unreserve(store: Store, host: str, device: DeviceId) -> bool:
 
 async def quarantine(store: Store, host: str, device: DeviceId, *, by: str, reason: str = "", now: str = "") -> bool:
     """Take a device out of service because something is wrong with it; whether that changed anything."""
-    return await _mark(store, host, "quarantined", Mark(device, reason, by, now))
+    return await _mark(store, host, "quarantined", OutOfServiceRecord(device, reason, by, now))
 
 
 async def restore(store: Store, host: str, device: DeviceId) -> bool:
@@ -80,13 +80,13 @@ def reserving(
     page = Page(page.without_marks("unclean", set(clean) if cleaned else ()))
     page = Page(page.without_marks("reserved", marked - wanted))
     reason = f"{count} of these {len(ours)} devices are reserved"
-    return page.with_marks("reserved", [Mark(device, reason, by, now, PLACEMENT) for device in ours
+    return page.with_marks("reserved", [OutOfServiceRecord(device, reason, by, now, PLACEMENT) for device in ours
                                         if device in wanted - marked])
 
 
-async def _mark(store: Store, host: str, which: Marks, mark: Mark) -> bool:
+async def _mark(store: Store, host: str, which: OutOfServiceRecords, mark: OutOfServiceRecord) -> bool:
     moment = mark.since or history.clock_time(store)
-    stamped = Mark(mark.device, mark.reason, mark.by, moment, mark.origin)
+    stamped = OutOfServiceRecord(mark.device, mark.reason, mark.by, moment, mark.origin)
     return await _change(store, host, lambda page: page.with_marks(which, [stamped]))
 
 

@@ -17,18 +17,18 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, network_info, vmi_actions
 from outfitter.errors import AlreadyHeld, HypervisorAway, NotFound, Refused
 from outfitter.node import claim_bookings, launcher_env, networks, secrets, status_reporter
-from outfitter.node.claim_bookings import Holdings
-from outfitter.node.claim_preparation import Handover
+from outfitter.node.claim_bookings import ClaimBookings
+from outfitter.node.claim_preparation import ClaimPreparation
 from outfitter.node.host import Host
 from outfitter.node.host_audit import Keeper
 from outfitter.node.networks import Networks
-from outfitter.node.status_reporter import Reporter
-from outfitter.node.vmi_actions import Wishes
+from outfitter.node.status_reporter import StatusReporter
+from outfitter.node.vmi_actions import VmiActions
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock
-from outfitter.store.event_recorder import Recorder
+from outfitter.store.event_recorder import EventRecorder
 from outfitter.store.informer import Informer, key_of
-from outfitter.store.workqueue import Queue
+from outfitter.store.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
 SWEEP = "host|"  # a key of this form asks for a host's leftovers
@@ -44,21 +44,21 @@ class Agent:
         *,
         build: Builder,
         keeper: Keeper,
-        handover: Handover,
+        handover: ClaimPreparation,
         pods: Informer[Object],
         instances: Informer[Object],
         claims: Informer[Object],
         pages: Informer[Object],
         clock: Clock,
-        events: Recorder,
+        events: EventRecorder,
     ) -> None:
         self._store, self._build, self._handover = store, build, handover
-        self._report = Reporter(store, clock=clock, events=events)
+        self._report = StatusReporter(store, clock=clock, events=events)
         self._networks = Networks(store, self._claim)
-        self._wishes = Wishes(store, self._report, clock=clock)
-        self._holdings = Holdings(store, keeper, handover, pages, clock=clock)
+        self._wishes = VmiActions(store, self._report, clock=clock)
+        self._holdings = ClaimBookings(store, keeper, handover, pages, clock=clock)
         self.hosts = {host.name: host for host in hosts}
-        self.queue = Queue(clock, age=pods.age)
+        self.queue = WorkQueue(clock, age=pods.age)
         self._pods, self._instances, self._claims = pods, instances, claims
         self._prepared: set[str] = set()  # pods whose devices are in their hands; a new process looks again
         self._asked: set[str] = set()  # pods whose machines were asked to shut down
@@ -108,7 +108,7 @@ class Agent:
     def _machine_changed(self, name: str, uid: str) -> None:
         """A machine that started or ended; without a uid, the hypervisor was away and any of them may have."""
         for pod in self._pods.by("node", name):
-            if (reference := device_refs.owner(pod, kinds.INSTANCE.kind)) is not None and uid in ("", reference["uid"]):
+            if (reference := device_refs.owner(pod, kinds.VMI.kind)) is not None and uid in ("", reference["uid"]):
                 self.queue.add(key_of(pod))
         if not uid:
             self.queue.add(SWEEP + name)
@@ -322,7 +322,7 @@ class Agent:
     def _machine_in(self, pod: Object) -> str | None:
         """The uid of the machine that is in a pod. A reference alone says nothing: whoever may make pods may write any. One
         that was taken from its instance (`--cascade=orphan`) is believed where the instance names the pod itself."""
-        reference, key = device_refs.owner(pod, kinds.INSTANCE.kind), device_refs.launches(pod)
+        reference, key = device_refs.owner(pod, kinds.VMI.kind), device_refs.launches(pod)
         if reference is None:
             uid = (pod["metadata"].get("labels") or {}).get(device_refs.CREATED_BY)
             named = any(instance["metadata"]["namespace"] == pod["metadata"]["namespace"]

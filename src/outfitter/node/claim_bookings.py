@@ -10,7 +10,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.page import Page, is_pool_page, pool_page
 from outfitter.errors import AlreadyHeld
 from outfitter.ledger import book
-from outfitter.node.claim_preparation import Handover
+from outfitter.node.claim_preparation import ClaimPreparation
 from outfitter.node.host import Host
 from outfitter.node.host_audit import Keeper
 from outfitter.store.base import Store
@@ -18,8 +18,10 @@ from outfitter.store.clock import Clock, rfc3339
 from outfitter.store.informer import Informer, key_of
 
 
-class Holdings:
-    def __init__(self, store: Store, keeper: Keeper, handover: Handover, pages: Informer[Object], *, clock: Clock) -> None:
+class ClaimBookings:
+    def __init__(
+        self, store: Store, keeper: Keeper, handover: ClaimPreparation, pages: Informer[Object], *, clock: Clock
+    ) -> None:
         self._store, self._keeper, self._handover, self._pages, self._clock = store, keeper, handover, pages, clock
         self._pooled: dict[str, set[str]] = {}  # claim -> the pages of pools on which we prepared something for it
         pages.add_index("pools", lambda page: [""] if is_pool_page(page["metadata"]["name"]) else [])

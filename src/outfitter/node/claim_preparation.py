@@ -14,8 +14,8 @@ from outfitter.ledger import book, out_of_service
 from outfitter.node import launcher_env, mdev, sriov
 from outfitter.node.host import Host
 from outfitter.node.host_audit import Keeper
-from outfitter.node.host_env import Station
-from outfitter.node.prepare import Prepared, Wanted, prepare
+from outfitter.node.host_env import HostEnv
+from outfitter.node.prepare import AllocatedDevice, PreparedClaim, prepare
 from outfitter.node.unprepare import release
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
@@ -23,10 +23,10 @@ from outfitter.store.clock import Clock, rfc3339
 log = logging.getLogger(__name__)
 
 
-class Handover:
+class ClaimPreparation:
     def __init__(self, store: Store, keeper: Keeper, *, clock: Clock) -> None:
         self._store, self._keeper, self._clock = store, keeper, clock
-        self._ready: dict[tuple[str, str], Prepared] = {}  # host and claim -> what was handed over since the start
+        self._ready: dict[tuple[str, str], PreparedClaim] = {}  # host and claim -> what was handed over since the start
 
     async def start(self) -> None:
         """Before a host says what it has: finish what a crash left, and make what the settings ask for. Refused names
@@ -47,7 +47,7 @@ class Handover:
                     await self.leftovers(host)
                     await self._arrange(host, host.station)
 
-    async def prepare(self, host: Host, claim: Object, results: Sequence[Mapping[str, object]]) -> Prepared | None:
+    async def prepare(self, host: Host, claim: Object, results: Sequence[Mapping[str, object]]) -> PreparedClaim | None:
         """Hand over what the claim was given here, which its page says is prepared. Refused: why it cannot be. None: the
         devices of this host are handed over by somebody else."""
         station, key = host.station, (host.name, claim["metadata"]["uid"])
@@ -60,7 +60,7 @@ class Handover:
                 if any(one.device == result["device"] for one in station.checkpoint.of(key[1])):
                     return None  # handed over before the start, and nothing more is to be done
                 raise Refused(f"{result['device']} is not known on {host.name} at the moment: it cannot be handed over")
-            wanted.append(Wanted(target, str(result["request"]), bool(result.get("adminAccess"))))
+            wanted.append(AllocatedDevice(target, str(result["request"]), bool(result.get("adminAccess"))))
         places = {where for one in wanted for where in (one.target.uuid, *one.target.functions)}
         others = [one for one in station.checkpoint.taken if one.uid != key[1] and not one.places.isdisjoint(places)]
         left = await self._undo(host) if others else {}
@@ -71,7 +71,7 @@ class Handover:
             raise Refused(f"claim {claim['metadata']['name']} cannot be prepared on {host.name}: {error}") from error
         return self._ready[key]
 
-    def told(self, host: Host, pod: Object, claims: device_refs.Claims) -> launcher_env.Told:
+    def told(self, host: Host, pod: Object, claims: device_refs.Claims) -> launcher_env.LauncherDevices:
         """What the pod's launcher is told of the devices that were handed over for it."""
         found = [(name, claim) for name, claim_name in device_refs.claim_names(pod)
                  if claim_name and (claim := claims(pod["metadata"]["namespace"], claim_name)) is not None]
@@ -138,7 +138,7 @@ class Handover:
         if (station := host.station) is not None:
             await station.run(lambda: station.checkpoint.forget(uid))
 
-    async def _arrange(self, host: Host, station: Station) -> None:
+    async def _arrange(self, host: Host, station: HostEnv) -> None:
         settings = host.settings
         if not (settings.sriov or settings.mdev or station.checkpoint.made):
             return

@@ -22,21 +22,21 @@ from outfitter.api.providers import Provider
 from outfitter.errors import AlreadyExists, Conflict, Invalid, NotFound, OutfitterError, Refused
 from outfitter.inventory import host_devices, numa_cells, pci_ids, scan, slices
 from outfitter.inventory import providers as model
-from outfitter.inventory.assignable import Withheld
-from outfitter.inventory.host_devices import Survey
+from outfitter.inventory.assignable import WithheldDevice
+from outfitter.inventory.host_devices import HostDevices
 from outfitter.inventory.mdev import Mdev
 from outfitter.inventory.numa_cells import HostCell
 from outfitter.inventory.scan import Scan
 from outfitter.inventory.simulation import driver_profile
 from outfitter.ledger import book, heal, history, out_of_service
-from outfitter.ledger.heal import Found
+from outfitter.ledger.heal import AttachedDevice
 from outfitter.node import networks, node_status, passthrough_device
 from outfitter.node.host import Host
-from outfitter.node.passthrough_device import Target
+from outfitter.node.passthrough_device import PassthroughDevice
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
 from outfitter.store.informer import Informer
-from outfitter.store.workqueue import Queue
+from outfitter.store.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
 AT_ONCE = 64  # hosts that are written at the same time, so that their writes share syncs
@@ -71,9 +71,9 @@ class Stored:
 class Outlook:
     """Everything that is to be written for a host, before it is."""
 
-    seen: Survey
-    healed: heal.Healed
-    found: tuple[Found, ...]
+    seen: HostDevices
+    healed: heal.HealedPage
+    found: tuple[AttachedDevice, ...]
     groups: Mapping[DeviceId, str]  # device -> the provider on which it is counted
     plan: model.Plan
     oddities: tuple[str, ...]
@@ -88,10 +88,12 @@ class Keeper:
                  slices: Informer[Object] | None = None) -> None:
         self._store, self._clock = store, clock
         self.hosts = {host.name: host for host in hosts}
-        self.queue = Queue(clock)
+        self.queue = WorkQueue(clock)
         self.locks = {host.name: asyncio.Lock() for host in hosts}  # whoever starts, ends or counts machines of a host has it
         self.once: dict[str, frozenset[str]] = defaultdict(frozenset)  # host -> devices that must be cleaned after their use
-        self.targets: dict[str, Mapping[str, Target]] = defaultdict(dict)  # host -> its devices as they are handed over
+        self.targets: dict[str, Mapping[str, PassthroughDevice]] = defaultdict(
+            dict
+        )  # host -> its devices as they are handed over
         self.notes: dict[str, tuple[str, ...]] = defaultdict(tuple)  # host -> what could not be made at its start
         self._said: dict[str, set[str]] = defaultdict(set)  # host -> warnings that were logged
         self._taints_kept: bool | None = None  # by the API server; None: not known yet
@@ -200,7 +202,7 @@ class Keeper:
         running = {source for domain in domains for source in domain.devices}
         held = {booking.device.device for booking in have.page.bookings if booking.device.driver == host.driver}
         published = have.devices
-        seen = host_devices.survey(host.name, host.settings, found, published, held=held, running=running)
+        seen = host_devices.host_devices(host.name, host.settings, found, published, held=held, running=running)
         really, strange = await self._found(host, have.page, domains, seen.names)
         before = {device: provider.name for provider in providers.read(have.tree) for device in provider.devices}
         group = {host.device(device): provider for device, provider in {**before, **seen.groups}.items()}
@@ -210,7 +212,7 @@ class Keeper:
         virtual |= {device.name for device in found.devices if device.kind.is_vf}
         plan = model.plan(
             host.name, host.settings, seen.offered, stored=providers.read(have.tree), orphans=seen.orphans,
-            held=[model.Held(name, str(booking.holder), name in virtual, seen.address(name))
+            held=[model.HeldDevice(name, str(booking.holder), name in virtual, seen.address(name))
                   for booking in Page(healed.object).bookings if booking.counted and booking.device.driver == host.driver
                   for name in (booking.device.device,)])
         return Outlook(seen, healed, tuple(really), group, plan,
@@ -219,9 +221,9 @@ class Keeper:
 
     async def _found(
         self, host: Host, page: Page, domains: Collection[Domain], known: Mapping[str, str]
-    ) -> tuple[list[Found], list[str]]:
+    ) -> tuple[list[AttachedDevice], list[str]]:
         """What machines on the host really have, by device; and what they have that is not known."""
-        out: dict[tuple[str, str], Found] = {}
+        out: dict[tuple[str, str], AttachedDevice] = {}
         strange: list[str] = []
         for domain in domains:
             for source in domain.devices:
@@ -237,7 +239,7 @@ class Keeper:
                     if not page.on(device) and (claim := await self._claim_of(device)) is not None:
                         meta = claim["metadata"]
                         holder = Holder(kinds.RESOURCE_CLAIM.kind, meta["namespace"], meta["name"], meta["uid"])
-                out[device.device, domain.uid] = Found(device, holder, frozenset(uids))
+                out[device.device, domain.uid] = AttachedDevice(device, holder, frozenset(uids))
         return list(out.values()), strange
 
     async def _claim_of(self, device: DeviceId) -> Object | None:
@@ -297,7 +299,7 @@ class Keeper:
             await self._store.replace(kind, {**have, "spec": wanted["spec"]})
 
     async def _publish(
-        self, host: Host, have: Stored, seen: Survey, page: Page, uid: str, *, tree: Sequence[Provider] = ()
+        self, host: Host, have: Stored, seen: HostDevices, page: Page, uid: str, *, tree: Sequence[Provider] = ()
     ) -> None:
         held = {booking.device.device for booking in page.bookings if booking.device.driver == host.driver}
         devices = driver_profile.described(slices.on_providers(
@@ -361,7 +363,7 @@ def _read(host: Host) -> tuple[Scan, tuple[HostCell, ...], tuple[str, ...]]:
     return driver_profile.renamed(scan.scan(tree), host.guises), numa_cells.scan(tree), tuple(networks.bridges(tree))
 
 
-def _taints(host: Host, seen: Survey, page: Page) -> dict[str, list[Object]]:
+def _taints(host: Host, seen: HostDevices, page: Page) -> dict[str, list[Object]]:
     """Why nobody new gets a device, for those who allocate."""
     out: dict[str, list[Object]] = defaultdict(list)
 
@@ -393,7 +395,7 @@ def _inventory(host: Host, outlook: Outlook) -> Object:
     }
 
 
-def _withheld(one: Withheld) -> Object:
+def _withheld(one: WithheldDevice) -> Object:
     device = one.device
     if isinstance(device, Mdev):
         said: Object = {"name": device.name, "uuid": device.uuid, "type": device.type_id, "parent": device.parent}

@@ -16,7 +16,7 @@ from outfitter.node.sysfs_root import Root
 T = TypeVar("T")
 
 
-class Station:
+class HostEnv:
     def __init__(
         self,
         host: str,

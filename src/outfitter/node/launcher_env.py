@@ -10,18 +10,18 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs
 from outfitter.errors import Refused
 from outfitter.node import metadata
-from outfitter.node.metadata import Given
+from outfitter.node.metadata import PreparedDevice
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class LauncherDevices:
     env: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)  # path in the container -> text
 
 
-def tell(pod: Object, handed: Iterable[tuple[str, Object, Sequence[Given]]]) -> Told:
+def tell(pod: Object, handed: Iterable[tuple[str, Object, Sequence[PreparedDevice]]]) -> LauncherDevices:
     """`handed`: entries of the pod's claims, the claim of each, and what was handed over for it."""
-    out = Told()
+    out = LauncherDevices()
     for name, claim, given in handed:
         whole = [one for one in given if one.asked not in _of_others(claim, given)]
         out.env.update(metadata.environment(claim["metadata"]["name"], whole))
@@ -43,7 +43,7 @@ def combined(published: Mapping[str, str], handed: Mapping[str, str]) -> dict[st
     return out
 
 
-def _of_others(claim: Object, given: Sequence[Given]) -> set[str]:
+def _of_others(claim: Object, given: Sequence[PreparedDevice]) -> set[str]:
     """The requests that got something which is not ours to hand over: we cannot tell of all that they got."""
     ours = {(one.driver, one.pool, one.device) for one in given}
     results = (((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}).get("results") or ()

@@ -9,12 +9,12 @@ from collections.abc import Collection, Iterator, Sequence
 from outfitter.inventory import mdev, provisioning, scan
 from outfitter.inventory.provisioning import Mediated
 from outfitter.node.checkpoint import Made
-from outfitter.node.host_env import Station
+from outfitter.node.host_env import HostEnv
 from outfitter.node.sysfs_root import Root
 
 
 def arrange(
-    station: Station, wanted: Sequence[Mediated], found: scan.Scan, used: Collection[str]
+    station: HostEnv, wanted: Sequence[Mediated], found: scan.Scan, used: Collection[str]
 ) -> Iterator[str]:
     """Make what is missing and remove what is too much; what could not be done, as sentences. `used`: UUIDs that machines have
     or that are booked."""

@@ -20,7 +20,7 @@ POD_CLAIM = "resource.kubernetes.io/pod-claim-name"  # on a claim that was made 
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class PreparedDevice:
     """One device as it answers one request of a claim."""
 
     request: str  # "gpu", or "gpu/large" when the request names alternatives
@@ -51,12 +51,12 @@ def folder(claim: Object) -> str:
     return f"resourceclaimtemplates/{alias}" if alias else f"resourceclaims/{meta['name']}"
 
 
-def files(claim: Object, given: Sequence[Given]) -> dict[str, str]:
+def files(claim: Object, given: Sequence[PreparedDevice]) -> dict[str, str]:
     """Name below the base -> text: one file for each request and driver."""
     meta = claim["metadata"]
     alias = (meta.get("annotations") or {}).get(POD_CLAIM)
     named = {"podClaimName": alias} if alias else {}
-    by_place: dict[tuple[str, str], list[Given]] = defaultdict(list)
+    by_place: dict[tuple[str, str], list[PreparedDevice]] = defaultdict(list)
     for one in given:
         by_place[one.asked, one.driver].append(one)
     return {
@@ -73,18 +73,18 @@ def files(claim: Object, given: Sequence[Given]) -> dict[str, str]:
     }
 
 
-def environment(claim_name: str, given: Sequence[Given]) -> Mapping[str, str]:
+def environment(claim_name: str, given: Sequence[PreparedDevice]) -> Mapping[str, str]:
     """PCI_RESOURCE_<claim>_<request>, and MDEV_PCI_RESOURCE_<claim>_<request> for mediated devices, each a list with commas."""
     return _variables((f"{claim_name}_{one.asked}", one, ()) for one in given)
 
 
-def by_resource(mappings: Iterable[tuple[str, str]], given: Sequence[Given]) -> Mapping[str, str]:
+def by_resource(mappings: Iterable[tuple[str, str]], given: Sequence[PreparedDevice]) -> Mapping[str, str]:
     """PCI_RESOURCE_<resource> and MDEV_PCI_RESOURCE_<resource>, as device plugins write them: `mappings` are resources with the
     requests of a claim that stand for them. All functions of a device are listed, as a plugin lists those of a group."""
     return _variables((resource, one, one.functions) for resource, request in mappings for one in given if one.asked == request)
 
 
-def _variables(named: Iterable[tuple[str, Given, Sequence[str]]]) -> dict[str, str]:
+def _variables(named: Iterable[tuple[str, PreparedDevice, Sequence[str]]]) -> dict[str, str]:
     out: dict[str, list[str]] = defaultdict(list)
     for name, one, functions in named:
         suffix = variables.key(name)

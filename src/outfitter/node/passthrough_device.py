@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from outfitter.api.device import PCI_BUS_ID
 from outfitter.api.kinds import Object
 from outfitter.inventory import slices
-from outfitter.inventory.assignable import Offered
-from outfitter.inventory.host_devices import Survey
+from outfitter.inventory.assignable import AssignableDevice
+from outfitter.inventory.host_devices import HostDevices
 from outfitter.inventory.mdev import Mdev
-from outfitter.inventory.pci import Kind
+from outfitter.inventory.pci import FunctionKind
 
-AS_IS = (Kind.VENDOR_VF, Kind.VDPA)  # handed over by the driver that has them
+AS_IS = (FunctionKind.VENDOR_VF, FunctionKind.VDPA)  # handed over by the driver that has them
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class PassthroughDevice:
     name: str
     address: str | None  # by which a machine gets it; None for a mediated device
     functions: tuple[str, ...] = ()  # addresses to be taken from the host: the whole IOMMU group
@@ -26,23 +26,23 @@ class Target:
     pcie_root: str | None = None
 
 
-def of(seen: Survey) -> dict[str, Target]:
+def of(seen: HostDevices) -> dict[str, PassthroughDevice]:
     """Every device that a host offers, or only keeps until it is free, by name."""
     out = {published["name"]: _kept(published) for published in seen.kept}
     return out | {one.name: _offered(one) for one in seen.offered}
 
 
-def _offered(one: Offered) -> Target:
+def _offered(one: AssignableDevice) -> PassthroughDevice:
     device, managed = one.device, one.entry is None or one.entry.managed
     if isinstance(device, Mdev):
-        return Target(one.name, None, uuid=device.uuid, numa=device.numa, pcie_root=device.pcie_root)
+        return PassthroughDevice(one.name, None, uuid=device.uuid, numa=device.numa, pcie_root=device.pcie_root)
     functions = tuple(member.address for member in one.members if member.kind not in AS_IS)
-    return Target(one.name, device.address, functions, managed=managed, numa=device.numa, pcie_root=device.pcie_root)
+    return PassthroughDevice(one.name, device.address, functions, managed=managed, numa=device.numa, pcie_root=device.pcie_root)
 
 
-def _kept(published: Object) -> Target:
+def _kept(published: Object) -> PassthroughDevice:
     texts = {name: value.get("string") for name, value in (published.get("attributes") or {}).items()}
     address = texts.get(PCI_BUS_ID)
     as_is = texts.get("kind") in AS_IS or address is None
-    return Target(published["name"], address, () if as_is else tuple(slices.members(published)) or (str(address),),
+    return PassthroughDevice(published["name"], address, () if as_is else tuple(slices.members(published)) or (str(address),),
                   uuid=texts.get("mdevUUID"), pcie_root=texts.get(f"{slices.STANDARD}/pcieRoot"))

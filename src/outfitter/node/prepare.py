@@ -14,41 +14,53 @@ from outfitter.inventory import mdev, pci
 from outfitter.node import cdi, metadata, vfio
 from outfitter.node.atomic_files import Files
 from outfitter.node.checkpoint import Before, Taken
-from outfitter.node.host_env import Station
-from outfitter.node.metadata import Given
-from outfitter.node.passthrough_device import Target
+from outfitter.node.host_env import HostEnv
+from outfitter.node.metadata import PreparedDevice
+from outfitter.node.passthrough_device import PassthroughDevice
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class AllocatedDevice:
     """A device that a claim was given."""
 
-    target: Target
+    target: PassthroughDevice
     request: str
     looks_on: bool = False  # by admin access: whoever has the device goes on having it
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedClaim:
     """What whoever starts a container or a machine needs."""
 
-    given: tuple[Given, ...]
+    given: tuple[PreparedDevice, ...]
     env: Mapping[str, str]  # PCI_RESOURCE_<claim>_<request> and so on
     cdi: tuple[str, ...]  # names that a container runtime knows: "pci.outfitter.dev/device=..."
     metadata: str  # the folder that stands at metadata.BASE in a container
 
 
 def prepare(
-    station: Station, claim: Object, wanted: Sequence[Wanted], *, running: Collection[str] = (),
+    station: HostEnv, claim: Object, wanted: Sequence[AllocatedDevice], *, running: Collection[str] = (),
     left: Mapping[str, str] = MappingProxyType({}),
-) -> Prepared:
+) -> PreparedClaim:
     """Refused says which device cannot be handed over and why; what was done stays remembered, and doing it again goes on.
     `running`: addresses and UUIDs that machines have: these are not touched. `left`: claims that hold nothing here any more and
     whose devices are not back -> why."""
     uid, root, checkpoint = claim["metadata"]["uid"], station.root, station.checkpoint
     known = {one.device: one for one in checkpoint.of(uid)}
-    given = tuple(Given(one.request, station.driver, station.host, one.target.name, one.target.address, one.target.uuid,
-                        one.target.numa, one.target.pcie_root, one.target.functions) for one in wanted)
+    given = tuple(
+        PreparedDevice(
+            one.request,
+            station.driver,
+            station.host,
+            one.target.name,
+            one.target.address,
+            one.target.uuid,
+            one.target.numa,
+            one.target.pcie_root,
+            one.target.functions,
+        )
+        for one in wanted
+    )
     texts = {f"{uid}/{name}": text for name, text in metadata.files(claim, given).items()}
     taken = [known.get(one.target.name) or _taken(station, claim, one, tuple(texts)) for one in wanted]
     for one, memory in zip(wanted, taken, strict=True):
@@ -65,11 +77,15 @@ def prepare(
         mounts={station.metadata.at(f"{uid}/{inside}"): f"{metadata.BASE}/{inside}"}))
     for name, text in texts.items():
         _put(station.metadata, name, text)
-    return Prepared(given, env, tuple(f"{cdi.kind(station.driver)}={cdi.device_name(uid, one.target.name)}" for one in wanted),
-                    station.metadata.at(uid))
+    return PreparedClaim(
+        given,
+        env,
+        tuple(f"{cdi.kind(station.driver)}={cdi.device_name(uid, one.target.name)}" for one in wanted),
+        station.metadata.at(uid),
+    )
 
 
-def _taken(station: Station, claim: Object, one: Wanted, files: tuple[str, ...]) -> Taken:
+def _taken(station: HostEnv, claim: Object, one: AllocatedDevice, files: tuple[str, ...]) -> Taken:
     meta, target = claim["metadata"], one.target
     if one.looks_on:
         return Taken(meta["uid"], meta["namespace"], meta["name"], target.name, files=files)
@@ -77,14 +93,14 @@ def _taken(station: Station, claim: Object, one: Wanted, files: tuple[str, ...])
     return Taken(meta["uid"], meta["namespace"], meta["name"], target.name, functions, target.uuid, files)
 
 
-def _before(station: Station, address: str) -> Before:
+def _before(station: HostEnv, address: str) -> Before:
     """A function as it was before anybody had it: whoever shares it would find what the first one did."""
     now = vfio.look(station.root, address)
     known = (before for taken in station.checkpoint.taken for before in taken.functions)
     return next((before for before in known if (before.address, before.ids) == (address, now.ids)), now)
 
 
-def _check(station: Station, one: Wanted, memory: Taken, running: Collection[str], left: Mapping[str, str]) -> None:
+def _check(station: HostEnv, one: AllocatedDevice, memory: Taken, running: Collection[str], left: Mapping[str, str]) -> None:
     """Refused before anything is touched."""
     root, target = station.root, one.target
     for other in station.checkpoint.taken:
@@ -108,7 +124,7 @@ def _check(station: Station, one: Wanted, memory: Taken, running: Collection[str
         raise Refused(f"{target.name} cannot be handed over: {trouble}")
 
 
-def _nodes(station: Station, target: Target) -> list[str]:
+def _nodes(station: HostEnv, target: PassthroughDevice) -> list[str]:
     places = [f"{mdev.DEVICES}/{target.uuid}"] if target.uuid else [f"{vfio.DEVICES}/{target.address}"]
     numbers = [vfio.group(station.root, place) for place in places]
     return [f"vfio/{number}" for number in numbers if number is not None]

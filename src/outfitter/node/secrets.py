@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import cloudinit
-from outfitter.api.kubevirt.cloudinit import Ask
+from outfitter.api.kubevirt.cloudinit import SecretRef
 from outfitter.errors import NotFound
 from outfitter.store.base import Store
 
@@ -30,7 +30,7 @@ async def files(store: Store, instance: Object) -> Mapping[str, str] | str:
     return out
 
 
-def _contents(ask: Ask, data: Mapping[str, str]) -> dict[str, str] | str:
+def _contents(ask: SecretRef, data: Mapping[str, str]) -> dict[str, str] | str:
     keys = sorted(data) if not ask.keys else [key for key in ask.keys if key in data][:1]
     if not keys:
         return f"{ask.path}: Secret {ask.secret} has {'no key ' + ' or '.join(ask.keys) if ask.keys else 'nothing in it'} yet"

@@ -8,15 +8,15 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 
 from outfitter.inventory import provisioning
-from outfitter.inventory.pci import Device
+from outfitter.inventory.pci import HostDevice
 from outfitter.inventory.provisioning import Virtual
 from outfitter.node import vfio
-from outfitter.node.host_env import Station
+from outfitter.node.host_env import HostEnv
 from outfitter.node.sysfs_root import Root
 
 
 def arrange(
-    station: Station, wanted: Sequence[Virtual], functions: Sequence[Device], used: Collection[str]
+    station: HostEnv, wanted: Sequence[Virtual], functions: Sequence[HostDevice], used: Collection[str]
 ) -> Iterator[str]:
     """Bring the numbers about; what could not be done, as sentences. `functions`: those of the host; `used`: addresses that
     machines have or that are booked, and those that would go with them."""
@@ -27,7 +27,7 @@ def arrange(
 
 
 def _switch(
-    station: Station, entry: Virtual, pf: Device, functions: Sequence[Device], used: Collection[str]
+    station: HostEnv, entry: Virtual, pf: HostDevice, functions: Sequence[HostDevice], used: Collection[str]
 ) -> str | None:
     root, checkpoint = station.root, station.checkpoint
     path, have, ours = f"{vfio.DEVICES}/{pf.address}/sriov_numvfs", pf.num_vfs or 0, checkpoint.vfs.get(pf.address)

@@ -12,7 +12,7 @@ from outfitter.api.kubevirt import device_refs, vmi_actions
 from outfitter.errors import Forbidden, NotFound
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
-from outfitter.store.event_recorder import Recorder
+from outfitter.store.event_recorder import EventRecorder
 
 UNPREPARED = "FailedPrepareDevices"
 UNPLUGGED = "FailedPlugNetworks"
@@ -24,8 +24,8 @@ STILL = "; it still holds what it had: "  # between how a pod ended and why it d
 NAMED = 8  # devices that an event names; of the others it says how many
 
 
-class Reporter:
-    def __init__(self, store: Store, *, clock: Clock, events: Recorder) -> None:
+class StatusReporter:
+    def __init__(self, store: Store, *, clock: Clock, events: EventRecorder) -> None:
         self._store, self._clock, self._events = store, clock, events
 
     async def waiting(self, pod: Object, why: str, reason: str = UNPREPARED) -> None:
@@ -163,10 +163,10 @@ class Reporter:
         """Whether a claim belongs to a virtual machine, which has its devices whether it runs or not, until it goes."""
         try:
             found = await self._store.get(kinds.RESOURCE_CLAIM, claim, namespace)
-            owner = device_refs.owner(found, kinds.MACHINE.kind)
+            owner = device_refs.owner(found, kinds.VM.kind)
             if owner is None or found["metadata"].get("deletionTimestamp"):
                 return False
-            vm = await self._store.get(kinds.MACHINE, owner["name"], namespace)
+            vm = await self._store.get(kinds.VM, owner["name"], namespace)
         except (NotFound, Forbidden):
             return False
         return bool(vm["metadata"]["uid"] == owner["uid"] and not vm["metadata"].get("deletionTimestamp"))
@@ -189,7 +189,7 @@ class Reporter:
 
     async def _patch_instance(self, instance: Object, status: Mapping[str, object]) -> Object:
         meta = instance["metadata"]
-        return await self._store.patch(kinds.INSTANCE, meta["name"], {
+        return await self._store.patch(kinds.VMI, meta["name"], {
             "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": status,
         }, meta["namespace"], subresource="status")
 
@@ -207,7 +207,7 @@ def _unpaused(paused: Paused | None) -> Condition:
 
 def _machine(pod: Object) -> Object:
     """What an event is about that its owner should read: the machine in a pod, or the pod itself."""
-    reference = device_refs.owner(pod, kinds.INSTANCE.kind)
+    reference = device_refs.owner(pod, kinds.VMI.kind)
     if reference is None:
         return pod
     meta = {"name": reference["name"], "uid": reference["uid"], "namespace": pod["metadata"]["namespace"]}

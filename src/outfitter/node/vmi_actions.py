@@ -13,7 +13,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import vmi_actions
 from outfitter.errors import Refused
 from outfitter.node.host import Host
-from outfitter.node.status_reporter import Reporter
+from outfitter.node.status_reporter import StatusReporter
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock
 
@@ -23,8 +23,8 @@ DONE = {"Reset": ("Reset", "VirtualMachineInstance reset"),
 KNOWN = (*vmi_actions.PAUSES, *DONE)
 
 
-class Wishes:
-    def __init__(self, store: Store, report: Reporter, *, clock: Clock) -> None:
+class VmiActions:
+    def __init__(self, store: Store, report: StatusReporter, *, clock: Clock) -> None:
         self._store, self._report, self._clock = store, report, clock
 
     async def heed(self, host: Host, pod: Object, instance: Object, domain: Domain) -> Object:
@@ -46,7 +46,7 @@ class Wishes:
     async def _press(self, host: Host, instance: Object, note: Object) -> Object:
         """A button, once. The instance without its note."""
         meta, left = instance["metadata"], [one for one in vmi_actions.of(instance) if one != note]
-        fresh = await self._store.patch(kinds.INSTANCE, meta["name"], {
+        fresh = await self._store.patch(kinds.VMI, meta["name"], {
             "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": {vmi_actions.FIELD: left or None},
         }, meta["namespace"], subresource="status")
         action, uid = str(note.get("action")), meta["uid"]

@@ -52,20 +52,20 @@ class Features:
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class SchedulingConfig:
     policy: Policy = "pack"
     gates: Mapping[str, bool] = field(default_factory=dict)  # those that were switched
     features: Features = field(default_factory=lambda: Features.of({}))
 
     @classmethod
-    def of(cls, policy: str, gates: Mapping[str, bool]) -> Choices:
+    def of(cls, policy: str, gates: Mapping[str, bool]) -> SchedulingConfig:
         found = next((each for each in POLICIES if each == policy), None)
         if found is None:
             raise Invalid(f"scheduling.policy: {policy!r} is none of {', '.join(POLICIES)}")
         return cls(found, dict(gates), Features.of(gates))
 
     @classmethod
-    def read(cls, obj: Mapping[str, Any]) -> Choices:
+    def read(cls, obj: Mapping[str, Any]) -> SchedulingConfig:
         data = obj.get("data") or {}
         return cls.of(data.get("policy") or "pack", json.loads(data.get("features") or "{}"))
 

@@ -57,7 +57,7 @@ class Scorer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Points:
+class PluginScore:
     """What the scorers add to a host, and what each says."""
 
     value: float = 0.0
@@ -65,7 +65,7 @@ class Points:
 
 
 @dataclass(frozen=True, slots=True)
-class Plugins:
+class SchedulerPlugins:
     """What was loaded, in the order of names. One plug-in may be both."""
 
     filters: tuple[Filter, ...] = ()
@@ -75,7 +75,7 @@ class Plugins:
         """Why the pod may not run there; empty if no filter minds."""
         return tuple(why for one in self.filters if (why := _ask(one, pod, node, devices)) is not None)
 
-    def points(self, pod: Object, node: Object, devices: Sequence[GivenDevice] = ()) -> Points:
+    def points(self, pod: Object, node: Object, devices: Sequence[GivenDevice] = ()) -> PluginScore:
         value, said = 0.0, []
         for one in self.scorers:
             try:
@@ -85,10 +85,10 @@ class Plugins:
             else:
                 value += points
                 said.append(f"plug-in {one.name}: {points:g}")
-        return Points(value, tuple(said))
+        return PluginScore(value, tuple(said))
 
 
-NOBODY = Plugins()
+NOBODY = SchedulerPlugins()
 
 
 def _number(given: object) -> float:
@@ -120,7 +120,7 @@ def left_out(environment: Mapping[str, str] = os.environ) -> list[str]:
     return [name for name in environment.get(LEAVE_OUT, "").split(",") if name]
 
 
-def load(leave_out: Collection[str] = (), found: Iterable[metadata.EntryPoint] | None = None) -> Plugins:
+def load(leave_out: Collection[str] = (), found: Iterable[metadata.EntryPoint] | None = None) -> SchedulerPlugins:
     """Everything that is installed, once, at the start. `leave_out`: names that an operator wants to do without.
 
     Refused, naming each of them, if one cannot be loaded, is neither a filter nor a scorer, or has the name of another; and for
@@ -147,7 +147,7 @@ def load(leave_out: Collection[str] = (), found: Iterable[metadata.EntryPoint] |
     if wrong:
         raise Refused(f"scheduling plug-ins: {'; '.join(wrong)}. Repair or uninstall it, or start with "
                       f"{LEAVE_OUT}=name")
-    return Plugins(tuple(one for one in loaded.values() if isinstance(one, Filter)),
+    return SchedulerPlugins(tuple(one for one in loaded.values() if isinstance(one, Filter)),
                    tuple(one for one in loaded.values() if isinstance(one, Scorer)))
 
 

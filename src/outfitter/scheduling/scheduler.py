@@ -17,17 +17,17 @@ from outfitter.api.kubevirt import device_refs
 from outfitter.api.page import MARKS
 from outfitter.errors import Invalid, Unsatisfiable
 from outfitter.scheduling.dra import allocator, assigned_devices, bounds, extended_resources
-from outfitter.scheduling.dra.claim_request import Classes, Demand, demand
-from outfitter.scheduling.dra.device_index import Index
-from outfitter.scheduling.explain.rejections import Obstacle
+from outfitter.scheduling.dra.claim_request import Classes, CompiledClaim, compile_claim
+from outfitter.scheduling.dra.device_index import DeviceIndex
+from outfitter.scheduling.explain.rejections import DeviceObstacle
 from outfitter.scheduling.filter import node_affinity
-from outfitter.scheduling.filter.node_fit import Need, Rooms, Used, nominated
-from outfitter.scheduling.filter.taints import unbearable
+from outfitter.scheduling.filter.node_fit import NodeInfoCache, NodeUsage, PodRequirements, nominated
+from outfitter.scheduling.filter.taints import untolerated_taint
 from outfitter.scheduling.nova import flavor_claim, host_state
-from outfitter.scheduling.nova.extra_specs import Ask
-from outfitter.scheduling.nova.host_state_cache import Roster, Unmet
-from outfitter.scheduling.plugins import NOBODY, GivenDevice, Plugins
-from outfitter.scheduling.score import Offer, Policy, Spot, rank, spot
+from outfitter.scheduling.nova.extra_specs import FlavorRequest
+from outfitter.scheduling.nova.host_state_cache import HostStateCache, Unmet
+from outfitter.scheduling.plugins import NOBODY, GivenDevice, SchedulerPlugins
+from outfitter.scheduling.score import HostCandidate, Policy, Spot, rank, spot
 
 Claims = Callable[[str, str], Object | None]  # namespace, name -> ResourceClaim
 TOLD = 3  # hosts whose reasons stand in the one sentence
@@ -40,7 +40,7 @@ FEWEST = "of those that can take it, it has the fewest free devices"  # why a ma
 
 
 @dataclass(frozen=True)
-class Refusal:
+class HostRejection:
     """Why a host cannot take a pod: a sentence, and on request what is wrong with each of its devices."""
 
     summary: str
@@ -48,13 +48,13 @@ class Refusal:
     seek: Callable[[], object] | None = field(default=None, repr=False, compare=False)  # None: it was not for its devices
 
     @functools.cached_property
-    def found(self) -> allocator.Refusal | Unmet | None:
+    def found(self) -> allocator.AllocationRejection | Unmet | None:
         """The search that failed; made when somebody wants to know more."""
         found = self.seek() if self.seek is not None else None
-        return found if isinstance(found, allocator.Refusal | Unmet) else None
+        return found if isinstance(found, allocator.AllocationRejection | Unmet) else None
 
     @property
-    def obstacles(self) -> tuple[Obstacle, ...]:
+    def obstacles(self) -> tuple[DeviceObstacle, ...]:
         """What is wrong with each device: those first that somebody has, those last that are something else."""
         there = self.found.obstacles if self.found is not None else ()
         return tuple(sorted(there, key=lambda one: (bool(one.device), one.code == "selector", one.code != "held", -one.passed)))
@@ -78,7 +78,7 @@ class Waiting:
     """Nothing was chosen. `summary` is the one sentence; `hosts` has a refusal for each host that was asked why."""
 
     summary: str
-    hosts: tuple[tuple[str, Refusal], ...] = ()
+    hosts: tuple[tuple[str, HostRejection], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +99,21 @@ def results(given: Mapping[str, Any]) -> list[tuple[DeviceId, Mapping[str, Any]]
 
 
 def place(
-    pod: Object, claims: Claims, classes: Classes, index: Index, used: Used, *, rooms: Rooms | None = None,
-    plugins: Plugins = NOBODY, avoid: Mapping[str, str] = NOWHERE, everybody: bool = False,
-    resources: extended_resources.Resources = extended_resources.nothing, policy: Policy = "pack", roster: Roster | None = None,
-    share_id: Callable[[], str] = allocator.anything, now: datetime | None = None,
+    pod: Object,
+    claims: Claims,
+    classes: Classes,
+    index: DeviceIndex,
+    used: NodeUsage,
+    *,
+    rooms: NodeInfoCache | None = None,
+    plugins: SchedulerPlugins = NOBODY,
+    avoid: Mapping[str, str] = NOWHERE,
+    everybody: bool = False,
+    resources: extended_resources.Resources = extended_resources.nothing,
+    policy: Policy = "pack",
+    roster: HostStateCache | None = None,
+    share_id: Callable[[], str] = allocator.anything,
+    now: datetime | None = None,
 ) -> Placement | Waiting:
     """A host for a pod and devices for its claims that have none, or the reason why it waits; with `everybody` the reason of
     each host, which takes its time. `used`: what other pods take of the hosts; `rooms` keeps what was read of hosts;
@@ -139,33 +150,33 @@ def place(
     if fixed is not None and nominated(pod) in fixed:
         fixed = {nominated(pod)}  # its devices were made ready there
     try:
-        demands = [demand(claim, classes, index.features) for claim in wanted]
+        demands = [compile_claim(claim, classes, index.features) for claim in wanted]
         from_devices = extended_resources.names(pod, resources) if index.features.extended_resources else frozenset()
-        need = Need.of(pod, from_devices)
+        need = PodRequirements.of(pod, from_devices)
         flavors = [flavor_claim.read(claim) if roster is not None else None for claim in wanted]
     except Invalid as error:
         return Waiting(error.message)
     if not given_already and (mistakes := assigned_devices.wrong(pod, index)):
         return Waiting(f"devices that were assigned beforehand: {'; '.join(mistakes)}")
     placer = _Placer(pod=pod, wanted=wanted, demands=demands, fixed=fixed, need=need, classes=classes, index=index, used=used,
-                     rooms=rooms or Rooms(), plugins=plugins, avoid=avoid, resources=resources, policy=policy,
+                     rooms=rooms or NodeInfoCache(), plugins=plugins, avoid=avoid, resources=resources, policy=policy,
                      from_devices=frozenset() if given_already else from_devices,
                      preset=None if given_already else assigned_devices.hosts(pod, index), flavors=flavors, roster=roster,
                      share_id=share_id, now=now)
     return placer.place() or placer.waiting(everybody)
 
 
-def driven_out(given: Mapping[str, Any], index: Index, now: datetime | None) -> str:
+def driven_out(given: Mapping[str, Any], index: DeviceIndex, now: datetime | None) -> str:
     """A device of an allocation from which whoever uses it is sent away at once, and by what; empty: there is none."""
     for device, result in results(given) if index.features.device_taints else ():
         taints = [taint for taint in index.pools.taints(device) if taint.get("effect") == "NoExecute"]
-        if (taint := unbearable(taints, result.get("tolerations") or (), now)) is not None:
+        if (taint := untolerated_taint(taints, result.get("tolerations") or (), now)) is not None:
             value = f"={taint['value']}" if taint.get("value") else ""
             return f"{device.short}, which has the taint {taint.get('key')}{value}:NoExecute"
     return ""
 
 
-def _reached(given: Mapping[str, Any], index: Index) -> set[str]:
+def _reached(given: Mapping[str, Any], index: DeviceIndex) -> set[str]:
     """The hosts on which everything that a claim was given can be used."""
     if allocation.named(given) or not all(index.pools.roams(device.driver, device.pool) for device, _ in results(given)):
         return allocation.hosts(given)
@@ -179,7 +190,7 @@ class _Extra:
     """A claim for extended resources, as one host would have to serve it."""
 
     claim: Object
-    demand: Demand
+    demand: CompiledClaim
     mappings: tuple[Mapping[str, str], ...]
 
 
@@ -187,21 +198,21 @@ class _Extra:
 class _Placer:
     pod: Object
     wanted: Sequence[Object]  # claims that have no devices yet
-    demands: Sequence[Demand]  # the same, compiled
+    demands: Sequence[CompiledClaim]  # the same, compiled
     fixed: set[str] | None
-    need: Need
+    need: PodRequirements
     classes: Classes
-    index: Index
-    used: Used
-    rooms: Rooms
-    plugins: Plugins
+    index: DeviceIndex
+    used: NodeUsage
+    rooms: NodeInfoCache
+    plugins: SchedulerPlugins
     avoid: Mapping[str, str]
     resources: extended_resources.Resources
     policy: Policy
     from_devices: frozenset[str]  # extended resources that devices give where the host itself offers none
     preset: set[str] | None  # the hosts that have the devices which were chosen beforehand
-    flavors: Sequence[Ask | None]  # what those of the claims ask for that are a flavor's
-    roster: Roster | None
+    flavors: Sequence[FlavorRequest | None]  # what those of the claims ask for that are a flavor's
+    roster: HostStateCache | None
     share_id: Callable[[], str]
     now: datetime | None
     _extras: dict[frozenset[str], _Extra] = field(default_factory=dict)
@@ -214,14 +225,14 @@ class _Placer:
         if names not in self._extras:
             asks = extended_resources.wanted(self.pod, names, self.resources)
             claim = extended_resources.claim(self.pod, asks)
-            compiled = demand(claim, self.classes, self.index.features)
+            compiled = compile_claim(claim, self.classes, self.index.features)
             for request, those in assigned_devices.only(asks, self.index).items():
                 for ask in (ask for alternatives in compiled.requests for ask in alternatives if ask.name == request):
                     ask.only = those
             self._extras[names] = _Extra(claim, compiled, asks.mappings)
         return self._extras[names]
 
-    def _asks(self, host: str) -> list[Demand]:
+    def _asks(self, host: str) -> list[CompiledClaim]:
         """All that a host would have to serve."""
         extra = self._extra(host)
         return [*self.demands, extra.demand] if extra else list(self.demands)
@@ -243,7 +254,7 @@ class _Placer:
 
     def place(self) -> Placement | None:
         """The best of the first hosts that can take the pod."""
-        found: dict[str, tuple[Offer, allocator.Allocated]] = {}
+        found: dict[str, tuple[HostCandidate, allocator.Allocated]] = {}
         extra: dict[str, tuple[float, Sequence[str]]] = {}
         for row in self._rows():
             host = self.index.names[row]
@@ -308,25 +319,26 @@ class _Placer:
             return list(range(len(self.index.names)))
         return sorted(sorted(rows, key=lambda row: (self._unfit(self.index.names[row]) is not None, row))[:TOLD])
 
-    def _unfit(self, host: str) -> Refusal | None:
+    def _unfit(self, host: str) -> HostRejection | None:
         """Why a host cannot take the pod whatever devices it has."""
         if host in self.avoid:
-            return Refusal(self.avoid[host], (1,))
+            return HostRejection(self.avoid[host], (1,))
         if self.fixed is not None and host not in self.fixed:
-            return Refusal(f"the devices that the pod's claims hold are on {', '.join(sorted(self.fixed)) or 'no common host'}",
-                           (4,))
+            return HostRejection(
+                f"the devices that the pod's claims hold are on {', '.join(sorted(self.fixed)) or 'no common host'}", (4,)
+            )
         if self.preset is not None:
             if host not in self.preset:
-                return Refusal(
+                return HostRejection(
                     "; ".join(assigned_devices.reasons(self.pod, self.index, host)) or "it lacks the assigned devices", (4,)
                 )
             if own := sorted({name for name, _ in extended_resources.presets(self.pod)
                               if self.rooms.at(self.index.node(host)).amounts.get(name)}):
-                return Refusal(f"it offers {', '.join(own)} itself, and then nobody can choose which", (4,))
+                return HostRejection(f"it offers {', '.join(own)} itself, and then nobody can choose which", (4,))
         reasons = self.need.unfit(self.rooms.at(self.index.node(host)), self.used)
-        return Refusal("; ".join(reasons), (3, len(reasons))) if reasons else None
+        return HostRejection("; ".join(reasons), (3, len(reasons))) if reasons else None
 
-    def _allocate(self, host: str) -> allocator.Allocated | allocator.Refusal | Unmet | Refusal:
+    def _allocate(self, host: str) -> allocator.Allocated | allocator.AllocationRejection | Unmet | HostRejection:
         demands = self._asks(host)
         flavors = [*self.flavors, *([None] * (len(demands) - len(self.flavors)))]
         mine = [(one.claim, ask) for one, ask in zip(demands, flavors, strict=True) if ask is not None]
@@ -358,18 +370,20 @@ class _Placer:
                 own = [
                     taint for taint in device.taints if taint["key"] not in host_state.SAID_BY_PAGE
                 ]  # the page says it sooner
-                if (taint := unbearable(own, ())) is not None:
+                if (taint := untolerated_taint(own, ())) is not None:
                     out[device.id] = f"tainted {taint['key']}={taint.get('value', '')}:{taint.get('effect')}"
         return out
 
-    def _search(self, host: str, demands: Sequence[Demand]) -> allocator.Allocated | allocator.Refusal | Refusal:
+    def _search(
+        self, host: str, demands: Sequence[CompiledClaim]
+    ) -> allocator.Allocated | allocator.AllocationRejection | HostRejection:
         try:
             return allocator.allocate(
                 [one.claim for one in demands], node=self.index.node(host), pools=self.index.pools, classes=self.classes,
                 held=self.index.held, features=self.index.features, demands=demands, share_id=self.share_id,
                 now=self.now)
         except Unsatisfiable as error:  # a selector that has no answer for a device of this host
-            return Refusal(error.message)
+            return HostRejection(error.message)
 
     def _given(self, row: int, given: allocator.Allocated) -> Iterator[GivenDevice]:
         for one in given.allocations:
@@ -380,14 +394,14 @@ class _Placer:
                 said = {key: next(iter(value.values()), None) for key, value in (raw.get("attributes") or {}).items()}
                 yield GivenDevice(name.driver, name.pool, name.device, result["request"], numa, root, said)
 
-    def _offer(self, row: int, devices: Sequence[GivenDevice]) -> Offer:
+    def _offer(self, row: int, devices: Sequence[GivenDevice]) -> HostCandidate:
         host = self.index.names[row]
         room = self.rooms.at(self.index.node(host))
-        return Offer(host, tuple(Spot(one.numa, one.pcie_root) for one in devices),
+        return HostCandidate(host, tuple(Spot(one.numa, one.pcie_root) for one in devices),
                      Counter(device.spot for device in self.index.open(row, self._asks(host))),
                      room.share(self.used, "cpu"), room.share(self.used, "memory"))
 
-    def _refusal(self, row: int, host: str, could: bool) -> Refusal:
+    def _refusal(self, row: int, host: str, could: bool) -> HostRejection:
         """`could`: it seems to have the devices."""
         if unfit := self._unfit(host):
             return replace(unfit, far=(1, 1)) if could and len(unfit.far) > 1 else unfit
@@ -396,13 +410,13 @@ class _Placer:
         found = self._allocate(host)
         if isinstance(found, allocator.Allocated):
             minds = self.plugins.refusals(self.pod, self.index.node(host), list(self._given(row, found)))
-            return Refusal("; ".join(minds) or "it could take the pod by now", (0,))
-        if isinstance(found, Refusal):
+            return HostRejection("; ".join(minds) or "it could take the pod by now", (0,))
+        if isinstance(found, HostRejection):
             return found
         unmatched, unfree = found.lacking
-        return Refusal(found.summary, _far(unmatched, unfree), lambda: found)
+        return HostRejection(found.summary, _far(unmatched, unfree), lambda: found)
 
-    def _by_counting(self, row: int, host: str) -> Refusal | None:
+    def _by_counting(self, row: int, host: str) -> HostRejection | None:
         """What a search would say, where counting can say it: of thousands of hosts few are worth a search."""
         unlike, short, unmatched, unfree = "", "", 0, 0
         for request in (request for one in self.demands for request in one.requests):
@@ -417,7 +431,9 @@ class _Placer:
             elif len(request) == 1 and there[0].free is not None and there[0].free < request[0].count:
                 unfree += request[0].count - there[0].free
                 short = short or bounds.too_few(request[0], there[0].match, there[0].free)
-        return Refusal(unlike or short, _far(unmatched, unfree), lambda: self._allocate(host)) if unlike or short else None
+        return (
+            HostRejection(unlike or short, _far(unmatched, unfree), lambda: self._allocate(host)) if unlike or short else None
+        )
 
 
 def _far(unmatched: int, unfree: int) -> tuple[int, ...]:
@@ -454,7 +470,7 @@ def _no_claim(pod: Object, name: str, claim_name: str | None) -> str:
     return f'claim {name} has not been made yet: is there a ResourceClaimTemplate "{entry.get("resourceClaimTemplateName")}"?'
 
 
-def _summary(refusals: Sequence[tuple[str, Refusal]], hosts: int, unlike: int) -> str:
+def _summary(refusals: Sequence[tuple[str, HostRejection]], hosts: int, unlike: int) -> str:
     """Hosts that say the same stand together; `unlike`: how many have no devices of the kind."""
     if not hosts:
         return "0/0 hosts are available: there is no host"

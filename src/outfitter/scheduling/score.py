@@ -31,7 +31,7 @@ class Spot(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class HostCandidate:
     """A host on which a pod fits, and what it would get there."""
 
     host: str
@@ -43,7 +43,7 @@ class Offer:
     memory: float = 0.0
 
 
-class Left(NamedTuple):
+class RemainingDevices(NamedTuple):
     """Free devices that would be left, with the pod there."""
 
     roots: int  # on those that its devices are on
@@ -54,9 +54,9 @@ class Left(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Score:
     value: float  # 0 to 100, more is better
-    offer: Offer
+    offer: HostCandidate
     policy: Policy
-    left: Left
+    left: RemainingDevices
 
     @property
     def why(self) -> str:
@@ -89,11 +89,11 @@ def spot(device: Mapping[str, Any]) -> Spot:
     return Spot(numa.get("int"), root.get("string"))
 
 
-def score(offer: Offer, policy: Policy = "pack", *, near: bool = True) -> Score:
+def score(offer: HostCandidate, policy: Policy = "pack", *, near: bool = True) -> Score:
     """How good a host is. `near=False`: it does not matter how far a pod's devices are from each other."""
     numas, roots, count = {one.numa for one in offer.given}, set(offer.given), len(offer.given)
     closeness = (1 / len(numas) + 1 / len(roots)) / 2 if count and near else 1.0
-    left = Left(sum(offer.free.get(one, 0) for one in roots) - count,
+    left = RemainingDevices(sum(offer.free.get(one, 0) for one in roots) - count,
                 sum(free for one, free in offer.free.items() if one.numa in numas) - count,
                 sum(offer.free.values()) - count)
     points = [(int(closeness * STEPS), STEPS)]
@@ -106,7 +106,7 @@ def score(offer: Offer, policy: Policy = "pack", *, near: bool = True) -> Score:
     return Score(_fold(points), offer, policy, left)
 
 
-def _idle(offer: Offer) -> float:
+def _idle(offer: HostCandidate) -> float:
     return min(max((offer.cpu + offer.memory) / 2, 0.0), 1.0)
 
 
@@ -123,7 +123,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def rank(offers: Iterable[Offer], policy: Policy = "pack", *, near: bool = True,
+def rank(offers: Iterable[HostCandidate], policy: Policy = "pack", *, near: bool = True,
          extra: Mapping[str, tuple[float, Sequence[str]]] | None = None) -> list[Ranked]:
     """All hosts, the best first, equal ones by name. `extra`: points of plug-ins for hosts, and what they say."""
     out = []

@@ -12,13 +12,13 @@ from outfitter.api import conditions, kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs
-from outfitter.api.page import Booking, Mark, Page
+from outfitter.api.page import Booking, OutOfServiceRecord, Page
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra import assigned_devices, binding_conditions, extended_resources
-from outfitter.scheduling.dra.device_index import FEATURES, Index
-from outfitter.scheduling.filter.node_fit import Used
-from outfitter.scheduling.nova.host_state_cache import Roster
-from outfitter.scheduling.plugins import NOBODY, Plugins
+from outfitter.scheduling.dra.device_index import FEATURES, DeviceIndex
+from outfitter.scheduling.filter.node_fit import NodeUsage
+from outfitter.scheduling.nova.host_state_cache import HostStateCache
+from outfitter.scheduling.plugins import NOBODY, SchedulerPlugins
 from outfitter.scheduling.scheduler import Claims, Placement, Waiting, place
 from outfitter.scheduling.score import Policy
 
@@ -34,7 +34,7 @@ class Facts:
     slices: Sequence[Object]
     pages: Sequence[Object]
     nodes: Sequence[Object]
-    plugins: Plugins = NOBODY
+    plugins: SchedulerPlugins = NOBODY
     templates: Sequence[Object] = ()
     unread: tuple[str, ...] = ()  # kinds that the one who asks may not read, by their plural
     rules: Sequence[Object] = ()  # DeviceTaintRules
@@ -60,7 +60,7 @@ class Facts:
         """Why nobody does anything on a node; "" if somebody does, or if nodes may not be read."""
         return "" if kinds.NODE.plural in self.unread else conditions.absence(self.node(name))
 
-    def quarantine(self, device: DeviceId) -> Mark | None:
+    def quarantine(self, device: DeviceId) -> OutOfServiceRecord | None:
         return next((mark for page in map(Page, self.pages) for mark in page.quarantined if mark.device == device), None)
 
     def vanished(self, device: DeviceId) -> bool:
@@ -72,9 +72,9 @@ class Facts:
         return [(page.host, booking) for page in map(Page, self.pages) for booking in page.of(uid)]
 
     @functools.cached_property
-    def index(self) -> Index:
+    def index(self) -> DeviceIndex:
         """What is published and held. What a claim was given and no page tells of (drivers of others) is held as well."""
-        index = Index.of(self.slices, map(Page, self.pages), self.nodes, self.features, self.rules)
+        index = DeviceIndex.of(self.slices, map(Page, self.pages), self.nodes, self.features, self.rules)
         for claim in self.claims:
             for result, why in self._unpaged(claim):
                 index.held.add({"devices": {"results": [result]}}, why)
@@ -92,13 +92,13 @@ class Facts:
                      policy=self.policy, roster=self.roster, now=self.now)
 
     @functools.cached_property
-    def roster(self) -> Roster:
+    def roster(self) -> HostStateCache:
         """What hosts offer to flavors."""
-        return Roster.of(self.slices, self.trees, self.inventories)
+        return HostStateCache.of(self.slices, self.trees, self.inventories)
 
     @functools.cached_property
-    def used(self) -> Used:
-        return Used(self.pods)
+    def used(self) -> NodeUsage:
+        return NodeUsage(self.pods)
 
     @functools.cached_property
     def _claims(self) -> dict[tuple[str, str], Object]:
@@ -139,5 +139,5 @@ def _named(objects: Sequence[Object], namespace: str, name: str) -> Object | Non
 
 def machine_of(pod: Mapping[str, Any]) -> str:
     """A pod as people call it: "vmi/blue" for that in which a machine runs, else "pod/web"."""
-    owner = device_refs.owner(pod, kinds.INSTANCE.kind)
+    owner = device_refs.owner(pod, kinds.VMI.kind)
     return f"vmi/{owner['name']}" if owner else f"pod/{pod['metadata']['name']}"

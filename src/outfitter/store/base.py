@@ -5,11 +5,12 @@ more says so (`atomic`) and offers `commit` over several objects."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from outfitter.api.kinds import Kind, Object
+from outfitter.api.write_request import WriteRequest
 
 EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
 PatchType = Literal["merge", "json", "strategic"]
@@ -146,39 +147,11 @@ class Store(Protocol):
     async def close(self) -> None: ...
 
 
-Look = Callable[[Kind, str, str], Object | None]  # kind, namespace, name -> the object as the write will find it
-
-
-@dataclass(frozen=True, slots=True)
-class By:
-    """Who writes, and how they hear what is no error but worth knowing."""
-
-    user: str = ""  # as they logged in; "" for our own loops
-    warn: Callable[[str], None] | None = None  # None: nobody listens
-
-
-OURSELVES = By()
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A write about to happen, as the rules see it."""
-
-    verb: Literal["create", "update", "delete"]
-    kind: Kind
-    new: Object  # what would be stored; for delete: the object to go
-    old: Object | None
-    subresource: str = ""
-    look: Look = field(default=lambda kind, namespace, name: None)
-    every: Callable[[Kind], Iterable[Object]] = field(default=lambda kind: ())  # all of a kind; for kinds of few objects
-    by: By = OURSELVES
-
-
 class Rules(Protocol):
     """What a home that keeps the objects itself asks before it writes: the nouns' own knowledge, handed in by the app, so
     that every writer passes the same door. A real API server has its own."""
 
-    def admit(self, change: Change) -> Object:
+    def admit(self, change: WriteRequest) -> Object:
         """The object to store (defaults filled in), or Invalid / Forbidden / NotFound. Must not change its arguments' `old`."""
         ...
 

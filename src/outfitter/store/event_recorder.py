@@ -10,18 +10,18 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.errors import NotFound, OutfitterError, Terminating
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
-from outfitter.store.id_generator import Names
+from outfitter.store.id_generator import IdGenerator
 
 log = logging.getLogger(__name__)
 REMEMBERED = 4096
 News = tuple[str, str, str, str]  # uid of what it is about, type, reason, message
 
 
-class Recorder:
-    def __init__(self, store: Store, kind: Kind, component: str, *, clock: Clock, names: Names | None = None) -> None:
+class EventRecorder:
+    def __init__(self, store: Store, kind: Kind, component: str, *, clock: Clock, names: IdGenerator | None = None) -> None:
         self._store, self._kind, self._component = store, kind, component
         self._clock = clock
-        self._names = names or Names()
+        self._names = names or IdGenerator()
         self._known: OrderedDict[News, tuple[str, str, int]] = OrderedDict()  # -> namespace, name, count
 
     async def normal(self, about: Object, reason: str, message: str) -> None:

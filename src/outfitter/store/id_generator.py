@@ -8,7 +8,7 @@ import uuid
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: a random suffix never spells a word
 
 
-class Names:
+class IdGenerator:
     def __init__(self, source: random.Random | None = None) -> None:
         # Seeded by the system once. Nothing here is a secret, and asking the system each time costs more than the rest of a
         # write: it lets other threads in, and writes that could share a transaction do not.

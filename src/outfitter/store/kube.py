@@ -25,7 +25,7 @@ from outfitter import errors
 from outfitter.api.kinds import Kind, Object
 from outfitter.store import base
 from outfitter.store.clock import Clock
-from outfitter.store.rest_config import Access
+from outfitter.store.rest_config import RestConfig
 
 BACKOFF = (0.1, 0.4, 1.6)  # seconds before each further try
 LONGEST_WAIT = 30.0  # a server that asks for more than this is for the caller to wait for
@@ -62,7 +62,7 @@ class Kube:
 
     def __init__(
         self,
-        access: Access,
+        access: RestConfig,
         *,
         clock: Clock,
         user_agent: str = f"outfitter/{outfitter.__version__}",
@@ -82,7 +82,7 @@ class Kube:
         self._watches = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT)
 
     @property
-    def access(self) -> Access:
+    def access(self) -> RestConfig:
         return self._access
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> Object:

@@ -17,13 +17,23 @@ import yaml
 
 from outfitter import errors
 from outfitter.store.clock import Clock
-from outfitter.store.rest_config import EXEC_GROUP, EXEC_VERSIONS, Access, Exec, Given, Login, Read, Trust, Watched
+from outfitter.store.rest_config import (
+    EXEC_GROUP,
+    EXEC_VERSIONS,
+    ExecLogin,
+    FileLogin,
+    Login,
+    Read,
+    RestConfig,
+    StaticLogin,
+    Trust,
+)
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # where Kubernetes mounts it into a pod
 PROXY_SCHEMES = ("http", "https")
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class KubeconfigEntry:
     """One cluster, user or context (or a part of one), and where it was read, so that each mistake can be named."""
 
     origin: str  # "/home/ann/.kube/config: users[admin]"
@@ -53,18 +63,18 @@ class Entry:
             raise self.refused(key, "must be a list of texts")
         return value
 
-    def part(self, key: str) -> Entry | None:
+    def part(self, key: str) -> KubeconfigEntry | None:
         value = self.values.get(key)
         if value is None:
             return None
         if not isinstance(value, dict):
             raise self.refused(key, "must be a mapping")
-        return Entry(f"{self.origin}.{key}", self.folder, value)
+        return KubeconfigEntry(f"{self.origin}.{key}", self.folder, value)
 
     def file(self, key: str) -> Read | None:
         """What is in the file named here, whenever it is asked for."""
         name = self.text(key)
-        return Watched(self.folder / name, f"{self.origin}.{key}") if name else None
+        return FileLogin(self.folder / name, f"{self.origin}.{key}") if name else None
 
     def content(self, key: str) -> Read | None:
         """What stands in KEY-data (base64), else in the file that KEY names; the data wins."""
@@ -79,17 +89,17 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class Kubeconfig:
     """One or more kubeconfig files as one; the first file that names something wins."""
 
     origin: str
     current: str
-    clusters: Mapping[str, Entry]
-    users: Mapping[str, Entry]
-    contexts: Mapping[str, Entry]
+    clusters: Mapping[str, KubeconfigEntry]
+    users: Mapping[str, KubeconfigEntry]
+    contexts: Mapping[str, KubeconfigEntry]
 
-    def find(self, what: str, name: str, asker: str) -> Entry:
-        entries: Mapping[str, Entry] = getattr(self, what)
+    def find(self, what: str, name: str, asker: str) -> KubeconfigEntry:
+        entries: Mapping[str, KubeconfigEntry] = getattr(self, what)
         if name not in entries:
             known = ", ".join(sorted(entries)) or "none"
             raise errors.Refused(f"{asker}: there is no {what.removesuffix('s')} {name!r}; there are: {known}")
@@ -103,7 +113,7 @@ def load(
     context: str = "",
     env: Mapping[str, str] = os.environ,
     service_account: Path = SERVICE_ACCOUNT,
-) -> Access:
+) -> RestConfig:
     """The access that kubectl would use: the file given, else the files of $KUBECONFIG, else ~/.kube/config, else the
     service account of this pod. Refused when there is none, or when what there is has a mistake."""
     if path:
@@ -120,30 +130,30 @@ def load(
     )
 
 
-def _in_cluster(env: Mapping[str, str], folder: Path) -> Access:
+def _in_cluster(env: Mapping[str, str], folder: Path) -> RestConfig:
     origin = f"service account in {folder}"
     host, port = env["KUBERNETES_SERVICE_HOST"], env["KUBERNETES_SERVICE_PORT"]
-    token, ca = Watched(folder / "token", origin), Watched(folder / "ca.crt", origin)
+    token, ca = FileLogin(folder / "token", origin), FileLogin(folder / "ca.crt", origin)
     token()
     ca()
     namespace = env.get("POD_NAMESPACE", "")
     if not namespace and (folder / "namespace").exists():
         namespace = (folder / "namespace").read_text().strip()
-    return Access(
+    return RestConfig(
         server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
         namespace=namespace or "default",
         origin=origin,
-        login=Given(token=token),
+        login=StaticLogin(token=token),
         trust=Trust(ca, insecure=False, origin=origin),
     )
 
 
-def _merged(files: Sequence[Path]) -> Config:
+def _merged(files: Sequence[Path]) -> Kubeconfig:
     current = ""
-    maps: dict[str, dict[str, Entry]] = {"clusters": {}, "users": {}, "contexts": {}}
+    maps: dict[str, dict[str, KubeconfigEntry]] = {"clusters": {}, "users": {}, "contexts": {}}
     for file in files:
         document = _document(file)
-        whole = Entry(str(file), file.absolute().parent, document)
+        whole = KubeconfigEntry(str(file), file.absolute().parent, document)
         current = current or whole.text("current-context")
         for what, entries in maps.items():
             listed = document.get(what) or []
@@ -156,8 +166,8 @@ def _merged(files: Sequence[Path]) -> Config:
                 values = item.get(what.removesuffix("s")) or {}
                 if not isinstance(values, dict):
                     raise errors.Refused(f"{file}: {what}[{name}].{what.removesuffix('s')} must be a mapping")
-                entries.setdefault(name, Entry(f"{file}: {what}[{name}]", whole.folder, values))
-    return Config(", ".join(map(str, files)), current, **maps)
+                entries.setdefault(name, KubeconfigEntry(f"{file}: {what}[{name}]", whole.folder, values))
+    return Kubeconfig(", ".join(map(str, files)), current, **maps)
 
 
 def _document(file: Path) -> dict[str, Any]:
@@ -174,14 +184,14 @@ def _document(file: Path) -> dict[str, Any]:
     return document
 
 
-def _access(config: Config, context: str, clock: Clock, env: Mapping[str, str]) -> Access:
+def _access(config: Kubeconfig, context: str, clock: Clock, env: Mapping[str, str]) -> RestConfig:
     name = context or config.current
     if not name:
         known = ", ".join(sorted(config.contexts)) or "none"
         raise errors.Refused(f"{config.origin}: current-context is not set; name a context, there are: {known}")
     chosen = config.find("contexts", name, config.origin)
     cluster = config.find("clusters", chosen.text("cluster"), f"{chosen.origin}.cluster")
-    nobody = Entry(f"{chosen.origin}.user", chosen.folder, {})
+    nobody = KubeconfigEntry(f"{chosen.origin}.user", chosen.folder, {})
     user = config.find("users", chosen.text("user"), f"{chosen.origin}.user") if chosen.text("user") else nobody
     insecure = cluster.flag("insecure-skip-tls-verify")
     ca = cluster.content("certificate-authority")
@@ -193,7 +203,7 @@ def _access(config: Config, context: str, clock: Clock, env: Mapping[str, str]) 
         raise user.refused(missing, f"is missing, but {there} is given; a client certificate needs both")
     server = _server(cluster, secure=bool(ca or cert or insecure))
     proxy = _proxy(cluster, server, env)
-    access = Access(
+    access = RestConfig(
         server=server,
         namespace=chosen.text("namespace") or "default",
         origin=chosen.origin,
@@ -203,12 +213,12 @@ def _access(config: Config, context: str, clock: Clock, env: Mapping[str, str]) 
         proxy=proxy,
         server_name=cluster.text("tls-server-name"),
     )
-    if isinstance(access.login, Given):
+    if isinstance(access.login, StaticLogin):
         access.tls(access.login.read())  # bad files and certificates are named now, not at the first request
     return access
 
 
-def _server(cluster: Entry, *, secure: bool) -> str:
+def _server(cluster: KubeconfigEntry, *, secure: bool) -> str:
     server = cluster.text("server")
     if not server:
         raise cluster.refused("server", 'is missing; it is a URL like "https://127.0.0.1:6443"')
@@ -224,7 +234,7 @@ def _server(cluster: Entry, *, secure: bool) -> str:
     return server.rstrip("/")
 
 
-def _proxy(cluster: Entry, server: str, env: Mapping[str, str]) -> str:
+def _proxy(cluster: KubeconfigEntry, server: str, env: Mapping[str, str]) -> str:
     """The proxy named for this cluster, else the one of the environment, unless NO_PROXY or a loopback address."""
     proxy, parts = cluster.text("proxy-url"), urlsplit(server)
     if not proxy:
@@ -260,7 +270,13 @@ def _direct(host: str, port: int | None, exceptions: str) -> bool:
 
 
 def _login(
-    user: Entry, cluster: Entry, cert: Read | None, key: Read | None, *, clock: Clock, env: Mapping[str, str]
+    user: KubeconfigEntry,
+    cluster: KubeconfigEntry,
+    cert: Read | None,
+    key: Read | None,
+    *,
+    clock: Clock,
+    env: Mapping[str, str],
 ) -> Login:
     token, username, password = user.text("token"), user.text("username"), user.text("password")
     exec_part = user.part("exec")
@@ -273,10 +289,10 @@ def _login(
     read = user.file("tokenFile")  # wins over token, because it is the one that is kept fresh
     if read is None and token:
         read = token.encode
-    return Given(token=read, username=username, password=password, cert=cert, key=key)
+    return StaticLogin(token=read, username=username, password=password, cert=cert, key=key)
 
 
-def _exec(part: Entry, origin: str, cluster: Entry, clock: Clock, env: Mapping[str, str]) -> Exec:
+def _exec(part: KubeconfigEntry, origin: str, cluster: KubeconfigEntry, clock: Clock, env: Mapping[str, str]) -> ExecLogin:
     api_version, command = part.text("apiVersion"), part.text("command")
     if api_version not in EXEC_VERSIONS:
         raise part.refused("apiVersion", f"must be {' or '.join(EXEC_VERSIONS)}, not {api_version!r}")
@@ -292,13 +308,13 @@ def _exec(part: Entry, origin: str, cluster: Entry, clock: Clock, env: Mapping[s
     if not isinstance(listed, list):
         raise part.refused("env", "must be a list of name and value")
     for place, item in enumerate(listed):
-        entry = Entry(f"{part.origin}.env[{place}]", part.folder, item if isinstance(item, dict) else {})
+        entry = KubeconfigEntry(f"{part.origin}.env[{place}]", part.folder, item if isinstance(item, dict) else {})
         if not entry.text("name"):
             raise entry.refused("name", "is missing")
         own[entry.text("name")] = entry.text("value")
     if os.sep in command:
         command = str(part.folder / command)
-    return Exec(
+    return ExecLogin(
         [command, *part.texts("args")],
         api_version=api_version,
         env={**env, **own},
@@ -310,7 +326,7 @@ def _exec(part: Entry, origin: str, cluster: Entry, clock: Clock, env: Mapping[s
     )
 
 
-def _cluster_info(cluster: Entry) -> dict[str, Any]:
+def _cluster_info(cluster: KubeconfigEntry) -> dict[str, Any]:
     """The cluster as KUBERNETES_EXEC_INFO tells it to a plugin that asks for it."""
     info: dict[str, Any] = {"server": cluster.text("server")}
     for key in ("tls-server-name", "proxy-url"):
@@ -327,7 +343,7 @@ def _cluster_info(cluster: Entry) -> dict[str, Any]:
     return info
 
 
-def _impersonate(user: Entry) -> tuple[tuple[str, str], ...]:
+def _impersonate(user: KubeconfigEntry) -> tuple[tuple[str, str], ...]:
     name, uid, groups = user.text("as"), user.text("as-uid"), user.texts("as-groups")
     extra = user.part("as-user-extra")
     if not name:

@@ -25,7 +25,7 @@ class Terms:
     every: float = 2.0  # seconds between two tries
 
 
-class Lease:
+class LeaderElection:
     """Try to hold a name. Others' clocks are not trusted: an age is counted from when we saw the lease change."""
 
     def __init__(self, store: Store, kind: Kind, namespace: str, name: str, holder: str, *, clock: Clock,

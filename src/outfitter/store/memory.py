@@ -13,12 +13,13 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from outfitter.api import patch as patches
+from outfitter.api import write_request
 from outfitter.api.kinds import Kind, Object
 from outfitter.errors import AlreadyExists, BadRequest, Cause, Conflict, Expired, Invalid, NotFound, OutfitterError, Unsupported
 from outfitter.store import base
 from outfitter.store.clock import Clock, SystemClock, rfc3339
-from outfitter.store.id_generator import Names
-from outfitter.store.watch_cache import Key, Record, Selection, Shelf, Step, Watcher, own_copy
+from outfitter.store.id_generator import IdGenerator
+from outfitter.store.watch_cache import Key, ObjectChange, Record, Selection, WatchCache, Watcher, own_copy
 
 T = TypeVar("T")
 ShelfName = tuple[str, str]  # group, plural
@@ -28,7 +29,7 @@ PROPAGATION: Mapping[base.Propagation, str] = {"Foreground": "foregroundDeletion
 class OpenRules:
     """No rules: everything is admitted, nothing lingers."""
 
-    def admit(self, change: base.Change) -> Object:
+    def admit(self, change: write_request.WriteRequest) -> Object:
         return change.new
 
     def grace(self, kind: Kind, obj: Object, asked: int | None) -> int:
@@ -47,28 +48,28 @@ class Memory:
         self,
         *,
         clock: Clock | None = None,
-        names: Names | None = None,
+        names: IdGenerator | None = None,
         rules: base.Rules | None = None,
         keep: int = 8192,
         keep_bytes: int = 64 << 20,
         revision: int = 0,
     ) -> None:
         self.clock: Clock = clock or SystemClock()
-        self.names = names or Names()
+        self.names = names or IdGenerator()
         self.rules: base.Rules = rules or OpenRules()
         self.revision = revision  # of the newest change that readers can see
         self._issued = revision  # the highest revision given to a write
         self._keep, self._keep_bytes = keep, keep_bytes
         self._floor = revision  # nothing before this is known
-        self._shelves: dict[ShelfName, Shelf] = {}
+        self._shelves: dict[ShelfName, WatchCache] = {}
         self._closed = False
 
     # -- reading
 
-    def shelf(self, kind: Kind) -> Shelf:
+    def shelf(self, kind: Kind) -> WatchCache:
         name = (kind.group, kind.plural)
         if name not in self._shelves:
-            self._shelves[name] = Shelf(kind, self._floor, self._keep, self._keep_bytes)
+            self._shelves[name] = WatchCache(kind, self._floor, self._keep, self._keep_bytes)
         return self._shelves[name]
 
     def peek(self, kind: Kind, name: str, namespace: str = "") -> Record | None:
@@ -158,7 +159,9 @@ class Memory:
 
     # -- writing
 
-    async def write(self, work: Callable[[Draft], T], *, dry_run: bool = False, by: base.By = base.OURSELVES) -> T:
+    async def write(
+        self, work: Callable[[Draft], T], *, dry_run: bool = False, by: write_request.Writer = write_request.OURSELVES
+    ) -> T:
         """Work out changes against the newest state, then make all of them at once. Whatever `work` raises, nothing
         happened. `work` must not wait."""
         draft = Draft(self, self._issued, dry_run=dry_run, by=by)
@@ -182,7 +185,7 @@ class Memory:
         self._issued = draft.revision
         return self._persist(draft.steps)
 
-    def _persist(self, steps: Sequence[Step]) -> asyncio.Future[None] | None:
+    def _persist(self, steps: Sequence[ObjectChange]) -> asyncio.Future[None] | None:
         self._publish(steps)
         return None
 
@@ -191,7 +194,7 @@ class Memory:
         """Something is not safe yet."""
         return False
 
-    def _publish(self, steps: Sequence[Step]) -> None:
+    def _publish(self, steps: Sequence[ObjectChange]) -> None:
         touched: dict[ShelfName, None] = {}
         for step in steps:
             record = step.next or step.previous
@@ -263,11 +266,13 @@ class Memory:
 class Draft:
     """Changes being worked out: reads see the newest state with these changes in it."""
 
-    def __init__(self, store: Memory, issued: int, *, dry_run: bool = False, by: base.By = base.OURSELVES) -> None:
+    def __init__(
+        self, store: Memory, issued: int, *, dry_run: bool = False, by: write_request.Writer = write_request.OURSELVES
+    ) -> None:
         self._store, self._dry_run, self._by = store, dry_run, by
         self._overlay: dict[tuple[Kind, str, str], Record | None] = {}
         self.revision = self._issued = issued
-        self.steps: list[Step] = []
+        self.steps: list[ObjectChange] = []
 
     def find(self, kind: Kind, name: str, namespace: str) -> Record | None:
         place = (kind, namespace, name)
@@ -286,7 +291,7 @@ class Draft:
 
     def _admit(self, verb: Literal["create", "update", "delete"], kind: Kind, new: Object, old: Object | None,
                subresource: str = "") -> Object:
-        change = base.Change(verb, kind, new, old, subresource, self.look, self.every, self._by)
+        change = write_request.WriteRequest(verb, kind, new, old, subresource, self.look, self.every, self._by)
         return self._store.rules.admit(change)
 
     def need(self, kind: Kind, name: str, namespace: str) -> Record:
@@ -458,7 +463,7 @@ class Draft:
     def _put(self, kind: Kind, obj: Object, previous: Record | None) -> Record:
         record = self._record(kind, obj, previous)
         self._overlay[(kind, *record.key)] = record
-        self.steps.append(Step(self._before(previous), record))
+        self.steps.append(ObjectChange(self._before(previous), record))
         return record
 
     def _before(self, previous: Record | None) -> Record | None:
@@ -473,7 +478,7 @@ class Draft:
     def _remove(self, kind: Kind, obj: Object, previous: Record) -> Record:
         record = self._record(kind, obj, previous)
         self._overlay[(kind, *record.key)] = None
-        self.steps.append(Step(previous, record, gone=True))
+        self.steps.append(ObjectChange(previous, record, gone=True))
         return record
 
     def _record(self, kind: Kind, obj: Object, previous: Record | None) -> Record:

@@ -32,7 +32,7 @@ class Durations:
             yield bound, so_far
 
 
-class Times:
+class QueueMetrics:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._added: dict[str, float] = {}

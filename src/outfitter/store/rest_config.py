@@ -52,7 +52,7 @@ class Login(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class RestConfig:
     """One server, one user, one namespace."""
 
     server: str  # "https://127.0.0.1:6443", perhaps with a path; no slash at the end
@@ -131,7 +131,7 @@ class Trust:
         return context
 
 
-class Given:
+class StaticLogin:
     """A login that stands in the kubeconfig or in files it names."""
 
     def __init__(
@@ -162,7 +162,7 @@ class Given:
         return self.read() != seen
 
 
-class Exec:
+class ExecLogin:
     """A login that a program of the user's hands out, by the protocol client.authentication.k8s.io."""
 
     def __init__(
@@ -277,7 +277,7 @@ class Exec:
         return errors.Refused(f"{self._origin}.exec: {why}")
 
 
-class Watched:
+class FileLogin:
     """The content of a file, read again when the file changes. A file that cannot be read for a moment, because somebody
     is replacing it, keeps its last content."""
 

@@ -27,9 +27,9 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.errors import Refused, Unavailable
 from outfitter.store import base
 from outfitter.store.clock import Clock
-from outfitter.store.id_generator import Names
+from outfitter.store.id_generator import IdGenerator
 from outfitter.store.memory import Draft, Memory
-from outfitter.store.watch_cache import Key, Record, Step
+from outfitter.store.watch_cache import Key, ObjectChange, Record
 
 log = logging.getLogger(__name__)
 APPLICATION_ID = 0x6F757466  # "outf"
@@ -196,7 +196,7 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
 class Batch(NamedTuple):
     """Writes that go into one transaction together, and whom to tell; none for who only waits until all before it is safe."""
 
-    steps: Sequence[Step]
+    steps: Sequence[ObjectChange]
     done: asyncio.Future[None]
 
 
@@ -209,7 +209,7 @@ class SQLite(Memory):
         kinds: Iterable[Kind],
         *,
         clock: Clock | None = None,
-        names: Names | None = None,
+        names: IdGenerator | None = None,
         rules: base.Rules | None = None,
         synchronous: str = "FULL",
         keep: int = 8192,
@@ -271,14 +271,14 @@ class SQLite(Memory):
     def busy(self) -> bool:
         return self._busy
 
-    def _persist(self, steps: Sequence[Step]) -> asyncio.Future[None]:
+    def _persist(self, steps: Sequence[ObjectChange]) -> asyncio.Future[None]:
         if self._closed:
             raise Unavailable("the store is closing")
         for step in steps:
             self._pending[_place(step)] = (step.revision, step.next)
         return self._gather(steps)
 
-    def _gather(self, steps: Sequence[Step]) -> asyncio.Future[None]:
+    def _gather(self, steps: Sequence[ObjectChange]) -> asyncio.Future[None]:
         """For the next transaction, which begins when all who can go on now have done so: theirs go along."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
@@ -388,7 +388,7 @@ def _put(count: int) -> str:
         on conflict (grp, plural, namespace, name) do update set revision = excluded.revision, data = excluded.data"""
 
 
-def _place(step: Step) -> Place:
+def _place(step: ObjectChange) -> Place:
     record = step.next or step.previous
     assert record is not None
     return (record.kind.group, record.kind.plural, *record.key)

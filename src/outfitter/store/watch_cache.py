@@ -51,7 +51,7 @@ class Record:
         return self.fields or {"metadata.name": self.key[1], "metadata.namespace": self.key[0]}
 
 
-class Step:
+class ObjectChange:
     """One change: what was, what is. A record of a deleted object carries the revision of its deletion."""
 
     __slots__ = ("_lines", "next", "previous", "revision")
@@ -109,14 +109,14 @@ class Selection:
         return self.whole or (self._labels(record.labels) and self._fields(record.selectable()))
 
 
-class Shelf:
+class WatchCache:
     def __init__(self, kind: Kind, revision: int, keep: int, keep_bytes: int) -> None:
         self.kind = kind
         self.records: dict[Key, Record] = {}
         self.keys: list[Key] = []  # sorted
         self.revision = revision  # of the newest change of this kind
         self.compacted = revision  # a watch or list from before this is refused
-        self.log: list[Step] = []
+        self.log: list[ObjectChange] = []
         self.first = 0  # number of log[0], counted from the beginning of time
         self._keep, self._keep_bytes, self._bytes = keep, keep_bytes, 0
         self.watchers: dict[Watcher, None] = {}  # woken in the order in which they came
@@ -127,7 +127,7 @@ class Shelf:
             self.keys.append(record.key)
         self.records[record.key] = record
 
-    def publish(self, step: Step) -> None:
+    def publish(self, step: ObjectChange) -> None:
         key = step.key
         if step.next is None:
             del self.records[key]
@@ -173,7 +173,7 @@ class Shelf:
 class Watcher:
     """A position in a shelf's log."""
 
-    def __init__(self, shelf: Shelf, selection: Selection, since: int) -> None:
+    def __init__(self, shelf: WatchCache, selection: Selection, since: int) -> None:
         self.shelf = shelf
         self.selection = selection
         self.revision = since  # everything up to here has been handed out
@@ -199,7 +199,7 @@ class Watcher:
         """It fell so far behind that the log no longer has what comes next."""
         return self._next < self.shelf.first
 
-    async def next(self) -> list[tuple[EventType, Step]]:
+    async def next(self) -> list[tuple[EventType, ObjectChange]]:
         """What happened since the last call, waiting until there is something; empty when woken, ended or lost."""
         if self._next >= self.shelf.first + len(self.shelf.log) and not self._ended:
             self._waiting = asyncio.get_running_loop().create_future()
@@ -215,7 +215,7 @@ class Watcher:
             self.revision = steps[-1].revision
         return [(seen, step) for step in steps if (seen := self._seen(step))]
 
-    def _seen(self, step: Step) -> EventType | None:
+    def _seen(self, step: ObjectChange) -> EventType | None:
         before, after = step.previous in self.selection, step.next in self.selection
         if after:
             return "MODIFIED" if before else "ADDED"

@@ -15,13 +15,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from outfitter.store.clock import Clock
-from outfitter.store.queue_metrics import Times
+from outfitter.store.queue_metrics import QueueMetrics
 
 Age = Callable[[str], int]  # of what a key stands for: the smaller, the older
 TURNS = 4  # of so many keys one is that which has waited longest, whatever its age
 
 
-class Queue:
+class WorkQueue:
     def __init__(
         self, clock: Clock, *, base: float = 0.005, most: float = 60.0, per_second: float = 50.0, burst: int = 100,
         age: Age | None = None,
@@ -40,7 +40,7 @@ class Queue:
         self._timers: dict[str, tuple[float, asyncio.Task[None]]] = {}
         self._getters: deque[asyncio.Future[None]] = deque()
         self.added = self.retried = 0
-        self.times = Times(clock)
+        self.times = QueueMetrics(clock)
 
     def __len__(self) -> int:
         return len(self._waiting)

@@ -238,12 +238,12 @@ def test_the_shorthand_means_hosts_times_vfs(tmp_path: Path) -> None:
     hosts = hosts_file.parse_shorthand("2x8").hosts
     assert [host.name for host in hosts] == ["node-0", "node-1"]
     for host in hosts:
-        assert len(assignable.offer(scan.scan(host.tree()).devices).offered) == 8
+        assert len(assignable.assignable(scan.scan(host.tree()).devices).offered) == 8
     assert hosts_file.named("2x8") == hosts_file.parse_shorthand("2x8")
     file = tmp_path / "hosts.yaml"
     file.write_text("hosts: [{name: a}]")
     assert hosts_file.named(str(file)).hosts[0].name == "a"
-    assert len(assignable.offer(scan.scan(hosts_file.parse_shorthand("1x1024").hosts[0].tree()).devices).offered) == 1024
+    assert len(assignable.assignable(scan.scan(hosts_file.parse_shorthand("1x1024").hosts[0].tree()).devices).offered) == 1024
 
 
 def test_a_thousand_hosts_stay_small() -> None:
@@ -268,7 +268,7 @@ def test_the_example_in_the_documentation_means_what_it_says() -> None:
     assert [host.name for host in simulation.hosts] == ["rack1-0", "rack1-1", "rack1-2", "small"]
     found = scan.scan(simulation.hosts[1].tree())
     assert found.warnings == ()
-    offered = assignable.offer(found.devices).offered
+    offered = assignable.assignable(found.devices).offered
     assert [(entry.name, len(entry.members)) for entry in offered] == [
         *((f"pci-0000-3a-3b-00-0-vf{number}", 1) for number in range(4)), ("pci-0000-65-00-0", 2)]
     small = simulation.hosts[3]
@@ -290,11 +290,11 @@ def test_the_example_of_two_sockets() -> None:
     assert net.capacity() == {"cpu": "64", "memory": "256Gi"}
     found = scan.scan(net.tree())
     assert found.warnings == ()
-    assert [member.address for entry in assignable.offer(found.devices).offered for member in entry.members] == [
+    assert [member.address for entry in assignable.assignable(found.devices).offered for member in entry.members] == [
         *(f"0000:3b:01.{function}" for function in range(8)), "0000:d8:00.4", "0000:d8:00.5"]
     assert {d.address: d.interfaces for d in found.devices if d.interfaces} == {
         "0000:3b:00.0": ("ens1f0",), "0000:d8:00.0": ("ens7f0np0",), "0000:d8:00.2": ("ens7f0v0",),
         "0000:d8:00.3": ("ens7f0v1",)}
-    answer = assignable.offer(scan.scan(gpu.tree()).devices)
+    answer = assignable.assignable(scan.scan(gpu.tree()).devices)
     assert [[member.address for member in entry.members] for entry in answer.offered] == [["0000:65:00.0", "0000:65:00.1"]]
     assert "snd_hda_intel" in next(entry.reason for entry in answer.withheld if entry.device.name == "pci-0000-b0-b1-00-0")

@@ -12,8 +12,8 @@ import pytest
 from outfitter.inventory import capture, scan
 from outfitter.inventory.simulation import hosts_file
 from outfitter.node.atomic_files import FolderFiles
-from outfitter.node.simulation.kernel import Kernel
-from outfitter.node.simulation.root import PlayedRoot
+from outfitter.node.simulation.kernel import SimulatedKernel
+from outfitter.node.simulation.root import SimulatedRoot
 from tests.node.prepare_host import BOUND, CAPTURED, NIC, NVME, folder, kernel
 
 SSD, PF, CARD = "0000:66:00.0", "0000:3b:00.0", "0000:68:00.0"
@@ -84,7 +84,7 @@ def test_virtual_functions_come_and_go() -> None:
 
 
 def test_on_a_captured_host_too() -> None:
-    played = Kernel(capture.load(CAPTURED / "qemu-host.json"))
+    played = SimulatedKernel(capture.load(CAPTURED / "qemu-host.json"))
     before = scan.scan(played)
     played.write(f"{PCI}/devices/0000:21:00.0/sriov_numvfs", "0")
     assert len(scan.scan(played).devices) == len(before.devices) - 4
@@ -107,8 +107,8 @@ def test_on_a_captured_host_too() -> None:
 def test_a_played_root_outlives_its_process(tmp_path: Path) -> None:
     host = hosts_file.parse(f"hosts: [{{name: a, pci: [{NVME}, {BOUND}]}}]").hosts[0]
 
-    def root() -> PlayedRoot:
-        return PlayedRoot(host.tree, FolderFiles(tmp_path), OrderedDict())
+    def root() -> SimulatedRoot:
+        return SimulatedRoot(host.tree, FolderFiles(tmp_path), OrderedDict())
 
     one = root()
     one.write(f"{PCI}/devices/{SSD}/driver_override", "vfio-pci")
@@ -127,8 +127,8 @@ def test_a_played_root_outlives_its_process(tmp_path: Path) -> None:
 
 def test_only_some_trees_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("outfitter.node.simulation.root.RECENT", 2)
-    host, recent = hosts_file.parse(f"hosts: [{{name: a, pci: [{NVME}]}}]").hosts[0], OrderedDict[int, PlayedRoot]()
-    roots = [PlayedRoot(host.tree, FolderFiles(tmp_path / str(number)), recent) for number in range(3)]
+    host, recent = hosts_file.parse(f"hosts: [{{name: a, pci: [{NVME}]}}]").hosts[0], OrderedDict[int, SimulatedRoot]()
+    roots = [SimulatedRoot(host.tree, FolderFiles(tmp_path / str(number)), recent) for number in range(3)]
     for root in roots:
         root.write(f"{PCI}/drivers/nvme/unbind", SSD)
     assert [root._kernel is None for root in roots] == [True, False, False]

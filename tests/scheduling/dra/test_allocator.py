@@ -14,9 +14,9 @@ from outfitter.api.device import DeviceId
 from outfitter.errors import Invalid, Unsatisfiable
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra import allocator, claim_request, search
-from outfitter.scheduling.dra.allocated_devices import Held
-from outfitter.scheduling.dra.allocator import Allocated, Refusal
-from outfitter.scheduling.dra.slices import Pools
+from outfitter.scheduling.dra.allocated_devices import AllocatedDevices
+from outfitter.scheduling.dra.allocator import Allocated, AllocationRejection
+from outfitter.scheduling.dra.slices import PoolSet
 from outfitter.scheduling.filter import node_affinity
 
 Object = dict[str, Any]
@@ -62,15 +62,22 @@ def distinct(attribute: str, *requests: str) -> Object:
 
 
 def answer(
-    slices: Sequence[Object], *claims: Object, held: Held | None = None, features: Features = LISTS,
+    slices: Sequence[Object], *claims: Object, held: AllocatedDevices | None = None, features: Features = LISTS,
     rules: Sequence[Object] = (),
-) -> Allocated | Refusal:
-    return allocator.allocate(claims, node=NODE, pools=Pools(slices, rules), classes=CLASSES.get, held=held or Held(),
-                             features=features, share_id=lambda: "share")
+) -> Allocated | AllocationRejection:
+    return allocator.allocate(
+        claims,
+        node=NODE,
+        pools=PoolSet(slices, rules),
+        classes=CLASSES.get,
+        held=held or AllocatedDevices(),
+        features=features,
+        share_id=lambda: "share",
+    )
 
 
-def names(found: Allocated | Refusal) -> list[list[str]] | None:
-    if isinstance(found, Refusal):
+def names(found: Allocated | AllocationRejection) -> list[list[str]] | None:
+    if isinstance(found, AllocationRejection):
         return None
     return [[result["device"] for result in one["devices"]["results"]] for one in found.allocations]
 
@@ -135,9 +142,9 @@ HARD = {
 
 @pytest.mark.parametrize("hard", HARD.values(), ids=HARD.keys())
 def test_what_cannot_be_is_seen_early(hard: Hard) -> None:
-    pools = Pools(published(*hard.devices, counters=hard.counters))
-    demands = [claim_request.demand(one, CLASSES.get, LISTS) for one in hard.claims]
-    looking = search.Search(pools.at(NODE, LISTS), demands, Held(), LISTS)
+    pools = PoolSet(published(*hard.devices, counters=hard.counters))
+    demands = [claim_request.compile_claim(one, CLASSES.get, LISTS) for one in hard.claims]
+    looking = search.Search(pools.at(NODE, LISTS), demands, AllocatedDevices(), LISTS)
     assert (looking.run() is not None) == hard.fits
     assert looking.tried <= hard.most
 
@@ -145,8 +152,15 @@ def test_what_cannot_be_is_seen_early(hard: Hard) -> None:
 def test_a_search_that_takes_too_long_gives_up_aloud() -> None:
     hard = HARD["nine groups of four VFs on eight PFs"]
     with pytest.raises(Unsatisfiable, match=r"claim ns/c.*: gave up on node here after 20 attempts"):
-        allocator.allocate(hard.claims, node=NODE, pools=Pools(published(*hard.devices)), classes=CLASSES.get, held=Held(),
-                          features=LISTS, effort=20)
+        allocator.allocate(
+            hard.claims,
+            node=NODE,
+            pools=PoolSet(published(*hard.devices)),
+            classes=CLASSES.get,
+            held=AllocatedDevices(),
+            features=LISTS,
+            effort=20,
+        )
 
 
 def test_a_pod_with_many_large_claims_is_no_matter_of_depth() -> None:
@@ -169,7 +183,7 @@ def test_a_selector_without_an_answer_matters_only_when_its_device_is_reached() 
 
 
 def test_a_device_that_somebody_has_is_not_asked() -> None:
-    held = Held([{"devices": {"results": [{"driver": DRIVER, "pool": "here", "device": "b"}]}}])
+    held = AllocatedDevices([{"devices": {"results": [{"driver": DRIVER, "pool": "here", "device": "b"}]}}])
     assert names(answer(published(device("a", speed=2), device("b")), claim(ask(2, UNCLEAR)), held=held)) is None
 
 
@@ -188,13 +202,13 @@ def test_a_claim_that_cannot_be_understood_says_what_is_wrong() -> None:
 
 
 def test_a_refusal_says_of_each_device_what_is_wrong_with_it() -> None:
-    held = Held()
+    held = AllocatedDevices()
     held.add({"devices": {"results": [{"driver": DRIVER, "pool": "here", "device": "a"}]}},
              why="held by vmi/blue (claim train)")
     tainted = device("b", model="x") | {"taints": [{"key": "broken", "value": "fan", "effect": "NoSchedule"}]}
     slices = published(device("a", model="x"), tainted, device("c", model="y"), device("d", model="x"))
     found = answer(slices, claim(ask(2, f'device.attributes["{DRIVER}"].model == "x"')), held=held)
-    assert isinstance(found, Refusal)
+    assert isinstance(found, AllocationRejection)
     assert found.summary == "request r0 wants 2: 3 match, 1 free"
     assert found.details == (
         "a: held by vmi/blue (claim train)",
@@ -233,7 +247,7 @@ SUMMARIES = {
 @pytest.mark.parametrize(("slices", "wanted", "words"), SUMMARIES.values(), ids=SUMMARIES.keys())
 def test_the_summary_says_what_is_missing(slices: list[Object], wanted: Object, words: str) -> None:
     found = answer(slices, wanted)
-    assert isinstance(found, Refusal)
+    assert isinstance(found, AllocationRejection)
     assert words in found.summary
 
 
@@ -241,7 +255,7 @@ def test_the_summary_says_what_is_missing(slices: list[Object], wanted: Object, 
 
 
 def test_what_was_given_is_taken_and_what_is_given_back_is_free() -> None:
-    slices, held = published(*like(2), *({**one, "name": f"s{at}"} for at, one in enumerate(shares(1)))), Held()
+    slices, held = published(*like(2), *({**one, "name": f"s{at}"} for at, one in enumerate(shares(1)))), AllocatedDevices()
     wanted = claim(ask(2, "!device.allowMultipleAllocations"), ask(1, "device.allowMultipleAllocations",
                                                                   capacity={"requests": {"memory": "6"}}))
     given = answer(slices, wanted, held=held)
@@ -255,7 +269,9 @@ def test_what_was_given_is_taken_and_what_is_given_back_is_free() -> None:
 
 
 def test_admin_access_holds_nothing() -> None:
-    held = Held([{"devices": {"results": [{"driver": DRIVER, "pool": "here", "device": "a", "adminAccess": True}]}}])
+    held = AllocatedDevices(
+        [{"devices": {"results": [{"driver": DRIVER, "pool": "here", "device": "a", "adminAccess": True}]}}]
+    )
     assert names(answer(published(device("a")), claim(ask()), held=held)) == [["a"]]
 
 
@@ -263,23 +279,29 @@ def test_a_selector_is_asked_once_of_what_it_can_tell_apart(monkeypatch: pytest.
     asked: list[str] = []
     real = cel.Selector.matches
 
-    def listening(self: cel.Selector, subject: cel.Device) -> bool:
+    def listening(self: cel.Selector, subject: cel.CelDevice) -> bool:
         asked.append(self.text)
         return real(self, subject)
 
     monkeypatch.setattr(cel.Selector, "matches", listening)
 
-    def give(pools: Pools, node: str = "here") -> None:
+    def give(pools: PoolSet, node: str = "here") -> None:
         wanted = claim(ask(where=f'device.attributes["{DRIVER}"].numa == 0'))
-        allocator.allocate([wanted], node={"metadata": {"name": node}}, pools=pools, classes=CLASSES.get, held=Held(),
-                          features=LISTS)
+        allocator.allocate(
+            [wanted],
+            node={"metadata": {"name": node}},
+            pools=pools,
+            classes=CLASSES.get,
+            held=AllocatedDevices(),
+            features=LISTS,
+        )
 
     here = published(*like(4, numa=2))
-    pools = Pools([*here, *published(*like(2, numa=2), node="there")])
+    pools = PoolSet([*here, *published(*like(2, numa=2), node="there")])
     give(pools)
     give(pools, "there")
     assert len(asked) == 4, "two selectors, two NUMA nodes; neither serial numbers nor the host matter"
-    pools = Pools([*map(dict, here), *published(device("x", numa=1), device("y", numa=0), node="there")], old=pools)
+    pools = PoolSet([*map(dict, here), *published(device("x", numa=1), device("y", numa=0), node="there")], old=pools)
     give(pools)
     give(pools, "there")
     assert len(asked) == 4
@@ -290,17 +312,17 @@ def test_a_selector_is_asked_once_of_what_it_can_tell_apart(monkeypatch: pytest.
 
 def test_what_cannot_be_read_is_said_to_whoever_asks_for_it() -> None:
     broken = device("a") | {"capacity": {"memory": {"value": "much"}}}
-    pools = Pools(published(broken, device("b")))
+    pools = PoolSet(published(broken, device("b")))
     with pytest.raises(Invalid, match="much"):
-        allocator.allocate([claim(ask())], node=NODE, pools=pools, classes=CLASSES.get, held=Held(), features=LISTS)
+        allocator.allocate([claim(ask())], node=NODE, pools=pools, classes=CLASSES.get, held=AllocatedDevices(), features=LISTS)
 
 
 def test_a_pool_that_changes_is_seen_by_the_nodes_that_reach_it() -> None:
-    pools = Pools(published(device("a")))
+    pools = PoolSet(published(device("a")))
     assert [one.id.device for one in pools.at(NODE, LISTS).devices] == ["a"]
     newer = published(device("b"))
     newer[0]["metadata"]["name"], newer[0]["spec"]["pool"]["generation"] = "here-new", 2
-    pools = Pools([*published(device("a")), *newer], old=pools)
+    pools = PoolSet([*published(device("a")), *newer], old=pools)
     assert [one.id.device for one in pools.at(NODE, LISTS).devices] == ["b"]
 
 

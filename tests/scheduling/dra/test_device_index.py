@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder, Mark, Page
+from outfitter.api.page import Booking, Holder, OutOfServiceRecord, Page
 from outfitter.errors import Invalid
 from outfitter.scheduling.dra.allocator import Allocated, allocate
-from outfitter.scheduling.dra.claim_request import demand
-from outfitter.scheduling.dra.device_index import Index
+from outfitter.scheduling.dra.claim_request import compile_claim
+from outfitter.scheduling.dra.device_index import DeviceIndex
 
 DRIVER, SINCE = "d.example", "2026-01-01T12:04:00Z"
 HOSTS = ("a", "b", "c")
@@ -49,7 +49,7 @@ def page(host: str, held: list[int], marked: list[int]) -> Page:
     for place in held:
         holder = Holder("ResourceClaim", "here", f"c{place}", f"uid-{place}")
         found = Page(found.adding(Booking(DeviceId(DRIVER, host, f"d{place}"), holder, "r", "booked", SINCE)))
-    marks = [Mark(DeviceId(DRIVER, host, f"d{place}"), "", "admin", SINCE) for place in marked]
+    marks = [OutOfServiceRecord(DeviceId(DRIVER, host, f"d{place}"), "", "admin", SINCE) for place in marked]
     return Page(found.with_marks("reserved", marks))
 
 
@@ -84,7 +84,7 @@ def built(world: Any) -> tuple[list[Object], list[Page]]:
     return parts, pages
 
 
-def serves(index: Index, wanted: Object, host: str) -> bool:
+def serves(index: DeviceIndex, wanted: Object, host: str) -> bool:
     try:
         return isinstance(allocate([wanted], node=index.node(host), pools=index.pools, classes=CLASSES.get, held=index.held,
                                    features=index.features), Allocated)
@@ -103,9 +103,9 @@ def wanted_of(asks: Any, under: Any) -> Object:
 @given(WORLD, ASKS, UNDER)
 def test_counting_rules_out_nobody_who_could_serve(world: Any, asks: Any, under: Any) -> None:
     parts, pages = built(world)
-    index = Index.of(parts, pages, [node(host) for host in HOSTS])
+    index = DeviceIndex.of(parts, pages, [node(host) for host in HOSTS])
     wanted = wanted_of(asks, under)
-    demands = [demand(wanted, CLASSES.get, index.features)]
+    demands = [compile_claim(wanted, CLASSES.get, index.features)]
     passing = {index.names[row] for row in index.candidates(demands)}
     able = {host for host in HOSTS if serves(index, wanted, host)}
     assert able <= passing
@@ -118,7 +118,7 @@ def test_counting_rules_out_nobody_who_could_serve(world: Any, asks: Any, under:
 def test_the_same_however_the_news_arrived(first: Any, then: Any, gone: set[str], asks: Any, under: Any) -> None:
     """An index that lived through one world answers in the next as one that was made for it."""
     old_parts, old_pages = built(first)
-    index = Index.of([], [], [])
+    index = DeviceIndex.of([], [], [])
     for part in old_parts:
         index.put_slice(part["metadata"]["name"], part)
     for each in old_pages:
@@ -126,7 +126,7 @@ def test_the_same_however_the_news_arrived(first: Any, then: Any, gone: set[str]
     for host in HOSTS:
         index.put_node(host, node(host))
     wanted = wanted_of(asks, under)
-    index.candidates([demand(wanted, CLASSES.get, index.features)])
+    index.candidates([compile_claim(wanted, CLASSES.get, index.features)])
     parts, pages = built(then)
     for part in [*old_parts]:
         index.put_slice(part["metadata"]["name"], None)
@@ -140,8 +140,8 @@ def test_the_same_however_the_news_arrived(first: Any, then: Any, gone: set[str]
         index.put_node(host, None)
         index.put_page(host, None)
     left = [host for host in HOSTS if host not in gone]
-    made = Index.of(parts, [each for each in pages if each.host in left], [node(host) for host in left])
-    demands = [demand(wanted, CLASSES.get, index.features)]
+    made = DeviceIndex.of(parts, [each for each in pages if each.host in left], [node(host) for host in left])
+    demands = [compile_claim(wanted, CLASSES.get, index.features)]
     assert [index.names[row] for row in index.candidates(demands)] == [made.names[row] for row in made.candidates(demands)]
     assert (index.held.whole, index.held.shares, index.held.consumed) == (
         made.held.whole, made.held.shares, made.held.consumed)
@@ -149,7 +149,7 @@ def test_the_same_however_the_news_arrived(first: Any, then: Any, gone: set[str]
 
 def test_shares_come_and_go() -> None:
     shared = {**device(0, "x", 0), "allowMultipleAllocations": True, "capacity": {"memory": {"value": "8Gi"}}}
-    index = Index.of(slices("a", [shared]), [], [node("a")])
+    index = DeviceIndex.of(slices("a", [shared]), [], [node("a")])
 
     def booked(*shares: str) -> Page:
         out = Page(Page.blank("a"))
@@ -170,7 +170,7 @@ def test_shares_come_and_go() -> None:
 def test_counters_are_told_exactly(value: str, text: str) -> None:
     parts = slices("a", [device(0, "x", 0, card="card")], 4)
     parts[0]["spec"]["devices"][0]["consumesCounters"][0]["counters"]["f"]["value"] = value
-    index = Index.of(parts, [], [node("a")])
+    index = DeviceIndex.of(parts, [], [node("a")])
     index.candidates([])
     assert index.uses(DeviceId(DRIVER, "a", "d0"), "a") == {"card": {"f": text}}
 
@@ -205,11 +205,11 @@ NEWS = st.lists(st.one_of(SLICE, NODE, PAGE), min_size=1, max_size=12)
 @given(NEWS, ASKS, UNDER)
 def test_after_each_piece_of_news_the_same_as_one_that_was_made_for_it(news: Any, asks: Any, under: Any) -> None:
     """Pools of several hosts, slices that move from one pool or host to another, hosts that come and go."""
-    index, parts, pages, nodes = Index(), dict[str, Object](), dict[str, Page](), dict[str, Object]()
+    index, parts, pages, nodes = DeviceIndex(), dict[str, Object](), dict[str, Page](), dict[str, Object]()
     for host in HOSTS[:2]:
         nodes[host] = node(host)
         index.put_node(host, nodes[host])
-    demands = [demand(wanted_of(asks, under), CLASSES.get, index.features)]
+    demands = [compile_claim(wanted_of(asks, under), CLASSES.get, index.features)]
     for kind, name, what in news:
         if kind == "slice":
             _keep(parts, name, one_slice(name, what) if what else None)
@@ -220,7 +220,7 @@ def test_after_each_piece_of_news_the_same_as_one_that_was_made_for_it(news: Any
         else:
             _keep(pages, name, page(name, list(what), []) if what is not None else None)
             index.put_page(name, pages.get(name))
-        fresh = Index.of(parts.values(), pages.values(), nodes.values())
+        fresh = DeviceIndex.of(parts.values(), pages.values(), nodes.values())
         assert index.candidates(demands) == fresh.candidates(demands)
         assert index.names == fresh.names
         assert index.counted(demands) == fresh.counted(demands)
@@ -236,8 +236,8 @@ def _keep(table: dict[str, Any], name: str, obj: Any) -> None:
 
 
 def test_a_pool_of_two_hosts_is_whole_for_both_when_its_last_slice_comes() -> None:
-    index = Index.of([], [], [node("a"), node("b")])
-    demands = [demand(claim(ask("r")), CLASSES.get, index.features)]
+    index = DeviceIndex.of([], [], [node("a"), node("b")])
+    demands = [compile_claim(claim(ask("r")), CLASSES.get, index.features)]
     index.put_slice("p", one_slice("p", ("s", "a", ["x"], 2, 1)))
     assert index.candidates(demands) == []
     index.put_slice("q", one_slice("q", ("s", "b", ["x"], 2, 1)))

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from outfitter.errors import Unsatisfiable
 from outfitter.scheduling.config import Features
-from outfitter.scheduling.dra.allocated_devices import Held
+from outfitter.scheduling.dra.allocated_devices import AllocatedDevices
 from outfitter.scheduling.dra.allocator import Allocated, allocate
-from outfitter.scheduling.dra.slices import Pools
+from outfitter.scheduling.dra.slices import PoolSet
 
 DRIVER = "d.example"
 NODE = {"metadata": {"name": "here"}}
@@ -234,8 +234,8 @@ def found(published: list[Object], total: int, wanted: list[Object], taken: set[
     counters = [{"name": "set", "counters": {"c": {"value": str(total)}}}]
     slices = [{"metadata": {"name": name}, "spec": {"driver": DRIVER, "nodeName": "here", "pool": pool, **more}}
               for name, more in (("a", {"devices": published}), ("b", {"sharedCounters": counters}))]
-    held = Held({"devices": {"results": [{"driver": DRIVER, "pool": "here", "device": name}]}} for name in taken)
-    answer = allocate([real(claim) for claim in wanted], node=NODE, pools=Pools(slices), classes=CLASSES.get, held=held,
+    held = AllocatedDevices({"devices": {"results": [{"driver": DRIVER, "pool": "here", "device": name}]}} for name in taken)
+    answer = allocate([real(claim) for claim in wanted], node=NODE, pools=PoolSet(slices), classes=CLASSES.get, held=held,
                       features=FEATURES)
     if not isinstance(answer, Allocated):
         return None

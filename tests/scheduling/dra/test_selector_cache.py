@@ -16,7 +16,7 @@ from outfitter.cel.field_usage import Read
 from outfitter.errors import EvaluationError, Invalid
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra import constraints, selector_cache
-from outfitter.scheduling.dra.slices import Device, Pools
+from outfitter.scheduling.dra.slices import PoolSet, PublishedDevice
 
 A, B = "a.example", "b.example"
 Object = dict[str, Any]
@@ -88,7 +88,7 @@ SELECTOR = st.recursive(LEAF, lambda inner: st.one_of(
 DRIVERS = st.sampled_from([A, B])
 
 
-def answer(selectors: tuple[str, ...], device: Device) -> Any:
+def answer(selectors: tuple[str, ...], device: PublishedDevice) -> Any:
     """Of the device itself, with nothing remembered."""
     for position, text in enumerate(selectors):
         try:
@@ -96,7 +96,7 @@ def answer(selectors: tuple[str, ...], device: Device) -> Any:
         except Invalid as error:
             return position, f"CEL compile error: {error.message}"
         try:
-            subject = cel.Device.from_slice(device.id.driver, device.raw)
+            subject = cel.CelDevice.from_slice(device.id.driver, device.raw)
         except Invalid as error:
             return position, f"unsupported attribute value or capacity of device {device.id}: {error.message}"
         try:
@@ -107,8 +107,8 @@ def answer(selectors: tuple[str, ...], device: Device) -> Any:
     return True
 
 
-def hosts(found: list[tuple[str, list[Object]]]) -> Pools:
-    return Pools([{"metadata": {"name": f"s{at}"}, "spec": {
+def hosts(found: list[tuple[str, list[Object]]]) -> PoolSet:
+    return PoolSet([{"metadata": {"name": f"s{at}"}, "spec": {
         "driver": driver, "nodeName": f"n{at}", "pool": {"name": f"n{at}", "generation": 1, "resourceSliceCount": 1},
         "devices": [{"name": f"d{place}", **raw} for place, raw in enumerate(devices)]}}
         for at, (driver, devices) in enumerate(found)])
@@ -136,8 +136,8 @@ def test_what_is_alike_costs_the_same(driver: str, raw: list[Object], text: str)
     except Invalid:
         return
     costs: dict[Hashable, int] = {}
-    for device in (Device(driver, "p", {"name": f"d{at}", **one}, ()) for at, one in enumerate(raw)):
-        assert isinstance(device.cel, cel.Device)
+    for device in (PublishedDevice(driver, "p", {"name": f"d{at}", **one}, ()) for at, one in enumerate(raw)):
+        assert isinstance(device.cel, cel.CelDevice)
         key = tuple(selector_cache.source(read)([device])[0] for read in selector.reads)
         cost = cel.cost_on(selector, device.cel)
         assert costs.setdefault(key, cost) == cost
@@ -147,7 +147,7 @@ def test_what_is_alike_costs_the_same(driver: str, raw: list[Object], text: str)
 @given(ANY)
 def test_whether_a_device_can_be_read_is_told_without_reading_it(raw: Object) -> None:
     try:
-        cel.Device.from_slice(A, raw)
+        cel.CelDevice.from_slice(A, raw)
         fine = True
     except Invalid:
         fine = False
@@ -168,8 +168,10 @@ def test_values_under_constraints_are_those_of_each_device(
             assert constraints.published(site, attribute, lists).of == said
         for place, device in enumerate(site.devices):
             direct = constraints._computed(selector, device, lists)
-            assert made.of[place] == (frozenset() if isinstance(direct, selector_cache.Wrong) else direct or frozenset())
-            assert made.wrong.get(place) == (direct.why if isinstance(direct, selector_cache.Wrong) else None)
+            assert made.of[place] == (
+                frozenset() if isinstance(direct, selector_cache.SelectorError) else direct or frozenset()
+            )
+            assert made.wrong.get(place) == (direct.why if isinstance(direct, selector_cache.SelectorError) else None)
 
 
 SAID_TWICE = {
@@ -183,10 +185,10 @@ SAID_TWICE = {
 
 @pytest.mark.parametrize(("attributes", "value"), SAID_TWICE.values(), ids=SAID_TWICE)
 def test_an_attribute_with_and_without_its_domain(attributes: Object, value: object) -> None:
-    one = Device(A, "p", {"name": "d", "attributes": attributes}, ())
+    one = PublishedDevice(A, "p", {"name": "d", "attributes": attributes}, ())
     assert selector_cache.source(Read("attributes", A, "x"))([one]) == [value]
     subject = one.cel
-    assert isinstance(subject, cel.Device)
+    assert isinstance(subject, cel.CelDevice)
     assert subject.attributes[A].get("x") == (value[1] if isinstance(value, tuple) else None)
 
 

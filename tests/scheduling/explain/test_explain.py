@@ -11,9 +11,9 @@ import pytest
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs
-from outfitter.api.page import Mark, Page
+from outfitter.api.page import OutOfServiceRecord, Page
 from outfitter.scheduling.explain import vm
-from outfitter.scheduling.explain.explanation import Answer
+from outfitter.scheduling.explain.explanation import Explanation
 from outfitter.scheduling.snapshot import Facts
 from tests.scheduling.builders import CLASSES, DRIVER, HELD, SINCE, VF, A, allocated, ask, claim, dev, node, page, part, pod
 
@@ -39,7 +39,7 @@ def launcher(**more: Any) -> Object:
 
 GIVEN = {"hostDeviceStatuses": [{"name": "nic0", "deviceResourceClaimStatus": {
     "name": "a0", "resourceClaimName": "c", "attributes": {"pciAddress": "0000:3b:01.0"}}}]}
-ANSWERS: dict[str, tuple[Answer, str, list[str]]] = {
+ANSWERS: dict[str, tuple[Explanation, str, list[str]]] = {
     "a machine that runs": (
         vm.instance(facts(), instance(phase="Running", nodeName="a", deviceStatus=GIVEN)), "Running",
         ["vmi/blue runs on a: nothing is wrong", "  nic0: a0 at 0000:3b:01.0 (claim c)"]),
@@ -194,7 +194,7 @@ def test_what_would_help_is_tried_out(name: str) -> None:
     count, held, marks, wanted = RELIEF[name]
     taken = page("a", *held.items())
     for device, which in marks.items():
-        taken = Page(taken.with_marks(which, [Mark(DeviceId(DRIVER, "a", device), "", "admin", SINCE)]))  # type: ignore[arg-type]
+        taken = Page(taken.with_marks(which, [OutOfServiceRecord(DeviceId(DRIVER, "a", device), "", "admin", SINCE)]))  # type: ignore[arg-type]
     known = replace(facts(claims=[claim("c", ask("nic", count=count))], pages=[taken]),
                     slices=[part("a", dev("a0", **VF), dev("a1", **VF))])
     assert list(vm.pod(known, pod("c")).todo) == wanted

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from outfitter.scheduling.dra.slices import Device
+from outfitter.scheduling.dra.slices import PublishedDevice
 from outfitter.scheduling.explain import selector_terms
 
 DRIVER = "gpu.example.com"
@@ -31,13 +31,13 @@ def test_split(name: str) -> None:
     assert selector_terms.split(text) == wanted
 
 
-def device(capacity: str = "", **attributes: Any) -> Device:
+def device(capacity: str = "", **attributes: Any) -> PublishedDevice:
     raw: dict[str, Any] = {"name": "gpu-0", "attributes": {
         name: {"bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "string": value}
         for name, value in attributes.items()}}
     if capacity:
         raw["capacity"] = {"memory": {"value": capacity}}
-    return Device(DRIVER, "node-a", raw, ())
+    return PublishedDevice(DRIVER, "node-a", raw, ())
 
 
 A40 = device("40Gi", model="A40", numa=1, busy=True)
@@ -63,7 +63,7 @@ FAILS = {
 @pytest.mark.parametrize("name", FAILS)
 def test_failing(name: str) -> None:
     selectors, text, passed = FAILS[name]
-    assert selector_terms.failing(A40, selectors, OWNERS) == selector_terms.Failing(passed, text)
+    assert selector_terms.failing(A40, selectors, OWNERS) == selector_terms.FailedTerm(passed, text)
 
 
 def test_the_number_of_a_selector_where_there_are_several() -> None:

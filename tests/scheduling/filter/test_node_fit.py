@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outfitter.errors import Invalid
-from outfitter.scheduling.filter.node_fit import Need, Room, Rooms, Used, fit, requests
+from outfitter.scheduling.filter.node_fit import NodeInfo, NodeInfoCache, NodeUsage, PodRequirements, fit, requests
 
 Object = dict[str, Any]
 ROOMY = {"cpu": "16", "memory": "64Gi", "ephemeral-storage": "100Gi", "pods": "110"}
@@ -216,7 +216,7 @@ CASES = PLACES | TAINTS | ROOM
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_fit(case: Case) -> None:
-    said = fit(case.node, case.pod, Used(case.others))
+    said = fit(case.node, case.pod, NodeUsage(case.others))
     assert len(said) == len(case.says), said
     for sentence, wanted in zip(said, case.says, strict=True):
         assert sentence == wanted or (wanted.endswith(": ") and sentence.startswith(wanted))
@@ -225,12 +225,12 @@ def test_fit(case: Case) -> None:
 @pytest.mark.parametrize("name", AFFINITY)
 def test_affinity(name: str) -> None:
     affinity, says = AFFINITY[name]
-    assert fit(R2, pod(affinity=affinity), Used()) == (() if says is None else (f"nodeAffinity wants {says}",))
+    assert fit(R2, pod(affinity=affinity), NodeUsage()) == (() if says is None else (f"nodeAffinity wants {says}",))
 
 
 def test_affinity_without_terms_matches_nothing() -> None:
-    assert fit(R2, pod(affinity=wants()), Used()) == ("nodeAffinity has no nodeSelectorTerms, so no node matches",)
-    assert fit(R2, pod(affinity={"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{}]}}), Used()) == ()
+    assert fit(R2, pod(affinity=wants()), NodeUsage()) == ("nodeAffinity has no nodeSelectorTerms, so no node matches",)
+    assert fit(R2, pod(affinity={"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{}]}}), NodeUsage()) == ()
 
 
 def part(restart: str = "", limits: Mapping[str, Any] | None = None, **asked: Any) -> Object:
@@ -302,28 +302,28 @@ MISTAKES = {
 def test_a_pod_that_cannot_be_understood(name: str) -> None:
     bad, message = MISTAKES[name]
     with pytest.raises(Invalid, match=message) as caught:
-        Need.of(bad)
+        PodRequirements.of(bad)
     assert caught.value.causes[0].field in str(caught.value)
 
 
 def test_what_a_device_class_gives_is_not_asked_of_the_node() -> None:
-    asks = Need.of(pod(requests={"example.com/gpu": 2}), from_devices=["example.com/gpu", "example.com/other"])
-    assert asks.unfit(Room.of(node()), Used()) == ()
-    assert asks.unfit(Room.of(node(allocatable=ROOMY | {"example.com/gpu": "0"})), Used()) == ()
-    offered = Room.of(node(allocatable=ROOMY | {"example.com/gpu": "1"}))
-    assert asks.unfit(offered, Used()) == ("1 of 1 example.com/gpu free, 2 wanted",)
-    assert Need.of(pod(requests={"cpu": 17}), from_devices=["cpu2"]).unfit(Room.of(node()), Used()) == (
+    asks = PodRequirements.of(pod(requests={"example.com/gpu": 2}), from_devices=["example.com/gpu", "example.com/other"])
+    assert asks.unfit(NodeInfo.of(node()), NodeUsage()) == ()
+    assert asks.unfit(NodeInfo.of(node(allocatable=ROOMY | {"example.com/gpu": "0"})), NodeUsage()) == ()
+    offered = NodeInfo.of(node(allocatable=ROOMY | {"example.com/gpu": "1"}))
+    assert asks.unfit(offered, NodeUsage()) == ("1 of 1 example.com/gpu free, 2 wanted",)
+    assert PodRequirements.of(pod(requests={"cpu": 17}), from_devices=["cpu2"]).unfit(NodeInfo.of(node()), NodeUsage()) == (
         "16 of 16 cpu free, 17 wanted",)
 
 
 def test_shares_that_are_left() -> None:
-    room, used = Room.of(node()), Used([pod("x", on="a", requests={"cpu": 4})])
+    room, used = NodeInfo.of(node()), NodeUsage([pod("x", on="a", requests={"cpu": 4})])
     assert (room.share(used, "cpu"), room.share(used, "cpu", 4000), room.share(used, "memory")) == (0.75, 0.5, 1.0)
     assert (room.share(used, "cpu", 99000), room.share(used, "example.com/gpu")) == (0.0, 0.0)
 
 
 def test_a_node_is_read_again_when_it_is_another_object() -> None:
-    rooms, first = Rooms(), node()
+    rooms, first = NodeInfoCache(), node()
     room = rooms.at(first)
     assert rooms.at(first) is room
     assert rooms.at(node(cordoned=True)).taints
@@ -346,7 +346,7 @@ PODS = st.builds(
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["add", "remove"]), PODS), max_size=30))
 def test_a_running_total_is_what_counting_again_gives(steps: list[tuple[str, Object]]) -> None:
-    used, there = Used(), dict[str, Object]()
+    used, there = NodeUsage(), dict[str, Object]()
     for verb, one in steps:
         if verb == "add":
             used.add(one)
@@ -355,7 +355,7 @@ def test_a_running_total_is_what_counting_again_gives(steps: list[tuple[str, Obj
         else:
             used.remove(one)
             there.pop(one["metadata"]["name"], None)
-    again = Used(reversed(there.values()))
+    again = NodeUsage(reversed(there.values()))
     assert used == again
     for name in ("a", "b"):
         counted: dict[str, int] = {}
@@ -369,22 +369,22 @@ def test_a_running_total_is_what_counting_again_gives(steps: list[tuple[str, Obj
 @settings(deadline=None)
 @given(st.lists(PODS, max_size=8, unique_by=lambda one: one["metadata"]["name"]), st.randoms())
 def test_the_order_of_coming_and_going_does_not_matter(pods: list[Object], chance: Any) -> None:
-    used = Used(pods)
+    used = NodeUsage(pods)
     chance.shuffle(pods)
-    assert Used(pods) == used
+    assert NodeUsage(pods) == used
     for one in pods:
         used.remove(one)
-    assert used == Used()
+    assert used == NodeUsage()
 
 
 def test_old_news_of_a_pod_does_not_take_it_from_its_node() -> None:
-    used = Used([pod(on="a", requests={"cpu": 1})])
+    used = NodeUsage([pod(on="a", requests={"cpu": 1})])
     used.add(pod(requests={"cpu": 1}))
     assert used.at("a") == {"pods": 1, "cpu": 1000}
 
 
 def test_a_pod_that_cannot_be_read_changes_no_total() -> None:
-    used = Used([pod(on="a", requests={"cpu": 1})])
+    used = NodeUsage([pod(on="a", requests={"cpu": 1})])
     with pytest.raises(Invalid):
         used.add(pod(on="a", requests={"cpu": "x"}))
     assert used.at("a") == {"pods": 1, "cpu": 1000}
@@ -394,4 +394,4 @@ def test_pods_without_uid_are_told_apart_by_namespace() -> None:
     one, other = pod(on="a"), pod(on="a")
     del one["metadata"]["uid"], other["metadata"]["uid"]
     other["metadata"]["namespace"] = "there"
-    assert Used([one, other]).at("a") == {"pods": 2}
+    assert NodeUsage([one, other]).at("a") == {"pods": 2}

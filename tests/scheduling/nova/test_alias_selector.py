@@ -20,8 +20,8 @@ from outfitter.errors import OutfitterError
 from outfitter.inventory import config, host_devices, pci_ids, scan, slices
 from outfitter.inventory import providers as model
 from outfitter.scheduling.nova import alias, alias_selector, extra_specs, host_state, pci_allocator
-from outfitter.scheduling.nova.extra_specs import DeviceRequest
-from outfitter.scheduling.nova.host_state import Host
+from outfitter.scheduling.nova.extra_specs import AliasRequest
+from outfitter.scheduling.nova.host_state import HostState
 from tests.cases import nova_cloud
 
 NODE: Object = {"metadata": {"name": "elm"}}
@@ -44,15 +44,15 @@ MATCHES: tuple[dict[str, str], ...] = (
 
 def published(
     spec: list[dict[str, Any]], *, report: bool, more: dict[str, Any] | None = None
-) -> tuple[Host, list[Object]] | None:
+) -> tuple[HostState, list[Object]] | None:
     """A host and its devices as slices list them, with more attributes; None if it does not start with this device_spec."""
     try:
         settings = config.parse(yaml.safe_dump({"device_spec": spec, "report_in_placement": report})).of("elm")
-        seen = host_devices.survey("elm", settings, scan.scan(nova_cloud.tree(PCI)), (), held=set(), running=set())
+        seen = host_devices.host_devices("elm", settings, scan.scan(nova_cloud.tree(PCI)), (), held=set(), running=set())
         tree = model.plan("elm", settings, seen.offered, orphans=seen.orphans).providers
     except OutfitterError:
         return None
-    devices = slices.on_providers(host_devices.devices(seen, (), (), {}, pci_ids.Names(None)), tree)
+    devices = slices.on_providers(host_devices.devices(seen, (), (), {}, pci_ids.PciIds(None)), tree)
     devices = [{**device, "attributes": {**device["attributes"], **(more or {})}} for device in devices]
     made = slices.pool("elm", DRIVER, devices, slices.counters(seen.offered, seen.kept).sets, generation=1)
     (offer,) = host_state.published(
@@ -97,16 +97,16 @@ def aliases(draw: Any, words: tuple[str, ...] = TRAITS) -> dict[str, str]:
 
 
 def told(
-    host: Host, devices: list[Object], asked: dict[str, str], *, in_placement: bool
+    host: HostState, devices: list[Object], asked: dict[str, str], *, in_placement: bool
 ) -> Iterator[tuple[Object, bool, bool]]:
     """Each device with what choosing and what the selectors say of it."""
     (one,) = alias.parse([asked], in_placement=in_placement).values()
-    request = DeviceRequest("r", "it", 1, one.specs, one.numa_policy, in_placement)
+    request = AliasRequest("r", "it", 1, one.specs, one.numa_policy, in_placement)
     compiled = [cel.compile_selector(each) for each in alias_selector.expressions(one.specs, in_placement=in_placement)]
     known = {device.id.device: device for device in host.devices}
     for device in devices:
         right = device["name"] in known and pci_allocator.why_not(host, request, known[device["name"]]) is None
-        yield device, right, all(each.matches(cel.Device.from_slice(DRIVER, device)) for each in compiled)
+        yield device, right, all(each.matches(cel.CelDevice.from_slice(DRIVER, device)) for each in compiled)
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -196,7 +196,7 @@ def test_specs_that_are_alternatives() -> None:
     ask = extra_specs.read({extra_specs.ALIAS: "n:1"}, {"n": two}, new_id=lambda: "r", in_placement=False)
     compiled = [cel.compile_selector(each) for each in alias_selector.expressions(two.specs, in_placement=False)]
     known = {device.id.device: device for device in found[0].devices}
-    seen = {device["name"]: cel.Device.from_slice(DRIVER, device) for device in found[1]}
+    seen = {device["name"]: cel.CelDevice.from_slice(DRIVER, device) for device in found[1]}
     got = {name for name, device in seen.items() if all(each.matches(device) for each in compiled)}
     assert got == {name for name, device in known.items() if pci_allocator.why_not(found[0], ask.requests[0], device) is None}
     assert len(got) == 3

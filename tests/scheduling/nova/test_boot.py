@@ -19,9 +19,9 @@ from outfitter.errors import AlreadyHeld, Unavailable
 from outfitter.ledger import book
 from outfitter.scheduling.nova import boot
 from outfitter.scheduling.nova.boot import Order, PageChange, Placed
-from outfitter.scheduling.nova.extra_specs import Ask
-from outfitter.scheduling.nova.host_state import Nowhere, Published
-from outfitter.scheduling.nova.numa_topology import Cell
+from outfitter.scheduling.nova.extra_specs import FlavorRequest
+from outfitter.scheduling.nova.host_state import NoValidHost, PublishedHost
+from outfitter.scheduling.nova.numa_topology import NumaCell
 from outfitter.store.memory import Memory
 from tests.scheduling.flavor_requests import CLASS, ask
 
@@ -54,8 +54,8 @@ class Farm:
     def __init__(self, seed: int = 0, *, cpus: int | None = None, **devices: int) -> None:
         self.store, self.running = Jumpy(seed), dict[str, str]()
         self.fails: dict[str, str] = {}  # host -> "prepare" or "start"
-        cells = [Cell(0, cpus, ids=tuple(range(8, 8 + cpus)))] if cpus is not None else []
-        self.offers = [Published(name, [self._provider(name, bus) for bus in range(count)],
+        cells = [NumaCell(0, cpus, ids=tuple(range(8, 8 + cpus)))] if cpus is not None else []
+        self.offers = [PublishedHost(name, [self._provider(name, bus) for bus in range(count)],
                                  [self._device(bus) for bus in range(count)], cells=cells) for name, count in devices.items()]
 
     @staticmethod
@@ -67,7 +67,7 @@ class Farm:
     def _provider(host: str, bus: int) -> Provider:
         return Provider(f"{host}_{bus}", f"u{bus}", host, 1, {CLASS: Inventory(1)}, frozenset(), devices=(f"d{bus}",))
 
-    async def look(self) -> list[tuple[Published, Page]]:
+    async def look(self) -> list[tuple[PublishedHost, Page]]:
         return [(offer, await book.read(self.store, offer.name)) for offer in self.offers]
 
     async def change(self, host: str, change: PageChange) -> None:
@@ -95,7 +95,7 @@ class Farm:
         return {each.host: {one.device.device: one.holder.name for one in each.bookings if one.counted} for each in pages}
 
 
-def order(name: str, wish: Ask | None = None) -> Order:
+def order(name: str, wish: FlavorRequest | None = None) -> Order:
     return Order(f"uid-{name}", name, wish or ask("gpu:1"), NOW)
 
 
@@ -148,7 +148,7 @@ async def test_groups_of_machines_race_and_each_is_whole(seed: int) -> None:
     results = await asyncio.gather(*(
         boot.boot_all(farm, [order(f"{group}{number}") for number in range(3)]) for group in "abc"))
     whole = [all(isinstance(one, Placed) for one in group) for group in results]
-    none = [all(isinstance(one, Nowhere) for one in group) for group in results]
+    none = [all(isinstance(one, NoValidHost) for one in group) for group in results]
     assert [one != other for one, other in zip(whole, none, strict=True)] == [True] * 3
     assert sum(whole) == 1
     assert sum(map(len, (await farm.held()).values())) == 3 == len(farm.running)
@@ -168,7 +168,7 @@ async def test_what_fails_everywhere_says_so_for_each_host() -> None:
     farm = Farm(elm=1, oak=2)
     farm.fails = {"elm": "prepare", "oak": "start"}
     verdict = await boot.boot(farm, order("a"))
-    assert isinstance(verdict, Nowhere)
+    assert isinstance(verdict, NoValidHost)
     assert [(host, why.summary) for host, why in verdict.hosts] == [
         ("elm", f"it was tried and failed: d0 is held by a stranger since {NOW}"),
         ("oak", "it was tried and failed: no memory")]
@@ -181,7 +181,7 @@ async def test_only_one_host_is_tried_when_it_is_said() -> None:
     assert isinstance(placed, Placed)
     assert placed.host == "oak"
     farm.fails["oak"] = "start"
-    assert isinstance(await boot.boot(farm, order("b"), only="oak"), Nowhere)
+    assert isinstance(await boot.boot(farm, order("b"), only="oak"), NoValidHost)
 
 
 async def test_of_several_one_that_fails_goes_on_by_itself() -> None:
@@ -195,7 +195,7 @@ async def test_of_several_one_that_fails_goes_on_by_itself() -> None:
 async def test_all_or_none_leaves_nothing() -> None:
     farm = Farm(elm=1, oak=1)
     results = await boot.boot_all(farm, [order("a"), order("b"), order("c")])
-    assert [isinstance(one, Nowhere) for one in results] == [True] * 3
+    assert [isinstance(one, NoValidHost) for one in results] == [True] * 3
     assert await farm.held() == {}
 
 
@@ -203,8 +203,8 @@ async def test_a_page_without_room_is_a_reason_of_its_own(monkeypatch: pytest.Mo
     monkeypatch.setattr(page, "MOST", 1)
     farm = Farm(elm=1)
     verdict = await boot.boot(farm, order("a"))
-    assert isinstance(verdict, Nowhere)
+    assert isinstance(verdict, NoValidHost)
     assert "takes at most 1: 2 more do not fit" in verdict.summary
     both = await boot.boot_all(farm, [order("a", ask("")), order("b")])
-    assert [isinstance(one, Nowhere) and "takes at most 1" in one.summary for one in both] == [True, True]
+    assert [isinstance(one, NoValidHost) and "takes at most 1" in one.summary for one in both] == [True, True]
     assert await farm.held() == {"elm": {}}

@@ -8,14 +8,14 @@ import pytest
 
 from outfitter.api.device import DRIVER, DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder, Mark, Page
+from outfitter.api.page import Booking, Holder, OutOfServiceRecord, Page
 from outfitter.api.providers import Inventory, Provider
 from outfitter.inventory import assignable, device_spec, scan, slices
-from outfitter.inventory.pci import Kind
+from outfitter.inventory.pci import FunctionKind
 from outfitter.ledger import placement_view
 from outfitter.scheduling.nova import host_state
-from outfitter.scheduling.nova.host_state import Host, Published
-from outfitter.scheduling.nova.numa_topology import Cell
+from outfitter.scheduling.nova.host_state import HostState, PublishedHost
+from outfitter.scheduling.nova.numa_topology import NumaCell
 from tests.cases import nova_cloud
 
 GPU = {"address": "0000:17:00.0", "vendor_id": "10de", "product_id": "2235", "type": "PCI", "numa_node": 1}
@@ -29,7 +29,7 @@ WHO = Holder("Consumer", "", "blue", "uid-blue")
 def pool() -> list[Object]:
     """A host with a GPU, a card and its two parts, as our own driver publishes it."""
     spec = device_spec.parse_entries(SPEC, report=False)
-    offered = assignable.offer(scan.scan(nova_cloud.tree([GPU, PF, *VFS])).devices, (), spec).offered
+    offered = assignable.assignable(scan.scan(nova_cloud.tree([GPU, PF, *VFS])).devices, (), spec).offered
     counters = slices.counters(offered)
     devices = [counters.on(device) for device in slices.describe(offered)]
     return slices.pool("oak", DRIVER, devices, counters.sets, generation=3)
@@ -46,7 +46,7 @@ def page(*held: DeviceId, marks: dict[str, list[DeviceId]] | None = None, cells:
         bookings.append(Booking(placement_view.host_resources("oak"), WHO, "", "booked", "12:04", amount))
     out = Page(Page(Page.blank("oak")).holding(bookings))
     for which, devices in (marks or {}).items():
-        out = Page(out.with_marks(which, [Mark(each, "bad fan", "ann", "12:05") for each in devices]))  # type: ignore[arg-type]
+        out = Page(out.with_marks(which, [OutOfServiceRecord(each, "bad fan", "ann", "12:05") for each in devices]))  # type: ignore[arg-type]
     return out
 
 
@@ -55,25 +55,25 @@ def tree(name: str, *devices: str, reserved: int = 0) -> Provider:
 
 
 @pytest.fixture
-def offered() -> Published:
-    [found] = host_state.published([node()], {}, pool(), {"oak": [Cell(0, 4), Cell(1, 4)]})
+def offered() -> PublishedHost:
+    [found] = host_state.published([node()], {}, pool(), {"oak": [NumaCell(0, 4), NumaCell(1, 4)]})
     return found
 
 
-def by_address(host: Host) -> dict[str, host_state.Device]:
+def by_address(host: HostState) -> dict[str, host_state.PciDevice]:
     return {device.address: device for device in host.devices}
 
 
-def test_what_is_published_is_read(offered: Published) -> None:
+def test_what_is_published_is_read(offered: PublishedHost) -> None:
     devices = by_address(offered.at(page()))
     assert list(devices) == [GPU["address"], PF["address"], *(vf["address"] for vf in VFS)]
     gpu = devices["0000:17:00.0"]
-    assert (gpu.kind, gpu.vendor, gpu.product, gpu.numa, gpu.live_migratable) == (Kind.PCI, "10de", "2235", 1, True)
-    assert [devices["0000:3b:00.0"].kind, devices["0000:3b:01.0"].kind] == [Kind.PF, Kind.VF]
+    assert (gpu.kind, gpu.vendor, gpu.product, gpu.numa, gpu.live_migratable) == (FunctionKind.PCI, "10de", "2235", 1, True)
+    assert [devices["0000:3b:00.0"].kind, devices["0000:3b:01.0"].kind] == [FunctionKind.PF, FunctionKind.VF]
     assert not any(device.blocked for device in devices.values())
 
 
-def test_who_holds_a_device_and_what_was_done_to_it(offered: Published) -> None:
+def test_who_holds_a_device_and_what_was_done_to_it(offered: PublishedHost) -> None:
     ids = {address: device.id for address, device in by_address(offered.at(page())).items()}
     seen = by_address(offered.at(page(ids["0000:17:00.0"], marks={"quarantined": [ids["0000:3b:01.0"]]})))
     assert seen["0000:17:00.0"].blocked == "is held by Consumer blue since 12:04"
@@ -81,7 +81,7 @@ def test_who_holds_a_device_and_what_was_done_to_it(offered: Published) -> None:
     assert not seen["0000:3b:01.1"].blocked
 
 
-def test_a_card_is_gone_when_a_part_is_and_the_other_way_round(offered: Published) -> None:
+def test_a_card_is_gone_when_a_part_is_and_the_other_way_round(offered: PublishedHost) -> None:
     ids = {address: device.id for address, device in by_address(offered.at(page())).items()}
     seen = by_address(offered.at(page(ids["0000:3b:01.0"])))
     assert "needs 2 functions" in seen["0000:3b:00.0"].blocked
@@ -90,7 +90,7 @@ def test_a_card_is_gone_when_a_part_is_and_the_other_way_round(offered: Publishe
     assert all("of which 0 are left" in seen[vf].blocked for vf in ("0000:3b:01.0", "0000:3b:01.1"))
 
 
-def test_dedicated_cpus_that_others_have_are_gone(offered: Published) -> None:
+def test_dedicated_cpus_that_others_have_are_gone(offered: PublishedHost) -> None:
     assert [cell.cpus for cell in offered.at(page(cells={"1": 3})).cells] == [4, 1]
 
 
@@ -122,8 +122,8 @@ def test_functions_that_travel_together() -> None:
 
 
 @pytest.mark.parametrize(("reserved", "held", "room"), [(0, 0, 2), (1, 0, 1), (0, 1, 1), (1, 1, 0), (2, 1, 0)])
-def test_the_room_of_a_provider(offered: Published, reserved: int, held: int, room: int) -> None:
-    names = [device.id for device in offered.at(page()).devices if device.kind is Kind.VF]
+def test_the_room_of_a_provider(offered: PublishedHost, reserved: int, held: int, room: int) -> None:
+    names = [device.id for device in offered.at(page()).devices if device.kind is FunctionKind.VF]
     home = tree("p", *(each.device for each in names), reserved=reserved)
     [found] = host_state.published([node()], {"oak": [home]}, pool())
     host = found.at(page(*names[:held]))

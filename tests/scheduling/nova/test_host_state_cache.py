@@ -15,13 +15,13 @@ from outfitter.api.page import Booking, Holder, Limits, Page
 from outfitter.inventory import config, host_devices, pci_ids, scan, slices
 from outfitter.inventory import providers as model
 from outfitter.ledger import placement_view
-from outfitter.scheduling.dra.device_index import Index
-from outfitter.scheduling.filter.node_fit import Used
+from outfitter.scheduling.dra.device_index import DeviceIndex
+from outfitter.scheduling.filter.node_fit import NodeUsage
 from outfitter.scheduling.nova import flavor_claim, pci_allocator
-from outfitter.scheduling.nova.flavor_claim import Aliases
-from outfitter.scheduling.nova.host_state import Nowhere
-from outfitter.scheduling.nova.host_state_cache import Roster
-from outfitter.scheduling.nova.numa_topology import Cell
+from outfitter.scheduling.nova.flavor_claim import AliasSet
+from outfitter.scheduling.nova.host_state import NoValidHost
+from outfitter.scheduling.nova.host_state_cache import HostStateCache
+from outfitter.scheduling.nova.numa_topology import NumaCell
 from outfitter.scheduling.scheduler import Placement, place, results
 from tests.cases import nova_cloud
 
@@ -43,9 +43,9 @@ alias:
 - {name: zz, resource_class: gpu, traits: zz}
 - {name: nic, resource_class: nic, device_type: type-VF}
 """.replace("LONG", LONG))
-ALIASES = Aliases.of(CONFIG.default)
+ALIASES = AliasSet.of(CONFIG.default)
 SOMEBODY = Holder("Consumer", "", "x", "x")
-CELLS = (Cell(0, 4, 0), Cell(1, 4, 1))
+CELLS = (NumaCell(0, 4, 0), NumaCell(1, 4, 1))
 
 
 @st.composite
@@ -81,9 +81,11 @@ class World:
         self.pages: list[Page] = []
         for number, (pci, tells) in enumerate(described):
             name = f"h{number}"
-            seen = host_devices.survey(name, CONFIG.of(name), scan.scan(nova_cloud.tree(pci)), (), held=set(), running=set())
+            seen = host_devices.host_devices(
+                name, CONFIG.of(name), scan.scan(nova_cloud.tree(pci)), (), held=set(), running=set()
+            )
             tree = model.plan(name, CONFIG.of(name), seen.offered).providers
-            devices = slices.on_providers(host_devices.devices(seen, (), (), {}, pci_ids.Names(None)), tree)
+            devices = slices.on_providers(host_devices.devices(seen, (), (), {}, pci_ids.PciIds(None)), tree)
             self.slices += slices.pool(name, DRIVER, devices, slices.counters(seen.offered).sets, generation=1)
             self.nodes.append({"metadata": {"name": name, "labels": {}}, "spec": {}, "status": {
                 "allocatable": {"cpu": "64", "memory": "256Gi", "pods": "100"}}})
@@ -105,8 +107,8 @@ class World:
                         )
                     )
             self.pages.append(page)
-        self.roster = Roster.of(self.slices, self.trees, self.inventories)
-        self.index = Index.of(self.slices, self.pages, self.nodes)
+        self.roster = HostStateCache.of(self.slices, self.trees, self.inventories)
+        self.index = DeviceIndex.of(self.slices, self.pages, self.nodes)
 
     def place(self, *claims: Object) -> Any:
         by_name = {claim["metadata"]["name"]: claim for claim in claims}
@@ -117,7 +119,7 @@ class World:
             lambda _, name: by_name.get(name),
             {flavor_claim.CLASS: flavor_claim.device_class()}.get,
             self.index,
-            Used(),
+            NodeUsage(),
             roster=self.roster,
         )
 
@@ -142,7 +144,7 @@ def test_the_same_host_and_devices(world: World, extra: dict[str, str]) -> None:
     assert ask is not None
     wanted = pci_allocator.pick([world.roster.host(page.host, page) for page in world.pages], ask)
     got = world.place(claim)
-    if isinstance(wanted, Nowhere):
+    if isinstance(wanted, NoValidHost):
         assert not isinstance(got, Placement), got
         return
     assert isinstance(got, Placement), got

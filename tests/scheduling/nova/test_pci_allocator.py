@@ -12,39 +12,43 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outfitter.inventory.pci import Kind
+from outfitter.inventory.pci import FunctionKind
 from outfitter.scheduling.nova import numa_topology, pci_allocator
-from outfitter.scheduling.nova.extra_specs import Ask, DeviceRequest
-from outfitter.scheduling.nova.host_state import Choice, Device, Host, Nowhere, Refusal
-from outfitter.scheduling.nova.numa_topology import Cell, Seat
+from outfitter.scheduling.nova.extra_specs import AliasRequest, FlavorRequest
+from outfitter.scheduling.nova.host_state import HostState, NoValidHost, PciAllocation, PciDevice, PciRejection
+from outfitter.scheduling.nova.numa_topology import NumaCell, Seat
 from tests.scheduling.flavor_requests import CLASS, IDS, ask, device, host, row
 
 GPU: Mapping[str, str] = {"name": "gpu", **IDS}
 
 
-def got(verdict: Choice | Refusal | Nowhere) -> list[str]:
-    assert isinstance(verdict, Choice), verdict
+def got(verdict: PciAllocation | PciRejection | NoValidHost) -> list[str]:
+    assert isinstance(verdict, PciAllocation), verdict
     return [given.device.address for given in verdict.given]
 
 
-def said(verdict: Choice | Refusal) -> str:
-    assert isinstance(verdict, Refusal), verdict
+def said(verdict: PciAllocation | PciRejection) -> str:
+    assert isinstance(verdict, PciRejection), verdict
     return "\n".join([verdict.summary, *verdict.details])
 
 
 # -- which devices are what an alias asks for
 
-FITS: dict[str, tuple[Mapping[str, str], Device, str]] = {  # alias, device -> "" or why not
+FITS: dict[str, tuple[Mapping[str, str], PciDevice, str]] = {  # alias, device -> "" or why not
     "the ids": (GPU, device(1), ""),
     "another product": ({**GPU, "resource_class": CLASS, "product_id": "2236"}, device(1), "has the ids 10de:2235"),
     "another class": ({"name": "gpu", "resource_class": "pgpu"}, device(1), "not a PGPU"),
-    "a physical function": (GPU, device(1, kind=Kind.PF), "only to an alias that says device_type type-PF"),
-    "a physical function by its type": ({**GPU, "device_type": "type-PF"}, device(1, kind=Kind.PF), ""),
-    "a virtual function": (GPU, device(1, kind=Kind.VF), ""),
-    "a virtual function of a vendor's driver": ({**GPU, "device_type": "type-VF"}, device(1, kind=Kind.VENDOR_VF), ""),
-    "a virtual function as a device": ({**GPU, "device_type": "type-PCI"}, device(1, kind=Kind.VF), "is type-VF, not type-PCI"),
-    "vdpa": (GPU, device(1, kind=Kind.VDPA), "vdpa"),
-    "managed remotely": (GPU, device(1, kind=Kind.VF, remote_managed=True), "managed remotely"),
+    "a physical function": (GPU, device(1, kind=FunctionKind.PF), "only to an alias that says device_type type-PF"),
+    "a physical function by its type": ({**GPU, "device_type": "type-PF"}, device(1, kind=FunctionKind.PF), ""),
+    "a virtual function": (GPU, device(1, kind=FunctionKind.VF), ""),
+    "a virtual function of a vendor's driver": ({**GPU, "device_type": "type-VF"}, device(1, kind=FunctionKind.VENDOR_VF), ""),
+    "a virtual function as a device": (
+        {**GPU, "device_type": "type-PCI"},
+        device(1, kind=FunctionKind.VF),
+        "is type-VF, not type-PCI",
+    ),
+    "vdpa": (GPU, device(1, kind=FunctionKind.VDPA), "vdpa"),
+    "managed remotely": (GPU, device(1, kind=FunctionKind.VF, remote_managed=True), "managed remotely"),
     "migratable wanted and said": ({**GPU, "live_migratable": "yes"}, device(1, live_migratable=True), ""),
     "migratable wanted and not said": ({**GPU, "live_migratable": "yes"}, device(1), "does not say"),
     "not migratable wanted and not said": ({**GPU, "live_migratable": "no"}, device(1), "does not say"),
@@ -71,8 +75,8 @@ def test_without_placement_any_of_the_ids_will_do() -> None:
 # -- how many, and from where
 
 
-def vfs(bus: int, count: int) -> list[Device]:
-    return [device(bus, function, kind=Kind.VF) for function in range(count)]
+def vfs(bus: int, count: int) -> list[PciDevice]:
+    return [device(bus, function, kind=FunctionKind.VF) for function in range(count)]
 
 
 def test_what_is_reserved_is_not_given_whichever_device_that_is() -> None:
@@ -103,10 +107,10 @@ def test_the_choosy_alias_gets_what_only_it_can_use() -> None:
     assert got(pci_allocator.choose(oak, ask("gpu:1,fast:1", GPU, fast))) == ["0000:02:00.0", "0000:01:00.0"]
 
 
-def card(bus: int, count: int) -> list[Device]:
+def card(bus: int, count: int) -> list[PciDevice]:
     """A physical function that is offered beside its virtual ones."""
-    return [device(bus, 0, kind=Kind.PF, product="37c8", provider="", takes={"card": {"functions": str(count)}}),
-            *(device(bus, number + 1, kind=Kind.VF, product="37c9", provider="", takes={"card": {"functions": "1"}})
+    return [device(bus, 0, kind=FunctionKind.PF, product="37c8", provider="", takes={"card": {"functions": str(count)}}),
+            *(device(bus, number + 1, kind=FunctionKind.VF, product="37c9", provider="", takes={"card": {"functions": "1"}})
               for number in range(count))]
 
 
@@ -119,27 +123,27 @@ def test_a_card_and_its_parts_exclude_each_other() -> None:
     assert len(got(pci_allocator.choose(oak, ask("vf:2", PF, VF, placement=False)))) == 2
     assert "wanted together (pf:1, vf:1)" in said(pci_allocator.choose(oak, ask("pf:1,vf:1", PF, VF, placement=False)))
     whole = pci_allocator.choose(oak, ask("pf:1", PF, VF, placement=False))
-    assert isinstance(whole, Choice)
+    assert isinstance(whole, PciAllocation)
     rest = oak.taking(whole)
     assert "others have the rest of the card" in said(pci_allocator.choose(rest, ask("vf:1", PF, VF, placement=False)))
 
 
 # -- cells
 
-TWO_CELLS = (Cell(0, 4, 0), Cell(1, 4, 1))
+TWO_CELLS = (NumaCell(0, 4, 0), NumaCell(1, 4, 1))
 
 
 def test_the_guest_goes_to_its_device() -> None:
     verdict = pci_allocator.choose(
         host("oak", device(1, numa=1), cells=TWO_CELLS), ask("gpu:1", vcpus=2, hw__cpu_policy="dedicated")
     )
-    assert isinstance(verdict, Choice)
+    assert isinstance(verdict, PciAllocation)
     assert (verdict.cells, dict(verdict.pins)) == ((1,), {1: 2})
 
 
 def test_a_far_device_with_the_trait_is_better_than_a_near_one_without() -> None:
     near, far = device(1, numa=0), device(2, numa=1)
-    oak = host("oak", near, far, cells=(Cell(0, 4, 0), Cell(1, 0, 1)), rows={
+    oak = host("oak", near, far, cells=(NumaCell(0, 4, 0), NumaCell(1, 0, 1)), rows={
         "oak_01": row("oak_01", [near]), "oak_02": row("oak_02", [far], traits=["CUSTOM_FAST"])})
     wish = {**GPU, "traits": "fast", "numa_policy": "preferred"}
     assert got(pci_allocator.choose(oak, ask("gpu:1", wish, hw__cpu_policy="dedicated"))) == [far.address]
@@ -157,7 +161,7 @@ def test_the_nearest_cell_wins_over_the_one_with_most_devices() -> None:
     others = [device(bus, numa=0, product="a80a") for bus in (2, 3)]
     oak = host("oak", device(1, numa=1), *others, cells=TWO_CELLS)
     verdict = pci_allocator.choose(oak, ask("gpu:1", {**GPU, "numa_policy": "preferred"}, hw__cpu_policy="dedicated"))
-    assert isinstance(verdict, Choice)
+    assert isinstance(verdict, PciAllocation)
     assert verdict.cells == (1,)
 
 
@@ -173,14 +177,14 @@ def test_the_host_with_the_fewest_free_devices_then_the_first_name() -> None:
     farm = [host("c", device(1), device(2)), host("b", device(1)),
             host("a", device(1), device(2, blocked="is held"), device(3))]
     assert [each.name for each in pci_allocator.by_weight(farm)] == ["b", "a", "c"]
-    assert isinstance(one := pci_allocator.pick(farm, ask("gpu:2")), Choice)
+    assert isinstance(one := pci_allocator.pick(farm, ask("gpu:2")), PciAllocation)
     assert one.host == "a"
 
 
 def test_a_refusal_has_a_reason_for_each_host_and_each_device() -> None:
     farm = [host("a", device(1, blocked="is held by vm/blue since 12:04")), host("b"), host("c", closed="it is cordoned")]
     verdict = pci_allocator.pick(farm, ask("gpu:1"), passed={"d": "unused"})
-    assert isinstance(verdict, Nowhere)
+    assert isinstance(verdict, NoValidHost)
     assert verdict.lines() == [
         "no valid host among 3: a: alias gpu wants 1: 1 match, 0 free; b: it publishes no devices; c: it is cordoned",
         "  a: alias gpu wants 1: 1 match, 0 free", "    0000:01:00.0 (d-1-0): is held by vm/blue since 12:04",
@@ -194,7 +198,7 @@ def test_several_at_once_are_all_or_none() -> None:
     assert sorted((one.host, one.given[0].device.address) for one in plan) == [
         ("a", "0000:01:00.0"), ("a", "0000:02:00.0"), ("b", "0000:01:00.0")]
     verdict = pci_allocator.pick_all(farm, [ask("gpu:1")] * 4)
-    assert isinstance(verdict, Nowhere)
+    assert isinstance(verdict, NoValidHost)
     assert "not enough hosts available for 4 machines: 3 would fit" in verdict.summary
 
 
@@ -204,7 +208,7 @@ def test_many_like_devices_are_no_explosion() -> None:
     ports = host("b", *(vf for bus in range(1, 9) for vf in vfs(bus, 6)))
     assert len(got(pci_allocator.choose(cards, ask("gpu:6")))) == 6
     assert len(got(pci_allocator.choose(ports, ask("gpu:6", group_policy="isolate")))) == 6
-    assert isinstance(pci_allocator.choose(ports, ask("gpu:9", group_policy="isolate")), Refusal)
+    assert isinstance(pci_allocator.choose(ports, ask("gpu:9", group_policy="isolate")), PciRejection)
     assert len(got(pci_allocator.choose(ports, ask(",".join(["gpu:1"] * 48))))) == 48
 
 
@@ -215,18 +219,18 @@ CELLS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0, 1, None])), ma
 
 
 @st.composite
-def farms(draw: st.DrawFn) -> tuple[Host, Ask]:
+def farms(draw: st.DrawFn) -> tuple[HostState, FlavorRequest]:
     """A host with up to four providers of up to three devices, and up to three requests for them."""
-    devices: list[Device] = []
+    devices: list[PciDevice] = []
     rows = {}
     for bus in range(1, draw(st.integers(1, 4)) + 1):
-        mine = [device(bus, number, kind=Kind.VF, numa=draw(st.sampled_from([0, 1, 2, None])),
+        mine = [device(bus, number, kind=FunctionKind.VF, numa=draw(st.sampled_from([0, 1, 2, None])),
                        product=draw(st.sampled_from(["2235", "2236"])), blocked=draw(st.sampled_from(["", "", "is held"])))
                 for number in range(draw(st.integers(1, 3)))]
         traits = draw(st.lists(st.sampled_from(["CUSTOM_A", "CUSTOM_B"]), unique=True))
         rows[f"oak_{bus:02X}"] = row(f"oak_{bus:02X}", mine, traits=traits, reserved=draw(st.integers(0, 1)))
         devices += mine
-    cells = [Cell(number, cpus, socket) for number, (cpus, socket) in enumerate(draw(CELLS))]
+    cells = [NumaCell(number, cpus, socket) for number, (cpus, socket) in enumerate(draw(CELLS))]
     aliases = [{"name": f"a{number}", "resource_class": "CUSTOM_PCI_10DE_2235", "numa_policy": draw(POLICIES),
                 **draw(st.sampled_from([{}, {"traits": "a"}, {"traits": "!b"}, {"traits": "in:a,b"},
                                         {"vendor_id": "10de", "product_id": "2236"}]))} for number in range(3)]
@@ -238,7 +242,7 @@ def farms(draw: st.DrawFn) -> tuple[Host, Ask]:
     return host("oak", *devices, cells=cells, rows=rows), wish
 
 
-def possible(oak: Host, wish: Ask) -> bool:
+def possible(oak: HostState, wish: FlavorRequest) -> bool:
     """Whether there is any way, by trying all."""
     if wish.guest.cells is None:
         seats: Sequence[Seat | None] = [None]
@@ -250,7 +254,9 @@ def possible(oak: Host, wish: Ask) -> bool:
     return any(_fill(oak, wish, wanted, seat, []) for seat in seats)
 
 
-def _fill(oak: Host, wish: Ask, wanted: Sequence[DeviceRequest], seat: Seat | None, taken: list[Device]) -> bool:
+def _fill(
+    oak: HostState, wish: FlavorRequest, wanted: Sequence[AliasRequest], seat: Seat | None, taken: list[PciDevice]
+) -> bool:
     if not wanted:
         return True
     for one in oak.devices:
@@ -264,7 +270,7 @@ def _fill(oak: Host, wish: Ask, wanted: Sequence[DeviceRequest], seat: Seat | No
     return False
 
 
-def allowed(oak: Host, wish: Ask, request: DeviceRequest, one: Device, seat: Seat | None) -> bool:
+def allowed(oak: HostState, wish: FlavorRequest, request: AliasRequest, one: PciDevice, seat: Seat | None) -> bool:
     spec, traits = request.specs[0], oak.rows[one.provider].provider.traits
     return (not one.blocked and spec.product in (None, one.product) and spec.traits.required <= traits
             and not spec.traits.forbidden & traits and all(some & traits for some in spec.traits.any_of)
@@ -273,11 +279,11 @@ def allowed(oak: Host, wish: Ask, request: DeviceRequest, one: Device, seat: Sea
 
 @settings(max_examples=250, deadline=None)
 @given(farms())
-def test_a_choice_is_allowed_and_a_refusal_is_true(farm: tuple[Host, Ask]) -> None:
+def test_a_choice_is_allowed_and_a_refusal_is_true(farm: tuple[HostState, FlavorRequest]) -> None:
     oak, wish = farm
     verdict = pci_allocator.choose(oak, wish)
-    assert isinstance(verdict, Choice) == possible(oak, wish), verdict
-    if isinstance(verdict, Refusal):
+    assert isinstance(verdict, PciAllocation) == possible(oak, wish), verdict
+    if isinstance(verdict, PciRejection):
         return
     devices = [one.device for one in verdict.given]
     assert len({one.id for one in devices}) == len(devices)
@@ -301,12 +307,12 @@ def test_a_choice_is_allowed_and_a_refusal_is_true(farm: tuple[Host, Ask]) -> No
 @pytest.mark.parametrize(("vcpus", "pins"), [(3, {1: 3}), (4, {0: 2, 1: 2}), (5, {0: 2, 1: 3}), (6, None)])
 def test_a_guest_that_may_be_spread_has_as_few_cells_as_possible(vcpus: int, pins: dict[int, int] | None) -> None:
     wish = ask("", vcpus=vcpus, hw__cpu_policy="dedicated")
-    oak = host("oak", cells=[Cell(0, 2, ids=(0, 1)), Cell(1, 3, ids=(4, 5, 6))])
+    oak = host("oak", cells=[NumaCell(0, 2, ids=(0, 1)), NumaCell(1, 3, ids=(4, 5, 6))])
     verdict = pci_allocator.choose(oak, replace(wish, guest=replace(wish.guest, spread=True)))
     if pins is None:
         assert "needs 3 and 3 dedicated CPUs on 2 of its 2 NUMA cells" in said(verdict)
         return
-    assert isinstance(verdict, Choice)
+    assert isinstance(verdict, PciAllocation)
     assert verdict.pins == pins
     assert {cell: len(cpus) for cell, cpus in verdict.cpus.items()} == pins
     after = oak.taking(verdict)
@@ -315,7 +321,7 @@ def test_a_guest_that_may_be_spread_has_as_few_cells_as_possible(vcpus: int, pin
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(farms(), min_size=1, max_size=4), st.randoms(use_true_random=False))
-def test_the_order_of_hosts_does_not_matter(farm: list[tuple[Host, Ask]], chance: random.Random) -> None:
+def test_the_order_of_hosts_does_not_matter(farm: list[tuple[HostState, FlavorRequest]], chance: random.Random) -> None:
     hosts = [replace(oak, name=f"h{number}") for number, (oak, _) in enumerate(farm)]
     shuffled = hosts[:]
     chance.shuffle(shuffled)
@@ -325,10 +331,10 @@ def test_the_order_of_hosts_does_not_matter(farm: list[tuple[Host, Ask]], chance
 
 @settings(max_examples=100, deadline=None)
 @given(farms(), st.integers(1, 4))
-def test_machines_of_one_request_share_nothing(farm: tuple[Host, Ask], count: int) -> None:
+def test_machines_of_one_request_share_nothing(farm: tuple[HostState, FlavorRequest], count: int) -> None:
     oak, wish = farm
     plan = pci_allocator.pick_all([oak], [wish] * count)
-    if isinstance(plan, Nowhere):
+    if isinstance(plan, NoValidHost):
         return
     devices = [one.device.id for choice in plan for one in choice.given]
     assert len(set(devices)) == len(devices)

@@ -9,10 +9,10 @@ import pytest
 
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder, Mark, Marks, Page
-from outfitter.scheduling.dra.device_index import Index
-from outfitter.scheduling.filter.node_fit import Used
-from outfitter.scheduling.scheduler import Placement, Refusal, Waiting, place, results
+from outfitter.api.page import Booking, Holder, OutOfServiceRecord, OutOfServiceRecords, Page
+from outfitter.scheduling.dra.device_index import DeviceIndex
+from outfitter.scheduling.filter.node_fit import NodeUsage
+from outfitter.scheduling.scheduler import HostRejection, Placement, Waiting, place, results
 from tests.scheduling.builders import (
     CARD,
     CLASSES,
@@ -47,7 +47,7 @@ class Pick:
     devices: Sequence[Object]
     gives: Sequence[tuple[str, str]] = ()
     held: Mapping[str, str] = field(default_factory=dict)
-    marks: Mapping[str, Marks] = field(default_factory=dict)
+    marks: Mapping[str, OutOfServiceRecords] = field(default_factory=dict)
     counters: Mapping[str, int] = field(default_factory=dict)
     says: str = ""
     details: Sequence[str] = ()
@@ -134,7 +134,7 @@ def test_pick(name: str) -> None:
     case = PICKS[name]
     held = page("n", *case.held.items())
     for device, which in case.marks.items():
-        held = Page(held.with_marks(which, [Mark(DeviceId(DRIVER, "n", device), "it smells", "admin", SINCE)]))
+        held = Page(held.with_marks(which, [OutOfServiceRecord(DeviceId(DRIVER, "n", device), "it smells", "admin", SINCE)]))
     parts = [part("n", *case.devices, count=2 if case.counters else 1)]
     if case.counters:
         parts.append(part("n", count=2, name="counters"))
@@ -144,19 +144,21 @@ def test_pick(name: str) -> None:
     if not case.says:
         assert verdict == list(case.gives)
         return
-    assert isinstance(verdict, Refusal), verdict
+    assert isinstance(verdict, HostRejection), verdict
     assert verdict.summary == case.says
     assert len(verdict.details) == len(case.details), verdict.details
     assert all(detail.startswith(wanted) for detail, wanted in zip(verdict.details, case.details, strict=True)), verdict.details
 
 
-def served(requests: Sequence[Object], parts: Sequence[Object], held: Page) -> list[tuple[str, str]] | Refusal:
+def served(requests: Sequence[Object], parts: Sequence[Object], held: Page) -> list[tuple[str, str]] | HostRejection:
     """Request and device, for a pod with one claim of these requests; or why not."""
     wanted = claim("c")
     wanted["spec"]["devices"]["requests"] = list(requests)
-    verdict = place(pod("c"), lambda namespace, name: wanted, CLASSES.get, Index.of(parts, [held], [node("n")]), Used())
+    verdict = place(
+        pod("c"), lambda namespace, name: wanted, CLASSES.get, DeviceIndex.of(parts, [held], [node("n")]), NodeUsage()
+    )
     if isinstance(verdict, Waiting):
-        return verdict.hosts[0][1] if verdict.hosts else Refusal(verdict.summary)
+        return verdict.hosts[0][1] if verdict.hosts else HostRejection(verdict.summary)
     [(_, given)] = verdict.claims
     return [(result["request"], device.device) for device, result in results(given)]
 
@@ -169,14 +171,14 @@ def test_at_most_three_that_exclude_a_device_are_named(held: int, who: str) -> N
     devices = [taking(dev("pf", **PF), 5), *(taking(dev(f"vf{n}", **VF), 1) for n in range(5))]
     parts, taken = counted("n", 5, *devices), page("n", *((f"vf{n}", f"c{n}") for n in range(held)))
     refusal = served([WHOLE], parts, taken)
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, HostRejection)
     assert f"pf: excluded by {who}, with which it shares card" in refusal.details
     assert served([ask("nic")], parts, taken) == [("nic", f"vf{held}")]
 
 
 def test_cards_of_the_same_name_on_two_hosts_are_two() -> None:
     slices = [*counted("a", 2, *CARD), *counted("b", 2, *CARD)]
-    found = placed(pod("c"), [claim("c", WHOLE)], Index.of(slices, [page("a", ("vf0", "train"))], NODES))
+    found = placed(pod("c"), [claim("c", WHOLE)], DeviceIndex.of(slices, [page("a", ("vf0", "train"))], NODES))
     assert isinstance(found, Placement)
     assert found.host == "b"
 
@@ -190,11 +192,11 @@ def test_a_device_that_takes_of_another_counter_is_not_in_the_way() -> None:
 
 
 def test_all_pages_count_and_a_mark_says_what_is_known() -> None:
-    marked = Page(page("b").with_marks("reserved", [Mark(DeviceId(DRIVER, "b", "b0"), "", "admin", SINCE)]))
-    other = Page(page("c").with_marks("unclean", [Mark(DeviceId(DRIVER, "c", "c0"), "used", "admin", SINCE)]))
+    marked = Page(page("b").with_marks("reserved", [OutOfServiceRecord(DeviceId(DRIVER, "b", "b0"), "", "admin", SINCE)]))
+    other = Page(page("c").with_marks("unclean", [OutOfServiceRecord(DeviceId(DRIVER, "c", "c0"), "used", "admin", SINCE)]))
     slices = [part(host, dev(f"{host}0", **VF)) for host in "abcd"]
     pages = [page("a", ("a0", "train")), marked, other, page("d", ("d0", "train"))]
-    found = placed(pod("x"), [claim("x")], Index.of(slices, pages, [node(host) for host in "abcd"]), everybody=True)
+    found = placed(pod("x"), [claim("x")], DeviceIndex.of(slices, pages, [node(host) for host in "abcd"]), everybody=True)
     assert isinstance(found, Waiting)
     assert {host: refusal.details for host, refusal in found.hosts} == {
         "a": (f"a0: {HELD}",), "b": (f"b0: reserved since {SINCE}",), "c": (f"c0: unclean since {SINCE}: used",),

@@ -7,7 +7,7 @@ import pytest
 from outfitter.errors import Invalid
 from outfitter.scheduling.nova import request_groups
 from outfitter.scheduling.nova.alias import Traits
-from outfitter.scheduling.nova.extra_specs import Ask, DeviceRequest
+from outfitter.scheduling.nova.extra_specs import AliasRequest, FlavorRequest
 from tests.scheduling.flavor_requests import CLASS, IDS, ask
 
 GPU = {"name": "gpu", **IDS}
@@ -41,7 +41,7 @@ def test_without_placement_nothing_is_asked() -> None:
 def test_more_than_one_spec_cannot_be_asked() -> None:
     specs = ask("gpu:1", GPU, GPU, placement=False).requests[0].specs
     with pytest.raises(Invalid, match="alias gpu"):
-        request_groups.query(Ask((DeviceRequest("r", "gpu", 1, specs, "legacy"),)))
+        request_groups.query(FlavorRequest((AliasRequest("r", "gpu", 1, specs, "legacy"),)))
 
 
 def test_migration_adds_no_trait() -> None:

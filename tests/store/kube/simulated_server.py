@@ -14,7 +14,7 @@ from aiohttp import web
 from outfitter.api import kinds
 from outfitter.store import base, kubeconfig, pki
 from outfitter.store.clock import ManualClock
-from outfitter.store.rest_config import Access
+from outfitter.store.rest_config import RestConfig
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 POD = {"metadata": {"name": "a", "namespace": "n"}, "spec": {"futureField": {"deep": [1]}}}
@@ -101,7 +101,7 @@ def event(kind: str, obj: Any) -> bytes:
     return json.dumps({"type": kind, "object": obj}).encode() + b"\n"
 
 
-def access_to(server: str, tmp_path: Path, user: dict[str, Any] | None = None) -> Access:
+def access_to(server: str, tmp_path: Path, user: dict[str, Any] | None = None) -> RestConfig:
     content = pki.kubeconfig(server)
     content["users"][0]["user"] = user or {}
     (tmp_path / "config").write_text(json.dumps(content))

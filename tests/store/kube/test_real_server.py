@@ -18,7 +18,7 @@ from outfitter import errors
 from outfitter.api import kinds
 from outfitter.store import kube, kubeconfig
 from outfitter.store.clock import SystemClock
-from outfitter.store.rest_config import Access
+from outfitter.store.rest_config import RestConfig
 from tests import kubernetes
 from tests.store.kube.simulated_server import Impatient
 
@@ -113,17 +113,17 @@ async def test_a_revision_of_long_ago(real: kube.Kube) -> None:
 async def test_our_kinds_keep_unknown_fields(real: kube.Kube, space: str) -> None:
     spec = {"domain": {"devices": {}}, "fieldOfTomorrow": {"x": [1, None, 2.5]}}
     vmi = {"metadata": {"name": "vm", "namespace": space}, "spec": spec, "status": {"phase": "Made up"}}
-    made = await real.create(kinds.INSTANCE, vmi)
+    made = await real.create(kinds.VMI, vmi)
     assert made["spec"] == {**spec, "fieldOfTomorrow": {"x": [1, None, 2.5]}}
     assert "status" not in made
     running = await real.replace(
-        kinds.INSTANCE, {**made, "spec": {}, "status": {"phase": "Running", "soon": 1}}, subresource="status")
+        kinds.VMI, {**made, "spec": {}, "status": {"phase": "Running", "soon": 1}}, subresource="status")
     assert (running["spec"], running["status"]) == (spec, {"phase": "Running", "soon": 1})
-    patched = await real.patch(kinds.INSTANCE, "vm", {"status": {"phase": "Failed"}}, space, subresource="status")
+    patched = await real.patch(kinds.VMI, "vm", {"status": {"phase": "Failed"}}, space, subresource="status")
     assert patched["status"] == {"phase": "Failed", "soon": 1}
     with pytest.raises(errors.Unsupported):
-        await real.patch(kinds.INSTANCE, "vm", {}, space, how="strategic")
-    assert (await real.delete(kinds.INSTANCE, "vm", space))["metadata"]["uid"] == made["metadata"]["uid"]
+        await real.patch(kinds.VMI, "vm", {}, space, how="strategic")
+    assert (await real.delete(kinds.VMI, "vm", space))["metadata"]["uid"] == made["metadata"]["uid"]
     page = await real.create(kinds.LEDGER_PAGE, {"metadata": {"name": space}, "spec": {"bookings": []}})
     assert page in (await real.list(kinds.LEDGER_PAGE)).items
     assert await real.delete(kinds.LEDGER_PAGE, space) == page
@@ -142,7 +142,7 @@ async def test_what_the_server_refuses(real: kube.Kube, space: str) -> None:
 
 @pytest.mark.cluster
 async def test_the_ways_to_log_in(cluster: kubernetes.Cluster, tmp_path: Path) -> None:
-    async def who(access: Access) -> str:
+    async def who(access: RestConfig) -> str:
         store = kube.Kube(access, clock=SystemClock())
         review = json.dumps({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}).encode()
         path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
@@ -151,7 +151,7 @@ async def test_the_ways_to_log_in(cluster: kubernetes.Cluster, tmp_path: Path) -
         assert code == 201, body
         return str(json.loads(body)["status"]["userInfo"]["username"])
 
-    def changed(**user: Any) -> Access:
+    def changed(**user: Any) -> RestConfig:
         content = json.loads(cluster.kubeconfig.read_text())
         content["users"][0]["user"] |= user
         (tmp_path / "config").write_text(json.dumps(content))

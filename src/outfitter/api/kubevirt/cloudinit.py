@@ -17,7 +17,7 @@ SECRETS = "/var/run/kubevirt-private/secret"  # a launcher's folder of Secrets
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CloudInitPart:
     """User data or network data: the fields that may say it, and the keys under which a Secret may have it."""
 
     word: str
@@ -27,13 +27,15 @@ class Part:
     keys: tuple[str, ...]
 
 
-USER = Part("userdata", "userData", "userDataBase64", "secretRef", ("userdata", "userData"))
-NETWORK = Part("networkdata", "networkData", "networkDataBase64", "networkDataSecretRef", ("networkdata", "networkData"))
+USER = CloudInitPart("userdata", "userData", "userDataBase64", "secretRef", ("userdata", "userData"))
+NETWORK = CloudInitPart(
+    "networkdata", "networkData", "networkDataBase64", "networkDataSecretRef", ("networkdata", "networkData")
+)
 PARTS = (USER, NETWORK)
 
 
 @dataclass(frozen=True, slots=True)
-class Volume:
+class CloudInitVolume:
     index: int
     name: str
     kind: Kind
@@ -42,12 +44,12 @@ class Volume:
     def path(self, root: str = "spec") -> str:
         return f"{root}.volumes[{self.index}].{self.kind}"
 
-    def secret(self, part: Part) -> str | None:
+    def secret(self, part: CloudInitPart) -> str | None:
         return (self.source.get(part.secret) or {}).get("name") or None
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class SecretRef:
     """A Secret that must be there before the machine starts, and in which folder its launcher looks for what it has."""
 
     path: str  # the field that names it
@@ -56,30 +58,30 @@ class Ask:
     keys: tuple[str, ...]  # the first of these that is there; empty: all
 
 
-def volumes(spec: Mapping[str, Any]) -> Iterator[Volume]:
+def volumes(spec: Mapping[str, Any]) -> Iterator[CloudInitVolume]:
     for index, volume in enumerate(spec.get("volumes") or ()):
         for kind in KINDS:
             if volume.get(kind) is not None:
-                yield Volume(index, str(volume.get("name") or ""), kind, volume[kind])
+                yield CloudInitVolume(index, str(volume.get("name") or ""), kind, volume[kind])
 
 
-def volume(spec: Mapping[str, Any]) -> Volume | None:
+def volume(spec: Mapping[str, Any]) -> CloudInitVolume | None:
     """That of a machine; no machine has two."""
     return next(volumes(spec), None)
 
 
-def secrets(spec: Mapping[str, Any]) -> Iterator[Ask]:
+def secrets(spec: Mapping[str, Any]) -> Iterator[SecretRef]:
     """Every Secret that the machine's cloud-init volume is made from."""
     found = volume(spec)
     if found is None:
         return
     for part in PARTS:
         if name := found.secret(part):
-            yield Ask(f"{found.path()}.{part.secret}", name, f"{SECRETS}/{found.name}", part.keys)
+            yield SecretRef(f"{found.path()}.{part.secret}", name, f"{SECRETS}/{found.name}", part.keys)
     for index, entry in enumerate(spec.get("accessCredentials") or ()):
         if name := _public_key(entry, found.kind):
             path = f"spec.accessCredentials[{index}].sshPublicKey.source.secret.secretName"
-            yield Ask(path, name, f"{SECRETS}/{name}-access-cred", ())
+            yield SecretRef(path, name, f"{SECRETS}/{name}-access-cred", ())
 
 
 def _public_key(entry: Mapping[str, Any], kind: Kind) -> str | None:

@@ -86,8 +86,8 @@ SETTINGS = _leaves(
     "configuration": _CONFIGURATION,
     "workloadUpdateStrategy": _leaves("batchEvictionInterval batchEvictionSize workloadUpdateMethods")}
 TOP: Mapping[Kind, Tree] = {
-    kinds.INSTANCE: {"spec": INSTANCE, "status": None},
-    kinds.MACHINE: {"spec": MACHINE, "status": None},
+    kinds.VMI: {"spec": INSTANCE, "status": None},
+    kinds.VM: {"spec": MACHINE, "status": None},
     kinds.MIGRATION: {"spec": _leaves("addedNodeSelector priority receive sendTo vmiName"), "status": None},
     kinds.KUBEVIRT: {"spec": SETTINGS, "status": None},
     kinds.FLAVOR: {"spec": _leaves("vcpus memory disk extraSpecs"), "status": None},

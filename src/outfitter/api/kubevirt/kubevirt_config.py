@@ -20,7 +20,7 @@ ACCOUNTS = ("kubevirt-apiserver", "kubevirt-api", "kubevirt-controller", "kubevi
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class KubeVirtConfig:
     """The KubeVirt object, read."""
 
     gates: Gates = field(default_factory=Gates)
@@ -35,13 +35,13 @@ class Settings:
         return not user or user in (f"system:serviceaccount:{self.namespace}:{account}" for account in ACCOUNTS)
 
 
-def of(kubevirt: Mapping[str, Any] | None) -> Settings:
+def of(kubevirt: Mapping[str, Any] | None) -> KubeVirtConfig:
     if kubevirt is None:
-        return Settings()
+        return KubeVirtConfig()
     spec = kubevirt.get("spec") or {}
     given = spec.get("configuration") or {}
     developer = given.get("developerConfiguration") or {}
-    return Settings(
+    return KubeVirtConfig(
         feature_gates.listed(developer.get("featureGates") or (), developer.get("disabledFeatureGates") or ()),
         _permitted(given.get("permittedHostDevices")),
         given.get("vmRolloutStrategy") or STRATEGIES[0],

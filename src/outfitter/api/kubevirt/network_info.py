@@ -93,7 +93,7 @@ def mac(instance: Mapping[str, Any], interface: Mapping[str, Any]) -> str:
     restart of the machine."""
     if given := told_mac(interface):
         return given
-    owner = device_refs.owner(instance, kinds.MACHINE.kind) or instance["metadata"]
+    owner = device_refs.owner(instance, kinds.VM.kind) or instance["metadata"]
     digest = hashlib.sha256(f"{owner['uid']}/{interface['name']}".encode()).hexdigest()
     return "02:" + ":".join(digest[at:at + 2] for at in range(0, 10, 2))  # 02: given by its owner, for one receiver
 

@@ -24,7 +24,7 @@ DEFAULT_GRACE = 30  # seconds, of a machine that does not say
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ActionOptions:
     """What may be said besides the action."""
 
     dry_run: bool = False
@@ -41,11 +41,11 @@ class Options:
         return {field: value for field, value in said.items() if value is not None}
 
 
-PLAIN = Options()
+PLAIN = ActionOptions()
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ObjectPatch:
     """One object of the machine's name, and what of it becomes otherwise, as a merge patch."""
 
     kind: Kind
@@ -53,7 +53,7 @@ class Change:
     subresource: Literal["", "status"] = ""
 
 
-def options(action: str, body: Any) -> Options:
+def options(action: str, body: Any) -> ActionOptions:
     """The options of an action on a machine or instance, as its request's body says them. BadRequest names the field."""
     if not isinstance(body, Mapping):
         raise BadRequest(f"the body of {action} must be an object of options, or nothing")
@@ -66,10 +66,10 @@ def options(action: str, body: Any) -> Options:
     grace = body.get(field)
     if grace is not None and (type(grace) is not int or grace < 0):
         raise BadRequest(f"{field}: Invalid value: {grace!r}: gracePeriod has to be greater or equal to 0, in whole seconds")
-    return Options(bool(dry_run), paused and action == "start", grace, outfit=body.get("outfit") is True)
+    return ActionOptions(bool(dry_run), paused and action == "start", grace, outfit=body.get("outfit") is True)
 
 
-def wish(action: Action, vm: Object, instance: Mapping[str, Any] | None, said: Options = PLAIN) -> list[Change]:
+def wish(action: Action, vm: Object, instance: Mapping[str, Any] | None, said: ActionOptions = PLAIN) -> list[ObjectPatch]:
     """What the action changes, all of it at once; `instance` is the machine's own. Conflict, with the reason, when the machine
     is not in a state for it."""
     strategy, alive = device_refs.run_strategy(vm), is_alive(instance)
@@ -143,7 +143,7 @@ def grace(instance: Mapping[str, Any]) -> int:
     return DEFAULT_GRACE if said is None else int(said)
 
 
-def _note(vm: Object, instance: Mapping[str, Any] | None, wanted: list[Object]) -> Change:
+def _note(vm: Object, instance: Mapping[str, Any] | None, wanted: list[Object]) -> ObjectPatch:
     """A stop takes the place of whatever was to come, and a start may follow the stop of one that has ended; else one wish is
     done before there is another."""
     noted, starts = open_requests(vm, instance), any(each["action"] == "Start" for each in wanted)
@@ -154,24 +154,24 @@ def _note(vm: Object, instance: Mapping[str, Any] | None, wanted: list[Object]) 
     return _noting(wanted)
 
 
-def _noting(wanted: list[Object]) -> Change:
-    return Change(kinds.MACHINE, {"status": {"stateChangeRequests": wanted}}, "status")
+def _noting(wanted: list[Object]) -> ObjectPatch:
+    return ObjectPatch(kinds.VM, {"status": {"stateChangeRequests": wanted}}, "status")
 
 
-def _other_grace(instance: Mapping[str, Any], seconds: int | None) -> list[Change]:
+def _other_grace(instance: Mapping[str, Any], seconds: int | None) -> list[ObjectPatch]:
     if seconds is None or seconds == grace(instance):
         return []
-    return [Change(kinds.INSTANCE, {"spec": {"terminationGracePeriodSeconds": seconds}})]
+    return [ObjectPatch(kinds.VMI, {"spec": {"terminationGracePeriodSeconds": seconds}})]
 
 
-def _meant(vm: Object, *, runs: bool) -> Change:
+def _meant(vm: Object, *, runs: bool) -> ObjectPatch:
     """In the word in which it was said before."""
     said = {"running": runs} if vm["spec"].get("running") is not None else {"runStrategy": "Always" if runs else "Halted"}
-    return Change(kinds.MACHINE, {"spec": said})
+    return ObjectPatch(kinds.VM, {"spec": said})
 
 
 def _not(vm: Mapping[str, Any], why: str) -> Conflict:
-    return Conflict(f'Operation cannot be fulfilled on {called(kinds.MACHINE, vm["metadata"]["name"])}: {why}')
+    return Conflict(f'Operation cannot be fulfilled on {called(kinds.VM, vm["metadata"]["name"])}: {why}')
 
 
 def called(kind: Kind, name: str) -> str:

@@ -64,5 +64,5 @@ def _deaf(instance: Mapping[str, Any]) -> bool:
 
 
 def _not(instance: Mapping[str, Any], why: str) -> Conflict:
-    name = vm_actions.called(kinds.INSTANCE, instance["metadata"]["name"])
+    name = vm_actions.called(kinds.VMI, instance["metadata"]["name"])
     return Conflict(f"Operation cannot be fulfilled on {name}: {why}")

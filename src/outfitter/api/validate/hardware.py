@@ -19,15 +19,15 @@ CPUS = ("sockets", "cores", "threads")
 POLICIES = ("force", "require", "optional", "disable", "forbid")
 
 
-class Architecture(NamedTuple):
+class ArchitectureRules(NamedTuple):
     types: tuple[str, ...]  # patterns of its machine types that have a PCI bus
     pages: tuple[str, ...]  # the sizes that its huge pages can have
 
 
-ARCHITECTURES: Mapping[str, Architecture] = {
-    "amd64": Architecture(("q35*", "pc", "pc-*"), ("2Mi", "1Gi")),
-    "arm64": Architecture(("virt*",), ("64Ki", "2Mi", "32Mi", "512Mi", "1Gi", "16Gi")),
-    "s390x": Architecture(("s390-ccw-virtio*",), ("1Mi", "2Gi")),
+ARCHITECTURES: Mapping[str, ArchitectureRules] = {
+    "amd64": ArchitectureRules(("q35*", "pc", "pc-*"), ("2Mi", "1Gi")),
+    "arm64": ArchitectureRules(("virt*",), ("64Ki", "2Mi", "32Mi", "512Mi", "1Gi", "16Gi")),
+    "s390x": ArchitectureRules(("s390-ccw-virtio*",), ("1Mi", "2Gi")),
 }
 
 

@@ -74,7 +74,7 @@ def resource_slice(obj: Mapping[str, Any]) -> Iterator[Cause]:
         if device.readable(one):
             continue
         try:
-            cel.Device.from_slice(str(spec.get("driver")), one)
+            cel.CelDevice.from_slice(str(spec.get("driver")), one)
         except Invalid as error:
             yield from (Cause(f"spec.devices[{index}].{cause.field}", f"Invalid value: {cause.message}")
                         for cause in error.causes)

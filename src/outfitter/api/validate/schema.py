@@ -192,7 +192,7 @@ def check(kind: str, obj: Mapping[str, Any], old: Mapping[str, Any] | None = Non
         yield from _object(obj, {"metadata!": METADATA, **SHAPES.get(kind, {})}, "")
 
 
-class _Fields(NamedTuple):
+class _SchemaFields(NamedTuple):
     """A shape, to be asked quickly."""
 
     known: Mapping[str, Any]  # field -> a type, _Fields, or [either] for a list of such
@@ -201,9 +201,9 @@ class _Fields(NamedTuple):
 
 
 @functools.cache
-def _compiled(kind: str) -> _Fields:
+def _compiled(kind: str) -> _SchemaFields:
     """Of an object. Its metadata is needed, and looked for elsewhere."""
-    compiled: _Fields = _compile({"metadata": METADATA, **SHAPES.get(kind, {})})
+    compiled: _SchemaFields = _compile({"metadata": METADATA, **SHAPES.get(kind, {})})
     return compiled
 
 
@@ -213,14 +213,14 @@ def _compile(shape: Any) -> Any:
     if not isinstance(shape, Mapping):
         return WHOLE if shape is int else shape
     known = {mark.rstrip("!"): _compile(wanted) for mark, wanted in shape.items() if mark != "*"}
-    return _Fields(known, tuple(mark[:-1] for mark in shape if mark.endswith("!")), _compile(shape.get("*")))
+    return _SchemaFields(known, tuple(mark[:-1] for mark in shape if mark.endswith("!")), _compile(shape.get("*")))
 
 
 def _good(value: Any, wanted: Any) -> bool:
     """Whether there is nothing to say. Every write of every object is asked this; what is wrong is found out by `_object`."""
     if type(value) is wanted:
         return True
-    if type(wanted) is _Fields:
+    if type(wanted) is _SchemaFields:
         if type(value) is not dict:
             return False
         for field in wanted.needed:

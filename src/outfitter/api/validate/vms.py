@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from outfitter.api.kubevirt.device_refs import FLAVOR_CLAIM, dedicated
-from outfitter.api.kubevirt.kubevirt_config import Settings
+from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
 from outfitter.api.kubevirt.vmi_actions import START_PAUSED
 from outfitter.api.validate import devices, disks, guest, hardware, names, networks, node_placement, resources, volumes
 from outfitter.errors import Cause
@@ -19,11 +19,11 @@ PHASES = ("", "Pending", "Scheduling", "Scheduled", "Running", "Succeeded", "Fai
 STRATEGIES = ("Always", "Halted", "Manual", "Once", "RerunOnFailure", "WaitAsReceiver")
 
 
-def instance(obj: Mapping[str, Any], settings: Settings) -> Iterator[Cause]:
+def instance(obj: Mapping[str, Any], settings: KubeVirtConfig) -> Iterator[Cause]:
     yield from _spec(obj.get("spec"), "spec", settings)
 
 
-def machine(obj: Mapping[str, Any], settings: Settings) -> Iterator[Cause]:
+def machine(obj: Mapping[str, Any], settings: KubeVirtConfig) -> Iterator[Cause]:
     spec = obj.get("spec") or {}
     if spec.get("running") is not None and spec.get("runStrategy") is not None:
         yield Cause("spec.running", "Running and RunStrategy are mutually exclusive: keep RunStrategy, Running is deprecated")
@@ -60,7 +60,7 @@ def own_claims(spec: Mapping[str, Any]) -> Iterator[Cause]:
         yield from names.notes((entry.get("spec") or {}).get("metadata"), f"{here}.spec.metadata")
 
 
-def _spec(spec: Any, root: str, settings: Settings, own: Collection[str] = ()) -> Iterator[Cause]:
+def _spec(spec: Any, root: str, settings: KubeVirtConfig, own: Collection[str] = ()) -> Iterator[Cause]:
     if not isinstance(spec, Mapping) or not isinstance(spec.get("domain"), Mapping):
         yield Cause(f"{root}.domain", "Required value: what the machine is made of", "FieldValueRequired")
         return
@@ -130,6 +130,6 @@ def _common(was: Any, is_: Any) -> list[str]:
     return [differ[0], *_common(was.get(differ[0]), is_.get(differ[0]))] if len(differ) == 1 else []
 
 
-def migration(obj: Mapping[str, Any], settings: Settings) -> Iterator[Cause]:
+def migration(obj: Mapping[str, Any], settings: KubeVirtConfig) -> Iterator[Cause]:
     yield from names.required((obj.get("spec") or {}).get("vmiName"), "spec.vmiName", "the instance that is to move")
     yield Cause("spec", "Forbidden: live migration is not served yet: nobody would act on this object", "FieldValueForbidden")

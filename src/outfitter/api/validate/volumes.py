@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from outfitter.api.kubevirt import cloudinit
-from outfitter.api.kubevirt.cloudinit import Part, Volume
+from outfitter.api.kubevirt.cloudinit import CloudInitPart, CloudInitVolume
 from outfitter.api.validate import names
 from outfitter.errors import Cause
 
@@ -35,7 +35,7 @@ def check(spec: Mapping[str, Any], root: str) -> Iterator[Cause]:
     yield from _credentials(spec, root, {volume.kind for volume in found})
 
 
-def _cloud_init(volume: Volume, root: str) -> Iterator[Cause]:
+def _cloud_init(volume: CloudInitVolume, root: str) -> Iterator[Cause]:
     here, said = volume.path(root), 0
     for part in cloudinit.PARTS:
         given = [field for field in (part.secret, part.base64, part.text)
@@ -51,7 +51,7 @@ def _cloud_init(volume: Volume, root: str) -> Iterator[Cause]:
         yield Cause(here, f"{here} must have at least one userdatasource or one networkdatasource set.")
 
 
-def _fits(volume: Volume, part: Part, here: str) -> Iterator[Cause]:
+def _fits(volume: CloudInitVolume, part: CloudInitPart, here: str) -> Iterator[Cause]:
     data = str(volume.source.get(part.text) or "").encode()
     if not data and volume.source.get(part.base64):
         try:

@@ -10,7 +10,7 @@ from typing import Any
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import cloudinit, device_refs, network_info
-from outfitter.api.kubevirt.kubevirt_config import Settings
+from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
 from outfitter.api.validate import unsupported_fields
 
 Look = Callable[[Kind, str, str], Object | None]  # kind, namespace, name
@@ -21,20 +21,20 @@ Known = Mapping[str, tuple[str, Object]]  # claim -> where it is said, and what 
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SpecContext:
     """Where a spec of an instance stands, and what there is around it."""
 
     root: str
     namespace: str
-    settings: Settings
+    settings: KubeVirtConfig
     look: Look
 
 
-def instance(obj: Mapping[str, Any], settings: Settings, look: Look) -> Iterator[str]:
-    yield from _spec(obj["spec"], Place("spec", obj["metadata"].get("namespace", ""), settings, look), {})
+def instance(obj: Mapping[str, Any], settings: KubeVirtConfig, look: Look) -> Iterator[str]:
+    yield from _spec(obj["spec"], SpecContext("spec", obj["metadata"].get("namespace", ""), settings, look), {})
 
 
-def of_machine(obj: Mapping[str, Any], settings: Settings, look: Look) -> Iterator[str]:
+def of_machine(obj: Mapping[str, Any], settings: KubeVirtConfig, look: Look) -> Iterator[str]:
     spec = obj["spec"]
     if spec.get("running") is None and spec.get("runStrategy") is None:
         yield "spec.runStrategy: it is not said, so the machine stays stopped; Always starts it"
@@ -43,11 +43,11 @@ def of_machine(obj: Mapping[str, Any], settings: Settings, look: Look) -> Iterat
            for index, entry in enumerate(spec.get("resourceClaimTemplates") or ())}
     for path, claim in own.values():
         yield from _classes(claim, path, look)
-    place = Place("spec.template.spec", obj["metadata"].get("namespace", ""), settings, look)
+    place = SpecContext("spec.template.spec", obj["metadata"].get("namespace", ""), settings, look)
     yield from _spec(spec["template"]["spec"], place, own)
 
 
-def _spec(spec: Mapping[str, Any], place: Place, own: Known) -> Iterator[str]:
+def _spec(spec: Mapping[str, Any], place: SpecContext, own: Known) -> Iterator[str]:
     known = dict(own)
     for index, entry in enumerate(spec.get("resourceClaims") or ()):
         for source, kind in SOURCES:
@@ -70,7 +70,7 @@ def _spec(spec: Mapping[str, Any], place: Place, own: Known) -> Iterator[str]:
     yield from unsupported_fields.told(spec, place.root, unsupported_fields.INSTANCE)
 
 
-def _networks(spec: Mapping[str, Any], place: Place) -> Iterator[str]:
+def _networks(spec: Mapping[str, Any], place: SpecContext) -> Iterator[str]:
     """Definitions of networks that are not there, or give an SR-IOV interface nothing."""
     cards = {each.get("name"): each for each in (spec["domain"].get("devices") or {}).get("interfaces") or ()}
     for index, network in enumerate(spec.get("networks") or ()):
@@ -90,7 +90,7 @@ def _networks(spec: Mapping[str, Any], place: Place) -> Iterator[str]:
             )
 
 
-def _plugins(spec: Mapping[str, Any], place: Place) -> Iterator[str]:
+def _plugins(spec: Mapping[str, Any], place: SpecContext) -> Iterator[str]:
     """Binding plugins that nobody has set up."""
     for index, interface in enumerate((spec["domain"].get("devices") or {}).get("interfaces") or ()):
         plugin = interface.get("binding")
@@ -126,7 +126,7 @@ def _requests(spec: Mapping[str, Any], root: str, known: Known) -> Iterator[str]
             yield f'{path}: {where} has no request "{request}"; it has {", ".join(names) or "none"}'
 
 
-def _not_permitted(spec: Mapping[str, Any], root: str, settings: Settings) -> Iterator[str]:
+def _not_permitted(spec: Mapping[str, Any], root: str, settings: KubeVirtConfig) -> Iterator[str]:
     if settings.permitted is None:
         return
     for ref in device_refs.device_refs({"spec": spec}):
@@ -149,7 +149,7 @@ def _tags(spec: Mapping[str, Any], root: str) -> Iterator[str]:
                 seen.setdefault(tag, here)
 
 
-def _secrets(spec: Mapping[str, Any], place: Place) -> Iterator[str]:
+def _secrets(spec: Mapping[str, Any], place: SpecContext) -> Iterator[str]:
     for ask in cloudinit.secrets(spec):
         if place.look(kinds.SECRET, place.namespace, ask.secret) is None:
             yield f'{place.root}{ask.path.removeprefix("spec")}: there is no Secret "{ask.secret}" in namespace ' \

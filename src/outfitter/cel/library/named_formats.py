@@ -23,7 +23,7 @@ _DATE_TIME = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class NamedFormat:
     name: str
     problems: Callable[[str], list[str]]  # what is wrong with a text; empty: nothing
     pattern: int  # how long a pattern Kubernetes counts for checking it
@@ -92,21 +92,21 @@ _SUBDOMAIN_SAYS = "must be labels of lower-case letters, digits and '-', joined 
 _LABEL_1035_SAYS = "must be of lower-case letters, digits and '-', begin with a letter and end with a letter or digit"
 _subdomain = _matching(_SUBDOMAIN, 253, _SUBDOMAIN_SAYS)
 
-FORMATS: dict[str, Format] = {
+FORMATS: dict[str, NamedFormat] = {
     one.name: one
     for one in (
-        Format("dns1123Label", _matching(_LABEL, 63, _LABEL_SAYS), 30),
-        Format("dns1123Subdomain", _subdomain, 60),
-        Format("dns1035Label", _matching(_LABEL_1035, 63, _LABEL_1035_SAYS), 30),
-        Format("qualifiedName", _qualified_name, 60),
-        Format("dns1123LabelPrefix", _matching(_LABEL, 63, _LABEL_SAYS, prefix=True), 30),
-        Format("dns1123SubdomainPrefix", _matching(_SUBDOMAIN, 253, _SUBDOMAIN_SAYS, prefix=True), 60),
-        Format("dns1035LabelPrefix", _matching(_LABEL_1035, 63, _LABEL_1035_SAYS, prefix=True), 30),
-        Format("labelValue", _label_value, 40),
-        Format("uri", _uri, 1103),
-        Format("uuid", _uuid, 70),
-        Format("byte", _byte, 84),
-        Format("date", _date, 71),
-        Format("datetime", _date_time, 71),
+        NamedFormat("dns1123Label", _matching(_LABEL, 63, _LABEL_SAYS), 30),
+        NamedFormat("dns1123Subdomain", _subdomain, 60),
+        NamedFormat("dns1035Label", _matching(_LABEL_1035, 63, _LABEL_1035_SAYS), 30),
+        NamedFormat("qualifiedName", _qualified_name, 60),
+        NamedFormat("dns1123LabelPrefix", _matching(_LABEL, 63, _LABEL_SAYS, prefix=True), 30),
+        NamedFormat("dns1123SubdomainPrefix", _matching(_SUBDOMAIN, 253, _SUBDOMAIN_SAYS, prefix=True), 60),
+        NamedFormat("dns1035LabelPrefix", _matching(_LABEL_1035, 63, _LABEL_1035_SAYS, prefix=True), 30),
+        NamedFormat("labelValue", _label_value, 40),
+        NamedFormat("uri", _uri, 1103),
+        NamedFormat("uuid", _uuid, 70),
+        NamedFormat("byte", _byte, 84),
+        NamedFormat("date", _date, 71),
+        NamedFormat("datetime", _date_time, 71),
     )
 }

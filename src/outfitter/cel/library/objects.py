@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from outfitter.cel import values
 from outfitter.cel.library import named_formats, network, times
-from outfitter.cel.library.named_formats import FORMATS, Format
+from outfitter.cel.library.named_formats import FORMATS, NamedFormat
 from outfitter.cel.library.network import Cidr, Ip, Url
 from outfitter.cel.library.times import SECOND, Duration, Timestamp
 from outfitter.cel.values import NONE, Optional, Value
@@ -115,7 +115,7 @@ def _contains_cidr(target: Value, other: Value) -> bool:
 
 
 def _validate(target: Value, text: Value) -> Optional:
-    problems = want(Format, "validate", target).problems(want(str, "validate", text))
+    problems = want(NamedFormat, "validate", target).problems(want(str, "validate", text))
     return Optional(True, list(problems)) if problems else NONE
 
 
@@ -124,7 +124,7 @@ def _named(name: Value) -> Optional:
     return Optional(True, found) if found else NONE
 
 
-def _constant(value: Format) -> Function:
+def _constant(value: NamedFormat) -> Function:
     return lambda: value
 
 

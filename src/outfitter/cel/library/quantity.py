@@ -13,7 +13,7 @@ NANO = 10**9
 MAX_EXPONENT = 300  # beyond any amount of anything; keeps "1e999999999" from filling the memory
 
 
-class Format(enum.Enum):
+class QuantityFormat(enum.Enum):
     """How a quantity was written, and so how it is printed."""
 
     DECIMAL_SI = "DecimalSI"  # 12M
@@ -34,7 +34,7 @@ class Quantity:
     """An amount. Compare with == and <; print with str()."""
 
     nano: int  # the amount in nano-units
-    format: Format = Format.DECIMAL_SI
+    format: QuantityFormat = QuantityFormat.DECIMAL_SI
     # The power of ten Kubernetes keeps a 64-bit number at, or None where it fell back to a big decimal. It decides
     # nothing but `whole`: there 1k is a whole number, 1000m and 1.5Gi are not.
     scale: int | None = 0
@@ -78,13 +78,13 @@ class Quantity:
         """The canonical form: no fraction, and the largest suffix that needs none."""
         if self.nano == 0:
             return "0"
-        if self.format is Format.BINARY_SI and abs(self.nano) >= 1024 * NANO and self.nano % NANO == 0:
+        if self.format is QuantityFormat.BINARY_SI and abs(self.nano) >= 1024 * NANO and self.nano % NANO == 0:
             amount, power = self.nano // NANO, 0
             while amount % 1024 == 0 and power < len(_BINARY):
                 amount, power = amount // 1024, power + 1
             return f"{amount}{['', *_BINARY][power]}"
         amount, exponent = self.nano, -9
-        exponential = self.format is Format.DECIMAL_EXPONENT
+        exponential = self.format is QuantityFormat.DECIMAL_EXPONENT
         while amount % 1000 == 0 and (exponential or exponent < 18):
             amount, exponent = amount // 1000, exponent + 3
         if exponential:
@@ -94,7 +94,7 @@ class Quantity:
 
 def of(value: int) -> Quantity:
     """A whole number as a quantity."""
-    return Quantity(value * NANO, Format.DECIMAL_EXPONENT, 0)
+    return Quantity(value * NANO, QuantityFormat.DECIMAL_EXPONENT, 0)
 
 
 def parse(text: str) -> Quantity:
@@ -116,21 +116,21 @@ def parse(text: str) -> Quantity:
     if base == 2 and scale is None:
         nano = min(nano, INT_MAX * NANO)
         if 0 < nano < NANO:
-            format_ = Format.DECIMAL_SI
+            format_ = QuantityFormat.DECIMAL_SI
     return Quantity(-nano if match["sign"] == "-" else nano, format_, scale)
 
 
-def _suffix(text: str, suffix: str) -> tuple[int, int, Format]:
+def _suffix(text: str, suffix: str) -> tuple[int, int, QuantityFormat]:
     """What a suffix means: base, exponent, and the format it belongs to."""
     if suffix in _DECIMAL:
-        return 10, _DECIMAL[suffix], Format.DECIMAL_SI
+        return 10, _DECIMAL[suffix], QuantityFormat.DECIMAL_SI
     if suffix in _BINARY:
-        return 2, _BINARY[suffix], Format.BINARY_SI
+        return 2, _BINARY[suffix], QuantityFormat.BINARY_SI
     if match := _EXPONENT.fullmatch(suffix):
         exponent = int(match[1])
         if abs(exponent) > MAX_EXPONENT:
             raise ValueError(f"unable to parse quantity's suffix: the exponent of {text[:60]!r} is beyond {MAX_EXPONENT}")
-        return 10, exponent, Format.DECIMAL_EXPONENT
+        return 10, exponent, QuantityFormat.DECIMAL_EXPONENT
     known = " ".join(one for one in (*_DECIMAL, *_BINARY) if one)
     raise ValueError(f"unable to parse quantity's suffix: {suffix!r} in {text[:60]!r} is none of {known} or an exponent")
 

@@ -10,7 +10,7 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from outfitter.api import kinds, providers
-from outfitter.api.page import Mark, Marks
+from outfitter.api.page import OutOfServiceRecord, OutOfServiceRecords
 from outfitter.cli import time_format
 from outfitter.cli.client import Client
 from outfitter.cli.device import text
@@ -28,7 +28,7 @@ async def quarantine(client: Client, words: Sequence[str], *, reason: str) -> No
     await _mark(client, "quarantined", words, reason)
 
 
-async def _mark(client: Client, which: Marks, words: Sequence[str], reason: str) -> None:
+async def _mark(client: Client, which: OutOfServiceRecords, words: Sequence[str], reason: str) -> None:
     wanted, now, by = await _wanted(client, words, which), time_format.now(), await who(client)
     change = {"reserved": out_of_service.reserve, "quarantined": out_of_service.quarantine}[which]
     for device in wanted:
@@ -40,7 +40,7 @@ async def _mark(client: Client, which: Marks, words: Sequence[str], reason: str)
         text.say([_done(device, which, before, now)])
 
 
-def _done(device: Known, which: Marks, before: Mark | None, now: datetime) -> str:
+def _done(device: Known, which: OutOfServiceRecords, before: OutOfServiceRecord | None, now: datetime) -> str:
     if before is not None and before.origin != out_of_service.PLACEMENT:
         return f"{device.short} was {_since(which, before, now)} already; the reason is changed"
     if device.bookings:
@@ -89,17 +89,17 @@ async def clear(client: Client, words: Sequence[str]) -> None:
                        else f"{device.short} needs no cleaning"])
 
 
-def _rest(device: Known, gone: Marks) -> str:
+def _rest(device: Known, gone: OutOfServiceRecords) -> str:
     """What still keeps others from it."""
     left = [which for which, _ in device.marks if which != gone]
     return f"; it is still {' and '.join(left)}" if left else ""
 
 
-def _find(device: Known, which: Marks) -> Mark | None:
+def _find(device: Known, which: OutOfServiceRecords) -> OutOfServiceRecord | None:
     return next((mark for each, mark in device.marks if each == which), None)
 
 
-def _since(which: Marks, mark: Mark, now: datetime) -> str:
+def _since(which: OutOfServiceRecords, mark: OutOfServiceRecord, now: datetime) -> str:
     by, why = f" by {mark.by}" if mark.by else "", f" ({mark.reason})" if mark.reason else ""
     return f"{which}{by} since {time_format.when(mark.since, now)}{why}"
 

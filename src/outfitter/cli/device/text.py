@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from outfitter.api.page import DOMAIN, Booking, Mark
+from outfitter.api.page import DOMAIN, Booking, OutOfServiceRecord
 from outfitter.cli import time_format
 from outfitter.cli.device.view import STATES, Known
 
@@ -54,7 +54,7 @@ def held(booking: Booking, now: datetime) -> str:
     return f"{share}{verb} {who} {when}"
 
 
-def _marked(device: Known, which: str, mark: Mark, now: datetime) -> str:
+def _marked(device: Known, which: str, mark: OutOfServiceRecord, now: datetime) -> str:
     by, why = f" by {mark.by}" if mark.by else "", f": {mark.reason}" if mark.reason else ""
     if which != "unclean":
         return f"{which}{by} since {time_format.when(mark.since, now)}{why}"

@@ -15,7 +15,7 @@ from outfitter.api import kinds
 from outfitter.api.device import ADDRESS_NAMES, DRIVER, MDEV_NAMES, DeviceId, newest_pools
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.natural_order import natural
-from outfitter.api.page import MARKS, Booking, Mark, Page, is_pool_page, pool_page
+from outfitter.api.page import MARKS, Booking, OutOfServiceRecord, Page, is_pool_page, pool_page
 from outfitter.cel.library import quantity
 from outfitter.cli.client import Client
 from outfitter.errors import BadRequest, NotFound
@@ -42,7 +42,7 @@ class Known:
     taints: tuple[Mapping[str, Any], ...] = ()  # of its driver; ours say only what the page says
     published: bool = True
     bookings: list[Booking] = field(default_factory=list)
-    marks: list[tuple[str, Mark]] = field(default_factory=list)
+    marks: list[tuple[str, OutOfServiceRecord]] = field(default_factory=list)
     left: str = ""  # "unlisted", "vanished"
     reason: str = ""  # why it is not offered
     in_the_way: Sequence[Known] = ()  # devices that somebody has and that leave nothing for this one

@@ -17,30 +17,30 @@ from outfitter.errors import Refused
 from outfitter.store.clock import rfc3339
 
 # Actions on an object have another group than the object.
-DOORS: Mapping[Kind, Kind] = {kind: replace(kind, group=vm_actions.GROUP) for kind in (kinds.MACHINE, kinds.INSTANCE)}
+DOORS: Mapping[Kind, Kind] = {kind: replace(kind, group=vm_actions.GROUP) for kind in (kinds.VM, kinds.VMI)}
 
 
 async def of_machine(client: Client, action: vm_actions.Action, vm: Object, instance: Object | None,
-                     said: vm_actions.Options) -> None:
-    if await _act(client, kinds.MACHINE, vm, action, said):
+                     said: vm_actions.ActionOptions) -> None:
+    if await _act(client, kinds.VM, vm, action, said):
         return
     changes = vm_actions.wish(action, vm, instance, said)
-    if [change.kind for change in changes].count(kinds.MACHINE) > 1:  # it could start in between, and not paused
+    if [change.kind for change in changes].count(kinds.VM) > 1:  # it could start in between, and not paused
         raise Refused(f"this server cannot start a halted machine paused in one step; give {vm['metadata']['name']} "
                       "spec.template.spec.startStrategy: Paused, and start it then")
     for change in changes:
-        await _write(client, change, vm if change.kind == kinds.MACHINE else instance or {}, dry_run=said.dry_run)
+        await _write(client, change, vm if change.kind == kinds.VM else instance or {}, dry_run=said.dry_run)
 
 
-async def of_instance(client: Client, action: vmi_actions.Action, instance: Object, said: vm_actions.Options) -> None:
-    if await _act(client, kinds.INSTANCE, instance, action, said):
+async def of_instance(client: Client, action: vmi_actions.Action, instance: Object, said: vm_actions.ActionOptions) -> None:
+    if await _act(client, kinds.VMI, instance, action, said):
         return
     wanted = vmi_actions.noted(action, instance, rfc3339(time_format.now()))
-    change = vm_actions.Change(kinds.INSTANCE, {"status": {vmi_actions.FIELD: wanted}}, "status")
+    change = vm_actions.ObjectPatch(kinds.VMI, {"status": {vmi_actions.FIELD: wanted}}, "status")
     await _write(client, change, instance, dry_run=said.dry_run)
 
 
-async def _act(client: Client, kind: Kind, obj: Object, action: str, said: vm_actions.Options) -> bool:
+async def _act(client: Client, kind: Kind, obj: Object, action: str, said: vm_actions.ActionOptions) -> bool:
     """False: this server has no such actions."""
     status, _, _ = await client.store.raw("GET", f"/apis/{vm_actions.GROUP}")
     if status == 404:
@@ -49,7 +49,7 @@ async def _act(client: Client, kind: Kind, obj: Object, action: str, said: vm_ac
     return True
 
 
-async def _write(client: Client, change: vm_actions.Change, read: Object, *, dry_run: bool) -> None:
+async def _write(client: Client, change: vm_actions.ObjectPatch, read: Object, *, dry_run: bool) -> None:
     at = {"metadata": {"resourceVersion": read["metadata"]["resourceVersion"]}} if change.subresource else {}
     await client.store.patch(change.kind, read["metadata"]["name"], {**change.patch, **at}, client.namespace,
                              subresource=change.subresource, dry_run=dry_run)

@@ -19,7 +19,7 @@ from outfitter.errors import Refused
 
 async def start(client: Client, names: Sequence[str], *, wait: bool, timeout: float | None, paused: bool, dry_run: bool
                 ) -> None:
-    said = vm_actions.Options(dry_run, paused=paused, outfit=True)
+    said = vm_actions.ActionOptions(dry_run, paused=paused, outfit=True)
     await _all_there(client, names)
     come: dict[str, Done] = {}
     for name in names:
@@ -39,7 +39,7 @@ async def start(client: Client, names: Sequence[str], *, wait: bool, timeout: fl
 
 async def stop(client: Client, names: Sequence[str], *, wait: bool, timeout: float | None, grace: int | None, dry_run: bool
                ) -> None:
-    said, going = vm_actions.Options(dry_run, grace=grace, outfit=True), dict[str, int]()
+    said, going = vm_actions.ActionOptions(dry_run, grace=grace, outfit=True), dict[str, int]()
     await _all_there(client, names)
     for name in names:
         vm, instance = await view.read(client, name)
@@ -57,7 +57,7 @@ async def stop(client: Client, names: Sequence[str], *, wait: bool, timeout: flo
 
 async def restart(client: Client, names: Sequence[str], *, wait: bool, timeout: float | None, grace: int | None, dry_run: bool
                   ) -> None:
-    said, longest = vm_actions.Options(dry_run, grace=grace, outfit=True), 0
+    said, longest = vm_actions.ActionOptions(dry_run, grace=grace, outfit=True), 0
     await _all_there(client, names)
     again: dict[str, Done] = {}
     for name in names:
@@ -100,7 +100,7 @@ async def soft_reboot(client: Client, names: Sequence[str], *, wait: bool, timeo
 
 async def _nudge(client: Client, names: Sequence[str], action: vmi_actions.Action, what: str, *, dry_run: bool) -> None:
     """What a running machine is asked is noted on its instance, which need not have a machine behind it."""
-    said = vm_actions.Options(dry_run)
+    said = vm_actions.ActionOptions(dry_run)
     found = [(name, await view.instance_of(client, name)) for name in names]
     for name, instance in found:
         if instance is None:
@@ -112,7 +112,7 @@ async def _nudge(client: Client, names: Sequence[str], action: vmi_actions.Actio
         _say(f"{name} {what}", said)
 
 
-def _say(words: str, said: vm_actions.Options) -> None:
+def _say(words: str, said: vm_actions.ActionOptions) -> None:
     printers.say([f"{words} (dry run: nothing was changed)" if said.dry_run else words])
 
 

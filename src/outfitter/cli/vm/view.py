@@ -21,8 +21,8 @@ OVER = ("given back", "unplugged")  # what became of a device, and of a card tha
 
 async def list_(client: Client, *, everywhere: bool) -> None:
     place = "" if everywhere else client.namespace
-    machines, instances = await asyncio.gather(client.store.list(kinds.MACHINE, place),
-                                               client.store.list(kinds.INSTANCE, place))
+    machines, instances = await asyncio.gather(client.store.list(kinds.VM, place),
+                                               client.store.list(kinds.VMI, place))
     by_name = {_place(obj): obj for obj in instances.items}
     own = [_place(vm) for vm in machines.items if (found := by_name.get(_place(vm))) and device_refs.belongs(found, vm)]
     rows = [_row(vm, by_name.pop(_place(vm)) if _place(vm) in own else None) for vm in machines.items]
@@ -135,7 +135,7 @@ async def _now(client: Client, instance: Object, row: Sequence[str]) -> str:
     if not any(one.get("device") == device for one in results):
         return OVER[0]
     users = [(one.get("resource"), one.get("name")) for one in status.get("reservedFor") or ()]
-    if (kinds.MACHINE.plural, (device_refs.owner(instance, kinds.MACHINE.kind) or {}).get("name")) in users:
+    if (kinds.VM.plural, (device_refs.owner(instance, kinds.VM.kind) or {}).get("name")) in users:
         return "kept for the machine by its claim"
     return f"with {', '.join(f'{resource}/{name}' for resource, name in users)}" if users else "being given back"
 
@@ -200,7 +200,7 @@ async def both(client: Client, name: str) -> tuple[Object | None, Object | None]
     """A machine and its instance, or what there is of them, in that order: who sees a machine that was started does not see an
     instance of before."""
     try:
-        vm = await client.store.get(kinds.MACHINE, name, client.namespace)
+        vm = await client.store.get(kinds.VM, name, client.namespace)
     except NotFound:
         vm = None
     return vm, await instance_of(client, name)
@@ -209,7 +209,7 @@ async def both(client: Client, name: str) -> tuple[Object | None, Object | None]
 async def machine_of(client: Client, name: str, instance: Object | None) -> Object | None:
     """None: there is an instance alone."""
     try:
-        return await client.store.get(kinds.MACHINE, name, client.namespace)
+        return await client.store.get(kinds.VM, name, client.namespace)
     except NotFound:
         if instance is None:
             raise NotFound(f"there is no virtual machine {name!r} in namespace {client.namespace}") from None
@@ -220,7 +220,7 @@ async def instance_of(client: Client, name: str) -> Object | None:
     if not name:
         raise BadRequest("NAME is empty: it takes the name of a virtual machine (outfit vm list shows them)")
     try:
-        return await client.store.get(kinds.INSTANCE, name, client.namespace)
+        return await client.store.get(kinds.VMI, name, client.namespace)
     except NotFound:
         return None
 

@@ -24,14 +24,14 @@ _FLAGS = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True)
-class Guise:
+class DriverProfile:
     """How one function is published."""
 
     name: str | None = None  # None: after the way to it
     attributes: tuple[tuple[str, tuple[str, str | int | bool]], ...] = ()  # name -> type and value, as a slice has them
 
 
-def read(section: Section) -> Guise:
+def read(section: Section) -> DriverProfile:
     """The section of a function; what is wrong is told to its reader."""
     name = section.text("name", _label)
     given = section.fields.get("attributes")
@@ -50,10 +50,10 @@ def read(section: Section) -> Guise:
             attributes.append((key, said))
     if len(attributes) > MOST:
         section.wrong("attributes", f"says {len(attributes)}; beside those that the host shows there is room for {MOST}")
-    return Guise(name, tuple(attributes[:MOST]))
+    return DriverProfile(name, tuple(attributes[:MOST]))
 
 
-def renamed(found: Scan, guises: Mapping[str, Guise]) -> Scan:
+def renamed(found: Scan, guises: Mapping[str, DriverProfile]) -> Scan:
     """What a host has, with the names under which its driver knows it."""
     names = {address: said.name for address, said in guises.items() if said.name is not None}
     if not names:
@@ -62,13 +62,13 @@ def renamed(found: Scan, guises: Mapping[str, Guise]) -> Scan:
                                         for device in found.devices))
 
 
-def described(devices: Iterable[Object], guises: Mapping[str, Guise]) -> list[Object]:
+def described(devices: Iterable[Object], guises: Mapping[str, DriverProfile]) -> list[Object]:
     """Devices as a slice lists them, with what the driver says besides. What the host shows stays, but for names for people."""
     return [_described(device, guises.get((device["attributes"].get(PCI_BUS_ID) or {}).get("string", "")))
             for device in devices]
 
 
-def _described(device: Object, said: Guise | None) -> Object:
+def _described(device: Object, said: DriverProfile | None) -> Object:
     if said is None:
         return device
     told = {key: {kind: value} for key, (kind, value) in said.attributes}

@@ -10,7 +10,7 @@ from typing import Literal
 from outfitter.inventory import pci
 from outfitter.inventory.simulation import checks, driver_profile
 from outfitter.inventory.simulation.checks import Check
-from outfitter.inventory.simulation.host import Grouping, MdevType, PciFunction, VirtualFunctions
+from outfitter.inventory.simulation.host import Grouping, PciFunction, SimulatedMdevType, VirtualFunctions
 from outfitter.inventory.strict_yaml import Section, Unique
 
 KEYS: dict[str, tuple[str, ...]] = {
@@ -97,7 +97,7 @@ def _function(section: Section, nodes: set[int]) -> PciFunction | None:
     )
 
 
-def _guise(function: Section) -> driver_profile.Guise | None:
+def _guise(function: Section) -> driver_profile.DriverProfile | None:
     if not function.has("published"):
         return None
     return driver_profile.read(
@@ -176,7 +176,7 @@ def _interfaces(section: Section, count: int) -> tuple[str | None, ...]:
     return names
 
 
-def _mdev_types(function: Section) -> Iterable[MdevType]:
+def _mdev_types(function: Section) -> Iterable[SimulatedMdevType]:
     ids = Unique(function.reader, "is the id of")
     for path, value in function.items("mdevTypes"):
         section = function.reader.section(value, path, KEYS["mdevTypes"])
@@ -188,7 +188,7 @@ def _mdev_types(function: Section) -> Iterable[MdevType]:
             except ValueError:
                 section.reader.wrong(where, f"{text!r} is no UUID")
         if identity is not None and ids.add(identity, section.at("id")):
-            yield MdevType(
+            yield SimulatedMdevType(
                 id=identity,
                 name=section.text("name", checks.plain) or identity,
                 description=section.text("description", checks.line) or "",

@@ -11,7 +11,7 @@ from typing import Literal
 from outfitter.inventory import pci
 from outfitter.inventory.host_tree import MemoryTree
 from outfitter.inventory.simulation import sysfs
-from outfitter.inventory.simulation.driver_profile import Guise
+from outfitter.inventory.simulation.driver_profile import DriverProfile
 
 DEFAULT_PUBLISHER = "pci.outfitter.dev"
 
@@ -44,7 +44,7 @@ class VirtualFunctions:
 
 
 @dataclass(frozen=True, slots=True)
-class MdevType:
+class SimulatedMdevType:
     """One kind of mediated device that a function can make."""
 
     id: str  # "nvidia-232"
@@ -71,8 +71,8 @@ class PciFunction:
     serial: str | None
     interface: str | None
     vfs: VirtualFunctions | None
-    mdev_types: tuple[MdevType, ...]
-    guise: Guise | None = None  # in which its driver publishes it; None: as what it is
+    mdev_types: tuple[SimulatedMdevType, ...]
+    guise: DriverProfile | None = None  # in which its driver publishes it; None: as what it is
 
     def vf_addresses(self) -> Iterator[str]:
         if self.vfs is not None:
@@ -127,7 +127,7 @@ class SimulatedHost:
         return dict(self.label_pairs)
 
     @property
-    def guises(self) -> dict[str, Guise]:
+    def guises(self) -> dict[str, DriverProfile]:
         """Address -> the guise in which that function is published."""
         return {function.address: function.guise for function in self.hardware.pci if function.guise is not None}
 

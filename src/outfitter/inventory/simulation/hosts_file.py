@@ -15,7 +15,6 @@ from outfitter.inventory.simulation.host import (
     DEFAULT_PUBLISHER,
     Bridge,
     Hardware,
-    MdevType,
     Nic,
     NumaNode,
     PciFunction,
@@ -25,7 +24,7 @@ from outfitter.inventory.simulation.host import (
 )
 from outfitter.inventory.strict_yaml import Reader, Section, Unique
 
-__all__ = ["KEYS", "Bridge", "Hardware", "MdevType", "Nic", "NumaNode", "PciFunction", "SimulatedHost", "Simulation",
+__all__ = ["KEYS", "Bridge", "Hardware", "Nic", "NumaNode", "PciFunction", "SimulatedHost", "Simulation",
            "VirtualFunctions", "load", "named", "parse", "parse_shorthand"]
 
 # Every key that may stand in the file, by where it stands.

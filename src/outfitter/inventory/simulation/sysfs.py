@@ -12,7 +12,7 @@ from outfitter.inventory import cpulist, pci
 from outfitter.inventory.host_tree import Entry, Link, MemoryTree
 
 if TYPE_CHECKING:
-    from outfitter.inventory.simulation.host import Hardware, MdevType, PciFunction, SimulatedHost
+    from outfitter.inventory.simulation.host import Hardware, PciFunction, SimulatedHost, SimulatedMdevType
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Function:
 
 
 def build(host: SimulatedHost) -> MemoryTree:
-    return MemoryTree(_Builder(host).build())
+    return MemoryTree(_SysfsBuilder(host).build())
 
 
 def functions(hardware: Hardware) -> list[Function]:
@@ -60,7 +60,7 @@ def _number(group: int | str, free: Iterator[int]) -> int | None:
     return next(free) if group == "own" else None
 
 
-class _Builder:
+class _SysfsBuilder:
     def __init__(self, host: SimulatedHost) -> None:
         self.host = host
         self.hardware = host.hardware
@@ -137,7 +137,7 @@ class _Builder:
         self._link(f"{folder}/devices/{posixpath.basename(base)}", base)
         self._file(f"{folder}/type", "DMA")
 
-    def _mdev_type(self, function: Function, mdev_type: MdevType, groups: int) -> int:
+    def _mdev_type(self, function: Function, mdev_type: SimulatedMdevType, groups: int) -> int:
         """One type and its instances, each in an IOMMU group of its own, numbered on from those in use."""
         base = function.path
         folder = f"{base}/mdev_supported_types/{mdev_type.id}"

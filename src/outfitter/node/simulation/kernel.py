@@ -27,7 +27,7 @@ _NUMBER = re.compile(r"[0-9]{1,5}")
 
 
 @dataclass(slots=True)
-class Fault:
+class SimulatedFault:
     """A write that fails."""
 
     ends: str  # how the path ends
@@ -36,7 +36,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class KernelChanges:
     """What was written since the beginning, as entries that differ."""
 
     new: Mapping[str, Entry]
@@ -46,14 +46,14 @@ class Changes:
         return bool(self.new or self.gone)
 
 
-class Kernel(MemoryTree):
+class SimulatedKernel(MemoryTree):
     """`first` is the host as it was described, and stays as it is."""
 
-    def __init__(self, first: MemoryTree, changes: Changes | None = None) -> None:
+    def __init__(self, first: MemoryTree, changes: KernelChanges | None = None) -> None:
         # In the place of its own beginning: that a tree is sound was seen when it was made.
         self._entries = dict(first._entries)
         self._folders = {path: set(names) for path, names in first._folders.items()}
-        self.faults: list[Fault] = []
+        self.faults: list[SimulatedFault] = []
         self.refuses: set[tuple[str, str]] = set()  # driver and address: it does not take that function
         self.busy: set[str] = set()  # addresses and UUIDs that a machine has open
         self.no_reset: set[str] = set()  # addresses of functions that cannot be reset
@@ -77,9 +77,9 @@ class Kernel(MemoryTree):
 
     # -- reading
 
-    def changes(self) -> Changes:
+    def changes(self) -> KernelChanges:
         first, now = self._first, self._entries
-        return Changes({path: entry for path, entry in now.items() if path not in first or first[path] != entry},
+        return KernelChanges({path: entry for path, entry in now.items() if path not in first or first[path] != entry},
                        tuple(path for path in first if path not in now))
 
     def exists(self, path: str) -> bool:
@@ -95,7 +95,7 @@ class Kernel(MemoryTree):
 
     def fail(self, ends: str, number: int, times: int = -1) -> None:
         """Writes to paths that end so fail with that errno."""
-        self.faults.append(Fault(ends, number, times))
+        self.faults.append(SimulatedFault(ends, number, times))
 
     def vanish(self, address: str) -> None:
         """The function falls off the bus."""

@@ -10,24 +10,24 @@ from typing import Any
 
 from outfitter.inventory.host_tree import Entry, Link, MemoryTree
 from outfitter.node.atomic_files import Files
-from outfitter.node.simulation.kernel import Changes, Kernel
+from outfitter.node.simulation.kernel import KernelChanges, SimulatedKernel
 
 FILE = "kernel.json"
 RECENT = 512  # hosts whose trees are kept, because they are likely to be asked for again
 
 
-class PlayedRoot:
-    def __init__(self, first: Callable[[], MemoryTree], files: Files, recent: OrderedDict[int, PlayedRoot]) -> None:
+class SimulatedRoot:
+    def __init__(self, first: Callable[[], MemoryTree], files: Files, recent: OrderedDict[int, SimulatedRoot]) -> None:
         self._first, self._files, self._recent = first, files, recent
-        self._kernel: Kernel | None = None
+        self._kernel: SimulatedKernel | None = None
 
     @property
-    def kernel(self) -> Kernel:
+    def kernel(self) -> SimulatedKernel:
         """The tree at this moment, and from now on."""
         if self._kernel is None:
             self._files.tidy()
             text = self._files.read(FILE)
-            self._kernel = Kernel(self._first(), None if text is None else _changes(json.loads(text)))
+            self._kernel = SimulatedKernel(self._first(), None if text is None else _changes(json.loads(text)))
         self._recent[id(self)] = self
         self._recent.move_to_end(id(self))
         while len(self._recent) > RECENT:
@@ -62,7 +62,7 @@ class PlayedRoot:
         return self.kernel.exists(path)
 
 
-def _object(changes: Changes) -> dict[str, Any]:
+def _object(changes: KernelChanges) -> dict[str, Any]:
     def said(entry: Entry) -> dict[str, str] | None:
         if isinstance(entry, Link):
             return {"l": entry.target}
@@ -71,6 +71,6 @@ def _object(changes: Changes) -> dict[str, Any]:
     return {"new": {path: said(entry) for path, entry in changes.new.items()}, "gone": list(changes.gone)}
 
 
-def _changes(raw: dict[str, Any]) -> Changes:
-    return Changes({path: None if said is None else Link(said["l"]) if "l" in said else said["f"]
+def _changes(raw: dict[str, Any]) -> KernelChanges:
+    return KernelChanges({path: None if said is None else Link(said["l"]) if "l" in said else said["f"]
                     for path, said in raw["new"].items()}, tuple(raw["gone"]))

@@ -11,7 +11,7 @@ from outfitter.scheduling.dra import consumable_capacity
 Allocation = Mapping[str, Any]  # a v1 AllocationResult
 
 
-class Held:
+class AllocatedDevices:
     """Kept by its owner from call to call, and changed as allocations come and go: asking is cheap at any size.
 
     Admin access holds nothing, so its results are passed over."""

@@ -16,10 +16,10 @@ from datetime import datetime
 from typing import Any
 
 from outfitter.scheduling.config import Features
-from outfitter.scheduling.dra.allocated_devices import Held
-from outfitter.scheduling.dra.claim_request import Ask, Classes, Demand, Object, demand
+from outfitter.scheduling.dra.allocated_devices import AllocatedDevices
+from outfitter.scheduling.dra.claim_request import ClaimDeviceRequest, Classes, CompiledClaim, Object, compile_claim
 from outfitter.scheduling.dra.search import EFFORT, Pick, Search
-from outfitter.scheduling.dra.slices import Pools, Site
+from outfitter.scheduling.dra.slices import NodeDevices, PoolSet
 from outfitter.scheduling.explain import rejections
 from outfitter.scheduling.filter import node_affinity
 
@@ -31,7 +31,7 @@ class Allocated:
     allocations: tuple[dict[str, Any], ...]
 
 
-class Refusal:
+class AllocationRejection:
     """Why a node cannot serve the claims. The sentences are made when somebody reads them."""
 
     def __init__(self, search: Search) -> None:
@@ -52,12 +52,12 @@ class Refusal:
         return rejections.lacking(self._search)
 
     @functools.cached_property
-    def obstacles(self) -> tuple[rejections.Obstacle, ...]:
+    def obstacles(self) -> tuple[rejections.DeviceObstacle, ...]:
         """What is wrong with each device, for each request."""
         return rejections.obstacles(self._search)
 
     @functools.cached_property
-    def blocking(self) -> tuple[rejections.Obstacle, ...]:
+    def blocking(self) -> tuple[rejections.DeviceObstacle, ...]:
         """The same of those devices alone that are what is asked for."""
         return rejections.obstacles(self._search, deep=False)
 
@@ -73,24 +73,26 @@ def anything() -> str:
 
 
 def allocate(
-    claims: Sequence[Object], *, node: Object, pools: Pools, classes: Classes, held: Held, features: Features,
-    share_id: Callable[[], str] = anything, effort: int = EFFORT, demands: Sequence[Demand] | None = None,
+    claims: Sequence[Object], *, node: Object, pools: PoolSet, classes: Classes, held: AllocatedDevices, features: Features,
+    share_id: Callable[[], str] = anything, effort: int = EFFORT, demands: Sequence[CompiledClaim] | None = None,
     now: datetime | None = None,
-) -> Allocated | Refusal:
+) -> Allocated | AllocationRejection:
     """All claims, or none. `effort` is how many combinations may be looked at. `demands`: the claims, compiled already.
     `now`: a taint that is borne no longer keeps a device away; without it time does not count."""
     site = pools.at(node, features)
     if demands is None:
-        demands = [demand(claim, classes, features) for claim in claims]
+        demands = [compile_claim(claim, classes, features) for claim in claims]
     search = Search(site, demands, held, features, now, effort=effort)
     picks = search.run()
     if picks is None:
-        return Refusal(search)
+        return AllocationRejection(search)
     return Allocated(tuple(_allocation(one, [pick for pick in picks if pick.claim == index], site, features, share_id)
                            for index, one in enumerate(demands)))
 
 
-def _allocation(one: Demand, picks: list[Pick], site: Site, features: Features, share_id: Callable[[], str]) -> dict[str, Any]:
+def _allocation(
+    one: CompiledClaim, picks: list[Pick], site: NodeDevices, features: Features, share_id: Callable[[], str]
+) -> dict[str, Any]:
     devices: dict[str, Any] = {"results": [_result(pick, site, features, share_id) for pick in picks]}
     chosen = _chosen(one, picks)
     if config := [*_class_config(chosen), *_claim_config(one, chosen)]:
@@ -103,7 +105,7 @@ def _allocation(one: Demand, picks: list[Pick], site: Site, features: Features, 
     return out
 
 
-def _result(pick: Pick, site: Site, features: Features, share_id: Callable[[], str]) -> dict[str, Any]:
+def _result(pick: Pick, site: NodeDevices, features: Features, share_id: Callable[[], str]) -> dict[str, Any]:
     device, ask = site.devices[pick.device], pick.ask
     out: dict[str, Any] = {"request": ask.name, "driver": device.id.driver, "pool": device.id.pool, "device": device.id.device}
     if ask.admin:
@@ -121,16 +123,16 @@ def _result(pick: Pick, site: Site, features: Features, share_id: Callable[[], s
     return out
 
 
-def _chosen(one: Demand, picks: Sequence[Pick]) -> list[Ask]:
+def _chosen(one: CompiledClaim, picks: Sequence[Pick]) -> list[ClaimDeviceRequest]:
     """The alternative of each request that was taken. One that asks for nothing leaves no trace, so it is the first such."""
     taken = {pick.ask.name: pick.ask for pick in picks}
     return [next((ask for ask in request if ask.name in taken), None) or next(
         (ask for ask in request if not ask.count), request[0]) for request in one.requests]
 
 
-def _class_config(chosen: Sequence[Ask]) -> list[dict[str, Any]]:
+def _class_config(chosen: Sequence[ClaimDeviceRequest]) -> list[dict[str, Any]]:
     """Of each class once, with the requests that are of it; without a list when that is all of them."""
-    of: dict[str, list[Ask]] = {}
+    of: dict[str, list[ClaimDeviceRequest]] = {}
     for ask in chosen:
         of.setdefault(ask.class_["metadata"]["name"], []).append(ask)
     out = []
@@ -141,7 +143,7 @@ def _class_config(chosen: Sequence[Ask]) -> list[dict[str, Any]]:
     return out
 
 
-def _claim_config(one: Demand, chosen: Sequence[Ask]) -> list[dict[str, Any]]:
+def _claim_config(one: CompiledClaim, chosen: Sequence[ClaimDeviceRequest]) -> list[dict[str, Any]]:
     """What the claim says for requests that were served; without a list when it is for all of them."""
     out = []
     for config in (one.claim["spec"].get("devices") or {}).get("config") or ():

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from outfitter.scheduling.dra.constraints import State, Table
 
 if TYPE_CHECKING:
-    from outfitter.scheduling.dra.candidates import Step, Want
-    from outfitter.scheduling.dra.claim_request import Ask
+    from outfitter.scheduling.dra.candidates import RequestCandidates, RequestStep
+    from outfitter.scheduling.dra.claim_request import ClaimDeviceRequest
     from outfitter.scheduling.dra.search import Point, Search
 
-Options = list[tuple["Step", list[tuple["Want", int]], int]]  # a request; its alternatives with what they can have; the least
+# A request; its alternatives with what they can have; the least.
+Options = list[tuple["RequestStep", list[tuple["RequestCandidates", int]], int]]
 
 
 def why_not(search: Search, point: Point) -> str | None:
@@ -41,25 +42,25 @@ def why_not(search: Search, point: Point) -> str | None:
     return _drained(search, point, options) if search.counters is not None else None
 
 
-def _enough(want: Want, mask: int) -> bool:
+def _enough(want: RequestCandidates, mask: int) -> bool:
     if want.ask.everything:
         return want.need > 0 and want.fit & ~mask == 0
     return mask.bit_count() >= want.need
 
 
-def _short(having: Sequence[tuple[Want, int]], count: int) -> str:
+def _short(having: Sequence[tuple[RequestCandidates, int]], count: int) -> str:
     if not any(want.fit for want, _ in having):
         return nothing_like([want.ask for want, _ in having], count)
     return "; ".join(too_few(want.ask, want.fit.bit_count(), mask.bit_count()) for want, mask in having)
 
 
-def nothing_like(asks: Sequence[Ask], count: int) -> str:
+def nothing_like(asks: Sequence[ClaimDeviceRequest], count: int) -> str:
     """No device is what a request asks for, whichever alternative is taken."""
     names = " nor ".join(f"{ask.spoken} ({ask.class_['metadata']['name']})" for ask in asks)
     return f"none of its {count} devices is what {names} asks for"
 
 
-def too_few(ask: Ask, match: int, free: int) -> str:
+def too_few(ask: ClaimDeviceRequest, match: int, free: int) -> str:
     return f"{ask.spoken} wants {'all' if ask.everything else ask.count}: {match} match, {free} free"
 
 
@@ -80,7 +81,7 @@ def _crowded(search: Search, options: Options) -> str | None:
     return None
 
 
-def _under(options: Options, which: int) -> list[tuple[list[tuple[Want, int, Table]], int]]:
+def _under(options: Options, which: int) -> list[tuple[list[tuple[RequestCandidates, int, Table]], int]]:
     """The requests that a constraint is for, whichever alternative is taken."""
     out = []
     for _, possible, least in options:
@@ -90,7 +91,7 @@ def _under(options: Options, which: int) -> list[tuple[list[tuple[Want, int, Tab
     return out
 
 
-def _match(search: Search, under: list[tuple[list[tuple[Want, int, Table]], int]], state: State) -> bool:
+def _match(search: Search, under: list[tuple[list[tuple[RequestCandidates, int, Table]], int]], state: State) -> bool:
     """One value of which every request has enough devices, and all together too."""
     sharing = search.site.shared if search.features.consumable_capacity else 0
     values: Iterable[object] = state if state is not None else dict.fromkeys(
@@ -112,7 +113,7 @@ def _match(search: Search, under: list[tuple[list[tuple[Want, int, Table]], int]
     return False
 
 
-def _distinct(under: list[tuple[list[tuple[Want, int, Table]], int]], state: State) -> bool:
+def _distinct(under: list[tuple[list[tuple[RequestCandidates, int, Table]], int]], state: State) -> bool:
     """As many values as devices, for each request and for all that choose from the same values."""
     needs = []
     for tables, least in under:
@@ -156,7 +157,7 @@ def _drained(search: Search, point: Point, options: Options) -> str | None:
     return None
 
 
-def packs(search: Search, point: Point, want: Want) -> bool:
+def packs(search: Search, point: Point, want: RequestCandidates) -> bool:
     """Enough devices are left for a request if, of each counter, the most modest ones are taken. A device that takes of several
     counters is counted with the scarcest alone, so this is never too strict."""
     counters = search.counters

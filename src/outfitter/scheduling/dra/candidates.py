@@ -10,21 +10,21 @@ from outfitter.cel import Quantity
 from outfitter.errors import Unsatisfiable
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra import constraints, consumable_capacity
-from outfitter.scheduling.dra.allocated_devices import Held
-from outfitter.scheduling.dra.claim_request import MOST, Ask, Demand
+from outfitter.scheduling.dra.allocated_devices import AllocatedDevices
+from outfitter.scheduling.dra.claim_request import MOST, ClaimDeviceRequest, CompiledClaim
 from outfitter.scheduling.dra.constraints import Table
-from outfitter.scheduling.dra.slices import Shares, Site
-from outfitter.scheduling.filter.taints import unbearable
+from outfitter.scheduling.dra.slices import NodeDevices, Shares
+from outfitter.scheduling.filter.taints import untolerated_taint
 
 Tables = tuple[tuple[int, Table, bool], ...]
 NO_SHARES = Shares({}, {}, 0)
 
 
 @dataclass(slots=True)
-class Want:
+class RequestCandidates:
     """An ask, on one node: which devices it can have."""
 
-    ask: Ask
+    ask: ClaimDeviceRequest
     claim: int
     need: int
     fit: int  # devices that are what it asks for
@@ -37,33 +37,33 @@ class Want:
 
 
 @dataclass(slots=True)
-class Step:
+class RequestStep:
     """One request of one claim."""
 
     claim: int
-    wants: list[Want]
+    wants: list[RequestCandidates]
     later: int = 0  # devices that requests after this one could take
     live: frozenset[int] = frozenset()  # constraints of the claim that this request or a later one of it is under
 
 
 @dataclass(slots=True, frozen=True)
-class Wanting:
-    site: Site
-    demands: Sequence[Demand]
-    held: Held
+class CandidateSet:
+    site: NodeDevices
+    demands: Sequence[CompiledClaim]
+    held: AllocatedDevices
     features: Features
     blocked: int  # devices that somebody else has
     now: datetime | None  # None: what is tolerated for a time is tolerated
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[RequestStep]:
         """The requests in their order. Unsatisfiable when one of them cannot be served whatever is free."""
-        steps: list[Step] = []
+        steps: list[RequestStep] = []
         for claim, demand in enumerate(self.demands):
             least = 0
             for request in demand.requests:
                 wants = [self._want(ask, claim) for ask in request]
                 least += min(want.need for want in wants)
-                steps.append(Step(claim, wants))
+                steps.append(RequestStep(claim, wants))
             if least > MOST:
                 raise Unsatisfiable(f"{demand.title}: number of requested devices {least} exceeds the claim limit of {MOST}")
         later, live, claim = 0, frozenset[int](), -1
@@ -76,7 +76,7 @@ class Wanting:
                 later |= want.fit | want.bad
         return steps
 
-    def _want(self, ask: Ask, claim: int) -> Want:
+    def _want(self, ask: ClaimDeviceRequest, claim: int) -> RequestCandidates:
         site, features = self.site, self.features
         if ask.everything:
             self._whole(ask, claim)
@@ -100,21 +100,21 @@ class Wanting:
             ready &= ~site.counted
         if features.device_taints:
             for index in site.tainted:
-                if unbearable(site.devices[index].taints, ask.tolerations, self.now) is not None:
+                if untolerated_taint(site.devices[index].taints, ask.tolerations, self.now) is not None:
                     ready &= ~(1 << index)
         tables = self._tables(ask, claim, ready, wrong, where)
         if ask.everything:
             if wrong:
                 raise Unsatisfiable(wrong[min(wrong)])
             order = tuple(bits(fit))
-            return Want(ask, claim, len(order), fit, ready, {}, 0, shares.of, tables, order)
+            return RequestCandidates(ask, claim, len(order), fit, ready, {}, 0, shares.of, tables, order)
         bad = 0
         for index in wrong:
             if ask.admin or not self.blocked >> index & 1:
                 bad |= 1 << index
-        return Want(ask, claim, ask.count, fit, ready & ~bad, wrong, bad, shares.of, tables)
+        return RequestCandidates(ask, claim, ask.count, fit, ready & ~bad, wrong, bad, shares.of, tables)
 
-    def _whole(self, ask: Ask, claim: int) -> None:
+    def _whole(self, ask: ClaimDeviceRequest, claim: int) -> None:
         """All devices can only be had when all are known."""
         for pool in self.site.pools:
             if pool.incomplete or pool.invalid:
@@ -122,7 +122,7 @@ class Wanting:
                 raise Unsatisfiable(f"{self.demands[claim].title}, request {ask.name}: asks for all devices, but resource pool "
                                     f"{pool} {state}")
 
-    def _capacity(self, ask: Ask, fit: int, wrong: dict[int, str], where: str) -> tuple[Shares, int, int]:
+    def _capacity(self, ask: ClaimDeviceRequest, fit: int, wrong: dict[int, str], where: str) -> tuple[Shares, int, int]:
         """What is taken of each device; those of the devices that can give it, and those that can give it now."""
         found, consumed = self.site.shares(ask.capacity, self.features.fractional_capacity_range), self.held.consumed
         wrong |= {index: f"{where}: {why}" for index, why in found.wrong.items() if fit >> index & 1}
@@ -133,7 +133,7 @@ class Wanting:
                 ready &= ~(1 << index)
         return found, fit, ready
 
-    def _tables(self, ask: Ask, claim: int, ready: int, wrong: dict[int, str], where: str) -> Tables:
+    def _tables(self, ask: ClaimDeviceRequest, claim: int, ready: int, wrong: dict[int, str], where: str) -> Tables:
         out, lists = [], self.features.list_type_attributes
         for which in ask.constraints:
             constraint = self.demands[claim].constraints[which]

@@ -15,7 +15,7 @@ from outfitter.errors import Unsatisfiable
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra import consumable_capacity
 from outfitter.scheduling.dra.constraints import Constraint
-from outfitter.scheduling.dra.selector_cache import Wrong, compiled
+from outfitter.scheduling.dra.selector_cache import SelectorError, compiled
 from outfitter.scheduling.dra.slices import Asked
 
 MOST = 32  # devices in one allocation
@@ -25,7 +25,7 @@ Classes = Callable[[str], Object | None]  # name -> DeviceClass
 
 
 @dataclass(slots=True)
-class Ask:
+class ClaimDeviceRequest:
     """A request, or one alternative of a request."""
 
     name: str  # as results bear it: "gpu", or "gpu/large" for an alternative
@@ -50,19 +50,21 @@ class Ask:
 
 
 @dataclass(slots=True)
-class Demand:
+class CompiledClaim:
     """What one claim asks for."""
 
     claim: Object
     title: str  # "claim default/train"
-    requests: list[list[Ask]] = field(default_factory=list)
+    requests: list[list[ClaimDeviceRequest]] = field(default_factory=list)
     constraints: list[Constraint] = field(default_factory=list)
 
 
-def demand(claim: Object, classes: Classes, features: Features) -> Demand:
+def compile_claim(claim: Object, classes: Classes, features: Features) -> CompiledClaim:
     """Compile a claim. Unsatisfiable says which request cannot be understood, and why."""
     meta, devices = claim["metadata"], claim["spec"].get("devices") or {}
-    out = Demand(claim, f"claim {meta['namespace']}/{meta['name']}" if meta.get("namespace") else f"claim {meta['name']}")
+    out = CompiledClaim(
+        claim, f"claim {meta['namespace']}/{meta['name']}" if meta.get("namespace") else f"claim {meta['name']}"
+    )
     for raw in devices.get("requests") or ():
         out.requests.append(_alternatives(raw, out.title, classes, features))
     for index, raw in enumerate(devices.get("constraints") or ()):
@@ -77,7 +79,7 @@ def demand(claim: Object, classes: Classes, features: Features) -> Demand:
     return out
 
 
-def _alternatives(raw: Object, title: str, classes: Classes, features: Features) -> list[Ask]:
+def _alternatives(raw: Object, title: str, classes: Classes, features: Features) -> list[ClaimDeviceRequest]:
     if subs := raw.get("firstAvailable"):
         if not features.prioritized_list:
             raise Unsatisfiable(f"{title}, request {raw['name']}: has subrequests (firstAvailable), but the DRAPrioritizedList "
@@ -87,7 +89,7 @@ def _alternatives(raw: Object, title: str, classes: Classes, features: Features)
     return [_ask(raw["name"], raw.get("exactly") or {}, f"{title}, request {raw['name']}", classes, features)]
 
 
-def _ask(full: str, exactly: Object, where: str, classes: Classes, features: Features) -> Ask:
+def _ask(full: str, exactly: Object, where: str, classes: Classes, features: Features) -> ClaimDeviceRequest:
     if exactly.get("capacity") is not None and not features.consumable_capacity:
         raise Unsatisfiable(f"{where}: has capacity requests, but the DRAConsumableCapacity feature is disabled")
     if exactly.get("derivedAttributes") and not features.derived_attributes:
@@ -106,7 +108,7 @@ def _ask(full: str, exactly: Object, where: str, classes: Classes, features: Fea
     count = exactly.get("count")
     selectors = [*_texts(f"class {name}", (class_.get("spec") or {}).get("selectors")),
                  *_texts(where, exactly.get("selectors"))]
-    return Ask(
+    return ClaimDeviceRequest(
         name=full,
         parent=full.partition("/")[0],
         class_=class_,
@@ -137,6 +139,6 @@ def _amounts(exactly: Object, where: str) -> Asked:
 
 def _expression(raw: Object, where: str) -> cel.Selector:
     found = compiled(f"dyn({raw['expression']}\n)")  # a selector must be true or false; this may be any value
-    if isinstance(found, Wrong):
+    if isinstance(found, SelectorError):
         raise Unsatisfiable(f"{where}, derived attribute {raw['name']}: {found.why}")
     return found

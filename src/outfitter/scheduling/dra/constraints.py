@@ -11,8 +11,8 @@ from typing import Any
 from outfitter import cel
 from outfitter.errors import EvaluationError
 from outfitter.scheduling.dra import selector_cache
-from outfitter.scheduling.dra.selector_cache import Wrong
-from outfitter.scheduling.dra.slices import Device, Site
+from outfitter.scheduling.dra.selector_cache import SelectorError
+from outfitter.scheduling.dra.slices import NodeDevices, PublishedDevice
 
 Value = tuple[str, Any]  # its type and itself: the number 1 is not the text "1"
 State = frozenset[Value] | None  # match: what is common so far; distinct: what was seen; None: no device yet
@@ -40,16 +40,16 @@ class Table:
 
     __slots__ = ("by", "groups", "has", "lists", "of", "wrong")
 
-    def __init__(self, values: Iterator[frozenset[Value] | Wrong | None]) -> None:
+    def __init__(self, values: Iterator[frozenset[Value] | SelectorError | None]) -> None:
         self.of: list[frozenset[Value]] = []
         self.by: dict[Value, int] = {}
         self.has = 0  # devices that have the attribute
         self.lists = False
         self.wrong: dict[int, str] = {}  # devices of which it cannot be told
         for index, value_or_wrong in enumerate(values):
-            if isinstance(value_or_wrong, Wrong):
+            if isinstance(value_or_wrong, SelectorError):
                 self.wrong[index] = value_or_wrong.why
-            found = frozenset[Value]() if isinstance(value_or_wrong, Wrong) else value_or_wrong or frozenset()
+            found = frozenset[Value]() if isinstance(value_or_wrong, SelectorError) else value_or_wrong or frozenset()
             self.of.append(found)
             if found:
                 self.has |= 1 << index
@@ -75,7 +75,7 @@ class Table:
         return state | mine if distinct else state & mine
 
 
-def published(site: Site, attribute: str, lists: bool) -> Table:
+def published(site: NodeDevices, attribute: str, lists: bool) -> Table:
     """Of what the devices say themselves; made once for all nodes whose devices say the same."""
     column = site.column(attribute, selector_cache.attribute(attribute))
     found = site.contents.remembered(("values", lists, column), lambda: Table(
@@ -84,21 +84,21 @@ def published(site: Site, attribute: str, lists: bool) -> Table:
     return found
 
 
-def derived(site: Site, selector: cel.Selector, lists: bool) -> Table:
+def derived(site: NodeDevices, selector: cel.Selector, lists: bool) -> Table:
     """Of what an expression of the request makes of each device."""
     found = site.remembered(("derived", selector.text, lists), lambda: Table(_all_computed(site, selector, lists)))
     assert isinstance(found, Table)
     return found
 
 
-def _all_computed(site: Site, selector: cel.Selector, lists: bool) -> Iterator[frozenset[Value] | Wrong | None]:
+def _all_computed(site: NodeDevices, selector: cel.Selector, lists: bool) -> Iterator[frozenset[Value] | SelectorError | None]:
     """Once for all devices that are alike in what is read of them. What goes wrong is said of each by its name."""
     columns = site.reading(selector.reads) if site.readable else ()
     for index, device in enumerate(site.devices):
         compute = functools.partial(_computed, selector, device, lists)
         key = ("derived", selector.text, lists, *(column.values[index] for column in columns))
         found = site.contents.remembered(key, compute) if site.readable else compute()
-        yield compute() if isinstance(found, Wrong) else found
+        yield compute() if isinstance(found, SelectorError) else found
 
 
 def _value(raw: Mapping[str, Any] | None, lists: bool) -> frozenset[Value] | None:
@@ -112,17 +112,19 @@ def _value(raw: Mapping[str, Any] | None, lists: bool) -> frozenset[Value] | Non
     return None if lists else frozenset([_ALIEN])
 
 
-def _computed(selector: cel.Selector, device: Device, lists: bool) -> frozenset[Value] | Wrong | None:
+def _computed(selector: cel.Selector, device: PublishedDevice, lists: bool) -> frozenset[Value] | SelectorError | None:
     subject = device.cel
-    if isinstance(subject, Wrong):
+    if isinstance(subject, SelectorError):
         return subject
     try:
         result = selector.value(subject)
     except EvaluationError as error:
-        return Wrong(f"CEL runtime error on device {device.id}: {error.message}")
+        return SelectorError(f"CEL runtime error on device {device.id}: {error.message}")
     out = [_typed(member) for member in (result if isinstance(result, list) else [result])]
     if None in out:
-        return Wrong(f"the expression gives device {device.id} no text, number, version, true or false, nor a list of such")
+        return SelectorError(
+            f"the expression gives device {device.id} no text, number, version, true or false, nor a list of such"
+        )
     if isinstance(result, list) and not lists:
         return frozenset([_ALIEN])
     return frozenset(value for value in out if value is not None)

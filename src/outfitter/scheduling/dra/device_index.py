@@ -16,12 +16,12 @@ from outfitter.api.kinds import Object
 from outfitter.api.page import MARKS, Booking, Limits, Page, pool_page
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra import constraints
-from outfitter.scheduling.dra.allocated_devices import Held
-from outfitter.scheduling.dra.claim_request import Ask, Demand
+from outfitter.scheduling.dra.allocated_devices import AllocatedDevices
+from outfitter.scheduling.dra.claim_request import ClaimDeviceRequest, CompiledClaim
 from outfitter.scheduling.dra.constraints import Constraint
-from outfitter.scheduling.dra.selector_cache import Contents, Fits
-from outfitter.scheduling.dra.slices import Device, Pools, Site
-from outfitter.scheduling.filter.taints import unbearable
+from outfitter.scheduling.dra.selector_cache import SelectorCache, SelectorMatch
+from outfitter.scheduling.dra.slices import NodeDevices, PoolSet, PublishedDevice
+from outfitter.scheduling.filter.taints import untolerated_taint
 
 FEATURES = Features.of({})
 REMEMBERED = 256  # columns that are kept
@@ -34,25 +34,25 @@ class Count(NamedTuple):
     free: int | None  # of those that match; None: counting does not tell
 
 
-class Index:
+class DeviceIndex:
     """Fed with objects by name; None takes one out. What follows from a change is computed when somebody asks."""
 
     def __init__(self, features: Features = FEATURES) -> None:
         self.features = features
-        self.held = Held()
+        self.held = AllocatedDevices()
         self._slices: dict[str, Object] = {}
         self._pages: dict[str, Page] = {}
         self._blank: dict[str, Page] = {}  # of hosts that have none
         self._nodes: dict[str, Object] = {}
         self._rules: dict[str, Object] = {}
-        self._pools = Pools(())
+        self._pools = PoolSet(())
         # What changed since somebody asked: slices, as the pools know them; hosts; pools that pages speak of
         self._changed: dict[str, Object | None] = {}
         self._moved: set[str] = set()
         self._touched: set[tuple[str, str]] = set()
         self._ruled = False  # DeviceTaintRules changed
         self.names: list[str] = []  # of the hosts, in order: the rows
-        self._sites: list[Site] = []
+        self._sites: list[NodeDevices] = []
         self._free: list[int] = []  # what nobody has and no taint keeps away
         self._bare: list[int] = []  # what nobody has, tainted or not
         self._masks: dict[tuple[str, ...], _Matching] = {}  # selectors -> what they match
@@ -62,7 +62,7 @@ class Index:
 
     @classmethod
     def of(cls, slices: Iterable[Object], pages: Iterable[Page], nodes: Iterable[Object],
-           features: Features = FEATURES, rules: Iterable[Object] = ()) -> Index:
+           features: Features = FEATURES, rules: Iterable[Object] = ()) -> DeviceIndex:
         """All at once."""
         index = cls(features)
         for number, obj in enumerate(slices):
@@ -131,7 +131,7 @@ class Index:
     # -- asking
 
     @property
-    def pools(self) -> Pools:
+    def pools(self) -> PoolSet:
         self._refresh()
         return self._pools
 
@@ -148,7 +148,7 @@ class Index:
         """A page as it is known here, empty if it is not; the same value until it changes."""
         return self._pages.get(name) or self._blank.setdefault(name, Page(Page.blank(name)))
 
-    def candidates(self, demands: Sequence[Demand]) -> list[int]:
+    def candidates(self, demands: Sequence[CompiledClaim]) -> list[int]:
         """The rows that counting does not rule out, in the order of the hosts' names."""
         self._refresh()
         rows: Sequence[int] = range(len(self.names))
@@ -161,7 +161,7 @@ class Index:
                     rows = [row for row in rows if row in fits]
         return list(rows)
 
-    def matching(self, demands: Sequence[Demand]) -> list[int]:
+    def matching(self, demands: Sequence[CompiledClaim]) -> list[int]:
         """The rows with enough devices of the kind for each request by itself, whoever has them."""
         self._refresh()
         rows = list(range(len(self.names)))
@@ -170,7 +170,7 @@ class Index:
             rows = [row for row in rows if any(masks[row].bit_count() >= count for masks, count in having)]
         return rows
 
-    def count(self, row: int, ask: Ask) -> Count | None:
+    def count(self, row: int, ask: ClaimDeviceRequest) -> Count | None:
         """What counting knows of a request at a host; None where only a search can tell."""
         site = self._sites[row]
         if not site.devices or site.invalid or site.incomplete or site.fits(ask.selectors).wrong:
@@ -180,7 +180,7 @@ class Index:
                      or site.counted or site.shared or site.binding or site.lazy)
         return Count(len(site.devices), mask.bit_count(), (mask & self._free[row]).bit_count() if plain else None)
 
-    def counted(self, demands: Sequence[Demand]) -> bool:
+    def counted(self, demands: Sequence[CompiledClaim]) -> bool:
         """Whether counting alone is the answer: one request of like kind, and nothing that only a search can tell."""
         if len(demands) != 1 or len(demands[0].requests) != 1 or len(demands[0].requests[0]) != 1:
             return False
@@ -189,7 +189,7 @@ class Index:
         return not (self._coarse or ask.everything or ask.admin or ask.tolerations or ask.capacity or ask.derived
                     or len(ask.constraints) > 1 or self._column(ask.selectors).wrong)
 
-    def _passing(self, ask: Ask, under: Sequence[Constraint], rows: Sequence[int]) -> list[int]:
+    def _passing(self, ask: ClaimDeviceRequest, under: Sequence[Constraint], rows: Sequence[int]) -> list[int]:
         masks, wanted = self._column(ask.selectors).masks, ask.count
         if ask.everything:
             return [row for row in rows if masks[row] or self._sites[row].fits(ask.selectors).wrong]
@@ -206,14 +206,14 @@ class Index:
             passing = self._with_unclear(ask, passing, rows)
         return passing
 
-    def _with_unclear(self, ask: Ask, passing: list[int], rows: Sequence[int]) -> list[int]:
+    def _with_unclear(self, ask: ClaimDeviceRequest, passing: list[int], rows: Sequence[int]) -> list[int]:
         """Hosts of which counting cannot tell: a selector has no answer for a device, or devices can be shared."""
         if not self._shared and not self._column(ask.selectors).wrong:
             return passing
         unclear = [row for row in rows if self._sites[row].shared or self._sites[row].fits(ask.selectors).wrong]
         return sorted({*passing, *unclear}) if unclear else passing
 
-    def open(self, row: int, demands: Sequence[Demand]) -> Iterator[Device]:
+    def open(self, row: int, demands: Sequence[CompiledClaim]) -> Iterator[PublishedDevice]:
         """The devices of a host that nobody has and that could serve one of the requests; all if nothing is asked for."""
         asks = [ask for demand in demands for request in demand.requests for ask in request]
         mask = self._free[row]
@@ -233,11 +233,11 @@ class Index:
         return [site.name for site in self._fresh() if any(
             each.id == device and site.there >> place & 1 for place, each in enumerate(site.devices))]
 
-    def _fresh(self) -> list[Site]:
+    def _fresh(self) -> list[NodeDevices]:
         self._refresh()
         return self._sites
 
-    def device(self, row: int, name: DeviceId) -> Device | None:
+    def device(self, row: int, name: DeviceId) -> PublishedDevice | None:
         return next((device for device in self._sites[row].devices if device.id == name), None)
 
     # -- columns
@@ -259,7 +259,7 @@ class Index:
             known = self._groups[attribute] = [self._by_value(site, attribute) for site in self._sites]
         return known
 
-    def _by_value(self, site: Site, attribute: str) -> Groups:
+    def _by_value(self, site: NodeDevices, attribute: str) -> Groups:
         return constraints.published(site, attribute, self.features.list_type_attributes).groups
 
     def _refresh(self) -> None:
@@ -268,7 +268,7 @@ class Index:
         for name in sorted(self._moved):
             self._move(name)
         if self._ruled:  # every device may have other taints
-            self._pools = Pools(self._slices.values(), [self._rules[name] for name in sorted(self._rules)])
+            self._pools = PoolSet(self._slices.values(), [self._rules[name] for name in sorted(self._rules)])
             self._ruled, self._changed, everywhere = False, {}, True
         for name, before in self._changed.items():
             nodes = self._pools.change(before, self._slices.get(name))
@@ -313,7 +313,7 @@ class Index:
             for groups in self._groups.values():
                 groups.insert(row, ())
 
-    def _look(self, row: int, site: Site) -> None:
+    def _look(self, row: int, site: NodeDevices) -> None:
         """A host's devices may be others now."""
         old = self._sites[row]
         if site is old:
@@ -334,7 +334,7 @@ class Index:
                 bare &= ~(1 << place)
         free = bare
         for place in site.tainted:
-            if unbearable(site.devices[place].taints, ()) is not None:
+            if untolerated_taint(site.devices[place].taints, ()) is not None:
                 free &= ~(1 << place)
         self._bare[row], self._free[row] = bare, free
 
@@ -375,16 +375,16 @@ class _Matching:
     def __init__(self, masks: list[int], wrong: int) -> None:
         self.masks, self.wrong = masks, wrong
 
-    def put(self, row: int, now: Fits, before: Fits) -> None:
+    def put(self, row: int, now: SelectorMatch, before: SelectorMatch) -> None:
         self.masks[row] = now.mask
         self.wrong += bool(now.wrong) - bool(before.wrong)
 
 
-NOWHERE = Site([], "", {}, frozenset(), Contents())  # a host of which nothing is known yet
+NOWHERE = NodeDevices([], "", {}, frozenset(), SelectorCache())  # a host of which nothing is known yet
 NANO = 1_000_000_000
 
 
-def _is_coarse(site: Site) -> bool:
+def _is_coarse(site: NodeDevices) -> bool:
     return bool(site.counted or site.shared or site.invalid or site.incomplete)
 
 

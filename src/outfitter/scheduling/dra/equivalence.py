@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from outfitter.scheduling.dra.search import Search
 
 
-class Likeness:
+class DeviceEquivalence:
     def __init__(self, search: Search) -> None:
         wants = [want for step in search.steps for want in step.wants]
         tables = list({id(table): table for want in wants for _, table, _ in want.tables}.values())

@@ -44,7 +44,7 @@ def _made(class_: Object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExtendedResourceRequest:
     """What a claim for a pod's extended resources asks for."""
 
     requests: tuple[dict[str, Any], ...]
@@ -103,7 +103,7 @@ def _containers(pod: Object) -> Iterator[tuple[int, Object, bool]]:
         yield index, container, index >= len(first) or container.get("restartPolicy") == "Always"
 
 
-def wanted(pod: Object, resources: Collection[str], class_of: Resources) -> Wanted:
+def wanted(pod: Object, resources: Collection[str], class_of: Resources) -> ExtendedResourceRequest:
     """The requests for these resources. A container that ends before others begin uses the devices of those that come after
     it, and of what is missing then the most that any such container needs is asked for once."""
     requests: list[dict[str, Any]] = []
@@ -124,7 +124,7 @@ def wanted(pod: Object, resources: Collection[str], class_of: Resources) -> Want
         spare, brief = _brief(everybody, resource, stays)
         mappings += brief
         requests += [_request(name, class_, count) for name, count in [*([spare] if spare else ()), *stays.values()]]
-    return Wanted(tuple(sorted(requests, key=lambda one: str(one["name"]))), tuple(mappings), only)
+    return ExtendedResourceRequest(tuple(sorted(requests, key=lambda one: str(one["name"]))), tuple(mappings), only)
 
 
 def _brief(everybody: Sequence[tuple[int, Object, bool]], resource: str, stays: Mapping[int, tuple[str, int]]) -> tuple[
@@ -158,7 +158,7 @@ def _mapping(container: Object, resource: str, request: str) -> dict[str, str]:
     return {"containerName": container["name"], "resourceName": resource, "requestName": request}
 
 
-def claim(pod: Object, asks: Wanted) -> dict[str, Any]:
+def claim(pod: Object, asks: ExtendedResourceRequest) -> dict[str, Any]:
     """The claim that carries the requests. It belongs to the pod and gets its name when it is made: no claim is called so."""
     meta = pod["metadata"]
     return {

@@ -18,18 +18,18 @@ from outfitter.cel import Quantity
 from outfitter.errors import Unsatisfiable
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra import bounds, consumable_capacity
-from outfitter.scheduling.dra.allocated_devices import Held
-from outfitter.scheduling.dra.candidates import Step, Want, Wanting, bits
-from outfitter.scheduling.dra.claim_request import MOST, Ask, Demand
+from outfitter.scheduling.dra.allocated_devices import AllocatedDevices
+from outfitter.scheduling.dra.candidates import CandidateSet, RequestCandidates, RequestStep, bits
+from outfitter.scheduling.dra.claim_request import MOST, ClaimDeviceRequest, CompiledClaim
 from outfitter.scheduling.dra.constraints import State
-from outfitter.scheduling.dra.equivalence import Likeness
-from outfitter.scheduling.dra.shared_counters import Company, Counters, Taken
-from outfitter.scheduling.dra.slices import Site
+from outfitter.scheduling.dra.equivalence import DeviceEquivalence
+from outfitter.scheduling.dra.shared_counters import Company, SharedCounters, Taken
+from outfitter.scheduling.dra.slices import NodeDevices
 
 
 class Pick(NamedTuple):
     claim: int
-    ask: Ask
+    ask: ClaimDeviceRequest
     device: int
     share: Mapping[str, Quantity] | None  # None: the whole device
 
@@ -43,7 +43,7 @@ class Point:
     """Where the search is. Never changed: going back is forgetting it."""
 
     at: int  # step
-    want: Want | None  # the alternative; None: still to be chosen
+    want: RequestCandidates | None  # the alternative; None: still to be chosen
     taken: int  # devices that it has
     start: int  # where its next device is looked for
     used: int  # devices that somebody has in this attempt
@@ -74,20 +74,20 @@ class _Frame:
 
 @dataclass(slots=True)
 class Search:
-    site: Site
-    demands: Sequence[Demand]
-    held: Held
+    site: NodeDevices
+    demands: Sequence[CompiledClaim]
+    held: AllocatedDevices
     features: Features
     now: datetime | None = None  # None: what is tolerated for a time is tolerated
-    steps: list[Step] = field(default_factory=list)
-    counters: Counters | None = None
+    steps: list[RequestStep] = field(default_factory=list)
+    counters: SharedCounters | None = None
     blocked: int = 0  # devices that somebody else has
     careful: bool = False  # an error can be met on the way: counting must not hide it
     strict: bool = False  # and it depends on which of several like devices is tried
     admins: bool = False
     effort: int = EFFORT
     tried: int = 0  # points that were looked at
-    _likeness: Likeness | None = None
+    _likeness: DeviceEquivalence | None = None
     _failed: set[object] = field(default_factory=set)
     _modest: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
 
@@ -99,8 +99,8 @@ class Search:
             if device.id in whole or (kept and device.id in kept and device.id not in named):
                 self.blocked |= 1 << index
         if self.site.counted and self.features.partitionable_devices:
-            self.counters = Counters(self.site, self.held.touches, groups=self.features.compatibility_groups)
-        self.steps = Wanting(self.site, self.demands, self.held, self.features, self.blocked, self.now).steps()
+            self.counters = SharedCounters(self.site, self.held.touches, groups=self.features.compatibility_groups)
+        self.steps = CandidateSet(self.site, self.demands, self.held, self.features, self.blocked, self.now).steps()
         wants = [want for step in self.steps for want in step.wants]
         self.strict = any(want.ask.everything and want.tables for want in wants)
         self.careful = self.strict or any(want.bad for want in wants)
@@ -163,7 +163,7 @@ class Search:
             return bounds.why_not(self, point) is not None
         return self.counters is not None and not point.want.ask.everything and not bounds.packs(self, point, point.want)
 
-    def modest(self, want: Want) -> list[tuple[int, int, int]]:
+    def modest(self, want: RequestCandidates) -> list[tuple[int, int, int]]:
         """The devices of a request by how much they take of a shared counter, least first: amount, counter, bit. Of several
         counters the scarcest; -1: of none."""
         known = self._modest.get(id(want))
@@ -226,7 +226,7 @@ class Search:
                 if not self.strict:
                     failed.add((self.likeness.of[index], point.shares.get(index)))
 
-    def _must(self, point: Point, want: Want, index: int) -> Point | None:
+    def _must(self, point: Point, want: RequestCandidates, index: int) -> Point | None:
         """The same for one of all devices: a constraint that it breaks is a mistake in the claim."""
         taken = point.mine if want.ask.admin else point.used
         if not want.ready >> index & 1 or taken >> index & 1 or self._counted(point, index) is None:
@@ -249,7 +249,7 @@ class Search:
     def _shares(self, index: int) -> bool:
         return self.features.consumable_capacity and bool(self.site.shared >> index & 1)
 
-    def _take(self, point: Point, want: Want, index: int) -> Point | None:
+    def _take(self, point: Point, want: RequestCandidates, index: int) -> Point | None:
         """With this device, or None where counters or capacity do not suffice. The constraints hold."""
         counted = self._counted(point, index)
         if counted is None:
@@ -278,9 +278,9 @@ class Search:
     # -- what failed before
 
     @property
-    def likeness(self) -> Likeness:
+    def likeness(self) -> DeviceEquivalence:
         if self._likeness is None:
-            self._likeness = Likeness(self)
+            self._likeness = DeviceEquivalence(self)
         return self._likeness
 
     def _key(self, point: Point) -> object:

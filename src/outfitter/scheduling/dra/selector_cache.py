@@ -16,21 +16,21 @@ from outfitter.cel.field_usage import Read
 from outfitter.errors import EvaluationError, Invalid
 
 if TYPE_CHECKING:
-    from outfitter.scheduling.dra.slices import Device
+    from outfitter.scheduling.dra.slices import PublishedDevice
 
 NOTHING: Mapping[Any, Any] = {}
 QUESTIONS = 256  # that are remembered: claims are of few kinds
 ANSWERS = 1 << 16  # to each of them, before all are forgotten
-Source = Callable[[Iterable["Device"]], list[Hashable]]
+Source = Callable[[Iterable["PublishedDevice"]], list[Hashable]]
 
 
-class Wrong(NamedTuple):
+class SelectorError(NamedTuple):
     """A question that has no answer, and why."""
 
     why: str
 
 
-class Answer(NamedTuple):
+class SelectorResult(NamedTuple):
     """What several selectors, each of which must match, say of a device."""
 
     matches: bool
@@ -38,11 +38,11 @@ class Answer(NamedTuple):
     why: str = ""  # empty: there is an answer
     running: bool = False  # it went wrong on the device; else it is the selector itself that is wrong
 
-    def said(self, device: Device) -> str:
+    def said(self, device: PublishedDevice) -> str:
         return f"CEL runtime error on device {device.id}: {self.why}" if self.running else self.why
 
 
-class Fits(NamedTuple):
+class SelectorMatch(NamedTuple):
     """The same for the devices of a host."""
 
     mask: int  # those that match, a bit for each
@@ -50,14 +50,14 @@ class Fits(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4096)
-def compiled(text: str) -> cel.Selector | Wrong:
+def compiled(text: str) -> cel.Selector | SelectorError:
     try:
         return cel.compile_selector(text, limit=None)  # what was let in is not judged again
     except Invalid as error:
-        return Wrong(f"CEL compile error: {error.message}")
+        return SelectorError(f"CEL compile error: {error.message}")
 
 
-class Column:
+class DeviceColumn:
     """What the devices of a host have, one after the other. Equal ones are the same object for as long as a host has it."""
 
     __slots__ = ("__weakref__", "values")
@@ -66,18 +66,18 @@ class Column:
         self.values = values
 
 
-class Question:
+class SelectorQuery:
     """Selectors, and what they said of every content that there was."""
 
     def __init__(self, selectors: tuple[str, ...]) -> None:
         self._selectors = selectors
         self.reads = tuple(sorted({read for text in selectors for read in _reads(text)}, key=repr))
-        self._by_device: dict[tuple[Hashable, ...], Answer] = {}
-        self._by_columns: dict[tuple[int | Column, ...], Fits | Sequence[Answer]] = {}
+        self._by_device: dict[tuple[Hashable, ...], SelectorResult] = {}
+        self._by_columns: dict[tuple[int | DeviceColumn, ...], SelectorMatch | Sequence[SelectorResult]] = {}
 
-    def ask(self, devices: Sequence[Device], columns: tuple[Column, ...]) -> Fits:
+    def ask(self, devices: Sequence[PublishedDevice], columns: tuple[DeviceColumn, ...]) -> SelectorMatch:
         """Of the devices of a host, all of which can be read; columns are of `reads`."""
-        where: tuple[int | Column, ...] = (len(devices), *columns)
+        where: tuple[int | DeviceColumn, ...] = (len(devices), *columns)
         known = self._by_columns.get(where)
         if known is None:
             if len(self._by_columns) >= ANSWERS:
@@ -86,13 +86,13 @@ class Question:
             answers = [self._one(key, device) for key, device in zip(alike, devices, strict=True)]
             # What went wrong is said with the device's name: each host has its own sentences.
             known = self._by_columns[where] = answers if any(one.why for one in answers) else _fits(answers, devices)
-        return known if isinstance(known, Fits) else _fits(known, devices)
+        return known if isinstance(known, SelectorMatch) else _fits(known, devices)
 
-    def ask_each(self, devices: Sequence[Device]) -> Fits:
+    def ask_each(self, devices: Sequence[PublishedDevice]) -> SelectorMatch:
         """The same where one of them cannot be read."""
         return _fits([self.directly(device) for device in devices], devices)
 
-    def _one(self, key: tuple[Hashable, ...], device: Device) -> Answer:
+    def _one(self, key: tuple[Hashable, ...], device: PublishedDevice) -> SelectorResult:
         known = self._by_device.get(key)
         if known is None:
             if len(self._by_device) >= ANSWERS:
@@ -100,50 +100,50 @@ class Question:
             known = self._by_device[key] = self.directly(device)
         return known
 
-    def directly(self, device: Device) -> Answer:
+    def directly(self, device: PublishedDevice) -> SelectorResult:
         """Asked of the device itself."""
-        subject: cel.Device | Wrong | None = None
+        subject: cel.CelDevice | SelectorError | None = None
         for position, text in enumerate(self._selectors):
             selector = compiled(text)
-            if isinstance(selector, Wrong):
-                return Answer(False, position, selector.why)
+            if isinstance(selector, SelectorError):
+                return SelectorResult(False, position, selector.why)
             subject = subject or device.cel
-            if isinstance(subject, Wrong):
-                return Answer(False, position, subject.why)
+            if isinstance(subject, SelectorError):
+                return SelectorResult(False, position, subject.why)
             try:
                 if not selector.matches(subject):
-                    return Answer(False)
+                    return SelectorResult(False)
             except EvaluationError as error:
-                return Answer(False, position, error.message, running=True)
-        return Answer(True)
+                return SelectorResult(False, position, error.message, running=True)
+        return SelectorResult(True)
 
 
-def _fits(answers: Sequence[Answer], devices: Sequence[Device]) -> Fits:
-    return Fits(sum(1 << index for index, one in enumerate(answers) if one.matches), {
+def _fits(answers: Sequence[SelectorResult], devices: Sequence[PublishedDevice]) -> SelectorMatch:
+    return SelectorMatch(sum(1 << index for index, one in enumerate(answers) if one.matches), {
         index: (one.position, one.said(devices[index])) for index, one in enumerate(answers) if one.why})
 
 
-class Contents:
+class SelectorCache:
     """Kept for as long as slices come and go."""
 
     def __init__(self) -> None:
-        self._columns: weakref.WeakValueDictionary[tuple[Hashable, ...], Column] = weakref.WeakValueDictionary()
-        self._questions: dict[tuple[str, ...], Question] = {}
+        self._columns: weakref.WeakValueDictionary[tuple[Hashable, ...], DeviceColumn] = weakref.WeakValueDictionary()
+        self._questions: dict[tuple[str, ...], SelectorQuery] = {}
         self._made: dict[Any, Any] = {}
 
-    def column(self, values: Iterable[Hashable]) -> Column:
+    def column(self, values: Iterable[Hashable]) -> DeviceColumn:
         key = tuple(values)
         known = self._columns.get(key)
         if known is None:
-            known = self._columns[key] = Column(key)
+            known = self._columns[key] = DeviceColumn(key)
         return known
 
-    def question(self, selectors: tuple[str, ...]) -> Question:
+    def question(self, selectors: tuple[str, ...]) -> SelectorQuery:
         known = self._questions.get(selectors)
         if known is None:
             if len(self._questions) >= QUESTIONS:
                 self._questions.clear()
-            known = self._questions[selectors] = Question(selectors)
+            known = self._questions[selectors] = SelectorQuery(selectors)
         return known
 
     def remembered(self, key: Hashable, make: Callable[[], Any]) -> Any:
@@ -158,7 +158,7 @@ class Contents:
 
 def _reads(text: str) -> tuple[Read, ...]:
     selector = compiled(text)
-    return () if isinstance(selector, Wrong) else selector.reads
+    return () if isinstance(selector, SelectorError) else selector.reads
 
 
 # -- what is read of a device: equal exactly if an expression cannot tell the difference
@@ -200,7 +200,7 @@ def _named(field: str, domain: str, name: str) -> Source:
     full = f"{domain}/{name}" if "/" not in domain else None
     short = name if "/" not in name else None
 
-    def values(devices: Iterable[Device]) -> list[Hashable]:
+    def values(devices: Iterable[PublishedDevice]) -> list[Hashable]:
         out = []
         for device in devices:
             there = device.raw.get(field) or NOTHING
@@ -215,6 +215,6 @@ def _named(field: str, domain: str, name: str) -> Source:
     return values
 
 
-def _present(device: Device, field: str, domain: str) -> bool:
+def _present(device: PublishedDevice, field: str, domain: str) -> bool:
     there = device.raw.get(field) or ()
     return any((name.partition("/")[0] if "/" in name else device.id.driver) == domain for name in there)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from outfitter.api.device import DeviceId
-from outfitter.scheduling.dra.slices import Pool, Site
+from outfitter.scheduling.dra.slices import DevicePool, NodeDevices
 
 Taken = tuple[int, ...]  # for each counter, how much is taken in the attempt at hand
 Company = tuple[frozenset[str] | None, ...]  # for each set, the groups that all devices on it have; None: nobody is on it
@@ -16,37 +16,37 @@ Company = tuple[frozenset[str] | None, ...]  # for each set, the groups that all
 NOBODY = frozenset([""])  # no group has this name
 
 
-class Draw(NamedTuple):
+class CounterUse(NamedTuple):
     """What one device takes, by the numbers of the counters and sets."""
 
     amounts: tuple[tuple[int, int], ...]
     sets: tuple[tuple[int, frozenset[str]], ...]
 
 
-class Counters:
+class SharedCounters:
     """Of the pools that a node reaches, with what others hold already taken off."""
 
-    def __init__(self, site: Site, touched: Callable[[DeviceId], bool], *, groups: bool) -> None:
+    def __init__(self, site: NodeDevices, touched: Callable[[DeviceId], bool], *, groups: bool) -> None:
         self._groups = groups
         self.left: list[int] = []
         self.names: list[str] = []  # for people
-        self._counter: dict[tuple[Pool, str, str], int] = {}
-        self._set: dict[tuple[Pool, str], int] = {}
+        self._counter: dict[tuple[DevicePool, str, str], int] = {}
+        self._set: dict[tuple[DevicePool, str], int] = {}
         self._company: list[frozenset[str] | None] = []
         for pool in dict.fromkeys(site.pool_of):
             self._add(pool, touched)
         overdrawn = {key[0] for key, index in self._counter.items() if self.left[index] < 0}
-        self.draws: list[Draw | None] = []  # of each device of the node; None: it takes nothing
+        self.draws: list[CounterUse | None] = []  # of each device of the node; None: it takes nothing
         self.blocked = 0  # devices of pools of which somebody has more than there is
         for index, (device, pool) in enumerate(zip(site.devices, site.pool_of, strict=True)):
             amounts = tuple((self._counter[pool, use.set, name], amount)
                             for use in device.uses for name, amount in use.counters.items())
             sets = tuple((self._set[pool, use.set], use.groups) for use in device.uses)
-            self.draws.append(Draw(amounts, sets) if device.uses else None)
+            self.draws.append(CounterUse(amounts, sets) if device.uses else None)
             if device.uses and pool in overdrawn:
                 self.blocked |= 1 << index
 
-    def _add(self, pool: Pool, touched: Callable[[DeviceId], bool]) -> None:
+    def _add(self, pool: DevicePool, touched: Callable[[DeviceId], bool]) -> None:
         for name, counters in pool.counters.items():
             self._set[pool, name] = len(self._company)
             self._company.append(None)

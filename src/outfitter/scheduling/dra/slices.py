@@ -15,7 +15,7 @@ from outfitter.cel.field_usage import Read
 from outfitter.errors import Invalid
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra import consumable_capacity, selector_cache
-from outfitter.scheduling.dra.selector_cache import Column, Contents, Fits, Wrong
+from outfitter.scheduling.dra.selector_cache import DeviceColumn, SelectorCache, SelectorError, SelectorMatch
 from outfitter.scheduling.filter import node_affinity
 from outfitter.scheduling.filter import taints as device_taints
 from outfitter.scheduling.score import Spot, spot
@@ -28,7 +28,7 @@ REMEMBERED = 64  # answers kept for each node; claims are of few kinds
 
 
 Asked = tuple[tuple[str, cel.Quantity], ...]  # capacity name -> how much of it
-Share = dict[str, cel.Quantity] | Wrong | None  # what is taken of each capacity; None: the device cannot give that
+Share = dict[str, cel.Quantity] | SelectorError | None  # what is taken of each capacity; None: the device cannot give that
 
 
 class Shares(NamedTuple):
@@ -45,7 +45,7 @@ class Uses(NamedTuple):
     groups: frozenset[str]  # those it can stand beside on the set; empty: only beside others without
 
 
-class Device:
+class PublishedDevice:
     """One published device. It never changes; what is asked of it again is remembered."""
 
     __slots__ = ("_capacity", "_spot", "id", "raw", "shared", "taints", "uses")
@@ -66,12 +66,12 @@ class Device:
         return self._spot
 
     @property
-    def cel(self) -> cel.Device | Wrong:
+    def cel(self) -> cel.CelDevice | SelectorError:
         """As a selector sees it. Made anew each time: of thousands of devices that are alike one is asked."""
         try:
-            return cel.Device.from_slice(self.id.driver, self.raw)
+            return cel.CelDevice.from_slice(self.id.driver, self.raw)
         except Invalid as error:
-            return Wrong(f"unsupported attribute value or capacity of device {self.id}: {error.message}")
+            return SelectorError(f"unsupported attribute value or capacity of device {self.id}: {error.message}")
 
     @property
     def capacity(self) -> dict[str, consumable_capacity.Capacity]:
@@ -87,7 +87,7 @@ class Device:
             share = consumable_capacity.share(dict(asked), self.capacity, self.id.driver, fractional=fractional)
             return share if share is not None and consumable_capacity.room(share, {}, (), self.capacity) else None
         except Invalid as error:
-            return Wrong(f"checking capacity for device {self.id}: {error.message}")
+            return SelectorError(f"checking capacity for device {self.id}: {error.message}")
 
     def attribute(self, name: str) -> Mapping[str, Any] | None:
         """By its full name; one that was published without a domain has the driver's."""
@@ -108,7 +108,7 @@ def _amounts(counters: Object | None) -> dict[str, int]:
             for name, entry in (counters or {}).items()}
 
 
-class Slice:
+class ParsedSlice:
     """A ResourceSlice, read."""
 
     __slots__ = ("counters", "devices", "each", "generation", "groups", "name", "node", "of", "pool", "raw", "readable",
@@ -123,7 +123,7 @@ class Slice:
         self.each = bool(spec.get("perDeviceNodeSelection"))  # its devices say themselves where they can be used
         self.counters = {entry["name"]: _amounts(entry.get("counters")) for entry in spec.get("sharedCounters") or ()}
         self.skips = tuple(spec.get("skipNodeOperations") or ())
-        self.devices = [Device(*self.pool, device, rules) for device in spec.get("devices") or ()]
+        self.devices = [PublishedDevice(*self.pool, device, rules) for device in spec.get("devices") or ()]
         self.readable = all(cel_device.readable(device.raw) for device in self.devices)
         self.groups = any(use.groups for device in self.devices for use in device.uses)
 
@@ -133,7 +133,7 @@ class Slice:
             return _reaches(self.spec, name, labels)
         return self.each and any(_reaches(device.raw, name, labels) for device in self.devices)
 
-    def where(self, device: Device) -> node_affinity.Where:
+    def where(self, device: PublishedDevice) -> node_affinity.Where:
         """Where a device of it can be used."""
         source = device.raw if self.each else self.spec
         if device.raw.get("bindsToNode"):
@@ -150,12 +150,12 @@ def _reaches(source: Object, name: str, labels: Mapping[str, str]) -> bool:
     return selector is not None and node_affinity.matches(selector, name, labels)
 
 
-class Pool:
+class DevicePool:
     """A pool as one node sees it."""
 
     __slots__ = ("counters", "elsewhere", "id", "incomplete", "invalid", "slices")
 
-    def __init__(self, name: tuple[str, str], slices: Sequence[Slice] = (), elsewhere: Sequence[Slice] = (), *,
+    def __init__(self, name: tuple[str, str], slices: Sequence[ParsedSlice] = (), elsewhere: Sequence[ParsedSlice] = (), *,
                  incomplete: bool = False, invalid: str = "") -> None:
         self.id = name
         self.slices = slices  # with devices for the node, in the order of their names
@@ -167,11 +167,11 @@ class Pool:
         return "/".join(self.id)
 
 
-class Site:
+class NodeDevices:
     """What one node can reach: its pools in Kubernetes' order, and the devices of those that can be used."""
 
-    def __init__(self, pools: Sequence[Pool], name: str, labels: Mapping[str, str], declared: frozenset[str],
-                 known: Contents) -> None:
+    def __init__(self, pools: Sequence[DevicePool], name: str, labels: Mapping[str, str], declared: frozenset[str],
+                 known: SelectorCache) -> None:
         self.name, self.pools = name, pools
         self.incomplete = [pool for pool in pools if pool.incomplete]
         self.invalid = [pool for pool in pools if pool.invalid]
@@ -189,11 +189,11 @@ class Site:
         self.lazy = _mask(bool(part.skips) and SKIPS not in declared for part in self.slices)  # need what the node cannot do
         self.there = _mask(not part.each or _reaches(device.raw, name, labels) for _, part, device in found)
         self.contents = known  # shared with other nodes
-        self._columns: dict[Hashable, Column] = {}
-        self._fits: dict[tuple[str, ...], Fits] = {}
+        self._columns: dict[Hashable, DeviceColumn] = {}
+        self._fits: dict[tuple[str, ...], SelectorMatch] = {}
         self._values: dict[Any, Any] = {}
 
-    def fits(self, selectors: tuple[str, ...]) -> Fits:
+    def fits(self, selectors: tuple[str, ...]) -> SelectorMatch:
         """Of the devices that can be used here: those that match, and those that cannot be told."""
         known = self._fits.get(selectors)
         if known is None:
@@ -202,17 +202,17 @@ class Site:
             known = self._fits[selectors] = self._ask(selectors)
         return known
 
-    def _ask(self, selectors: tuple[str, ...]) -> Fits:
+    def _ask(self, selectors: tuple[str, ...]) -> SelectorMatch:
         question = self.contents.question(selectors)
         found = (question.ask(self.devices, self.reading(question.reads)) if self.readable
                  else question.ask_each(self.devices))
-        return found if self.there == self.everything else Fits(found.mask & self.there, found.wrong)
+        return found if self.there == self.everything else SelectorMatch(found.mask & self.there, found.wrong)
 
-    def reading(self, reads: Iterable[Read]) -> tuple[Column, ...]:
+    def reading(self, reads: Iterable[Read]) -> tuple[DeviceColumn, ...]:
         """What the devices have of these things, one column for each."""
         return tuple([self.column(read, selector_cache.source(read)) for read in reads])
 
-    def column(self, key: Hashable, source: selector_cache.Source) -> Column:
+    def column(self, key: Hashable, source: selector_cache.Source) -> DeviceColumn:
         known = self._columns.get(key)
         if known is None:
             if len(self._columns) >= REMEMBERED:
@@ -224,8 +224,10 @@ class Site:
         """Of the devices that can be used here: what a request takes of each."""
         def make() -> Shares:
             found = [device.share(asked, fractional) for device in self.devices]
-            shares = {index: share for index, share in enumerate(found) if share is not None and not isinstance(share, Wrong)}
-            return Shares(shares, {index: share.why for index, share in enumerate(found) if isinstance(share, Wrong)},
+            shares = {
+                index: share for index, share in enumerate(found) if share is not None and not isinstance(share, SelectorError)
+            }
+            return Shares(shares, {index: share.why for index, share in enumerate(found) if isinstance(share, SelectorError)},
                           sum(1 << index for index in shares))
 
         def shared() -> Shares:
@@ -250,38 +252,38 @@ def _mask(flags: Iterable[bool]) -> int:
     return sum(1 << index for index, flag in enumerate(flags) if flag)
 
 
-class Pools:
+class PoolSet:
     """All that is published. One slice after the other can be put in the place of another; built again, what did not change is
     taken over from `old`, with everything that was remembered of it."""
 
-    def __init__(self, slices: Iterable[Object], rules: Sequence[Object] = (), old: Pools | None = None) -> None:
+    def __init__(self, slices: Iterable[Object], rules: Sequence[Object] = (), old: PoolSet | None = None) -> None:
         self.rules = list(rules)
-        self.contents: Contents = old.contents if old is not None else Contents()
-        known: dict[tuple[str, str, str], Slice] = {}
+        self.contents: SelectorCache = old.contents if old is not None else SelectorCache()
+        known: dict[tuple[str, str, str], ParsedSlice] = {}
         if old is not None and old.rules == self.rules:
             known = {(*part.pool, part.name): part for parts in old._of.values() for part in parts}
-        self._of: dict[tuple[str, str], list[Slice]] = defaultdict(list)
-        self._at: dict[str, list[Slice]] = defaultdict(list)  # tied to one node
-        self._roaming: list[Slice] = []
+        self._of: dict[tuple[str, str], list[ParsedSlice]] = defaultdict(list)
+        self._at: dict[str, list[ParsedSlice]] = defaultdict(list)  # tied to one node
+        self._roaming: list[ParsedSlice] = []
         for raw in slices:
             have = known.pop((*_pool_of(raw), raw["metadata"]["name"]), None)  # two of one name each count
             part = have if have is not None and (have.raw is raw or have.raw == raw) else self._slice(raw)
             if part is not None:
                 self._of[part.pool].append(part)
                 self._home(part).append(part)
-        self._sites: dict[str, tuple[Any, Site]] = {}
+        self._sites: dict[str, tuple[Any, NodeDevices]] = {}
         if old is not None and self._roaming == old._roaming and all(
                 self._of[part.pool] == old._of[part.pool] for part in self._roaming):
             self._sites = {name: site for name, site in old._sites.items() if self._same(name, old)}
 
-    def _slice(self, raw: Object) -> Slice | None:
+    def _slice(self, raw: Object) -> ParsedSlice | None:
         try:
-            return Slice(raw, self.rules)
+            return ParsedSlice(raw, self.rules)
         except Invalid as error:  # its pool is then incomplete, and nobody uses it
             log.warning("slice %s cannot be read: %s", raw["metadata"]["name"], error)
             return None
 
-    def _home(self, part: Slice) -> list[Slice]:
+    def _home(self, part: ParsedSlice) -> list[ParsedSlice]:
         return self._at[part.node] if part.node else self._roaming
 
     def change(self, old: Object | None, new: Object | None) -> set[str] | None:
@@ -326,13 +328,13 @@ class Pools:
                      for taint in one.raw.get("taints") or ()]
         return [*published, *device_taints.ruled(self.rules, device.driver, device.pool, device.device)]
 
-    def _same(self, name: str, old: Pools) -> bool:
+    def _same(self, name: str, old: PoolSet) -> bool:
         """Nothing that a node can reach has changed."""
         mine, theirs = self._at.get(name, ()), old._at.get(name, ())
         return (len(mine) == len(theirs) and all(one is other for one, other in zip(mine, theirs, strict=True))
                 and all(self._of[part.pool] == old._of[part.pool] for part in mine))
 
-    def at(self, node: Object, features: Features) -> Site:
+    def at(self, node: Object, features: Features) -> NodeDevices:
         """What a node (its object) can reach."""
         meta = node.get("metadata") or {}
         name, labels = str(meta.get("name") or ""), meta.get("labels") or {}
@@ -340,13 +342,16 @@ class Pools:
         key = (features.partitionable_devices, features.compatibility_groups, declared, labels if self._roaming else None)
         known = self._sites.get(name)
         if known is None or known[0] != key:
-            known = self._sites[name] = (key, Site(self._gather(name, labels, features), name, labels, declared, self.contents))
+            known = self._sites[name] = (
+                key,
+                NodeDevices(self._gather(name, labels, features), name, labels, declared, self.contents),
+            )
         return known[1]
 
-    def _gather(self, name: str, labels: Mapping[str, str], features: Features) -> list[Pool]:
+    def _gather(self, name: str, labels: Mapping[str, str], features: Features) -> list[DevicePool]:
         """The pools of a node, those with binding conditions last, else by driver and name. Of each only the newest generation
         that the node sees counts."""
-        seen: dict[tuple[str, str], set[Slice]] = defaultdict(set)
+        seen: dict[tuple[str, str], set[ParsedSlice]] = defaultdict(set)
         for part in self._at.get(name, ()):
             seen[part.pool].add(part)
         for part in self._roaming:
@@ -355,7 +360,7 @@ class Pools:
         pools = [pool for pool in (self._pool(key, parts, features) for key, parts in seen.items()) if pool is not None]
         return sorted(pools, key=lambda pool: (_binds(pool), pool.id))
 
-    def _pool(self, key: tuple[str, str], seen: set[Slice], features: Features) -> Pool | None:
+    def _pool(self, key: tuple[str, str], seen: set[ParsedSlice], features: Features) -> DevicePool | None:
         everywhere = [part for part in self._of[key] if features.compatibility_groups or not part.groups]
         here = [part for part in everywhere if part.counters or part in seen]
         if not features.partitionable_devices:
@@ -364,13 +369,13 @@ class Pools:
             return None
         generation = max(part.generation for part in here)
         here = sorted((part for part in here if part.generation == generation), key=lambda part: part.name)
-        elsewhere: list[Slice] = []
+        elsewhere: list[ParsedSlice] = []
         if len(here) != here[0].of:
             if any(part.generation > generation for part in everywhere):
                 return None  # what the node sees is being replaced by something that it does not see
             everywhere = [part for part in everywhere if part.generation == generation]
             if len(everywhere) != here[0].of:
-                return Pool(key, incomplete=True)
+                return DevicePool(key, incomplete=True)
             known = set(here)
             elsewhere = [part for part in everywhere if part not in known]
         return _checked(key, here, elsewhere, features)
@@ -380,7 +385,7 @@ def _pool_of(raw: Object) -> tuple[str, str]:
     return raw["spec"]["driver"], raw["spec"]["pool"]["name"]
 
 
-def _swap(homes: Sequence[list[Slice]], before: Slice | None, after: Slice | None) -> None:
+def _swap(homes: Sequence[list[ParsedSlice]], before: ParsedSlice | None, after: ParsedSlice | None) -> None:
     """`homes` are the lists of those that are not None. In one list the new takes the place of the old."""
     if before is not None and after is not None and homes[0] is homes[-1]:
         homes[0][homes[0].index(before)] = after
@@ -391,28 +396,28 @@ def _swap(homes: Sequence[list[Slice]], before: Slice | None, after: Slice | Non
         homes[-1].append(after)
 
 
-def _binds(pool: Pool) -> bool:
+def _binds(pool: DevicePool) -> bool:
     return any(device.raw.get("bindingConditions") is not None for part in pool.slices for device in part.devices)
 
 
-def _checked(key: tuple[str, str], here: list[Slice], elsewhere: list[Slice], features: Features) -> Pool:
+def _checked(key: tuple[str, str], here: list[ParsedSlice], elsewhere: list[ParsedSlice], features: Features) -> DevicePool:
     """A complete pool, or what contradicts itself in it."""
     slices = [part for part in here if not part.counters]
     names = [device.id.device for part in slices for device in part.devices]
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        return Pool(key, invalid=f"device {twice} is there twice")
-    pool = Pool(key, slices, elsewhere)
+        return DevicePool(key, invalid=f"device {twice} is there twice")
+    pool = DevicePool(key, slices, elsewhere)
     for part in here:
         for name, counters in part.counters.items():
             if name in pool.counters:
-                return Pool(key, invalid=f"counter set {name} is there twice")
+                return DevicePool(key, invalid=f"counter set {name} is there twice")
             pool.counters[name] = counters
     lacking = _lacking(pool, [*here, *elsewhere]) if features.partitionable_devices else ""
-    return Pool(key, invalid=lacking) if lacking else pool
+    return DevicePool(key, invalid=lacking) if lacking else pool
 
 
-def _lacking(pool: Pool, slices: Iterable[Slice]) -> str:
+def _lacking(pool: DevicePool, slices: Iterable[ParsedSlice]) -> str:
     for part in slices:
         for device in part.devices:
             for use in device.uses:

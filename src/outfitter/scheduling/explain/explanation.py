@@ -11,7 +11,7 @@ from outfitter.scheduling.scheduler import Waiting
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Explanation:
     """What is to be said about somebody."""
 
     about: str  # "vmi/blue"
@@ -49,7 +49,7 @@ class Answer:
                 for host, refusal in grouping.by_distance(self.waiting.hosts)]
         return out
 
-    def said_of(self, about: str, join: str) -> Answer:
+    def said_of(self, about: str, join: str) -> Explanation:
         """The same, of somebody who waits for this one."""
         return replace(self, about=about, sentence=f"{join} {self.about} {self.sentence}")
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from outfitter.api.natural_order import natural
-from outfitter.scheduling.explain.rejections import Obstacle
-from outfitter.scheduling.scheduler import Refusal
+from outfitter.scheduling.explain.rejections import DeviceObstacle
+from outfitter.scheduling.scheduler import HostRejection
 
 NAMED = 3  # hosts or devices that are named of many
 SHORT = 4  # lines of the short answer
@@ -19,11 +19,11 @@ _COUNTED = re.compile(r"^none of its \d+ devices")
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class HostGroup:
     """Hosts that refuse for the same reason, be it with other numbers."""
 
     hosts: tuple[str, ...]
-    nearest: Refusal  # of the first of them
+    nearest: HostRejection  # of the first of them
     alike: bool  # they say the very same
 
     def __str__(self) -> str:
@@ -35,21 +35,21 @@ class Group:
         return f"{many} ({few(self.hosts)}): {said}" if plain else f"{many} such as {first}: {said}"
 
 
-def by_distance(hosts: Sequence[tuple[str, Refusal]]) -> list[tuple[str, Refusal]]:
+def by_distance(hosts: Sequence[tuple[str, HostRejection]]) -> list[tuple[str, HostRejection]]:
     return sorted(hosts, key=lambda one: (one[1].far, natural(one[0])))
 
 
-def groups(hosts: Sequence[tuple[str, Refusal]]) -> list[Group]:
+def groups(hosts: Sequence[tuple[str, HostRejection]]) -> list[HostGroup]:
     """The nearest first; of those that are equally near the larger ones."""
-    same: dict[str, list[tuple[str, Refusal]]] = {}
+    same: dict[str, list[tuple[str, HostRejection]]] = {}
     for host, refusal in by_distance(hosts):
         same.setdefault(_NUMBER.sub("#", refusal.summary), []).append((host, refusal))
-    found = [Group(tuple(host for host, _ in those), those[0][1], len({refusal.summary for _, refusal in those}) == 1)
+    found = [HostGroup(tuple(host for host, _ in those), those[0][1], len({refusal.summary for _, refusal in those}) == 1)
              for those in same.values()]
     return sorted(found, key=lambda group: (group.nearest.far, -len(group.hosts)))
 
 
-def short(hosts: Sequence[tuple[str, Refusal]]) -> list[str]:
+def short(hosts: Sequence[tuple[str, HostRejection]]) -> list[str]:
     """A handful of lines."""
     found = groups(hosts)
     out = [f"{group.hosts[0]}: {group.nearest.short}" if len(group.hosts) == 1 else str(group) for group in found[:SHORT]]
@@ -61,7 +61,7 @@ def short(hosts: Sequence[tuple[str, Refusal]]) -> list[str]:
     return out
 
 
-def headline(hosts: Sequence[tuple[str, Refusal]]) -> str:
+def headline(hosts: Sequence[tuple[str, HostRejection]]) -> str:
     """What is wrong, seen from the nearest host."""
     nearest = min((refusal for _, refusal in hosts), key=lambda refusal: refusal.far)
     match nearest.far[0]:
@@ -72,7 +72,7 @@ def headline(hosts: Sequence[tuple[str, Refusal]]) -> str:
     return "no host takes it"
 
 
-def long(hosts: Sequence[tuple[str, Refusal]]) -> list[str]:
+def long(hosts: Sequence[tuple[str, HostRejection]]) -> list[str]:
     """Host by host and device by device, as far as it fits a screen or two."""
     ordered = by_distance(hosts)
     out = []
@@ -81,7 +81,7 @@ def long(hosts: Sequence[tuple[str, Refusal]]) -> list[str]:
     return [*out, *map(str, groups(ordered[LONG:])[:LONG])]
 
 
-def devices(obstacles: Sequence[Obstacle]) -> Iterator[str]:
+def devices(obstacles: Sequence[DeviceObstacle]) -> Iterator[str]:
     """A line for each device; those with the same obstacle share one."""
     same: dict[str, dict[str, None]] = {}
     for one in obstacles:
@@ -93,7 +93,7 @@ def devices(obstacles: Sequence[Obstacle]) -> Iterator[str]:
         yield f"and {len(same) - DEVICES} more"
 
 
-def nearest_device(hosts: Sequence[tuple[str, Refusal]]) -> tuple[str, Obstacle] | None:
+def nearest_device(hosts: Sequence[tuple[str, HostRejection]]) -> tuple[str, DeviceObstacle] | None:
     """Where nothing matches: the device that fails the last of what is asked for. Only the first hosts are looked at."""
     ordered = by_distance(hosts)
     if not ordered or ordered[0][1].far[0] < 2:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from outfitter.scheduling.dra import bounds
 from outfitter.scheduling.explain import selector_terms
-from outfitter.scheduling.filter.taints import unbearable
+from outfitter.scheduling.filter.taints import untolerated_taint
 
 if TYPE_CHECKING:
-    from outfitter.scheduling.dra.candidates import Want
+    from outfitter.scheduling.dra.candidates import RequestCandidates
     from outfitter.scheduling.dra.search import Search
 
 
 @dataclass(frozen=True, slots=True)
-class Obstacle:
+class DeviceObstacle:
     """What stands in the way of a request at one device, or at the host as a whole."""
 
     device: str  # "" for what is not of one device
@@ -57,21 +57,21 @@ def _drained(search: Search) -> str | None:
     return None
 
 
-def obstacles(search: Search, *, deep: bool = True) -> tuple[Obstacle, ...]:
+def obstacles(search: Search, *, deep: bool = True) -> tuple[DeviceObstacle, ...]:
     """Of each request and each device. Without `deep` those devices that are not what is asked for are left out: to say which
     part of a selector they fail takes its time."""
-    out = [Obstacle("", "", "updating", f"pool {pool} is being updated: not all of its slices are there")
+    out = [DeviceObstacle("", "", "updating", f"pool {pool} is being updated: not all of its slices are there")
            for pool in search.site.incomplete]
     for step in search.steps:
         for want in step.wants:
             out += _apart(search, want)
             for index, device in enumerate(search.site.devices):
                 if (deep or want.fit >> index & 1) and (why := _why(search, want, index)):
-                    out.append(Obstacle(device.id.device, want.ask.name, *why))
+                    out.append(DeviceObstacle(device.id.device, want.ask.name, *why))
     return tuple(dict.fromkeys(out))
 
 
-def _apart(search: Search, want: Want) -> Iterator[Obstacle]:
+def _apart(search: Search, want: RequestCandidates) -> Iterator[DeviceObstacle]:
     """Enough is free, but not with one value of what it must have in common."""
     for which, table, distinct in want.tables:
         together = [(value, (mask & want.ready).bit_count()) for value, mask in table.by.items()]
@@ -82,7 +82,7 @@ def _apart(search: Search, want: Want) -> Iterator[Obstacle]:
         said = ", ".join(f"{short} {value[1]} has {free} free"
                          for value, free in sorted(together, key=lambda one: (-one[1], str(one[0])))[:4])
         more = ", ..." if len(together) > 4 else ""
-        yield Obstacle("", want.ask.name, "together",
+        yield DeviceObstacle("", want.ask.name, "together",
                        f"{said}{more}; {want.need} wanted together (matchAttribute {short})")
 
 
@@ -97,7 +97,7 @@ def _excluded(search: Search, index: int) -> str:
     return f"excluded by {words or 'others'}, with which it shares {', '.join(sorted(sets))}"
 
 
-def _why(search: Search, want: Want, index: int) -> tuple[str, str] | tuple[str, str, int] | None:
+def _why(search: Search, want: RequestCandidates, index: int) -> tuple[str, str] | tuple[str, str, int] | None:
     """Why a request cannot have a device (a word for programs, a sentence for people, for a selector how near it is), or None
     if it can by itself."""
     device, bit = search.site.devices[index], 1 << index
@@ -110,10 +110,10 @@ def _why(search: Search, want: Want, index: int) -> tuple[str, str] | tuple[str,
     if search.blocked & bit and not want.ask.admin:
         why = search.held.whole.get(device.id) or search.held.kept.get(device.id) or "is held already"
         return ("held" if why.startswith(("held", "is held")) else why.partition(" ")[0]), why
-    taint = unbearable(device.taints, want.ask.tolerations, search.now) if search.features.device_taints else None
+    taint = untolerated_taint(device.taints, want.ask.tolerations, search.now) if search.features.device_taints else None
     if taint is not None:
         words = f"{taint.get('key')}={taint.get('value', '')}:{taint.get('effect')}"
-        longer = " any longer" if unbearable([taint], want.ask.tolerations) is None else ""
+        longer = " any longer" if untolerated_taint([taint], want.ask.tolerations) is None else ""
         return "tainted", f"tainted {words}, which {want.ask.spoken} does not tolerate{longer}"
     if search.site.counted & bit and not search.features.partitionable_devices:
         return "off", "shares counters, which is switched off"
@@ -128,7 +128,7 @@ def _why(search: Search, want: Want, index: int) -> tuple[str, str] | tuple[str,
     return None
 
 
-def _unlike(search: Search, want: Want, index: int) -> tuple[str, str] | tuple[str, str, int]:
+def _unlike(search: Search, want: RequestCandidates, index: int) -> tuple[str, str] | tuple[str, str, int]:
     """Why a device is not what a request asks for."""
     device, bit = search.site.devices[index], 1 << index
     if not search.site.fits(want.ask.selectors).mask & bit:

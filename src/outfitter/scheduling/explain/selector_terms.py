@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from outfitter.cel import lexer
-from outfitter.cel.lexer import Kind, Source
+from outfitter.cel.lexer import Source, TokenKind
 from outfitter.errors import Invalid
-from outfitter.scheduling.dra.selector_cache import Question
-from outfitter.scheduling.dra.slices import Device
+from outfitter.scheduling.dra.selector_cache import SelectorQuery
+from outfitter.scheduling.dra.slices import PublishedDevice
 
 MOST = 32  # parts that are asked; a longer selector is told of as a whole
 LENGTH = 120  # letters of a part that are shown
@@ -28,7 +28,7 @@ _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 
 
 @dataclass(frozen=True, slots=True)
-class Failing:
+class FailedTerm:
     """What a device lacks."""
 
     passed: int  # parts that it has; the more, the nearer it is
@@ -44,7 +44,7 @@ def split(text: str) -> tuple[str, ...]:
         return (text,)
     cuts, depth, wrapped = [0], 0, bool(found) and found[0].text == "("
     for number, token in enumerate(found):
-        if token.kind is not Kind.OP:
+        if token.kind is not TokenKind.OP:
             continue
         if token.text in _OPENING:
             depth += 1
@@ -63,7 +63,7 @@ def split(text: str) -> tuple[str, ...]:
     return tuple(flat) if len(flat) <= MOST else (text.strip(),)
 
 
-def failing(device: Device, selectors: Sequence[str], owners: Sequence[str]) -> Failing | None:
+def failing(device: PublishedDevice, selectors: Sequence[str], owners: Sequence[str]) -> FailedTerm | None:
     """The first part that is not true of a device; None if it has everything."""
     passed = 0
     for position, text in enumerate(selectors):
@@ -74,14 +74,14 @@ def failing(device: Device, selectors: Sequence[str], owners: Sequence[str]) -> 
         verdicts = [_verdict(device, term) for term in terms]
         wrong = next((term for term, verdict in zip(terms, verdicts, strict=True) if verdict is False), text.strip())
         told = _told(device, wrong)
-        return Failing(passed + sum(verdict is True for verdict in verdicts),
+        return FailedTerm(passed + sum(verdict is True for verdict in verdicts),
                        f"{_owner(owners, position)} wants {_shown(wrong)}" + (f"; {told}" if told else ""))
     return None
 
 
-def _verdict(device: Device, text: str) -> bool | None:
+def _verdict(device: PublishedDevice, text: str) -> bool | None:
     """Does a selector match? None: it has no answer for this device."""
-    said = Question((text,)).directly(device)
+    said = SelectorQuery((text,)).directly(device)
     return None if said.why else said.matches
 
 
@@ -98,7 +98,7 @@ def _shown(term: str) -> str:
     return words if len(words) <= LENGTH else f"{words[:LENGTH - 3]}..."
 
 
-def _told(device: Device, term: str) -> str:
+def _told(device: PublishedDevice, term: str) -> str:
     """What the device says of all that a part asks for."""
     has: dict[str, str] = {}
     for found in _REFERENCE.finditer(term):
@@ -116,7 +116,7 @@ def _told(device: Device, term: str) -> str:
     return ", ".join([*told, *([f"it has no {', '.join(lacks[:4])}"] if lacks else [])])
 
 
-def _find(device: Device, which: str, domain: str, name: str) -> Mapping[str, Any] | None:
+def _find(device: PublishedDevice, which: str, domain: str, name: str) -> Mapping[str, Any] | None:
     if which == "attributes":
         return device.attribute(f"{domain}/{name}")
     there = device.raw.get("capacity") or {}

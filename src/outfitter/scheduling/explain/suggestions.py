@@ -10,12 +10,12 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs
 from outfitter.api.page import MARKS, Page, is_pool_page
 from outfitter.scheduling.dra.claim_request import Classes
-from outfitter.scheduling.dra.device_index import Index
+from outfitter.scheduling.dra.device_index import DeviceIndex
 from outfitter.scheduling.dra.extended_resources import Resources, nothing
 from outfitter.scheduling.explain import grouping
-from outfitter.scheduling.filter.node_fit import Used
+from outfitter.scheduling.filter.node_fit import NodeUsage
 from outfitter.scheduling.nova.host_state import SAID_BY_PAGE
-from outfitter.scheduling.nova.host_state_cache import Roster
+from outfitter.scheduling.nova.host_state_cache import HostStateCache
 from outfitter.scheduling.scheduler import TAKEN, Claims, Placement, Waiting, place
 
 HOSTS = 5  # the nearest, that are tried
@@ -26,8 +26,17 @@ Fits = Callable[..., bool]  # with these pages in the place of their namesakes
 
 
 def ways(
-    pod: Mapping[str, Any], claims: Claims, classes: Classes, waiting: Waiting, *, slices: Sequence[Object],
-    pages: Sequence[Object], index: Index, used: Used, roster: Roster | None = None, resources: Resources = nothing,
+    pod: Mapping[str, Any],
+    claims: Claims,
+    classes: Classes,
+    waiting: Waiting,
+    *,
+    slices: Sequence[Object],
+    pages: Sequence[Object],
+    index: DeviceIndex,
+    used: NodeUsage,
+    roster: HostStateCache | None = None,
+    resources: Resources = nothing,
 ) -> list[str]:
     """At most a few, on the nearest hosts first."""
     by_host = {page["metadata"]["name"]: page for page in pages}
@@ -44,7 +53,7 @@ def ways(
 
         def fits(*changed: Page, here: Sequence[Object] = here, node: Object = opened, page: Page = page) -> bool:
             books = {one.host: one for one in (page, *pools, *changed)}
-            alone = Index.of(here, books.values(), [node])
+            alone = DeviceIndex.of(here, books.values(), [node])
             verdict = place(dict(pod), claims, classes, alone, used, roster=roster, resources=resources)
             return isinstance(verdict, Placement)
 
@@ -112,7 +121,7 @@ def _let_go(host: str, page: Page, fits: Fits, claims: Claims) -> Iterator[str]:
 
 def _stopped(claim: Object | None) -> str:
     """The machine that keeps devices in a claim while it does not run; "" if there is none."""
-    reference = device_refs.owner(claim, kinds.MACHINE.kind) if claim is not None else None
+    reference = device_refs.owner(claim, kinds.VM.kind) if claim is not None else None
     users = ((claim or {}).get("status") or {}).get("reservedFor") or ()
     used = any(user.get("resource", "pods") == "pods" for user in users)
     return str(reference["name"]) if reference is not None and not used else ""

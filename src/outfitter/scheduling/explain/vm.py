@@ -17,7 +17,7 @@ from outfitter.inventory import cpulist
 from outfitter.scheduling.dra import assigned_devices, binding_conditions, extended_resources
 from outfitter.scheduling.explain import explanation as answers
 from outfitter.scheduling.explain import grouping, hints, suggestions
-from outfitter.scheduling.explain.explanation import Answer
+from outfitter.scheduling.explain.explanation import Explanation
 from outfitter.scheduling.filter.node_fit import nominated
 from outfitter.scheduling.scheduler import NOT_MADE, Claims, Placement, Waiting
 from outfitter.scheduling.snapshot import Facts
@@ -30,11 +30,11 @@ NOT_SERVED = "NotServed"  # why a node is not ready that is not among the hosts 
 # -- a machine
 
 
-def vm(facts: Facts, obj: Mapping[str, Any]) -> Answer:
+def vm(facts: Facts, obj: Mapping[str, Any]) -> Explanation:
     """A VirtualMachine: its instance says the rest, while there is one."""
     meta, status = obj["metadata"], obj.get("status") or {}
-    say = functools.partial(Answer, f"vm/{meta['name']}", meta["namespace"])
-    mine = [one for one in facts.instances if (device_refs.owner(one, kinds.MACHINE.kind) or {}).get("uid") == meta["uid"]]
+    say = functools.partial(Explanation, f"vm/{meta['name']}", meta["namespace"])
+    mine = [one for one in facts.instances if (device_refs.owner(one, kinds.VM.kind) or {}).get("uid") == meta["uid"]]
     if mine:
         told = replace(instance(facts, mine[0]), about=f"vm/{meta['name']}")
         if told.state == "Deleting" and not meta.get("deletionTimestamp"):  # only its instance goes
@@ -58,7 +58,7 @@ def vm(facts: Facts, obj: Mapping[str, Any]) -> Answer:
     return say("Waiting", f"has no instance (run strategy {strategy}, status {said})", "instance")
 
 
-def _with_template(obj: Mapping[str, Any], answer: Answer) -> Answer:
+def _with_template(obj: Mapping[str, Any], answer: Explanation) -> Explanation:
     """Of a machine whose template is not that of its instance any more."""
     if not conditions.is_true(obj, "RestartRequired"):
         return answer
@@ -66,9 +66,9 @@ def _with_template(obj: Mapping[str, Any], answer: Answer) -> Answer:
                    todo=(*answer.todo, f"outfit vm restart {obj['metadata']['name']}"))
 
 
-def instance(facts: Facts, obj: Mapping[str, Any]) -> Answer:
+def instance(facts: Facts, obj: Mapping[str, Any]) -> Explanation:
     meta, status = obj["metadata"], obj.get("status") or {}
-    say = functools.partial(Answer, f"vmi/{meta['name']}", meta["namespace"])
+    say = functools.partial(Explanation, f"vmi/{meta['name']}", meta["namespace"])
     phase, host = status.get("phase") or "Pending", _host(facts, obj)
     if meta.get("deletionTimestamp"):
         return _going(facts, obj, host, say)
@@ -100,13 +100,13 @@ def _rename(obj: Mapping[str, Any], why: str) -> tuple[str, ...]:
     """What helps a machine that means a request which its claim does not have."""
     if " has no request " not in why:
         return ()
-    vm, name = device_refs.owner(obj, kinds.MACHINE.kind), obj["metadata"]["name"]
+    vm, name = device_refs.owner(obj, kinds.VM.kind), obj["metadata"]["name"]
     if vm is None:
         return (f"outfit delete vmi {name}, and apply it again with a requestName that there is",)
     return (f"correct requestName in the template of vm/{vm['name']}, then: outfit vm restart {vm['name']}",)
 
 
-def _running(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Answer]) -> Answer:
+def _running(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanation]) -> Explanation:
     meta, lacking = obj["metadata"], device_refs.missing_devices(obj)
     more = (f"devices not known yet: {', '.join(lacking)}{_because(obj, 'DevicesReady')}",) if lacking else ()
     left_out = [wire.network for wire in _wires(facts, obj) if wire.type == "none"]
@@ -136,7 +136,7 @@ def _faults(facts: Facts, obj: Mapping[str, Any]) -> Iterator[tuple[str, str, st
                    f"outfit device restore {device.pool}/{device.device}, when it can be trusted again")
 
 
-def _going(facts: Facts, obj: Mapping[str, Any], host: str, say: Callable[..., Answer]) -> Answer:
+def _going(facts: Facts, obj: Mapping[str, Any], host: str, say: Callable[..., Explanation]) -> Explanation:
     """Of what is being deleted. A host on which nobody does anything is why, whatever finalizers say; "" for no host."""
     meta = obj["metadata"]
     absent = facts.absence(host) if host else ""
@@ -188,15 +188,15 @@ def _wires(facts: Facts, obj: Mapping[str, Any]) -> list[network_info.Wire]:
 def _pods(facts: Facts, obj: Mapping[str, Any]) -> list[Object]:
     """Those in which an instance is."""
     uid = obj["metadata"]["uid"]
-    return [pod for pod in facts.pods if (device_refs.owner(pod, kinds.INSTANCE.kind) or {}).get("uid") == uid]
+    return [pod for pod in facts.pods if (device_refs.owner(pod, kinds.VMI.kind) or {}).get("uid") == uid]
 
 
 # -- a pod
 
 
-def pod(facts: Facts, obj: Mapping[str, Any]) -> Answer:
+def pod(facts: Facts, obj: Mapping[str, Any]) -> Explanation:
     meta, status, spec = obj["metadata"], obj.get("status") or {}, obj["spec"]
-    say = functools.partial(Answer, f"pod/{meta['name']}", meta["namespace"])
+    say = functools.partial(Explanation, f"pod/{meta['name']}", meta["namespace"])
     phase = status.get("phase", "Pending")
     if meta.get("deletionTimestamp"):
         return _going(facts, obj, spec.get("nodeName") or "", say)
@@ -211,7 +211,7 @@ def pod(facts: Facts, obj: Mapping[str, Any]) -> Answer:
     return _unbound(facts, obj, say)
 
 
-def _bound(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Answer]) -> Answer:
+def _bound(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanation]) -> Explanation:
     status, node = obj.get("status") or {}, obj["spec"]["nodeName"]
     phase, held = status.get("phase", "Pending"), _held(facts, obj)
     lines = tuple(_booking(host, booking) for host, booking in held)
@@ -227,7 +227,7 @@ def _bound(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Answer]) -> 
     return say("Waiting", f"is on {node} and {phase}: the node agent there {doing}", "node", lines=lines)
 
 
-def _unbound(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Answer]) -> Answer:
+def _unbound(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanation]) -> Explanation:
     if (lacking := missing_claim(facts, obj, facts.claim, say)) is not None:
         return lacking
     spoken = (conditions.find(obj, "PodScheduled") or {}).get("message") or ""
@@ -256,7 +256,7 @@ def _unbound(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Answer]) -
                    waits_for="scheduler", lines=(*answer.lines, *theirs))
 
 
-def _unready(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Answer]) -> Answer | None:
+def _unready(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanation]) -> Explanation | None:
     """What is to be said of a pod that has its devices, some of which are being made ready."""
     held = _held(facts, obj)
     mine = [facts.claim(obj["metadata"]["namespace"], name) for _, name in device_refs.claim_names(obj) if name]
@@ -278,8 +278,8 @@ def _unready(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Answer]) -
     )
 
 
-def refused(facts: Facts, obj: Mapping[str, Any], claims: Claims, verdict: Waiting, say: Callable[..., Answer], *,
-            verb: str = "waits") -> Answer:
+def refused(facts: Facts, obj: Mapping[str, Any], claims: Claims, verdict: Waiting, say: Callable[..., Explanation], *,
+            verb: str = "waits") -> Explanation:
     """What is to be said of a pod for which there is no host."""
     if verdict.hosts:
         found = suggestions.ways(obj, claims, facts.class_, verdict, slices=facts.slices, pages=facts.pages, index=facts.index,
@@ -305,8 +305,8 @@ def _missing_class(facts: Facts, summary: str) -> tuple[tuple[str, ...], str]:
     return (f"apply a DeviceClass {name}, or change the request; {_near(name, facts.classes, 'class')}",), "class"
 
 
-def missing_claim(facts: Facts, obj: Mapping[str, Any], claims: Claims, say: Callable[..., Answer], *,
-                  verb: str = "waits") -> Answer | None:
+def missing_claim(facts: Facts, obj: Mapping[str, Any], claims: Claims, say: Callable[..., Explanation], *,
+                  verb: str = "waits") -> Explanation | None:
     """What is to be said of a pod of which a claim is not there."""
     namespace = obj["metadata"]["namespace"]
     lacking = ((name, claim) for name, claim in device_refs.claim_names(obj) if not claim or claims(namespace, claim) is None)
@@ -340,9 +340,9 @@ def _near(name: str, objects: Sequence[Object], what: str) -> str:
 # -- a claim
 
 
-def claim(facts: Facts, obj: Mapping[str, Any]) -> Answer:
+def claim(facts: Facts, obj: Mapping[str, Any]) -> Explanation:
     meta, status = obj["metadata"], obj.get("status") or {}
-    say = functools.partial(Answer, f"claim/{meta['name']}", meta["namespace"])
+    say = functools.partial(Explanation, f"claim/{meta['name']}", meta["namespace"])
     held = tuple(_booking(host, booking) for host, booking in facts.bookings(meta["uid"]))
     if meta.get("deletionTimestamp"):
         users = [f"{one.get('resource', 'pods')[:-1]}/{one['name']}" for one in status.get("reservedFor") or ()]

@@ -39,9 +39,9 @@ CONDITIONS = {
 }
 
 
-def fit(node: Object, pod: Object, used: Used) -> tuple[str, ...]:
+def fit(node: Object, pod: Object, used: NodeUsage) -> tuple[str, ...]:
     """Why a pod cannot run on a node; empty if it can. The name of the node is not in the sentences."""
-    return Need.of(pod).unfit(Room.of(node), used)
+    return PodRequirements.of(pod).unfit(NodeInfo.of(node), used)
 
 
 # -- amounts
@@ -124,7 +124,7 @@ def _as_a_whole(resources: Object, containers: Mapping[str, int]) -> dict[str, i
     return {name: amount for name, amount in asked.items() if name in POD_LEVEL or name.startswith(HUGE_PAGES)}
 
 
-class Used:
+class NodeUsage:
     """What the pods of each node take: a running total, so that asking costs the same however many pods there are."""
 
     def __init__(self, pods: Iterable[Object] = ()) -> None:
@@ -168,7 +168,7 @@ class Used:
         return takes if where == node else NOTHING
 
     def __eq__(self, other: object) -> bool:
-        return (self._pods, self._totals) == (other._pods, other._totals) if isinstance(other, Used) else NotImplemented
+        return (self._pods, self._totals) == (other._pods, other._totals) if isinstance(other, NodeUsage) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 
@@ -187,7 +187,7 @@ def key(pod: Object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class NodeInfo:
     """What a node offers to pods and whom it keeps away."""
 
     name: str
@@ -197,7 +197,7 @@ class Room:
     broken: Mapping[str, str] = field(default_factory=dict)  # amounts that cannot be read, and why: there is nothing of these
 
     @classmethod
-    def of(cls, node: Object) -> Room:
+    def of(cls, node: Object) -> NodeInfo:
         """Kubernetes' rules: without `allocatable` the capacity counts, and what is in neither is not there."""
         meta, status = node["metadata"], node.get("status") or {}
         amounts, broken = {}, {}
@@ -209,7 +209,7 @@ class Room:
                 broken[name] = f"its status.allocatable[{name}] cannot be read: {error}"
         return cls(meta["name"], meta.get("labels") or {}, amounts, tuple(_taints(node)), broken)
 
-    def share(self, used: Used, name: str, more: int = 0) -> float:
+    def share(self, used: NodeUsage, name: str, more: int = 0) -> float:
         """How much of a resource is left, 0 to 1, after `more` of it is taken too. 0 of what it does not offer."""
         total = self.amounts.get(name, 0)
         return max(0.0, 1 - (used.at(self.name).get(name, 0) + more) / total) if total > 0 else 0.0
@@ -234,17 +234,17 @@ def _taints(node: Object) -> Iterator[tuple[Object, str]]:
             yield taint, f"taint {name}{f'={value}' if value else ''}:{effect} is not tolerated"
 
 
-class Rooms:
+class NodeInfoCache:
     """Nodes that were read already. A node that is the same object is not read again, which is how informers keep them."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Object, Room]] = {}
+        self._known: dict[str, tuple[Object, NodeInfo]] = {}
 
-    def at(self, node: Object) -> Room:
+    def at(self, node: Object) -> NodeInfo:
         name = node["metadata"]["name"]
         known = self._known.get(name)
         if known is None or known[0] is not node:
-            known = self._known[name] = (node, Room.of(node))
+            known = self._known[name] = (node, NodeInfo.of(node))
         return known[1]
 
     def keep(self, names: Collection[str]) -> None:
@@ -256,7 +256,7 @@ class Rooms:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class PodRequirements:
     """What a pod asks of a node."""
 
     pod: str  # its key
@@ -268,7 +268,7 @@ class Need:
     from_devices: frozenset[str] = frozenset()  # extended resources that a claim gives where the node itself offers none
 
     @classmethod
-    def of(cls, pod: Object, from_devices: Collection[str] = ()) -> Need:
+    def of(cls, pod: Object, from_devices: Collection[str] = ()) -> PodRequirements:
         """Invalid, with the field, for a pod that cannot be understood. `from_devices`: the extendedResourceName of each
         DeviceClass that has one."""
         spec = pod.get("spec") or {}
@@ -279,14 +279,14 @@ class Need:
         return cls(key(pod), spec.get("nodeName") or "", tuple((spec.get("nodeSelector") or {}).items()), required,
                    spec.get("tolerations") or (), tuple(amounts.items()), frozenset(from_devices) & amounts.keys())
 
-    def unfit(self, room: Room, used: Used) -> tuple[str, ...]:
+    def unfit(self, room: NodeInfo, used: NodeUsage) -> tuple[str, ...]:
         """Every reason why the pod cannot run there; empty if it can."""
         if self.node and self.node != room.name:
             return (f"the pod is for {self.node} alone (spec.nodeName)",)
         out: list[str] = []
         for taint, sentence in room.taints:
             # A pod that came with its node passes by the scheduler: the node itself refuses it for NoExecute only.
-            if not (self.node and taint["effect"] == "NoSchedule") and taints.unbearable([taint], self.tolerations):
+            if not (self.node and taint["effect"] == "NoSchedule") and taints.untolerated_taint([taint], self.tolerations):
                 out.append(sentence)
         labels = room.labels
         for name, value in self.selector:
@@ -301,7 +301,7 @@ class Need:
                 break
         return tuple(out)
 
-    def _short(self, room: Room, taken: Amounts, mine: Amounts) -> Iterator[str]:
+    def _short(self, room: NodeInfo, taken: Amounts, mine: Amounts) -> Iterator[str]:
         """What there is too little of. What the pod itself takes already does not stand in its way."""
         for name, wanted in self.amounts:
             total = room.amounts.get(name, 0)
@@ -340,7 +340,7 @@ def _holds(part: str, requirement: Object, name: str, labels: Mapping[str, str])
     return node_affinity.matches({"nodeSelectorTerms": [{part: [requirement]}]}, name, labels)
 
 
-def _far(selector: Object, room: Room) -> str:
+def _far(selector: Object, room: NodeInfo) -> str:
     """Of each term the first thing that does not hold; any term would do."""
     out: dict[str, None] = {}
     for term in selector.get("nodeSelectorTerms") or ():

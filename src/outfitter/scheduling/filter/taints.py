@@ -24,7 +24,7 @@ def ruled(rules: Iterable[Mapping[str, Any]], driver: str, pool: str, device: st
     return out
 
 
-def unbearable(taints: Sequence[Taint], tolerations: Sequence[Toleration], now: datetime | None = None) -> Taint | None:
+def untolerated_taint(taints: Sequence[Taint], tolerations: Sequence[Toleration], now: datetime | None = None) -> Taint | None:
     """The first taint that keeps a request away, or None. With `now` that is also one which would send it away at once."""
     for taint in taints:
         if taint.get("effect") not in KEEPS_AWAY:

@@ -19,11 +19,11 @@ from outfitter.errors import AlreadyExists, Conflict, OutfitterError, TooLarge, 
 from outfitter.ledger import placement_view
 from outfitter.ledger.heal import CONSUMER
 from outfitter.scheduling.nova import pci_allocator, request_groups
-from outfitter.scheduling.nova.extra_specs import Ask
-from outfitter.scheduling.nova.host_state import Choice, Host, Nowhere, Published, Refusal
+from outfitter.scheduling.nova.extra_specs import FlavorRequest
+from outfitter.scheduling.nova.host_state import HostState, NoValidHost, PciAllocation, PciRejection, PublishedHost
 
 TRIES = 16  # how often everything is looked at again because others were faster
-BEATEN = Refusal("others were faster")  # the only refusal after which it is worth to look again
+BEATEN = PciRejection("others were faster")  # the only refusal after which it is worth to look again
 PageChange = Callable[[Page], Object]
 
 
@@ -33,7 +33,7 @@ class Order:
 
     uid: str  # of the consumer in Placement, and of the machine
     name: str
-    ask: Ask
+    ask: FlavorRequest
     now: str  # from when on it has what it gets
 
 
@@ -42,7 +42,7 @@ class Placed:
     """A machine and what is booked for it."""
 
     order: Order
-    choice: Choice
+    choice: PciAllocation
 
     @property
     def host(self) -> str:
@@ -52,7 +52,7 @@ class Placed:
 class House(Protocol):
     """All hosts, and what can be done to them."""
 
-    async def look(self) -> Sequence[tuple[Published, Page]]:
+    async def look(self) -> Sequence[tuple[PublishedHost, Page]]:
         """What they offer and who has what, now."""
         ...
 
@@ -74,7 +74,7 @@ class House(Protocol):
         ...
 
 
-def bookings(order: Order, choice: Choice) -> list[Booking]:
+def bookings(order: Order, choice: PciAllocation) -> list[Booking]:
     """What stands on the page for a machine: its share of the host, and each device under the name of its group."""
     holder = Holder(CONSUMER, "", order.name, order.uid)
     own: dict[str, object] = {"resources": request_groups.host_resources(order.ask)}
@@ -93,26 +93,26 @@ def bookings(order: Order, choice: Choice) -> list[Booking]:
 
 async def boot(
     house: House, order: Order, *, only: str | None = None, passed: Mapping[str, str] | None = None
-) -> Placed | Nowhere:
+) -> Placed | NoValidHost:
     """Bring a machine onto a host (`only` that one, if it is said), or say why it is on none. `passed`: hosts that failed it
     already, and how."""
     failed = dict(passed or {})
     while True:
         placed = await _book(house, order, only, failed)
-        if isinstance(placed, Nowhere):
+        if isinstance(placed, NoValidHost):
             return placed
         if (why := await _start(house, placed)) is None:
             return placed
         failed[placed.host] = why
 
 
-async def boot_all(house: House, orders: Sequence[Order], *, only: str | None = None) -> list[Placed | Nowhere]:
+async def boot_all(house: House, orders: Sequence[Order], *, only: str | None = None) -> list[Placed | NoValidHost]:
     """Bring several machines onto hosts. All of them are booked before any is started, or none is; one whose start fails goes
     on by itself."""
     booked = await _book_all(house, orders, only)
-    if isinstance(booked, Nowhere):
+    if isinstance(booked, NoValidHost):
         return [booked] * len(orders)
-    out: list[Placed | Nowhere] = []
+    out: list[Placed | NoValidHost] = []
     for placed in booked:
         why = await _start(house, placed)
         out.append(placed if why is None else await boot(house, placed.order, only=only, passed={placed.host: why}))
@@ -130,22 +130,22 @@ async def _start(house: House, placed: Placed) -> str | None:
     return None
 
 
-async def _look(house: House, only: str | None) -> list[tuple[Published, Host]]:
+async def _look(house: House, only: str | None) -> list[tuple[PublishedHost, HostState]]:
     """The hosts that may be, best first."""
     seen = {each.name: (each, each.at(page)) for each, page in await house.look() if only in (None, each.name)}
     return [seen[host.name] for host in pci_allocator.by_weight(host for _, host in seen.values())]
 
 
-async def _book(house: House, order: Order, only: str | None, passed: Mapping[str, str]) -> Placed | Nowhere:
-    refusals: list[tuple[str, Refusal]] = []
+async def _book(house: House, order: Order, only: str | None, passed: Mapping[str, str]) -> Placed | NoValidHost:
+    refusals: list[tuple[str, PciRejection]] = []
     for _ in range(TRIES):
         refusals, beaten = [], False
         for offer, host in await _look(house, only):
             if host.name in passed:
-                refusals.append((host.name, Refusal(passed[host.name])))
+                refusals.append((host.name, PciRejection(passed[host.name])))
                 continue
-            verdict: Choice | Refusal | Placed = pci_allocator.choose(host, order.ask)
-            if isinstance(verdict, Choice):
+            verdict: PciAllocation | PciRejection | Placed = pci_allocator.choose(host, order.ask)
+            if isinstance(verdict, PciAllocation):
                 verdict = await _book_on(house, offer, order)
                 beaten = beaten or verdict is BEATEN
             if isinstance(verdict, Placed):
@@ -156,13 +156,13 @@ async def _book(house: House, order: Order, only: str | None, passed: Mapping[st
     return pci_allocator.nowhere(refusals)
 
 
-async def _book_on(house: House, offer: Published, order: Order) -> Placed | Refusal:
+async def _book_on(house: House, offer: PublishedHost, order: Order) -> Placed | PciRejection:
     """Choose and book on one host in one step."""
-    chosen: list[Choice] = []
+    chosen: list[PciAllocation] = []
 
     def change(page: Page) -> Object:
         verdict = pci_allocator.choose(offer.at(page), order.ask)
-        if isinstance(verdict, Refusal):
+        if isinstance(verdict, PciRejection):
             raise Unsatisfiable(verdict.summary)
         chosen[:] = [verdict]
         return page.holding(bookings(order, verdict), offer.limits)
@@ -172,23 +172,23 @@ async def _book_on(house: House, offer: Published, order: Order) -> Placed | Ref
     except (Conflict, AlreadyExists, Unsatisfiable):
         return BEATEN
     except TooLarge as error:
-        return Refusal(error.message)
+        return PciRejection(error.message)
     return Placed(order, chosen[0])
 
 
-async def _book_all(house: House, orders: Sequence[Order], only: str | None) -> list[Placed] | Nowhere:
+async def _book_all(house: House, orders: Sequence[Order], only: str | None) -> list[Placed] | NoValidHost:
     for _ in range(TRIES):
         seen = await _look(house, only)
         plan = pci_allocator.pick_all([host for _, host in seen], [order.ask for order in orders])
-        if isinstance(plan, Nowhere):
+        if isinstance(plan, NoValidHost):
             return plan
         offers = {offer.name: offer for offer, _ in seen}
         booked: list[Placed] = []
-        verdict: Placed | Refusal = BEATEN
+        verdict: Placed | PciRejection = BEATEN
         try:
             for order, choice in zip(orders, plan, strict=True):
                 verdict = await _book_on(house, offers[choice.host], order)
-                if isinstance(verdict, Refusal):
+                if isinstance(verdict, PciRejection):
                     break
                 booked.append(verdict)
         finally:
@@ -197,6 +197,6 @@ async def _book_all(house: House, orders: Sequence[Order], only: str | None) -> 
                     await house.release(placed.host, placed.order.uid)
         if len(booked) == len(orders):
             return booked
-        if isinstance(verdict, Refusal) and verdict is not BEATEN:
+        if isinstance(verdict, PciRejection) and verdict is not BEATEN:
             return pci_allocator.nowhere([(plan[len(booked)].host, verdict)])
-    return Nowhere("no valid host: others were faster every time; try again")
+    return NoValidHost("no valid host: others were faster every time; try again")

@@ -35,7 +35,7 @@ class Guest:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceRequest:
+class AliasRequest:
     """So many devices of one kind."""
 
     request_id: str
@@ -51,10 +51,10 @@ class DeviceRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class FlavorRequest:
     """Everything that one machine asks for."""
 
-    requests: tuple[DeviceRequest, ...]
+    requests: tuple[AliasRequest, ...]
     guest: Guest = Guest()
     group_policy: GroupPolicy | None = None  # as written; None: not
     affinity: Policy | None = None  # of flavor or image, which stands above that of the aliases
@@ -67,13 +67,13 @@ class Ask:
 def read(
     extra_specs: Mapping[str, str], aliases: Mapping[str, Alias], *, new_id: Callable[[], str], in_placement: bool = True,
     image: Mapping[str, str] | None = None, vcpus: int = 1, memory_mb: int = 512, disk_gb: int = 1,
-) -> Ask:
+) -> FlavorRequest:
     """What a flavor with these extra specs, and an image with these properties, ask for. `new_id` names each request."""
     affinity = _affinity(extra_specs, image or {})
     requests = tuple(
-        DeviceRequest(new_id(), name, count, aliases[name].specs, affinity or aliases[name].numa_policy, in_placement)
+        AliasRequest(new_id(), name, count, aliases[name].specs, affinity or aliases[name].numa_policy, in_placement)
         for name, count in entries(extra_specs.get(ALIAS, ""), aliases))
-    return Ask(requests, _guest(extra_specs, vcpus, memory_mb, disk_gb), _group_policy(extra_specs), affinity)
+    return FlavorRequest(requests, _guest(extra_specs, vcpus, memory_mb, disk_gb), _group_policy(extra_specs), affinity)
 
 
 def entries(text: str, aliases: Mapping[str, Alias]) -> list[tuple[str, int]]:

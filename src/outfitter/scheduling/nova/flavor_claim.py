@@ -23,12 +23,12 @@ from outfitter.api.kubevirt import device_refs
 from outfitter.api.validate import flavors
 from outfitter.api.validate.names import label
 from outfitter.errors import BadRequest, Cause, Invalid
-from outfitter.inventory.config import Settings
+from outfitter.inventory.config import HostSettings
 from outfitter.scheduling.dra import claim_request
 from outfitter.scheduling.nova import alias, alias_selector, extra_specs, request_groups
 from outfitter.scheduling.nova.alias import Alias
-from outfitter.scheduling.nova.extra_specs import Ask, DeviceRequest
-from outfitter.scheduling.nova.host_state import Choice
+from outfitter.scheduling.nova.extra_specs import AliasRequest, FlavorRequest
+from outfitter.scheduling.nova.host_state import PciAllocation
 
 CLASS = DRIVER  # the DeviceClass of all that our driver publishes
 KIND = "FlavorRequest"
@@ -40,19 +40,19 @@ MIB, GIB = 1 << 20, 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Aliases:
+class AliasSet:
     """The aliases that flavors may name."""
 
     by_name: Mapping[str, Alias] = field(default_factory=dict)
     in_placement: bool = False
 
     @classmethod
-    def of(cls, settings: Settings) -> Aliases:
+    def of(cls, settings: HostSettings) -> AliasSet:
         """As configured; Invalid says everything that is wrong."""
         return cls.read(settings.alias, in_placement=settings.pci_in_placement)
 
     @classmethod
-    def read(cls, values: Sequence[Any], *, in_placement: bool) -> Aliases:
+    def read(cls, values: Sequence[Any], *, in_placement: bool) -> AliasSet:
         return cls(alias.parse(values, in_placement=in_placement), in_placement)
 
 
@@ -62,7 +62,7 @@ def device_class() -> Object:
             "spec": {"selectors": [{"cel": {"expression": alias_selector.CLASS_SELECTOR}}]}}
 
 
-def told(settings: Settings) -> Object:
+def told(settings: HostSettings) -> Object:
     """The aliases as a ConfigMap, for people and for those who plan."""
     return {"apiVersion": kinds.CONFIG_MAP.api_version, "kind": kinds.CONFIG_MAP.kind,
             "metadata": {"name": TOLD, "namespace": "kube-system"},
@@ -70,16 +70,16 @@ def told(settings: Settings) -> Object:
                      "pci_in_placement": json.dumps(settings.pci_in_placement)}}
 
 
-def heard(told: Mapping[str, Any]) -> Aliases:
+def heard(told: Mapping[str, Any]) -> AliasSet:
     """The aliases that such a ConfigMap tells."""
     data = told.get("data") or {}
-    return Aliases.read(json.loads(data.get("alias") or "[]"), in_placement=data.get("pci_in_placement") == "true")
+    return AliasSet.read(json.loads(data.get("alias") or "[]"), in_placement=data.get("pci_in_placement") == "true")
 
 
 # -- a flavor at the door
 
 
-def checked(aliases: Aliases) -> Callable[[Mapping[str, Any]], Iterator[Cause]]:
+def checked(aliases: AliasSet) -> Callable[[Mapping[str, Any]], Iterator[Cause]]:
     """What is wrong with a flavor's extra specs, for those who let flavors in. Its amounts are judged elsewhere: where they are
     wrong, the extra specs are read as those of a machine that is large enough."""
 
@@ -94,7 +94,7 @@ def checked(aliases: Aliases) -> Callable[[Mapping[str, Any]], Iterator[Cause]]:
     return check
 
 
-def _wrong(spec: Mapping[str, Any], aliases: Aliases) -> Iterator[Cause]:
+def _wrong(spec: Mapping[str, Any], aliases: AliasSet) -> Iterator[Cause]:
     """The first thing that is wrong with these extra specs."""
     obj = {"metadata": {"name": "it"}, "spec": spec}
     try:
@@ -106,7 +106,7 @@ def _wrong(spec: Mapping[str, Any], aliases: Aliases) -> Iterator[Cause]:
         yield Cause(f"spec.extraSpecs[{extra_specs.ALIAS}]", f"Invalid value: {error.message}")
 
 
-def _ask(obj: Mapping[str, Any], instance: Mapping[str, Any], aliases: Aliases) -> Ask:
+def _ask(obj: Mapping[str, Any], instance: Mapping[str, Any], aliases: AliasSet) -> FlavorRequest:
     """What a machine with this flavor asks for. What the machine says of itself goes before the flavor."""
     spec = obj["spec"]
     extra = {
@@ -132,7 +132,7 @@ def _ask(obj: Mapping[str, Any], instance: Mapping[str, Any], aliases: Aliases) 
                                          for request in found.requests if request.count))
 
 
-def _name(request: DeviceRequest, taken: set[str], own: set[str]) -> str:
+def _name(request: AliasRequest, taken: set[str], own: set[str]) -> str:
     """A name for a request: that of its alias as far as names may have it, and none that would give a device the name of one
     that the spec asks for."""
     word = re.sub("[^a-z0-9]+", "-", request.alias.lower())[:48].strip("-") or "device"
@@ -153,7 +153,7 @@ def implied(instance: Mapping[str, Any]) -> Object:
     return {"metadata": {"name": ""}, "spec": {"vcpus": device_refs.vcpus(instance), "memory": device_refs.memory(instance)}}
 
 
-def claim(obj: Mapping[str, Any], instance: Mapping[str, Any], aliases: Aliases, name: str) -> Object | None:
+def claim(obj: Mapping[str, Any], instance: Mapping[str, Any], aliases: AliasSet, name: str) -> Object | None:
     """The claim for the devices and NUMA cells of a machine with this flavor; None if it needs neither. BadRequest or Invalid:
     what the flavor asks for is not understood (any more)."""
     ask = _ask(obj, instance, aliases)
@@ -164,7 +164,7 @@ def claim(obj: Mapping[str, Any], instance: Mapping[str, Any], aliases: Aliases,
         "apiVersion": kinds.RESOURCE_CLAIM.api_version, "kind": kinds.RESOURCE_CLAIM.kind,
         "metadata": {
             "name": name, "namespace": meta["namespace"],
-            "ownerReferences": [{"apiVersion": kinds.INSTANCE.api_version, "kind": kinds.INSTANCE.kind, "name": meta["name"],
+            "ownerReferences": [{"apiVersion": kinds.VMI.api_version, "kind": kinds.VMI.kind, "name": meta["name"],
                                  "uid": meta["uid"], "controller": True, "blockOwnerDeletion": True}],
         },
         "spec": _spec(obj, ask),
@@ -175,7 +175,7 @@ def settled(obj: Mapping[str, Any], made: Mapping[str, Any] | None) -> Object:
     """What a machine's status keeps of its flavor: from the claim that was made for it, else from the flavor."""
     if made is None:
         return _amounts(obj)
-    ask, said = _read(made) or (Ask(()), {})
+    ask, said = _read(made) or (FlavorRequest(()), {})
     devices = [{"name": request.request_id, "alias": request.alias, "count": request.count} for request in ask.requests]
     return {**said["flavor"], "claimName": made["metadata"]["name"], **({"devices": devices} if devices else {})}
 
@@ -187,7 +187,7 @@ def _amounts(obj: Mapping[str, Any]) -> Object:
             **({"disk": spec["disk"]} if spec.get("disk") else {})}
 
 
-def _spec(obj: Mapping[str, Any], ask: Ask) -> Object:
+def _spec(obj: Mapping[str, Any], ask: FlavorRequest) -> Object:
     plain = replace(ask, requests=tuple(replace(request, specs=tuple(replace(spec, written={}) for spec in request.specs))
                                         for request in ask.requests))
     parameters = {"apiVersion": kinds.FLAVOR.api_version, "kind": KIND, "flavor": _amounts(obj),
@@ -202,7 +202,7 @@ def _spec(obj: Mapping[str, Any], ask: Ask) -> Object:
     return {"devices": devices}
 
 
-def _request(request: DeviceRequest) -> Object:
+def _request(request: AliasRequest) -> Object:
     found = alias_selector.expressions(request.specs, in_placement=request.in_placement)
     if len(found) > alias_selector.MOST:
         raise Invalid(f"alias {request.alias} asks for more traits than a claim can ({alias_selector.MOST - 2})")
@@ -213,7 +213,7 @@ def _request(request: DeviceRequest) -> Object:
         "selectors": [{"cel": {"expression": each}} for each in found]}}
 
 
-def _constraints(ask: Ask) -> Iterator[Object]:
+def _constraints(ask: FlavorRequest) -> Iterator[Object]:
     """What any allocator can keep to: only what is exactly meant."""
     if ask.group_policy == "isolate" and any(request.in_placement for request in ask.requests):
         yield {"requests": [request.request_id for request in ask.requests], "distinctAttribute": PROVIDER}
@@ -239,14 +239,14 @@ def beyond(made: Mapping[str, Any]) -> list[str]:
 # -- a claim that is to be served
 
 
-def read(made: Mapping[str, Any]) -> Ask | None:
+def read(made: Mapping[str, Any]) -> FlavorRequest | None:
     """What a machine's claim asks for; None for a claim that is no flavor's. Invalid: it says one thing to us and another to
     everybody else."""
     found = _read(made)
     return found[0] if found is not None else None
 
 
-def _read(made: Mapping[str, Any]) -> tuple[Ask, Mapping[str, Any]] | None:
+def _read(made: Mapping[str, Any]) -> tuple[FlavorRequest, Mapping[str, Any]] | None:
     devices = (made.get("spec") or {}).get("devices") or {}
     for entry in devices.get("config") or ():
         opaque = entry.get("opaque") or {}
@@ -254,7 +254,7 @@ def _read(made: Mapping[str, Any]) -> tuple[Ask, Mapping[str, Any]] | None:
         if opaque.get("driver") != DRIVER or not isinstance(said, Mapping) or said.get("kind") != KIND:
             continue
         try:
-            ask = msgspec.convert(said["ask"], Ask)
+            ask = msgspec.convert(said["ask"], FlavorRequest)
         except (msgspec.ValidationError, KeyError) as error:
             raise Invalid(f"claim {made['metadata']['name']}: its parameters for {DRIVER} are no {KIND}: {error}") from error
         wanted = [(request.get("name"), (request.get("exactly") or {}).get("count", 1))
@@ -265,7 +265,7 @@ def _read(made: Mapping[str, Any]) -> tuple[Ask, Mapping[str, Any]] | None:
     return None
 
 
-def allocation(made: Mapping[str, Any], choice: Choice) -> Object:
+def allocation(made: Mapping[str, Any], choice: PciAllocation) -> Object:
     """The AllocationResult of a claim for what was chosen."""
     results = [{"request": given.request.request_id, "driver": given.device.id.driver, "pool": given.device.id.pool,
                 "device": given.device.id.device} for given in choice.given]

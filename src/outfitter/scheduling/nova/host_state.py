@@ -13,11 +13,11 @@ from outfitter.api.page import MARKS, Limits, Page
 from outfitter.api.providers import Provider
 from outfitter.cel.library import quantity
 from outfitter.inventory import pci, slices
-from outfitter.inventory.pci import Kind
+from outfitter.inventory.pci import FunctionKind
 from outfitter.ledger import placement_view
 from outfitter.ledger.placement_view import Row
-from outfitter.scheduling.nova.extra_specs import DeviceRequest
-from outfitter.scheduling.nova.numa_topology import Cell
+from outfitter.scheduling.nova.extra_specs import AliasRequest
+from outfitter.scheduling.nova.numa_topology import NumaCell
 
 SAID_BY_PAGE = frozenset(f"outfitter.dev/{word}" for word in ("reserved", "quarantined", "unclean", "held"))
 KEEPS_AWAY = ("NoSchedule", "NoExecute")
@@ -25,12 +25,12 @@ ELSEWHERE = "goes to another machine of the same request"
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class PciDevice:
     """A PCI function that a host publishes."""
 
     id: DeviceId
     address: str
-    kind: Kind
+    kind: FunctionKind
     vendor: str
     product: str
     provider: str = ""  # on which it is counted; "" if it is not
@@ -52,13 +52,13 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostState:
     """A host at one moment."""
 
     name: str
-    devices: tuple[Device, ...] = ()  # by address
+    devices: tuple[PciDevice, ...] = ()  # by address
     rows: Mapping[str, Row] = field(default_factory=dict)  # provider -> what it has and what is used
-    cells: tuple[Cell, ...] = ()  # empty: not known, and CPUs are no limit
+    cells: tuple[NumaCell, ...] = ()  # empty: not known, and CPUs are no limit
     counters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # counter set -> counter -> what is left
     closed: str = ""  # why it takes nobody
 
@@ -73,7 +73,7 @@ class Host:
         return min((max(each.total - each.reserved - row.used.get(name, 0), 0) for name, each in row.inventories.items()),
                    default=0)
 
-    def taking(self, choice: Choice) -> Host:
+    def taking(self, choice: PciAllocation) -> HostState:
         """The host without what was chosen on it."""
         gone = {given.device.id for given in choice.given}
         used: dict[str, int] = defaultdict(int)
@@ -95,27 +95,27 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class AssignedPciDevice:
     """One device for one of a request's groups."""
 
-    request: DeviceRequest
+    request: AliasRequest
     index: int
-    device: Device
+    device: PciDevice
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PciAllocation:
     """What a machine gets on a host."""
 
     host: str
-    given: tuple[Given, ...] = ()
+    given: tuple[AssignedPciDevice, ...] = ()
     cells: tuple[int, ...] = ()  # of the host, on which the guest's lie; empty without a topology
     pins: Mapping[int, int] = field(default_factory=dict)  # cell -> dedicated CPUs
     cpus: Mapping[int, Sequence[int]] = field(default_factory=dict)  # cell -> which; empty: the host does not tell its CPUs
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class PciRejection:
     """Why a host cannot: a sentence, and one more for each device that was looked at."""
 
     summary: str
@@ -123,11 +123,11 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Nowhere:
+class NoValidHost:
     """Why no host can."""
 
     summary: str
-    hosts: tuple[tuple[str, Refusal], ...] = ()
+    hosts: tuple[tuple[str, PciRejection], ...] = ()
 
     def lines(self) -> list[str]:
         """The long answer, for people."""
@@ -142,21 +142,21 @@ class Nowhere:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedHost:
     """What a host offers; with a page it is a `Host`."""
 
     name: str
     tree: Sequence[Provider] = ()
     devices: Sequence[Mapping[str, Any]] = ()  # as slices list them
     counters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    cells: Sequence[Cell] = ()  # with all CPUs that are for guests
+    cells: Sequence[NumaCell] = ()  # with all CPUs that are for guests
     closed: str = ""
 
     @property
     def limits(self) -> Limits:
         return Limits(counters={(DRIVER, self.name, name): amounts for name, amounts in self.counters.items()})
 
-    def at(self, page: Page) -> Host:
+    def at(self, page: Page) -> HostState:
         """The host at the moment of a page."""
         home = {device: provider.name for provider in self.tree for device in provider.devices}
         marked = {mark.device: f"{which} since {mark.since}{f': {mark.reason}' if mark.reason else ''}"
@@ -171,7 +171,7 @@ class Published:
                         rest = quantity.parse(left.get(name, {}).get(counter, "0")) - quantity.parse(amount)
                         left.setdefault(name, {})[counter] = str(rest)
 
-        def blocked(device: Device) -> str:
+        def blocked(device: PciDevice) -> str:
             for booking in page.on(device.id):
                 return f"is held by {booking.holder} since {booking.since}"
             if device.id in marked:
@@ -183,7 +183,7 @@ class Published:
         for booking in page.bookings:
             for cell, count in (booking.amount.get("cells") or {}).items():
                 used[int(cell)] += int(count)
-        return Host(
+        return HostState(
             self.name, tuple(sorted((replace(device, blocked=blocked(device)) for device in devices),
                                     key=lambda device: pci.order(device.address))),
             {row.provider.name: row for row in placement_view.rows(self.tree, page)},
@@ -192,8 +192,8 @@ class Published:
 
 def published(
     nodes: Iterable[Object], trees: Mapping[str, Sequence[Provider]], published_slices: Iterable[Object],
-    cells: Mapping[str, Sequence[Cell]] | None = None,
-) -> list[Published]:
+    cells: Mapping[str, Sequence[NumaCell]] | None = None,
+) -> list[PublishedHost]:
     """Every host that there is, from objects as the store has them. `cells`: what is known of hosts' NUMA cells."""
     devices: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     counters: dict[str, dict[str, Mapping[str, str]]] = defaultdict(dict)
@@ -205,7 +205,7 @@ def published(
     out = []
     for node in nodes:
         name = node["metadata"]["name"]
-        out.append(Published(name, trees.get(name, ()), devices[name], counters[name], (cells or {}).get(name, ()),
+        out.append(PublishedHost(name, trees.get(name, ()), devices[name], counters[name], (cells or {}).get(name, ()),
                              _closed(node)))
     return out
 
@@ -219,10 +219,10 @@ def _closed(node: Object) -> str:
     return ""
 
 
-def _device(host: str, raw: Mapping[str, Any], home: Mapping[str, str]) -> Device | None:
+def _device(host: str, raw: Mapping[str, Any], home: Mapping[str, str]) -> PciDevice | None:
     """A published PCI function; None for what is none (a mediated device)."""
     said: dict[str, Any] = {key: next(iter(value.values()), None) for key, value in (raw.get("attributes") or {}).items()}
-    if said.get("kind") not in set(Kind) or not isinstance(said.get(PCI_BUS_ID), str):
+    if said.get("kind") not in set(FunctionKind) or not isinstance(said.get(PCI_BUS_ID), str):
         return None
     taints = [taint["key"] for taint in raw.get("taints") or () if taint.get("effect") in KEEPS_AWAY
               and taint["key"] not in SAID_BY_PAGE]  # the page says these, and sooner
@@ -230,14 +230,14 @@ def _device(host: str, raw: Mapping[str, Any], home: Mapping[str, str]) -> Devic
              for entry in raw.get("consumesCounters") or ()}
     pieces = sorted((len(key), text) for key, text in said.items() if key.rstrip("0123456789") == "members")
     members = tuple(address for _, text in pieces for address in str(text).split(","))
-    return Device(
-        DeviceId(DRIVER, host, raw["name"]), said[PCI_BUS_ID], Kind(said["kind"]), said.get("vendor") or "",
+    return PciDevice(
+        DeviceId(DRIVER, host, raw["name"]), said[PCI_BUS_ID], FunctionKind(said["kind"]), said.get("vendor") or "",
         said.get("product") or "", home.get(raw["name"], ""), said.get(f"{slices.STANDARD}/numaNode"),
         said.get("liveMigratable"), bool(said.get("remoteManaged")), f"is tainted {', '.join(taints)}" if taints else "", takes,
         members)
 
 
-def _exhausted(device: Device, left: Mapping[str, Mapping[str, str]]) -> str:
+def _exhausted(device: PciDevice, left: Mapping[str, Mapping[str, str]]) -> str:
     """Which counter has too little left for a device."""
     for name, amounts in device.takes.items():
         for counter, amount in amounts.items():

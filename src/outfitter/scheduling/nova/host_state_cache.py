@@ -14,11 +14,11 @@ from outfitter.api.device import DRIVER, DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import MARKS, Page
 from outfitter.inventory import numa_cells
-from outfitter.scheduling.explain.rejections import Obstacle
+from outfitter.scheduling.explain.rejections import DeviceObstacle
 from outfitter.scheduling.nova import flavor_claim, host_state, pci_allocator
-from outfitter.scheduling.nova.extra_specs import Ask, DeviceRequest
-from outfitter.scheduling.nova.host_state import Choice, Device, Host, Published
-from outfitter.scheduling.nova.numa_topology import Cell
+from outfitter.scheduling.nova.extra_specs import AliasRequest, FlavorRequest
+from outfitter.scheduling.nova.host_state import HostState, PciAllocation, PciDevice, PublishedHost
+from outfitter.scheduling.nova.numa_topology import NumaCell
 
 NOTHING: Mapping[DeviceId, str] = {}
 # The first word of why a device is not to be had -> the word for programs; any other says that somebody has it.
@@ -30,8 +30,8 @@ class Unmet:
     """Why a host cannot give what a flavor asks for; told as the refusal of a search by selectors is."""
 
     summary: str
-    host: Host
-    ask: Ask
+    host: HostState
+    ask: FlavorRequest
 
     @property
     def lacking(self) -> tuple[int, int]:
@@ -44,18 +44,18 @@ class Unmet:
         return unmatched, unfree
 
     @property
-    def obstacles(self) -> tuple[Obstacle, ...]:
+    def obstacles(self) -> tuple[DeviceObstacle, ...]:
         """What is wrong with each device, for each alias."""
         return tuple(dict.fromkeys(
-            Obstacle(device.id.device, request.request_id, *found) for request in self.ask.requests
+            DeviceObstacle(device.id.device, request.request_id, *found) for request in self.ask.requests
             for device in self.host.devices if (found := self._obstacle(request, device)) is not None))
 
     @property
-    def blocking(self) -> tuple[Obstacle, ...]:
+    def blocking(self) -> tuple[DeviceObstacle, ...]:
         """The same of those devices alone that are what is asked for."""
         return tuple(one for one in self.obstacles if one.code != "selector")
 
-    def _obstacle(self, request: DeviceRequest, device: Device) -> tuple[str, str] | None:
+    def _obstacle(self, request: AliasRequest, device: PciDevice) -> tuple[str, str] | None:
         if why := pci_allocator.why_not(self.host, request, device):
             return "selector", why
         if device.blocked:
@@ -66,7 +66,7 @@ class Unmet:
         return "numa", f"is on {'an unknown NUMA cell' if device.numa is None else f'NUMA cell {device.numa}'}"
 
 
-class Roster:
+class HostStateCache:
     """Fed with objects by name; None takes one out."""
 
     def __init__(self) -> None:
@@ -74,12 +74,12 @@ class Roster:
         self._owners: dict[str, str] = {}  # slice -> host
         self._trees: dict[str, Object] = {}
         self._inventories: dict[str, Object] = {}
-        self._published: dict[str, Published] = {}
-        self._hosts: dict[str, tuple[Published, Page, Host]] = {}
+        self._published: dict[str, PublishedHost] = {}
+        self._hosts: dict[str, tuple[PublishedHost, Page, HostState]] = {}
         self._unsaid: dict[str, bool] = {}  # host -> some device has traits that selectors do not see
 
     @classmethod
-    def of(cls, slices: Iterable[Object], trees: Iterable[Object], inventories: Iterable[Object]) -> Roster:
+    def of(cls, slices: Iterable[Object], trees: Iterable[Object], inventories: Iterable[Object]) -> HostStateCache:
         """All at once."""
         made = cls()
         for put, objects in ((made.put_slice, slices), (made.put_tree, trees), (made.put_inventory, inventories)):
@@ -113,16 +113,16 @@ class Roster:
         self._published.pop(host, None)
         self._unsaid.pop(host, None)
 
-    def published(self, name: str) -> Published:
+    def published(self, name: str) -> PublishedHost:
         if name not in self._published:
             told = numa_cells.read(self._inventories.get(name) or {})
-            own = [Cell(each.id, each.count, each.socket, each.ids) for each in told]
+            own = [NumaCell(each.id, each.count, each.socket, each.ids) for each in told]
             (found,) = host_state.published([{"metadata": {"name": name}}], {name: providers.read(self._trees.get(name))},
                                        (self._slices.get(name) or {}).values(), {name: own})
             self._published[name] = found
         return self._published[name]
 
-    def host(self, name: str, page: Page) -> Host:
+    def host(self, name: str, page: Page) -> HostState:
         """A host at the moment of a page."""
         offer, known = self.published(name), self._hosts.get(name)
         if known is None or known[0] is not offer or known[1] is not page:
@@ -137,7 +137,11 @@ class Roster:
         return self._unsaid[name]
 
     def give(
-        self, name: str, page: Page, wanted: Sequence[tuple[Mapping[str, Any], Ask]], barred: Mapping[DeviceId, str] = NOTHING
+        self,
+        name: str,
+        page: Page,
+        wanted: Sequence[tuple[Mapping[str, Any], FlavorRequest]],
+        barred: Mapping[DeviceId, str] = NOTHING,
     ) -> list[Object] | Unmet:
         """An allocation for each claim on a host, all or none. `barred`: devices that are kept from them, and why."""
         host = self.host(name, page)
@@ -147,7 +151,7 @@ class Roster:
         out: list[Object] = []
         for claim, ask in wanted:
             verdict = pci_allocator.choose(host, ask)
-            if not isinstance(verdict, Choice):
+            if not isinstance(verdict, PciAllocation):
                 return Unmet(verdict.summary, host, ask)
             host = host.taking(verdict)
             out.append(flavor_claim.allocation(claim, verdict))

@@ -13,7 +13,7 @@ NEAR, NEXT, FAR = 0, 1, 2  # how good a device is for a guest: on its cells; the
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class NumaCell:
     """A NUMA cell of a host."""
 
     id: int
@@ -21,7 +21,7 @@ class Cell:
     socket: int | None = None  # None: the host does not tell
     ids: tuple[int, ...] = ()  # the numbers of these CPUs, in order; empty: the host does not tell
 
-    def without(self, taken: Collection[int], count: int) -> Cell:
+    def without(self, taken: Collection[int], count: int) -> NumaCell:
         """The cell when `count` of its CPUs are somebody's: these, as far as they have numbers."""
         ids = tuple(each for each in self.ids if each not in taken)
         return replace(self, cpus=min(self.cpus - count, len(ids)) if self.ids else self.cpus - count, ids=ids)
@@ -55,7 +55,7 @@ def share(guest: Guest) -> list[int]:
     return [guest.vcpus // cells + (index < guest.vcpus % cells) for index in range(cells)]
 
 
-def seats(cells: Sequence[Cell], guest: Guest, devices: Mapping[int, int], *, wants_devices: bool) -> Iterator[Seat]:
+def seats(cells: Sequence[NumaCell], guest: Guest, devices: Mapping[int, int], *, wants_devices: bool) -> Iterator[Seat]:
     """Every set of cells that the guest fits on, best first: a guest with devices goes where most are free, one without to
     where the fewest are, so as not to stand in the way. `devices`: free ones by cell."""
     sign = -1 if wants_devices else 1
@@ -73,7 +73,7 @@ def seats(cells: Sequence[Cell], guest: Guest, devices: Mapping[int, int], *, wa
         yield Seat(ids, frozenset(known[each] for each in ids) if known else frozenset(), known)
 
 
-def pins(cells: Sequence[Cell], seat: Seat, guest: Guest) -> dict[int, int]:
+def pins(cells: Sequence[NumaCell], seat: Seat, guest: Guest) -> dict[int, int]:
     """How many dedicated CPUs the guest takes of which cell."""
     if not guest.pinned:
         return {}
@@ -81,7 +81,7 @@ def pins(cells: Sequence[Cell], seat: Seat, guest: Guest) -> dict[int, int]:
     return {cell.id: part for cell, part in zip(chosen, sorted(share(guest), reverse=True), strict=True)}
 
 
-def named(cells: Sequence[Cell], pins: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
+def named(cells: Sequence[NumaCell], pins: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
     """Which CPUs these are: the first that nobody has. Empty where the host does not tell."""
     have = {cell.id: cell.ids for cell in cells}
     if any(len(have[cell]) < count for cell, count in pins.items()):

@@ -14,26 +14,38 @@ from dataclasses import dataclass, replace
 from outfitter.api.device import DeviceId
 from outfitter.cel.library import quantity
 from outfitter.inventory import pci
-from outfitter.inventory.pci import Kind
+from outfitter.inventory.pci import FunctionKind
 from outfitter.scheduling.nova import min_cost_flow, numa_topology
 from outfitter.scheduling.nova.alias import Spec
-from outfitter.scheduling.nova.extra_specs import Ask, DeviceRequest
-from outfitter.scheduling.nova.host_state import Choice, Device, Given, Host, Nowhere, Refusal
+from outfitter.scheduling.nova.extra_specs import AliasRequest, FlavorRequest
+from outfitter.scheduling.nova.host_state import (
+    AssignedPciDevice,
+    HostState,
+    NoValidHost,
+    PciAllocation,
+    PciDevice,
+    PciRejection,
+)
 from outfitter.scheduling.nova.numa_topology import Seat
 
-TYPES: Mapping[Kind, str] = {Kind.PCI: "type-PCI", Kind.PF: "type-PF", Kind.VF: "type-VF", Kind.VENDOR_VF: "type-VF",
-                             Kind.VDPA: "vdpa"}
+TYPES: Mapping[FunctionKind, str] = {
+    FunctionKind.PCI: "type-PCI",
+    FunctionKind.PF: "type-PF",
+    FunctionKind.VF: "type-VF",
+    FunctionKind.VENDOR_VF: "type-VF",
+    FunctionKind.VDPA: "vdpa",
+}
 MAX_SHOWN = 3  # hosts in one sentence
 
 
 
-def why_not(host: Host, request: DeviceRequest, device: Device) -> str | None:
+def why_not(host: HostState, request: AliasRequest, device: PciDevice) -> str | None:
     """Why a device is not what a request asks for, whoever has it; None if it is."""
     reasons = [_unlike(host, request, spec, device) for spec in request.specs]
     return None if None in reasons else "; ".join(dict.fromkeys(reason for reason in reasons if reason))
 
 
-def _unlike(host: Host, request: DeviceRequest, spec: Spec, device: Device) -> str | None:
+def _unlike(host: HostState, request: AliasRequest, spec: Spec, device: PciDevice) -> str | None:
     if request.in_placement:
         row = host.rows.get(device.provider)
         if row is None:
@@ -44,9 +56,9 @@ def _unlike(host: Host, request: DeviceRequest, spec: Spec, device: Device) -> s
             return "; ".join(lacking)
     if spec.vendor not in (None, device.vendor) or spec.product not in (None, device.product):
         return f"has the ids {device.vendor}:{device.product}, not {spec.vendor or '*'}:{spec.product or '*'}"
-    if device.kind is Kind.VDPA:
+    if device.kind is FunctionKind.VDPA:
         return "is a vdpa device, which is for ports alone"
-    if spec.device_type is None and device.kind is Kind.PF:
+    if spec.device_type is None and device.kind is FunctionKind.PF:
         return "is a physical function, which is given only to an alias that says device_type type-PF"
     if spec.device_type not in (None, TYPES[device.kind]):
         return f"is {TYPES[device.kind]}, not {spec.device_type}"
@@ -58,10 +70,10 @@ def _unlike(host: Host, request: DeviceRequest, spec: Spec, device: Device) -> s
     return None
 
 
-def choose(host: Host, ask: Ask) -> Choice | Refusal:
+def choose(host: HostState, ask: FlavorRequest) -> PciAllocation | PciRejection:
     """Everything that is asked for, on one host, or why not."""
     if host.closed:
-        return Refusal(host.closed)
+        return PciRejection(host.closed)
     if ask.guest.spread:
         return _fewest_cells(host, ask)
     requests = [request for request in ask.requests if request.count]
@@ -77,30 +89,32 @@ def choose(host: Host, ask: Ask) -> Choice | Refusal:
     return chooser.choice(anywhere, None) if ask.guest.cells is None else chooser.seated()
 
 
-def _fewest_cells(host: Host, ask: Ask) -> Choice | Refusal:
+def _fewest_cells(host: HostState, ask: FlavorRequest) -> PciAllocation | PciRejection:
     """On one cell, else on two, and so on; those that are too few for sure are not tried."""
-    verdict: Choice | Refusal = Refusal("")
+    verdict: PciAllocation | PciRejection = PciRejection("")
     most = max(min(len(host.cells), ask.guest.vcpus), 1)
     rooms = sorted((cell.cpus for cell in host.cells), reverse=True)
     fewest = next((count for count in range(1, most) if sum(rooms[:count]) >= ask.guest.vcpus), most)
     for cells in range(fewest, most + 1):
         verdict = choose(host, replace(ask, guest=replace(ask.guest, cells=cells, spread=False)))
-        if isinstance(verdict, Choice):
+        if isinstance(verdict, PciAllocation):
             break
     return verdict
 
 
 @dataclass(frozen=True, slots=True)
 class _Solution:
-    given: tuple[Given, ...]
+    given: tuple[AssignedPciDevice, ...]
     cost: int  # 0: all devices are near
 
 
 class _Chooser:
-    def __init__(self, host: Host, ask: Ask, requests: Sequence[DeviceRequest], fits: Sequence[frozenset[DeviceId]]) -> None:
+    def __init__(
+        self, host: HostState, ask: FlavorRequest, requests: Sequence[AliasRequest], fits: Sequence[frozenset[DeviceId]]
+    ) -> None:
         self.host, self.ask, self.requests = host, ask, requests
         self.isolate = ask.group_policy == "isolate" and any(request.in_placement for request in requests)
-        kinds: dict[tuple[str, frozenset[int], int | None], list[Device]] = defaultdict(list)
+        kinds: dict[tuple[str, frozenset[int], int | None], list[PciDevice]] = defaultdict(list)
         for device in host.devices:
             who = frozenset(number for number, found in enumerate(fits) if device.id in found)
             if who:
@@ -115,7 +129,7 @@ class _Chooser:
         self.homes = sorted(rooms, key=lambda home: -rooms[home]) if self.isolate else list(rooms)
         self.rooms = {home: min(rooms[home], 1) if self.isolate else rooms[home] for home in self.homes}
 
-    def _home(self, device: Device) -> str:
+    def _home(self, device: PciDevice) -> str:
         """Its provider, or itself where nobody counts."""
         return device.provider if device.provider in self.host.rows else device.id.device
 
@@ -145,19 +159,21 @@ class _Chooser:
             return min((one for one in found if one is not None), key=lambda one: one.cost, default=None)
         return _Solution(given, cost)
 
-    def _devices(self, amounts: Sequence[Mapping[int, int]], members: Sequence[Sequence[Device]]) -> Iterator[Given]:
+    def _devices(
+        self, amounts: Sequence[Mapping[int, int]], members: Sequence[Sequence[PciDevice]]
+    ) -> Iterator[AssignedPciDevice]:
         taken = [0] * len(members)
         for request, wanted in zip(self.requests, amounts, strict=True):
-            mine: list[Device] = []
+            mine: list[PciDevice] = []
             for number, amount in wanted.items():
                 mine += members[number][taken[number]:taken[number] + amount]
                 taken[number] += amount
             mine.sort(key=lambda device: pci.order(device.address))
-            yield from (Given(request, index, device) for index, device in enumerate(mine))
+            yield from (AssignedPciDevice(request, index, device) for index, device in enumerate(mine))
 
-    def _clash(self, devices: Sequence[Device]) -> tuple[DeviceId, frozenset[DeviceId]] | None:
+    def _clash(self, devices: Sequence[PciDevice]) -> tuple[DeviceId, frozenset[DeviceId]] | None:
         """Of a counter that does not suffice: who takes most of it, and the others."""
-        takers: dict[tuple[str, str], list[Device]] = defaultdict(list)
+        takers: dict[tuple[str, str], list[PciDevice]] = defaultdict(list)
         for device in devices:
             for name, amounts in device.takes.items():
                 for counter in amounts:
@@ -169,7 +185,7 @@ class _Chooser:
                 return most, frozenset(amounts_of) - {most}
         return None
 
-    def seated(self) -> Choice | Refusal:
+    def seated(self) -> PciAllocation | PciRejection:
         """On the cells with the nearest devices; of these the first."""
         host, guest = self.host, self.ask.guest
         free: dict[int, int] = defaultdict(int)
@@ -194,50 +210,50 @@ class _Chooser:
             return self.choice(*best)
         return self._no_seat(tried)
 
-    def choice(self, solution: _Solution, seat: Seat | None) -> Choice:
+    def choice(self, solution: _Solution, seat: Seat | None) -> PciAllocation:
         if seat is None or not seat.cells:
-            return Choice(self.host.name, solution.given)
+            return PciAllocation(self.host.name, solution.given)
         pins = numa_topology.pins(self.host.cells, seat, self.ask.guest)
-        return Choice(
+        return PciAllocation(
             self.host.name, solution.given, tuple(sorted(seat.cells)), pins, numa_topology.named(self.host.cells, pins)
         )
 
     # -- why not
 
-    def together(self) -> Refusal:
+    def together(self) -> PciRejection:
         """Each request alone could be met."""
         wanted = sum(request.count for request in self.requests)
         names = ", ".join(f"{request.alias}:{request.count}" for request in self.requests)
         policy = " with each from another provider (group_policy isolate)" if self.isolate else ""
         rooms = "; ".join(f"{home} can give {self.rooms[home]}" for home in self.homes)
-        return Refusal(f"{wanted} devices are wanted together ({names}){policy}, and there are too few: {rooms}",
+        return PciRejection(f"{wanted} devices are wanted together ({names}){policy}, and there are too few: {rooms}",
                        tuple(_details(self.host, self.requests)))
 
-    def _no_seat(self, tried: int) -> Refusal:
+    def _no_seat(self, tried: int) -> PciRejection:
         host, guest = self.host, self.ask.guest
         cells = "; ".join(f"cell {cell.id} has {cell.cpus} free CPUs" for cell in host.cells) or "its cells are not known"
         if not tried:
             parts = " and ".join(map(str, numa_topology.share(guest)))
-            return Refusal(f"the guest needs {parts} {'dedicated ' if guest.pinned else ''}CPUs on "
+            return PciRejection(f"the guest needs {parts} {'dedicated ' if guest.pinned else ''}CPUs on "
                            f"{guest.cells} of its {len(host.cells)} NUMA cells: {cells}")
         policies = ", ".join(f"{request.alias} {request.numa_policy}" for request in self.requests)
         where = [f"{device.label}: is on {'an unknown cell' if device.numa is None else f'cell {device.numa}'}"
                  for devices in self.kinds.values() for device in devices]
-        return Refusal(f"no NUMA cell has both the CPUs and devices that are near enough ({policies}): {cells}",
+        return PciRejection(f"no NUMA cell has both the CPUs and devices that are near enough ({policies}): {cells}",
                        (*where, *_details(host, self.requests)))
 
 
-def _too_few(host: Host, request: DeviceRequest, free: int) -> Refusal:
+def _too_few(host: HostState, request: AliasRequest, free: int) -> PciRejection:
     matching = sum(why_not(host, request, device) is None for device in host.devices)
     if not matching:
         summary = (f"none of its {len(host.devices)} devices is what alias {request.alias} asks for" if host.devices
                    else "it publishes no devices")
     else:
         summary = f"alias {request.alias} wants {request.count}: {matching} match, {free} free"
-    return Refusal(summary, tuple(_details(host, [request])))
+    return PciRejection(summary, tuple(_details(host, [request])))
 
 
-def _details(host: Host, requests: Iterable[DeviceRequest]) -> Iterator[str]:
+def _details(host: HostState, requests: Iterable[AliasRequest]) -> Iterator[str]:
     """What stands in the way of each device; those that would do but are not to be had first."""
     told: dict[bool, list[str]] = {True: [], False: []}
     for request in requests:
@@ -251,31 +267,33 @@ def _details(host: Host, requests: Iterable[DeviceRequest]) -> Iterator[str]:
 # -- all hosts
 
 
-def by_weight(hosts: Iterable[Host]) -> list[Host]:
+def by_weight(hosts: Iterable[HostState]) -> list[HostState]:
     """Those with the fewest free devices first, so that the others stay whole; of these by name."""
     return sorted(hosts, key=lambda host: (host.free, host.name))
 
 
-def pick(hosts: Iterable[Host], ask: Ask, *, passed: Mapping[str, str] | None = None) -> Choice | Nowhere:
+def pick(
+    hosts: Iterable[HostState], ask: FlavorRequest, *, passed: Mapping[str, str] | None = None
+) -> PciAllocation | NoValidHost:
     """The first host that can, and what it gives; or why none can. `passed`: hosts that were tried already, and why they
     failed."""
-    refusals: list[tuple[str, Refusal]] = []
+    refusals: list[tuple[str, PciRejection]] = []
     for host in by_weight(hosts):
         why = (passed or {}).get(host.name)
-        verdict = choose(host, ask) if why is None else Refusal(why)
-        if isinstance(verdict, Choice):
+        verdict = choose(host, ask) if why is None else PciRejection(why)
+        if isinstance(verdict, PciAllocation):
             return verdict
         refusals.append((host.name, verdict))
     return nowhere(refusals)
 
 
-def pick_all(hosts: Iterable[Host], asks: Sequence[Ask]) -> list[Choice] | Nowhere:
+def pick_all(hosts: Iterable[HostState], asks: Sequence[FlavorRequest]) -> list[PciAllocation] | NoValidHost:
     """A host for each of several machines, which never get the same device; or why not all of them can be."""
     now = {host.name: host for host in hosts}
-    out: list[Choice] = []
+    out: list[PciAllocation] = []
     for ask in asks:
         verdict = pick(now.values(), ask)
-        if isinstance(verdict, Nowhere):
+        if isinstance(verdict, NoValidHost):
             if not out:
                 return verdict
             return replace(verdict, summary=f"there are not enough hosts available for {len(asks)} machines: "
@@ -285,9 +303,9 @@ def pick_all(hosts: Iterable[Host], asks: Sequence[Ask]) -> list[Choice] | Nowhe
     return out
 
 
-def nowhere(refusals: Sequence[tuple[str, Refusal]]) -> Nowhere:
+def nowhere(refusals: Sequence[tuple[str, PciRejection]]) -> NoValidHost:
     if not refusals:
-        return Nowhere("no valid host: there is no host")
+        return NoValidHost("no valid host: there is no host")
     first = "; ".join(f"{host}: {refusal.summary}" for host, refusal in refusals[:MAX_SHOWN])
     more = f"; and {len(refusals) - MAX_SHOWN} more" if len(refusals) > MAX_SHOWN else ""
-    return Nowhere(f"no valid host among {len(refusals)}: {first}{more}", tuple(refusals))
+    return NoValidHost(f"no valid host among {len(refusals)}: {first}{more}", tuple(refusals))

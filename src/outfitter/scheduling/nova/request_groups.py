@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 from outfitter.errors import Invalid
 from outfitter.scheduling.nova.alias import ANY_OF, FORBIDDEN, Traits
-from outfitter.scheduling.nova.extra_specs import Ask, DeviceRequest, GroupPolicy
+from outfitter.scheduling.nova.extra_specs import AliasRequest, FlavorRequest, GroupPolicy
 
 SOCKET_AFFINITY = "COMPUTE_SOCKET_PCI_NUMA_AFFINITY"  # of hosts that know which cells share a socket
 LIMIT = 1000  # candidates that are asked for
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RequestGroup:
     """One device: it comes from one provider."""
 
     suffix: str
@@ -28,7 +28,7 @@ class Group:
 class Query:
     """What Placement is asked."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[RequestGroup, ...]
     group_policy: GroupPolicy | None = None  # None: not sent
     root_required: frozenset[str] = frozenset()
     resources: Mapping[str, int] = field(default_factory=dict)  # of the host itself
@@ -53,7 +53,7 @@ class Query:
         return out
 
 
-def of(request: DeviceRequest) -> list[Group]:
+def of(request: AliasRequest) -> list[RequestGroup]:
     """The groups of one request; none if Placement is not asked."""
     if not request.in_placement or not request.count:
         return []
@@ -61,11 +61,11 @@ def of(request: DeviceRequest) -> list[Group]:
         raise Invalid(f"alias {request.alias} cannot be asked of Placement: it needs one entry with a resource_class, or with "
                       "vendor_id and product_id")
     spec = request.specs[0]
-    return [Group(request.suffix(index), request.request_id, index, {spec.resource_class: 1}, spec.traits)
+    return [RequestGroup(request.suffix(index), request.request_id, index, {spec.resource_class: 1}, spec.traits)
             for index in range(request.count) if spec.resource_class is not None]
 
 
-def query(ask: Ask, *, own_groups: int = 0) -> Query:
+def query(ask: FlavorRequest, *, own_groups: int = 0) -> Query:
     """Everything that is asked for a machine. `own_groups`: suffixed groups that the flavor itself writes beside its devices;
     who writes two of them has to say the policy."""
     groups = tuple(group for request in ask.requests for group in of(request))
@@ -76,7 +76,7 @@ def query(ask: Ask, *, own_groups: int = 0) -> Query:
     return Query(groups, policy, root, host_resources(ask))
 
 
-def host_resources(ask: Ask) -> dict[str, int]:
+def host_resources(ask: FlavorRequest) -> dict[str, int]:
     """What a machine takes of the host itself."""
     guest = ask.guest
     own = {"PCPU" if guest.pinned else "VCPU": guest.vcpus, "MEMORY_MB": guest.memory_mb, "DISK_GB": guest.disk_gb}
