@@ -340,7 +340,7 @@ class Elsewhere(ClaimDeallocation):
 @pytest.mark.parametrize("name", STORIES)
 async def test_where_others_look_after_claims(name: str, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Elsewhere, "halts", version == "1.35")
-    monkeypatch.setattr(app, "Claims", Elsewhere)
+    monkeypatch.setattr(app, "ClaimDeallocation", Elsewhere)
     await test_embedded(name)
 
 
