@@ -28,8 +28,9 @@ from outfitter.scheduling.dra.allocated_devices import AllocatedDevices
 from outfitter.scheduling.dra.allocator import Allocated, allocate
 from outfitter.scheduling.dra.claim_request import compile_claim
 from outfitter.scheduling.dra.device_index import DeviceIndex
-from outfitter.scheduling.dra.slices import PoolSet
-from outfitter.scheduling.filter.node_fit import NodeInfoCache, NodeUsage
+from outfitter.scheduling.dra.node_devices import PoolSet
+from outfitter.scheduling.filter.node_fit import NodeInfoCache
+from outfitter.scheduling.filter.node_usage import NodeUsage
 from outfitter.scheduling.scheduler import Placement, place
 
 Object = Mapping[str, Any]

@@ -22,6 +22,7 @@ from outfitter.api.kinds import Object
 from outfitter.apiserver import auth
 from outfitter.apiserver.app import App as ApiServer
 from outfitter.apiserver.server import Server
+from outfitter.controllers.claim_deallocation import ClaimDeallocation
 from outfitter.controllers.device_status import DeviceStatus
 from outfitter.controllers.device_taint_eviction import DeviceTaintEviction
 from outfitter.controllers.garbage_collector import GarbageCollector
@@ -29,7 +30,7 @@ from outfitter.controllers.kubevirt import KubeVirtController
 from outfitter.controllers.ledger_mirror import LedgerMirror
 from outfitter.controllers.manager import Controller, ControllerContext, ControllerManager, settle
 from outfitter.controllers.node_taint_eviction import NodeTaintEviction
-from outfitter.controllers.pod_claims import ClaimDeallocation, PodClaims
+from outfitter.controllers.pod_claims import PodClaims
 from outfitter.controllers.pod_gc import PodGc
 from outfitter.controllers.scheduler import Scheduler
 from outfitter.controllers.vm import VmController

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from outfitter.api import admission, kinds
 from outfitter.api.device import newest_pools
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.kubevirt import cloudinit, device_refs, feature_gates
+from outfitter.api.kubevirt import cloudinit, device_status, feature_gates, pod_claims, vm
 from outfitter.api.kubevirt import kubevirt_config as app_settings
 from outfitter.api.page import Page
 from outfitter.api.write_request import Writer, WriteRequest
@@ -79,18 +79,18 @@ WHOLE: dict[str, tuple[Kind, Object]] = {
 
 
 def read_machine(obj: Object) -> None:
-    device_refs.missing_devices(obj)
-    device_refs.unsettled_devices(obj, {"metadata": {"namespace": "here"}}, lambda namespace, name: None)
+    device_status.missing_devices(obj)
+    device_status.unsettled_devices(obj, {"metadata": {"namespace": "here"}}, lambda namespace, name: None)
 
 
 READERS: dict[str, Callable[[Object], object]] = {
     "machine": read_machine,
     "nics": lambda obj: feature_gates.used(obj["spec"]),
     "volumes": lambda obj: list(cloudinit.secrets(obj["spec"])),
-    "owner": device_refs.run_strategy,
+    "owner": vm.run_strategy,
     "settings": app_settings.of,
-    "claim": lambda obj: device_refs.results(obj, "nic"),
-    "pod": lambda obj: dict(device_refs.claim_names(obj)),
+    "claim": lambda obj: pod_claims.results(obj, "nic"),
+    "pod": lambda obj: dict(pod_claims.claim_names(obj)),
     "page": Page,
     "slice": lambda obj: newest_pools([obj, WHOLE["slice"][1], obj]),
     **dict.fromkeys(("template", "class", "namespace"), json.dumps),

@@ -17,10 +17,11 @@ import yaml
 from outfitter import app
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Kind, Object
+from outfitter.controllers.claim_deallocation import ClaimDeallocation
 from outfitter.controllers.device_status import DeviceStatus
 from outfitter.controllers.garbage_collector import GarbageCollector
 from outfitter.controllers.manager import Controller, ControllerContext, ControllerManager, settle
-from outfitter.controllers.pod_claims import ClaimDeallocation, PodClaims
+from outfitter.controllers.pod_claims import PodClaims
 from outfitter.controllers.scheduler import Scheduler
 from outfitter.controllers.vmi import VmiController
 from outfitter.errors import BadRequest, Invalid, NotFound

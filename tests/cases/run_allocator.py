@@ -11,7 +11,7 @@ from outfitter.cel.library import quantity
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra.allocated_devices import AllocatedDevices
 from outfitter.scheduling.dra.allocator import AllocationRejection, allocate
-from outfitter.scheduling.dra.slices import PoolSet
+from outfitter.scheduling.dra.node_devices import PoolSet
 from tests.cases.case import Case
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from outfitter import app
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, kubevirt_config
+from outfitter.api.kubevirt import kubevirt_config, vm
 from outfitter.api.quantity import to_int
 from outfitter.controllers import launcher_networks, launcher_pod
 from outfitter.errors import Invalid, Refused
@@ -64,7 +64,7 @@ async def _made(api: Api, given: list[Object]) -> list[Object]:
 async def _target(product: app.Embedded, instance: Object) -> tuple[Object | None, list[str]]:
     """The pod that the machine would move to, by the rules of the product, or why there is none; nobody moves machines yet."""
     pods = (await product.store.list(kinds.POD, instance["metadata"]["namespace"])).items
-    source = next((pod for pod in pods if device_refs.owner(pod, kinds.VMI.kind)), None)
+    source = next((pod for pod in pods if vm.owner(pod, kinds.VMI.kind)), None)
     kubevirts = (await product.store.list(kinds.KUBEVIRT)).items
     now = kubevirt_config.of(kubevirt_config.chosen(kubevirts))
     known = {(each["metadata"]["namespace"], each["metadata"]["name"]): each
@@ -78,7 +78,7 @@ async def _target(product: app.Embedded, instance: Object) -> tuple[Object | Non
 
 async def _pod(api: Api, instance: Object, before: set[str]) -> Object | None:
     """The pod that the product made, if it did."""
-    selector = f"{device_refs.CREATED_BY}={instance['metadata']['uid']}"
+    selector = f"{vm.CREATED_BY}={instance['metadata']['uid']}"
     pods = await api.list(kinds.POD, instance["metadata"]["namespace"], selector)
     return next((pod for pod in pods if pod["metadata"]["name"] not in before), None)
 

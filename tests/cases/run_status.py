@@ -9,7 +9,7 @@ from typing import Any
 from outfitter import app
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs
+from outfitter.api.kubevirt import device_status, vm
 from tests.cases.case import Case
 from tests.cases.case_product import Api, Faults, NotDriven, contains, world
 
@@ -57,7 +57,7 @@ def compare(expect: Mapping[str, Any], instance: Object, writes: int, events: li
     unwanted = expect.get("deviceStatusNotContains", [])
     wrong += [f"deviceStatus contains {each}: {json.dumps(have)}" for each in (
         unwanted if isinstance(unwanted, list) else [unwanted]) if str(each) in json.dumps(have)]
-    if "ready" in expect and expect["ready"] != (missing := device_refs.missing_devices(instance) == []):
+    if "ready" in expect and expect["ready"] != (missing := device_status.missing_devices(instance) == []):
         wrong.append(f"ready: {expect['ready']} was expected, it is {missing}; conditions: {_said(status)}")
     if "patchesAtMost" in expect and writes > expect["patchesAtMost"]:
         wrong.append(f"patchesAtMost: {expect['patchesAtMost']}, there were {writes}")
@@ -114,7 +114,7 @@ def _of_devices(instance: Object) -> Any:
 def _waits(instance: Object) -> bool:
     """It was not given up: not over, and it says that it waits, for its devices or for what comes before them."""
     status = instance.get("status") or {}
-    return status.get("phase") not in device_refs.FINAL and any(
+    return status.get("phase") not in vm.FINAL and any(
         each["type"] in WAITING and each["status"] == "False" for each in status.get("conditions") or ())
 
 

@@ -12,7 +12,8 @@ from outfitter.api import conditions, kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.kubevirt import device_refs, vmi_actions
+from outfitter.api.kubevirt import pod_claims, vmi_actions
+from outfitter.api.kubevirt import vm as vm_api
 from outfitter.api.page import MARKS, Booking, Page
 from outfitter.cel.library import quantity
 
@@ -171,7 +172,7 @@ def _alive(books: Books, namespace: str, user: Mapping[str, Any]) -> bool:
         return vm is not None and bool(vm["metadata"]["uid"] == user["uid"])
     pod = books.objects[kinds.POD].get((namespace, user["name"]))
     return (pod is not None and pod["metadata"]["uid"] == user["uid"]
-            and (pod.get("status") or {}).get("phase") not in device_refs.FINAL)
+            and (pod.get("status") or {}).get("phase") not in vm_api.FINAL)
 
 
 def _machines(books: Books) -> Iterator[str]:
@@ -210,7 +211,7 @@ def _wanted(books: Books) -> Iterator[str]:
         instance = books.objects[kinds.VMI].get((meta["namespace"], meta["name"]))
         if meta.get("deletionTimestamp") or (instance or {}).get("metadata", {}).get("deletionTimestamp"):
             continue
-        alive = instance is not None and (instance.get("status") or {}).get("phase") not in device_refs.FINAL
+        alive = instance is not None and (instance.get("status") or {}).get("phase") not in vm_api.FINAL
         if strategy == "Always" and not alive and not (vm.get("status") or {}).get("startFailure"):
             yield f"machine {meta['name']} is to run, and there is no instance: {vm['status']}"
         stopped = strategy == "Halted" or (strategy == "Manual" and books.asked.get(meta["uid"]) in (None, "stop"))
@@ -231,9 +232,9 @@ def _wanted(books: Books) -> Iterator[str]:
 
 def _given(books: Books, instance: Object) -> Iterator[str]:
     for pod in books.all(kinds.POD):
-        reference = device_refs.owner(pod, kinds.VMI.kind)
+        reference = vm_api.owner(pod, kinds.VMI.kind)
         if reference is not None and reference["uid"] == instance["metadata"]["uid"]:
-            for name in {name for _, name in device_refs.claim_names(pod) if name}:
+            for name in {name for _, name in pod_claims.claim_names(pod) if name}:
                 claim = books.objects[kinds.RESOURCE_CLAIM].get((pod["metadata"]["namespace"], name))
                 yield from (device.device for device in results(claim or {}))
 
@@ -246,7 +247,7 @@ def _waiting(books: Books) -> Iterator[str]:
         said = conditions.find(pod, "PodScheduled") or {}
         if said.get("status") != "False" or not said.get("message"):
             yield f"pod {meta['name']} waits and does not say why: {status}"
-        names = [name for _, name in device_refs.claim_names(pod)]
+        names = [name for _, name in pod_claims.claim_names(pod)]
         claim = books.objects[kinds.RESOURCE_CLAIM].get((meta["namespace"], names[0] or "")) if len(names) == 1 else None
         if claim is None or claim["metadata"].get("deletionTimestamp"):
             continue

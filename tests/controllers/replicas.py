@@ -17,7 +17,8 @@ from outfitter import app
 from outfitter.api import admission, kinds, write_request
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.kubevirt import device_refs, vm_actions, vmi_actions
+from outfitter.api.kubevirt import vm as vm_api
+from outfitter.api.kubevirt import vm_actions, vmi_actions
 from outfitter.api.page import MARKS, Page
 from outfitter.cel.library import quantity
 from outfitter.errors import AlreadyExists, Conflict, NotFound, OutfitterError, Unavailable
@@ -426,7 +427,7 @@ class World:
         vm, instance = (self.books.objects[kind].get((SPACE, name)) for kind in (kinds.VM, kinds.VMI))
         if vm is None:
             return
-        own = instance if instance is not None and device_refs.belongs(instance, vm) else None
+        own = instance if instance is not None and vm_api.belongs(instance, vm) else None
         with contextlib.suppress(Conflict, NotFound):
             for change in vm_actions.wish(action, vm, own):
                 await self.home.patch(change.kind, name, change.patch, SPACE, subresource=change.subresource)

@@ -10,7 +10,7 @@ import pytest
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.kubevirt import device_refs as model
+from outfitter.api.kubevirt import pod_claims
 from outfitter.api.page import Booking, Holder
 from outfitter.controllers.bind_transaction import BindTransaction
 from outfitter.ledger import book, placement_view
@@ -151,7 +151,7 @@ async def test_a_claim_that_lost_its_status_gets_the_same_cpus_from_the_page() -
             return found
 
         after = await here.reach(told, "the claim has its allocation again")
-        assert model.cells_of({"status": {"allocation": after}}) == model.cells_of({"status": {"allocation": before}})
+        assert pod_claims.cells_of({"status": {"allocation": after}}) == pod_claims.cells_of({"status": {"allocation": before}})
 
 
 async def test_cpus_that_went_between_the_choice_and_the_booking_are_not_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:

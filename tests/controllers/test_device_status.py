@@ -13,7 +13,7 @@ import pytest
 
 from outfitter.api import admission, conditions, kinds
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs
+from outfitter.api.kubevirt import device_status
 from outfitter.app import Product
 from outfitter.controllers.device_status import DeviceStatus
 from outfitter.controllers.launcher_pod import pod_name
@@ -101,8 +101,8 @@ async def test_a_bound_pod_whose_device_is_not_published_waits_in_peace() -> Non
         found = conditions.find(blue, "DevicesReady")
         assert found is not None
         assert found["message"] == f"nic0: {DRIVER} has not published device gpu-0 of pool far"
-        assert device_refs.missing_devices(blue) == ["nic0"]
-        [entry] = device_refs.statuses(blue, "hostDevices")
+        assert device_status.missing_devices(blue) == ["nic0"]
+        [entry] = device_status.statuses(blue, "hostDevices")
         assert entry["deviceResourceClaimStatus"]["name"] == "gpu-0"
         assert entry["deviceResourceClaimStatus"]["attributes"] == {}
         revision = here.store.shelf(kinds.VMI).revision
@@ -183,7 +183,7 @@ async def test_whose_a_claim_is(user: Object, shown: bool) -> None:
             assert addresses(blue) == ["0000:65:00.0"]
         else:
             assert "claim mine is not given to it yet" in str(conditions.find(blue, "DevicesReady"))
-            assert device_refs.missing_devices(blue) == ["nic0"]
+            assert device_status.missing_devices(blue) == ["nic0"]
 
 
 async def test_a_pod_that_nobody_schedules_is_explained_after_a_while() -> None:
@@ -273,7 +273,7 @@ async def test_a_device_that_was_given_back_is_not_told_while_the_next_pod_has_n
         await here.bind()
         before = await here.machine()
         assert conditions.is_true(before, "DevicesReady") == published
-        assert [one["deviceResourceClaimStatus"]["name"] for one in device_refs.statuses(before, "hostDevices")] == ["gpu-0"]
+        assert [one["deviceResourceClaimStatus"]["name"] for one in device_status.statuses(before, "hostDevices")] == ["gpu-0"]
         await here.store.delete(kinds.POD, pod_name(made), "default", grace=0)
         await here.settle()
         revision = here.store.shelf(kinds.VMI).revision
@@ -414,7 +414,7 @@ async def test_network_cards_whose_function_came_from_a_claim() -> None:
                       "attributes": {"pciAddress": "0000:3b:01.1"}}),
             ("own", {"name": "gpu-0", "resourceClaimName": "mine", "driver": DRIVER, "pool": "far",
                      "attributes": {"pciAddress": "0000:65:00.0"}})]
-        assert [device_refs.address_of(entry) for entry in device_refs.statuses(blue, "hostDevices")] == [
+        assert [device_status.address_of(entry) for entry in device_status.statuses(blue, "hostDevices")] == [
             ("pci", "0000:65:00.0")
         ]
         writes = [step for step in here.store.shelf(kinds.VMI).log if step.next and step.next.revision > revision]

@@ -11,7 +11,7 @@ from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
 from outfitter.errors import Invalid
 from outfitter.ledger import book, out_of_service
-from outfitter.scheduling.explain import vm
+from outfitter.scheduling.explain import pod as explain_pod
 from outfitter.scheduling.scheduler import Waiting
 from tests.controllers import scenario as scenes
 from tests.controllers.pool_devices import BINDING, FABRIC, held, pod, publish, report, rule_of, settled
@@ -105,7 +105,7 @@ async def test_a_machine_that_keeps_a_tainted_device_waits_in_one_pod(scene: Sce
         await scene.settle()
     assert sum(old is None for old, _ in pods) == 1, "one pod waits"
     assert len(await scene.events("DeviceTaintManagerEviction")) == 1
-    told = vm.pod(replace(await scene.facts(), now=scene.clock.now()), await scene.pod("blue"))
+    told = explain_pod.pod(replace(await scene.facts(), now=scene.clock.now()), await scene.pod("blue"))
     assert said in told.sentence, "outfit why says the same"
     await taint(scene, "x0", timed, gone=True)
     assert (await scene.running("blue"))["metadata"]["uid"] != first["metadata"]["uid"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from outfitter.api import kinds
-from outfitter.scheduling.explain import vm
+from outfitter.scheduling.explain import pod as explain_pod
 from tests.controllers import scenario as scenes
 from tests.controllers.pool_devices import BINDING, FABRIC, GPU, pod, publish, report, settled, why
 from tests.controllers.scenario import Scene
@@ -14,7 +14,7 @@ from tests.controllers.scenario import Scene
 async def told(scene: Scene, name: str) -> list[str]:
     """What `outfit why` says of a pod."""
     there = await settled(scene, name)
-    found = vm.pod(replace(await scene.facts(), now=scene.product.context.clock.now()), there)
+    found = explain_pod.pod(replace(await scene.facts(), now=scene.product.context.clock.now()), there)
     return [found.sentence, *found.lines, *found.todo]
 
 

@@ -17,6 +17,7 @@ from outfitter.api.kinds import Object
 from outfitter.errors import Invalid, NotFound
 from outfitter.inventory import config
 from outfitter.inventory.simulation import hosts_file
+from outfitter.scheduling.explain import claim as explain_claim
 from outfitter.scheduling.explain import vm
 from outfitter.scheduling.nova import flavor_claim
 from tests import kubernetes
@@ -296,7 +297,7 @@ async def test_why_tells_of_cells_and_of_a_flavor_that_is_missing() -> None:
         facts = await here.facts()
         (claim,) = facts.claims
         assert any("NUMA cells 0 of oak, with 2 CPUs of cell 0 (0-1) for itself" in line
-                   for line in vm.claim(facts, claim).text())
+                   for line in explain_claim.claim(facts, claim).text())
         green = await here.find(kinds.VMI, "green")
         assert green is not None
         assert vm.instance(facts, green).text() == [

@@ -18,14 +18,14 @@ from outfitter import app
 from outfitter.api import conditions, kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.kubevirt import device_refs
+from outfitter.api.kubevirt import device_refs, pod_claims
 from outfitter.api.page import Page, pool_page
 from outfitter.errors import Conflict, NotFound
 from outfitter.inventory import config
 from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import out_of_service
 from outfitter.scheduling.dra import binding_conditions, extended_resources
-from outfitter.scheduling.filter import node_fit
+from outfitter.scheduling.filter import node_fit, node_usage
 from outfitter.scheduling.nova.flavor_claim import AliasSet
 from outfitter.scheduling.scheduler import Placement
 from outfitter.scheduling.snapshot import Facts
@@ -70,7 +70,7 @@ def beyond(books: Books) -> Iterator[str]:
 
 def crowded(books: Books) -> Iterator[str]:
     """Where one scheduler is at work no host has promised more than it has. Two may: amounts stand on no page."""
-    taken = node_fit.NodeUsage(books.all(kinds.POD))
+    taken = node_usage.NodeUsage(books.all(kinds.POD))
     for node in books.all(kinds.NODE):
         name = node["metadata"]["name"]
         for what, amount in taken.at(name).items():
@@ -98,7 +98,7 @@ def leaks(books: Books) -> Iterator[str]:
             yield f"claim {meta['name']} has devices and no user"
     made = [claim["metadata"]["name"] for claim in claims.values()
             if extended_resources.ANNOTATION in (claim["metadata"].get("annotations") or {})]
-    told = [dict(device_refs.claim_names(pod)).get(device_refs.EXTENDED) for pod in books.all(kinds.POD)]
+    told = [dict(pod_claims.claim_names(pod)).get(device_refs.EXTENDED) for pod in books.all(kinds.POD)]
     if sorted(made) != sorted(name for name in told if name):
         yield f"made for extended resources: {made}; pods say {told}"
     for pod in books.all(kinds.POD):
@@ -178,7 +178,7 @@ class Mix(World):
         found: dict[str, Any] = {name: books.all(kind) for name, kind in FACTS.items()}
         facts = Facts(**found)
         for pod in books.all(kinds.POD):
-            mine = [books.objects[kinds.RESOURCE_CLAIM].get((SPACE, name or "")) for _, name in device_refs.claim_names(pod)]
+            mine = [books.objects[kinds.RESOURCE_CLAIM].get((SPACE, name or "")) for _, name in pod_claims.claim_names(pod)]
             if pod["spec"].get("nodeName") or binding_conditions.readiness(
                     [claim for claim in mine if claim], self.clock.now()).state != "ready":
                 continue

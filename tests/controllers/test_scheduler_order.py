@@ -11,7 +11,8 @@ import pytest
 from outfitter.api import kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.page import Page
-from outfitter.controllers.pod_claims import ClaimDeallocation, PodClaims
+from outfitter.controllers.claim_deallocation import ClaimDeallocation
+from outfitter.controllers.pod_claims import PodClaims
 from outfitter.controllers.scheduler import Scheduler
 from outfitter.errors import AlreadyHeld, Conflict, Forbidden
 from outfitter.ledger import book, out_of_service

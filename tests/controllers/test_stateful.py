@@ -23,8 +23,8 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import vm_actions, vmi_actions
 from outfitter.api.page import Page, pool_page
 from outfitter.controllers import pod_claims
+from outfitter.controllers.claim_deallocation import ClaimDeallocation
 from outfitter.controllers.manager import enqueue_on_change
-from outfitter.controllers.pod_claims import ClaimDeallocation
 from outfitter.ledger import out_of_service
 from outfitter.node.agent import Agent
 from outfitter.node.claim_bookings import ClaimBookings

@@ -15,7 +15,7 @@ import pytest
 from outfitter.api import conditions, kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, vmi_actions
+from outfitter.api.kubevirt import device_status, vmi_actions
 from outfitter.api.page import Booking, Holder
 from outfitter.controllers import launcher_pod
 from outfitter.controllers.pod_claims import FINALIZER
@@ -103,7 +103,7 @@ async def _(scene: Scene) -> None:
     ours = ("0/1", "1 match, 0 free", "held by vmi/blue (claim virt-launcher-blue-", "since 2026")
     await scene.waits("green", "PodScheduled", *(ours if scene.embedded else ["0/"]))  # hosts of others may be just going
     green = await scene.phase("green", "Scheduling")
-    assert device_refs.missing_devices(green) == ["nic0"], "it says which claim it waits for, and nothing more"
+    assert device_status.missing_devices(green) == ["nic0"], "it says which claim it waits for, and nothing more"
     assert [domain.name for domain in await scene.domains()] == [f"{scene.namespace}_blue"]
 
 

@@ -20,7 +20,7 @@ import pytest
 from outfitter import errors
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs
+from outfitter.api.kubevirt import vm as vm_api
 from outfitter.store.kube import Kube
 from tests.e2e.process import EXAMPLE, POLL, Up
 
@@ -153,10 +153,10 @@ class World:
         if left:
             return f"still being deleted: {left}"
         if lost := [name for name, obj in self.instances.items()
-                    if device_refs.owner(obj, kinds.VM.kind) and name not in self.machines]:
+                    if vm_api.owner(obj, kinds.VM.kind) and name not in self.machines]:
             return f"their machines are gone: {lost}"
         for name, vm in self.machines.items():
-            how, status = device_refs.run_strategy(vm), vm.get("status") or {}
+            how, status = vm_api.run_strategy(vm), vm.get("status") or {}
             if status.get("stateChangeRequests") or (how, name in self.instances) in (("Always", False), ("Halted", True)):
                 return f"{name} is to be {how}, and has to do {status.get('stateChangeRequests')}"
             if (status.get("printableStatus") == "Stopped") != (name not in self.instances):

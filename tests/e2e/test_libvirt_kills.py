@@ -21,7 +21,7 @@ import pytest
 from outfitter import errors
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs
+from outfitter.api.kubevirt import vm as vm_api
 from outfitter.launcher import connection
 from outfitter.store.kube import Kube
 from tests.e2e.process import Up
@@ -91,7 +91,7 @@ class World:
         """Why this is not yet the end of the story; empty when it is."""
         for name, vm in self.machines.items():
             status, instance = vm.get("status") or {}, self.instances.get(name)
-            word, how = status.get("printableStatus"), device_refs.run_strategy(vm)
+            word, how = status.get("printableStatus"), vm_api.run_strategy(vm)
             if vm["metadata"].get("deletionTimestamp") or (instance or {"metadata": {}})["metadata"].get("deletionTimestamp"):
                 return f"{name} is being deleted"
             if word not in ("Running", "Stopped") or status.get("stateChangeRequests"):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from outfitter.api.kubevirt import device_refs
+from outfitter.api.kubevirt import device_status
 from tests.e2e.process import Up
 from tests.hardware import embed, kernel
 from tests.hardware.steps import Report, expect
@@ -147,7 +147,7 @@ class Story:
         self.up.ok("apply", "-f", "-", stdin=manifest(name, wishes, gpus, tuple(named)))
         status = self._reach(name, "Running")["status"]["deviceStatus"]
         entries = [*status.get("gpuStatuses", ()), *status.get("hostDeviceStatuses", ())]
-        found = {each["name"]: where[1] for each in entries if (where := device_refs.address_of(each)) is not None}
+        found = {each["name"]: where[1] for each in entries if (where := device_status.address_of(each)) is not None}
         expect(sorted(found), sorted(wishes), "devices in the status")
         expect([wish for wish, functions in named.items() if found[wish] not in functions], [], "devices of another resource")
         opened = kernel.groups_of(self.qemu(name))

@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 
 from hypothesis import HealthCheck, assume, given, settings
 
-from outfitter.api.kubevirt import device_refs, network_info
+from outfitter.api.kubevirt import device_status, network_info
 from outfitter.errors import Refused
 from tests.launcher.domain_cases import BUS_ID, Situation
 from tests.launcher.random_vmis import machines
@@ -74,7 +74,7 @@ def _given(situation: Situation) -> Iterator[tuple[str, Key]]:
             if "deviceName" in entry:
                 yield _of_plugin(situation.env, entry["deviceName"], place, index)
                 continue
-            for told in situation.instance["status"]["deviceStatus"][device_refs.STATUS_LISTS[list_]]:  # type: ignore[index]
+            for told in situation.instance["status"]["deviceStatus"][device_status.STATUS_LISTS[list_]]:  # type: ignore[index]
                 if told["name"] == entry["name"]:
                     where = told["deviceResourceClaimStatus"]["attributes"]
                     mediated = {where["mdevUUID"]} if "mdevUUID" in where else None

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 from outfitter.api import kinds, write_request
 from outfitter.api.device import DeviceId
 from outfitter.api.hypervisor import Domain
-from outfitter.api.kubevirt import device_refs
+from outfitter.api.kubevirt import vm as vm_api
 from outfitter.inventory import pci
 from outfitter.launcher.simulated import Simulated
 from outfitter.node import vfio
@@ -159,7 +159,7 @@ class MortalHome(replicas.Home):
     def moved(self) -> Iterator[str]:
         """What a machine has by a claim of its own, running or stopped, stays its own."""
         for claim in self.books.all(kinds.RESOURCE_CLAIM):
-            owner, uid = device_refs.owner(claim, kinds.VM.kind), claim["metadata"]["uid"]
+            owner, uid = vm_api.owner(claim, kinds.VM.kind), claim["metadata"]["uid"]
             vm = self.books.objects[kinds.VM].get(("here", owner["name"])) if owner is not None else None
             if vm is None or vm["metadata"].get("deletionTimestamp") or claim["metadata"].get("deletionTimestamp"):
                 continue
@@ -245,7 +245,7 @@ def wanted(books: Books, uid: str) -> bool:
     """Whether an instance runs, as people were told, and is to go on."""
     for obj in books.all(kinds.VMI):
         if obj["metadata"]["uid"] == uid and obj["status"].get("phase") == "Running":
-            pods = [pod for pod in books.all(kinds.POD) if (device_refs.owner(pod, kinds.VMI.kind) or {}).get("uid") == uid
+            pods = [pod for pod in books.all(kinds.POD) if (vm_api.owner(pod, kinds.VMI.kind) or {}).get("uid") == uid
                     and not pod["metadata"].get("deletionTimestamp") and pod["status"]["phase"] == "Running"]
             return bool(pods) and not obj["metadata"].get("deletionTimestamp")
     return False

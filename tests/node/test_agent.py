@@ -15,7 +15,7 @@ from outfitter import app
 from outfitter.api import conditions, kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.hypervisor import Abilities, Domain
-from outfitter.api.kubevirt import device_refs
+from outfitter.api.kubevirt import vm
 from outfitter.api.page import Booking, Holder
 from outfitter.errors import HypervisorAway, NotFound, Refused
 from outfitter.launcher.simulated import Simulated
@@ -202,7 +202,7 @@ async def test_a_guest_has_its_grace_period(propagation: str) -> None:
 
 @pytest.mark.parametrize("simulated", [True, False])
 @pytest.mark.parametrize("namespace", ["here", "elsewhere"])
-@pytest.mark.parametrize("labels", [{}, {device_refs.LAUNCHER_LABEL: device_refs.LAUNCHER}], ids=["bare", "labelled"])
+@pytest.mark.parametrize("labels", [{}, {vm.LAUNCHER_LABEL: vm.LAUNCHER}], ids=["bare", "labelled"])
 async def test_a_pod_that_only_says_that_a_machine_is_in_it_takes_nothing_along(
     simulated: bool, namespace: str, labels: dict[str, str],
 ) -> None:

@@ -11,8 +11,8 @@ import pytest
 from outfitter.api import kinds
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs
-from outfitter.controllers.pod_claims import ClaimDeallocation
+from outfitter.api.kubevirt import pod_claims
+from outfitter.controllers.claim_deallocation import ClaimDeallocation
 from outfitter.controllers.vm_claims import VmClaims
 from outfitter.errors import Refused
 from outfitter.launcher.simulated import Simulated
@@ -58,7 +58,7 @@ def released_first(patch: Patch) -> None:
     end = Agent._end
 
     async def backwards(self: Agent, host: Host, pod: Object) -> float | None:
-        for _, claim in device_refs.claim_names(pod):
+        for _, claim in pod_claims.claim_names(pod):
             await self._holdings.release(host, pod["metadata"]["namespace"], claim or "")
         return await end(self, host, pod)
 

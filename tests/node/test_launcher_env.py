@@ -15,7 +15,7 @@ from outfitter import app
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import network_info
-from outfitter.api.kubevirt.device_refs import statuses
+from outfitter.api.kubevirt.device_status import statuses
 from outfitter.errors import Refused
 from outfitter.inventory.simulation import hosts_file
 from outfitter.launcher import hostdev

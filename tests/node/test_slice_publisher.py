@@ -15,7 +15,7 @@ from outfitter.inventory.host_tree import MemoryTree
 from outfitter.ledger import book, out_of_service
 from outfitter.scheduling import scheduler
 from outfitter.scheduling.dra.device_index import DeviceIndex
-from outfitter.scheduling.filter.node_fit import NodeUsage
+from outfitter.scheduling.filter.node_usage import NodeUsage
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator
 from tests.controllers.scenario import Scene, hosts_of

@@ -12,7 +12,8 @@ from typing import Any
 from outfitter import app
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, vm_actions, vmi_actions
+from outfitter.api.kubevirt import vm as vm_api
+from outfitter.api.kubevirt import vm_actions, vmi_actions
 from outfitter.inventory import config, scan
 from outfitter.inventory.simulation import hosts_file
 from outfitter.node import vfio
@@ -174,10 +175,10 @@ class World(Scene):
         """By the machine of which it is an instance, or by that having gone."""
         instance = next(obj for obj in self.home.books.all(kinds.VMI) if obj["metadata"]["uid"] == uid)
         vm = self.home.books.objects[kinds.VM].get(("here", instance["metadata"]["name"]))
-        if vm is None or (device_refs.owner(instance, kinds.VM.kind) or {}).get("uid") != vm["metadata"]["uid"]:
+        if vm is None or (vm_api.owner(instance, kinds.VM.kind) or {}).get("uid") != vm["metadata"]["uid"]:
             return True
         requests = (vm.get("status") or {}).get("stateChangeRequests") or ()
-        return bool(vm["metadata"].get("deletionTimestamp") or device_refs.run_strategy(vm) == "Halted"
+        return bool(vm["metadata"].get("deletionTimestamp") or vm_api.run_strategy(vm) == "Halted"
                     or any(request["action"] == "Stop" for request in requests))
 
     def release_from_running(self) -> None:

@@ -9,7 +9,7 @@ from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, Page, State
 from outfitter.scheduling.dra.device_index import DeviceIndex
-from outfitter.scheduling.filter.node_fit import NodeUsage
+from outfitter.scheduling.filter.node_usage import NodeUsage
 from outfitter.scheduling.scheduler import Placement, Waiting, place
 
 DRIVER = "pci.example.com"

@@ -13,7 +13,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.page import Page
 from outfitter.scheduling.dra.device_index import DeviceIndex
 from outfitter.scheduling.explain import grouping
-from outfitter.scheduling.filter.node_fit import NodeUsage
+from outfitter.scheduling.filter.node_usage import NodeUsage
 from outfitter.scheduling.plugins import GivenDevice, SchedulerPlugins
 from outfitter.scheduling.scheduler import Placement, Waiting, place, results
 from tests.scheduling.builders import (

@@ -9,7 +9,7 @@ from typing import Any
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.kubevirt import device_refs, kubevirt_config
+from outfitter.api.kubevirt import kubevirt_config, vm
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
 from outfitter.api.page import is_pool_page
 from outfitter.api.validate import flavors, kubevirt, names, pages, pods, resources, schema, vms, warnings
@@ -90,8 +90,8 @@ def _within(obj: Object, field: str) -> Object:
 def _born_instance(obj: Object) -> None:
     """A machine stays until its pod is gone, from its first moment on. One that came in through another door gets it later."""
     have = obj["metadata"].get("finalizers") or []
-    if isinstance(have, list) and device_refs.FINALIZER not in have:
-        obj["metadata"]["finalizers"] = [*have, device_refs.FINALIZER]
+    if isinstance(have, list) and vm.FINALIZER not in have:
+        obj["metadata"]["finalizers"] = [*have, vm.FINALIZER]
 
 
 BIRTH: Mapping[Kind, Callable[[Object], None]] = {kinds.VMI: _born_instance}  # what a new object gets, once
@@ -163,7 +163,7 @@ class AdmissionRules:
 
     def grace(self, kind: Kind, obj: Object, asked: int | None) -> int:
         """A pod that a node runs waits for that node; one that never had a node, or is over, goes at once."""
-        if kind != kinds.POD or not obj["spec"].get("nodeName") or obj.get("status", {}).get("phase") in device_refs.FINAL:
+        if kind != kinds.POD or not obj["spec"].get("nodeName") or obj.get("status", {}).get("phase") in vm.FINAL:
             return 0
         seconds = obj["spec"].get("terminationGracePeriodSeconds", POD_GRACE) if asked is None else asked
         return int(seconds) if seconds >= 0 else 1  # as Kubernetes reads a negative one

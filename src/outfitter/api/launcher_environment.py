@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from outfitter.api import device
-from outfitter.api.kubevirt import device_refs
+from outfitter.api.kubevirt import pod_claims, vm
 
 PCI, MDEV = "PCI_RESOURCE", "MDEV_PCI_RESOURCE"
 NETWORK_RESOURCE = "KUBEVIRT_RESOURCE_NAME"  # of a network: under which resource name its functions are counted
@@ -26,7 +26,7 @@ def of_resources(pod: Mapping[str, Any], claim: Mapping[str, Any], slices: Itera
     found: dict[str, list[str]] = {}
     told = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
     for mapping in told.get("requestMappings") or ():
-        if mapping["containerName"] != device_refs.CONTAINER:
+        if mapping["containerName"] != vm.CONTAINER:
             continue
         for driver, one in published(claim, mapping.get("requestName"), known):
             if uuid := device.text_attribute(one, driver, device.MDEV_NAMES):
@@ -43,7 +43,7 @@ def published(
     known = {(driver, pool, one["name"]): one for (driver, pool), parts in device.newest_pools(slices).items()
              for part in parts for one in part["spec"].get("devices") or ()}
     return [(result["driver"], known.get((result["driver"], result["pool"], result["device"])) or {})
-            for result in device_refs.results(claim, request)]
+            for result in pod_claims.results(claim, request)]
 
 
 def functions(one: Mapping[str, Any], driver: str) -> list[str]:

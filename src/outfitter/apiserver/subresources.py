@@ -7,7 +7,8 @@ from typing import cast
 
 from outfitter.api import kinds, patch, write_request
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, vm_actions, vmi_actions
+from outfitter.api.kubevirt import vm as vm_api
+from outfitter.api.kubevirt import vm_actions, vmi_actions
 from outfitter.apiserver.paths import RequestPath
 from outfitter.apiserver.request import Request, Response
 from outfitter.errors import NotFound
@@ -31,7 +32,7 @@ async def act(store: Memory, request: Request) -> Response:
 def _machine(draft: Draft, target: RequestPath, options: vm_actions.ActionOptions) -> None:
     vm = _need(draft, target)
     found = draft.look(kinds.VMI, target.namespace, target.name)
-    own = found if found is not None and device_refs.belongs(found, vm) else None
+    own = found if found is not None and vm_api.belongs(found, vm) else None
     for change in vm_actions.wish(cast("vm_actions.Action", target.subresource), vm, own, options):
         _merge(draft, target, change)
 

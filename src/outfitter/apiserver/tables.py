@@ -9,7 +9,7 @@ from typing import Any
 
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.kubevirt import device_refs, network_info
+from outfitter.api.kubevirt import device_status, network_info, vm
 
 Cell = str | int | bool | None
 Reader = Callable[[Object, datetime], Cell]
@@ -172,9 +172,9 @@ def instance_ip(obj: Object, now: datetime) -> Cell:
 def instance_devices(obj: Object, now: datetime) -> Cell:
     """How many it has: an entry that only names its claim is one that it waits for, and those of one that has ended are of
     what it had."""
-    if dig(obj, "status.phase") in device_refs.FINAL:
+    if dig(obj, "status.phase") in vm.FINAL:
         return 0
-    lists = (*device_refs.STATUS_LISTS.values(), network_info.STATUSES)
+    lists = (*device_status.STATUS_LISTS.values(), network_info.STATUSES)
     told = [entry for name in lists for entry in items(obj, f"status.deviceStatus.{name}")]
     return sum(dig(entry, "deviceResourceClaimStatus") is None or bool(dig(entry, "deviceResourceClaimStatus.name"))
                for entry in told)
@@ -189,7 +189,7 @@ def instance_waiting(obj: Object, now: datetime) -> Cell:
 
 
 def machine_strategy(obj: Object, now: datetime) -> Cell:
-    return device_refs.run_strategy(obj) if isinstance(obj.get("spec"), Mapping) else ""
+    return vm.run_strategy(obj) if isinstance(obj.get("spec"), Mapping) else ""
 
 
 def bookings(state: str) -> Reader:

@@ -14,7 +14,8 @@ import yaml
 from outfitter.api import admission, kinds, launcher_environment, yaml_scalars
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.kubevirt import cloudinit, device_refs, network_info, vm_actions
+from outfitter.api.kubevirt import cloudinit, device_refs, device_status, network_info, pod_claims, vm_actions
+from outfitter.api.kubevirt import vm as vm_api
 from outfitter.cli import local_admission
 from outfitter.cli.client import Client, documents, standing
 from outfitter.cli.object_commands import NIL, kind_spoken
@@ -58,8 +59,8 @@ async def _told(client: Client, instance: Object) -> tuple[dict[str, str], dict[
     meta, slices = instance["metadata"], None
     out: dict[str, str] = {}
     files: dict[str, str] = {}
-    for pod in (await client.store.list(kinds.POD, meta["namespace"], labels=f"{device_refs.CREATED_BY}={meta['uid']}")).items:
-        if claim_name := dict(device_refs.claim_names(pod)).get(device_refs.EXTENDED):
+    for pod in (await client.store.list(kinds.POD, meta["namespace"], labels=f"{vm_api.CREATED_BY}={meta['uid']}")).items:
+        if claim_name := dict(pod_claims.claim_names(pod)).get(device_refs.EXTENDED):
             slices = slices or (await client.store.list(kinds.RESOURCE_SLICE)).items
             claim = await client.store.get(kinds.RESOURCE_CLAIM, claim_name, meta["namespace"])
             out |= network_info.left_of(
@@ -116,7 +117,7 @@ def _say(instance: Object, *, devices: Sequence[str], env: Sequence[str], type_:
                    } if arriving else {"deviceStatus": _status(name)}
             instance = {**instance, "status": {**status, **own}}
     variables = {**(told or {}), **{key: value for name in env for key, value in _variables(name).items()}}
-    lacking = device_refs.missing_devices(instance) if not arriving else []
+    lacking = device_status.missing_devices(instance) if not arriving else []
     if lacking and not devices and not variables:
         name = instance["metadata"]["name"]
         todo = (f"outfit why vmi/{name} says what it waits for" if told is not None else
@@ -170,7 +171,7 @@ def _status(name: str) -> Mapping[str, Any]:
         if not isinstance(inner, Mapping):
             raise BadRequest(f"{name} has no status.deviceStatus, which says what its machine got")
         found = inner
-    lists = (*device_refs.STATUS_LISTS.values(), network_info.STATUSES)
+    lists = (*device_status.STATUS_LISTS.values(), network_info.STATUSES)
     for key, entries in found.items():
         if key not in lists:
             raise BadRequest(f"{name}: {key}: a deviceStatus has lists of entries, {' and '.join(lists)}")

@@ -19,7 +19,7 @@ from outfitter.cli.client import Client, documents, kind_named, standing, target
 from outfitter.cli.device import text
 from outfitter.errors import BadRequest, Forbidden, NotFound
 from outfitter.scheduling import config, plugins
-from outfitter.scheduling.explain import vm
+from outfitter.scheduling.explain import claim, pod, vm
 from outfitter.scheduling.snapshot import Facts
 
 NIL = "00000000-0000-0000-0000-000000000000"
@@ -158,8 +158,8 @@ async def describe(client: Client, words: Sequence[str]) -> None:
 
 
 NEEDED = (kinds.POD, kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS, kinds.RESOURCE_SLICE, kinds.NODE)  # to tell who fits where
-EXPLAINED = {kinds.VMI: vm.instance, kinds.VM: vm.vm, kinds.POD: vm.pod,
-             kinds.RESOURCE_CLAIM: vm.claim}
+EXPLAINED = {kinds.VMI: vm.instance, kinds.VM: vm.vm, kinds.POD: pod.pod,
+             kinds.RESOURCE_CLAIM: claim.claim}
 WORDS = {"claim": kinds.RESOURCE_CLAIM}
 
 

@@ -15,7 +15,8 @@ import click
 from outfitter.api import admission, kinds
 from outfitter.api.device import DeviceId, text_attribute
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.kubevirt import device_refs, kubevirt_config
+from outfitter.api.kubevirt import device_refs, kubevirt_config, pod_claims
+from outfitter.api.kubevirt import vm as vm_api
 from outfitter.api.page import Booking, Holder, Page
 from outfitter.cli import local_admission, time_format
 from outfitter.cli.client import Client, documents, standing
@@ -27,7 +28,7 @@ from outfitter.controllers import pod_claims as claiming
 from outfitter.controllers import vm as vm_controller
 from outfitter.errors import BadRequest, Forbidden, Invalid, NotFound, OutfitterError, Refused
 from outfitter.ledger import placement_view as ledger
-from outfitter.scheduling.explain import vm
+from outfitter.scheduling.explain import pod as explain_pod
 from outfitter.scheduling.explain.explanation import Explanation
 from outfitter.scheduling.nova import flavor_claim
 from outfitter.scheduling.nova.flavor_claim import AliasSet
@@ -164,19 +165,19 @@ class _PodPlanner:
         made, later = dict[str, str](), ""
         try:
             if kind == kinds.VM:
-                later = " once it is started" if device_refs.run_strategy(obj) in ("Halted", "Manual") else ""
+                later = " once it is started" if vm_api.run_strategy(obj) in ("Halted", "Manual") else ""
                 obj, made = self._started(obj)
             pod = copy.deepcopy(obj) if kind == kinds.POD else self._rendered(self._settled(obj))
         except (BadRequest, Invalid, Refused) as error:
             return _PlanOutcome(say("Waiting", f"would wait: {error.message}", "instance"))
         made |= self._make(pod)
-        if (lacking := vm.missing_claim(self._facts, pod, self._claim, say, verb="would wait")) is not None:
+        if (lacking := explain_pod.missing_claim(self._facts, pod, self._claim, say, verb="would wait")) is not None:
             return _PlanOutcome(lacking)
         if lost := self._lost_request(obj, pod):
             return _PlanOutcome(say("Waiting", f"would wait: {lost}", "instance"))
         verdict = self._facts.choose(pod, self._claim)
         if not isinstance(verdict, Placement):
-            return _PlanOutcome(vm.refused(self._facts, pod, self._claim, verdict, say, verb="would wait"))
+            return _PlanOutcome(explain_pod.refused(self._facts, pod, self._claim, verdict, say, verb="would wait"))
         self._take(pod, say, verdict)
         by_name = {mapping["requestName"]: mapping["resourceName"] for mapping in verdict.mappings}
         devices = [self._device(made.get(name := claim["metadata"]["name"], f"claim {name}"), device, result,
@@ -196,7 +197,7 @@ class _PodPlanner:
 
     def _lost_request(self, obj: Object, pod: Object) -> str:
         """A device of a machine that its claim does not ask for: it would never come. "" when there is none such."""
-        claims = dict(device_refs.claim_names(pod))
+        claims = dict(pod_claims.claim_names(pod))
         uses = [(f"spec.domain.devices.{ref.list}[{ref.index}].{ref.request_at}", ref.claim, ref.request)
                 for ref in device_refs.written_refs(obj) if ref.by_claim]
         for index, network in enumerate((obj.get("spec") or {}).get("networks") or ()):
@@ -217,7 +218,7 @@ class _PodPlanner:
         there = self._facts.pods if kind == kinds.POD else self._facts.instances
         live = next((each for each in there if _name(each) == _name(obj)), {})
         status = live.get("status") or {}
-        if not live or status.get("phase") in device_refs.FINAL or live["metadata"].get("deletionTimestamp"):
+        if not live or status.get("phase") in vm_api.FINAL or live["metadata"].get("deletionTimestamp"):
             return ""
         return str(status.get("nodeName") or (live.get("spec") or {}).get("nodeName") or "")
 
@@ -237,8 +238,8 @@ class _PodPlanner:
 
     def _settled(self, instance: Object) -> Object:
         """An instance as it is when its flavor was looked up, and the claim for that is made."""
-        name, meta = device_refs.flavor_name(instance), instance["metadata"]
-        if not name and not device_refs.dedicated(instance):
+        name, meta = vm_api.flavor_name(instance), instance["metadata"]
+        if not name and not vm_api.dedicated(instance):
             return instance
         if name and name not in self._flavors:
             raise BadRequest(f"flavor {name} does not exist; there are {', '.join(sorted(self._flavors)) or 'none'}")
@@ -259,7 +260,7 @@ class _PodPlanner:
         told = list((pod.get("status") or {}).get("resourceClaimStatuses") or ())
         for entry in pod["spec"].get("resourceClaims") or ():
             template = self._facts.template(namespace, entry.get("resourceClaimTemplateName") or "")
-            if template is None or dict(device_refs.claim_names(pod)).get(entry["name"]):
+            if template is None or dict(pod_claims.claim_names(pod)).get(entry["name"]):
                 continue
             name = f"{pod['metadata']['name']}-{entry['name']}"
             owner = {"kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"].get("uid"), "controller": True}

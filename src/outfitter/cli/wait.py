@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.kubevirt import device_refs, vm_actions
+from outfitter.api.kubevirt import vm, vm_actions
 from outfitter.cli import printers, time_format
 from outfitter.cli.client import Client
 from outfitter.cli.vm import view
@@ -80,7 +80,7 @@ async def _why(client: Client, one: Going, obj: Object) -> str:
 def holds(kind: Kind, obj: Object) -> str:
     """What keeps a deleted object, as far as it says so itself."""
     meta, status = obj["metadata"], obj.get("status") or {}
-    if kind == kinds.VMI and status.get("phase") not in device_refs.FINAL:
+    if kind == kinds.VMI and status.get("phase") not in vm.FINAL:
         return f"its guest has {vm_actions.grace(obj)}s to shut down"
     if users := status.get("reservedFor"):
         return "it is in use by " + ", ".join(f"{each.get('resource')}/{each.get('name')}" for each in users)

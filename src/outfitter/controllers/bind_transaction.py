@@ -9,7 +9,8 @@ from typing import Any
 from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.kubevirt import device_refs
+from outfitter.api.kubevirt import device_refs, vm
+from outfitter.api.kubevirt import pod_claims as pod_claims_api
 from outfitter.api.page import Booking, Holder, Page
 from outfitter.controllers import pod_claims
 from outfitter.errors import AlreadyHeld, Conflict
@@ -65,7 +66,7 @@ class BindTransaction:
             writes += _allocate(claim, dated, user, fresh=made == claim["metadata"]["name"])
             drafted[key_of(claim)] = {**claim, "status": {**(claim.get("status") or {}), "allocation": dated,
                                                           "reservedFor": [user]}}
-        for name, claim_name in device_refs.claim_names(pod):
+        for name, claim_name in pod_claims_api.claim_names(pod):
             earlier = self.claim(pod["metadata"]["namespace"], claim_name or "")
             if earlier is None:
                 if name == device_refs.EXTENDED:
@@ -179,7 +180,7 @@ def give_back(pod: Object, those: Sequence[Object], why: str, now: str, annotati
 
 
 def _made(pod: Object) -> str | None:
-    return dict(device_refs.claim_names(pod)).get(device_refs.EXTENDED)
+    return dict(pod_claims_api.claim_names(pod)).get(device_refs.EXTENDED)
 
 
 def _allocate(claim: Object, given: Mapping[str, Any], user: Object, *, fresh: bool) -> list[Write]:
@@ -206,5 +207,5 @@ def _no_revision(meta: Object) -> Object:
 
 def purpose(pod: Object) -> str:
     """For whom a pod holds devices, as people say it: "vmi/blue", else "pod/web"."""
-    reference = device_refs.owner(pod, kinds.VMI.kind)
+    reference = vm.owner(pod, kinds.VMI.kind)
     return f"vmi/{reference['name']}" if reference else f"pod/{pod['metadata']['name']}"

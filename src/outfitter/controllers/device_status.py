@@ -15,7 +15,7 @@ from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.device import ADDRESS_NAMES, MDEV_NAMES, members, numa_node, text_attribute
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, kubevirt_config, network_info
+from outfitter.api.kubevirt import device_refs, device_status, kubevirt_config, network_info, pod_claims, vm
 from outfitter.controllers import launcher_resources, network_device_status
 from outfitter.controllers.device_lookup import DeviceLookup
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
@@ -51,7 +51,7 @@ class DeviceStatus:
         self._kubevirts = context.informer(kinds.KUBEVIRT)
         self._launchers = LauncherPods(self._pods)
         self._other: dict[str, tuple[tuple[str, ...], datetime]] = {}  # what is missing that is not told yet, and since when
-        self._pods.add_index("claim", device_refs.claim_keys)
+        self._pods.add_index("claim", pod_claims.claim_keys)
         enqueue_on_change(self._instances, self.queue, self._in_a_pod)
         enqueue_on_change(self._pods, self.queue, instance_of)
         enqueue_on_change(self._claims, self.queue, self._of_claim)
@@ -71,7 +71,7 @@ class DeviceStatus:
         """A slice or a gate can only matter to machines that have not started with what it said before."""
         return [f"{instance['metadata']['namespace']}/{instance['metadata']['name']}" for instance in self._instances.items()
                 if conditions.find(instance, READY) is not None and (
-                    not conditions.is_true(instance, READY) or instance["status"].get("phase") in device_refs.BEFORE)]
+                    not conditions.is_true(instance, READY) or instance["status"].get("phase") in vm.BEFORE)]
 
     def _labelled(self, old: Object | None, new: Object | None) -> None:
         """A host can reach other devices once it has other labels; the rest of its news, and there is much, does not matter."""
@@ -87,18 +87,18 @@ class DeviceStatus:
             return None
         status = instance.get("status") or {}
         phase = status.get("phase")
-        pod = self._launchers.current(instance) if phase not in device_refs.FINAL else None
+        pod = self._launchers.current(instance) if phase not in vm.FINAL else None
         if pod is None:
             return None
         told, have = self._cards(instance, pod), (status.get("deviceStatus") or {}).get(network_info.STATUSES) or []
-        runs = phase == "Running" and not device_refs.missing_devices(instance)  # what is assigned stays assigned
+        runs = phase == "Running" and not device_status.missing_devices(instance)  # what is assigned stays assigned
         if runs or self._settled(instance, pod):
             if told != have and not (runs and have):
                 await self._patch(instance, {"deviceStatus": {network_info.STATUSES: told or None}})
             return None
-        record = device_refs.flavored(instance)
+        record = vm.flavored(instance)
         own = self._claim(namespace, record["claimName"]) if record.get("claimName") else None
-        if cells := device_refs.cells_of(own or {}):
+        if cells := pod_claims.cells_of(own or {}):
             record = {**record, **cells}
             instance = {**instance, "status": {**status, "flavor": record}}
         closed = self._closed()
@@ -124,7 +124,7 @@ class DeviceStatus:
             change["flavor"] = record
         if any(status.get(field) != value for field, value in change.items()):
             if change.get("deviceStatus") is not None:  # a list that a patch does not speak of would stay
-                lists = (*device_refs.STATUS_LISTS.values(), network_info.STATUSES)
+                lists = (*device_status.STATUS_LISTS.values(), network_info.STATUSES)
                 change["deviceStatus"] = {**dict.fromkeys(lists), **change["deviceStatus"]}
             await self._patch(instance, change)
             if found.missing and not waits:
@@ -134,7 +134,7 @@ class DeviceStatus:
     def _settled(self, instance: Object, pod: Object) -> bool:
         """Whether the status tells what the pod's claims got, where it is published now. Of a device that is no longer
         published, the last word stands."""
-        if device_refs.unsettled_devices(instance, pod, self._claim):
+        if device_status.unsettled_devices(instance, pod, self._claim):
             return False
         found = find_devices(instance, pod, self._claim, self._published.find, self._closed())
         return bool(found.missing) or _places(found.status) == _places((instance.get("status") or {}).get("deviceStatus"))
@@ -144,7 +144,7 @@ class DeviceStatus:
         return [list_ for list_, gate in launcher_resources.GATES.items() if not open_.open(gate)]
 
     def _cards(self, instance: Object, pod: Object) -> list[Object]:
-        nodes = device_refs.shows_nodes(instance)
+        nodes = vm.shows_nodes(instance)
         host = pod["spec"].get("nodeName")
         return network_device_status.entries(pod, self._claim, lambda name, claim, result: _entry(
             name, claim, result, self._published.find(result, host), nodes=nodes), self._published.find)
@@ -157,7 +157,7 @@ class DeviceStatus:
 
     def _conditions(self, instance: Object, found: FoundDevices) -> list[Object]:
         have = (instance.get("status") or {}).get("conditions")
-        if not found.missing and found.status is None and not device_refs.flavored(instance):
+        if not found.missing and found.status is None and not vm.flavored(instance):
             return conditions.without_condition(have, READY)  # what an earlier pod got is gone, and this one has no claim
         ready = Condition(READY, True, "DevicesKnown") if not found.missing else Condition(
             READY, False, "WaitingForDevices", _sentence(found))
@@ -178,9 +178,9 @@ def _sentence(found: FoundDevices) -> str:
 
 def _tells_of_others(instance: Object, pod: Object) -> bool:
     """Whether the status has a device of a claim that the pod does not use."""
-    mine = {name for _, name in device_refs.claim_names(pod)}
+    mine = {name for _, name in pod_claims.claim_names(pod)}
     return any((entry.get("deviceResourceClaimStatus") or {}).get("resourceClaimName") not in mine
-               for list_ in device_refs.LISTS for entry in device_refs.statuses(instance, list_))
+               for list_ in device_refs.LISTS for entry in device_status.statuses(instance, list_))
 
 
 def _places(status: Mapping[str, Any] | None) -> dict[str, list[Any]]:
@@ -188,9 +188,9 @@ def _places(status: Mapping[str, Any] | None) -> dict[str, list[Any]]:
 
     def place(entry: Mapping[str, Any]) -> tuple[str, ...]:
         said = (entry.get("deviceResourceClaimStatus") or {}).get("attributes") or {}
-        return str(entry.get("name")), *(device_refs.address_of(entry) or ()), str(said.get("pciAddress"))
+        return str(entry.get("name")), *(device_status.address_of(entry) or ()), str(said.get("pciAddress"))
 
-    return {list_: sorted(map(place, entries)) for list_ in device_refs.STATUS_LISTS.values()
+    return {list_: sorted(map(place, entries)) for list_ in device_status.STATUS_LISTS.values()
             if (entries := (status or {}).get(list_))}
 
 
@@ -199,8 +199,8 @@ def find_devices(
 ) -> FoundDevices:
     """The device status of an instance in its pod. Lists whose gate is closed keep what they have and get nothing new. Pure but
     for the look-ups handed in."""
-    names = dict(device_refs.claim_names(pod))
-    nodes = device_refs.shows_nodes(instance)
+    names = dict(pod_claims.claim_names(pod))
+    nodes = vm.shows_nodes(instance)
     missing: list[str] = []
     shut: list[str] = []
     unnamed = False
@@ -209,9 +209,9 @@ def find_devices(
         if not ref.by_claim:
             continue
         if ref.list in closed and ref.number is None:
-            told = [dict(entry) for entry in device_refs.statuses(instance, ref.list) if entry.get("name") == ref.name]
+            told = [dict(entry) for entry in device_status.statuses(instance, ref.list) if entry.get("name") == ref.name]
             if told:
-                out.setdefault(device_refs.STATUS_LISTS[ref.list], []).extend(told)
+                out.setdefault(device_status.STATUS_LISTS[ref.list], []).extend(told)
             else:
                 shut.append(f"{ref.name}: the feature gate {launcher_resources.GATES[ref.list]} is closed")
                 missing.append(shut[-1])
@@ -225,7 +225,7 @@ def find_devices(
         if why:
             missing.append(f"{ref.name}: {why}")
         if entries:
-            out.setdefault(device_refs.STATUS_LISTS[ref.list], []).extend(entries)
+            out.setdefault(device_status.STATUS_LISTS[ref.list], []).extend(entries)
     return FoundDevices(out or None, tuple(missing), unnamed, bool(missing) and missing == shut)
 
 
@@ -245,7 +245,7 @@ def _entries(
         return blank, f"claim {claim_name} is being deleted"
     if not ref.request:
         return blank, f"it does not say which request of claim {claim_name} it means: write {ref.path}.{ref.request_at}"
-    results = device_refs.answers(claim, ref)
+    results = pod_claims.answers(claim, ref)
     asked = [str(each.get("name")) for each in ((claim.get("spec") or {}).get("devices") or {}).get("requests") or ()]
     if not results and ref.request not in asked:
         return blank, f"claim {claim_name} has no request {ref.request}; it has {', '.join(asked) or 'none'}"
@@ -254,7 +254,7 @@ def _entries(
     others = users and all(user.get("resource") == "pods" for user in users)  # of a group the pod may be a part
     if not ours and (others or not pod["spec"].get("nodeName")):  # what others have, or may get, is not shown as this machine's
         return blank, f"claim {claim_name} is not given to it yet"
-    if not device_refs.claimed(ref, claim):
+    if not pod_claims.claimed(ref, claim):
         return [], ""  # whoever starts the machine says that there are too few
     if not results:
         return blank, f"claim {claim_name} got no device for request {ref.request}"

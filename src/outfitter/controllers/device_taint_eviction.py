@@ -12,7 +12,7 @@ from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs
+from outfitter.api.kubevirt import pod_claims, vm
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.errors import NotFound
 from outfitter.scheduling.config import Features
@@ -37,7 +37,7 @@ class DeviceTaintEviction:
         self._rules = context.informer(kinds.DEVICE_TAINT_RULE)
         self._seen: dict[tuple[DeviceId, str, str, str], datetime] = {}  # when we saw taints that do not say since when
         self._slices.add_index("driver and pool", lambda piece: [f"{piece['spec']['driver']}/{piece['spec']['pool']['name']}"])
-        self._pods.add_index("claim", device_refs.claim_keys)
+        self._pods.add_index("claim", pod_claims.claim_keys)
         enqueue_on_change(self._pods, self.queue, lambda pod: [key_of(pod)] if _holds(pod) else [])
         enqueue_on_change(self._claims, self.queue, lambda claim: list(map(key_of, self._pods.by("claim", key_of(claim)))))
         for informer in (self._slices, self._rules):
@@ -60,7 +60,7 @@ class DeviceTaintEviction:
     def _due(self, pod: Object) -> Iterator[tuple[float, str]]:
         """In how many seconds the pod has to go, and why, for each taint that it does not bear for ever."""
         now = self._context.clock.now()
-        for _, name in device_refs.claim_names(pod):
+        for _, name in pod_claims.claim_names(pod):
             claim = self._claims.get(f"{pod['metadata']['namespace']}/{name}")
             given = ((claim or {}).get("status") or {}).get("allocation") or {}
             for result in (given.get("devices") or {}).get("results") or ():
@@ -108,4 +108,4 @@ async def send_away(context: ControllerContext, pod: Object, *, reason: str, eve
 def _holds(pod: Object) -> bool:
     """It runs, or is about to, with devices."""
     return bool(pod["spec"].get("nodeName") and not pod["metadata"].get("deletionTimestamp")
-                and (pod.get("status") or {}).get("phase") not in device_refs.FINAL and device_refs.claim_keys(pod))
+                and (pod.get("status") or {}).get("phase") not in vm.FINAL and pod_claims.claim_keys(pod))

@@ -12,7 +12,7 @@ from typing import Any
 from outfitter.api import kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs
+from outfitter.api.kubevirt import device_refs, pod_claims, vm
 from outfitter.controllers import launcher_pod
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
@@ -52,7 +52,7 @@ class FlavorClaims:
         self._claims.on_change(self._claim_changed)
 
     def _claim_changed(self, old: Object | None, new: Object | None) -> None:
-        if new is None and old is not None and (reference := device_refs.owner(old, kinds.VMI.kind)) is not None:
+        if new is None and old is not None and (reference := vm.owner(old, kinds.VMI.kind)) is not None:
             self._queue.add(f"{old['metadata']['namespace']}/{reference['name']}")
 
     def _waiting_for(self, flavor: Object) -> Sequence[str]:
@@ -60,16 +60,16 @@ class FlavorClaims:
 
     def unsettled(self, instance: Object, pod: Object | None) -> bool:
         """Whether there is something to settle. A machine that got its pod without CPUs of its own goes on without."""
-        if record := device_refs.flavored(instance):
+        if record := vm.flavored(instance):
             return self._lost(instance, pod, record)
-        if device_refs.flavor_name(instance):
+        if vm.flavor_name(instance):
             return True
-        if self._inventories is None or not device_refs.dedicated(instance):
+        if self._inventories is None or not vm.dedicated(instance):
             return False
         if pod is None:  # where no host tells of its cells nobody could give it any
             return ((instance.get("status") or {}).get("phase") not in ("Scheduled", "Running")
                     and any(any(numa_cells.read(inventory)) for inventory in self._inventories.items()))
-        return device_refs.FLAVOR_CLAIM in dict(device_refs.claim_names(pod))
+        return device_refs.FLAVOR_CLAIM in dict(pod_claims.claim_names(pod))
 
     def _lost(self, instance: Object, pod: Object | None, record: Mapping[str, Any]) -> bool:
         """Its claim was deleted while it waits for a host: it is made again, as it was."""
@@ -79,7 +79,7 @@ class FlavorClaims:
 
     async def settle(self, instance: Object) -> Object | Condition:
         """What the status is to keep of the flavor, with the claim made; or why the machine waits."""
-        name, claim = device_refs.flavor_name(instance), claim_name(instance)
+        name, claim = vm.flavor_name(instance), claim_name(instance)
         if (made := await self._made(instance, claim)) is not None:
             return flavor_claim.settled({}, made)
         flavor = self._flavors.get(name) if name else flavor_claim.implied(instance)
@@ -88,7 +88,7 @@ class FlavorClaims:
                              f"flavor {name} does not exist; the machine goes on when it does")
         try:
             wanted = flavor_claim.claim(flavor, instance, self._aliases, claim)
-            kept = device_refs.flavored(instance)
+            kept = vm.flavored(instance)
             if kept and not _same(kept, flavor_claim.settled(flavor, wanted)):
                 return Condition(WAITING, False, "FlavorChanged", f"claim {claim} was deleted, and flavor {name} is no longer "
                                  "what the machine was made with; change it back, or make the machine anew")
@@ -113,14 +113,14 @@ class FlavorClaims:
             found = await self._store.get(kinds.RESOURCE_CLAIM, claim, instance["metadata"]["namespace"])
         except NotFound:
             return None
-        owner = device_refs.owner(found, kinds.VMI.kind)
+        owner = vm.owner(found, kinds.VMI.kind)
         return found if owner is not None and owner["uid"] == instance["metadata"]["uid"] else None
 
 
 def _unsettled(instance: Object) -> list[str]:
     """The flavor that a machine waits for, or would need again if its claim were lost."""
-    name = device_refs.flavor_name(instance)
-    return [name] if name and (not device_refs.flavored(instance) or instance["status"].get("phase") in WAITS) else []
+    name = vm.flavor_name(instance)
+    return [name] if name and (not vm.flavored(instance) or instance["status"].get("phase") in WAITS) else []
 
 
 def _same(kept: Mapping[str, Any], record: Mapping[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from outfitter.api import conditions, kinds
 from outfitter.api.conditions import GATES_IN_USE, Condition
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, feature_gates, kubevirt_config
+from outfitter.api.kubevirt import feature_gates, kubevirt_config, vm
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.store.informer import key_of
 from outfitter.store.workqueue import WorkQueue
@@ -14,7 +14,7 @@ NAMED = 5  # machines that a condition names; of the others it says how many
 
 
 def _over(instance: Object) -> bool:
-    return (instance.get("status") or {}).get("phase") in device_refs.FINAL
+    return (instance.get("status") or {}).get("phase") in vm.FINAL
 
 
 def _gates(instance: Object) -> list[str]:

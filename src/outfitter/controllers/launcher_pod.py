@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from outfitter.api.kinds import VMI, Object
-from outfitter.api.kubevirt import device_refs, vmi_actions
+from outfitter.api.kubevirt import device_refs, vm, vmi_actions
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
 from outfitter.api.launcher_environment import NETWORK_RESOURCE
 from outfitter.controllers import launcher_networks, launcher_resources
@@ -39,10 +39,10 @@ def launcher_pod(
     moves away from. Refused: it asks for what is not permitted."""
     meta, spec = instance["metadata"], instance["spec"]
     listed = [*(spec.get("resourceClaims") or ())]
-    if own := device_refs.flavored(instance).get("claimName"):
+    if own := vm.flavored(instance).get("claimName"):
         listed.append({"name": device_refs.FLAVOR_CLAIM, "resourceClaimName": own})
     resources = launcher_resources.resources(instance, settings, Counter((networks or {}).values()))
-    container: Object = {"name": device_refs.CONTAINER, "image": IMAGE, "resources": resources}
+    container: Object = {"name": vm.CONTAINER, "image": IMAGE, "resources": resources}
     if networks:  # a device plugin lists functions by resource: the launcher is told whose they are
         container["env"] = [{"name": f"{NETWORK_RESOURCE}_{name}", "value": taken} for name, taken in networks.items()]
     pod: Object = {
@@ -51,8 +51,8 @@ def launcher_pod(
         "metadata": {
             "name": pod_name(instance),
             "namespace": meta["namespace"],
-            "labels": {**(meta.get("labels") or {}), device_refs.LAUNCHER_LABEL: device_refs.LAUNCHER,
-                       device_refs.CREATED_BY: meta["uid"], "vm.kubevirt.io/name": meta["name"][:63].rstrip("-.")},
+            "labels": {**(meta.get("labels") or {}), vm.LAUNCHER_LABEL: vm.LAUNCHER,
+                       vm.CREATED_BY: meta["uid"], "vm.kubevirt.io/name": meta["name"][:63].rstrip("-.")},
             "annotations": {"kubevirt.io/domain": meta["name"], **launcher_networks.of_pod(instance, settings, source)},
             "ownerReferences": [{"apiVersion": VMI.api_version, "kind": VMI.kind, "name": meta["name"],
                                  "uid": meta["uid"], "controller": True, "blockOwnerDeletion": True}],

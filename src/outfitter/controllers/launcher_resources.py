@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, feature_gates
+from outfitter.api.kubevirt import device_refs, feature_gates, vm
 from outfitter.api.kubevirt.feature_gates import Gates
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
 from outfitter.api.quantity import to_int
@@ -32,11 +32,11 @@ def resources(instance: Mapping[str, Any], settings: KubeVirtConfig, networks: M
     spec = instance["spec"]
     said = spec["domain"].get("resources") or {}
     requests, limits = dict(said.get("requests") or {}), dict(said.get("limits") or {})
-    mine = to_int(str(requests.get("memory") or limits.get("memory") or device_refs.memory(instance)))
+    mine = to_int(str(requests.get("memory") or limits.get("memory") or vm.memory(instance)))
     requests["memory"] = _bytes(mine + (0 if said.get("overcommitGuestOverhead") else overhead(instance)))
     if "memory" in limits:
         limits["memory"] = _bytes(to_int(str(limits["memory"])) + overhead(instance))
-    cpus = device_refs.vcpus(instance)
+    cpus = vm.vcpus(instance)
     if (spec["domain"].get("cpu") or {}).get("dedicatedCpuPlacement"):
         requests["cpu"] = limits["cpu"] = str(cpus)
         limits["memory"] = requests["memory"]
@@ -72,7 +72,7 @@ def claims(instance: Mapping[str, Any], open_: Gates) -> Iterator[Object]:
         raise Refused(f"{nameless[0]} does not say which of spec.resourceClaims it is from")
     for claim, request in dict.fromkeys((claim, request) for _, claim, request in seen):
         yield {"name": claim, "request": request} if request else {"name": claim}
-    if device_refs.flavored(instance).get("claimName"):
+    if vm.flavored(instance).get("claimName"):
         yield {"name": device_refs.FLAVOR_CLAIM}
 
 
@@ -90,7 +90,7 @@ def by_name(instance: Mapping[str, Any], settings: KubeVirtConfig) -> Counter[st
 def overhead(instance: Mapping[str, Any]) -> int:
     """Bytes of memory that a machine costs its host besides its own."""
     devices = instance["spec"]["domain"].get("devices") or {}
-    total = PROGRAMS + to_int(device_refs.memory(instance)) // PAGES + PER_CPU * device_refs.vcpus(instance)
+    total = PROGRAMS + to_int(vm.memory(instance)) // PAGES + PER_CPU * vm.vcpus(instance)
     if devices.get("autoattachGraphicsDevice") is not False:
         total += VIDEO
     cards = [each for each in devices.get("interfaces") or () if each.get("sriov") is not None]

@@ -8,7 +8,7 @@ from typing import Any
 
 from outfitter.api.device import ADDRESS_NAMES, text_attribute
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, network_info
+from outfitter.api.kubevirt import device_refs, network_info, pod_claims
 
 
 def entries(
@@ -20,7 +20,7 @@ def entries(
     if not wanted:
         return []
     there: dict[str, tuple[str, Mapping[str, Any]]] = {}
-    for claim_name in dict.fromkeys(name for _, name in device_refs.claim_names(pod) if name):
+    for claim_name in dict.fromkeys(name for _, name in pod_claims.claim_names(pod) if name):
         claim = claims(pod["metadata"]["namespace"], claim_name) or {}
         for result in (((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}).get("results") or ():
             device = find(result, pod["spec"].get("nodeName"))

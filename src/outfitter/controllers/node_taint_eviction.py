@@ -10,7 +10,7 @@ from typing import Any
 
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs
+from outfitter.api.kubevirt import vm
 from outfitter.controllers import device_taint_eviction
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.scheduling.filter import taints
@@ -41,7 +41,7 @@ class NodeTaintEviction:
 
     def _concerns(self, pod: Object) -> bool:
         return bool(pod["spec"].get("nodeName") in self._since and not pod["metadata"].get("deletionTimestamp")
-                    and (pod.get("status") or {}).get("phase") not in device_refs.FINAL)
+                    and (pod.get("status") or {}).get("phase") not in vm.FINAL)
 
     def _node_changed(self, old: Object | None, new: Object | None) -> None:
         """A taint that was taken away and comes again is a new one."""

@@ -12,7 +12,7 @@ from datetime import datetime
 from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs
+from outfitter.api.kubevirt import vm
 from outfitter.controllers.manager import ControllerContext
 from outfitter.errors import NotFound
 from outfitter.store.informer import key_of
@@ -71,7 +71,7 @@ class PodGc:
     async def _end(self, pod: Object, node: str) -> None:
         """First how it ended, for whoever stands behind it; the news of that brings us back, and then it goes."""
         meta, status = pod["metadata"], pod.get("status") or {}
-        if status.get("phase") in device_refs.FINAL:
+        if status.get("phase") in vm.FINAL:
             await self._store.delete(kinds.POD, meta["name"], meta["namespace"], uid=meta["uid"], grace=0)
             return
         why = f"node {node} does not exist any more"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs
+from outfitter.api.kubevirt import pod_claims, vm
 from outfitter.api.page import Page
 from outfitter.controllers.bind_transaction import BindTransaction, give_back
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
@@ -24,7 +24,8 @@ from outfitter.ledger import book
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra import assigned_devices, binding_conditions, extended_resources
 from outfitter.scheduling.dra.device_index import FEATURES, DeviceIndex
-from outfitter.scheduling.filter.node_fit import NodeInfoCache, NodeUsage, nominated
+from outfitter.scheduling.filter.node_fit import NodeInfoCache
+from outfitter.scheduling.filter.node_usage import NodeUsage, nominated
 from outfitter.scheduling.nova.host_state_cache import HostStateCache
 from outfitter.scheduling.plugins import SchedulerPlugins
 from outfitter.scheduling.scheduler import Placement, Waiting, driven_out, place, results
@@ -351,7 +352,7 @@ class Scheduler:
         """A claim that is about to be made from its template, or that the store has and the informer does not, wakes us."""
         namespace = pod["metadata"]["namespace"]
         templates = {entry["name"]: entry.get("resourceClaimTemplateName") for entry in pod["spec"].get("resourceClaims") or ()}
-        for entry, name in device_refs.claim_names(pod):
+        for entry, name in pod_claims.claim_names(pod):
             if not name and self._templates.get(f"{namespace}/{templates[entry]}") is not None:
                 return True
             if name and self._claim(namespace, name) is None:
@@ -365,7 +366,7 @@ class Scheduler:
     async def _made_ready(self, pod: Object, outcome: _BatchOutcome) -> bool:
         """Whether a pod may be given a host now: not while devices that it has are being made ready. When that failed, or it
         would be sent away from one of them by now, they are given back, and others are looked for."""
-        mine = [claim for _, name in device_refs.claim_names(pod)
+        mine = [claim for _, name in pod_claims.claim_names(pod)
                 if (claim := self._claim(pod["metadata"]["namespace"], name or "")) is not None]
         now = self._context.clock.now()
         found = binding_conditions.readiness(mine, now)
@@ -448,7 +449,7 @@ def _without(page: Page, uids: set[str]) -> Object:
 def _takes(pod: Object) -> bool:
     """It takes cpu and memory of a host."""
     return bool(
-        (pod["spec"].get("nodeName") or nominated(pod)) and (pod.get("status") or {}).get("phase") not in device_refs.FINAL
+        (pod["spec"].get("nodeName") or nominated(pod)) and (pod.get("status") or {}).get("phase") not in vm.FINAL
     )
 
 

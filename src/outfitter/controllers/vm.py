@@ -10,7 +10,8 @@ import copy
 from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, vmi_actions
+from outfitter.api.kubevirt import vm as vm_api
+from outfitter.api.kubevirt import vmi_actions
 from outfitter.controllers import vm_run_strategy
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.controllers.vm_claims import VmClaims, claim_name, machine_of, owner_reference
@@ -56,12 +57,12 @@ class VmController:
         if vm is None:
             return None
         found = self._instances.get(key)
-        instance = found if found is not None and device_refs.belongs(found, vm) else None
+        instance = found if found is not None and vm_api.belongs(found, vm) else None
         now = self._context.clock.now()
         act = vm_run_strategy.decide(vm, instance, now)
         if act.do != "nothing" or act.requests != tuple(_noted(vm)):
             vm, found = await self._as_stored(vm)
-            instance = found if found is not None and device_refs.belongs(found, vm) else None
+            instance = found if found is not None and vm_api.belongs(found, vm) else None
             act = vm_run_strategy.decide(vm, instance, now)
         # What it lacks keeps it from starting, and from nothing else.
         lacks = "" if vm["metadata"].get("deletionTimestamp") else await self._own.provide(vm, instance)
@@ -119,7 +120,7 @@ class VmController:
         """Who has the name that the machine's instance needs. One of its own is no trouble: its news brings us back."""
         meta = vm["metadata"]
         found = await self._store.get(kinds.VMI, meta["name"], meta["namespace"])
-        if device_refs.belongs(found, vm):
+        if vm_api.belongs(found, vm):
             raise Conflict(f"news of instance {meta['namespace']}/{meta['name']} is on its way")
         return _in_the_way(vm)
 
@@ -148,7 +149,7 @@ class VmController:
 
     def _outdated(self, vm: Object, instance: Object | None) -> bool:
         """The machine is not what the running instance was made from. How it starts says nothing of one that did."""
-        if instance is None or (instance.get("status") or {}).get("phase") in device_refs.FINAL:
+        if instance is None or (instance.get("status") or {}).get("phase") in vm_api.FINAL:
             return False
         if instance["metadata"].get("deletionTimestamp"):
             return False

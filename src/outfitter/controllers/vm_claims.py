@@ -10,7 +10,8 @@ from typing import Literal
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs
+from outfitter.api.kubevirt import pod_claims
+from outfitter.api.kubevirt import vm as vm_api
 from outfitter.controllers import launcher_pod
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
@@ -22,7 +23,7 @@ MADE_FROM = "outfitter.dev/made-from"  # annotation of a claim: what its templat
 
 def machine_of(obj: Object) -> list[str]:
     """The key of the machine that an object belongs to."""
-    reference = device_refs.owner(obj, kinds.VM.kind)
+    reference = vm_api.owner(obj, kinds.VM.kind)
     return [f"{obj['metadata']['namespace']}/{reference['name']}"] if reference else []
 
 
@@ -41,7 +42,7 @@ class VmClaims:
     def _pod_changed(self, old: Object | None, new: Object | None) -> None:
         """A pod that is over uses the claims of a machine no more."""
         if old is not None and (new is None or _is_over(new)):
-            for claim in filter(None, map(self._claims.get, device_refs.claim_keys(old))):
+            for claim in filter(None, map(self._claims.get, pod_claims.claim_keys(old))):
                 for key in machine_of(claim):
                     self._queue.add(key)
 
@@ -65,7 +66,7 @@ class VmClaims:
 
     async def _look_after(self, vm: Object, instance: Object | None, claim: Object, template: Object) -> str:
         name = claim["metadata"]["name"]
-        if not device_refs.belongs(claim, vm):
+        if not vm_api.belongs(claim, vm):
             return f"claim {name} belongs to somebody else: delete it, and the machine makes its own"
         if _going(claim):
             return f"claim {name} is being deleted, and is made anew when it is gone" if instance is None else ""
@@ -81,7 +82,7 @@ class VmClaims:
         """Whether a claim is not as its template says now."""
         known = [(self._claims.get(f"{vm['metadata']['namespace']}/{claim_name(vm, template['name'])}"), template)
                  for template in vm["spec"].get("resourceClaimTemplates") or ()]
-        return any(claim is not None and device_refs.belongs(claim, vm) and _made_from(claim) not in ("", _digest(template))
+        return any(claim is not None and vm_api.belongs(claim, vm) and _made_from(claim) not in ("", _digest(template))
                    for claim, template in known)
 
     async def _replace(self, vm: Object, claim: Object) -> str:
@@ -100,7 +101,7 @@ class VmClaims:
         except NotFound:
             instance = None
         if stored["metadata"]["resourceVersion"] != meta["resourceVersion"] or (
-                instance is not None and device_refs.belongs(instance, vm)):
+                instance is not None and vm_api.belongs(instance, vm)):
             raise Conflict(f"news of machine {meta['namespace']}/{meta['name']} are on their way")
         try:
             await self._store.delete(kinds.RESOURCE_CLAIM, theirs["name"], theirs["namespace"], uid=theirs["uid"],
@@ -215,7 +216,7 @@ def _is_pod(one: Object) -> bool:
 
 
 def _is_over(pod: Object) -> bool:
-    return (pod.get("status") or {}).get("phase") in device_refs.FINAL
+    return (pod.get("status") or {}).get("phase") in vm_api.FINAL
 
 
 def _is_machine(one: Object) -> bool:
@@ -229,7 +230,7 @@ def _kept_for(claim: Object) -> list[str]:
 
 
 def _owner_uid(claim: Object) -> list[str]:
-    reference = device_refs.owner(claim, kinds.VM.kind)
+    reference = vm_api.owner(claim, kinds.VM.kind)
     return [reference["uid"]] if reference else []
 
 

@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from outfitter.api import conditions
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, vm_actions
+from outfitter.api.kubevirt import vm as vm_api
+from outfitter.api.kubevirt import vm_actions
 
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=10), timedelta(minutes=5)  # after a first failure, and at most
 STEADY = timedelta(minutes=1)  # who ran so long is not failing over and over
@@ -35,7 +36,7 @@ class RunDecision:
 
 def decide(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, now: datetime) -> RunDecision:
     """What is to be done for a machine, whose instance is there or not."""
-    requests, how = open_requests(vm, instance), device_refs.run_strategy(vm)
+    requests, how = open_requests(vm, instance), vm_api.run_strategy(vm)
     first = requests[0]["action"] if requests else ""
     if vm["metadata"].get("deletionTimestamp"):  # it may stay for long, by a finalizer of somebody else
         alone = ORPHAN in (vm["metadata"].get("finalizers") or ())
@@ -56,7 +57,7 @@ def decide(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, now: datet
     if how == "Halted":
         return RunDecision("delete", requests, "it is halted")
     phase = (instance.get("status") or {}).get("phase")
-    if phase in device_refs.FINAL:
+    if phase in vm_api.FINAL:
         if how == "RerunOnFailure" and phase == "Failed" and not requests:
             return RunDecision(requests=(RERUN,))  # before the instance goes: afterwards nobody would know why it did
         again = how == "Always" or first == "Start"
@@ -70,7 +71,7 @@ def decide(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, now: datet
 
 def open_requests(vm: Mapping[str, Any], instance: Mapping[str, Any] | None) -> tuple[Object, ...]:
     """Requests that still mean something; our own note only while the machine is to run again after a failure."""
-    reruns = device_refs.run_strategy(vm) == "RerunOnFailure"
+    reruns = vm_api.run_strategy(vm) == "RerunOnFailure"
     return tuple(one for one in vm_actions.open_requests(vm, instance) if reruns or one != RERUN)
 
 
@@ -87,7 +88,7 @@ def strategy_taken_up(
     going = instance is not None and instance["metadata"].get("deletionTimestamp")
     if going or (instance is None and (act.wait is not None or failed)):
         return (vm.get("status") or {}).get("runStrategy")
-    return device_refs.run_strategy(vm)
+    return vm_api.run_strategy(vm)
 
 
 def _pause(vm: Mapping[str, Any], now: datetime) -> timedelta | None:
@@ -114,7 +115,7 @@ def failure(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, now: date
     """What is remembered of starts that failed: how often in a row, and when the next one may come. Gone once an instance has
     run for a while, and when somebody stops the machine."""
     known = _remembered(vm)
-    if device_refs.run_strategy(vm) not in AGAIN or any(one["action"] == "Stop" for one in open_requests(vm, instance)):
+    if vm_api.run_strategy(vm) not in AGAIN or any(one["action"] == "Stop" for one in open_requests(vm, instance)):
         return None  # whoever starts it next is a person
     if instance is None:
         return known
@@ -148,14 +149,14 @@ def printable(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, act: Ru
     if instance is None:
         if act.wait is not None:
             return "CrashLoopBackOff"
-        waits = device_refs.run_strategy(vm) == "WaitAsReceiver"
+        waits = vm_api.run_strategy(vm) == "WaitAsReceiver"
         return "Starting" if act.do == "create" else "WaitingForReceiver" if waits else "Stopped"
     if instance["metadata"].get("deletionTimestamp") or act.do == "delete":
         return "Stopping"
     phase = (instance.get("status") or {}).get("phase")
     if phase == "Running":
         return "Paused" if conditions.is_true(instance, "Paused") else "Running"
-    if phase in device_refs.FINAL:
+    if phase in vm_api.FINAL:
         return "Stopped"
     scheduled = conditions.find(instance, "PodScheduled")
     unfit = scheduled is not None and scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"

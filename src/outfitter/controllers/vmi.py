@@ -10,7 +10,7 @@ from typing import Any
 from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, kubevirt_config, vm_actions
+from outfitter.api.kubevirt import kubevirt_config, vm, vm_actions
 from outfitter.controllers import launcher_networks, launcher_pod
 from outfitter.controllers.flavor_claims import FlavorClaims
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
@@ -27,14 +27,14 @@ ORPHAN_AGAIN = 5.0  # seconds, for a pod that lost its owner (`--cascade=orphan`
 
 def instance_of(pod: Object) -> list[str]:
     """The key of the instance that a launcher pod belongs to."""
-    reference = device_refs.owner(pod, kinds.VMI.kind)
+    reference = vm.owner(pod, kinds.VMI.kind)
     return [f"{pod['metadata']['namespace']}/{reference['name']}"] if reference else []
 
 
 def _machine_uid(pod: Object) -> list[str]:
     """Of the machine in a pod, with the namespace: a pod elsewhere can refer to it as well, and is none of its own."""
-    reference = device_refs.owner(pod, kinds.VMI.kind)
-    return [f"{pod['metadata']['namespace']}/{reference['uid']}"] if reference and device_refs.launches(pod) else []
+    reference = vm.owner(pod, kinds.VMI.kind)
+    return [f"{pod['metadata']['namespace']}/{reference['uid']}"] if reference and vm.launches(pod) else []
 
 
 class LauncherPods:
@@ -80,11 +80,11 @@ class VmiController:
             return await self._end(instance, self._pods.all(instance))
         pod = self._pods.current(instance)
         phase = (instance.get("status") or {}).get("phase")
-        if phase in device_refs.FINAL:
+        if phase in vm.FINAL:
             await self._delete(instance, [pod for pod in self._pods.all(instance) if _unfinished(pod)])
             return None
-        if device_refs.FINALIZER not in (instance["metadata"].get("finalizers") or ()):
-            finalizers = [*(instance["metadata"].get("finalizers") or ()), device_refs.FINALIZER]
+        if vm.FINALIZER not in (instance["metadata"].get("finalizers") or ()):
+            finalizers = [*(instance["metadata"].get("finalizers") or ()), vm.FINALIZER]
             await self._patch(instance, {"metadata": {"finalizers": finalizers}}, "")
         record: Object | None = None
         if self._flavors.unsettled(instance, pod):
@@ -133,7 +133,7 @@ class VmiController:
         new = dict(instance.get("status") or {})
         status = {key: value for key, value in new.items() if key != "flavor"} if record is not None else dict(new)
         phase = status.get("phase")
-        if pod is not None and phase in STARTED and not device_refs.is_its(pod, status):
+        if pod is not None and phase in STARTED and not vm.is_its(pod, status):
             pod = None
         if record is not None:
             new["conditions"] = conditions.without_condition(new.get("conditions") or [], "Synchronized")
@@ -154,10 +154,10 @@ class VmiController:
             new["conditions"] = conditions.with_condition(
                 status.get("conditions"), Condition("Ready", False, "PodTerminating", why), self._context.now())
         if new["phase"] != phase:
-            began = device_refs.entered(
+            began = vm.entered(
                 new.get("phaseTransitionTimestamps"), "Pending", instance["metadata"]["creationTimestamp"]
             )
-            new["phaseTransitionTimestamps"] = device_refs.entered(began, new["phase"], self._context.now())
+            new["phaseTransitionTimestamps"] = vm.entered(began, new["phase"], self._context.now())
         if not _trifling(changes := _changes(status, new), status):
             await self._patch(instance, {"status": changes}, "status")
 
@@ -174,11 +174,11 @@ class VmiController:
             pod = await self._store.get(kinds.POD, launcher_pod.pod_name(instance), instance["metadata"]["namespace"])
         except NotFound:
             return False
-        return not pod["metadata"].get("deletionTimestamp") and device_refs.is_its(pod, instance["status"])
+        return not pod["metadata"].get("deletionTimestamp") and vm.is_its(pod, instance["status"])
 
     def _phase(self, phase: str, pod: Object) -> str:
         state = (pod.get("status") or {}).get("phase")
-        if state in device_refs.FINAL:
+        if state in vm.FINAL:
             return str(state)
         if phase in ("Pending", "Scheduling"):
             return "Scheduled" if state == "Running" and pod["spec"].get("nodeName") else "Scheduling"
@@ -193,9 +193,9 @@ class VmiController:
             have = conditions.with_condition(have, wanted, self._context.now())
         else:
             have = conditions.without_condition(have, "PodScheduled")
-        if status["phase"] in device_refs.BEFORE:
+        if status["phase"] in vm.BEFORE:
             have = conditions.with_condition(have, _not_ready(pod, "Guest VM is not reported as running"), self._context.now())
-        elif status["phase"] in device_refs.FINAL:
+        elif status["phase"] in vm.FINAL:
             have = conditions.with_condition(have, _not_ready(pod, "the machine has ended"), self._context.now())
         elif pod["metadata"].get("deletionTimestamp") and conditions.is_true(pod, "DisruptionTarget"):
             why = (conditions.find(pod, "DisruptionTarget") or {}).get("message", "")  # nobody knows it once the pod is gone
@@ -222,7 +222,7 @@ class VmiController:
         try:  # the informer may be behind: ask the store before letting go
             pod = await self._store.get(kinds.POD, launcher_pod.pod_name(instance), meta["namespace"])
         except NotFound:
-            left = [name for name in meta.get("finalizers") or () if name != device_refs.FINALIZER]
+            left = [name for name in meta.get("finalizers") or () if name != vm.FINALIZER]
             if left:
                 await self._off(instance, "the object", left)
             if left != list(meta.get("finalizers") or ()):
@@ -235,14 +235,14 @@ class VmiController:
     async def _off(self, instance: Object, kept: str, finalizers: Sequence[str]) -> None:
         """It was deleted and is off, and somebody else keeps the object or its pod: it does not say that it runs."""
         status, now = instance.get("status") or {}, self._context.now()
-        if status.get("phase") in device_refs.FINAL:
+        if status.get("phase") in vm.FINAL:
             return
         phase = "Succeeded" if status.get("phase") in STARTED else "Failed"
         why = f"it was deleted and is off; {kept} stays until its finalizers are taken off: {', '.join(finalizers)}"
         have = conditions.with_condition(status.get("conditions"), Condition("Ready", False, "Deleted", why), now)
         await self._patch(instance, {"status": {
             "phase": phase, "conditions": have,
-            "phaseTransitionTimestamps": device_refs.entered(status.get("phaseTransitionTimestamps"), phase, now)}}, "status")
+            "phaseTransitionTimestamps": vm.entered(status.get("phaseTransitionTimestamps"), phase, now)}}, "status")
 
     async def _set(self, instance: Object, condition: Condition) -> None:
         have = (instance.get("status") or {}).get("conditions")
@@ -268,19 +268,19 @@ def _lost_owner(instance: Object, pod: Object) -> bool:
     """Whether it was made for an instance that is not its owner any more."""
     labels = pod["metadata"].get("labels") or {}
     return (
-        device_refs.owner(pod, kinds.VMI.kind) is None
-        and labels.get(device_refs.CREATED_BY) == instance["metadata"]["uid"]
+        vm.owner(pod, kinds.VMI.kind) is None
+        and labels.get(vm.CREATED_BY) == instance["metadata"]["uid"]
     )
 
 
 def _is_kept(pod: Object) -> bool:
     """Nothing of it runs any more, and somebody keeps the object."""
-    return (pod.get("status") or {}).get("phase") in device_refs.FINAL and bool(pod["metadata"].get("finalizers"))
+    return (pod.get("status") or {}).get("phase") in vm.FINAL and bool(pod["metadata"].get("finalizers"))
 
 
 def _unfinished(pod: Object) -> bool:
     """Nobody needs it when its machine is over: it would take a host and devices, and start nothing."""
-    return (pod.get("status") or {}).get("phase") not in device_refs.FINAL and not pod["metadata"].get("deletionTimestamp")
+    return (pod.get("status") or {}).get("phase") not in vm.FINAL and not pod["metadata"].get("deletionTimestamp")
 
 
 def _other_grace(instance: Object, pod: Object) -> int | None:

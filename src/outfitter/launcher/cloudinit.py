@@ -12,7 +12,7 @@ from typing import Any
 from outfitter.api import kinds
 from outfitter.api.hypervisor import Drive
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import cloudinit, device_refs
+from outfitter.api.kubevirt import cloudinit, device_refs, vm
 from outfitter.api.kubevirt.cloudinit import NETWORK, USER, CloudInitPart, CloudInitVolume
 from outfitter.errors import Refused
 from outfitter.launcher import device_tags, disk
@@ -41,7 +41,7 @@ def metadata(instance: Object, tagged: Sequence[Tagged], files: Files) -> str:
     """The drive's metadata, in the words of its kind; the same for the same machine."""
     spec, volume = instance["spec"], cloudinit.volume(instance["spec"])
     keys = _public_keys(spec, files)
-    flavor, devices = device_refs.flavor_name(instance), device_tags.told(tagged)
+    flavor, devices = vm.flavor_name(instance), device_tags.told(tagged)
     said: dict[str, Any]
     if volume is not None and volume.kind == "cloudInitNoCloud":
         said = {"instance-id": identity(instance), "local-hostname": _hostname(instance)}
@@ -76,7 +76,7 @@ def identity(instance: Object) -> str:
     """By which cloud-init knows a machine that it has set up already. A machine that is stopped and started is the same one,
     though its instance is another."""
     said = ((instance["spec"].get("domain") or {}).get("firmware") or {}).get("uuid")
-    owner = device_refs.owner(instance, kinds.VM.kind)
+    owner = vm.owner(instance, kinds.VM.kind)
     return str(said or (owner or instance["metadata"])["uid"])
 
 

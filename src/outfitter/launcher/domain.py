@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 from outfitter.api.hypervisor import Domain, Drive
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs
+from outfitter.api.kubevirt import vm
 from outfitter.api.quantity import to_int
 from outfitter.launcher import cloudinit, hostdev, machine_type, numa, sources
 from outfitter.launcher.devices import Devices
@@ -28,7 +28,7 @@ def build(instance: Object, env: Env | None = None, files: Files | None = None, 
     domain = spec.get("domain") or {}
     look = sources.arriving if options.arriving else sources.devices_of
     found = look(instance, env or {}, files or {})
-    kind, size, cpus = machine_type.system(spec), to_int(device_refs.memory(instance)), device_refs.vcpus(instance)
+    kind, size, cpus = machine_type.system(spec), to_int(vm.memory(instance)), vm.vcpus(instance)
     spread = numa.cells(instance, found, options.host_nodes, cpus=cpus, memory=size, page=machine_type.page(domain) or numa.MIB)
     path = f"{options.drives}/{meta['uid']}.iso" if cloudinit.wanted(spec) else ""
     devices = Devices(spec, kind, spread, options, sources.wired(files or {}), drive=path)

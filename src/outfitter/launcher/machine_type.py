@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from outfitter.api.kubevirt import device_refs, guest_address
+from outfitter.api.kubevirt import guest_address, vm
 from outfitter.api.quantity import to_int
 from outfitter.errors import Refused
 from outfitter.launcher import numa
@@ -104,7 +104,7 @@ def processor(instance: Mapping[str, Any], options: DomainOptions, spread: Seque
         out.set("match", "exact")
         ET.SubElement(out, "model").text = str(model)
     if any(cpu.get(key) for key in ("sockets", "cores", "threads")):
-        sockets, cores, threads = device_refs.topology(instance)
+        sockets, cores, threads = vm.topology(instance)
         ET.SubElement(out, "topology", sockets=str(sockets), cores=str(cores), threads=str(threads))
     for feature in cpu.get("features") or ():
         ET.SubElement(out, "feature", policy=str(feature.get("policy") or "require"), name=str(feature.get("name")))

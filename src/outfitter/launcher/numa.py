@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from outfitter.api.kubevirt import device_refs
+from outfitter.api.kubevirt import vm
 from outfitter.errors import Refused
 from outfitter.launcher.device_assignment import ResolvedDevices
 
@@ -30,9 +30,9 @@ def cells(instance: Mapping[str, Any], found: Iterable[ResolvedDevices], nodes: 
     """The guest's nodes, if the machine asks for them by cpu.numa.guestMappingPassthrough or its flavor gave it cells of the
     host. Memory is divided evenly and so are CPUs, unless some of a cell are the machine's own; what does not divide goes to
     the first ones. `nodes` are the host's; without them those of the machine's devices."""
-    if not device_refs.shows_nodes(instance):
+    if not vm.shows_nodes(instance):
         return ()
-    flavor = device_refs.flavored(instance)
+    flavor = vm.flavored(instance)
     nodes = flavor.get("hostCells") or nodes
     pinned = {int(node): count for node, count in (flavor.get("pinned") or {}).items()}
     near = {given.numa for one in found for given in one.devices if given.numa is not None}
@@ -58,7 +58,7 @@ def guest(cpu: ET.Element, spread: Sequence[GuestNumaCell]) -> None:
 def tuning(instance: Mapping[str, Any], spread: Sequence[GuestNumaCell]) -> ET.Element | None:
     """Each node's memory comes from the host's node that it stands for; that of a guest without nodes from those on which its
     CPUs are."""
-    hosts = [cell.host for cell in spread] or sorted(device_refs.own_cpus(instance))
+    hosts = [cell.host for cell in spread] or sorted(vm.own_cpus(instance))
     if not hosts:
         return None
     out = ET.Element("numatune")
@@ -71,7 +71,7 @@ def tuning(instance: Mapping[str, Any], spread: Sequence[GuestNumaCell]) -> ET.E
 def pinning(instance: Mapping[str, Any], cpus: int) -> ET.Element | None:
     """Each of the guest's CPUs on one of the host's, if it has its own; what QEMU does besides is done on the same ones.
     Refused: they are not as many."""
-    own = [cpu for each in device_refs.own_cpus(instance).values() for cpu in each]
+    own = [cpu for each in vm.own_cpus(instance).values() for cpu in each]
     if not own:
         return None
     if len(set(own)) != cpus or len(own) != cpus:

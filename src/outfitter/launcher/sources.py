@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from outfitter.api.kubevirt import device_refs, network_info
+from outfitter.api.kubevirt import device_refs, device_status, network_info, vm
 from outfitter.api.kubevirt.network_info import Wire
 from outfitter.errors import Refused
 from outfitter.launcher import environment, metadata
@@ -36,7 +36,7 @@ LISTS: tuple[List, ...] = ("hostDevices", "gpus", "interfaces")  # in the order 
 
 def devices_of(instance: Mapping[str, Any], env: Env, files: Files) -> tuple[ResolvedDevices, ...]:
     """What every entry of hostDevices, gpus and (for virtual functions) interfaces got, in this order and that of the spec."""
-    if (flavor := device_refs.flavor_name(instance)) and not device_refs.flavored(instance):
+    if (flavor := vm.flavor_name(instance)) and not vm.flavored(instance):
         raise Refused(f"spec.flavor: the devices of {flavor} are not in status.flavor: the machine does not start without them")
     asks = asked(instance)
     known = {ask.path: given for ask in asks if ask.resource for given in _named(instance, ask)}
@@ -91,7 +91,7 @@ def _claimed(instance: Mapping[str, Any], ask: RequestedDevice, env: Env, files:
     listed: Sequence[Mapping[str, Any]] = (instance.get("spec") or {}).get("resourceClaims") or ()
     entry = next((each for each in listed if each.get("name") == ask.claim), {})
     if ask.number is not None:
-        entry = {"name": device_refs.FLAVOR_CLAIM, "resourceClaimName": device_refs.flavored(instance).get("claimName")}
+        entry = {"name": device_refs.FLAVOR_CLAIM, "resourceClaimName": vm.flavored(instance).get("claimName")}
     names = _claim_names(instance, ask, entry)
     readers: dict[str, Callable[[], tuple[AssignedDevice, ...]]] = {
         METADATA: lambda: _own(ask, metadata.claimed(ask, entry, names[0] if names else None, files)),
@@ -165,20 +165,20 @@ def _claim_names(instance: Mapping[str, Any], ask: RequestedDevice, entry: Mappi
               if each.get("name") == ask.claim]
     if ask.list != "interfaces":
         found += [(each.get("deviceResourceClaimStatus") or {}).get("resourceClaimName")
-                  for each in device_refs.statuses(instance, ask.list) if each.get("name") == ask.name]
+                  for each in device_status.statuses(instance, ask.list) if each.get("name") == ask.name]
     return list(dict.fromkeys(name for name in found if name))
 
 
 def _of_status(instance: Mapping[str, Any], ask: RequestedDevice) -> tuple[AssignedDevice, ...]:
     assert ask.list != "interfaces"
-    entries = [entry for entry in device_refs.statuses(instance, ask.list) if entry.get("name") == ask.name]
+    entries = [entry for entry in device_status.statuses(instance, ask.list) if entry.get("name") == ask.name]
     told = bool((instance.get("status") or {}).get("deviceStatus"))
     unlike = f"{_mismatch(ask.list)}: " if told else "no device status found: "
     if not entries:
         raise DeviceNotAssigned(f"{unlike}{ask.word} is not in {STATUS}")
     out = []
     for entry in entries:
-        where = device_refs.address_of(entry)
+        where = device_status.address_of(entry)
         if where is None:
             raise DeviceNotAssigned(f"{unlike}{ask.word} has neither pciAddress nor mdevUUID in {STATUS}")
         said = entry.get("deviceResourceClaimStatus") or {}
@@ -251,10 +251,10 @@ def _nothing_else(instance: Mapping[str, Any], asks: Sequence[RequestedDevice]) 
     """The status tells of no device that the spec does not ask for."""
     for list_ in device_refs.LISTS:
         names = {ask.name for ask in asks if ask.list == list_}
-        for entry in device_refs.statuses(instance, list_):
+        for entry in device_status.statuses(instance, list_):
             if entry.get("name") not in names:
                 raise Refused(
-                    f"{STATUS}.{device_refs.STATUS_LISTS[list_]}: {_mismatch(list_)}: {entry.get('name')!r} is not among "
+                    f"{STATUS}.{device_status.STATUS_LISTS[list_]}: {_mismatch(list_)}: {entry.get('name')!r} is not among "
                     f"spec.domain.devices.{list_}"
                 )
 

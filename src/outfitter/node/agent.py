@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from outfitter.api import kinds, launcher_environment
 from outfitter.api.hypervisor import BY_USER, Builder
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, network_info, vmi_actions
+from outfitter.api.kubevirt import device_refs, device_status, network_info, pod_claims, vm, vmi_actions
 from outfitter.errors import AlreadyHeld, HypervisorAway, NotFound, Refused
 from outfitter.node import claim_bookings, launcher_env, networks, secrets, status_reporter
 from outfitter.node.claim_bookings import ClaimBookings
@@ -63,8 +63,8 @@ class Agent:
         self._prepared: set[str] = set()  # pods whose devices are in their hands; a new process looks again
         self._asked: set[str] = set()  # pods whose machines were asked to shut down
         pods.add_index("node", lambda pod: [pod["spec"].get("nodeName") or ""])
-        pods.add_index("instance", lambda pod: [device_refs.launches(pod) or ""])
-        pods.add_index("claim", device_refs.claim_keys)
+        pods.add_index("instance", lambda pod: [vm.launches(pod) or ""])
+        pods.add_index("claim", pod_claims.claim_keys)
         instances.add_index("uid", lambda instance: [instance["metadata"]["uid"]])
         self._locks = keeper.locks  # a host's leftovers are told from what is just starting
         pods.on_change(self._pod_changed)
@@ -108,7 +108,7 @@ class Agent:
     def _machine_changed(self, name: str, uid: str) -> None:
         """A machine that started or ended; without a uid, the hypervisor was away and any of them may have."""
         for pod in self._pods.by("node", name):
-            if (reference := device_refs.owner(pod, kinds.VMI.kind)) is not None and uid in ("", reference["uid"]):
+            if (reference := vm.owner(pod, kinds.VMI.kind)) is not None and uid in ("", reference["uid"]):
                 self.queue.add(key_of(pod))
         if not uid:
             self.queue.add(SWEEP + name)
@@ -140,14 +140,14 @@ class Agent:
     async def _bring(self, host: Host, pod: Object) -> float | None:
         """A pod nearer to where it should be."""
         phase = (pod.get("status") or {}).get("phase", "Pending")
-        if pod["metadata"].get("deletionTimestamp") or phase in device_refs.FINAL:
+        if pod["metadata"].get("deletionTimestamp") or phase in vm.FINAL:
             return await self._end(host, pod)
         return await self._run(host, pod)
 
     # -- running
 
     async def _run(self, host: Host, pod: Object) -> float | None:
-        instance_key = device_refs.launches(pod)
+        instance_key = vm.launches(pod)
         if instance_key is None and not host.simulated:
             why = f"outfitter runs machines only: other pods need a kubelet on {host.name}"
             await self._report.failed(pod, "NotAMachine", why)
@@ -162,7 +162,7 @@ class Agent:
             return 1.0
         if instance is None and instance_key and pod["status"].get("phase") != "Running":
             return None  # its news wakes us, or its end takes the pod along
-        if instance is not None and (instance.get("status") or {}).get("phase") not in ("Running", *device_refs.FINAL):
+        if instance is not None and (instance.get("status") or {}).get("phase") not in ("Running", *vm.FINAL):
             try:
                 pod = await self._networks.plug(host, pod, instance)
             except Refused as error:
@@ -194,9 +194,9 @@ class Agent:
 
     def _told(self, host: Host, pod: Object) -> str:
         """What was prepared for a pod, for people."""
-        claims = [(name, self._claim(pod["metadata"]["namespace"], name)) for _, name in device_refs.claim_names(pod) if name]
+        claims = [(name, self._claim(pod["metadata"]["namespace"], name)) for _, name in pod_claims.claim_names(pod) if name]
         given = [f"{', '.join(one['device'] for one in found)} for claim {name}"
-                 for name, claim in claims if (found := device_refs.given(claim or {}))]
+                 for name, claim in claims if (found := pod_claims.given(claim or {}))]
         return f"Prepared on {host.name}: {'; '.join(given)}" if given else ""
 
     async def _lacks(self, host: Host, pod: Object) -> str | None:
@@ -209,7 +209,7 @@ class Agent:
 
     async def _prepare(self, host: Host, pod: Object) -> str | None:
         """Everything that the pod's claims hold here is prepared; else what is missing."""
-        for name, claim_name in device_refs.claim_names(pod):
+        for name, claim_name in pod_claims.claim_names(pod):
             claim = self._claim(pod["metadata"]["namespace"], claim_name) if claim_name else None
             if claim is None:
                 return f"claim {claim_name or name} does not exist yet"
@@ -217,7 +217,7 @@ class Agent:
             if not given:
                 return f"claim {claim_name} has no devices"
             users = [user for user in claim["status"].get("reservedFor") or () if user.get("resource", "pods") == "pods"]
-            if users and users[0]["uid"] != pod["metadata"]["uid"] and device_refs.launches(pod):
+            if users and users[0]["uid"] != pod["metadata"]["uid"] and vm.launches(pod):
                 return f"claim {claim_name} is in use by pod/{users[0]['name']}: a machine's devices are its own"
             results = (given.get("devices") or {}).get("results") or ()
             try:
@@ -231,7 +231,7 @@ class Agent:
         return None
 
     async def _start(self, host: Host, pod: Object, instance: Object) -> float | None:
-        if device_refs.unsettled_devices(instance, pod, self._claim):
+        if device_status.unsettled_devices(instance, pod, self._claim):
             return None  # the status is on its way and wakes us
         kept = await secrets.files(self._store, instance)
         if isinstance(kept, str):
@@ -256,7 +256,7 @@ class Agent:
 
     async def _published(self, host: Host, pod: Object) -> dict[str, str]:
         """What the pod got by the names of resources, as it is published: by this host, or in a pool that several reach."""
-        made = dict(device_refs.claim_names(pod)).get(device_refs.EXTENDED)
+        made = dict(pod_claims.claim_names(pod)).get(device_refs.EXTENDED)
         if made is None or (claim := self._claim(pod["metadata"]["namespace"], made)) is None:
             return {}
         slices = (await self._store.list(kinds.RESOURCE_SLICE, fields=f"spec.nodeName={host.name}")).items
@@ -291,7 +291,7 @@ class Agent:
             except NotFound:
                 return None  # it went before, and that was told
             if seen["metadata"].get("finalizers"):
-                if (seen.get("status") or {}).get("phase") in device_refs.FINAL and not released:
+                if (seen.get("status") or {}).get("phase") in vm.FINAL and not released:
                     return None  # that was told, too
                 await self._report.kept(seen, host.name)
         else:
@@ -303,7 +303,7 @@ class Agent:
     async def _release(self, host: Host, pod: Object) -> list[str]:
         """Give back what a pod had prepared and no other pod uses: the names of these claims. Refused: one cannot be yet."""
         others = self._claims_in_use(other for other in self._alive(host) if other["metadata"]["uid"] != pod["metadata"]["uid"])
-        places = [(pod["metadata"]["namespace"], claim_name or "") for _, claim_name in device_refs.claim_names(pod)]
+        places = [(pod["metadata"]["namespace"], claim_name or "") for _, claim_name in pod_claims.claim_names(pod)]
         return [place[1] for place in places if place not in others and await self._holdings.release(host, *place)]
 
     async def _sweep(self, host: Host) -> None:
@@ -322,9 +322,9 @@ class Agent:
     def _machine_in(self, pod: Object) -> str | None:
         """The uid of the machine that is in a pod. A reference alone says nothing: whoever may make pods may write any. One
         that was taken from its instance (`--cascade=orphan`) is believed where the instance names the pod itself."""
-        reference, key = device_refs.owner(pod, kinds.VMI.kind), device_refs.launches(pod)
+        reference, key = vm.owner(pod, kinds.VMI.kind), vm.launches(pod)
         if reference is None:
-            uid = (pod["metadata"].get("labels") or {}).get(device_refs.CREATED_BY)
+            uid = (pod["metadata"].get("labels") or {}).get(vm.CREATED_BY)
             named = any(instance["metadata"]["namespace"] == pod["metadata"]["namespace"]
                         and pod["metadata"]["uid"] in ((instance.get("status") or {}).get("activePods") or ())
                         for instance in self._instances.by("uid", uid or ""))
@@ -332,7 +332,7 @@ class Agent:
         if key is None:
             return None
         known = self._instances.by("uid", reference["uid"])  # none: it is gone, and nobody else's
-        its = all(key_of(instance) == key and device_refs.is_its(pod, instance.get("status") or {}) for instance in known)
+        its = all(key_of(instance) == key and vm.is_its(pod, instance.get("status") or {}) for instance in known)
         return str(reference["uid"]) if its else None
 
     def _claim(self, namespace: str, name: str) -> Object | None:
@@ -340,11 +340,11 @@ class Agent:
 
     def _alive(self, host: Host) -> list[Object]:
         return [
-            pod for pod in self._pods.by("node", host.name) if (pod.get("status") or {}).get("phase") not in device_refs.FINAL
+            pod for pod in self._pods.by("node", host.name) if (pod.get("status") or {}).get("phase") not in vm.FINAL
         ]
 
     def _claims_in_use(self, pods: Iterable[Object]) -> set[tuple[str, str]]:
-        return {(pod["metadata"]["namespace"], name) for pod in pods for _, name in device_refs.claim_names(pod) if name}
+        return {(pod["metadata"]["namespace"], name) for pod in pods for _, name in pod_claims.claim_names(pod) if name}
 
 
 def _runs(instance: Object) -> bool:

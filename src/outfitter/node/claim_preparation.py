@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs
+from outfitter.api.kubevirt import device_refs, pod_claims
 from outfitter.errors import Refused
 from outfitter.inventory import scan
 from outfitter.ledger import book, out_of_service
@@ -73,7 +73,7 @@ class ClaimPreparation:
 
     def told(self, host: Host, pod: Object, claims: device_refs.Claims) -> launcher_env.LauncherDevices:
         """What the pod's launcher is told of the devices that were handed over for it."""
-        found = [(name, claim) for name, claim_name in device_refs.claim_names(pod)
+        found = [(name, claim) for name, claim_name in pod_claims.claim_names(pod)
                  if claim_name and (claim := claims(pod["metadata"]["namespace"], claim_name)) is not None]
         return launcher_env.tell(pod, [(name, claim, ready.given) for name, claim in found
                                if (ready := self._ready.get((host.name, claim["metadata"]["uid"]))) is not None])

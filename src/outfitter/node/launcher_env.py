@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs
+from outfitter.api.kubevirt import device_refs, vm
 from outfitter.errors import Refused
 from outfitter.node import metadata
 from outfitter.node.metadata import PreparedDevice
@@ -54,4 +54,4 @@ def _resources(pod: Object) -> list[tuple[str, str]]:
     """Which requests of the claim for extended resources stand for which resource."""
     said = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
     return [(one["resourceName"], one["requestName"]) for one in said.get("requestMappings") or ()
-            if one["containerName"] == device_refs.CONTAINER]
+            if one["containerName"] == vm.CONTAINER]

@@ -12,7 +12,7 @@ from typing import Any
 
 from outfitter.api import kinds, launcher_environment
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, network_info
+from outfitter.api.kubevirt import device_refs, network_info, pod_claims
 from outfitter.api.kubevirt.network_info import RESOURCE, Wire
 from outfitter.errors import NotFound, Refused
 from outfitter.inventory.host_tree import Tree
@@ -139,7 +139,7 @@ def _other(card: Mapping[str, Any]) -> str | None:
 
 def _claimed(around: Around, ref: Mapping[str, Any], at: str) -> list[str]:
     namespace = around.pod["metadata"]["namespace"]
-    name = dict(device_refs.claim_names(around.pod)).get(ref.get("claimName") or "")
+    name = dict(pod_claims.claim_names(around.pod)).get(ref.get("claimName") or "")
     claim = around.claims(namespace, name) if name else None
     if claim is None:
         raise Refused(f"{at}.resourceClaim: claim {name or ref.get('claimName')} does not exist yet")
@@ -157,7 +157,7 @@ def _counted(around: Around, resource: str, number: int, at: str, definition: Ma
     if not resource:
         raise Refused(f"{at}.multus.networkName: {called} names no resource ({RESOURCE}) from which the interface would get "
                       "its function")
-    made = dict(device_refs.claim_names(around.pod)).get(device_refs.EXTENDED)
+    made = dict(pod_claims.claim_names(around.pod)).get(device_refs.EXTENDED)
     claim = around.claims(around.pod["metadata"]["namespace"], made) if made else None
     told = (around.pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
     found = [one for mapping in told.get("requestMappings") or () if mapping.get("resourceName") == resource

@@ -8,7 +8,8 @@ from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.hypervisor import BY_USER, Ended, Paused
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, vmi_actions
+from outfitter.api.kubevirt import device_refs, device_status, vmi_actions
+from outfitter.api.kubevirt import vm as vm_api
 from outfitter.errors import Forbidden, NotFound
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
@@ -31,7 +32,7 @@ class StatusReporter:
     async def waiting(self, pod: Object, why: str, reason: str = UNPREPARED) -> None:
         """Why it does not run yet, or does not end. One that has ended goes on to say how."""
         change = {"reason": reason, "message": why}
-        if pod["status"].get("phase") in device_refs.FINAL:
+        if pod["status"].get("phase") in vm_api.FINAL:
             change = {"message": pod["status"].get("message", "").partition(STILL)[0] + STILL + why}
         if pod["status"].get("message") == change["message"]:
             return
@@ -72,7 +73,7 @@ class StatusReporter:
                 "phase": "Running",
                 "nodeName": host,
                 "conditions": self._conditions(instance, paused),
-                "phaseTransitionTimestamps": device_refs.entered(
+                "phaseTransitionTimestamps": vm_api.entered(
                     instance["status"].get("phaseTransitionTimestamps"), "Running", now
                 ),
                 **({"interfaces": cards} if cards else {}),
@@ -163,7 +164,7 @@ class StatusReporter:
         """Whether a claim belongs to a virtual machine, which has its devices whether it runs or not, until it goes."""
         try:
             found = await self._store.get(kinds.RESOURCE_CLAIM, claim, namespace)
-            owner = device_refs.owner(found, kinds.VM.kind)
+            owner = vm_api.owner(found, kinds.VM.kind)
             if owner is None or found["metadata"].get("deletionTimestamp"):
                 return False
             vm = await self._store.get(kinds.VM, owner["name"], namespace)
@@ -173,7 +174,7 @@ class StatusReporter:
 
     async def kept(self, pod: Object, host: str) -> None:
         """It is off, and its object stays for as long as somebody wants it: as one that uses nothing any more."""
-        if (pod.get("status") or {}).get("phase") not in device_refs.FINAL:
+        if (pod.get("status") or {}).get("phase") not in vm_api.FINAL:
             await self._patch_pod(pod, {
                 "phase": "Failed", "reason": "Deleted",
                 "message": f"{host}: it was deleted and is off; the object stays until its finalizers are taken off: "
@@ -207,7 +208,7 @@ def _unpaused(paused: Paused | None) -> Condition:
 
 def _machine(pod: Object) -> Object:
     """What an event is about that its owner should read: the machine in a pod, or the pod itself."""
-    reference = device_refs.owner(pod, kinds.VMI.kind)
+    reference = vm_api.owner(pod, kinds.VMI.kind)
     if reference is None:
         return pod
     meta = {"name": reference["name"], "uid": reference["uid"], "namespace": pod["metadata"]["namespace"]}
@@ -216,7 +217,7 @@ def _machine(pod: Object) -> Object:
 
 def _given(instance: Object) -> str:
     """The devices that a machine got, each with its address."""
-    given = [f"{entry['name']} ({where[1]})" for list_ in device_refs.LISTS for entry in device_refs.statuses(instance, list_)
-             if (where := device_refs.address_of(entry))]
+    given = [f"{entry['name']} ({where[1]})" for list_ in device_refs.LISTS for entry in device_status.statuses(instance, list_)
+             if (where := device_status.address_of(entry))]
     more = f" and {len(given) - NAMED} more" if len(given) > NAMED else ""
     return f" It has {', '.join(given[:NAMED])}{more}." if given else ""

@@ -13,7 +13,7 @@ from typing import Any
 from outfitter.api import allocation
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs
+from outfitter.api.kubevirt import device_refs, pod_claims, vm
 from outfitter.api.page import MARKS
 from outfitter.errors import Invalid, Unsatisfiable
 from outfitter.scheduling.dra import allocator, assigned_devices, bounds, extended_resources
@@ -21,7 +21,8 @@ from outfitter.scheduling.dra.claim_request import Classes, CompiledClaim, compi
 from outfitter.scheduling.dra.device_index import DeviceIndex
 from outfitter.scheduling.explain.rejections import DeviceObstacle
 from outfitter.scheduling.filter import node_affinity
-from outfitter.scheduling.filter.node_fit import NodeInfoCache, NodeUsage, PodRequirements, nominated
+from outfitter.scheduling.filter.node_fit import NodeInfoCache, PodRequirements
+from outfitter.scheduling.filter.node_usage import NodeUsage, nominated
 from outfitter.scheduling.filter.taints import untolerated_taint
 from outfitter.scheduling.nova import flavor_claim, host_state
 from outfitter.scheduling.nova.extra_specs import FlavorRequest
@@ -123,7 +124,7 @@ def place(
     wanted: list[Object] = []
     fixed: set[str] | None = None  # the hosts that claims allocated earlier leave
     given_already = False  # extended resources, by a claim that was made earlier
-    for name, claim_name in device_refs.claim_names(pod):
+    for name, claim_name in pod_claims.claim_names(pod):
         claim = claims(pod["metadata"]["namespace"], claim_name) if claim_name else None
         if name == device_refs.EXTENDED:
             if claim is None:
@@ -450,7 +451,7 @@ def _strangers(claim: Object, pod: Object) -> list[str]:
 def of_another(claim: Object, pod: Object) -> str:
     """That a claim which has the name of one that is made for a pod was not made for it; empty: it was."""
     meta = claim["metadata"]
-    mine = device_refs.owner(claim, "Pod")
+    mine = vm.owner(claim, "Pod")
     if mine is not None and mine.get("uid") == pod["metadata"].get("uid"):
         return ""
     owners = [f"{one['kind']} {one['name']}" for one in meta.get("ownerReferences") or ()]

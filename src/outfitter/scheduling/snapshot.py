@@ -11,12 +11,12 @@ from typing import Any
 from outfitter.api import conditions, kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs
+from outfitter.api.kubevirt import vm
 from outfitter.api.page import Booking, OutOfServiceRecord, Page
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra import assigned_devices, binding_conditions, extended_resources
 from outfitter.scheduling.dra.device_index import FEATURES, DeviceIndex
-from outfitter.scheduling.filter.node_fit import NodeUsage
+from outfitter.scheduling.filter.node_usage import NodeUsage
 from outfitter.scheduling.nova.host_state_cache import HostStateCache
 from outfitter.scheduling.plugins import NOBODY, SchedulerPlugins
 from outfitter.scheduling.scheduler import Claims, Placement, Waiting, place
@@ -139,5 +139,5 @@ def _named(objects: Sequence[Object], namespace: str, name: str) -> Object | Non
 
 def machine_of(pod: Mapping[str, Any]) -> str:
     """A pod as people call it: "vmi/blue" for that in which a machine runs, else "pod/web"."""
-    owner = device_refs.owner(pod, kinds.VMI.kind)
+    owner = vm.owner(pod, kinds.VMI.kind)
     return f"vmi/{owner['name']}" if owner else f"pod/{pod['metadata']['name']}"

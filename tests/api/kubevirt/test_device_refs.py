@@ -9,7 +9,7 @@ import pytest
 from outfitter.api import conditions
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs
+from outfitter.api.kubevirt import device_refs, device_status, pod_claims, vm
 from outfitter.errors import Refused
 from outfitter.launcher import sources
 
@@ -39,7 +39,7 @@ def test_spellings(name: str) -> None:
                                   {"spec": {"domain": {"devices": {"gpus": None}}}}])
 def test_no_devices(spec: Object) -> None:
     assert device_refs.device_refs(spec) == []
-    assert device_refs.missing_devices(spec) == []
+    assert device_status.missing_devices(spec) == []
 
 
 def test_claims_of_a_pod() -> None:
@@ -47,7 +47,7 @@ def test_claims_of_a_pod() -> None:
         {"name": "a", "resourceClaimName": "mine"}, {"name": "b", "resourceClaimTemplateName": "t"},
         {"name": "c", "resourceClaimTemplateName": "t"}]},
            "status": {"resourceClaimStatuses": [{"name": "b", "resourceClaimName": "made"}]}}
-    assert dict(device_refs.claim_names(pod)) == {"a": "mine", "b": "made", "c": None}
+    assert dict(pod_claims.claim_names(pod)) == {"a": "mine", "b": "made", "c": None}
 
 
 ADDRESSES: dict[str, tuple[Object, object]] = {
@@ -62,7 +62,7 @@ ADDRESSES: dict[str, tuple[Object, object]] = {
 @pytest.mark.parametrize("name", ADDRESSES)
 def test_addresses(name: str) -> None:
     attributes, wanted = ADDRESSES[name]
-    assert device_refs.address_of({"deviceResourceClaimStatus": {"attributes": attributes}}) == wanted
+    assert device_status.address_of({"deviceResourceClaimStatus": {"attributes": attributes}}) == wanted
 
 
 def instance(*told: tuple[str, str], **whose: str) -> Object:
@@ -102,20 +102,20 @@ SETTLED: dict[str, tuple[Object, Object | None, bool]] = {
 @pytest.mark.parametrize("name", SETTLED)
 def test_the_status_must_tell_what_the_claims_of_the_pod_say(name: str) -> None:
     obj, allocated, settled = SETTLED[name]
-    assert device_refs.unsettled_devices(obj, POD, lambda namespace, name: allocated) == ([] if settled else ["nic0"])
+    assert device_status.unsettled_devices(obj, POD, lambda namespace, name: allocated) == ([] if settled else ["nic0"])
 
 
 def test_a_status_that_tells_of_devices_that_nobody_asks_for_is_not_settled() -> None:
     obj = instance(("mine", "vf0"))
     obj["status"]["deviceStatus"]["gpuStatuses"] = [{**obj["status"]["deviceStatus"]["hostDeviceStatuses"][0]}]
-    assert device_refs.unsettled_devices(obj, POD, lambda namespace, name: claim(("nic", "vf0"))) == ["nic0"]
+    assert device_status.unsettled_devices(obj, POD, lambda namespace, name: claim(("nic", "vf0"))) == ["nic0"]
 
 
 def test_only_a_controlling_owner_of_the_kind_is_the_owner() -> None:
     refs = [{"kind": "Pod", "name": "p", "controller": True}, {"kind": "VirtualMachineInstance", "name": "a"}]
-    assert device_refs.owner({"metadata": {"ownerReferences": refs}}, "VirtualMachineInstance") is None
-    assert device_refs.owner({"metadata": {"ownerReferences": refs}}, "Pod") == refs[0]
-    assert device_refs.owner({"metadata": {}}, "Pod") is None
+    assert vm.owner({"metadata": {"ownerReferences": refs}}, "VirtualMachineInstance") is None
+    assert vm.owner({"metadata": {"ownerReferences": refs}}, "Pod") == refs[0]
+    assert vm.owner({"metadata": {}}, "Pod") is None
 
 
 def test_a_condition_keeps_its_place_and_the_time_of_its_last_change() -> None:
@@ -148,8 +148,8 @@ def entry(name: str, device: str) -> dict[str, Any]:
 
 def test_a_machine_whose_flavor_is_not_settled_does_not_start() -> None:
     pod = {"metadata": {"namespace": "n"}, "spec": {}}
-    assert device_refs.missing_devices(FLAVORED) == ["those of flavor large"]
-    assert device_refs.unsettled_devices(FLAVORED, pod, lambda namespace, name: None) == ["those of flavor large"]
+    assert device_status.missing_devices(FLAVORED) == ["those of flavor large"]
+    assert device_status.unsettled_devices(FLAVORED, pod, lambda namespace, name: None) == ["those of flavor large"]
     with pytest.raises(Refused, match=r"spec\.flavor: the devices of large are not in status\.flavor"):
         sources.devices_of(FLAVORED, {}, {})
 
@@ -162,19 +162,19 @@ def test_the_devices_of_a_flavor_are_the_machines_own() -> None:
     def told(*entries: dict[str, Any], **more: Any) -> dict[str, Any]:
         return {**FLAVORED, "status": {"flavor": {**RECORD, **more}, "deviceStatus": {"hostDeviceStatuses": list(entries)}}}
 
-    assert device_refs.missing_devices(told(entry("gpu-0", "a"))) == ["gpu-1"]
-    assert device_refs.unsettled_devices(told(entry("gpu-0", "a"), entry("gpu-1", "b")), pod, lambda *_: claim) == []
+    assert device_status.missing_devices(told(entry("gpu-0", "a"))) == ["gpu-1"]
+    assert device_status.unsettled_devices(told(entry("gpu-0", "a"), entry("gpu-1", "b")), pod, lambda *_: claim) == []
     crossed = told(entry("gpu-0", "b"), entry("gpu-1", "a"))
-    assert device_refs.unsettled_devices(crossed, pod, lambda *_: claim) == ["gpu-0", "gpu-1"]
+    assert device_status.unsettled_devices(crossed, pod, lambda *_: claim) == ["gpu-0", "gpu-1"]
     cells = {"opaque": {"parameters": {"kind": device_refs.CELLS_KIND, "hostCells": [1]}}}
     pinned = {"status": {"allocation": {"devices": {"results": results, "config": [cells]}}}}
     there = told(entry("gpu-0", "a"), entry("gpu-1", "b"))
-    assert device_refs.unsettled_devices(there, pod, lambda *_: pinned) == ["its NUMA cells"]
+    assert device_status.unsettled_devices(there, pod, lambda *_: pinned) == ["its NUMA cells"]
     settled = told(entry("gpu-0", "a"), entry("gpu-1", "b"), hostCells=[1])
-    assert device_refs.unsettled_devices(settled, pod, lambda *_: pinned) == []
-    assert (device_refs.vcpus(there), device_refs.memory(there)) == (4, "3Gi")
+    assert device_status.unsettled_devices(settled, pod, lambda *_: pinned) == []
+    assert (vm.vcpus(there), vm.memory(there)) == (4, "3Gi")
     own = {**there, "spec": {**there["spec"], "domain": {"cpu": {"sockets": 2}, "resources": {"requests": {"memory": "1Gi"}}}}}
-    assert (device_refs.vcpus(own), device_refs.memory(own)) == (2, "1Gi")
+    assert (vm.vcpus(own), vm.memory(own)) == (2, "1Gi")
 
 
 def test_a_machine_whose_own_cpus_are_not_settled_does_not_start() -> None:
@@ -184,7 +184,7 @@ def test_a_machine_whose_own_cpus_are_not_settled_does_not_start() -> None:
 
     def unsettled(own: bool, record: dict[str, Any], pod: Object = pod) -> list[str]:
         obj = {"spec": {"domain": {"cpu": {"dedicatedCpuPlacement": own}}}, "status": {"flavor": record}}
-        return device_refs.unsettled_devices(obj, pod, lambda *_: claim)
+        return device_status.unsettled_devices(obj, pod, lambda *_: claim)
 
     told = {"claimName": "c", "hostCells": [0], "pinned": {"0": 2}, "cpus": {"0": [4, 5]}}
     assert unsettled(True, {}) == ["its CPUs"]

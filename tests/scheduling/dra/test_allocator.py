@@ -16,7 +16,7 @@ from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra import allocator, claim_request, search
 from outfitter.scheduling.dra.allocated_devices import AllocatedDevices
 from outfitter.scheduling.dra.allocator import Allocated, AllocationRejection
-from outfitter.scheduling.dra.slices import PoolSet
+from outfitter.scheduling.dra.node_devices import PoolSet
 from outfitter.scheduling.filter import node_affinity
 
 Object = dict[str, Any]

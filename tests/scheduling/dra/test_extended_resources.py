@@ -9,7 +9,7 @@ import pytest
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.scheduling.dra import extended_resources
-from outfitter.scheduling.filter.node_fit import requests
+from outfitter.scheduling.filter.pod_requests import requests
 from outfitter.store.clock import SystemClock
 from outfitter.store.kube import Kube
 from tests import kubernetes

@@ -13,7 +13,7 @@ from outfitter.errors import Unsatisfiable
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra.allocated_devices import AllocatedDevices
 from outfitter.scheduling.dra.allocator import Allocated, allocate
-from outfitter.scheduling.dra.slices import PoolSet
+from outfitter.scheduling.dra.node_devices import PoolSet
 
 DRIVER = "d.example"
 NODE = {"metadata": {"name": "here"}}

@@ -16,7 +16,8 @@ from outfitter.cel.field_usage import Read
 from outfitter.errors import EvaluationError, Invalid
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra import constraints, selector_cache
-from outfitter.scheduling.dra.slices import PoolSet, PublishedDevice
+from outfitter.scheduling.dra.node_devices import PoolSet
+from outfitter.scheduling.dra.slices import PublishedDevice
 
 A, B = "a.example", "b.example"
 Object = dict[str, Any]

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outfitter.errors import Invalid
-from outfitter.scheduling.filter.node_fit import NodeInfo, NodeInfoCache, NodeUsage, PodRequirements, fit, requests
+from outfitter.scheduling.filter.node_fit import NodeInfo, NodeInfoCache, PodRequirements, fit
+from outfitter.scheduling.filter.node_usage import NodeUsage
+from outfitter.scheduling.filter.pod_requests import requests
 
 Object = dict[str, Any]
 ROOMY = {"cpu": "16", "memory": "64Gi", "ephemeral-storage": "100Gi", "pods": "110"}

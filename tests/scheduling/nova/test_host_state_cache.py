@@ -16,7 +16,7 @@ from outfitter.inventory import config, host_devices, pci_ids, scan, slices
 from outfitter.inventory import providers as model
 from outfitter.ledger import placement_view
 from outfitter.scheduling.dra.device_index import DeviceIndex
-from outfitter.scheduling.filter.node_fit import NodeUsage
+from outfitter.scheduling.filter.node_usage import NodeUsage
 from outfitter.scheduling.nova import flavor_claim, pci_allocator
 from outfitter.scheduling.nova.flavor_claim import AliasSet
 from outfitter.scheduling.nova.host_state import NoValidHost

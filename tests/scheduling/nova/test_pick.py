@@ -11,7 +11,7 @@ from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, OutOfServiceRecord, OutOfServiceRecords, Page
 from outfitter.scheduling.dra.device_index import DeviceIndex
-from outfitter.scheduling.filter.node_fit import NodeUsage
+from outfitter.scheduling.filter.node_usage import NodeUsage
 from outfitter.scheduling.scheduler import HostRejection, Placement, Waiting, place, results
 from tests.scheduling.builders import (
     CARD,

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from outfitter.api import kinds, launcher_environment
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs
+from outfitter.api.kubevirt import vm
 
 INFO = "kubevirt.io/network-info"  # annotation of a launcher pod
 FILE = "/etc/podinfo/network-info"  # and where the launcher finds it
@@ -93,7 +93,7 @@ def mac(instance: Mapping[str, Any], interface: Mapping[str, Any]) -> str:
     restart of the machine."""
     if given := told_mac(interface):
         return given
-    owner = device_refs.owner(instance, kinds.VM.kind) or instance["metadata"]
+    owner = vm.owner(instance, kinds.VM.kind) or instance["metadata"]
     digest = hashlib.sha256(f"{owner['uid']}/{interface['name']}".encode()).hexdigest()
     return "02:" + ":".join(digest[at:at + 2] for at in range(0, 10, 2))  # 02: given by its owner, for one receiver
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.kubevirt import device_refs
+from outfitter.api.kubevirt import vm as vm_api
 from outfitter.errors import BadRequest, Conflict
 
 Action = Literal["start", "stop", "restart"]
@@ -72,7 +72,7 @@ def options(action: str, body: Any) -> ActionOptions:
 def wish(action: Action, vm: Object, instance: Mapping[str, Any] | None, said: ActionOptions = PLAIN) -> list[ObjectPatch]:
     """What the action changes, all of it at once; `instance` is the machine's own. Conflict, with the reason, when the machine
     is not in a state for it."""
-    strategy, alive = device_refs.run_strategy(vm), is_alive(instance)
+    strategy, alive = vm_api.run_strategy(vm), is_alive(instance)
     stop: list[Object] = [{"action": "Stop", "uid": instance["metadata"]["uid"]}] if instance is not None else []
     start: list[Object] = [{"action": "Start", **({"data": PAUSED} if said.paused else {})}]
     if action == "start" and alive:
@@ -102,7 +102,7 @@ def wish(action: Action, vm: Object, instance: Mapping[str, Any] | None, said: A
 
 def stops(vm: Mapping[str, Any], instance: Mapping[str, Any] | None) -> bool:
     """Whether a machine has an instance that goes, and nothing that starts it again."""
-    strategy, asked = device_refs.run_strategy(vm), [each["action"] for each in open_requests(vm, instance)]
+    strategy, asked = vm_api.run_strategy(vm), [each["action"] for each in open_requests(vm, instance)]
     return (strategy == "Halted" and instance is not None) or (
         strategy != "Always" and bool(going_uid(vm, instance)) and "Start" not in asked)
 
@@ -115,14 +115,14 @@ def going_uid(vm: Mapping[str, Any], instance: Mapping[str, Any] | None) -> str:
 
 
 def is_alive(instance: Mapping[str, Any] | None) -> bool:
-    return instance is not None and (instance.get("status") or {}).get("phase") not in device_refs.FINAL
+    return instance is not None and (instance.get("status") or {}).get("phase") not in vm_api.FINAL
 
 
 def comes(vm: Mapping[str, Any], instance: Mapping[str, Any] | None) -> bool:
     """Whether a machine that does not run will, unless it is stopped: it always does, was asked to, or failed and is to run
     again then."""
     failed = instance is not None and (instance.get("status") or {}).get("phase") == "Failed"
-    strategy, asked = device_refs.run_strategy(vm), (vm.get("status") or {}).get("stateChangeRequests") or ()
+    strategy, asked = vm_api.run_strategy(vm), (vm.get("status") or {}).get("stateChangeRequests") or ()
     return strategy == "Always" or (strategy == "RerunOnFailure" and failed) or any(
         each.get("action") == "Start" for each in asked)
 
@@ -133,7 +133,7 @@ def open_requests(vm: Mapping[str, Any], instance: Mapping[str, Any] | None) -> 
     uid = (instance or {}).get("metadata", {}).get("uid")
     noted: list[Object] = (vm.get("status") or {}).get("stateChangeRequests") or []
     named = [{**each, "uid": each.get("uid") or uid} if each.get("action") == "Stop" else each for each in noted]
-    return tuple(each for each in named if (each.get("action") == "Start" and device_refs.run_strategy(vm) != "Halted")
+    return tuple(each for each in named if (each.get("action") == "Start" and vm_api.run_strategy(vm) != "Halted")
                  or (each.get("action") == "Stop" and uid is not None and each["uid"] == uid))
 
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from outfitter.api.kubevirt.device_refs import FLAVOR_CLAIM, dedicated
+from outfitter.api.kubevirt.device_refs import FLAVOR_CLAIM
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
+from outfitter.api.kubevirt.vm import dedicated
 from outfitter.api.kubevirt.vmi_actions import START_PAUSED
 from outfitter.api.validate import devices, disks, guest, hardware, names, networks, node_placement, resources, volumes
 from outfitter.errors import Cause

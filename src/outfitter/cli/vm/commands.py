@@ -9,7 +9,8 @@ import functools
 from collections.abc import Sequence
 
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, vm_actions, vmi_actions
+from outfitter.api.kubevirt import vm as vm_api
+from outfitter.api.kubevirt import vm_actions, vmi_actions
 from outfitter.cli import printers
 from outfitter.cli.client import Client
 from outfitter.cli.vm import actions, view
@@ -27,7 +28,7 @@ async def start(client: Client, names: Sequence[str], *, wait: bool, timeout: fl
         stops = vm_actions.stops(vm, instance)
         going = vm_actions.going_uid(vm, instance)
         come[name] = functools.partial(_runs, but=going)
-        if (device_refs.run_strategy(vm) == "Always" or vm_actions.is_alive(instance)) and not stops and not paused:
+        if (vm_api.run_strategy(vm) == "Always" or vm_actions.is_alive(instance)) and not stops and not paused:
             runs = instance is not None and view.phase(instance) == "Running"
             printers.say([f"{name} is already {'running' if runs else 'starting'}"])
         else:
@@ -47,7 +48,7 @@ async def stop(client: Client, names: Sequence[str], *, wait: bool, timeout: flo
         if not alive and not vm_actions.comes(vm, instance):
             printers.say([f"{name} is already stopped"])
             continue
-        if not alive or device_refs.run_strategy(vm) != "Halted" or grace is not None:  # else it is on its way
+        if not alive or vm_api.run_strategy(vm) != "Halted" or grace is not None:  # else it is on its way
             await actions.of_machine(client, "stop", vm, instance, said)
         _say(f"{name} stops", said)
         going[name] = _shuts_down(instance, grace)
@@ -64,7 +65,7 @@ async def restart(client: Client, names: Sequence[str], *, wait: bool, timeout: 
         vm, instance = await view.read(client, name)
         if instance is None:
             raise Refused(f"{name} does not run; start it with: outfit vm start {name}")
-        if device_refs.run_strategy(vm) == "Halted":
+        if vm_api.run_strategy(vm) == "Halted":
             raise Refused(f"{name} is being stopped; when it is, start it with: outfit vm start {name}")
         again[name] = functools.partial(_runs, but=instance["metadata"]["uid"])
         longest = max(longest, _shuts_down(instance, grace))

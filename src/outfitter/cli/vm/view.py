@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, network_info, vm_actions, vmi_actions
+from outfitter.api.kubevirt import device_refs, device_status, network_info, vm_actions, vmi_actions
+from outfitter.api.kubevirt import vm as vm_api
 from outfitter.cli import printers
 from outfitter.cli.client import Client
 from outfitter.errors import BadRequest, Forbidden, NotFound, Refused
@@ -24,7 +25,7 @@ async def list_(client: Client, *, everywhere: bool) -> None:
     machines, instances = await asyncio.gather(client.store.list(kinds.VM, place),
                                                client.store.list(kinds.VMI, place))
     by_name = {_place(obj): obj for obj in instances.items}
-    own = [_place(vm) for vm in machines.items if (found := by_name.get(_place(vm))) and device_refs.belongs(found, vm)]
+    own = [_place(vm) for vm in machines.items if (found := by_name.get(_place(vm))) and vm_api.belongs(found, vm)]
     rows = [_row(vm, by_name.pop(_place(vm)) if _place(vm) in own else None) for vm in machines.items]
     rows += [_row(None, instance) for instance in by_name.values()]  # instances that no machine stands behind
     if not rows:
@@ -47,14 +48,14 @@ def _row(vm: Object | None, instance: Object | None) -> list[str]:
     word = str((vm.get("status") or {}).get("printableStatus") or "Pending") if vm is not None else alone
     wanted = device_refs.device_refs(given or {"spec": _template(obj)})
     unknown = sum(
-        bool(ref.device_name and not device_refs.status_of(given, ref)) for ref in wanted if not status.get("nodeName")
+        bool(ref.device_name and not device_status.status_of(given, ref)) for ref in wanted if not status.get("nodeName")
     )
-    have = len(wanted) - len(device_refs.missing_devices(given)) - unknown if given else 0
+    have = len(wanted) - len(device_status.missing_devices(given)) - unknown if given else 0
     # A card of a virtual function has it before the machine runs, whoever gave it.
     functions = [each for each in network_info.interfaces(given or {"spec": _template(obj)})
                  if each.get("sriov") is not None and each.get("state") != "absent"]
     have += len(functions) if status.get("phase") == "Running" else len(network_info.given(given))
-    have = 0 if status.get("phase") in device_refs.FINAL else have  # its status says what it had
+    have = 0 if status.get("phase") in vm_api.FINAL else have  # its status says what it had
     all_ = len(wanted) + len(functions)
     return [*_place(obj), word, str(status.get("nodeName") or "-"), f"{have}/{all_}" if all_ else "-",
             textwrap.shorten(why(vm, given), WIDTH, placeholder=" ... (outfit why)")]
@@ -111,7 +112,7 @@ async def devices(client: Client, names: Sequence[str]) -> None:
         rows += [row for ref in device_refs.device_refs(instance) for row in _device_rows(instance, ref)]
         rows += await _cards(client, instance)
         printers.say([*([""] if number else []), *([f"{name}:"] if len(names) > 1 else [])])
-        if len(rows) > 1 and phase(instance) in device_refs.FINAL:
+        if len(rows) > 1 and phase(instance) in vm_api.FINAL:
             now = [await _now(client, instance, row) for row in rows[1:]]
             how = "failed" if phase(instance) == "Failed" else "ended"
             printers.say([f"{name} has {how}{'' if set(now) - set(OVER) else ' and gave its devices back'}; it had:"])
@@ -135,15 +136,15 @@ async def _now(client: Client, instance: Object, row: Sequence[str]) -> str:
     if not any(one.get("device") == device for one in results):
         return OVER[0]
     users = [(one.get("resource"), one.get("name")) for one in status.get("reservedFor") or ()]
-    if (kinds.VM.plural, (device_refs.owner(instance, kinds.VM.kind) or {}).get("name")) in users:
+    if (kinds.VM.plural, (vm_api.owner(instance, kinds.VM.kind) or {}).get("name")) in users:
         return "kept for the machine by its claim"
     return f"with {', '.join(f'{resource}/{name}' for resource, name in users)}" if users else "being given back"
 
 
 def _device_rows(instance: Object, ref: device_refs.DeviceRef) -> Iterator[list[str]]:
     host = (instance.get("status") or {}).get("nodeName")
-    for entry in device_refs.status_of(instance, ref) or [{}]:
-        given, where = entry.get("deviceResourceClaimStatus") or {}, device_refs.address_of(entry) if entry else None
+    for entry in device_status.status_of(instance, ref) or [{}]:
+        given, where = entry.get("deviceResourceClaimStatus") or {}, device_status.address_of(entry) if entry else None
         unknown = "a device plugin knows" if ref.device_name and host and not entry else "not known yet"
         yield [ref.name, {"gpus": "gpu", "hostDevices": "host device"}[ref.list], given.get("name") or "-",
                where[1] if where else unknown, given.get("product") or "-",
@@ -157,7 +158,7 @@ async def _cards(client: Client, instance: Object) -> list[list[str]]:
     if not cards:
         return []
     meta = instance["metadata"]
-    pods = await client.store.list(kinds.POD, meta["namespace"], labels=f"{device_refs.CREATED_BY}={meta['uid']}")
+    pods = await client.store.list(kinds.POD, meta["namespace"], labels=f"{vm_api.CREATED_BY}={meta['uid']}")
     plugged = {name: wire for pod in pods.items for name, wire in network_info.of_pod(pod).items()}
     on = {network["name"]: network for network in network_info.networks(instance)}
     out = []
@@ -184,7 +185,7 @@ async def read(client: Client, name: str) -> tuple[Object, Object | None]:
 async def away(client: Client, instance: Object | None) -> str:
     """That a machine is on a host where nobody does anything, and why; "": it is not, or it cannot be told."""
     name = ((instance or {}).get("status") or {}).get("nodeName")
-    if instance is None or not name or phase(instance) in device_refs.FINAL:
+    if instance is None or not name or phase(instance) in vm_api.FINAL:
         return ""
     try:
         node = await client.store.get(kinds.NODE, name)

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 
 from outfitter.api import conditions
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, vm_actions
+from outfitter.api.kubevirt import vm as vm_api
+from outfitter.api.kubevirt import vm_actions
 from outfitter.cli import printers, time_format
 from outfitter.cli.client import Client
 from outfitter.cli.vm import view
@@ -71,7 +72,7 @@ def _because(vm: Object | None, instance: Object | None, *, ends: bool) -> str:
         word = ((vm or {}).get("status") or {}).get("printableStatus")
         return f"it has no instance yet, and is {word or 'not looked at yet'}"
     phase, ready = view.phase(instance), conditions.find(instance, "Ready") or {}
-    if instance["metadata"].get("deletionTimestamp") and phase not in device_refs.FINAL:
+    if instance["metadata"].get("deletionTimestamp") and phase not in vm_api.FINAL:
         return f"its guest has {vm_actions.grace(instance)}s to shut down (--grace-period makes it fewer)"
-    told = (phase in device_refs.FINAL or not ends) and ready.get("status") == "False" and ready.get("message")
+    told = (phase in vm_api.FINAL or not ends) and ready.get("status") == "False" and ready.get("message")
     return f"it is {phase}{f': {told}' if told else ''}"

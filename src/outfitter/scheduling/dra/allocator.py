@@ -18,8 +18,8 @@ from typing import Any
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra.allocated_devices import AllocatedDevices
 from outfitter.scheduling.dra.claim_request import ClaimDeviceRequest, Classes, CompiledClaim, Object, compile_claim
+from outfitter.scheduling.dra.node_devices import NodeDevices, PoolSet
 from outfitter.scheduling.dra.search import EFFORT, Pick, Search
-from outfitter.scheduling.dra.slices import NodeDevices, PoolSet
 from outfitter.scheduling.explain import rejections
 from outfitter.scheduling.filter import node_affinity
 

@@ -13,7 +13,8 @@ from outfitter.scheduling.dra import constraints, consumable_capacity
 from outfitter.scheduling.dra.allocated_devices import AllocatedDevices
 from outfitter.scheduling.dra.claim_request import MOST, ClaimDeviceRequest, CompiledClaim
 from outfitter.scheduling.dra.constraints import Table
-from outfitter.scheduling.dra.slices import NodeDevices, Shares
+from outfitter.scheduling.dra.node_devices import NodeDevices
+from outfitter.scheduling.dra.slices import Shares
 from outfitter.scheduling.filter.taints import untolerated_taint
 
 Tables = tuple[tuple[int, Table, bool], ...]

@@ -11,8 +11,9 @@ from typing import Any
 from outfitter import cel
 from outfitter.errors import EvaluationError
 from outfitter.scheduling.dra import selector_cache
+from outfitter.scheduling.dra.node_devices import NodeDevices
 from outfitter.scheduling.dra.selector_cache import SelectorError
-from outfitter.scheduling.dra.slices import NodeDevices, PublishedDevice
+from outfitter.scheduling.dra.slices import PublishedDevice
 
 Value = tuple[str, Any]  # its type and itself: the number 1 is not the text "1"
 State = frozenset[Value] | None  # match: what is common so far; distinct: what was seen; None: no device yet

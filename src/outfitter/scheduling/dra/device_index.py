@@ -19,8 +19,9 @@ from outfitter.scheduling.dra import constraints
 from outfitter.scheduling.dra.allocated_devices import AllocatedDevices
 from outfitter.scheduling.dra.claim_request import ClaimDeviceRequest, CompiledClaim
 from outfitter.scheduling.dra.constraints import Constraint
+from outfitter.scheduling.dra.node_devices import NodeDevices, PoolSet
 from outfitter.scheduling.dra.selector_cache import SelectorCache, SelectorMatch
-from outfitter.scheduling.dra.slices import NodeDevices, PoolSet, PublishedDevice
+from outfitter.scheduling.dra.slices import PublishedDevice
 from outfitter.scheduling.filter.taints import untolerated_taint
 
 FEATURES = Features.of({})

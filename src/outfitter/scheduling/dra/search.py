@@ -23,8 +23,8 @@ from outfitter.scheduling.dra.candidates import CandidateSet, RequestCandidates,
 from outfitter.scheduling.dra.claim_request import MOST, ClaimDeviceRequest, CompiledClaim
 from outfitter.scheduling.dra.constraints import State
 from outfitter.scheduling.dra.equivalence import DeviceEquivalence
+from outfitter.scheduling.dra.node_devices import NodeDevices
 from outfitter.scheduling.dra.shared_counters import Company, SharedCounters, Taken
-from outfitter.scheduling.dra.slices import NodeDevices
 
 
 class Pick(NamedTuple):

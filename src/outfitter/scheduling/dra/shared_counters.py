@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from outfitter.api.device import DeviceId
-from outfitter.scheduling.dra.slices import DevicePool, NodeDevices
+from outfitter.scheduling.dra.node_devices import DevicePool, NodeDevices
 
 Taken = tuple[int, ...]  # for each counter, how much is taken in the attempt at hand
 Company = tuple[frozenset[str] | None, ...]  # for each set, the groups that all devices on it have; None: nobody is on it

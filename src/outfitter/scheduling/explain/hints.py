@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from outfitter.api.kubevirt import device_refs
+from outfitter.api.kubevirt import pod_claims
 from outfitter.scheduling.dra import extended_resources
 from outfitter.scheduling.explain import grouping
 from outfitter.scheduling.scheduler import Claims, Waiting
@@ -66,7 +66,7 @@ def _selectors(facts: Facts, pod: Mapping[str, Any], claims: Claims) -> Iterator
 
 
 def _claims(pod: Mapping[str, Any], claims: Claims) -> Iterator[Mapping[str, Any]]:
-    for _, name in device_refs.claim_names(pod):
+    for _, name in pod_claims.claim_names(pod):
         found = claims(pod["metadata"]["namespace"], name) if name else None
         if found is not None:
             yield found

@@ -7,13 +7,13 @@ from typing import Any
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs
+from outfitter.api.kubevirt import vm as vm_api
 from outfitter.api.page import MARKS, Page, is_pool_page
 from outfitter.scheduling.dra.claim_request import Classes
 from outfitter.scheduling.dra.device_index import DeviceIndex
 from outfitter.scheduling.dra.extended_resources import Resources, nothing
 from outfitter.scheduling.explain import grouping
-from outfitter.scheduling.filter.node_fit import NodeUsage
+from outfitter.scheduling.filter.node_usage import NodeUsage
 from outfitter.scheduling.nova.host_state import SAID_BY_PAGE
 from outfitter.scheduling.nova.host_state_cache import HostStateCache
 from outfitter.scheduling.scheduler import TAKEN, Claims, Placement, Waiting, place
@@ -121,7 +121,7 @@ def _let_go(host: str, page: Page, fits: Fits, claims: Claims) -> Iterator[str]:
 
 def _stopped(claim: Object | None) -> str:
     """The machine that keeps devices in a claim while it does not run; "" if there is none."""
-    reference = device_refs.owner(claim, kinds.VM.kind) if claim is not None else None
+    reference = vm_api.owner(claim, kinds.VM.kind) if claim is not None else None
     users = ((claim or {}).get("status") or {}).get("reservedFor") or ()
     used = any(user.get("resource", "pods") == "pods" for user in users)
     return str(reference["name"]) if reference is not None and not used else ""

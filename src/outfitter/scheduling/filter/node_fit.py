@@ -9,22 +9,15 @@ whether there is enough of everything that is counted.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any
 
-from outfitter.api.kubevirt import device_refs
-from outfitter.cel.library import quantity
 from outfitter.errors import Cause, Invalid
 from outfitter.scheduling.filter import node_affinity, taints
+from outfitter.scheduling.filter.node_usage import NodeUsage
+from outfitter.scheduling.filter.pod_requests import HUGE_PAGES, key, requests
+from outfitter.scheduling.filter.resource_amounts import Amounts, Object, nano_units, whole_units
 
-Object = Mapping[str, Any]
-Amounts = Mapping[str, int]  # resource -> how much: cpu in thousandths, everything else in units (bytes, pages, pieces)
-NOTHING: Amounts = MappingProxyType({})
-POD_LEVEL = ("cpu", "memory")  # and huge pages: what a pod may ask for as a whole
-HUGE_PAGES = "hugepages-"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 UNITS = ("", "Ki", "Mi", "Gi", "Ti", "Pi")
 CORDONED = "node.kubernetes.io/unschedulable"
@@ -45,142 +38,6 @@ def fit(node: Object, pod: Object, used: NodeUsage) -> tuple[str, ...]:
 
 
 # -- amounts
-
-
-@functools.lru_cache(maxsize=4096)
-def _nano(text: str) -> int:
-    return quantity.parse(text).nano
-
-
-def _list(raw: Object, path: str) -> dict[str, int]:
-    """A ResourceList in nano-units."""
-    out = {}
-    for name, value in raw.items():
-        try:
-            out[name] = _nano(str(value))
-        except ValueError as error:
-            raise Invalid(f"{path}[{name}]: {error}", [Cause(f"{path}[{name}]", str(error))]) from error
-        if out[name] < 0:
-            message = f"{value} is below zero: write 0 or more"
-            raise Invalid(f"{path}[{name}]: {message}", [Cause(f"{path}[{name}]", message)])
-    return out
-
-
-def _whole(name: str, nano: int) -> int:
-    """In the units that are counted, rounded up as Kubernetes does."""
-    return -(-nano // (quantity.NANO // 1000 if name == "cpu" else quantity.NANO))
-
-
-def _requests(resources: Object, path: str) -> dict[str, int]:
-    """What is asked for; a limit without a request is one."""
-    limits = _list(resources.get("limits") or {}, f"{path}.limits")
-    return limits | _list(resources.get("requests") or {}, f"{path}.requests")
-
-
-def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
-    for name, amount in more.items():
-        total[name] = total.get(name, 0) + amount
-
-
-def requests(pod: Object) -> dict[str, int]:
-    """What a pod takes of a node, with its place among the pods. Invalid for an amount that cannot be read.
-
-    All containers at once, or the neediest moment of the start if that is more: there each init container runs beside the
-    sidecars before it. What the pod asks for as a whole stands instead of its containers; overhead comes on top. Extended
-    resources that it has by a claim are counted as devices, and not here."""
-    spec = pod.get("spec") or {}
-    by_claim = {mapping["resourceName"] for mapping in (
-        (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}).get("requestMappings") or ()}
-    total: dict[str, int] = {}
-    for index, container in enumerate(spec.get("containers") or ()):
-        _add(total, _requests(container.get("resources") or {}, f"spec.containers[{index}].resources"))
-    sidecars: dict[str, int] = {}
-    start: dict[str, int] = {}
-    for index, container in enumerate(spec.get("initContainers") or ()):
-        asked = _requests(container.get("resources") or {}, f"spec.initContainers[{index}].resources")
-        if container.get("restartPolicy") == "Always":
-            _add(total, asked)
-            _add(sidecars, asked)
-            moment = sidecars
-        else:
-            _add(asked, sidecars)
-            moment = asked
-        for name, amount in moment.items():
-            start[name] = max(start.get(name, 0), amount)
-    for name, amount in start.items():
-        total[name] = max(total.get(name, 0), amount)
-    total |= _as_a_whole(spec.get("resources") or {}, total)
-    _add(total, _list(spec.get("overhead") or {}, "spec.overhead"))
-    return {"pods": 1} | {name: _whole(name, nano) for name, nano in total.items()
-                          if nano and name != "pods" and name not in by_claim}
-
-
-def _as_a_whole(resources: Object, containers: Mapping[str, int]) -> dict[str, int]:
-    """What the pod itself asks for. Of cpu and memory a limit alone counts only where no container asks for any."""
-    asked = _list(resources.get("requests") or {}, "spec.resources.requests")
-    for name, limit in _list(resources.get("limits") or {}, "spec.resources.limits").items():
-        if name.startswith(HUGE_PAGES) or name not in containers:
-            asked.setdefault(name, limit)
-    return {name: amount for name, amount in asked.items() if name in POD_LEVEL or name.startswith(HUGE_PAGES)}
-
-
-class NodeUsage:
-    """What the pods of each node take: a running total, so that asking costs the same however many pods there are."""
-
-    def __init__(self, pods: Iterable[Object] = ()) -> None:
-        self._pods: dict[str, tuple[str, Amounts]] = {}  # key of a pod -> its node and what it takes there
-        self._totals: dict[str, dict[str, int]] = {}
-        for pod in pods:
-            self.add(pod)
-
-    def add(self, pod: Object) -> None:
-        """Know a pod as it is now, whatever was known of it. One that has ended takes nothing. One whose devices are being made
-        ready takes of the node that it is to go to. One without a node changes nothing: no pod ever leaves its node, so such
-        news is older than what is known. Invalid for an amount that cannot be read; then nothing changes either."""
-        node: str = (pod.get("spec") or {}).get("nodeName") or nominated(pod)
-        if not node:
-            return
-        ended = (pod.get("status") or {}).get("phase") in device_refs.FINAL
-        takes = NOTHING if ended else requests(pod)
-        self.remove(pod)
-        if takes:
-            self._pods[key(pod)] = (node, takes)
-            _add(self._totals.setdefault(node, {}), takes)
-
-    def remove(self, pod: Object) -> None:
-        """Forget a pod. Nothing happens if it is not known."""
-        node, takes = self._pods.pop(key(pod), ("", NOTHING))
-        for name, amount in takes.items():
-            total = self._totals[node]
-            total[name] -= amount
-            if not total[name]:
-                del total[name]
-        if node and not self._totals[node]:
-            del self._totals[node]
-
-    def at(self, node: str) -> Amounts:
-        """What is taken of a node."""
-        return self._totals.get(node, NOTHING)
-
-    def by(self, pod: str, node: str) -> Amounts:
-        """The part of it that one pod (its key) takes."""
-        where, takes = self._pods.get(pod, ("", NOTHING))
-        return takes if where == node else NOTHING
-
-    def __eq__(self, other: object) -> bool:
-        return (self._pods, self._totals) == (other._pods, other._totals) if isinstance(other, NodeUsage) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]  # it changes
-
-
-def nominated(pod: Object) -> str:
-    """The node that a pod goes to when its devices there are ready; "" for any other pod."""
-    return (pod.get("status") or {}).get("nominatedNodeName") or ""
-
-
-def key(pod: Object) -> str:
-    meta = pod["metadata"]
-    return meta.get("uid") or f"{meta.get('namespace', '')}/{meta['name']}"
 
 
 # -- a node, read once
@@ -204,7 +61,7 @@ class NodeInfo:
         offered = status.get("allocatable")
         for name, value in ((status.get("capacity") if offered is None else offered) or {}).items():
             try:
-                amounts[name] = _whole(name, _nano(str(value)))
+                amounts[name] = whole_units(name, nano_units(str(value)))
             except ValueError as error:
                 broken[name] = f"its status.allocatable[{name}] cannot be read: {error}"
         return cls(meta["name"], meta.get("labels") or {}, amounts, tuple(_taints(node)), broken)

@@ -19,7 +19,7 @@ from outfitter import cel
 from outfitter.api import kinds, quantity
 from outfitter.api.device import DRIVER
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs
+from outfitter.api.kubevirt import device_refs, pod_claims, vm
 from outfitter.api.validate import flavors
 from outfitter.api.validate.names import label
 from outfitter.errors import BadRequest, Cause, Invalid
@@ -111,20 +111,20 @@ def _ask(obj: Mapping[str, Any], instance: Mapping[str, Any], aliases: AliasSet)
     spec = obj["spec"]
     extra = {
         **(spec.get("extraSpecs") or {}),
-        **({extra_specs.CPU_POLICY: "dedicated"} if device_refs.dedicated(instance) else {}),
+        **({extra_specs.CPU_POLICY: "dedicated"} if vm.dedicated(instance) else {}),
     }
     sized = {**instance, "spec": {"flavor": {"name": "it"}, "domain": {}, **(instance.get("spec") or {})},
              "status": {"flavor": {"vcpus": spec["vcpus"], "memory": spec["memory"]}}}
     found = extra_specs.read(
         extra, aliases.by_name, new_id=lambda: "", in_placement=aliases.in_placement,
-        vcpus=device_refs.vcpus(sized), memory_mb=-(-quantity.to_int(device_refs.memory(sized)) // MIB),
+        vcpus=vm.vcpus(sized), memory_mb=-(-quantity.to_int(vm.memory(sized)) // MIB),
         disk_gb=-(-quantity.to_int(spec.get("disk") or "0") // GIB))
     if found.count > claim_request.MOST:
         raise BadRequest(
             f"{extra_specs.ALIAS}: {spec['extraSpecs'][extra_specs.ALIAS]!r} asks for {found.count} devices, and one "
             f"machine can have {claim_request.MOST}"
         )
-    if instance and not device_refs.flavor_name(instance):
+    if instance and not vm.flavor_name(instance):
         found = replace(found, guest=replace(found.guest, spread=True))
     own = {ref.name for ref in device_refs.written_refs(instance)}
     taken: set[str] = set()
@@ -150,7 +150,7 @@ def _name(request: AliasRequest, taken: set[str], own: set[str]) -> str:
 
 def implied(instance: Mapping[str, Any]) -> Object:
     """What stands in the place of a flavor for a machine that has none, and whose CPUs are to be its own."""
-    return {"metadata": {"name": ""}, "spec": {"vcpus": device_refs.vcpus(instance), "memory": device_refs.memory(instance)}}
+    return {"metadata": {"name": ""}, "spec": {"vcpus": vm.vcpus(instance), "memory": vm.memory(instance)}}
 
 
 def claim(obj: Mapping[str, Any], instance: Mapping[str, Any], aliases: AliasSet, name: str) -> Object | None:
@@ -292,7 +292,7 @@ def share(made: Mapping[str, Any], given: Mapping[str, Any]) -> Object | None:
     """What the machine of a claim takes of the host itself, as it is booked; None for one without NUMA cells of its own, and
     for a claim that is no flavor's."""
     ask = read(made)
-    where = device_refs.cells_of({"status": {"allocation": given}})
+    where = pod_claims.cells_of({"status": {"allocation": given}})
     if ask is None or not where:
         return None
     return {

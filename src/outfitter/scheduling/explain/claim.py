@@ -1,0 +1,51 @@
+"""Which devices a claim has, who uses them, or why it has none: the claim's part of `outfit why`. Pure."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from outfitter.api.device import DRIVER
+from outfitter.api.kubevirt import pod_claims
+from outfitter.api.page import is_pool_page
+from outfitter.scheduling.explain import explanation as answers
+from outfitter.scheduling.explain.explanation import Explanation
+from outfitter.scheduling.explain.object_state import (
+    GOES,
+    booking_line,
+    host_return_advice,
+)
+from outfitter.scheduling.explain.pod import pod
+from outfitter.scheduling.snapshot import Facts
+
+
+def claim(facts: Facts, obj: Mapping[str, Any]) -> Explanation:
+    meta, status = obj["metadata"], obj.get("status") or {}
+    say = functools.partial(Explanation, f"claim/{meta['name']}", meta["namespace"])
+    held = tuple(booking_line(host, booking) for host, booking in facts.bookings(meta["uid"]))
+    if meta.get("deletionTimestamp"):
+        users = [f"{one.get('resource', 'pods')[:-1]}/{one['name']}" for one in status.get("reservedFor") or ()]
+        waits = f"{', '.join(users)} to end" if users else ", ".join(meta.get("finalizers") or ("the host to let go of it",))
+        left = {host for host, _ in facts.bookings(meta["uid"]) if not is_pool_page(host) and facts.absence(host)}
+        return say("Deleting", f"{GOES} since {meta['deletionTimestamp']}; it waits for {waits}", "end", lines=held,
+                   todo=tuple(todo for host in sorted(left) for todo in host_return_advice(facts, host)))
+    if held:
+        return say("Holding", f"holds {_count(held)}: nothing is wrong", lines=held)
+    if status.get("allocation"):
+        results = (status["allocation"].get("devices") or {}).get("results") or ()
+        lines = tuple(f"{one['device']} of pool {one['pool']} ({one['driver']}) for request {one['request']}"
+                      for one in results)
+        if any(one["driver"] == DRIVER for one in results):
+            return say("Holding", "was promised its devices; the page of the host does not say so yet", lines=lines)
+        who = answers.plain(facts.user(dict(obj)))
+        return say("Holding", f"holds {_count(lines)} for {who}: nothing is wrong", lines=lines)
+    pods = [each for each in facts.pods if each["metadata"]["namespace"] == meta["namespace"]
+             and meta["name"] in [name for _, name in pod_claims.claim_names(each)]]
+    if not pods:
+        return say("Unused", "has no devices: no pod uses it, and devices are given when one does")
+    return pod(facts, pods[0]).said_of(f"claim/{meta['name']}", "has no devices:")
+
+
+def _count(lines: Sequence[str]) -> str:
+    return f"{len(lines)} device{'' if len(lines) == 1 else 's'}"

@@ -1,0 +1,82 @@
+"""What explanations of VMs, pods and claims share: an object that is being deleted, a host that does not respond, and the
+bookings that a pod holds. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from outfitter.api import conditions, kinds
+from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import pod_claims
+from outfitter.api.kubevirt import vm as vm_api
+from outfitter.api.page import Booking, is_pool_page
+from outfitter.inventory import cpulist
+from outfitter.scheduling.explain.explanation import Explanation
+from outfitter.scheduling.snapshot import Facts
+
+SCHEDULER = "default-scheduler"  # ours, or kube-scheduler in a cluster
+GOES = "is being deleted"
+NOT_SERVED = "NotServed"  # why a node is not ready that is not among the hosts that outfitter was started with
+
+
+def being_deleted(facts: Facts, obj: Mapping[str, Any], host: str, say: Callable[..., Explanation]) -> Explanation:
+    """Of what is being deleted. A host on which nobody does anything is why, whatever finalizers say; "" for no host."""
+    meta = obj["metadata"]
+    absent = facts.absence(host) if host else ""
+    waits = f"{host}, {absent}" if absent else ", ".join(meta.get("finalizers") or ("its host to let go of it",))
+    return say("Deleting", f"{GOES} since {meta['deletionTimestamp']}; it waits for {waits}", "end",
+               todo=host_return_advice(facts, host) if absent else ())
+
+
+def host_of(facts: Facts, obj: Mapping[str, Any]) -> str:
+    """Where a machine is, or its pod; "": nowhere, or nowhere any more."""
+    status = obj.get("status") or {}
+    if status.get("phase") in vm_api.FINAL:
+        return ""
+    return str(status.get("nodeName") or next((pod["spec"]["nodeName"] for pod in pods_of(facts, obj)
+                                               if pod["spec"].get("nodeName")), ""))
+
+
+def host_return_advice(facts: Facts, host: str) -> tuple[str, ...]:
+    """What helps those who are on a host where nobody does anything."""
+    node, page = facts.node(host), any(page["metadata"]["name"] == host for page in facts.pages)
+    if node is None:
+        return (f"outfit delete page {host}, which gives back what was handed over there",) if page else ()
+    if (conditions.find(node, "Ready") or {}).get("reason") != NOT_SERVED:
+        return (f"see whether the node agent runs on {host}",)
+    pages = f" and then outfit delete page {host}" if page else ""
+    return (f"start outfitter with {host} among its hosts; if it is gone for good: outfit delete node {host}{pages}",)
+
+
+def bookings_of_pod(facts: Facts, obj: Mapping[str, Any]) -> list[tuple[str, Booking]]:
+    out = []
+    for _, name in pod_claims.claim_names(obj):
+        found = facts.claim(obj["metadata"]["namespace"], name) if name else None
+        out += facts.bookings(found["metadata"]["uid"]) if found else []
+    return out
+
+
+def booking_line(host: str, booking: Booking) -> str:
+    if cells := booking.amount.get("guestCells"):
+        named = {cell: f" ({cpulist.text(cpus)})" for cell, cpus in (booking.amount.get("cpus") or {}).items()}
+        own = ", ".join(f"{count} CPUs of cell {cell}{named.get(cell, '')}"
+                        for cell, count in (booking.amount.get("cells") or {}).items())
+        where = f"NUMA cells {', '.join(map(str, cells))} of {host}"
+        return f"{where}{f', with {own} for itself' if own else ''}, since {booking.since}"
+    where = f"of pool {booking.device.pool}" + (f", on {booking.node}," if booking.node else "") if is_pool_page(
+        host) else f"on {host}"
+    return (f"{booking.device.device} {where} for request {booking.request}: {booking.state} since {booking.since}"
+            + (f", by {booking.holder.purpose}" if booking.holder.purpose else ""))
+
+
+def condition_suffix(obj: Mapping[str, Any], type_: str) -> str:
+    found = conditions.find(obj, type_)
+    message = (found or {}).get("message") or (found or {}).get("reason")
+    return f": {message}" if message else ""
+
+
+def pods_of(facts: Facts, obj: Mapping[str, Any]) -> list[Object]:
+    """Those in which an instance is."""
+    uid = obj["metadata"]["uid"]
+    return [pod for pod in facts.pods if (vm_api.owner(pod, kinds.VMI.kind) or {}).get("uid") == uid]

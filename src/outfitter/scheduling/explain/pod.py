@@ -1,0 +1,170 @@
+"""Why a pod waits, or which devices it has: the pod's part of `outfit why`. Pure: objects of one snapshot in, an explanation
+out."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from outfitter.api import conditions
+from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import pod_claims, vm
+from outfitter.scheduling.dra import assigned_devices, binding_conditions, extended_resources
+from outfitter.scheduling.explain import grouping, hints, suggestions
+from outfitter.scheduling.explain.explanation import Explanation
+from outfitter.scheduling.explain.object_state import (
+    SCHEDULER,
+    being_deleted,
+    booking_line,
+    bookings_of_pod,
+    host_return_advice,
+)
+from outfitter.scheduling.filter.node_usage import nominated
+from outfitter.scheduling.scheduler import NOT_MADE, Claims, Placement, Waiting
+from outfitter.scheduling.snapshot import Facts
+
+
+def pod(facts: Facts, obj: Mapping[str, Any]) -> Explanation:
+    meta, status, spec = obj["metadata"], obj.get("status") or {}, obj["spec"]
+    say = functools.partial(Explanation, f"pod/{meta['name']}", meta["namespace"])
+    phase = status.get("phase", "Pending")
+    if meta.get("deletionTimestamp"):
+        return being_deleted(facts, obj, spec.get("nodeName") or "", say)
+    if phase in vm.FINAL:
+        more = f": {status['message']}" if status.get("message") else ""
+        return say("Ended" if phase == "Succeeded" else "Failed", f"has {'ended' if phase == 'Succeeded' else 'failed'}{more}")
+    if spec.get("nodeName"):
+        return _bound(facts, obj, say)
+    if gates := [gate["name"] for gate in spec.get("schedulingGates") or ()]:
+        return say("Waiting", f"waits until its scheduling gates are taken away: {', '.join(gates)}", "gates",
+                   todo=("whoever set them takes them out of spec.schedulingGates",))
+    return _unbound(facts, obj, say)
+
+
+def _bound(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanation]) -> Explanation:
+    status, node = obj.get("status") or {}, obj["spec"]["nodeName"]
+    phase, held = status.get("phase", "Pending"), bookings_of_pod(facts, obj)
+    lines = tuple(booking_line(host, booking) for host, booking in held)
+    if absent := facts.absence(node):
+        return say("Waiting", f"is on {node}, {absent}", "node", lines=lines, todo=host_return_advice(facts, node))
+    if phase == "Running" and not status.get("message"):
+        return say("Running", f"runs on {node}: nothing is wrong", lines=lines)
+    if status.get("message"):
+        why, todo = hints.in_use(facts, obj["metadata"]["namespace"], status["message"])
+        return say("Waiting", f"is on {node} and {phase}: {why}", "node", lines=lines, todo=todo)
+    booked = [booking.device.device for _, booking in held if booking.state == "booked"]
+    doing = f"prepares {grouping.few(booked)}" if booked else "starts it"
+    return say("Waiting", f"is on {node} and {phase}: the node agent there {doing}", "node", lines=lines)
+
+
+def _unbound(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanation]) -> Explanation:
+    if (lacking := missing_claim(facts, obj, facts.claim, say)) is not None:
+        return lacking
+    spoken = (conditions.find(obj, "PodScheduled") or {}).get("message") or ""
+    if facts.unread:
+        return say("Waiting", f"waits: {spoken or 'the scheduler has said nothing about it yet'}", "scheduler", lines=(
+            f"you may not read {', '.join(facts.unread)}, without which nobody can tell more; ask somebody who may",))
+    if (unready := _unready(facts, obj, say)) is not None:
+        return unready
+    verdict = facts.choose(dict(obj))
+    scheduler = obj["spec"].get("schedulerName") or SCHEDULER
+    foreign = scheduler != SCHEDULER or "nodes are available" in spoken  # ours says it of hosts, and not better than here
+    theirs = (f"{scheduler} says: {spoken}",) if spoken and foreign else ()
+    if isinstance(verdict, Placement):
+        fits = f"fits on {verdict.host}"
+        if scheduler != SCHEDULER:
+            return say("Waiting", f"waits for scheduler {scheduler}, which is not ours", "scheduler",
+                       lines=(f"by what is published and held it {fits}", *theirs),
+                       todo=(f"see whether {scheduler} runs, or take spec.schedulerName out",))
+        if theirs:
+            return say("Waiting", f"waits for {scheduler}; by what is published and held it {fits}", "scheduler", lines=theirs)
+        return say("Fits", f"{fits} and is about to be given it", "scheduler")
+    answer = refused(facts, obj, facts.claim, verdict, say)
+    if scheduler == SCHEDULER:
+        return replace(answer, lines=(*answer.lines, *theirs))
+    return replace(answer, sentence=f"{answer.sentence} (and it waits for scheduler {scheduler}, which is not ours)",
+                   waits_for="scheduler", lines=(*answer.lines, *theirs))
+
+
+def _unready(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanation]) -> Explanation | None:
+    """What is to be said of a pod that has its devices, some of which are being made ready."""
+    held = bookings_of_pod(facts, obj)
+    mine = [facts.claim(obj["metadata"]["namespace"], name) for _, name in pod_claims.claim_names(obj) if name]
+    why = binding_conditions.waits_for(
+        [claim for claim in mine if claim is not None and (claim.get("status") or {}).get("allocation")]
+    )
+    if not why or not nominated(obj):
+        return None
+    drivers = sorted({booking.device.driver for _, booking in held})
+    return say(
+        "Waiting",
+        f"waits until its devices on {nominated(obj)} are made ready: {why}",
+        "devices",
+        lines=tuple(booking_line(host, booking) for host, booking in held),
+        todo=(
+            f"see whether {' or '.join(drivers)} makes them ready; what is not ready after {binding_conditions.TIMEOUT:.0f} s "
+            "is given back",
+        ),
+    )
+
+
+def refused(facts: Facts, obj: Mapping[str, Any], claims: Claims, verdict: Waiting, say: Callable[..., Explanation], *,
+            verb: str = "waits") -> Explanation:
+    """What is to be said of a pod for which there is no host."""
+    if verdict.hosts:
+        found = suggestions.ways(obj, claims, facts.class_, verdict, slices=facts.slices, pages=facts.pages, index=facts.index,
+                            used=facts.used, roster=facts.roster, resources=extended_resources.mapped(facts.classes))
+        todo = (*found, *hints.unmapped(facts, obj), *hints.unmade(facts, obj, claims, verdict))
+        return say("Waiting", f"{verb}: 0/{len(verdict.hosts)} hosts are available: {grouping.headline(verdict.hosts)}",
+                   "devices", lines=_assigned(facts, obj), todo=todo, waiting=verdict)
+    why, ends = hints.in_use(facts, obj["metadata"]["namespace"], verdict.summary)
+    todo, kind = _missing_class(facts, why)
+    return say("Waiting", f"{verb}: {why}", kind, todo=(*todo, *ends))
+
+
+def _assigned(facts: Facts, obj: Mapping[str, Any]) -> tuple[str, ...]:
+    """What stands in the way of devices that were chosen beforehand."""
+    found = list(assigned_devices.reasons(dict(obj), facts.index)) if any(extended_resources.presets(obj)) else []
+    return (f"devices that were assigned beforehand: {'; '.join(found)}",) if found else ()
+
+
+def _missing_class(facts: Facts, summary: str) -> tuple[tuple[str, ...], str]:
+    _, found, name = summary.partition("there is no DeviceClass ")
+    if not found:
+        return (), "claim"
+    return (f"apply a DeviceClass {name}, or change the request; {_near(name, facts.classes, 'class')}",), "class"
+
+
+def missing_claim(facts: Facts, obj: Mapping[str, Any], claims: Claims, say: Callable[..., Explanation], *,
+                  verb: str = "waits") -> Explanation | None:
+    """What is to be said of a pod of which a claim is not there."""
+    namespace = obj["metadata"]["namespace"]
+    lacking = ((name, claim) for name, claim in pod_claims.claim_names(obj) if not claim or claims(namespace, claim) is None)
+    name, claim_name = next(lacking, ("", None))
+    if not name:
+        return None
+    if claim_name:
+        here = [claim for claim in facts.claims if claim["metadata"]["namespace"] == namespace]
+        return say("Waiting", f"{verb}: claim {claim_name} (resourceClaims entry {name}) does not exist", "claim",
+                   todo=(f"apply a ResourceClaim {claim_name} in namespace {namespace}; {_near(claim_name, here, 'claim')}",))
+    entry = next(entry for entry in obj["spec"]["resourceClaims"] if entry["name"] == name)
+    template = entry.get("resourceClaimTemplateName") or ""
+    said = conditions.find(obj, "PodScheduled") or {}
+    if said.get("reason") == NOT_MADE:
+        return say("Waiting", f"{verb}: {said.get('message')}", "claim")
+    if facts.template(namespace, template) is not None:
+        return say("Waiting", f"{verb}: claim {name} is about to be made from template {template}", "claim")
+    here = [each for each in facts.templates if each["metadata"]["namespace"] == namespace]
+    return say("Waiting", f"{verb}: claim {name} cannot be made, for there is no ResourceClaimTemplate {template} in namespace "
+               f"{namespace}", "template", todo=(f"apply it; {_near(template, here, 'template')}",))
+
+
+def _near(name: str, objects: Sequence[Object], what: str) -> str:
+    names = sorted(obj["metadata"]["name"] for obj in objects)
+    if not names:
+        return f"there is no {what} at all"
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"did you mean {near[0]}?" if near else f"there is {grouping.few(names)}"
