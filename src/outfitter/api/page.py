@@ -32,7 +32,7 @@ from outfitter.api.booking import (
     mark_of,
 )
 from outfitter.api.device import DeviceId
-from outfitter.api.kinds import LEDGER_PAGE, Object
+from outfitter.api.kinds import LEDGER_PAGE, RESOURCE_CLAIM, Object
 from outfitter.errors import AlreadyHeld, OutOfService, TooLarge
 
 __all__ = [
@@ -277,3 +277,18 @@ def _merged(raw: Object, holder: Holder) -> Object:
     """A holder as it is written, in the place of another; fields of neither stay."""
     return {**{key: value for key, value in raw.items() if key not in ("kind", "namespace", "name", "uid", "purpose")},
             **holder.to_object()}
+
+
+def claim_keys(page: Object) -> Sequence[str]:
+    """The keys ("namespace/name") of the claims that hold something on a page."""
+    return list(bookings_by_claim(page))
+
+
+def bookings_by_claim(page: Object | None) -> dict[str, list[Object]]:
+    """The bookings of each claim on a page, by its key."""
+    out: dict[str, list[Object]] = {}
+    for booking in ((page or {}).get("spec") or {}).get("bookings") or ():
+        holder = booking["holder"]
+        if holder["kind"] == RESOURCE_CLAIM.kind:
+            out.setdefault(f"{holder.get('namespace') or ''}/{holder['name']}", []).append(booking)
+    return out

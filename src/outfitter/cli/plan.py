@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from outfitter.api import admission, kinds
+from outfitter.api import admission, allocation, kinds
 from outfitter.api.device import DeviceId, text_attribute
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import device_refs, kubevirt_config, pod_claims
@@ -282,7 +282,7 @@ class _PodPlanner:
             for device, result in results(given):
                 wanted.setdefault(self._facts.index.home(device, placed.host), []).append(Booking(
                     device, holder, result["request"], "booked", now,
-                    claiming.amount(result, self._facts.index.uses(device, placed.host))))
+                    allocation.booked_amount(result, self._facts.index.uses(device, placed.host))))
             if (share := flavor_claim.share(claim, given)) is not None:
                 wanted.setdefault(placed.host, []).append(
                     Booking(ledger.host_resources(placed.host), holder, "", "booked", now, share))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from outfitter.api import conditions, kinds
+from outfitter.api import allocation, conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import device_refs, vm
@@ -118,7 +118,7 @@ class BindTransaction:
             page = self._index.home(device, host)
             out.setdefault(page, []).append(Booking(
                 device, holder, result["request"], "booked", self._now,
-                pod_claims.amount(result, self._index.uses(device, host)), node=host if page != host else ""))
+                allocation.booked_amount(result, self._index.uses(device, host)), node=host if page != host else ""))
         if (share := flavor_claim.share(claim, given)) is not None:
             out.setdefault(host, []).append(Booking(ledger.host_resources(host), holder, "", "booked", self._now, share))
 

@@ -6,14 +6,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from outfitter.api import kinds
-from outfitter.api.allocation import hosts as hosts_of
+from outfitter.api import allocation, kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import pod_claims
 from outfitter.api.kubevirt import vm as vm_api
-from outfitter.api.page import Page, is_pool_page, pool_page
+from outfitter.api.page import Page, bookings_by_claim, claim_keys, is_pool_page, pool_page
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
-from outfitter.controllers.pod_claims import FINALIZER, _by_holder, allocation, holders, user
+from outfitter.controllers.pod_claims import FINALIZER, user
 from outfitter.errors import NotFound
 from outfitter.ledger import book
 from outfitter.store.base import Replace, Write
@@ -35,12 +34,12 @@ class ClaimDeallocation:
         enqueue_on_change(self._claims, self.queue)
         enqueue_on_change(self._pods, self.queue, pod_claims.claim_keys)
         self._pages.add_index("holder", _holder_uids)
-        self._pages.add_index("claim", holders)
+        self._pages.add_index("claim", claim_keys)
         self._pages.on_change(self._page_changed)
 
     def _page_changed(self, old: Object | None, new: Object | None) -> None:
         """Whoever has something else on the page than before."""
-        had, has = _by_holder(old), _by_holder(new)
+        had, has = bookings_by_claim(old), bookings_by_claim(new)
         for key in had | has:
             if had.get(key) != has.get(key):
                 self.queue.add(key)
@@ -62,9 +61,7 @@ class ClaimDeallocation:
         left = [user for user in users if not (going and user.get("resource") == kinds.VM.plural)
                 and await self._alive(namespace, user)]
         if left and left != users:
-            await self._store.patch(kinds.RESOURCE_CLAIM, known["metadata"]["name"], {
-                "metadata": {"resourceVersion": known["metadata"]["resourceVersion"]}, "status": {"reservedFor": left},
-            }, namespace, subresource="status")
+            await self._context.patch_status(kinds.RESOURCE_CLAIM, known, {"reservedFor": left})
         elif not left and (users or known["metadata"].get("deletionTimestamp") or self._over(known)) \
                 and not await self._kept(known):
             return await self._free(known, pages)  # what nobody ever used stays allocated, as in Kubernetes
@@ -139,7 +136,7 @@ class ClaimDeallocation:
         host = next((name for page in pages for name in _hosts(page, uid)), "")
         users = [user(pod) for pod in self._pods.items() if pod["spec"].get("nodeName") == host
                  and key_of(claim) in pod_claims.claim_keys(pod) and pod["status"].get("phase") not in vm_api.FINAL]
-        current["status"] = {**(current.get("status") or {}), "allocation": allocation(host, bookings),
+        current["status"] = {**(current.get("status") or {}), "allocation": allocation.restored(host, bookings),
                              **({"reservedFor": users} if users else {})}
         await self._store.replace(kinds.RESOURCE_CLAIM, current, subresource="status")
         await self._context.events.warning(claim, "AllocationRestored",
@@ -177,7 +174,7 @@ def _promised_on(claim: Object) -> set[str]:
     """The pages on which what a claim was given may stand."""
     given = claim["status"]["allocation"]
     pools = {pool_page(result["driver"], result["pool"]) for result in (given.get("devices") or {}).get("results") or ()}
-    return pools | hosts_of(given)
+    return pools | allocation.hosts(given)
 
 
 def _holder_uids(page: Object) -> Sequence[str]:

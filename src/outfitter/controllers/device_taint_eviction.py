@@ -96,9 +96,7 @@ async def send_away(context: ControllerContext, pod: Object, *, reason: str, eve
         if not conditions.is_true(pod, "DisruptionTarget"):
             have = conditions.with_condition((pod.get("status") or {}).get("conditions"),
                                              Condition("DisruptionTarget", True, reason, sentence), context.now())
-            await context.store.patch(kinds.POD, meta["name"], {
-                "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": {"conditions": have},
-            }, meta["namespace"], subresource="status")
+            await context.patch_status(kinds.POD, pod, {"conditions": have})
         await context.events.warning(pod, event, f"Marking for deletion: {why}")
         await context.store.delete(kinds.POD, meta["name"], meta["namespace"], uid=meta["uid"])
     except NotFound:

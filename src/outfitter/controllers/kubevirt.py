@@ -53,8 +53,7 @@ class KubeVirtController:
         new = {"phase": "Deployed", "observedGeneration": meta.get("generation"),
                "conditions": conditions.with_condition(status.get("conditions"), said, self._context.now())}
         if any(status.get(field) != value for field, value in new.items()):
-            body = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "status": new}
-            await self._store.patch(kinds.KUBEVIRT, meta["name"], body, meta["namespace"], subresource="status")
+            await self._context.patch_status(kinds.KUBEVIRT, kubevirt, new)
         return None
 
     def _in_use(self, now: kubevirt_config.KubeVirtConfig) -> Condition:

@@ -10,10 +10,9 @@ from typing import Any
 from outfitter.api import allocation, kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import Booking, Holder, Limits, Page, is_pool_page, pool_page
+from outfitter.api.page import Booking, Holder, Limits, Page, claim_keys, is_pool_page, pool_page
 from outfitter.controllers.bind_transaction import purpose
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
-from outfitter.controllers.pod_claims import holders
 from outfitter.errors import AlreadyHeld, OutOfService
 from outfitter.ledger import book
 from outfitter.store.informer import key_of
@@ -30,19 +29,19 @@ class LedgerMirror:
         self._pods = context.informer(kinds.POD)
         self._pages = context.informer(kinds.LEDGER_PAGE)
         self._slices = context.informer(kinds.RESOURCE_SLICE)
-        self._pages.add_index("claim", holders)
+        self._pages.add_index("claim", claim_keys)
         self._claims.add_index("page", _may_stand_on)
         self._claims.add_index("driver and pool", lambda claim: {pool for pool, _ in _results(claim)})
         self._slices.add_index("driver and pool", _pool_of)
         enqueue_on_change(self._slices, self.queue, lambda piece: [
             key_of(claim) for pool in _pool_of(piece) for claim in self._claims.by("driver and pool", pool)])
         enqueue_on_change(self._claims, self.queue)
-        enqueue_on_change(self._pages, self.queue, holders)
+        enqueue_on_change(self._pages, self.queue, claim_keys)
         enqueue_on_change(self._pages, self.queue, self._left_out)
 
     def _left_out(self, page: Object) -> list[str]:
         """Claims that were promised something on a host and do not stand on its page: another stood in their way."""
-        there = set(holders(page))
+        there = set(claim_keys(page))
         return [key for key in map(key_of, self._claims.by("page", page["metadata"]["name"])) if key not in there]
 
     async def reconcile(self, key: str) -> float | None:
@@ -81,7 +80,8 @@ class LedgerMirror:
             if result.get("adminAccess"):
                 continue  # looks at a device, does not hold it
             device, page = DeviceId(result["driver"], result["pool"], result["device"]), self._page(claim, result)
-            amount = _amount(result) if self._capacity(device) is not None else {"whole": True}
+            share = result if self._capacity(device) is not None else {}  # a device that may not be shared is taken whole
+            amount = allocation.booked_amount(share, self._counters(device))
             booking = Booking(device, holder, str(result["request"]), "booked", now, amount,
                               node=node if is_pool_page(page) else "")
             out[page] = (*out.get(page, ()), booking)
@@ -108,9 +108,21 @@ class LedgerMirror:
                     return {name: str(amount["value"]) for name, amount in (each.get("capacity") or {}).items()}
         return None
 
+    def _counters(self, device: DeviceId) -> dict[str, dict[str, str]]:
+        """What the device consumes of the shared counters of its pool, by counter set."""
+        for piece in self._slices.by("driver and pool", f"{device.driver}/{device.pool}"):
+            for each in piece["spec"].get("devices") or ():
+                if each["name"] == device.device:
+                    return {use["counterSet"]: _values(use.get("counters")) for use in each.get("consumesCounters") or ()}
+        return {}
+
     def _limits(self, bookings: Sequence[Booking]) -> Limits:
         shared = {one.device: self._capacity(one.device) for one in bookings if one.shared}
-        return Limits({device: capacity for device, capacity in shared.items() if capacity is not None})
+        pools = {(one.device.driver, one.device.pool) for one in bookings}
+        counters = {(driver, pool, each["name"]): _values(each.get("counters")) for driver, pool in pools
+                    for piece in self._slices.by("driver and pool", f"{driver}/{pool}")
+                    for each in piece["spec"].get("sharedCounters") or ()}
+        return Limits({device: capacity for device, capacity in shared.items() if capacity is not None}, counters)
 
 
 def _results(claim: Object) -> list[tuple[str, Mapping[str, Any]]]:
@@ -119,10 +131,8 @@ def _results(claim: Object) -> list[tuple[str, Mapping[str, Any]]]:
     return [(f"{result['driver']}/{result['pool']}", result) for result in given.get("results") or ()]
 
 
-def _amount(result: Mapping[str, Any]) -> Object:
-    if not result.get("shareID"):
-        return {"whole": True}
-    return {"shareID": result["shareID"], "capacity": dict(result.get("consumedCapacity") or {})}
+def _values(counters: Mapping[str, Any] | None) -> dict[str, str]:
+    return {name: str(counter["value"]) for name, counter in (counters or {}).items()}
 
 
 def _pool_of(piece: Object) -> list[str]:

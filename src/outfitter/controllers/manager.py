@@ -6,12 +6,13 @@ import asyncio
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
 from outfitter.errors import Conflict, NotFound, OutfitterError, Terminating, Unavailable
+from outfitter.store import revision_patch
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
 from outfitter.store.event_recorder import EventRecorder
@@ -42,6 +43,19 @@ class ControllerContext:
 
     def now(self) -> str:
         return rfc3339(self.clock.now())
+
+    async def patch_status(self, kind: Kind, obj: Object, status: Mapping[str, Any]) -> Object:
+        """Merges into the object's status at the revision that was read; the informer has the answer at once."""
+        return self._known(kind, await revision_patch.patch_status(self.store, kind, obj, status))
+
+    async def patch_metadata(self, kind: Kind, obj: Object, metadata: Mapping[str, Any]) -> Object:
+        """The same for the object's metadata."""
+        return self._known(kind, await revision_patch.patch_at_revision(self.store, kind, obj, {"metadata": metadata}))
+
+    def _known(self, kind: Kind, fresh: Object) -> Object:
+        if kind in self.informers:
+            self.informers[kind].put(fresh)
+        return fresh
 
 
 class Controller(Protocol):

@@ -3,18 +3,15 @@ over, and written again from the page when a status was lost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import pod_claims, vm
-from outfitter.api.page import Booking
 from outfitter.controllers import launcher_pod
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.errors import AlreadyExists, Forbidden, Invalid
-from outfitter.scheduling.nova import flavor_claim
 from outfitter.scheduling.scheduler import NOT_MADE, of_another
 from outfitter.store.informer import key_of
 from outfitter.store.workqueue import WorkQueue
@@ -86,10 +83,7 @@ class PodClaims:
             why = Condition("PodScheduled", False, NOT_MADE, "; ".join(taken))
             change["conditions"] = conditions.with_condition(pod["status"].get("conditions"), why, self._context.now())
         if any(pod["status"].get(field) != value for field, value in change.items()):
-            meta = pod["metadata"]  # at the revision that was read: by now another pod may have this name
-            self._pods.put(await self._store.patch(kinds.POD, meta["name"], {
-                "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": change,
-            }, meta["namespace"], subresource="status"))
+            await self._context.patch_status(kinds.POD, pod, change)
         return None
 
     async def _make(self, pod: Object, entry: Object) -> Object | None:
@@ -138,51 +132,6 @@ def _made_keys(pod: Object) -> list[str]:
     return [f"{pod['metadata']['namespace']}/{_made_name(pod, entry)[1]}" for entry in _templated(pod)]
 
 
-def amount(result: Mapping[str, Any], counters: Mapping[str, Mapping[str, str]]) -> Object:
-    """How much of its device a result of an allocation takes."""
-    if result.get("adminAccess"):
-        return {"adminAccess": True}  # looks on while others have it
-    taken: Object = {"whole": True} if not result.get("shareID") else {
-        "shareID": result["shareID"], "capacity": dict(result.get("consumedCapacity") or {})}
-    return {**taken, **({"counters": {name: dict(each) for name, each in counters.items()}} if counters else {})}
-
-
-def allocation(host: str, bookings: Sequence[Booking]) -> Object:
-    """A claim's status as the page tells it."""
-    results = [{"request": booking.request, "driver": booking.device.driver, "pool": booking.device.pool,
-                "device": booking.device.device, **_share(booking.amount)} for booking in bookings
-               if "resources" not in booking.amount]
-    devices: Object = {"results": results}
-    for booking in bookings:
-        said = booking.amount
-        if cells := flavor_claim.cells_config(said.get("guestCells") or (), said.get("cells") or {}, said.get("cpus") or {}):
-            devices["config"] = cells
-    return {"devices": devices, **({"nodeSelector": flavor_claim.on_host(host)} if host else {})}
-
-
-def _share(amount: Mapping[str, Any]) -> Object:
-    if amount.get("adminAccess"):
-        return {"adminAccess": True}
-    if not amount.get("shareID"):
-        return {}
-    return {"shareID": amount["shareID"], **({"consumedCapacity": amount["capacity"]} if amount.get("capacity") else {})}
-
-
 def user(pod: Object) -> Object:
     """A pod as a claim's reservedFor names it."""
     return {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
-
-
-def holders(page: Object) -> Sequence[str]:
-    """The keys of the claims that hold something on a page."""
-    return list(_by_holder(page))
-
-
-def _by_holder(page: Object | None) -> dict[str, list[Object]]:
-    """The bookings of each claim on a page, by its key."""
-    out: dict[str, list[Object]] = {}
-    for booking in ((page or {}).get("spec") or {}).get("bookings") or ():
-        holder = booking["holder"]
-        if holder["kind"] == kinds.RESOURCE_CLAIM.kind:
-            out.setdefault(f"{holder.get('namespace') or ''}/{holder['name']}", []).append(booking)
-    return out

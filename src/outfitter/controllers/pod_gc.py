@@ -77,8 +77,6 @@ class PodGc:
         why = f"node {node} does not exist any more"
         have = conditions.with_condition(status.get("conditions"), Condition("DisruptionTarget", True, REASON, why),
                                          self._context.now())
-        await self._store.patch(kinds.POD, meta["name"], {
-            "metadata": {"resourceVersion": meta["resourceVersion"]},
-            "status": {"phase": "Failed", "reason": EVENT, "message": why, "conditions": have},
-        }, meta["namespace"], subresource="status")
+        await self._context.patch_status(
+            kinds.POD, pod, {"phase": "Failed", "reason": EVENT, "message": why, "conditions": have})
         await self._context.events.warning(pod, EVENT, why)

@@ -160,10 +160,7 @@ class VmController:
         have = vm.get("status") or {}
         change = {key: value for key, value in status.items() if have.get(key) != value}
         if change:
-            meta = vm["metadata"]
-            await self._store.patch(kinds.VM, meta["name"], {
-                "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": change,
-            }, meta["namespace"], subresource="status")
+            await self._context.patch_status(kinds.VM, vm, change)
 
 
 def _in_the_way(vm: Object) -> str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from typing import Literal
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
@@ -71,7 +70,8 @@ class VmClaims:
         if _going(claim):
             return f"claim {name} is being deleted, and is made anew when it is gone" if instance is None else ""
         if not _made_from(claim):  # made before that was noted: then as the template is now
-            claim = await self._patch(claim, {"metadata": {"annotations": {MADE_FROM: _digest(template)}}})
+            claim = await self._context.patch_metadata(
+                kinds.RESOURCE_CLAIM, claim, {"annotations": {MADE_FROM: _digest(template)}})
         if instance is None and _made_from(claim) != _digest(template):
             return await self._replace(vm, claim)
         if (claim.get("status") or {}).get("allocation"):
@@ -137,7 +137,7 @@ class VmClaims:
         left = [one for one in users if one in pods or not _is_pod(one)]
         wanted = left if user(vm) in left else [*left, user(vm)]
         if wanted != users:
-            await self._patch(claim, {"status": {"reservedFor": wanted}}, "status")
+            await self._context.patch_status(kinds.RESOURCE_CLAIM, claim, {"reservedFor": wanted})
 
     async def _pods_of(self, claim: Object) -> list[Object]:
         """The pods that use a claim."""
@@ -154,14 +154,6 @@ class VmClaims:
                 return False
         return bool(found["metadata"]["uid"] == user.get("uid") and not _is_over(found))
 
-    async def _patch(self, claim: Object, change: Object, subresource: Literal["", "status"] = "") -> Object:
-        """At the revision that was read."""
-        meta = claim["metadata"]
-        body = {**change, "metadata": {**change.get("metadata", {}), "resourceVersion": meta["resourceVersion"]}}
-        fresh = await self._store.patch(kinds.RESOURCE_CLAIM, meta["name"], body, meta["namespace"], subresource=subresource)
-        self._claims.put(fresh)
-        return fresh
-
     async def let_go(self, key: str, vm: Object | None) -> None:
         """A machine that goes or is gone uses its claims no more, be it that another one has its name, nor one that uses a
         claim that goes: nobody else takes it off, and the claim would stay. The claims may have lost their owner before, when
@@ -172,7 +164,7 @@ class VmClaims:
             left = [one for one in users if not (_is_machine(one) and one["name"] == name)
                     or not (_going(claim) or await self._machine_is_over(namespace, one, vm))]
             if left != users:
-                await self._patch(claim, {"status": {"reservedFor": left or None}}, "status")
+                await self._context.patch_status(kinds.RESOURCE_CLAIM, claim, {"reservedFor": left or None})
 
     async def _machine_is_over(self, namespace: str, one: Object, vm: Object | None) -> bool:
         """Whether the machine that a claim is kept for goes, or is gone. Asks the store where another one is known by its name,

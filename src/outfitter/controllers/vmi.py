@@ -5,7 +5,6 @@ The node says when the machine runs or has ended; this loop says everything befo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
@@ -85,7 +84,7 @@ class VmiController:
             return None
         if vm.FINALIZER not in (instance["metadata"].get("finalizers") or ()):
             finalizers = [*(instance["metadata"].get("finalizers") or ()), vm.FINALIZER]
-            await self._patch(instance, {"metadata": {"finalizers": finalizers}}, "")
+            await self._set_finalizers(instance, finalizers)
         record: Object | None = None
         if self._flavors.unsettled(instance, pod):
             settled = await self._flavors.settle(instance)
@@ -159,7 +158,7 @@ class VmiController:
             )
             new["phaseTransitionTimestamps"] = vm.entered(began, new["phase"], self._context.now())
         if not _trifling(changes := _changes(status, new), status):
-            await self._patch(instance, {"status": changes}, "status")
+            await self._patch_status(instance, changes)
 
     async def _tell(self, instance: Object, why: Condition) -> None:
         """Why a machine has no pod, once."""
@@ -226,7 +225,7 @@ class VmiController:
             if left:
                 await self._off(instance, "the object", left)
             if left != list(meta.get("finalizers") or ()):
-                await self._patch(instance, {"metadata": {"finalizers": left or None}}, "")
+                await self._set_finalizers(instance, left)
             return None
         if _lost_owner(instance, pod):
             await self._delete(instance, [pod])
@@ -240,22 +239,22 @@ class VmiController:
         phase = "Succeeded" if status.get("phase") in STARTED else "Failed"
         why = f"it was deleted and is off; {kept} stays until its finalizers are taken off: {', '.join(finalizers)}"
         have = conditions.with_condition(status.get("conditions"), Condition("Ready", False, "Deleted", why), now)
-        await self._patch(instance, {"status": {
+        await self._patch_status(instance, {
             "phase": phase, "conditions": have,
-            "phaseTransitionTimestamps": vm.entered(status.get("phaseTransitionTimestamps"), phase, now)}}, "status")
+            "phaseTransitionTimestamps": vm.entered(status.get("phaseTransitionTimestamps"), phase, now)})
 
     async def _set(self, instance: Object, condition: Condition) -> None:
         have = (instance.get("status") or {}).get("conditions")
-        await self._patch(instance, {"status": {"conditions": conditions.with_condition(have, condition, self._context.now())}},
-                          "status")
+        await self._patch_status(instance, {"conditions": conditions.with_condition(have, condition, self._context.now())})
 
-    async def _patch(self, instance: Object, change: Any, subresource: str) -> None:
-        """At the revision it was read: what this loop concluded from an old state is not written over a newer one."""
-        meta = instance["metadata"]
-        body = {**change, "metadata": {**change.get("metadata", {}), "resourceVersion": meta["resourceVersion"]}}
-        fresh = await self._store.patch(kinds.VMI, meta["name"], body, meta["namespace"], subresource=subresource)
-        self._instances.put(fresh)
-        meta["resourceVersion"] = fresh["metadata"]["resourceVersion"]
+    async def _patch_status(self, instance: Object, status: Object) -> None:
+        """The instance keeps the new revision, for the next patch of the same reconcile."""
+        fresh = await self._context.patch_status(kinds.VMI, instance, status)
+        instance["metadata"]["resourceVersion"] = fresh["metadata"]["resourceVersion"]
+
+    async def _set_finalizers(self, instance: Object, finalizers: list[str]) -> None:
+        fresh = await self._context.patch_metadata(kinds.VMI, instance, {"finalizers": finalizers or None})
+        instance["metadata"]["resourceVersion"] = fresh["metadata"]["resourceVersion"]
 
 
 def _not_ready(pod: Object, otherwise: str) -> Condition:

@@ -17,6 +17,7 @@ import msgspec
 
 from outfitter import cel
 from outfitter.api import kinds, quantity
+from outfitter.api.allocation import cells_config, on_host
 from outfitter.api.device import DRIVER
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, pod_claims, vm
@@ -272,20 +273,6 @@ def allocation(made: Mapping[str, Any], choice: PciAllocation) -> Object:
     config = [{"source": "FromClaim", **entry} for entry in made["spec"]["devices"].get("config") or ()]
     return {"devices": {"results": results, "config": [*config, *cells_config(choice.cells, choice.pins, choice.cpus)]},
             "nodeSelector": on_host(choice.host)}
-
-
-def cells_config(cells: Sequence[int], pins: Mapping[Any, int], cpus: Mapping[Any, Sequence[int]]) -> list[Object]:
-    """Where the guest's cells lie, as an allocation says it for the launcher."""
-    if not cells:
-        return []
-    said = {"apiVersion": kinds.FLAVOR.api_version, "kind": device_refs.CELLS_KIND, "hostCells": list(cells),
-            **({"pinned": {str(cell): count for cell, count in pins.items()}} if pins else {}),
-            **({"cpus": {str(cell): list(each) for cell, each in cpus.items()}} if cpus else {})}
-    return [{"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": said}}]
-
-
-def on_host(host: str) -> Object:
-    return {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [host]}]}]}
 
 
 def share(made: Mapping[str, Any], given: Mapping[str, Any]) -> Object | None:
