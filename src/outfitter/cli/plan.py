@@ -12,22 +12,21 @@ from typing import Any
 
 import click
 
-from outfitter.api import admission, allocation, kinds
+from outfitter.api import admission, kinds
 from outfitter.api.device import DeviceId, text_attribute
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import device_refs, kubevirt_config, pod_claims
 from outfitter.api.kubevirt import vm as vm_api
-from outfitter.api.page import Booking, Holder, Page
 from outfitter.cli import local_admission, time_format
 from outfitter.cli.client import Client, documents, standing
 from outfitter.cli.device import text
 from outfitter.cli.device.view import listed
 from outfitter.cli.object_commands import NIL, facts
-from outfitter.controllers import launcher_networks, launcher_pod, vm_claims
-from outfitter.controllers import pod_claims as claiming
+from outfitter.controllers import flavor_claims, launcher_networks, launcher_pod, vm_claims
+from outfitter.controllers import pod_claims as pod_claims_controller
 from outfitter.controllers import vm as vm_controller
+from outfitter.controllers.bind_transaction import BindTransaction
 from outfitter.errors import BadRequest, Forbidden, Invalid, NotFound, OutfitterError, Refused
-from outfitter.ledger import placement_view as ledger
 from outfitter.scheduling.explain import pod as explain_pod
 from outfitter.scheduling.explain.explanation import Explanation
 from outfitter.scheduling.nova import flavor_claim
@@ -35,6 +34,7 @@ from outfitter.scheduling.nova.flavor_claim import AliasSet
 from outfitter.scheduling.scheduler import Placement, results
 from outfitter.scheduling.snapshot import Facts
 from outfitter.store.clock import rfc3339
+from outfitter.store.id_generator import IdGenerator
 
 PLANNED = {kinds.VM: "vm", kinds.VMI: "vmi", kinds.POD: "pod"}  # and what people call them
 BROUGHT = (kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS, kinds.RESOURCE_CLAIM_TEMPLATE, kinds.FLAVOR, kinds.NETWORK_ATTACHMENT)
@@ -167,9 +167,10 @@ class _PodPlanner:
             if kind == kinds.VM:
                 later = " once it is started" if vm_api.run_strategy(obj) in ("Halted", "Manual") else ""
                 obj, made = self._started(obj)
-            pod = copy.deepcopy(obj) if kind == kinds.POD else self._rendered(self._settled(obj))
+            pod = copy.deepcopy(obj) if kind == kinds.POD else self._rendered(self._settled(obj, made))
         except (BadRequest, Invalid, Refused) as error:
             return _PlanOutcome(say("Waiting", f"would wait: {error.message}", "instance"))
+        pod["metadata"].setdefault("uid", f"{NIL}-{say.args[0]}")
         made |= self._make(pod)
         if (lacking := explain_pod.missing_claim(self._facts, pod, self._claim, say, verb="would wait")) is not None:
             return _PlanOutcome(lacking)
@@ -188,12 +189,11 @@ class _PodPlanner:
 
     def _rendered(self, instance: Object) -> Object:
         """Refused: a network is missing, or takes what is not permitted."""
-        def known(namespace: str, name: str) -> Object | None:
+        def attachment(namespace: str, name: str) -> Object | None:
             return self._attachments.get((namespace, name))
 
-        networks = launcher_networks.resources(instance, known, self._settings.gates)
-        launcher_networks.without_resource(instance, known, self._settings.gates)
-        return launcher_pod.launcher_pod(instance, self._settings, networks=networks)
+        launcher_networks.without_resource(instance, attachment, self._settings.gates)
+        return launcher_pod.planned_pod(instance, self._settings, attachment)
 
     def _lost_request(self, obj: Object, pod: Object) -> str:
         """A device of a machine that its claim does not ask for: it would never come. "" when there is none such."""
@@ -228,74 +228,61 @@ class _PodPlanner:
             raise BadRequest("it has no instance without spec.template.spec")
         namespace, out = vm["metadata"]["namespace"], {}
         for template in vm["spec"].get("resourceClaimTemplates") or ():
-            name = vm_claims.claim_name(vm, template["name"])
-            out[name] = template["name"]
-            if self._claim(namespace, name) is None:
-                meta = {"name": name, "namespace": namespace, "uid": f"{NIL}-{namespace}-{name}"}
-                self._claims[namespace, name] = {"metadata": meta, "spec": template["spec"]["spec"]}
+            claim = vm_claims.planned_claim(vm, template)
+            out[claim["metadata"]["name"]] = template["name"]
+            if self._claim(namespace, claim["metadata"]["name"]) is None:
+                self._bring(claim)
         made = vm_controller.instance_for(vm)
         return {**made, "metadata": {**made["metadata"], "uid": f"{NIL}-{namespace}-{vm['metadata']['name']}"}}, out
 
-    def _settled(self, instance: Object) -> Object:
-        """An instance as it is when its flavor was looked up, and the claim for that is made."""
-        name, meta = vm_api.flavor_name(instance), instance["metadata"]
+    def _settled(self, instance: Object, made: dict[str, str]) -> Object:
+        """The VMI with its flavor looked up; the claim that the flavor becomes is in the plan and, by its name, in `made`."""
+        name = vm_api.flavor_name(instance)
         if not name and not vm_api.dedicated(instance):
             return instance
-        if name and name not in self._flavors:
+        flavor = flavor_claims.flavor_of(instance, self._flavors.get)
+        if flavor is None:
             raise BadRequest(f"flavor {name} does not exist; there are {', '.join(sorted(self._flavors)) or 'none'}")
-        flavor = self._flavors[name] if name else flavor_claim.implied(instance)
-        claim_name = f"{meta['name']}-{device_refs.FLAVOR_CLAIM}"
-        made = flavor_claim.claim(flavor, instance, self._aliases, claim_name)
-        if made is not None:
-            made["metadata"]["uid"] = f"{NIL}-{meta['namespace']}-{claim_name}"
-            self._claims[meta["namespace"], claim_name] = made
-        return {**instance, "status": {"flavor": flavor_claim.settled(flavor, made)}}
+        claim, record = flavor_claims.planned_flavor(instance, flavor, self._aliases)
+        if claim is not None:
+            self._bring(claim)
+            made[claim["metadata"]["name"]] = f"claim {instance['metadata']['name']}-{device_refs.FLAVOR_CLAIM}"
+        return {**instance, "status": {"flavor": record}}
+
+    def _bring(self, claim: Object) -> None:
+        """A claim counts as if it existed."""
+        meta = claim["metadata"]
+        self._claims[meta["namespace"], meta["name"]] = {
+            **claim, "metadata": {"uid": f"{NIL}-{meta['namespace']}-{meta['name']}", **meta}}
 
     def _claim(self, namespace: str, name: str) -> Object | None:
         return self._claims.get((namespace, name)) or self._facts.claim(namespace, name)
 
     def _make(self, pod: Object) -> dict[str, str]:
-        """Makes the claims that a pod has templates for; the name of a claim -> of the pod's entry."""
-        namespace, out = pod["metadata"]["namespace"], {}
-        told = list((pod.get("status") or {}).get("resourceClaimStatuses") or ())
-        for entry in pod["spec"].get("resourceClaims") or ():
-            template = self._facts.template(namespace, entry.get("resourceClaimTemplateName") or "")
-            if template is None or dict(pod_claims.claim_names(pod)).get(entry["name"]):
-                continue
-            name = f"{pod['metadata']['name']}-{entry['name']}"
-            owner = {"kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"].get("uid"), "controller": True}
-            meta = {"name": name, "namespace": namespace, "uid": f"{NIL}-{namespace}-{name}", "ownerReferences": [owner]}
-            self._claims[namespace, name] = {"metadata": meta, "spec": template["spec"]["spec"]}
-            told.append({"name": entry["name"], "resourceClaimName": name})
-            out[name] = entry["name"]
-        pod["status"] = {**(pod.get("status") or {}), "resourceClaimStatuses": told}
+        """The claims that a pod has templates for are in the plan; the name of a claim -> of the pod's entry."""
+        namespace, out = pod["metadata"]["namespace"], dict[str, str]()
+        for entry in pod_claims_controller.missing_claims(pod):
+            template = self._facts.template(namespace, entry["resourceClaimTemplateName"])
+            if template is not None:
+                claim = pod_claims_controller.planned_claim(pod, entry, template)
+                self._bring(claim)
+                out[claim["metadata"]["name"]] = entry["name"]
+        have = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+        pod["status"] = {**(pod.get("status") or {}), "resourceClaimStatuses": [
+            *have, *({"name": entry, "resourceClaimName": name} for name, entry in out.items())]}
         return out
 
     def _take(self, pod: Object, say: functools.partial[Explanation], placed: Placement) -> None:
-        """Keep what somebody would get from those who come after."""
-        purpose, now = f"{say.args[0]} of this plan", rfc3339(time_format.now())
-        pod["metadata"].setdefault("uid", f"{NIL}-{purpose}")
-        wanted: dict[str, list[Booking]] = {}
-        for claim, given in placed.claims:
-            meta = {"uid": f"{NIL}-{purpose}", **claim["metadata"]}  # one for extended resources is not made yet
-            holder = Holder(kinds.RESOURCE_CLAIM.kind, meta["namespace"], meta["name"], meta["uid"], purpose)
-            for device, result in results(given):
-                wanted.setdefault(self._facts.index.home(device, placed.host), []).append(Booking(
-                    device, holder, result["request"], "booked", now,
-                    allocation.booked_amount(result, self._facts.index.uses(device, placed.host))))
-            if (share := flavor_claim.share(claim, given)) is not None:
-                wanted.setdefault(placed.host, []).append(
-                    Booking(ledger.host_resources(placed.host), holder, "", "booked", now, share))
-            self._claims[meta["namespace"], meta["name"]] = {
-                **claim, "status": {**(claim.get("status") or {}), "allocation": given, "reservedFor": [claiming.user(pod)]}}
-        for name, bookings in wanted.items():
-            before = Page(next((page for page in self._pages if page["metadata"]["name"] == name), Page.blank(name)))
-            try:
-                after = before.holding(bookings, self._facts.index.limits(placed.host))
-            except OutfitterError as error:  # the page minds what is not in what was published
-                raise BadRequest(f"{say.args[0]} would be refused by the page of {placed.host}: {error.message}") from error
-            self._pages[:] = [*(page for page in self._pages if page["metadata"]["name"] != name), after]
-            self._facts.index.put_page(name, Page(after))
+        """What a pod would get is held when the next one asks, as the scheduler would book it."""
+        transaction = BindTransaction(self._facts.index, self._claim, rfc3339(time_format.now()), IdGenerator(),
+                                      lambda _: f"{say.args[0]} of this plan")
+        try:
+            transaction.add(pod, placed)
+        except OutfitterError as error:  # the page rejects what is not in what was published
+            raise BadRequest(f"{say.args[0]} would be refused by the page of {placed.host}: {error.message}") from error
+        self._claims |= {(claim["metadata"]["namespace"], claim["metadata"]["name"]): claim for claim in transaction.claims}
+        changed = {page.host: page.object for page in transaction.booked}
+        self._pages[:] = [*(page for page in self._pages if page["metadata"]["name"] not in changed), *changed.values()]
         self._facts.used.add({**pod, "spec": {**pod["spec"], "nodeName": placed.host}})
 
     def _device(self, claim: str, device: DeviceId, result: Mapping[str, Any], *, resource: str) -> Object:

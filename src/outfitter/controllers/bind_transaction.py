@@ -33,8 +33,11 @@ class BindTransaction:
     does not commit it must take that back (`pages` names what has to be read again). It is committed only if every page is
     still the one that was chosen from: what a provider has left for flavors, or CPUs of a NUMA cell, clash with no booking."""
 
-    def __init__(self, index: DeviceIndex, claim: Claim, now: str, names: IdGenerator) -> None:
+    def __init__(
+        self, index: DeviceIndex, claim: Claim, now: str, names: IdGenerator, purpose: Callable[[Object], str] | None = None,
+    ) -> None:
         self._index, self._known, self._now, self._names = index, claim, now, names
+        self._purpose = purpose or holder_purpose
         self._claims: dict[str, Object] = {}  # as they will be
         self._old: dict[str, Page] = {}
         self._new: dict[str, Page] = {}
@@ -44,6 +47,16 @@ class BindTransaction:
     @property
     def pages(self) -> list[str]:
         return [*self._old, *self._beside]
+
+    @property
+    def claims(self) -> list[Object]:
+        """The claims that change, as they will be."""
+        return list(self._claims.values())
+
+    @property
+    def booked(self) -> list[Page]:
+        """The pages that change, as they will be."""
+        return list(self._new.values())
 
     def claim(self, namespace: str, name: str) -> Object | None:
         """A claim as it will be."""
@@ -113,7 +126,7 @@ class BindTransaction:
 
     def _book(self, pod: Object, claim: Object, given: Mapping[str, Any], host: str, out: dict[str, list[Booking]]) -> None:
         meta = claim["metadata"]
-        holder = Holder(kinds.RESOURCE_CLAIM.kind, meta["namespace"], meta["name"], meta["uid"], purpose(pod))
+        holder = Holder(kinds.RESOURCE_CLAIM.kind, meta["namespace"], meta["name"], meta["uid"], self._purpose(pod))
         for device, result in results(given):
             page = self._index.home(device, host)
             out.setdefault(page, []).append(Booking(
@@ -205,7 +218,7 @@ def _no_revision(meta: Object) -> Object:
     return {key: value for key, value in meta.items() if key != "resourceVersion"}
 
 
-def purpose(pod: Object) -> str:
+def holder_purpose(pod: Object) -> str:
     """For whom a pod holds devices, as people say it: "vmi/blue", else "pod/web"."""
     reference = vm.owner(pod, kinds.VMI.kind)
     return f"vmi/{reference['name']}" if reference else f"pod/{pod['metadata']['name']}"

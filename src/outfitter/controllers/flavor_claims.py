@@ -6,7 +6,7 @@ made changes nothing of it, and a crash between the two loses nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from outfitter.api import kinds
@@ -34,6 +34,19 @@ def claim_name(instance: Mapping[str, Any]) -> str:
         + "-"
         + launcher_pod.suffix(meta["uid"], device_refs.FLAVOR_CLAIM)
     )
+
+
+def planned_flavor(instance: Object, flavor: Object, aliases: AliasSet) -> tuple[Object | None, Object]:
+    """The claim that a VMI's flavor becomes (None: it asks for no devices), and what the status keeps of the flavor.
+    BadRequest, Invalid: the flavor cannot be understood."""
+    claim = flavor_claim.claim(flavor, instance, aliases, claim_name(instance))
+    return claim, flavor_claim.settled(flavor, claim)
+
+
+def flavor_of(instance: Object, flavors: Callable[[str], Object | None]) -> Object | None:
+    """The flavor that a VMI names, or the one that dedicated CPUs imply; None: the named one does not exist."""
+    name = vm.flavor_name(instance)
+    return flavors(name) if name else flavor_claim.implied(instance)
 
 
 class FlavorClaims:
@@ -82,18 +95,18 @@ class FlavorClaims:
         name, claim = vm.flavor_name(instance), claim_name(instance)
         if (made := await self._made(instance, claim)) is not None:
             return flavor_claim.settled({}, made)
-        flavor = self._flavors.get(name) if name else flavor_claim.implied(instance)
+        flavor = flavor_of(instance, self._flavors.get)
         if flavor is None or flavor["metadata"].get("deletionTimestamp"):
             return Condition(WAITING, False, "FlavorNotFound",
                              f"flavor {name} does not exist; the machine goes on when it does")
         try:
-            wanted = flavor_claim.claim(flavor, instance, self._aliases, claim)
+            wanted, record = planned_flavor(instance, flavor, self._aliases)
             kept = vm.flavored(instance)
-            if kept and not _same(kept, flavor_claim.settled(flavor, wanted)):
+            if kept and not _same(kept, record):
                 return Condition(WAITING, False, "FlavorChanged", f"claim {claim} was deleted, and flavor {name} is no longer "
                                  "what the machine was made with; change it back, or make the machine anew")
             if wanted is None:
-                return flavor_claim.settled(flavor, None)
+                return record
             made = await self._store.create(kinds.RESOURCE_CLAIM, wanted)
             self._claims.put(made)
             if not self._exact and (lost := flavor_claim.beyond(made)):

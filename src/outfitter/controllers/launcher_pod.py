@@ -31,6 +31,12 @@ def suffix(*words: str) -> str:
     return "".join(LETTERS[number // len(LETTERS) ** place % len(LETTERS)] for place in range(5))
 
 
+def planned_pod(instance: Mapping[str, Any], config: KubeVirtConfig, attachments: launcher_networks.Attachments) -> Object:
+    """The pod of a VMI whose network attachment definitions are looked up. Refused: a network is missing, or it takes what is
+    not permitted."""
+    return launcher_pod(instance, config, networks=launcher_networks.resources(instance, attachments, config.gates))
+
+
 def launcher_pod(
     instance: Mapping[str, Any], settings: KubeVirtConfig = DEFAULT, *, networks: Mapping[str, str] | None = None,
     source: Mapping[str, Any] | None = None,

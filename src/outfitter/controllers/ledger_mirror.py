@@ -11,7 +11,7 @@ from outfitter.api import allocation, kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, Limits, Page, claim_keys, is_pool_page, pool_page
-from outfitter.controllers.bind_transaction import purpose
+from outfitter.controllers.bind_transaction import holder_purpose
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.errors import AlreadyHeld, OutOfService
 from outfitter.ledger import book
@@ -72,7 +72,9 @@ class LedgerMirror:
         meta, users = claim["metadata"], (claim.get("status") or {}).get("reservedFor") or ()
         pods = [self._pods.get(f"{meta['namespace']}/{user['name']}") for user in users if user.get("resource") == "pods"]
         there = [pod for pod in pods if pod is not None]
-        holder = Holder(kinds.RESOURCE_CLAIM.kind, meta["namespace"], meta["name"], meta["uid"], ", ".join(map(purpose, there)))
+        holder = Holder(
+            kinds.RESOURCE_CLAIM.kind, meta["namespace"], meta["name"], meta["uid"], ", ".join(map(holder_purpose, there))
+        )
         nodes = {pod["spec"]["nodeName"] for pod in there if pod["spec"].get("nodeName")}
         node, now = next(iter(nodes)) if len(nodes) == 1 else "", self._context.now()
         out: dict[str, tuple[Booking, ...]] = {}

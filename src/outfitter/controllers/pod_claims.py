@@ -94,17 +94,8 @@ class PodClaims:
             await self._context.events.warning(pod, NOT_MADE,
                                                f"ResourceClaimTemplate {template_name} does not exist in {meta['namespace']}")
             return None
-        extra = template["spec"].get("metadata") or {}
-        stem, name = _made_name(pod, entry)
-        claim = {
-            "metadata": {
-                "name": name, "generateName": stem, "namespace": meta["namespace"], "labels": extra.get("labels") or {},
-                "annotations": {**(extra.get("annotations") or {}), POD_CLAIM: entry["name"]},
-                "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"],
-                                     "controller": True, "blockOwnerDeletion": True}],
-            },
-            "spec": template["spec"]["spec"],
-        }
+        claim = planned_claim(pod, entry, template)
+        name = claim["metadata"]["name"]
         try:
             there = await self._store.create(kinds.RESOURCE_CLAIM, claim)
         except AlreadyExists:  # made before a crash, or by somebody else
@@ -114,6 +105,27 @@ class PodClaims:
             raise
         self._claims.put(there)
         return there
+
+
+def planned_claim(pod: Object, entry: Object, template: Object) -> Object:
+    """The claim that a pod's entry of `resourceClaims` gets from its template."""
+    meta, extra = pod["metadata"], template["spec"].get("metadata") or {}
+    stem, name = _made_name(pod, entry)
+    return {
+        "metadata": {
+            "name": name, "generateName": stem, "namespace": meta["namespace"], "labels": extra.get("labels") or {},
+            "annotations": {**(extra.get("annotations") or {}), POD_CLAIM: entry["name"]},
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"],
+                                 "controller": True, "blockOwnerDeletion": True}],
+        },
+        "spec": template["spec"]["spec"],
+    }
+
+
+def missing_claims(pod: Object) -> list[Object]:
+    """The entries of a pod that name a template and have no claim yet."""
+    named = dict(pod_claims.claim_names(pod))
+    return [entry for entry in _templated(pod) if not named.get(entry["name"])]
 
 
 def _templated(pod: Object) -> list[Object]:

@@ -113,12 +113,7 @@ class VmClaims:
         return ""
 
     async def _make(self, vm: Object, name: str, template: Object) -> Object:
-        said = template["spec"].get("metadata") or {}
-        meta: Object = {"name": name, "namespace": vm["metadata"]["namespace"], "ownerReferences": [owner_reference(vm)],
-                        "annotations": {**(said.get("annotations") or {}), MADE_FROM: _digest(template)}}
-        if said.get("labels"):
-            meta["labels"] = dict(said["labels"])
-        claim = {"metadata": meta, "spec": copy.deepcopy(template["spec"]["spec"])}
+        claim = planned_claim(vm, template)
         try:
             made = await self._store.create(kinds.RESOURCE_CLAIM, claim)
         except AlreadyExists:
@@ -182,6 +177,17 @@ def claim_name(vm: Object, name: str) -> str:
     """The same for the same machine, so that making the claim twice makes it once."""
     meta = vm["metadata"]
     return f"{meta['name']}-{name}"[:247].rstrip("-.") + "-" + launcher_pod.suffix(meta["uid"], name)
+
+
+def planned_claim(vm: Object, template: Object) -> Object:
+    """The claim that a VM's entry of `resourceClaimTemplates` becomes."""
+    extra = template["spec"].get("metadata") or {}
+    meta: Object = {"name": claim_name(vm, template["name"]), "namespace": vm["metadata"]["namespace"],
+                    "ownerReferences": [owner_reference(vm)],
+                    "annotations": {**(extra.get("annotations") or {}), MADE_FROM: _digest(template)}}
+    if extra.get("labels"):
+        meta["labels"] = dict(extra["labels"])
+    return {"metadata": meta, "spec": copy.deepcopy(template["spec"]["spec"])}
 
 
 def _digest(template: Object) -> str:

@@ -117,8 +117,7 @@ class VmiController:
         """By what the KubeVirt object says now: what is permitted may have changed since the machine was let in."""
         now = kubevirt_config.of(kubevirt_config.chosen(self._kubevirts.items()))
         known = {place: await self._attachment(*place) for place in launcher_networks.asked_for(instance)}
-        networks = launcher_networks.resources(instance, lambda namespace, name: known.get((namespace, name)), now.gates)
-        return launcher_pod.launcher_pod(instance, now, networks=networks)
+        return launcher_pod.planned_pod(instance, now, lambda namespace, name: known.get((namespace, name)))
 
     async def _attachment(self, namespace: str, name: str) -> Object | None:
         """Asked of the store when it is needed: a cluster without such networks does not know the kind."""
