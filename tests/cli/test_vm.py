@@ -202,7 +202,7 @@ def test_an_instance_of_somebody_else_is_not_shown_as_the_machines(say: Say) -> 
     for kind, body in (("VirtualMachineInstance", spec), ("VirtualMachine", machine)):
         say("apply", "-f", "-", stdin=yaml.safe_dump({
             "apiVersion": "kubevirt.io/v1", "kind": kind, "metadata": {"name": "twice"}, "spec": body}))
-    until(lambda: "does not belong to this machine" in say("vm", "list").out, "the machine says what is in its way")
+    until(lambda: "exists that this VM does not own" in say("vm", "list").out, "the machine says what is in its way")
     until(lambda: sorted(line.split()[1:3] for line in say("vm", "list").out.splitlines() if line.startswith("twice")) == [
         ["Running", "node-0"], ["Starting", "-"]], "the instance runs, and the machine has none")
     say("delete", "vm", "twice")

@@ -260,7 +260,7 @@ def test_a_virtual_machine_says_what_it_takes_to_go_on(say: Say) -> None:
     until(lambda: "Stopped" in say("get", "vm", "manual"), "it is stopped")
     assert say("why", "vm/manual").splitlines() == [
         "vm/manual is stopped, and its run strategy Manual leaves that to you: nothing is wrong", "  -> outfit vm start manual"]
-    until(lambda: "does not belong to this machine" in say("why", "vm/gpu1"), "another has its name")
+    until(lambda: "exists that this VM does not own" in say("why", "vm/gpu1"), "another has its name")
     assert say("why", "vm/gpu1").splitlines()[1:] == [
         "  -> outfit delete vmi gpu1, which ends that instance; or give the machine another name"]
     say("delete", "vm", "plain", "manual", "gpu1")

@@ -10,9 +10,18 @@ from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
 
 # Of what a loop's keys are the names.
-LOOPS = {"machines": (kinds.VM, kinds.VMI), "instances": (kinds.VMI,), "devicestatus": (kinds.VMI,),
-         "podclaims": (kinds.POD,), "claims": (kinds.RESOURCE_CLAIM,), "schedule": (kinds.POD,), "node": (kinds.POD,),
-         "evict": (kinds.POD,), "stranded": (kinds.POD,), "kubevirts": (kinds.KUBEVIRT,)}
+LOOPS = {
+    "vm": (kinds.VM, kinds.VMI),
+    "vmi": (kinds.VMI,),
+    "device_status": (kinds.VMI,),
+    "pod_claims": (kinds.POD,),
+    "claim_deallocation": (kinds.RESOURCE_CLAIM,),
+    "scheduler": (kinds.POD,),
+    "node": (kinds.POD,),
+    "device_taint_eviction": (kinds.POD,),
+    "pod_gc": (kinds.POD,),
+    "kubevirt": (kinds.KUBEVIRT,),
+}
 Versions = dict[tuple[Kind, str, str], str]
 
 

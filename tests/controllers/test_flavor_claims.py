@@ -64,7 +64,7 @@ async def test_a_machine_waits_for_its_flavor_and_goes_on_when_it_comes() -> Non
     async with scene() as here:
         await machine(here, "blue", "large")
         assert await here.waits("blue", "Synchronized", "flavor large does not exist")
-        assert await here.events("FlavorNotFound") == ["flavor large does not exist; the machine goes on when it does"]
+        assert await here.events("FlavorNotFound") == ["flavor large does not exist; the VMI goes on when it does"]
         assert await here.all(kinds.POD) == []
         await flavor(here, "small", "gpu:1")  # another one changes nothing
         await here.waits("blue", "Synchronized", "flavor large does not exist")
@@ -301,7 +301,7 @@ async def test_why_tells_of_cells_and_of_a_flavor_that_is_missing() -> None:
         green = await here.find(kinds.VMI, "green")
         assert green is not None
         assert vm.instance(facts, green).text() == [
-            "vmi/green has no pod yet: flavor nothing does not exist; the machine goes on when it does"]
+            "vmi/green has no pod yet: flavor nothing does not exist; the VMI goes on when it does"]
 
 
 @pytest.mark.cluster

@@ -35,7 +35,7 @@ async def test_a_gate_is_closed_while_machines_use_it() -> None:
             await scene.machine(name)
             await scene.running(name)
         await scene.create(kinds.KUBEVIRT, "kubevirt", {})
-        assert "could be made again" in await said(scene, "False")
+        assert "would be admitted again" in await said(scene, "False")
         kubevirt = await scene.find(kinds.KUBEVIRT, "kubevirt")
         assert kubevirt is not None
         assert kubevirt["status"]["phase"] == "Deployed"

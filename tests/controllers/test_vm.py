@@ -226,7 +226,7 @@ async def _(scene: Scene) -> None:
         found = conditions.find(await scene.find(kinds.VM, "blue") or {}, "Failure")
         return str(found["message"]) if found else None
 
-    assert "does not belong to this machine" in await scene.reach(said, "the machine says what is in its way")
+    assert "exists that this VM does not own" in await scene.reach(said, "the machine says what is in its way")
     assert (await scene.running("blue"))["metadata"]["uid"] == foreign["metadata"]["uid"]
     await scene.delete(kinds.VMI, "blue")
     await another(scene, foreign["metadata"]["uid"])

@@ -59,7 +59,7 @@ async def test_loops_are_not_woken_for_what_they_do_nothing_about() -> None:
         await scene.machine("blue")
         await scene.running("blue")
         woken = {loop.name: loop.queue.added for loop in scene.product.runner.controllers}
-        assert (woken["machines"], woken["podclaims"]) == (0, 2)  # the pod was made, and its claim was
+        assert (woken["vm"], woken["pod_claims"]) == (0, 2)  # the pod was made, and its claim was
 
 
 async def test_a_guest_that_needs_time_and_one_that_ends_by_itself() -> None:

@@ -1,2 +1,3 @@
-"""One loop for each noun, from what is wanted to what is: reads shared informers, writes through the store, touches no host.
-Every loop can be killed and started elsewhere: all it knows is in the store. To add one, begin at `loop.py`."""
+"""One controller for each noun: reads shared informers, decides in pure functions, writes through the store, touches no host.
+Every controller can be killed and started elsewhere: all its state is in the store. To add one, start at `manager.py`; `vm.py`
+with `vm_run_strategy.py` is a model: the controller reads and writes, `decide` holds the rules."""

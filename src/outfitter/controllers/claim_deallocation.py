@@ -21,9 +21,10 @@ from outfitter.store.workqueue import WorkQueue
 
 
 class ClaimDeallocation:
-    """Letting go: a claim that nobody uses any more gives its devices back, once the host has let go of them."""
+    """A claim without users is deallocated once the host has released its devices. A claim that lost its status gets it again
+    from the page."""
 
-    name = "claims"
+    name = "claim_deallocation"
 
     def __init__(self, context: ControllerContext) -> None:
         self._context, self._store = context, context.store
@@ -38,7 +39,7 @@ class ClaimDeallocation:
         self._pages.on_change(self._page_changed)
 
     def _page_changed(self, old: Object | None, new: Object | None) -> None:
-        """Whoever has something else on the page than before."""
+        """The claims whose bookings on the page changed."""
         had, has = bookings_by_claim(old), bookings_by_claim(new)
         for key in had | has:
             if had.get(key) != has.get(key):
@@ -57,18 +58,18 @@ class ClaimDeallocation:
                 await self._mend(known, pages)
             return None
         users = status.get("reservedFor") or []
-        going = known["metadata"].get("deletionTimestamp")  # then a machine that keeps it, running or not, does so no longer
+        going = known["metadata"].get("deletionTimestamp")  # then no VM keeps it any more, running or not
         left = [user for user in users if not (going and user.get("resource") == kinds.VM.plural)
                 and await self._alive(namespace, user)]
         if left and left != users:
             await self._context.patch_status(kinds.RESOURCE_CLAIM, known, {"reservedFor": left})
         elif not left and (users or known["metadata"].get("deletionTimestamp") or self._over(known)) \
                 and not await self._kept(known):
-            return await self._free(known, pages)  # what nobody ever used stays allocated, as in Kubernetes
+            return await self._free(known, pages)  # a claim that was never used stays allocated, as in Kubernetes
         return None
 
     async def _kept(self, claim: Object) -> bool:
-        """It belongs to a machine, which keeps its devices while it is stopped."""
+        """A VM owns it, and keeps its devices while it is stopped."""
         reference = vm_api.owner(claim, kinds.VM.kind)
         return reference is not None and not claim["metadata"].get("deletionTimestamp") and await self._alive(
             claim["metadata"]["namespace"], {**reference, "resource": kinds.VM.plural})
@@ -92,7 +93,7 @@ class ClaimDeallocation:
         return sorted({page["metadata"]["name"] for page in self._pages.by("holder", claim["metadata"]["uid"])})
 
     def _over(self, claim: Object) -> bool:
-        """The host has let go of everything that was booked."""
+        """The host has released everything that was booked."""
         uid = claim["metadata"]["uid"]
         mine = [booking for page in self._pages.by("holder", uid) for booking in Page(page).of(uid)]
         return bool(mine) and all(booking.state == "released" for booking in mine)
@@ -103,10 +104,10 @@ class ClaimDeallocation:
     async def _free(self, claim: Object, names: Sequence[str]) -> float | None:
         """Pages, status and finalizer in one step; not while a host still has the devices prepared."""
         uid = claim["metadata"]["uid"]
-        names = sorted({*names, *_promised_on(claim)})  # an informer that is behind would leave something booked
+        names = sorted({*names, *_possible_pages_of(claim)})  # an informer that is behind would leave something booked
         pages = [page for page in await self._read(names) if page.of(uid)]
         if any(booking.state == "prepared" for page in pages for booking in page.of(uid)):
-            return None  # the page will change when the host lets go
+            return None  # the page changes when the host releases them
         emptied = {**claim, "status": {key: value for key, value in claim["status"].items()
                                        if key not in ("allocation", "reservedFor", "devices")}}
         writes: list[Write] = [Replace(kinds.RESOURCE_CLAIM, emptied, "status")]
@@ -121,11 +122,11 @@ class ClaimDeallocation:
         return None
 
     async def _mend(self, claim: Object, names: Sequence[str]) -> None:
-        """The page is the truth: a claim that lost its status gets it again, or is let go of when it is over."""
+        """The page is the truth: a claim that lost its status gets it again, or is released when it has ended."""
         current = await self._store.get(kinds.RESOURCE_CLAIM, claim["metadata"]["name"], claim["metadata"]["namespace"])
         if (current.get("status") or {}).get("allocation") or current["metadata"]["uid"] != claim["metadata"]["uid"]:
-            return  # the news of that is on its way, and brings us back
-        pages = await self._read(names)  # an informer that is behind would bring back what was let go
+            return  # the watch update of that brings the key back
+        pages = await self._read(names)  # an informer that is behind would restore what was released
         uid, going = claim["metadata"]["uid"], bool(claim["metadata"].get("deletionTimestamp"))
         bookings = [booking for page in pages for booking in page.of(uid)]
         if going or all(booking.state == "released" for booking in bookings):
@@ -159,10 +160,11 @@ class ClaimDeallocation:
 
 
 def _given_back(page: Page, uid: str, going: bool) -> Object:
-    """The page without a claim that is over: the host has let go of all of it, or it is going and the host never had it."""
+    """The page without a claim that has ended: the host has released all of it, or it is being deleted and the host never
+    prepared it."""
     mine = page.of(uid)
-    over = all(booking.state != "prepared" if going else booking.state == "released" for booking in mine)
-    return page.without(uid) if mine and over else page.object
+    ended = all(booking.state != "prepared" if going else booking.state == "released" for booking in mine)
+    return page.without(uid) if mine and ended else page.object
 
 
 def _hosts(page: Page, uid: str) -> list[str]:
@@ -170,8 +172,8 @@ def _hosts(page: Page, uid: str) -> list[str]:
     return [page.host] if not is_pool_page(page.host) else [booking.node for booking in page.of(uid) if booking.node]
 
 
-def _promised_on(claim: Object) -> set[str]:
-    """The pages on which what a claim was given may stand."""
+def _possible_pages_of(claim: Object) -> set[str]:
+    """The pages on which a claim's allocation may be booked."""
     given = claim["status"]["allocation"]
     pools = {pool_page(result["driver"], result["pool"]) for result in (given.get("devices") or {}).get("results") or ()}
     return pools | allocation.hosts(given)

@@ -1,4 +1,4 @@
-"""The device that a claim was given, as its driver describes it to the host of the machine.
+"""The device that a claim has, as its driver publishes it for the host of the VM.
 
 A pool may be known to several hosts, and drivers on different hosts may use the same names: what counts is what the host can
 reach. Nothing is guessed: an unfinished or contradictory publication is a reason to wait."""
@@ -38,19 +38,19 @@ class DeviceLookup:
 
 def find(result: Mapping[str, Any], slices: Sequence[Object], host: str | None, node: Object | None) -> Device | str:
     """`slices` are all of the result's pool, `node` is the host's object if there is one."""
-    told = f"{result['driver']} has not published device {result['device']} of pool {result['pool']}"
+    missing = f"{result['driver']} has not published device {result['device']} of pool {result['pool']}"
     parts = newest(slices)
     if not parts:
-        return told
+        return missing
     near = [part for part in parts if not host or any(_reaches(part["spec"], one, host, node) for one in _devices(part))]
     wanted = {int(part["spec"]["pool"].get("resourceSliceCount") or 1) for part in parts}
     if wanted.isdisjoint((len(parts), len(near))):  # a driver may count those of each host for itself
-        return (f"{told}: the pool is not complete, generation {parts[0]['spec']['pool'].get('generation') or 0} has "
+        return (f"{missing}: the pool is not complete, generation {parts[0]['spec']['pool'].get('generation') or 0} has "
                 f"{len(parts)} slices where {max(wanted)} are announced")
     named = [(part, device) for part in parts for device in _devices(part) if device["name"] == result["device"]]
     found = [device for part, device in named if not host or _reaches(part["spec"], device, host, node)]
     if not found:
-        return f"{told} for {host}" if named else told
+        return f"{missing} for {host}" if named else missing
     places = {(text_attribute(one, result["driver"], ADDRESS_NAMES), text_attribute(one, result["driver"], MDEV_NAMES))
               for one in found}
     if len(places) > 1:

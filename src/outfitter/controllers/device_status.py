@@ -166,7 +166,7 @@ def _places(status: Mapping[str, Any] | None) -> dict[str, list[Any]]:
 class DeviceStatus:
     """The controller: reads the cache, calls `decide`, writes one patch."""
 
-    name = "devicestatus"
+    name = "device_status"
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context

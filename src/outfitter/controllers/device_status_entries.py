@@ -18,7 +18,7 @@ Find = Callable[[Mapping[str, Any], str | None], Mapping[str, Any] | str]  # a r
 
 @dataclass(frozen=True, slots=True)
 class FoundDevices:
-    """What is known of a machine's devices, and what is still missing (empty: everything is known)."""
+    """What is known of a VMI's devices, and what is still missing (empty: everything is known)."""
 
     status: Object | None
     missing: tuple[str, ...]
@@ -41,9 +41,9 @@ def find_devices(
         if not ref.by_claim:
             continue
         if ref.list in closed and ref.number is None:
-            told = [dict(entry) for entry in device_status.statuses(instance, ref.list) if entry.get("name") == ref.name]
-            if told:
-                out.setdefault(device_status.STATUS_LISTS[ref.list], []).extend(told)
+            kept = [dict(entry) for entry in device_status.statuses(instance, ref.list) if entry.get("name") == ref.name]
+            if kept:
+                out.setdefault(device_status.STATUS_LISTS[ref.list], []).extend(kept)
             else:
                 shut.append(f"{ref.name}: the feature gate {launcher_resources.GATES[ref.list]} is closed")
                 missing.append(shut[-1])
@@ -84,10 +84,10 @@ def _entries(
     if not status.get("allocation"):
         return blank, f"claim {claim_name} has no devices yet"
     others = users and all(user.get("resource") == "pods" for user in users)  # of a group the pod may be a part
-    if not ours and (others or not pod["spec"].get("nodeName")):  # what others have, or may get, is not shown as this machine's
+    if not ours and (others or not pod["spec"].get("nodeName")):  # what other pods have, or may get, is not shown as this VMI's
         return blank, f"claim {claim_name} is not given to it yet"
     if not pod_claims.claimed(ref, claim):
-        return [], ""  # whoever starts the machine says that there are too few
+        return [], ""  # the launcher reports that there are too few
     if not results:
         return blank, f"claim {claim_name} got no device for request {ref.request}"
     out: list[Object] = []
@@ -102,7 +102,7 @@ def _entries(
 def _entry(
     name: str, claim_name: str, result: Mapping[str, Any], found: Mapping[str, Any] | str, *, nodes: bool
 ) -> tuple[Object, str]:
-    """What the status says of one result of a claim, and what it cannot say yet. `found`: the device, or why not."""
+    """The status entry of one result of a claim, and what is missing in it. `found`: the device, or why not."""
     device = {} if isinstance(found, str) else found
     attributes = _attributes(device, result["driver"], nodes=nodes)
     why = found if isinstance(found, str) else "" if attributes else (
@@ -129,7 +129,7 @@ def _attributes(device: Mapping[str, Any], driver: str, *, nodes: bool) -> Objec
 
 
 def _product(device: Mapping[str, Any], driver: str) -> Object:
-    """What hardware it is, for people, where the driver says so."""
+    """The product name, where the driver publishes one."""
     name = text_attribute(device, driver, ("productName", "product", "model"))
     return {"product": name} if name else {}
 

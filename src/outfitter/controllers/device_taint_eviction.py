@@ -1,6 +1,6 @@
 """Pods that hold a device with a taint NoExecute go, unless their claim tolerates it, in embedded mode (a cluster has its own
-loop for this): at once, or when the toleration's seconds are over. A taint is published with the device or put on it by a
-DeviceTaintRule. What an operator marks on a page is published as NoSchedule, and sends nobody away."""
+controller for this): at once, or when its tolerationSeconds have passed. A taint is published with the device or put on it by a
+DeviceTaintRule. What an operator takes out of service on a page is published as NoSchedule, and evicts no pod."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVENT = "DeviceTaintManagerEviction"
 
 
 class DeviceTaintEviction:
-    name = "evict"
+    name = "device_taint_eviction"
 
     def __init__(self, context: ControllerContext, features: Features = FEATURES) -> None:
         self._context, self._features = context, features
@@ -81,12 +81,12 @@ class DeviceTaintEviction:
         ruled = taints.ruled(rules, device.driver, device.pool, device.device)
         return (taint for taint in (*published, *ruled) if taint.get("effect") == "NoExecute")
 
-    def _left(self, device: DeviceId, taint: Mapping[str, Any], borne: Sequence[Mapping[str, Any]], now: datetime
+    def _left(self, device: DeviceId, taint: Mapping[str, Any], tolerated: Sequence[Mapping[str, Any]], now: datetime
               ) -> float | None:
-        """Seconds until it is no longer borne; None: never."""
+        """Seconds until it is no longer tolerated; None: never."""
         place = (device, str(taint.get("key")), str(taint.get("value")), str(taint.get("effect")))
         since = None if taint.get("timeAdded") else self._seen.setdefault(place, now)
-        return taints.left(taint, borne, now, since)
+        return taints.left(taint, tolerated, now, since)
 
 
 async def send_away(context: ControllerContext, pod: Object, *, reason: str, event: str, why: str, sentence: str) -> None:

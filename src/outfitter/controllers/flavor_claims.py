@@ -1,8 +1,8 @@
-"""The flavor of a machine, or its wish for CPUs of its own: looked up once, made into a claim that belongs to the machine, and
+"""The flavor of a VMI, or its request for dedicated CPUs: looked up once, made into a claim that the VMI owns, and
 kept in its status.
 
-The claim is made first and says everything; the status is written from it. So a flavor that changes while a machine is being
-made changes nothing of it, and a crash between the two loses nothing."""
+The claim is created first and contains everything; the status is written from it. So a flavor that changes while a VMI is being
+created changes nothing of it, and a crash between the two loses nothing."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from outfitter.scheduling.nova.flavor_claim import AliasSet
 from outfitter.store.informer import key_of
 from outfitter.store.workqueue import WorkQueue
 
-WAITING = "Synchronized"  # the condition that says why a machine has no pod
+WAITING = "Synchronized"  # the condition with the reason why a VMI has no pod
 WAITS = ("Pending", "Scheduling")  # phases in which it has no host
 
 
 def claim_name(instance: Mapping[str, Any]) -> str:
-    """The same for the same machine, so that making the claim twice makes it once."""
+    """The same for the same VMI, so that creating the claim twice creates it once."""
     meta = instance["metadata"]
     return (
         f"{meta['name']}-{device_refs.FLAVOR_CLAIM}"[:247].rstrip("-.")
@@ -50,11 +50,11 @@ def flavor_of(instance: Object, flavors: Callable[[str], Object | None]) -> Obje
 
 
 class FlavorClaims:
-    """Settles flavors for the loop of instances, and wakes those who wait for one."""
+    """Settles flavors for the VMI controller, and wakes the VMIs that wait for one."""
 
     def __init__(self, context: ControllerContext, aliases: AliasSet, queue: WorkQueue, *, exact: bool) -> None:
         self._store, self._events, self._aliases = context.store, context.events, aliases
-        self._exact = exact  # who gives devices reads everything that the claim says; else what is lost is told
+        self._exact = exact  # the scheduler honours everything in the claim; else an event names what is lost
         self._instances = context.informer(kinds.VMI)
         self._instances.add_index("flavor", _unsettled)
         self._flavors = context.informer(kinds.FLAVOR)
@@ -72,14 +72,14 @@ class FlavorClaims:
         return [key_of(instance) for instance in self._instances.by("flavor", flavor["metadata"]["name"])]
 
     def unsettled(self, instance: Object, pod: Object | None) -> bool:
-        """Whether there is something to settle. A machine that got its pod without CPUs of its own goes on without."""
+        """Whether there is something to settle. A VMI whose pod was created without dedicated CPUs goes on without."""
         if record := vm.flavored(instance):
             return self._lost(instance, pod, record)
         if vm.flavor_name(instance):
             return True
         if self._inventories is None or not vm.dedicated(instance):
             return False
-        if pod is None:  # where no host tells of its cells nobody could give it any
+        if pod is None:  # where no host publishes its NUMA cells there are none to give
             return ((instance.get("status") or {}).get("phase") not in ("Scheduled", "Running")
                     and any(any(numa_cells.read(inventory)) for inventory in self._inventories.items()))
         return device_refs.FLAVOR_CLAIM in dict(pod_claims.claim_names(pod))
@@ -91,20 +91,20 @@ class FlavorClaims:
                     and self._claims.get(f"{instance['metadata']['namespace']}/{record['claimName']}") is None)
 
     async def settle(self, instance: Object) -> Object | Condition:
-        """What the status is to keep of the flavor, with the claim made; or why the machine waits."""
+        """What the status is to keep of the flavor, with the claim created; or why the VMI waits."""
         name, claim = vm.flavor_name(instance), claim_name(instance)
         if (made := await self._made(instance, claim)) is not None:
             return flavor_claim.settled({}, made)
         flavor = flavor_of(instance, self._flavors.get)
         if flavor is None or flavor["metadata"].get("deletionTimestamp"):
             return Condition(WAITING, False, "FlavorNotFound",
-                             f"flavor {name} does not exist; the machine goes on when it does")
+                             f"flavor {name} does not exist; the VMI goes on when it does")
         try:
             wanted, record = planned_flavor(instance, flavor, self._aliases)
             kept = vm.flavored(instance)
             if kept and not _same(kept, record):
                 return Condition(WAITING, False, "FlavorChanged", f"claim {claim} was deleted, and flavor {name} is no longer "
-                                 "what the machine was made with; change it back, or make the machine anew")
+                                 "what the VMI was created with; change it back, or recreate the VMI")
             if wanted is None:
                 return record
             made = await self._store.create(kinds.RESOURCE_CLAIM, wanted)
@@ -118,10 +118,10 @@ class FlavorClaims:
             what = f"flavor {name}" if name else "spec.domain.cpu.dedicatedCpuPlacement"
             return Condition(WAITING, False, "FlavorNotUnderstood", f"{what}: {error.message}")
         return flavor_claim.settled(flavor, made) if made is not None else Condition(
-            WAITING, False, "FailedClaim", f"claim {claim} belongs to somebody else; delete it, and the machine goes on")
+            WAITING, False, "FailedClaim", f"claim {claim} has another owner; delete it, and the VMI goes on")
 
     async def _made(self, instance: Object, claim: str) -> Object | None:
-        """The claim, if it was made for this machine. Asks the store: it may have been made before a crash."""
+        """The claim, if it was created for this VMI. Asks the store: it may have been made before a crash."""
         try:
             found = await self._store.get(kinds.RESOURCE_CLAIM, claim, instance["metadata"]["namespace"])
         except NotFound:
@@ -131,11 +131,11 @@ class FlavorClaims:
 
 
 def _unsettled(instance: Object) -> list[str]:
-    """The flavor that a machine waits for, or would need again if its claim were lost."""
+    """The flavor that a VMI waits for, or would need again if its claim were lost."""
     name = vm.flavor_name(instance)
     return [name] if name and (not vm.flavored(instance) or instance["status"].get("phase") in WAITS) else []
 
 
 def _same(kept: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
-    """Whether a machine would be made as it was; where it lies is not part of that."""
+    """Whether a VMI would be created as it was; the NUMA cells it is on are not part of that."""
     return all(kept.get(key) == record.get(key) for key in ("vcpus", "memory", "disk", "devices", "claimName"))

@@ -1,7 +1,7 @@
-"""What nobody owns any more, in embedded mode (a cluster has its own loop): dependents of deleted owners, the content of
-namespaces that are going, events that are old.
+"""Deletes what has no owner any more, in embedded mode (a cluster has its own controller): dependents of deleted owners, the
+content of namespaces that are going, events that are old.
 
-An owner is gone when the store says so under its uid, not when an informer has not seen it."""
+An owner is gone when the store has none of its uid, not when an informer has not seen it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ EVENTS_KEPT = timedelta(hours=1)
 EVENTS = "events||"  # the key under which old events are thrown away, all that there are
 EVENTS_EVERY = 60.0  # seconds, at most
 AT_ONCE = 500  # events that are looked at before others get their turn
-OWNED = tuple(kind for kind in kinds.ALL if kind != kinds.PAST_BOOKING)  # history belongs to nobody, and there is much of it
+OWNED = tuple(kind for kind in kinds.ALL if kind != kinds.PAST_BOOKING)  # history has no owner, and there is much of it
 
 
 class GarbageCollector:
     """Keys are "plural.group|namespace|name"."""
 
-    name = "garbage"
+    name = "garbage_collector"
 
     def __init__(self, context: ControllerContext, served: Iterable[Kind] = OWNED) -> None:
         self._context, self._store = context, context.store
@@ -49,13 +49,14 @@ class GarbageCollector:
                 self.queue.add(_key(dependent_kind, dependent))
             if kind.namespaced and self._is_going(meta.get("namespace", "")):
                 self.queue.add(_key_of(kinds.NAMESPACE, "", meta["namespace"]))
-        # An object under foreground deletion waits for its dependents: they tell it when they go or leave.
+        # An object under foreground deletion waits for its dependents: they wake it when they are deleted or lose the
+        # reference.
         for reference in _lost(old, new):
             owner_kind = self._kind(reference)
             if owner_kind:
                 namespace = meta.get("namespace", "") if owner_kind.namespaced else ""
                 self.queue.add(_key_of(owner_kind, namespace, reference["name"]))
-        # An owner that goes tells the dependents that are known; the others come here as new ones.
+        # An owner that is deleted wakes the dependents that are known; the others are enqueued when they are created.
         if new is not None and (kind == kinds.NAMESPACE or meta.get("deletionTimestamp")
                                 or (meta.get("ownerReferences") and (old is None or _owner_uids(old) != _owner_uids(new)))):
             self.queue.add(_key(kind, obj))
@@ -105,9 +106,9 @@ class GarbageCollector:
     async def _alive(self, reference: Object, namespace: str) -> bool:
         kind = self._kind(reference)
         if kind is None:
-            return True  # a kind that we do not keep: nothing can be said of it
+            return True  # a kind that is not stored here: its owner cannot be checked
         if kind.namespaced and not namespace:
-            return True  # it names something in a namespace without saying in which: nothing can be said of it either
+            return True  # a namespaced owner without a namespace: it cannot be checked either
         try:
             owner = await self._store.get(kind, reference["name"], namespace if kind.namespaced else "")
         except NotFound:
@@ -138,8 +139,8 @@ class GarbageCollector:
             await self._store.patch(kind, meta["name"], change, meta.get("namespace", ""))
 
     async def _empty(self, namespace: Object) -> float | None:
-        """Delete everything in a namespace that is going, then let go of it. When it is still there after it was looked
-        through, all that was found is in it and not in another one of the same name."""
+        """Delete everything in a namespace that is being deleted, then remove its finalizer. When it is still there after it
+        was looked through, all that was found is in it and not in another one of the same name."""
         name, left = namespace["metadata"]["name"], 0
         found = [(kind, obj) for kind in self._kinds.values() if kind.namespaced
                  for obj in (await self._store.list(kind, name)).items]

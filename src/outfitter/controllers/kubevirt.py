@@ -1,4 +1,4 @@
-"""The KubeVirt object: that we have read it, and which machines run that its gates would no longer let in."""
+"""The KubeVirt object: that it was read, and which running VMs its feature gates would no longer admit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.store.informer import key_of
 from outfitter.store.workqueue import WorkQueue
 
-NAMED = 5  # machines that a condition names; of the others it says how many
+NAMED = 5  # VMIs that a condition names; the others are counted
 
 
 def _over(instance: Object) -> bool:
@@ -22,7 +22,7 @@ def _gates(instance: Object) -> list[str]:
 
 
 class KubeVirtController:
-    name = "kubevirts"
+    name = "kubevirt"
 
     def __init__(self, context: ControllerContext) -> None:
         self._context, self._store = context, context.store
@@ -35,7 +35,7 @@ class KubeVirtController:
 
     def _machine_changed(self, old: Object | None, new: Object | None) -> None:
         if old and new and old["spec"] == new["spec"] and _over(old) == _over(new):
-            return  # most news of a machine is of its status
+            return  # most updates of a VMI are of its status
         if (_gates(old) if old else []) != (_gates(new) if new else []):
             for kubevirt in self._all.items():
                 self.queue.add(key_of(kubevirt))
@@ -47,11 +47,11 @@ class KubeVirtController:
         meta, status = kubevirt["metadata"], kubevirt.get("status") or {}
         counts = kubevirt_config.chosen(self._all.items())
         if counts is not None and counts["metadata"]["uid"] == meta["uid"]:
-            said = self._in_use(kubevirt_config.of(kubevirt))
+            in_use = self._in_use(kubevirt_config.of(kubevirt))
         else:
-            said = Condition(GATES_IN_USE, False, "NotInForce", "another KubeVirt object is older, and counts")
+            in_use = Condition(GATES_IN_USE, False, "NotInForce", "another KubeVirt object is older, and is in force")
         new = {"phase": "Deployed", "observedGeneration": meta.get("generation"),
-               "conditions": conditions.with_condition(status.get("conditions"), said, self._context.now())}
+               "conditions": conditions.with_condition(status.get("conditions"), in_use, self._context.now())}
         if any(status.get(field) != value for field, value in new.items()):
             await self._context.patch_status(kinds.KUBEVIRT, kubevirt, new)
         return None
@@ -63,6 +63,6 @@ class KubeVirtController:
                 more = f" and {len(users) - NAMED} more" if len(users) > NAMED else ""
                 words.append(f"{gate} is off and is used by {', '.join(users[:NAMED])}{more}")
         if not words:
-            return Condition(GATES_IN_USE, False, "NoneInUse", "every running machine could be made again")
+            return Condition(GATES_IN_USE, False, "NoneInUse", "every running VM would be admitted again")
         return Condition(GATES_IN_USE, True, "MachinesKeepRunning",
                          f"{'; '.join(words)}: they keep what they have, new ones are refused")

@@ -1,8 +1,8 @@
 """The networks of a launcher pod: which attachments it asks for, under which names, and what they take of the host. Pure.
 
 Names of interfaces are made from the network's name ("pod" and a part of its hash), so that they stay when networks come and
-go. Pods of long ago count them instead (net1, net2, ...); a machine that moves keeps what its guest's taps are bound to, unless
-the gate says that moving is the time to change."""
+go. Pods of long ago count them instead (net1, net2, ...); a VM that migrates keeps what its guest's taps are bound to, unless
+the feature gate makes migration the time to change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Attachments = Callable[[str, str], Object | None]  # namespace, name -> NetworkA
 
 
 def of_pod(instance: Mapping[str, Any], settings: KubeVirtConfig, source: Mapping[str, Any] | None = None) -> Object:
-    """What a pod says of its networks. `source`: the pod that the machine moves away from."""
+    """The network annotations of a pod. `source`: the pod that the VM migrates from."""
     counted = source is not None and _counts(source) and not settings.gates.open(feature_gates.NAMING)
     entries = list(_entries(instance, settings.plugins, counted=counted))
     out: Object = {}
@@ -67,16 +67,16 @@ def _counts(pod: Mapping[str, Any]) -> bool:
     """Whether a pod's interfaces are counted, by what its networks say."""
     text = (pod["metadata"].get("annotations") or {}).get(STATUS)
     try:
-        said = json.loads(text) if text else []
+        statuses = json.loads(text) if text else []
     except ValueError:
         return False
-    return isinstance(said, list) and any(
-        _COUNTED.fullmatch(str(entry.get("interface"))) for entry in said if isinstance(entry, Mapping))
+    return isinstance(statuses, list) and any(
+        _COUNTED.fullmatch(str(entry.get("interface"))) for entry in statuses if isinstance(entry, Mapping))
 
 
 def resources(instance: Mapping[str, Any], attachments: Attachments, open_: Gates) -> dict[str, str]:
     """What networks take of the host: network -> the resource that its definition names, a virtual function mostly, but also a
-    mark that a host has the bridge. Refused: the definition of an SR-IOV network is missing, so nobody knows what it takes."""
+    label that a host has the bridge. Refused: the definition of an SR-IOV network is missing, so its resource is unknown."""
     out: dict[str, str] = {}
     if feature_gates.INJECTION in open_.on:
         return out

@@ -1,4 +1,4 @@
-"""The pod in which a machine runs. Pure: an instance in, a pod out."""
+"""The launcher pod in which a VM runs. Pure: a VMI in, a pod out."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def launcher_pod(
         listed.append({"name": device_refs.FLAVOR_CLAIM, "resourceClaimName": own})
     resources = launcher_resources.resources(instance, settings, Counter((networks or {}).values()))
     container: Object = {"name": vm.CONTAINER, "image": IMAGE, "resources": resources}
-    if networks:  # a device plugin lists functions by resource: the launcher is told whose they are
+    if networks:  # a device plugin lists functions by resource: the launcher learns which network each is for
         container["env"] = [{"name": f"{NETWORK_RESOURCE}_{name}", "value": taken} for name, taken in networks.items()]
     pod: Object = {
         "apiVersion": "v1",

@@ -1,4 +1,4 @@
-"""What a launcher's container asks of its host: memory with what the machine costs besides, CPUs, claims, and devices by
+"""What a launcher's container asks of its host: memory with the overhead of the VM, CPUs, claims, and devices by
 resource name. Pure."""
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def resources(instance: Mapping[str, Any], settings: KubeVirtConfig, networks: M
     """The `resources` of the container. `networks`: what its network cards ask for by resource name. Refused names every device
     that is not permitted."""
     spec = instance["spec"]
-    said = spec["domain"].get("resources") or {}
-    requests, limits = dict(said.get("requests") or {}), dict(said.get("limits") or {})
+    guest = spec["domain"].get("resources") or {}
+    requests, limits = dict(guest.get("requests") or {}), dict(guest.get("limits") or {})
     mine = to_int(str(requests.get("memory") or limits.get("memory") or vm.memory(instance)))
-    requests["memory"] = _bytes(mine + (0 if said.get("overcommitGuestOverhead") else overhead(instance)))
+    requests["memory"] = _bytes(mine + (0 if guest.get("overcommitGuestOverhead") else overhead(instance)))
     if "memory" in limits:
         limits["memory"] = _bytes(to_int(str(limits["memory"])) + overhead(instance))
     cpus = vm.vcpus(instance)
@@ -46,7 +46,7 @@ def resources(instance: Mapping[str, Any], settings: KubeVirtConfig, networks: M
     if feature_gates.IOMMUFD in settings.gates.on:
         wanted[IOMMUFD_DEVICE] += 1
     for name, count in wanted.items():
-        # What somebody wrote himself is not doubled; what stands on one side only holds for both, as Kubernetes demands it.
+        # An amount in the spec is not added to; one that is set as request or limit only holds for both, as Kubernetes demands.
         written = requests.get(name, limits.get(name, str(count)))
         requests[name], limits[name] = written, limits.get(name, written)
     out: Object = {"requests": requests}
@@ -88,7 +88,7 @@ def by_name(instance: Mapping[str, Any], settings: KubeVirtConfig) -> Counter[st
 
 
 def overhead(instance: Mapping[str, Any]) -> int:
-    """Bytes of memory that a machine costs its host besides its own."""
+    """Bytes of memory that a VM costs its host besides its own."""
     devices = instance["spec"]["domain"].get("devices") or {}
     total = PROGRAMS + to_int(vm.memory(instance)) // PAGES + PER_CPU * vm.vcpus(instance)
     if devices.get("autoattachGraphicsDevice") is not False:

@@ -1,6 +1,6 @@
-"""Pages in a cluster, where a claim's status is the truth of who was promised what: copied into the host's page (or that of a
-pool which no host owns) as booked as it happens, taken out again when the promise is gone and the host has let go. The node
-agent turns booked into prepared."""
+"""Mirrors allocations into pages in a cluster, where a claim's status is the truth: an allocation is booked on the host's page
+(or on that of a pool which no host owns), and the booking is removed when it is deallocated and the host has released it. The
+node agent turns booked into prepared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from outfitter.store.workqueue import WorkQueue
 
 
 class LedgerMirror:
-    name = "pages"
+    name = "ledger_mirror"
 
     def __init__(self, context: ControllerContext) -> None:
         self._context, self._store = context, context.store
@@ -30,7 +30,7 @@ class LedgerMirror:
         self._pages = context.informer(kinds.LEDGER_PAGE)
         self._slices = context.informer(kinds.RESOURCE_SLICE)
         self._pages.add_index("claim", claim_keys)
-        self._claims.add_index("page", _may_stand_on)
+        self._claims.add_index("page", _possible_pages)
         self._claims.add_index("driver and pool", lambda claim: {pool for pool, _ in _results(claim)})
         self._slices.add_index("driver and pool", _pool_of)
         enqueue_on_change(self._slices, self.queue, lambda piece: [
@@ -40,26 +40,26 @@ class LedgerMirror:
         enqueue_on_change(self._pages, self.queue, self._left_out)
 
     def _left_out(self, page: Object) -> list[str]:
-        """Claims that were promised something on a host and do not stand on its page: another stood in their way."""
+        """Claims with an allocation on a host that are not booked on its page: another booking was in the way."""
         there = set(claim_keys(page))
         return [key for key in map(key_of, self._claims.by("page", page["metadata"]["name"])) if key not in there]
 
     async def reconcile(self, key: str) -> float | None:
         claim = self._claims.get(key)
-        promised = self._promised(claim) if claim else {}
+        allocated = self._allocated(claim) if claim else {}
         for page in map(Page, self._pages.by("claim", key)):
-            await self._drop(page, key, promised.get(page.host, ()))
-        for host, bookings in promised.items():
+            await self._drop(page, key, allocated.get(page.host, ()))
+        for host, bookings in allocated.items():
             try:
                 await book.book(self._store, host, bookings, limits=self._limits(bookings))
             except (AlreadyHeld, OutOfService) as error:
                 assert claim is not None
-                await self._context.events.warning(claim, "DeviceNotAvailable", f"{error}: the machine cannot start with it")
+                await self._context.events.warning(claim, "DeviceNotAvailable", f"{error}: the VM cannot start with it")
                 raise
         return None
 
     async def _drop(self, page: Page, key: str, keep: tuple[Booking, ...]) -> None:
-        """Bookings of this claim's name that are no longer promised, unless the host still has them prepared."""
+        """Bookings of this claim's name that are no longer allocated, unless the host still has them prepared."""
         wanted = {(booking.holder.uid, booking.device) for booking in keep}
         for booking in page.bookings:
             holder = booking.holder
@@ -67,8 +67,8 @@ class LedgerMirror:
                     and (holder.uid, booking.device) not in wanted:
                 await book.release(self._store, page.host, holder.uid, device=booking.device)
 
-    def _promised(self, claim: Object) -> dict[str, tuple[Booking, ...]]:
-        """What a claim's status promises, by page."""
+    def _allocated(self, claim: Object) -> dict[str, tuple[Booking, ...]]:
+        """The bookings of a claim's allocation, by page."""
         meta, users = claim["metadata"], (claim.get("status") or {}).get("reservedFor") or ()
         pods = [self._pods.get(f"{meta['namespace']}/{user['name']}") for user in users if user.get("resource") == "pods"]
         there = [pod for pod in pods if pod is not None]
@@ -80,7 +80,7 @@ class LedgerMirror:
         out: dict[str, tuple[Booking, ...]] = {}
         for _, result in _results(claim):
             if result.get("adminAccess"):
-                continue  # looks at a device, does not hold it
+                continue  # admin access does not hold the device
             device, page = DeviceId(result["driver"], result["pool"], result["device"]), self._page(claim, result)
             share = result if self._capacity(device) is not None else {}  # a device that may not be shared is taken whole
             amount = allocation.booked_amount(share, self._counters(device))
@@ -90,20 +90,20 @@ class LedgerMirror:
         return out
 
     def _page(self, claim: Object, result: Mapping[str, Any]) -> str:
-        """The page on which a device that was given stands: its host's, or its pool's when several hosts reach it. Where nobody
-        publishes it any more it stays where it is."""
+        """The page on which an allocated device is booked: its host's, or its pool's when several hosts reach it. A device
+        that is no longer published stays on its page."""
         given, pool = claim["status"]["allocation"], (result["driver"], result["pool"])
         nodes = {piece["spec"].get("nodeName") or "" for piece in self._slices.by("driver and pool", "/".join(pool))}
         if not nodes:
             device = DeviceId(*pool, result["device"])
-            stands = [page.host for page in map(Page, self._pages.by("claim", key_of(claim)))
+            booked = [page.host for page in map(Page, self._pages.by("claim", key_of(claim)))
                       if any(booking.device == device for booking in page.of(claim["metadata"]["uid"]))]
-            return stands[0] if stands else allocation.host_of(given, result)
+            return booked[0] if booked else allocation.host_of(given, result)
         return nodes.pop() if len(nodes) == 1 and "" not in nodes else pool_page(*pool)
 
 
     def _capacity(self, device: DeviceId) -> dict[str, str] | None:
-        """How much there is of each capacity of a device that may be shared; None: it may not, or nobody publishes it."""
+        """How much there is of each capacity of a device that may be shared; None: it may not, or it is not published."""
         for piece in self._slices.by("driver and pool", f"{device.driver}/{device.pool}"):
             for each in piece["spec"].get("devices") or ():
                 if each["name"] == device.device and each.get("allowMultipleAllocations"):
@@ -128,7 +128,7 @@ class LedgerMirror:
 
 
 def _results(claim: Object) -> list[tuple[str, Mapping[str, Any]]]:
-    """The devices that a claim was given, each with its pool."""
+    """The devices of a claim's allocation, each with its pool."""
     given = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
     return [(f"{result['driver']}/{result['pool']}", result) for result in given.get("results") or ()]
 
@@ -141,7 +141,7 @@ def _pool_of(piece: Object) -> list[str]:
     return [f"{piece['spec']['driver']}/{piece['spec']['pool']['name']}"]
 
 
-def _may_stand_on(claim: Object) -> set[str]:
-    """The pages on which what a claim was given can stand."""
+def _possible_pages(claim: Object) -> set[str]:
+    """The pages on which a claim's allocation can be booked."""
     given = (claim.get("status") or {}).get("allocation") or {}
     return allocation.hosts(given) | {pool_page(result["driver"], result["pool"]) for _, result in _results(claim)}

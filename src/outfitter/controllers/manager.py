@@ -1,4 +1,4 @@
-"""What every loop stands on: shared informers, a queue of keys, and a reconcile that is called until it succeeds."""
+"""What every controller is built on: shared informers, a queue of keys, and a reconcile that is called until it succeeds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WRITING = 0.001  # seconds between two looks at whether the disk is done
 
 
 class ControllerContext:
-    """What the loops of one process share."""
+    """What the controllers of one process share."""
 
     def __init__(self, store: Store, *, clock: Clock, names: IdGenerator | None = None, component: str = "outfitter") -> None:
         self.store = store
@@ -123,7 +123,11 @@ class ControllerManager:
             key = await queue.take()
             try:
                 again = await controller.reconcile(key)
-            except (Conflict, NotFound, Terminating) as error:  # somebody moved first; the change that did it is on its way
+            except (
+                Conflict,
+                NotFound,
+                Terminating,
+            ) as error:  # another writer was first; the watch update of that brings the key back
                 log.debug("%s %s: %s", controller.name, key, error)
                 self.errors[controller.name, "conflict"] += 1
                 queue.retry(key)
@@ -145,7 +149,7 @@ class ControllerManager:
                     queue.add_after(key, again)
             finally:
                 queue.done(key)
-            if turn % IN_A_ROW == 0:  # a store in memory makes nobody wait: the others would get no turn before all is done
+            if turn % IN_A_ROW == 0:  # a store in memory never suspends: the others would get no turn before all is done
                 await asyncio.sleep(0)
 
 
@@ -153,7 +157,7 @@ async def settle(
     store_revision: Callable[[Kind], int], context: ControllerContext, runners: Sequence[ControllerManager], *,
     busy: Callable[[], bool] = lambda: False, most: int = 100_000,
 ) -> None:
-    """For embedded homes: until nobody has anything to do. The home is not `busy` with what nobody waits for, every informer
+    """For embedded backends: until there is nothing to do. The backend is not `busy`, every informer
     has seen all there is, and every queue is empty, several times in a row. What waits for the clock does not count. They get
     `most` turns for it, and a disk that is written to as long as it takes."""
     quiet = turns = 0

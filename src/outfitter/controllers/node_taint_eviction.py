@@ -1,6 +1,6 @@
-"""Pods on a host with a taint NoExecute go, unless they tolerate it, in embedded mode (a cluster has its own loop for this): at
-once, or when the toleration's seconds are over. Pods of every kind: a machine whose pod goes has ended there, and its strategy
-says whether it starts elsewhere. Taints of devices are in `evict`."""
+"""Pods on a host with a taint NoExecute go, unless they tolerate it, in embedded mode (a cluster has its own controller for
+this): at once, or when its tolerationSeconds have passed. Pods of every kind: a VM whose pod goes has ended there, and its run
+strategy decides whether it starts elsewhere. Taints of devices are in `device_taint_eviction`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from outfitter.store.workqueue import WorkQueue
 
 REASON = "DeletionByTaintManager"  # of the condition DisruptionTarget, as in Kubernetes
 EVENT = "TaintManagerEviction"
-# What every pod of a cluster tolerates for a while unless it says otherwise.
+# What every pod of a cluster tolerates for a while unless its tolerations differ.
 USUAL: Sequence[Object] = tuple(
     {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
     for key in ("not-ready", "unreachable"))
@@ -28,7 +28,7 @@ Taint = tuple[str, str]  # its key and value
 
 
 class NodeTaintEviction:
-    name = "nodetaints"
+    name = "node_taint_eviction"
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
@@ -66,9 +66,9 @@ class NodeTaintEviction:
         left, why = min((_left(pod, taint, since, now), taint) for taint, since in self._since[node].items())
         if left > 0:
             return None if left == NEVER else left
-        said = f"host {node} has the taint {why[0]}{f'={why[1]}' if why[1] else ''}:NoExecute"
-        await device_taint_eviction.send_away(self._context, pod, reason=REASON, event=EVENT, why=said,
-                              sentence=f"Taint manager: deleting due to NoExecute taint: {said}")
+        taint = f"host {node} has the taint {why[0]}{f'={why[1]}' if why[1] else ''}:NoExecute"
+        await device_taint_eviction.send_away(self._context, pod, reason=REASON, event=EVENT, why=taint,
+                              sentence=f"Taint manager: deleting due to NoExecute taint: {taint}")
         return None
 
 

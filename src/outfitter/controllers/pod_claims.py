@@ -1,5 +1,5 @@
-"""Claims of pods, in embedded mode (a cluster has its own loop for this): made from templates, let go of when the pod is
-over, and written again from the page when a status was lost."""
+"""Creates the claims of pods from their templates, in embedded mode (a cluster has its own controller for this).
+`claim_deallocation` deallocates them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POD_CLAIM = "resource.kubernetes.io/pod-claim-name"
 class PodClaims:
     """Claims from templates: one for each entry of a pod that names a template."""
 
-    name = "podclaims"
+    name = "pod_claims"
 
     def __init__(self, context: ControllerContext) -> None:
         self._context, self._store = context, context.store
@@ -46,9 +46,9 @@ class PodClaims:
         """The entries of a pod of which a claim is still to be made, or to be made again: what a pod on a host uses stays."""
         if pod["metadata"].get("deletionTimestamp") or (pod.get("status") or {}).get("phase") in vm.FINAL:
             return
-        told, namespace = dict(pod_claims.claim_names(pod)), pod["metadata"]["namespace"]
+        named, namespace = dict(pod_claims.claim_names(pod)), pod["metadata"]["namespace"]
         for entry in _templated(pod):
-            name = told.get(entry["name"])
+            name = named.get(entry["name"])
             if not name or (not pod["spec"].get("nodeName") and self._claims.get(f"{namespace}/{name}") is None):
                 yield entry
 
@@ -64,7 +64,7 @@ class PodClaims:
             return None
         made: list[Object] = []
         taken: list[str] = []
-        told = dict(pod_claims.claim_names(pod))
+        named = dict(pod_claims.claim_names(pod))
         for entry in list(self._unmade(pod)):
             claim = await self._make(pod, entry)
             if claim is None:
@@ -72,7 +72,7 @@ class PodClaims:
             if whose := of_another(claim, pod):
                 taken.append(whose)
                 await self._context.events.warning(pod, NOT_MADE, whose)
-            elif claim["metadata"]["name"] != told.get(entry["name"]):
+            elif claim["metadata"]["name"] != named.get(entry["name"]):
                 made.append({"name": entry["name"], "resourceClaimName": claim["metadata"]["name"]})
         change: Object = {}
         if made:
@@ -87,7 +87,7 @@ class PodClaims:
         return None
 
     async def _make(self, pod: Object, entry: Object) -> Object | None:
-        """The claim of that name, which may be somebody else's; None while there is no template."""
+        """The claim of that name, which may have another owner; None while there is no template."""
         meta, template_name = pod["metadata"], entry["resourceClaimTemplateName"]
         template = self._templates.get(f"{meta['namespace']}/{template_name}")
         if template is None:
@@ -98,7 +98,7 @@ class PodClaims:
         name = claim["metadata"]["name"]
         try:
             there = await self._store.create(kinds.RESOURCE_CLAIM, claim)
-        except AlreadyExists:  # made before a crash, or by somebody else
+        except AlreadyExists:  # created before a crash, or by another writer
             there = await self._store.get(kinds.RESOURCE_CLAIM, name, meta["namespace"])
         except (Invalid, Forbidden) as error:
             await self._context.events.warning(pod, NOT_MADE, error.message)

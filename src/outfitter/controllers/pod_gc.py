@@ -1,9 +1,9 @@
-"""Pods of nodes that do not exist any more, in embedded mode (a cluster has its own loop for this): nobody is there to run or
-to end them, so they end here, and their machines with them.
+"""Ends pods of nodes that do not exist any more, in embedded mode (a cluster has its own controller for this): no agent is
+there to run or to stop them, so they end here, and their VMs with them.
 
-A node that is not ready keeps its pods: its host may come back. One that is gone does so when the store says it, after a
-while in which a host that is there can make it again. What was handed over stays on the host's page for as long as there is
-one: a host that comes back lets go of it, and whoever deletes the page says that it does not."""
+A node that is not ready keeps its pods: its host may come back. A node is gone when the store has none, after a
+while in which a running agent can create it again. Prepared devices stay on the host's page for as long as it exists: a host
+that comes back unprepares them, and deleting the page states that it will not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WHILE = 40.0  # seconds, as in Kubernetes
 
 
 class PodGc:
-    name = "stranded"
+    name = "pod_gc"
 
     def __init__(self, context: ControllerContext) -> None:
         self._context, self._store = context, context.store
@@ -66,10 +66,11 @@ class PodGc:
             await self._store.get(kinds.NODE, node)
         except NotFound:
             return False
-        return True  # the news of it is on its way
+        return True  # its watch update is on the way
 
     async def _end(self, pod: Object, node: str) -> None:
-        """First how it ended, for whoever stands behind it; the news of that brings us back, and then it goes."""
+        """First the phase and reason, for its owner; the watch update of that brings the key back, and then the pod is
+        deleted."""
         meta, status = pod["metadata"], pod.get("status") or {}
         if status.get("phase") in vm.FINAL:
             await self._store.delete(kinds.POD, meta["name"], meta["namespace"], uid=meta["uid"], grace=0)

@@ -55,7 +55,7 @@ class _BatchOutcome:
 
 
 class Scheduler:
-    name = "schedule"
+    name = "scheduler"
 
     def __init__(
         self, context: ControllerContext, plugins: SchedulerPlugins, *, policy: Policy = "pack", features: Features = FEATURES

@@ -1,7 +1,7 @@
-"""Virtual machines: an instance for each that should run and none for the others, and a status that says in a word how it is.
-Claims that belong to the machine and outlive its instances are in `ownclaims`.
+"""The VM controller: a VMI for each VM that should run and none for the others, and a printable status. Claims that a VM owns
+and that outlive its VMIs are in `vm_claims`.
 
-What was written in `spec` stays as it was written; an instance gets a copy of the template as it is when it starts."""
+A VM's `spec` is never changed; a VMI gets a copy of the template as it is when the VM starts."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from outfitter.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFou
 from outfitter.store.informer import key_of
 from outfitter.store.workqueue import WorkQueue
 
-GENERATION = "kubevirt.io/vm-generation"  # annotation of an instance: of which state of the machine it is
+GENERATION = "kubevirt.io/vm-generation"  # annotation of a VMI: the generation of the VM that it was created from
 LOOK_AGAIN = 30.0  # seconds after which a start that could not be is tried again
 MIRRORED = ("Ready", "Paused", "LiveMigratable", "DevicesReady", "PodScheduled", "Synchronized")  # conditions of the instance
 CHANGED = "a non-live-updatable field was changed in the template spec: it counts from the next start on"
 
 
 class VmController:
-    name = "machines"
+    name = "vm"
 
     def __init__(self, context: ControllerContext) -> None:
         self._context, self._store = context, context.store
@@ -39,16 +39,16 @@ class VmController:
         context.informer(kinds.KUBEVIRT).on_change(self._rules_changed)
 
     def _rules_changed(self, old: Object | None, new: Object | None) -> None:
-        """Machines that may be let in now that were not. All without an instance: of one that is being refused at this moment
-        nobody knows it yet."""
+        """VMs that may be admitted now that were refused. All without a VMI: one that is being refused at this moment is
+        not known yet."""
         if (old or {}).get("spec") != (new or {}).get("spec"):
             for key in map(key_of, self._machines.items()):
                 if self._instances.get(key) is None:
                     self.queue.add(key)
 
     def _of_instance(self, instance: Object) -> list[str]:
-        """The machine that it belongs to, or in whose way it is. Without one nothing is read of it: a machine that comes later
-        is news itself."""
+        """The VM that owns it, or whose name it takes. Without one nothing is read of it: a VM that is created later is a
+        watch update itself."""
         return [key for key in (*machine_of(instance), key_of(instance)) if self._machines.get(key) is not None]
 
     async def reconcile(self, key: str) -> float | None:
@@ -74,7 +74,9 @@ class VmController:
         status["stateChangeRequests"] = list(vm_run_strategy.open_requests(vm, instance) if failed else act.requests) or None
         await self._tell(vm, status)
         if failed or lacks:
-            return LOOK_AGAIN  # not everything that can stand in the way tells us when it goes; a gate does
+            return (
+                LOOK_AGAIN  # not everything that can prevent the start sends a watch update when it goes; a feature gate does
+            )
         if act.wait is not None:
             return act.wait.total_seconds()
         steady = vm_run_strategy.steady_in(instance, now) if failure and instance is not None else None
@@ -83,9 +85,9 @@ class VmController:
     # -- the instance
 
     async def _as_stored(self, vm: Object) -> tuple[Object, Object | None]:
-        """A machine that is to start or to stop, or whose wishes are to be crossed out, and the instance of its name: from the
-        store, because none of that can be taken back. Who was held up for a while sees a wish that was granted long ago, a
-        strategy that is not meant any more, or an instance that is gone. NotFound: the machine is."""
+        """A VM that is to start or to stop, or whose requests are done, and the VMI of its name: from the store, because none
+        of that can be undone. A controller that was delayed sees a request that was done long ago, an old run strategy, or a
+        VMI that is gone. NotFound: the VM is gone."""
         meta = vm["metadata"]
         stored = await self._store.get(kinds.VM, meta["name"], meta["namespace"])
         if stored["metadata"]["uid"] != meta["uid"]:
@@ -103,7 +105,7 @@ class VmController:
         if act.do == "create":
             try:
                 made = await self._store.create(kinds.VMI, instance_for(vm, paused=act.paused))
-            except AlreadyExists:  # an instance of which the news is on its way
+            except AlreadyExists:  # a VMI whose watch update is on the way
                 return await self._stranger(vm)
             except (Invalid, Forbidden) as error:
                 await self._context.events.warning(vm, "FailedCreate", f"Error creating the instance: {error.message}")
@@ -117,11 +119,11 @@ class VmController:
         return ""
 
     async def _stranger(self, vm: Object) -> str:
-        """Who has the name that the machine's instance needs. One of its own is no trouble: its news brings us back."""
+        """The owner of the VMI that has the name. One of its own is no error: its watch update brings the key back."""
         meta = vm["metadata"]
         found = await self._store.get(kinds.VMI, meta["name"], meta["namespace"])
         if vm_api.belongs(found, vm):
-            raise Conflict(f"news of instance {meta['namespace']}/{meta['name']} is on its way")
+            raise Conflict(f"the watch update of VMI {meta['namespace']}/{meta['name']} is on the way")
         return _in_the_way(vm)
 
     # -- what people see
@@ -148,7 +150,7 @@ class VmController:
                 "observedGeneration": vm["metadata"].get("generation"), "conditions": have}
 
     def _outdated(self, vm: Object, instance: Object | None) -> bool:
-        """The machine is not what the running instance was made from. How it starts says nothing of one that did."""
+        """The template is not what the running VMI was created from; `startStrategy` does not count."""
         if instance is None or (instance.get("status") or {}).get("phase") in vm_api.FINAL:
             return False
         if instance["metadata"].get("deletionTimestamp"):
@@ -164,7 +166,7 @@ class VmController:
 
 
 def _in_the_way(vm: Object) -> str:
-    return f"an instance {vm['metadata']['name']} exists that does not belong to this machine"
+    return f"a VMI {vm['metadata']['name']} exists that this VM does not own"
 
 
 def _noted(vm: Object) -> list[Object]:
@@ -172,19 +174,19 @@ def _noted(vm: Object) -> list[Object]:
 
 
 def instance_for(vm: Object, *, paused: bool = False) -> Object:
-    """The instance that a machine starts as; `paused` if it was asked to start so this time."""
+    """The VMI that a VM starts as; `paused` if that was requested for this start."""
     meta, template = vm["metadata"], vm["spec"]["template"]
-    said = template.get("metadata") or {}
-    labels = {**(said.get("labels") or {}), "kubevirt.io/vm": meta["name"][:63].rstrip("-.")}
+    extra = template.get("metadata") or {}
+    labels = {**(extra.get("labels") or {}), "kubevirt.io/vm": meta["name"][:63].rstrip("-.")}
     spec = {**_spec(vm), "startStrategy": vmi_actions.START_PAUSED} if paused else _spec(vm)
     return {"apiVersion": kinds.VMI.api_version, "kind": kinds.VMI.kind, "metadata": {
         "name": meta["name"], "namespace": meta["namespace"], "labels": labels,
-        "annotations": {**(said.get("annotations") or {}), GENERATION: str(meta.get("generation", 1))},
+        "annotations": {**(extra.get("annotations") or {}), GENERATION: str(meta.get("generation", 1))},
         "ownerReferences": [owner_reference(vm)]}, "spec": spec}
 
 
 def _spec(vm: Object) -> Object:
-    """The template, with the machine's own claims among those that devices can name."""
+    """The template, with the VM's own claims among those that devices can refer to."""
     spec: Object = copy.deepcopy(vm["spec"]["template"]["spec"])
     own = [{"name": one["name"], "resourceClaimName": claim_name(vm, one["name"])}
            for one in vm["spec"].get("resourceClaimTemplates") or ()]

@@ -1,7 +1,7 @@
-"""Whether a virtual machine should have an instance now, and what people are told of it. Pure: objects and a time in, an act
+"""Whether a VM should have a VMI now, and its printable status. Pure: objects and a time in, a decision
 and words out.
 
-A machine says how it wants to run (`runStrategy`, or the older `running`), and people ask it to start and to stop through
+A VM has a run strategy (`runStrategy`, or the older `running`), and users request starts and stops through
 `status.stateChangeRequests`, as KubeVirt's own tools do."""
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from outfitter.api.kubevirt import vm as vm_api
 from outfitter.api.kubevirt import vm_actions
 
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=10), timedelta(minutes=5)  # after a first failure, and at most
-STEADY = timedelta(minutes=1)  # who ran so long is not failing over and over
-AGAIN = ("Always", "RerunOnFailure")  # strategies by which a machine that failed starts again unasked
-ORPHAN = "orphan"  # finalizer of a machine that is to go alone: what belongs to it stays
-RERUN: Object = {"action": "Start", "data": {"after": "failure"}}  # noted by ourselves: it waits for the pause to be over
+STEADY = timedelta(minutes=1)  # a VMI that ran this long is not failing repeatedly
+AGAIN = ("Always", "RerunOnFailure")  # strategies that restart a VM that failed
+ORPHAN = "orphan"  # finalizer of a VM that is deleted alone: its dependents stay
+RERUN: Object = {"action": "Start", "data": {"after": "failure"}}  # written by this controller: the restart waits for its delay
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class RunDecision:
 
 
 def decide(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, now: datetime) -> RunDecision:
-    """What is to be done for a machine, whose instance is there or not."""
+    """What is to be done for a VM and its VMI, if it has one."""
     requests, how = open_requests(vm, instance), vm_api.run_strategy(vm)
     first = requests[0]["action"] if requests else ""
-    if vm["metadata"].get("deletionTimestamp"):  # it may stay for long, by a finalizer of somebody else
+    if vm["metadata"].get("deletionTimestamp"):  # another finalizer may keep it for long
         alone = ORPHAN in (vm["metadata"].get("finalizers") or ())
         ends = instance is not None and not alone and not instance["metadata"].get("deletionTimestamp")
         return RunDecision("delete", requests, "it is deleted itself") if ends else RunDecision(requests=requests)
@@ -59,7 +59,7 @@ def decide(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, now: datet
     phase = (instance.get("status") or {}).get("phase")
     if phase in vm_api.FINAL:
         if how == "RerunOnFailure" and phase == "Failed" and not requests:
-            return RunDecision(requests=(RERUN,))  # before the instance goes: afterwards nobody would know why it did
+            return RunDecision(requests=(RERUN,))  # before the VMI is deleted: afterwards the reason would be lost
         again = how == "Always" or first == "Start"
         return (
             RunDecision("delete", requests, f"it has {'ended' if phase == 'Succeeded' else 'failed'}")
@@ -70,13 +70,13 @@ def decide(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, now: datet
 
 
 def open_requests(vm: Mapping[str, Any], instance: Mapping[str, Any] | None) -> tuple[Object, ...]:
-    """Requests that still mean something; our own note only while the machine is to run again after a failure."""
+    """Requests that still mean something; our own request only while the VM is to run again after a failure."""
     reruns = vm_api.run_strategy(vm) == "RerunOnFailure"
     return tuple(one for one in vm_actions.open_requests(vm, instance) if reruns or one != RERUN)
 
 
 def _starts_by_itself(vm: Mapping[str, Any], how: str) -> bool:
-    """Whether a machine without an instance gets one unasked. RerunOnFailure and Once start when the machine comes to be so,
+    """Whether a VM without a VMI gets one without a request. RerunOnFailure and Once start when the VM gets that strategy,
     not whenever there is no instance: who stopped it, or deleted the instance, meant it."""
     return how == "Always" or (how in ("RerunOnFailure", "Once") and (vm.get("status") or {}).get("runStrategy") != how)
 
@@ -84,7 +84,7 @@ def _starts_by_itself(vm: Mapping[str, Any], how: str) -> bool:
 def strategy_taken_up(
     vm: Mapping[str, Any], instance: Mapping[str, Any] | None, act: RunDecision, *, failed: bool
 ) -> str | None:
-    """The strategy that the machine has been brought to: not yet the new one while the start that belongs to it is to come."""
+    """The strategy that has been acted upon: not yet the new one while the start that belongs to it is to come."""
     going = instance is not None and instance["metadata"].get("deletionTimestamp")
     if going or (instance is None and (act.wait is not None or failed)):
         return (vm.get("status") or {}).get("runStrategy")
@@ -98,7 +98,7 @@ def _pause(vm: Mapping[str, Any], now: datetime) -> timedelta | None:
 
 
 def _remembered(vm: Mapping[str, Any]) -> Object | None:
-    """What the status says of failures. Anybody who may write it may have: what cannot be is as good as nothing."""
+    """The failures in the status. Other writers may have written it: what cannot be parsed counts as none."""
     known = (vm.get("status") or {}).get("startFailure")
     return known if isinstance(known, dict) else None
 
@@ -113,10 +113,10 @@ def _time(text: object) -> datetime | None:
 
 def failure(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, now: datetime) -> Object | None:
     """What is remembered of starts that failed: how often in a row, and when the next one may come. Gone once an instance has
-    run for a while, and when somebody stops the machine."""
+    run for a while, and when a user stops the VM."""
     known = _remembered(vm)
     if vm_api.run_strategy(vm) not in AGAIN or any(one["action"] == "Stop" for one in open_requests(vm, instance)):
-        return None  # whoever starts it next is a person
+        return None  # the next start is a user's
     if instance is None:
         return known
     phase, uid = (instance.get("status") or {}).get("phase"), instance["metadata"]["uid"]

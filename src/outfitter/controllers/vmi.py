@@ -1,6 +1,6 @@
-"""Machine instances: a launcher pod for each, phases that follow the pod, and a reason while it waits.
+"""The VMI controller: a launcher pod for each VMI, phases that follow the pod, and a reason while it waits.
 
-The node says when the machine runs or has ended; this loop says everything before and after."""
+The node agent reports that the VM runs or has ended; this controller reports everything before and after."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from outfitter.scheduling.nova.flavor_claim import AliasSet
 from outfitter.store.informer import Informer, key_of
 from outfitter.store.workqueue import WorkQueue
 
-STARTED = ("Scheduled", "Running")  # its pod was on a host: without that pod the machine has ended
-LOOK_AGAIN = 30.0  # seconds after which a pod that was refused is tried again: nobody tells us when it would not be
-NETWORK_AGAIN = 5.0  # seconds, for a network that is not there yet: nobody tells us of them either
-ORPHAN_AGAIN = 5.0  # seconds, for a pod that lost its owner (`--cascade=orphan`): its news do not reach us
+STARTED = ("Scheduled", "Running")  # its pod was on a host: without that pod the VM has ended
+LOOK_AGAIN = 30.0  # seconds after which a pod that was refused is tried again: no watch update says that it would be admitted
+NETWORK_AGAIN = 5.0  # seconds, for a network that does not exist yet: these are not watched
+ORPHAN_AGAIN = 5.0  # seconds, for a pod that lost its owner (`--cascade=orphan`): its updates do not reach us
 
 
 def instance_of(pod: Object) -> list[str]:
@@ -30,21 +30,21 @@ def instance_of(pod: Object) -> list[str]:
     return [f"{pod['metadata']['namespace']}/{reference['name']}"] if reference else []
 
 
-def _machine_uid(pod: Object) -> list[str]:
-    """Of the machine in a pod, with the namespace: a pod elsewhere can refer to it as well, and is none of its own."""
+def _vmi_uid(pod: Object) -> list[str]:
+    """The VMI's uid with the pod's namespace: a pod in another namespace may refer to it, and is not its pod."""
     reference = vm.owner(pod, kinds.VMI.kind)
     return [f"{pod['metadata']['namespace']}/{reference['uid']}"] if reference and vm.launches(pod) else []
 
 
 class LauncherPods:
-    """Which pod a machine is in: the newest that belongs to it, on its host once it has one (elsewhere it may be moving to)."""
+    """Which pod a VMI is in: the newest that it owns, on its host once it has one (another may be a migration target)."""
 
     def __init__(self, pods: Informer[Object]) -> None:
         self._pods = pods
-        pods.add_index("machine", _machine_uid)
+        pods.add_index("vmi", _vmi_uid)
 
     def all(self, instance: Object) -> list[Object]:
-        return self._pods.by("machine", f"{instance['metadata']['namespace']}/{instance['metadata']['uid']}")
+        return self._pods.by("vmi", f"{instance['metadata']['namespace']}/{instance['metadata']['uid']}")
 
     def current(self, instance: Object) -> Object | None:
         node = (instance.get("status") or {}).get("nodeName")
@@ -53,7 +53,7 @@ class LauncherPods:
 
 
 class VmiController:
-    name = "instances"
+    name = "vmi"
 
     def __init__(self, context: ControllerContext, aliases: AliasSet | None = None, *, exact: bool = True) -> None:
         self._context, self._store = context, context.store
@@ -67,7 +67,7 @@ class VmiController:
         enqueue_on_change(self._kubevirts, self.queue, self._without_pod)
 
     def _without_pod(self, _: Object) -> list[str]:
-        """Machines that may be permitted now what was not."""
+        """VMIs whose devices may be permitted now."""
         return [key_of(instance) for instance in self._instances.items() if not self._pods.all(instance)]
 
     async def reconcile(self, key: str) -> float | None:
@@ -114,7 +114,7 @@ class VmiController:
         return pod
 
     async def _rendered(self, instance: Object) -> Object:
-        """By what the KubeVirt object says now: what is permitted may have changed since the machine was let in."""
+        """By the KubeVirt object as it is now: what is permitted may have changed since the VMI was admitted."""
         now = kubevirt_config.of(kubevirt_config.chosen(self._kubevirts.items()))
         known = {place: await self._attachment(*place) for place in launcher_networks.asked_for(instance)}
         return launcher_pod.planned_pod(instance, now, lambda namespace, name: known.get((namespace, name)))
@@ -145,7 +145,7 @@ class VmiController:
             new["conditions"] = self._conditions(new, pod)
         elif phase in STARTED:
             if await self._has_pod(instance):
-                return  # the news of it is on its way
+                return  # its watch update is on the way
             new["phase"] = "Failed"
             was = conditions.find(instance, "Ready") or {}
             why = str(was.get("message")) if was.get("reason") == "PodTerminating" else "its pod is gone"
@@ -160,7 +160,7 @@ class VmiController:
             await self._patch_status(instance, changes)
 
     async def _tell(self, instance: Object, why: Condition) -> None:
-        """Why a machine has no pod, once."""
+        """Reports why a VMI has no pod, once."""
         have = conditions.find(instance, why.type)
         if have is None or have.get("message") != why.message:
             await self._set(instance, why)
@@ -194,9 +194,9 @@ class VmiController:
         if status["phase"] in vm.BEFORE:
             have = conditions.with_condition(have, _not_ready(pod, "Guest VM is not reported as running"), self._context.now())
         elif status["phase"] in vm.FINAL:
-            have = conditions.with_condition(have, _not_ready(pod, "the machine has ended"), self._context.now())
+            have = conditions.with_condition(have, _not_ready(pod, "the VM has ended"), self._context.now())
         elif pod["metadata"].get("deletionTimestamp") and conditions.is_true(pod, "DisruptionTarget"):
-            why = (conditions.find(pod, "DisruptionTarget") or {}).get("message", "")  # nobody knows it once the pod is gone
+            why = (conditions.find(pod, "DisruptionTarget") or {}).get("message", "")  # it is lost once the pod is gone
             have = conditions.with_condition(have, Condition("Ready", False, "PodTerminating", why), self._context.now())
         return have
 
@@ -217,7 +217,7 @@ class VmiController:
             if all(map(_is_kept, pods)):
                 await self._off(instance, f"its pod {pods[0]['metadata']['name']}", pods[0]["metadata"]["finalizers"])
             return None
-        try:  # the informer may be behind: ask the store before letting go
+        try:  # the informer may be behind: ask the store before the finalizer is removed
             pod = await self._store.get(kinds.POD, launcher_pod.pod_name(instance), meta["namespace"])
         except NotFound:
             left = [name for name in meta.get("finalizers") or () if name != vm.FINALIZER]
@@ -231,7 +231,7 @@ class VmiController:
         return ORPHAN_AGAIN
 
     async def _off(self, instance: Object, kept: str, finalizers: Sequence[str]) -> None:
-        """It was deleted and is off, and somebody else keeps the object or its pod: it does not say that it runs."""
+        """It was deleted and is off, and a finalizer keeps the object or its pod: the phase must not be Running."""
         status, now = instance.get("status") or {}, self._context.now()
         if status.get("phase") in vm.FINAL:
             return
@@ -272,18 +272,18 @@ def _lost_owner(instance: Object, pod: Object) -> bool:
 
 
 def _is_kept(pod: Object) -> bool:
-    """Nothing of it runs any more, and somebody keeps the object."""
+    """Nothing of it runs any more, and a finalizer keeps the object."""
     return (pod.get("status") or {}).get("phase") in vm.FINAL and bool(pod["metadata"].get("finalizers"))
 
 
 def _unfinished(pod: Object) -> bool:
-    """Nobody needs it when its machine is over: it would take a host and devices, and start nothing."""
+    """Of no use once its VMI has ended: it would take a host and devices, and start nothing."""
     return (pod.get("status") or {}).get("phase") not in vm.FINAL and not pod["metadata"].get("deletionTimestamp")
 
 
 def _other_grace(instance: Object, pod: Object) -> int | None:
-    """The seconds that a machine has to shut down, where they were made others than its pod has. Never none: the pod would go
-    at once, and with it the knowledge that there is something to stop."""
+    """The seconds that a VM has to shut down, where they differ from its pod's. Never 0: the pod would go
+    at once, and the node agent would not know that there is a domain to stop."""
     meta, wanted = pod["metadata"], vm_actions.grace(instance)
     has = meta.get("deletionGracePeriodSeconds") if meta.get("deletionTimestamp") else pod["spec"].get(
         "terminationGracePeriodSeconds")
@@ -293,7 +293,8 @@ def _other_grace(instance: Object, pod: Object) -> int | None:
 
 
 def _trifling(changes: Object, status: Object) -> bool:
-    """Nothing is new, or only where its pod will run: that goes along with the next news, when the pod runs or says why not."""
+    """Nothing is new, or only where its pod will run: that is written with the next change, when the pod runs or has a reason
+    why not."""
     same_pod = changes.get("activePods", {}).keys() == (status.get("activePods") or {}).keys()
     return not changes or (changes.keys() == {"activePods"} and same_pod)
 
