@@ -1,6 +1,6 @@
 # Everything a fresh clone needs is Python 3.11+ and make; each target sets up what it uses.
 .DEFAULT_GOAL := help
-.PHONY: help venv up demo test test-parts check bench test-cluster test-libvirt test-hardware libvirt kube-assets virtctl lock clean
+.PHONY: help venv up demo test test-parts check bench soak test-cluster test-libvirt test-hardware libvirt kube-assets virtctl lock clean
 
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
@@ -8,6 +8,8 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 BIN := .venv/bin
 DATA ?= data
 UP ?=
+ROUNDS ?= 1
+SEED ?= 0
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -43,7 +45,11 @@ test-parts: venv ## the tests that use kubectl, virtctl, strace, lspci or QEMU w
 test-cluster: venv ## the tests that need a real kube-apiserver (KUBEBUILDER_ASSETS, or built by make kube-assets)
 	@assets="$${KUBEBUILDER_ASSETS:-$$(scripts/kube-assets --path)}" || { \
 		echo "no kube-apiserver: set KUBEBUILDER_ASSETS, or run make kube-assets (needs Go)"; exit 1; }; \
-	KUBEBUILDER_ASSETS="$$assets" $(BIN)/pytest -m cluster $(PYTEST)
+	KUBEBUILDER_ASSETS="$$assets" $(BIN)/pytest -n 2 --dist loadfile -m "cluster and not long" $(PYTEST)
+
+soak: venv ## the long forms, before a release (ROUNDS=2: twice as many, SEED=1000: others; minutes to hours)
+	@assets="$${KUBEBUILDER_ASSETS:-$$(scripts/kube-assets --path)}" || assets=; \
+	KUBEBUILDER_ASSETS="$$assets" $(BIN)/pytest -n 2 --dist load -m long --rounds $(ROUNDS) --seed $(SEED) $(PYTEST)
 
 libvirt: .venv/libvirt ## libvirt-python in the virtual environment (needs libvirt-dev, python3-dev, gcc, pkg-config)
 

@@ -12,7 +12,7 @@ from tests import hypothesis_profiles, kubernetes
 
 os.environ["OUTFITTER_PCI_IDS"] = str(Path(__file__).parent / "hosts" / "empty.ids")  # the same names on every machine: none
 hypothesis_profiles.same()
-pytest_plugins = ["tests.cases.plugin", "tests.real_parts", "tests.time_limit", "tests.default_signals"]
+pytest_plugins = ["tests.cases.plugin", "tests.real_parts", "tests.time_limit", "tests.default_signals", "tests.soak"]
 
 
 @pytest.fixture(scope="session")

@@ -61,7 +61,8 @@ def limit(item: pytest.Item) -> float:
         return chosen
     if marker := item.get_closest_marker("time_limit"):
         return float(marker.args[0])
-    return max((seconds for name, seconds in BY_MARKER.items() if item.get_closest_marker(name)), default=DEFAULT)
+    usual = max((seconds for name, seconds in BY_MARKER.items() if item.get_closest_marker(name)), default=DEFAULT)
+    return usual * int(item.config.getoption("rounds", 1))
 
 
 def stacks() -> str:

@@ -322,8 +322,7 @@ async def test_everything_at_once(seed: int) -> None:
     await story(seed, 60)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(100, 112))
+@pytest.mark.long(seeds=range(100, 112))
 async def test_everything_at_once_for_long(seed: int) -> None:
     await story(seed, 300)
 

@@ -313,14 +313,12 @@ def test_promises_when_more_happens(seed: int) -> None:
     run(5, 25, seed, Wider)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(108, 116))
+@pytest.mark.long(seeds=range(108, 116))
 def test_promises_for_long(seed: int) -> None:
     run(50, 60, seed)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(3, 8))
+@pytest.mark.long(seeds=range(3, 8))
 def test_promises_for_long_when_more_happens(seed: int) -> None:
     run(40, 60, seed, Wider)
 

@@ -298,12 +298,10 @@ def _run(tmp_path: Path, rounds: int, seed: int) -> None:
         assert not up.domains()
 
 
-@pytest.mark.parametrize("seed", [1])
-def test_five_kills(tmp_path: Path, seed: int) -> None:
-    _run(tmp_path, 5, seed)
+def test_five_kills(tmp_path: Path) -> None:
+    _run(tmp_path, 5, seed=1)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("seed", [2])
+@pytest.mark.long(seeds=range(2, 3))
 def test_fifty_kills(tmp_path: Path, seed: int) -> None:
     _run(tmp_path, 50, seed)

@@ -80,8 +80,8 @@ async def test_on_the_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-async def test_on_the_page_many_times(tmp_path: Path) -> None:
-    await embedded(tmp_path, MANY)
+async def test_on_the_page_many_times(tmp_path: Path, soak_rounds: int) -> None:
+    await embedded(tmp_path, MANY * soak_rounds)
 
 
 async def embedded(tmp_path: Path, number: int) -> None:
@@ -100,8 +100,8 @@ async def test_on_the_page_in_a_cluster(cluster: kubernetes.Cluster) -> None:
 
 @pytest.mark.cluster
 @pytest.mark.long
-async def test_on_the_page_in_a_cluster_many_times(cluster: kubernetes.Cluster) -> None:
-    await rounds(cluster.kubeconfig, *_elsewhere(), MANY)
+async def test_on_the_page_in_a_cluster_many_times(cluster: kubernetes.Cluster, soak_rounds: int) -> None:
+    await rounds(cluster.kubeconfig, *_elsewhere(), MANY * soak_rounds)
 
 
 def _elsewhere() -> tuple[str, list[str]]:

@@ -223,6 +223,6 @@ async def test_twenty_kills(libvirtd: Daemon, tmp_path: Path) -> None:
     await told(libvirtd, tmp_path, 20, seed=1)
 
 
-@pytest.mark.long
-async def test_sixty_kills(libvirtd: Daemon, tmp_path: Path) -> None:
-    await told(libvirtd, tmp_path, 60, seed=2)
+@pytest.mark.long(seeds=range(2, 3))
+async def test_sixty_kills(libvirtd: Daemon, tmp_path: Path, seed: int) -> None:
+    await told(libvirtd, tmp_path, 60, seed)

@@ -90,8 +90,8 @@ async def test_of_several_processes_one_gets_the_cpu(config: Path) -> None:
 
 
 @pytest.mark.long
-async def test_of_several_processes_one_gets_the_device_many_times(config: Path) -> None:
-    await run(config, MANY)
+async def test_of_several_processes_one_gets_the_device_many_times(config: Path, soak_rounds: int) -> None:
+    await run(config, MANY * soak_rounds)
 
 
 async def test_without_the_revision_everybody_would_get_it(config: Path) -> None:

@@ -84,8 +84,7 @@ async def test_acknowledged_writes_survive_kill_9(tmp_path: Path) -> None:
     await rounds(tmp_path, 10, seed=1, least=50)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.long(seeds=range(2, 4))
 async def test_acknowledged_writes_survive_kill_9_many_times(tmp_path: Path, seed: int) -> None:
     await rounds(tmp_path, 40, seed=seed, least=200)
 
