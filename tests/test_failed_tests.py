@@ -37,7 +37,7 @@ def run(folder: Path, *words: str) -> list[str]:
 
 def test_the_last_lines(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(CODE)
-    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p tests.failed_tests -p tests.parts -p no:asyncio\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p tests.failed_tests -p tests.real_parts -p no:asyncio\n")
     *_, title, first, second = run(tmp_path, sys.executable, "-m", "pytest", "-n", "1", "--all-parts")
     assert title == failed_tests.TITLE
     assert first.endswith("pytest 'test_it.py::test_name[it'\"'\"'s]' --all-parts")
