@@ -8,11 +8,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 STORY = """
-from tests import examples
+from tests import hypothesis_profiles
 import hypothesis
 from hypothesis import strategies as st
 
-examples.same()
+hypothesis_profiles.same()
 
 @hypothesis.settings(max_examples=200)
 @hypothesis.given(st.integers(0, 2**32 - 1), st.text())

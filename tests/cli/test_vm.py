@@ -27,11 +27,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 @pytest.fixture
 def say(up: Up) -> Say:
     def run(*words: str, stdin: str = "", code: int = 0) -> Typed:
-        if "--wait" in words:  # in a process that can be ended, for one that waits in vain
-            ended = up.outfit(*words)
-            done = Typed(ended.returncode, ended.stdout, ended.stderr)
-        else:
-            done = typed(*words, kubeconfig=up.kubeconfig, stdin=stdin)
+        done = typed(*words, kubeconfig=up.kubeconfig, stdin=stdin)
         assert done.code == code, f"outfit {' '.join(words)}: {done}"
         return done
 
@@ -361,11 +357,12 @@ def test_one_that_has_ended_for_good_is_not_waited_for(up: Up, say: Say) -> None
         say("apply", "-f", "-", stdin=vm(name, "Manual"))
     say("vm", "start", "first", "--wait")
     with ThreadPoolExecutor(1) as pool:
-        waits = pool.submit(say, "vm", "start", "second", "--wait", "--timeout", "0", code=1)
+        waits = pool.submit(up.outfit, "vm", "start", "second", "--wait", "--timeout", "0")
         until(lambda: "(outfit why)" in say("vm", "list").out, "it waits for the device")
         write(up, "second", {"status": {"phase": "Failed", "conditions": [
             {"type": "Ready", "status": "False", "reason": "DomainFailed", "message": "node-0: the lab says so"}]}}, "status")
-        assert waits.result().err == "error: second has failed: node-0: the lab says so\n"
+        assert waits.result().stderr == "error: second has failed: node-0: the lab says so\n"
+        assert waits.result().returncode == 1
     assert say("vm", "stop", "second", "--wait", "--timeout", "1h").out == "second is already stopped\n"
     say("vm", "stop", "first", "--wait")
     say("vm", "start", "second", "--wait")  # its earlier end is not taken for that of the new one

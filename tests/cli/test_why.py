@@ -401,18 +401,18 @@ def test_a_host_that_is_not_there_is_named(tmp_path: Path) -> None:
         assert told[far][2:] == [helps]
         assert [told["vm0"][0], told["vm1"]] == ["vmi/vm0 runs on node-0: nothing is wrong", [f"vmi/vm1 is on {host}", helps]]
 
-        stopped = up.outfit("vm", "stop", "vm1", "--wait", "--timeout", "1s", "--force")
-        assert stopped.stdout.splitlines() == ["vm1 stops", f"  vm1 waits: it is on {host}"]
-        assert stopped.stderr.splitlines()[-2:] == [
+        stopped = typed("vm", "stop", "vm1", "--wait", "--timeout", "1s", "--force", kubeconfig=up.kubeconfig)
+        assert stopped.out.splitlines() == ["vm1 stops", f"  vm1 waits: it is on {host}"]
+        assert stopped.err.splitlines()[-2:] == [
             f"error: vm1 is not stopped after 1s: it is on {host}",
             "nothing was taken back (outfit why tells more)"]
         lines = up.ok("why", "vm/vm1").splitlines()
         assert re.fullmatch(rf"vm/vm1 is stopping since \S+; it waits for {host}", lines[0])
         assert lines[1:] == [helps]
         assert up.ok("why", "vmi/vm1").startswith("vmi/vm1 is being deleted since ")
-        deleted = up.outfit("delete", "vmi", far, "--timeout", "2s")
-        assert f"  {far} waits: it is on {host}" in deleted.stdout.splitlines()
-        assert f"error: {far} is not gone after 2s: it is on {host}" in deleted.stderr.splitlines()
+        deleted = typed("delete", "vmi", far, "--timeout", "2s", kubeconfig=up.kubeconfig)
+        assert f"  {far} waits: it is on {host}" in deleted.out.splitlines()
+        assert f"error: {far} is not gone after 2s: it is on {host}" in deleted.err.splitlines()
 
 
 def test_who_uses_a_claim_and_which_request_it_has_are_told_with_what_helps(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from outfitter.cli import main
 from outfitter.store import kubeconfig as configs
@@ -65,12 +65,13 @@ class Typed(NamedTuple):
 
 
 def typed(*words: str, kubeconfig: Path | None = None, stdin: str = "") -> Typed:
-    """The same command inside this process, which costs a tenth; not to be called from a coroutine."""
+    """The same command inside this process, which costs a tenth; not to be called from a coroutine, nor in two threads at once.
+    `up` is for a server that is refused: one that starts runs in a process of its own, see `Up`."""
     out, err, code, before = io.StringIO(), io.StringIO(), 0, sys.stdin
     sys.stdin = io.StringIO(stdin)
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            main.main(up=_no_server, arguments=[*(("--kubeconfig", str(kubeconfig)) if kubeconfig else ()), *words])
+            main.main(up=_run_server, arguments=[*(("--kubeconfig", str(kubeconfig)) if kubeconfig else ()), *words])
     except SystemExit as end:
         code = int(end.code or 0)
     finally:
@@ -78,8 +79,10 @@ def typed(*words: str, kubeconfig: Path | None = None, stdin: str = "") -> Typed
     return Typed(code, out.getvalue(), err.getvalue())
 
 
-def _no_server(**options: object) -> None:
-    raise AssertionError(f"up runs in a process of its own, not with {options}")
+def _run_server(**options: Any) -> None:
+    from outfitter import up  # noqa: PLC0415  # the whole product, which commands do not need
+
+    up.run(**options)
 
 
 class Up:

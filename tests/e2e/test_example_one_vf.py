@@ -25,9 +25,9 @@ def up(tmp_path: Path) -> Iterator[Up]:
 
 def test_the_story_with_outfit(up: Up) -> None:
     def ok(*words: str) -> str:
-        done = up.outfit(*words)
-        assert (done.returncode, done.stderr) == (0, ""), f"{words}: {done}"
-        return done.stdout
+        done = typed(*words, kubeconfig=up.kubeconfig)
+        assert (done.code, done.err) == (0, ""), f"{words}: {done}"
+        return done.out
 
     assert "node-0   Ready" in ok("get", "nodes,resourceslices")
     assert ok("apply", "-f", f"{EXAMPLES}/1-class.yaml", "-f", f"{EXAMPLES}/2-blue.yaml").splitlines() == [
@@ -50,15 +50,15 @@ def test_the_story_with_outfit(up: Up) -> None:
     xml = ok("domxml", "blue")
     assert '<address domain="0x0000" bus="0x3b" slot="0x01" function="0x0" />' in xml
     assert list(up.domains().values()) == [xml], "what runs is what is shown"
-    refused = up.outfit("domxml", "green")
-    assert refused.returncode == 1
-    assert refused.stderr.startswith("error: vmi/green has no domain yet: status.deviceStatus does not name")
-    assert "nic0" in refused.stderr
+    refused = typed("domxml", "green", kubeconfig=up.kubeconfig)
+    assert refused.code == 1
+    assert refused.err.startswith("error: vmi/green has no domain yet: status.deviceStatus does not name")
+    assert "nic0" in refused.err
 
     assert ok("delete", "vmi", "blue") == "virtualmachineinstance.kubevirt.io/blue deleted\n"
     until(lambda: up.phase("green") == "Running", "green runs")
     assert "nic0: pci-0000-3b-00-0-vf0 at 0000:3b:01.0" in ok("why", "vmi", "green")
-    gone = up.outfit("delete", "-f", EXAMPLES)
+    gone = up.outfit("delete", "-f", EXAMPLES)  # in a process of its own, for its exit status
     assert gone.returncode == 1, "blue was not there any more"
     assert gone.stderr == 'error: virtualmachineinstances.kubevirt.io "blue" not found\n'
     assert len(gone.stdout.splitlines()) == 3

@@ -12,7 +12,7 @@ from outfitter.errors import Refused
 from outfitter.launcher import libvirt
 from outfitter.launcher.libvirt import Libvirt
 from outfitter.launcher.simulated import Simulated
-from tests.e2e.process import outfit
+from tests.e2e.process import typed
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_without_the_library_machines_are_played_or_it_is_refused(tmp_path: Path
                         "--simulate and --hypervisor libvirt exclude each other: simulated hosts only play machines"),
 }.values())
 def test_refusals(words: list[str], says: str, tmp_path: Path) -> None:
-    done = outfit("up", "--data", str(tmp_path / "data"), "--port", "0", *words, home=tmp_path)
-    assert done.returncode == 1
-    assert says in done.stderr
+    done = typed("up", "--data", str(tmp_path / "data"), "--port", "0", *words)
+    assert done.code == 1
+    assert says in done.err
     assert not (tmp_path / "data").exists(), "nothing was begun"

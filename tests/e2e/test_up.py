@@ -97,19 +97,19 @@ def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        done = outfit("up", "--data", str(tmp_path / "data"), "--port", port, "--simulate", "1x1", home=tmp_path)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert f"127.0.0.1:{port}: another program listens there; choose another with --port" in done.stderr
-    assert "Traceback" not in done.stderr
+        done = typed("up", "--data", str(tmp_path / "data"), "--port", port, "--simulate", "1x1")
+    assert (done.code, done.out) == (1, "")
+    assert f"127.0.0.1:{port}: another program listens there; choose another with --port" in done.err
+    assert "Traceback" not in done.err
 
 
 @pytest.mark.parametrize("content", [b"my diary\n", b"SQLite format 3\x00" + bytes(200)], ids=["text", "other database"])
 def test_somebody_elses_file_is_left_alone(data: Path, content: bytes) -> None:
     data.mkdir()
     (data / "outfitter.db").write_bytes(content)
-    done = outfit("up", "--data", str(data), "--port", "0", "--simulate", "1x1", home=data.parent)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "it was left as it is" in done.stderr
+    done = typed("up", "--data", str(data), "--port", "0", "--simulate", "1x1")
+    assert (done.code, done.out) == (1, "")
+    assert "it was left as it is" in done.err
     assert (data / "outfitter.db").read_bytes() == content
 
 
@@ -141,20 +141,20 @@ REFUSED = {
 def test_what_makes_no_sense_is_refused(tmp_path: Path, name: str) -> None:
     words, code, says = REFUSED[name]
     words = words if "--data" in words else ["--data", str(tmp_path / "data"), *words]
-    done = outfit("up", *(words if "--port" in words else ["--port", "0", *words]), home=tmp_path)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert says in done.stderr
-    assert "Traceback" not in done.stderr
+    done = typed("up", *(words if "--port" in words else ["--port", "0", *words]))
+    assert (done.code, done.out) == (code, "")
+    assert says in done.err
+    assert "Traceback" not in done.err
     assert not (tmp_path / "data").exists(), "a call that was refused leaves nothing"
 
 
 def test_a_hosts_file_with_mistakes_names_each_field_once(tmp_path: Path) -> None:
     file = tmp_path / "hosts.yaml"
     file.write_text("hosts:\n- {name: Bad_Name, cpus: many, wat: 1, pci: [{address: 1, vendor: zz, product: 1889}]}\n")
-    done = outfit("up", "--data", str(tmp_path / "data"), "--port", "0", "--simulate", str(file), home=tmp_path)
-    assert done.returncode == 1
+    done = typed("up", "--data", str(tmp_path / "data"), "--port", "0", "--simulate", str(file))
+    assert done.code == 1
     fields = ["hosts[0].name", "hosts[0].cpus", "hosts[0].wat", "hosts[0].pci[0].address", "hosts[0].pci[0].vendor"]
-    assert {field: done.stderr.count(f"{field}:") for field in fields} == dict.fromkeys(fields, 1)
+    assert {field: done.err.count(f"{field}:") for field in fields} == dict.fromkeys(fields, 1)
 
 
 def test_a_kubeconfig_is_written_where_it_was_asked_for(data: Path, tmp_path: Path) -> None:
@@ -182,9 +182,9 @@ def test_somebody_elses_file_is_not_written_over(data: Path, tmp_path: Path, nam
     theirs = tmp_path / "config"
     theirs.write_text(yaml.safe_dump(content))
     before = theirs.read_bytes()
-    done = outfit("up", "--data", str(data), "--port", "0", "--simulate", "1x1", "--kubeconfig", str(theirs), home=tmp_path)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert f"{theirs} {says} and was left as it is" in done.stderr
+    done = typed("up", "--data", str(data), "--port", "0", "--simulate", "1x1", "--kubeconfig", str(theirs))
+    assert (done.code, done.out) == (1, "")
+    assert f"{theirs} {says} and was left as it is" in done.err
     assert theirs.read_bytes() == before
 
 
