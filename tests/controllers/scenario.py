@@ -312,7 +312,14 @@ async def on_cluster(control_plane: kubernetes.Cluster, word: str, vfs: int, cou
             yield scene
         finally:
             await clear(scene)
-    await asyncio.sleep(0.03)  # TLS says goodbye in the background; the loop must still be there to hear the answer
+    await connections_closed()
+
+
+async def connections_closed() -> None:
+    """Wait for the sockets of this loop: TLS shuts down in the background, and the loop must run until it is done."""
+    loop: Any = asyncio.get_running_loop()
+    while any(transport.get_extra_info("socket").fileno() >= 0 for transport in loop._transports.values()):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
 
 
 async def clear(scene: Scene) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
 import uuid
@@ -22,7 +21,7 @@ from outfitter.scheduling.explain import vm
 from outfitter.scheduling.nova import flavor_claim
 from tests import kubernetes
 from tests.controllers.numa_hosts import CONFIG, HOSTS, flavor, machine, scene
-from tests.controllers.scenario import Scene, addresses, clear
+from tests.controllers.scenario import Scene, addresses, clear, connections_closed
 
 
 async def test_a_machine_gets_what_its_flavor_asks_for() -> None:
@@ -341,7 +340,7 @@ async def test_kube_scheduler_gives_what_the_aliases_mean(control_plane: kuberne
             for name in (f"{word}-apart", f"{word}-near"):
                 with contextlib.suppress(NotFound):
                     await here.store.delete(kinds.FLAVOR, name)
-    await asyncio.sleep(0.03)  # TLS says goodbye in the background
+    await connections_closed()
 
 
 async def test_a_device_that_was_assigned_to_a_pod_is_not_given_to_a_flavor() -> None:

@@ -112,6 +112,7 @@ async def test_objects_without_a_namespace(home: Home) -> None:
     made = await home.store.create(LEDGER_PAGE, {"metadata": {"name": page}, "spec": {"host": page, "bookings": []}})
     assert "namespace" not in made["metadata"]
     assert (await home.store.get(LEDGER_PAGE, page))["spec"] == {"host": page, "bookings": []}
+    await home.store.delete(LEDGER_PAGE, page)
     await home.store.create(NAMESPACE, {"metadata": {"name": space, "labels": {"team": space}}})
     assert names(await home.store.list(NAMESPACE, labels=f"team={space}")) == [space]
 
@@ -121,6 +122,7 @@ async def test_unknown_fields_survive(home: Home) -> None:
     spec = {"bookings": [{"device": "a", "ünïcode": "✓", "deep": {"list": [1, 2.5, None, True, {"x": []}]}}], "big": 2**53}
     await home.store.create(LEDGER_PAGE, {"metadata": {"name": name}, "spec": spec})
     assert (await home.store.get(LEDGER_PAGE, name))["spec"] == spec
+    await home.store.delete(LEDGER_PAGE, name)  # other tests on the same cluster read all pages
 
 
 # -- revisions
