@@ -31,7 +31,7 @@ def test_children_have_default_handlers(workers: str, tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(CODE)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     command = ["sh", "-c", "trap '' INT QUIT TERM HUP; exec \"$@\"", "sh", sys.executable, "-m", "pytest", "-n", workers,
-               "-p", "tests.default_signals", "-p", "no:cacheprovider", "-p", "no:asyncio"]
+               "-p", "tests.default_signals", "-p", "no:cacheprovider", "-p", "no:asyncio", "-p", "no:hypothesispytest"]
     done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
                           timeout=300, check=False)
     assert (done.returncode, "2 passed" in done.stdout) == (0, True), done.stdout + done.stderr

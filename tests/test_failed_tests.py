@@ -12,6 +12,7 @@ import pytest
 
 from tests import failed_tests
 
+pytest_plugins = ["pytester"]
 ROOT = Path(__file__).parent.parent
 CODE = """
 import pytest
@@ -37,7 +38,8 @@ def run(folder: Path, *words: str) -> list[str]:
 
 def test_the_last_lines(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(CODE)
-    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p tests.failed_tests -p tests.real_parts -p no:asyncio\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p tests.failed_tests -p tests.real_parts -p no:asyncio "
+                                         "-p no:hypothesispytest\n")
     *_, title, first, second = run(tmp_path, sys.executable, "-m", "pytest", "-n", "1", "--all-parts")
     assert title == failed_tests.TITLE
     assert first.endswith("pytest 'test_it.py::test_name[it'\"'\"'s]' --all-parts")
@@ -46,10 +48,9 @@ def test_the_last_lines(tmp_path: Path) -> None:
     assert "KUBEBUILDER_ASSETS=/some where" in shlex.split(first)
 
 
-def test_a_passed_run_has_no_such_lines(tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text("def test_passes(): pass\n")
-    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p tests.failed_tests -p no:asyncio\n")
-    assert " 1 passed in " in run(tmp_path, sys.executable, "-m", "pytest")[-1]
+def test_a_passed_run_has_no_such_lines(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_passes(): pass")
+    assert " 1 passed in " in pytester.runpytest_inprocess("-p", "tests.failed_tests", "-p", "no:asyncio").outlines[-1]
 
 
 def test_the_command_is_relative_to_the_clone() -> None:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parent.parent
+pytest_plugins = ["pytester"]
 CODE = """
 import pytest
 
@@ -27,13 +22,10 @@ def test_rounds(soak_rounds, request):
 @pytest.mark.parametrize(("options", "seeds", "says"), [
     ((), [100, 101], "1 rounds in 3600 s"),
     (("--rounds", "2", "--seed", "1000"), [1100, 1101, 1102, 1103], "2 rounds in 7200 s")])
-def test_rounds_and_seeds(options: tuple[str, ...], seeds: list[int], says: str, tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text(CODE)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = long: x\n")
-    command = [sys.executable, "-m", "pytest", "-p", "tests.soak", "-p", "tests.time_limit", "-p", "no:asyncio",
-               "-p", "no:cacheprovider", "-rA", *options]
-    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-                          timeout=300, check=False)
-    assert [line for line in done.stdout.splitlines() if line.startswith("PASSED")] == [
+def test_rounds_and_seeds(options: tuple[str, ...], seeds: list[int], says: str, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it=CODE)
+    pytester.makeini("[pytest]\nmarkers = long: x")
+    done = pytester.runpytest_inprocess("-p", "tests.soak", "-p", "tests.time_limit", "-p", "no:asyncio", "-rA", *options)
+    assert [line for line in done.outlines if line.startswith("PASSED")] == [
         *(f"PASSED test_it.py::test_seeds[{seed}]" for seed in seeds), "PASSED test_it.py::test_rounds"]
-    assert says in done.stdout
+    assert says in str(done.stdout)

@@ -15,7 +15,7 @@ from tests import time_limit
 
 ROOT = Path(__file__).parent.parent
 START = """
-import asyncio, signal, threading, hypothesis, pytest
+import asyncio, signal, threading, pytest
 threading.Thread(target=threading.Event().wait, name="beside", daemon=True).start()
 pytestmark = pytest.mark.time_limit(0.2)
 """
@@ -25,6 +25,8 @@ def test_after():
     pass
 """
 HANGS = START + """
+import hypothesis
+
 def test_lock():
     threading.Event().wait()
 
@@ -109,7 +111,7 @@ def test_the_stacks_of_tasks(reports: Mapping[str, str]) -> None:
 
 
 def test_a_process_that_does_not_react_exits_and_the_others_go_on(tmp_path: Path) -> None:
-    code, output = run(tmp_path, DOES_NOT_REACT, "-n", "1")
+    code, output = run(tmp_path, DOES_NOT_REACT, "-n", "1", "-p", "no:hypothesispytest")
     assert (code, "PASSED test_it.py::test_after" in output) == (pytest.ExitCode.TESTS_FAILED, True), output
     assert "crashed while running 'test_it.py::test_blocks_signals'" in output
     assert "in test_blocks_signals" in output.partition("Timeout (")[2], "the stacks"

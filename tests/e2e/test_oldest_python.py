@@ -13,7 +13,7 @@ FOUND = {"a/python3": "3 10 13", "a/python3.11": "3 11 1", "b/python3.11": "3 11
 
 
 def oldest(*folders: Path) -> str:
-    path = ":".join([*map(str, folders), os.environ.get("PATH", os.defpath)])
+    path = ":".join([*map(str, folders), os.defpath])
     return subprocess.run([ROOT / "scripts" / "oldest-python"], env={"PATH": path}, text=True, capture_output=True,
                           check=True).stdout.strip()
 
