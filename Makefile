@@ -1,6 +1,6 @@
 # Everything a fresh clone needs is Python 3.11+ and make; each target sets up what it uses.
 .DEFAULT_GOAL := help
-.PHONY: help venv up demo test test-parts check bench soak test-cluster test-libvirt test-hardware libvirt kube-assets virtctl lock clean
+.PHONY: help venv up demo pictures test test-parts check bench soak test-cluster test-libvirt test-hardware libvirt kube-assets virtctl lock clean
 
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
@@ -30,6 +30,9 @@ up: venv ## run the product here (DATA=folder, UP="--simulate 4x8")
 
 demo: venv ## the whole story on simulated hosts, unattended
 	@$(BIN)/python scripts/demo.py
+
+pictures: venv ## draw the pictures of README.md anew from what the product prints
+	@$(BIN)/python scripts/pictures.py
 
 check: venv ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff check src tests bench scripts

@@ -1,4 +1,4 @@
-"""The story of examples/03-machine: a machine keeps its device while it is stopped, and over `kill -9`."""
+"""The example 03-vm: a VM keeps its device while it is stopped, and over `kill -9`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.process import ROOT, Up, type_what_it_tells, until
 
-EXAMPLE = ROOT / "examples" / "03-machine"
+EXAMPLE = ROOT / "examples" / "03-vm"
 VF = "pci-0000-3b-00-0-vf0"
 
 
