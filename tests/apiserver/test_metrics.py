@@ -79,6 +79,7 @@ async def test_the_port_serves_them_as_prometheus_reads_them(tmp_path: Path) -> 
     assert buckets == BOUNDS
     told = DOCS.read_text()
     assert [name for name in families if not name.startswith("process_") and f"| `{name}" not in told] == []
+    assert {name for name in QUEUES if f"`{name}`" not in told} == set()
     assert families["process_resident_memory_bytes"].samples[0].value > 1_000_000
 
 
