@@ -84,10 +84,23 @@ def test_the_docs_speak_of_no_other_command() -> None:
     assert set(re.findall(r"^## `outfit ([^`]+)`", DOCS, re.MULTILINE)) == set(COMMANDS)
 
 
-def test_every_command_in_the_docs_is_one_that_can_be_typed(tmp_path: Path) -> None:
-    lines = [shlex.split(line) for line in DOCS.splitlines() if line.startswith("outfit ")]
-    assert lines
-    for _, name, *words in lines:
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
+
+
+def _typed_in(page: Path) -> list[list[str]]:
+    """The commands in the code blocks of a page."""
+    lines = re.findall(r"^(?:    )?(?:\$ )?(outfit (?!.* \| ).*)$", page.read_text(), re.MULTILINE)
+    return [shlex.split(line, comments=True) for line in lines]
+
+
+def test_every_page_of_commands_is_read() -> None:
+    assert len(_typed_in(ROOT / "docs" / "commands.md")) > 50
+    assert sum(bool(_typed_in(page)) for page in PAGES) > 15
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_command_in_a_document_is_one_that_can_be_typed(page: Path) -> None:
+    for _, name, *words in _typed_in(page):
         if f"{name} {words[0] if words else ''}" in COMMANDS:
             name, words = f"{name} {words[0]}", words[1:]  # noqa: PLW2901
         command = COMMANDS[name]
