@@ -35,7 +35,7 @@ from outfitter.controllers.pod_gc import PodGc
 from outfitter.controllers.scheduler import Scheduler
 from outfitter.controllers.vm import VmController
 from outfitter.controllers.vmi import VmiController
-from outfitter.errors import AlreadyExists, Refused
+from outfitter.errors import AlreadyExists, StartupRefused
 from outfitter.inventory import assignable, scan
 from outfitter.inventory.config import DEFAULT, Config
 from outfitter.inventory.simulation.host import SimulatedHost
@@ -94,11 +94,11 @@ def simulated_hosts(hosts: Sequence[SimulatedHost], data: Path | None = None, co
 
 def hypervisor(kind: str | None, name: str, data: Path | None = None) -> tuple[Hypervisor, str]:
     """What runs the machines of this machine, and a word on why: "libvirt", a URI of libvirt, "simulated", or None to let
-    what is there decide. Refused: libvirt was asked for and cannot be used."""
+    what is there decide. StartupRefused: libvirt was asked for and cannot be used."""
     drives = str(data / "hosts" / name / "drives") if data and os.geteuid() else DRIVES
     if kind is not None and kind != "simulated":
         if kind != "libvirt" and "://" not in kind:
-            raise Refused(f"--hypervisor {kind}: it is libvirt, simulated, or a URI of libvirt such as {libvirt.SYSTEM}")
+            raise StartupRefused(f"--hypervisor {kind}: it is libvirt, simulated, or a URI of libvirt such as {libvirt.SYSTEM}")
         connection.library()
         uri = libvirt.SYSTEM if kind == "libvirt" else kind
         return libvirt.Libvirt(uri, drives=drives), f"its machines run in libvirt at {uri}"
@@ -352,12 +352,12 @@ def copy_kubeconfig(source: Path, target: Path) -> None:
         try:
             have = yaml.safe_load(target.read_text())
         except (OSError, yaml.YAMLError) as error:
-            raise Refused(f"{target} cannot be read ({error}); choose another file with --kubeconfig") from error
+            raise StartupRefused(f"{target} cannot be read ({error}); choose another file with --kubeconfig") from error
         if not isinstance(have, dict) or have.get("kind", "Config") != "Config":
-            raise Refused(f"{target} is no kubeconfig and was left as it is; choose another file with --kubeconfig")
+            raise StartupRefused(f"{target} is no kubeconfig and was left as it is; choose another file with --kubeconfig")
         if [entry.get("name") for entry in have.get("clusters") or ()] != [CLUSTER]:
-            raise Refused(f"{target} is a kubeconfig for other clusters and was left as it is; choose another file with "
-                          "--kubeconfig")
+            raise StartupRefused(f"{target} is a kubeconfig for other clusters and was left as it is; choose another file with "
+                                 "--kubeconfig")
     if target.resolve() != source.resolve():
         target.parent.mkdir(parents=True, exist_ok=True)
         pki.save_private(target, source.read_bytes())

@@ -1,30 +1,38 @@
-"""Every error we raise, as one tree. Each finishes its sentence: what, who, since when, what next.
+"""Every error we raise, as one tree. Each says: which field or object, what is wrong, what would be right, what to do next.
+`code` never changes once shipped, `status` is its HTTP status and `kube_reason` the reason of its Kubernetes Status.
 
-OutfitterError
-├─ NotFound         404  outfitter.not_found        the noun is not in the store
-├─ AlreadyExists    409  outfitter.already_exists   the name is taken
-├─ Conflict         409  outfitter.conflict         somebody moved first: read again and retry
-│  ├─ AlreadyHeld   409  outfitter.device.held      names the holder, the claim and since when
-│  └─ OutOfService  409  outfitter.device.out_of_service  who took the device away, since when, why, how it comes back
-├─ Expired          410  outfitter.expired          the revision is no longer kept: list again
-├─ Invalid          422  outfitter.invalid          carries one cause per field
-│  └─ Unsatisfiable 422  outfitter.claim.unfit      carries one reason per candidate
-├─ BadRequest       400  outfitter.bad_request      the request could not be understood
-├─ TooLarge         413  outfitter.too_large        the request is beyond what is read
-├─ Unsupported      415  outfitter.unsupported      the content type or patch type is not known
-├─ MethodNotAllowed 405  outfitter.kube.method      the path is known, the verb is not
-├─ NotAcceptable    406  outfitter.kube.accept      nothing that the client accepts can be served
-├─ TooNew           504  outfitter.kube.revision    a read asked for a revision that has not happened yet
-├─ TimedOut         504  outfitter.timed_out        what was waited for did not come in time; says why it is not there
-├─ EvaluationError  422  outfitter.cel.evaluation   a selector could not be answered for one device
-├─ Forbidden        403  outfitter.forbidden        known, but not allowed
-│  └─ Terminating   403  outfitter.terminating      its namespace is going away
-├─ Unauthorized     401  outfitter.unauthorized     not known
-├─ Unavailable      503  outfitter.unavailable      try again later; carries after how many seconds
-│  └─ HypervisorAway 503 outfitter.hypervisor.away  what runs the machines of a host does not answer, and why
-└─ Refused          ---  outfitter.refused          the program will not start or go on, and says why
+OutfitterError           500  InternalError          outfitter.error
+├─ NotFound              404  NotFound               outfitter.not_found           no such object
+├─ AlreadyExists         409  AlreadyExists          outfitter.already_exists      the name is in use
+├─ Conflict              409  Conflict               outfitter.conflict            changed since it was read: read again
+│  ├─ AlreadyHeld        409  Conflict               outfitter.device.held         has the holder, the claim and since when
+│  └─ OutOfService       409  Conflict               outfitter.device.out_of_service  has by whom, since when, why
+├─ Expired               410  Expired                outfitter.expired             the revision is no longer kept: list again
+├─ Invalid               422  Invalid                outfitter.invalid             has one cause per field
+│  └─ Unsatisfiable      422  Invalid                outfitter.claim.unfit         has one reason per candidate
+├─ BadRequest            400  BadRequest             outfitter.bad_request         the request cannot be parsed
+├─ TooLarge              413  RequestEntityTooLarge  outfitter.too_large           the request is larger than the limit
+├─ Unsupported           415  UnsupportedMediaType   outfitter.unsupported         unknown content type or patch type
+├─ MethodNotAllowed      405  MethodNotAllowed       outfitter.kube.method         the path is known, the verb is not
+├─ NotAcceptable         406  NotAcceptable          outfitter.kube.accept         no accepted content type can be served
+├─ TooNew                504  Timeout                outfitter.kube.revision       the revision has not been reached yet
+├─ TimedOut              504  Timeout                outfitter.timed_out           the awaited state was not reached in time
+├─ EvaluationError       422  Invalid                outfitter.cel.evaluation      a selector fails for one device
+├─ Forbidden             403  Forbidden              outfitter.forbidden           authenticated, but not allowed
+│  └─ Terminating        403  Forbidden              outfitter.terminating         the namespace is being deleted
+├─ Unauthorized          401  Unauthorized           outfitter.unauthorized        not authenticated
+├─ Unavailable           503  ServiceUnavailable     outfitter.unavailable         retry after `retry_after` seconds
+│  ├─ HypervisorAway     503  ServiceUnavailable     outfitter.hypervisor.away     the hypervisor of a host does not answer
+│  └─ NotReady           503  ServiceUnavailable     outfitter.not_ready           the VM waits for what is named: retry
+│     └─ BindFailed      503  ServiceUnavailable     outfitter.device.bind         a PCI function is with the wrong driver
+├─ HypervisorError       500  InternalError          outfitter.hypervisor.rejected  the hypervisor rejected a call; the VM stays
+├─ StartFailed           422  Invalid                outfitter.vm.start_failed     the VM cannot start: fail it for good
+├─ CommandFailed         400  BadRequest             outfitter.command.failed      a command of `outfit` cannot be carried out
+└─ StartupRefused        500  InternalError          outfitter.startup.refused     the process must not start, or must end
 
-A code never changes once shipped. Each face maps codes to its own language in one table."""
+What a caller does with these: NotReady, report why and retry; StartFailed, fail the VM; StartupRefused, end the process;
+CommandFailed, print it and exit 1. HypervisorError depends on the call: a start fails the VM, a stop is retried, a pause or
+reset is reported as not done."""
 
 from __future__ import annotations
 
@@ -33,7 +41,7 @@ from dataclasses import dataclass
 
 
 def shortened(text: str, most: int = 500) -> str:
-    """Without the middle of what is too long to be read: the beginning says what it is about, the end what would be right."""
+    """Cuts the middle out of a long text: its beginning has the subject, its end what would be right."""
     return text if len(text) <= most else f"{text[:most // 2]} ... {text[-most // 2 + 5:]}"
 
 
@@ -50,7 +58,7 @@ class OutfitterError(Exception):
     """The root. `code` is for programs, the text for people."""
 
     code = "outfitter.error"
-    status = 500
+    status, kube_reason = 500, "InternalError"
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -59,17 +67,17 @@ class OutfitterError(Exception):
 
 class NotFound(OutfitterError):
     code = "outfitter.not_found"
-    status = 404
+    status, kube_reason = 404, "NotFound"
 
 
 class AlreadyExists(OutfitterError):
     code = "outfitter.already_exists"
-    status = 409
+    status, kube_reason = 409, "AlreadyExists"
 
 
 class Conflict(OutfitterError):
     code = "outfitter.conflict"
-    status = 409
+    status, kube_reason = 409, "Conflict"
 
 
 class AlreadyHeld(Conflict):
@@ -81,7 +89,7 @@ class AlreadyHeld(Conflict):
 
 
 class OutOfService(Conflict):
-    """A device that nobody new gets: reserved, quarantined, or not yet cleaned after its last use."""
+    """A device that is not allocated: reserved, quarantined, or not yet cleaned after its last use."""
 
     code = "outfitter.device.out_of_service"
 
@@ -99,14 +107,14 @@ class OutOfService(Conflict):
 
 class Expired(OutfitterError):
     code = "outfitter.expired"
-    status = 410
+    status, kube_reason = 410, "Expired"
 
 
 class Invalid(OutfitterError):
-    """Bad input, refused at the door. Nothing was written."""
+    """Rejected by admission. Nothing was written."""
 
     code = "outfitter.invalid"
-    status = 422
+    status, kube_reason = 422, "Invalid"
 
     def __init__(self, message: str, causes: Sequence[Cause] = ()) -> None:
         super().__init__(message)
@@ -119,65 +127,65 @@ class Unsatisfiable(Invalid):
 
 class BadRequest(OutfitterError):
     code = "outfitter.bad_request"
-    status = 400
+    status, kube_reason = 400, "BadRequest"
 
 
 class TooLarge(OutfitterError):
     code = "outfitter.too_large"
-    status = 413
+    status, kube_reason = 413, "RequestEntityTooLarge"
 
 
 class Unsupported(OutfitterError):
     code = "outfitter.unsupported"
-    status = 415
+    status, kube_reason = 415, "UnsupportedMediaType"
 
 
 class MethodNotAllowed(OutfitterError):
     code = "outfitter.kube.method"
-    status = 405
+    status, kube_reason = 405, "MethodNotAllowed"
 
 
 class NotAcceptable(OutfitterError):
     code = "outfitter.kube.accept"
-    status = 406
+    status, kube_reason = 406, "NotAcceptable"
 
 
 class TooNew(OutfitterError):
     code = "outfitter.kube.revision"
-    status = 504
+    status, kube_reason = 504, "Timeout"
 
 
 class TimedOut(OutfitterError):
     code = "outfitter.timed_out"
-    status = 504
+    status, kube_reason = 504, "Timeout"
 
 
 class EvaluationError(OutfitterError):
     """As in "no such key: model"."""
 
     code = "outfitter.cel.evaluation"
-    status = 422
+    status, kube_reason = 422, "Invalid"
 
 
 class Forbidden(OutfitterError):
     code = "outfitter.forbidden"
-    status = 403
+    status, kube_reason = 403, "Forbidden"
 
 
 class Terminating(Forbidden):
-    """Nothing new comes into a namespace that is going away."""
+    """Nothing can be created in a namespace that is being deleted."""
 
     code = "outfitter.terminating"
 
 
 class Unauthorized(OutfitterError):
     code = "outfitter.unauthorized"
-    status = 401
+    status, kube_reason = 401, "Unauthorized"
 
 
 class Unavailable(OutfitterError):
     code = "outfitter.unavailable"
-    status = 503
+    status, kube_reason = 503, "ServiceUnavailable"
 
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
         super().__init__(message)
@@ -188,5 +196,47 @@ class HypervisorAway(Unavailable):
     code = "outfitter.hypervisor.away"
 
 
-class Refused(OutfitterError):
-    code = "outfitter.refused"
+class NotReady(Unavailable):
+    """A VM, or the end of one, waits for something on its host or in the cluster. The caller reports why and retries."""
+
+    code = "outfitter.not_ready"
+
+
+class BindFailed(NotReady):
+    """A PCI function has another driver than it should have. To prepare is retried; after unprepare it is quarantined."""
+
+    code = "outfitter.device.bind"
+
+    def __init__(self, address: str, message: str) -> None:
+        super().__init__(f"{address} {message}")
+        self.address = address
+
+
+class HypervisorError(OutfitterError):
+    """The hypervisor answered and rejected a call; the VM is as it was. What that means depends on the call."""
+
+    code = "outfitter.hypervisor.rejected"
+
+
+class StartFailed(OutfitterError):
+    """A VM cannot start as it is: its pod fails, and starting the same again would fail again."""
+
+    code = "outfitter.vm.start_failed"
+    status, kube_reason = 422, "Invalid"
+
+
+class CommandFailed(OutfitterError):
+    """A command of `outfit` cannot be carried out; says why and, where there is one, the command that helps."""
+
+    code = "outfitter.command.failed"
+    status, kube_reason = 400, "BadRequest"
+
+
+class StartupRefused(OutfitterError):
+    """This process must not start, or must not go on: its configuration, its files or a host's state would be harmed."""
+
+    code = "outfitter.startup.refused"
+
+    def __init__(self, message: str, reasons: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.reasons = tuple(reasons) or (message,)  # of a host with several: each by itself, without the host

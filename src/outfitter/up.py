@@ -17,7 +17,7 @@ from pathlib import Path
 import outfitter
 from outfitter import app
 from outfitter.cli import broken_pipe
-from outfitter.errors import Refused
+from outfitter.errors import StartupRefused
 from outfitter.inventory import config
 from outfitter.inventory.config import Config
 from outfitter.inventory.simulation import hosts_file
@@ -41,7 +41,7 @@ def run(
         except BrokenPipeError:
             raise  # nobody reads what we say
         except OSError as error:  # a folder that may not be written, a disk that is full
-            raise Refused(f"outfitter cannot run with its data in {data.absolute()}: {error}") from error
+            raise StartupRefused(f"outfitter cannot run with its data in {data.absolute()}: {error}") from error
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
@@ -93,7 +93,8 @@ def choose(
     wanted = hypervisor not in (None, "simulated")
     if simulation is not None:
         if wanted:
-            raise Refused(f"--simulate and --hypervisor {hypervisor} exclude each other: simulated hosts only play machines")
+            raise StartupRefused(f"--simulate and --hypervisor {hypervisor} exclude each other: simulated hosts only play "
+                                 "machines")
         played = app.simulated_hosts(hosts_file.named(simulation).hosts, data, settings)
         return played, f"simulated as --simulate {simulation} says"
     name = socket.gethostname().split(".")[0].lower() or "localhost"

@@ -18,7 +18,7 @@ from cryptography import x509
 from outfitter.apiserver.app import App
 from outfitter.apiserver.auth import MASTERS, User
 from outfitter.apiserver.server import Server
-from outfitter.errors import Refused
+from outfitter.errors import StartupRefused
 from outfitter.store import pki
 from outfitter.store.memory import Memory
 from tests.apiserver.asgi import CONFIG_MAPS, PATIENCE, config_map
@@ -123,20 +123,20 @@ async def test_what_is_no_http_is_answered_and_forgotten(live: Live) -> None:
 
 async def test_a_port_in_use_is_refused_with_a_reason(live: Live) -> None:
     again = Server(App(Memory()), port=live.server.port, **live.files)
-    with pytest.raises(Refused, match=f"127.0.0.1:{live.server.port}: another program listens there"):
+    with pytest.raises(StartupRefused, match=f"127.0.0.1:{live.server.port}: another program listens there"):
         await again.start()
     await again.stop()
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "example.org", ""])
 def test_only_this_machine_is_served(host: str) -> None:
-    with pytest.raises(Refused, match="loopback"):
+    with pytest.raises(StartupRefused, match="loopback"):
         Server(App(Memory()), host=host, certfile="x", keyfile="x", ca="x")
 
 
 async def test_certificates_that_are_not_there_are_refused(tmp_path: Path) -> None:
     server = Server(App(Memory()), certfile=tmp_path / "no", keyfile=tmp_path / "no", ca=tmp_path / "no")
-    with pytest.raises(Refused, match="certificates"):
+    with pytest.raises(StartupRefused, match="certificates"):
         await server.start()
 
 

@@ -12,7 +12,7 @@ from outfitter.api.device import DRIVER
 from outfitter.api.kinds import Object
 from outfitter.api.page import Page
 from outfitter.api.providers import Provider
-from outfitter.errors import Invalid, OutfitterError, Refused
+from outfitter.errors import Invalid, OutfitterError, StartupRefused
 from outfitter.inventory import scan
 from outfitter.inventory.providers import MANAGED
 from outfitter.ledger import placement_view
@@ -21,7 +21,7 @@ from tests.cases.case_product import NotDriven
 from tests.cases.nova_cloud import Cloud, shown, uid_of
 
 OWNERSHIP = {MANAGED, "OWNER_NOVA"}  # of every provider that is ours; not listed in a case
-KINDS = {Invalid: "invalid_config", Refused: "refuse_start"}
+KINDS = {Invalid: "invalid_config", StartupRefused: "refuse_start"}
 LEFT = {"outfitter.dev/unlisted", "outfitter.dev/vanished"}
 NOT_DRIVEN = "there is no such step yet"
 
@@ -49,7 +49,7 @@ class Log(logging.Handler):
 class Play:
     """A case while it is played. What only some areas need is added by those who run them."""
 
-    failures: tuple[type[OutfitterError], ...] = (Invalid, Refused)  # what a step may fail with
+    failures: tuple[type[OutfitterError], ...] = (Invalid, StartupRefused)  # what a step may fail with
 
     def __init__(self, made: Cloud, log: Log) -> None:
         self.cloud, self.log = made, log

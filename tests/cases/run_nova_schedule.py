@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from outfitter.api.page import Page
-from outfitter.errors import BadRequest, Invalid, OutfitterError, Refused
+from outfitter.errors import BadRequest, Invalid, OutfitterError, StartupRefused
 from outfitter.scheduling.nova import alias, boot, request_groups
 from outfitter.scheduling.nova import extra_specs as nova_extra_specs
 from outfitter.scheduling.nova.alias import Alias
@@ -47,7 +47,7 @@ async def run_hosts(case: Case) -> list[str]:
 
 
 class Schedule(Play):
-    failures = (Invalid, Refused, BadRequest)
+    failures = (Invalid, StartupRefused, BadRequest)
 
     def __init__(self, made: Cloud, log: Log) -> None:
         super().__init__(made, log)

@@ -13,7 +13,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import kubevirt_config, vm
 from outfitter.api.quantity import to_int
 from outfitter.controllers import launcher_networks, launcher_pod
-from outfitter.errors import Invalid, Refused
+from outfitter.errors import Invalid, NotReady
 from tests.cases.case import Case
 from tests.cases.case_product import Api, Faults, NotDriven, contains, world
 
@@ -72,7 +72,7 @@ async def _target(product: app.Embedded, instance: Object) -> tuple[Object | Non
     try:
         networks = launcher_networks.resources(instance, lambda namespace, name: known.get((namespace, name)), now.gates)
         return launcher_pod.launcher_pod(instance, now, networks=networks, source=source), []
-    except Refused as error:
+    except NotReady as error:
         return None, [error.message]
 
 

@@ -241,9 +241,9 @@ WRONG: dict[str, tuple[str, list[str], type[errors.OutfitterError], str]] = {
     "no file of hosts": ("{}", ["--simulate", "2y8"], errors.Invalid, "2y8 cannot be read.*or write NxM, such as 2x8"),
     "a folder that is no tree": ("{}", ["--sysfs", "."], errors.Invalid, "has no folder sys in it"),
     "a PF and its VFs in Placement": ("report_in_placement: true\ndevice_spec: [{vendor_id: 8086}]", ["--simulate", "1x2"],
-                                      errors.Refused, "would refuse to start: node-0"),
+                                      errors.CommandFailed, "would refuse to start: node-0"),
     "a PF that manages itself": ("device_spec: [{address: 0000:3b:00.0, remote_managed: true}]", ["--simulate", "1x2"],
-                                 errors.Refused, "would refuse to start: node-0"),
+                                 errors.CommandFailed, "would refuse to start: node-0"),
 }
 
 

@@ -177,7 +177,7 @@ def test_serial_numbers_are_left_out_everywhere(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_saved_is_told(tmp_path: Path) -> None:
-    with pytest.raises(errors.Refused, match="cannot be written"):
+    with pytest.raises(errors.CommandFailed, match="cannot be written"):
         outfit("--sysfs", str(QEMU), "--save", str(tmp_path / "none" / "host.json"))
 
 

@@ -18,7 +18,7 @@ from outfitter.api.hypervisor import BY_USER, IO_ERROR, Domain
 from outfitter.api.kinds import Object
 from outfitter.apiserver.app import App
 from outfitter.apiserver.auth import MASTERS, User
-from outfitter.errors import HypervisorAway, Refused
+from outfitter.errors import HypervisorAway, HypervisorError
 from outfitter.launcher.simulated import Simulated
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator
@@ -42,7 +42,7 @@ class Lab(Simulated):
 
     async def pause(self, uid: str) -> None:
         if self.stubborn:
-            raise Refused(self.stubborn)
+            raise HypervisorError(self.stubborn)
         await super().pause(uid)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from outfitter import app, up
-from outfitter.errors import Refused
+from outfitter.errors import StartupRefused
 from outfitter.launcher import libvirt
 from outfitter.launcher.libvirt import Libvirt
 from outfitter.launcher.simulated import Simulated
@@ -53,7 +53,7 @@ def test_without_the_library_machines_are_played_or_it_is_refused(tmp_path: Path
     made, said = app.hypervisor(None, "oak", tmp_path)
     assert isinstance(made, Simulated)
     assert "only played: libvirt is used through the Python library libvirt-python, which is not installed here" in said
-    with pytest.raises(Refused, match=r"pip install 'outfitter\[libvirt\]'"):
+    with pytest.raises(StartupRefused, match=r"pip install 'outfitter\[libvirt\]'"):
         app.hypervisor("libvirt", "oak", tmp_path)
 
 

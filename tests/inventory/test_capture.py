@@ -123,7 +123,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
 
     with monkeypatch.context() as patched:
         patched.setattr("os.fsync", full)
-        with pytest.raises(errors.Refused, match=r"cannot be written .*No space left"):
+        with pytest.raises(errors.CommandFailed, match=r"cannot be written .*No space left"):
             capture.save(capture.capture(TREE), place)
     assert place.read_bytes() == before
     assert list(tmp_path.iterdir()) == [place]
@@ -137,7 +137,7 @@ def test_a_place_that_cannot_be_written_is_told_and_left_as_it_is(tmp_path: Path
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "way").symlink_to("pipe")
-    with pytest.raises(errors.Refused, match=re.escape(str(tmp_path / name))):
+    with pytest.raises(errors.CommandFailed, match=re.escape(str(tmp_path / name))):
         capture.save({}, tmp_path / name)
     assert sorted(place.name for place in tmp_path.iterdir()) == ["folder", "pipe", "way"]
     assert (tmp_path / "way").is_fifo()

@@ -12,7 +12,7 @@ import pytest
 from outfitter.api import providers as stored_form
 from outfitter.api.kinds import Object
 from outfitter.api.providers import Inventory, Provider
-from outfitter.errors import Refused
+from outfitter.errors import StartupRefused
 from outfitter.inventory import assignable, device_spec, providers
 from outfitter.inventory.assignable import AssignableDevice
 from outfitter.inventory.config import HostSettings
@@ -222,7 +222,7 @@ def test_a_new_card_at_the_old_address_of_a_held_one_refuses_no_start() -> None:
 
 def test_a_network_does_not_change_while_a_device_is_held() -> None:
     stored = planned(card(2), [{"product_id": "1889", "physical_network": "blue"}], report_networks=True).providers
-    with pytest.raises(Refused, match="CUSTOM_PHYSNET_RED"):
+    with pytest.raises(StartupRefused, match="CUSTOM_PHYSNET_RED"):
         planned(card(2), [{"product_id": "1889", "physical_network": "red"}], stored, [vf(0)], report_networks=True)
 
 
@@ -235,5 +235,5 @@ def test_unknown_fields_of_an_inventory_stay() -> None:
 def test_a_card_in_a_group_and_its_virtual_functions_are_refused_whichever_function_names_the_group() -> None:
     first = function("0000:3a:00.0", "first", FunctionKind.PF, vendor="8086", product="1592", iommu_group=1, members=(PF,))
     second = replace(card(0)[0], members=("0000:3a:00.0",))
-    with pytest.raises(Refused, match="only one of the two can be offered"):
+    with pytest.raises(StartupRefused, match="only one of the two can be offered"):
         planned([first, second, *card(1)[1:]], [{}])

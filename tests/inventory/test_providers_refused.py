@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from outfitter.errors import Refused
+from outfitter.errors import StartupRefused
 from outfitter.inventory.pci import FunctionKind, HostDevice
 from outfitter.inventory.providers import HeldDevice, Plan
 from tests.inventory.provider_hosts import (
@@ -164,7 +164,7 @@ BAD = {
 def test_a_host_that_must_not_start_says_why(name: str) -> None:
     case = BAD[name]
     stored = planned(case.devices, case.was).providers if case.was is not None else ()
-    with pytest.raises(Refused) as error:
+    with pytest.raises(StartupRefused) as error:
         planned(case.devices, case.spec, stored, case.held, orphans=case.orphans)
     if len(case.says) == 1:
         assert str(error.value) == f"host a does not start: {case.says[0]}"
@@ -222,7 +222,7 @@ def cards(count: int) -> list[HostDevice]:
 }.items())
 def test_reporting_cannot_be_switched_off_while_a_provider_stands(count: int, named: str) -> None:
     stored = planned(cards(count), [{"product_id": "2204"}]).providers
-    with pytest.raises(Refused) as error:
+    with pytest.raises(StartupRefused) as error:
         planned(cards(count), [], stored, report_in_placement=False)
     assert str(error.value) == (
         f"host a does not start: report_in_placement is off, but it was enabled before and {named}; disabling it again is not "

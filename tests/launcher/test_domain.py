@@ -9,7 +9,7 @@ import pytest
 
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
-from outfitter.errors import Refused
+from outfitter.errors import StartFailed
 from outfitter.launcher import domain
 from outfitter.launcher.domain_options import DomainOptions
 from outfitter.launcher.simulated import Simulated
@@ -110,7 +110,7 @@ REFUSALS: dict[str, tuple[Object, str]] = {
 @pytest.mark.parametrize("name", REFUSALS)
 def test_refusals(name: str) -> None:
     obj, says = REFUSALS[name]
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(StartFailed) as caught:
         domain.build(obj)
     assert says in str(caught.value)
 
@@ -156,13 +156,13 @@ UNBUILT: dict[str, tuple[Object, str, bool]] = {
 @pytest.mark.parametrize("name", UNBUILT)
 def test_what_cannot_be_had(name: str) -> None:
     obj, says, left_out = UNBUILT[name]
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(StartFailed) as caught:
         domain.build(obj, options=REAL)
     assert says in str(caught.value)
     if left_out:
         assert [says in sentence for sentence in domain.build(obj).left_out] == [True]
     else:
-        with pytest.raises(Refused):
+        with pytest.raises(StartFailed):
             domain.build(obj)
 
 

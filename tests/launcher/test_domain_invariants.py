@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 from hypothesis import HealthCheck, assume, given, settings
 
 from outfitter.api.kubevirt import device_status, network_info
-from outfitter.errors import Refused
+from outfitter.errors import StartFailed
 from tests.launcher.domain_cases import BUS_ID, Situation
 from tests.launcher.random_vmis import machines
 
@@ -24,7 +24,7 @@ Key = tuple[int, bool, int, int]  # list, by claim, kind of a plugin's device, i
 def test_every_machine_that_is_built(situation: Situation) -> None:
     try:
         xml = situation.build().xml
-    except Refused:
+    except StartFailed:
         assume(False)
         return
     root = ET.fromstring(xml)

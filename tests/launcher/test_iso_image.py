@@ -15,7 +15,7 @@ import pytest
 
 from outfitter.api.hypervisor import Drive
 from outfitter.api.kinds import Object
-from outfitter.errors import Refused
+from outfitter.errors import StartFailed
 from outfitter.launcher import iso_image as drives
 from tests.launcher.domain_cases import MDEV, UID, Situation, flavored, got, instance, wanted
 
@@ -159,7 +159,7 @@ def test_an_image_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
 
     with monkeypatch.context() as patched:
         patched.setattr(drives, "image", full)
-        with pytest.raises(Refused, match=r"the config drive cannot be written: .*No space left"):
+        with pytest.raises(StartFailed, match=r"the config drive cannot be written: .*No space left"):
             drives.write(drive)
     assert path.read_bytes() == before
     drives.write(drive)

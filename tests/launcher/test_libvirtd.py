@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import pytest
 
 from outfitter.api.hypervisor import Domain
-from outfitter.errors import HypervisorAway, Refused
+from outfitter.errors import HypervisorAway, HypervisorError, StartFailed, StartupRefused
 from outfitter.launcher import connection, domain, libvirt
 from outfitter.launcher.libvirt import BACKOFF, Libvirt
 from outfitter.store.clock import ManualClock
@@ -58,9 +58,9 @@ async def test_a_machine_of_somebody_else_is_seen_and_left_alone(real: Real) -> 
     assert {uid: one.foreign for uid, one in (await hypervisor.domains()).items()} == {OTHER: True}
     await hypervisor.stop(OTHER)
     assert foreign.isActive()
-    with pytest.raises(Refused, match="is that of the domain here_red, which is another"):
+    with pytest.raises(StartFailed, match="is that of the domain here_red, which is another"):
         await hypervisor.start(real.machine("blue", OTHER))
-    with pytest.raises(Refused, match=r"libvirt cannot start here_red: .*already"):
+    with pytest.raises(HypervisorError, match=r"libvirt cannot start here_red: .*already"):
         await hypervisor.start(real.machine("red", UID))
     assert foreign.isActive()
     assert not await hypervisor.ended()
@@ -102,7 +102,7 @@ async def test_what_libvirt_refuses_leaves_nothing(real: Real) -> None:
     made = real.machine(seed="#one")
     for what, xml in {"an unknown device": made.xml.replace("</devices>", "<widget/></devices>"),
                       "a disk that is not there": made.xml.replace(str(real.images[False]), "/nowhere/disk.img")}.items():
-        with pytest.raises(Refused, match="libvirt cannot start here_blue: "):
+        with pytest.raises(HypervisorError, match="libvirt cannot start here_blue: "):
             await hypervisor.start(Domain(UID, made.name, xml, drive=made.drive))
         assert (await hypervisor.domains(), await hypervisor.ended()) == ({}, {}), what
         assert not real.drives.exists() or not drives_of(real), what
@@ -245,5 +245,5 @@ def _longer(list_: list[float], length: int) -> bool:
 
 def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "libvirt", None)
-    with pytest.raises(Refused, match=r"pip install 'outfitter\[libvirt\]'.*apt install libvirt-dev"):
+    with pytest.raises(StartupRefused, match=r"pip install 'outfitter\[libvirt\]'.*apt install libvirt-dev"):
         connection.library()

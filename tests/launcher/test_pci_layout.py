@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outfitter.api.kinds import Object
-from outfitter.errors import Refused
+from outfitter.errors import StartFailed
 from outfitter.launcher.domain_options import DomainOptions
 from tests.launcher.domain_cases import PASSED, SITUATIONS, Situation, disks, got, instance, plugged, wanted
 
@@ -92,7 +92,7 @@ def test_buses_of_a_node_are_not_those_of_the_guests_own_ports(node: int, bus: i
     assert max(address for name, address in told.items() if name != "gpu0") < f"0000:{bus:02x}" < told["gpu0"]
     assert addresses(on_node(node, 1, pciAddress=f"0000:{bus - 1:02x}:00.0"))["nic0"] == f"0000:{bus - 1:02x}:00.0"
     for beyond in (on_node(node, most + 1), on_node(node, 1, pciAddress=f"0000:{bus:02x}:00.0")):
-        with pytest.raises(Refused, match=r"spec\.domain\.devices\.interfaces\[\d+\]: (bus|there is no PCI port)"):
+        with pytest.raises(StartFailed, match=r"spec\.domain\.devices\.interfaces\[\d+\]: (bus|there is no PCI port)"):
             beyond.build()
 
 
@@ -261,7 +261,7 @@ CLASHES: dict[str, tuple[Situation, str]] = {
 @pytest.mark.parametrize("name", CLASHES)
 def test_clashes(name: str) -> None:
     situation, says = CLASHES[name]
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(StartFailed) as caught:
         situation.build()
     assert says in str(caught.value)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 
 from outfitter.api.hypervisor import Domain
-from outfitter.errors import Refused
+from outfitter.errors import StartFailed
 from tests.launcher.domain_cases import Situation
 from tests.launcher.random_vmis import machines
 from tests.launcher.schema import needed, wrong
@@ -17,7 +17,7 @@ from tests.launcher.schema import needed, wrong
 def test_whatever_is_built_is_a_domain(situation: Situation) -> None:
     try:
         built = situation.build()
-    except Refused as error:
+    except StartFailed as error:
         said = error.message
     else:
         _check(built)

@@ -11,7 +11,7 @@ import pytest
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import network_info
 from outfitter.api.kubevirt.network_info import Wire
-from outfitter.errors import Refused
+from outfitter.errors import StartFailed
 from outfitter.launcher import sources
 from tests.launcher.domain_cases import (
     BASE,
@@ -285,7 +285,7 @@ REFUSED: dict[str, tuple[Told, list[str]]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name: str) -> None:
     given, says = REFUSED[name]
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(StartFailed) as caught:
         given.devices()
     for words in says:
         assert words in str(caught.value)

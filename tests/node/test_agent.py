@@ -17,7 +17,7 @@ from outfitter.api.device import DeviceId
 from outfitter.api.hypervisor import Abilities, Domain
 from outfitter.api.kubevirt import vm
 from outfitter.api.page import Booking, Holder
-from outfitter.errors import HypervisorAway, NotFound, Refused
+from outfitter.errors import HypervisorAway, HypervisorError, NotFound
 from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book
 from outfitter.node.host import Host
@@ -77,7 +77,7 @@ class Fussy(Simulated):
     async def start(self, domain: Domain) -> None:
         if self.before is not None:
             await self.before()
-        raise Refused("the hypervisor has no room")
+        raise HypervisorError("the hypervisor has no room")
 
 
 async def test_a_machine_that_the_hypervisor_refuses_fails_with_the_reason() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from outfitter.errors import Refused
+from outfitter.errors import StartupRefused
 from outfitter.node.atomic_files import FolderFiles, MemoryFiles
 from outfitter.node.checkpoint import Before, Checkpoint, Made, Taken
 
@@ -55,7 +55,7 @@ def test_a_checkpoint_that_cannot_be_read_is_refused(name: str) -> None:
     text, says = DAMAGED[name]
     files = MemoryFiles()
     files.write("checkpoint.json", text)
-    with pytest.raises(Refused, match=says):
+    with pytest.raises(StartupRefused, match=says):
         Checkpoint(files, "a")
     assert files.read("checkpoint.json") == text
 

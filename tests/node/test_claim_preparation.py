@@ -19,7 +19,7 @@ from outfitter import app
 from outfitter.api import conditions, kinds
 from outfitter.api.kubevirt import vmi_actions
 from outfitter.api.page import Page
-from outfitter.errors import Refused
+from outfitter.errors import BindFailed, HypervisorError, NotReady, StartupRefused
 from outfitter.inventory import config, host_devices, scan
 from outfitter.inventory.host_tree import MemoryTree
 from outfitter.inventory.simulation import hosts_file
@@ -347,7 +347,7 @@ async def test_a_checkpoint_that_cannot_be_read_keeps_the_host_from_starting(tmp
     served = hosts(NVME, data=tmp_path)
     assert served[0].station is not None
     served[0].station.state.write("checkpoint.json", '{"version": 7}')
-    with pytest.raises(Refused, match=r"host node does not start: .*checkpoint\.json has version 7"):
+    with pytest.raises(StartupRefused, match=r"host node does not start: .*checkpoint\.json has version 7"):
         async with running(served):
             pass
 
@@ -364,7 +364,7 @@ async def test_a_kernel_that_does_not_answer_is_told_and_not_asked_twice() -> No
         return "done"
 
     for _ in range(3):
-        with pytest.raises(Refused, match="the kernel of node has not answered a write for more than 0 s"):
+        with pytest.raises(NotReady, match="the kernel of node has not answered a write for more than 0 s"):
             await station.run(slow)
     await asyncio.to_thread(begun.wait, 60)
     assert asked == ["again"]
@@ -388,7 +388,7 @@ async def test_a_real_host_writes_below_its_root_alone(tmp_path: Path) -> None:
     assert station is not None
     seen = host_devices.host_devices("node", host.settings, scan.scan(tree))
     known = passthrough_device.of(seen)
-    with pytest.raises(Refused, match=f"{SSD} is bound to nvme after vfio-pci was asked to take it"):
+    with pytest.raises(BindFailed, match=f"{SSD} is bound to nvme after vfio-pci was asked to take it"):
         await station.run(lambda: prepare(station, claim(), [AllocatedDevice(known[seen.names[SSD]], "gpu")]))
     assert (root / "sys/bus/pci/drivers/nvme/unbind").read_text() == SSD
     made = claim("mine", uid="uid-2")
@@ -537,7 +537,7 @@ async def test_a_machine_that_cannot_be_stopped_says_so(monkeypatch: pytest.Monk
         await scene.running("blue")
 
         async def refuse(uid: str, grace: float = 0.0) -> float | None:
-            raise Refused("libvirt cannot end it: its process does not die")
+            raise HypervisorError("libvirt cannot end it: its process does not die")
 
         monkeypatch.setattr(scene.host.hypervisor, "stop", refuse)
         await scene.delete(kinds.VMI, "blue")

@@ -17,7 +17,7 @@ from outfitter.api import kinds, write_request
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, OutOfServiceRecord, Page
-from outfitter.errors import Conflict, Invalid, NotFound, Refused
+from outfitter.errors import Conflict, Invalid, NotFound, StartupRefused
 from outfitter.inventory import config
 from outfitter.inventory.config import HostSettings
 from outfitter.inventory.host_tree import Tree
@@ -65,7 +65,7 @@ async def test_a_refused_host_leaves_everything_as_it_was(bench: Bench, spec: st
               for number, each in enumerate(hosts_of("b", 2, count=2))]
     await bench.start(good)
     before = await everything(bench.store)
-    with pytest.raises((Refused, Invalid), match=why):
+    with pytest.raises((StartupRefused, Invalid), match=why):
         await bench.start(*others, host(NIC % 3, spec))
     assert await everything(bench.store) == before, "not even the host that would have been fine was written"
 
@@ -113,7 +113,7 @@ async def test_what_is_wrong_with_several_hosts_is_told_of_each(bench: Bench) ->
     with pytest.raises(Invalid, match="remote_managed") as alone:
         await bench.start(cannot_be)
     bad = replace(hosts_of("b", 1)[0], settings=settings("device_spec: [{vendor_id: '8086'}]\nreport_in_placement: true"))
-    with pytest.raises(Refused) as error:
+    with pytest.raises(StartupRefused) as error:
         await bench.start(cannot_be, bad)
     first, second = str(error.value).split("\n")
     assert first == alone.value.message
@@ -123,7 +123,7 @@ async def test_what_is_wrong_with_several_hosts_is_told_of_each(bench: Bench) ->
 async def test_all_hosts_that_must_not_start_are_named(bench: Bench) -> None:
     bad = config.parse("device_spec: [{vendor_id: '8086'}]\nreport_in_placement: true")
     hosts = app.simulated_hosts(hosts_file.parse(f"hosts: [{{name: n, count: 3, pci: [{NIC % 1}]}}]").hosts, config=bad)
-    with pytest.raises(Refused) as error:
+    with pytest.raises(StartupRefused) as error:
         await bench.start(*hosts)
     assert [f"host n-{number} does not start" in str(error.value) for number in range(3)] == [True] * 3
 

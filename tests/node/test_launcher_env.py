@@ -16,7 +16,7 @@ from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import network_info
 from outfitter.api.kubevirt.device_status import statuses
-from outfitter.errors import Refused
+from outfitter.errors import StartFailed
 from outfitter.inventory.simulation import hosts_file
 from outfitter.launcher import hostdev
 from outfitter.node import metadata
@@ -240,7 +240,7 @@ def test_what_is_published_and_what_was_handed_over_must_agree() -> None:
     ours, others, both = {"PCI_RESOURCE_X": "a"}, {"PCI_RESOURCE_Y": "b"}, {"PCI_RESOURCE_X": "a,c"}
     assert combined(others, ours) == {**ours, **others}
     assert combined(both, ours) == both
-    with pytest.raises(Refused, match="PCI_RESOURCE_X: a,c was handed over, but what is published says a: "):
+    with pytest.raises(StartFailed, match="PCI_RESOURCE_X: a,c was handed over, but what is published says a: "):
         combined(ours, both)
 
 

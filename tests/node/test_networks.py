@@ -13,7 +13,7 @@ from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import network_info
 from outfitter.api.kubevirt.network_info import Wire
-from outfitter.errors import Refused
+from outfitter.errors import NotReady
 from outfitter.inventory.host_tree import MemoryTree
 from outfitter.inventory.simulation import hosts_file
 from outfitter.node import networks, node_status
@@ -204,7 +204,7 @@ MISSING: dict[str, tuple[Around, list[str]]] = {
 @pytest.mark.parametrize("name", MISSING)
 def test_missing(name: str) -> None:
     given, words = MISSING[name]
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(NotReady) as refused:
         networks.decide(given)
     for word in words:
         assert word in refused.value.message

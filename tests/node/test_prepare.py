@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from outfitter.errors import Refused
+from outfitter.errors import NotReady
 from outfitter.node.prepare import AllocatedDevice, prepare
 from outfitter.node.simulation.kernel import SimulatedKernel
 from outfitter.node.unprepare import release
@@ -143,7 +143,7 @@ def test_refused(name: str) -> None:
     if "another of the group" in name:  # the group grew since the host was looked at
         target = replace(target, functions=(case.address,))
     case.make(played)
-    with pytest.raises(Refused, match=re.escape(case.says)):
+    with pytest.raises(NotReady, match=re.escape(case.says)):
         prepare(hand.station, claim(), [AllocatedDevice(target, "gpu")])
     # Trying again once the trouble is over finishes it, and nothing is left in either case.
     played.faults.clear()
@@ -159,7 +159,7 @@ def test_a_refusal_before_anything_is_touched_writes_nothing() -> None:
         played = kernel(case.pci)
         case.make(played)
         hand = Hand(played, case.spec)
-        with pytest.raises(Refused):
+        with pytest.raises(NotReady):
             hand.give(case.address)
         assert played.writes == []
 
@@ -169,7 +169,7 @@ def test_a_group_is_looked_at_though_everything_of_the_device_is_bound() -> None
     played = kernel(GPU.replace("nouveau", "vfio-pci"))
     hand = Hand(played)
     wanted = [AllocatedDevice(replace(hand.target(GFX), functions=(GFX,)), "gpu")]
-    with pytest.raises(Refused, match=f"{GFX} is in IOMMU group 7 with {SOUND}, which the host uses through snd_hda_intel"):
+    with pytest.raises(NotReady, match=f"{GFX} is in IOMMU group 7 with {SOUND}, which the host uses through snd_hda_intel"):
         prepare(hand.station, claim(), wanted)
     prepare(hand.station, claim(), wanted, running=(GFX,))
     assert played.writes == []
@@ -179,7 +179,7 @@ def test_a_second_try_goes_on_where_the_first_stopped() -> None:
     played = kernel(NVME)
     played.refuses.add(("vfio-pci", SSD))
     hand = Hand(played)
-    with pytest.raises(Refused):
+    with pytest.raises(NotReady):
         hand.give(SSD)
     assert drivers(played, SSD) == [None]
     played.refuses.clear()
@@ -210,7 +210,7 @@ def test_but_those_that_the_host_uses_for_more_than_a_bus_are(class_code: str) -
     target = hand.target(SSD)
     played._put(f"{PCI}/drivers/lpc_ich", None)  # the driver came since the host was looked at
     played._take("0000:60:00.0", "lpc_ich")
-    with pytest.raises(Refused, match=f"{SSD} is in IOMMU group 9 with 0000:60:00.0, which the host uses through lpc_ich"):
+    with pytest.raises(NotReady, match=f"{SSD} is in IOMMU group 9 with 0000:60:00.0, which the host uses through lpc_ich"):
         prepare(hand.station, claim(), [AllocatedDevice(target, "gpu")])
     assert played.writes == []
 
@@ -337,7 +337,7 @@ def test_a_running_machine_is_not_touched() -> None:
     hand = Hand(played)
     hand.give(SSD)
     before = list(played.writes)
-    with pytest.raises(Refused, match=f"is not taken back: a machine still has {SSD}"):
+    with pytest.raises(NotReady, match=f"is not taken back: a machine still has {SSD}"):
         hand.take(running=(SSD,))
     assert hand.cdi.names()  # not even the files
     hand.station = hand.fresh()
@@ -354,7 +354,7 @@ def test_a_machine_whose_device_fell_off_the_bus_goes_on() -> None:
     played.vanish(SSD)
     hand.station = hand.fresh()
     prepare(hand.station, claim(), [AllocatedDevice(target, "gpu")], running=(SSD,))
-    with pytest.raises(Refused, match=f"{SSD} is no longer the function 144d:a80a that it was"):
+    with pytest.raises(NotReady, match=f"{SSD} is no longer the function 144d:a80a that it was"):
         prepare(hand.station, claim(), [AllocatedDevice(target, "gpu")])
 
 
@@ -394,7 +394,7 @@ def test_who_looks_on_keeps_nothing_from_going_back() -> None:
     target = hand.target(SSD)
     hand.give(SSD)
     prepare(hand.station, claim("watch", uid="uid-2"), [AllocatedDevice(target, "all", looks_on=True)])
-    with pytest.raises(Refused, match=f"is not taken back: a machine still has {SSD}"):
+    with pytest.raises(NotReady, match=f"is not taken back: a machine still has {SSD}"):
         hand.take(running=(SSD,))
     hand.station = hand.fresh()
     hand.give(SSD, running=(SSD,))  # after a start, too, it is its own
@@ -479,5 +479,5 @@ def test_a_mediated_device_is_described_and_not_bound() -> None:
     assert hand.take() == {}
     assert played.writes == []
     played.write(f"/sys/bus/mdev/devices/{uuid}/remove", "1")
-    with pytest.raises(Refused, match=f"the mediated device {uuid} is no longer there"):
+    with pytest.raises(NotReady, match=f"the mediated device {uuid} is no longer there"):
         prepare(hand.station, claim(), [AllocatedDevice(target, "vgpu")])

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from outfitter.errors import Refused
+from outfitter.errors import StartupRefused
 from outfitter.scheduling import plugins, score
 from outfitter.scheduling.plugins import GROUP, Filter, GivenDevice, PluginScore, SchedulerPlugins, Scorer
 
@@ -140,13 +140,13 @@ BROKEN = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_plugin_keeps_the_program_from_starting(name: str) -> None:
     entries, message = BROKEN[name]
-    with pytest.raises(Refused, match=message):
+    with pytest.raises(StartupRefused, match=message):
         plugins.load(found=entries)
 
 
 def test_what_is_left_out_may_be_broken_but_must_be_there() -> None:
     assert plugins.load(leave_out=["lost"], found=[entry("lost", "Nobody"), entry("good", "Good")]).filters[0].name == "good"
-    with pytest.raises(Refused, match="lots is to be left out, but there is no such plug-in"):
+    with pytest.raises(StartupRefused, match="lots is to be left out, but there is no such plug-in"):
         plugins.load(leave_out=["lots"], found=[entry("lost", "Good")])
 
 

@@ -225,7 +225,7 @@ ATOMIC = pytest.mark.parametrize("home", ["memory", "sqlite"], indirect=True)  #
 
 async def test_commit_writes_all_or_nothing(home: Home) -> None:
     if not home.store.atomic:
-        with pytest.raises(errors.Refused, match="one object at a time"):
+        with pytest.raises(errors.MethodNotAllowed, match="one object at a time"):
             await home.store.commit([Create(CONFIG_MAP, home.config("a"))])
         assert await absent(home.store, CONFIG_MAP, "a", home.namespace)
         return

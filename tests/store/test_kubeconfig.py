@@ -270,7 +270,7 @@ def test_order_of_places(tmp_path: Path) -> None:
     env["KUBERNETES_SERVICE_HOST"] = "fd00::1"
     assert server() == "https://[fd00::1]:443"
     del env["KUBERNETES_SERVICE_HOST"]
-    with pytest.raises(errors.Refused, match=r"no kubeconfig: looked for .*home/\.kube/config and for a pod"):
+    with pytest.raises(errors.StartupRefused, match=r"no kubeconfig: looked for .*home/\.kube/config and for a pod"):
         server()
 
 
@@ -412,7 +412,7 @@ async def test_plugin_mistakes(tmp_path: Path, name: str, monkeypatch: pytest.Mo
     monkeypatch.setattr("sys.stdin", None)
     user, says = PLUGIN_MISTAKES[name]
     access = load(tmp_path, config(user(tmp_path / "bin")))
-    with pytest.raises(errors.Refused, match=says):
+    with pytest.raises(errors.Unauthorized, match=says):
         await access.headers()
 
 
@@ -469,19 +469,19 @@ MISTAKES: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes(tmp_path: Path, name: str) -> None:
     content, says = MISTAKES[name]
-    with pytest.raises(errors.Refused, match=says) as caught:
+    with pytest.raises(errors.StartupRefused, match=says) as caught:
         load(tmp_path, content)
     assert str(tmp_path / "config") in caught.value.message
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(errors.Refused, match="none cannot be read: No such file"):
+    with pytest.raises(errors.StartupRefused, match="none cannot be read: No such file"):
         kubeconfig.load(tmp_path / "none", clock=ManualClock(), env={})
     (tmp_path / "bad").write_text("a: [")
-    with pytest.raises(errors.Refused, match="bad is not YAML"):
+    with pytest.raises(errors.StartupRefused, match="bad is not YAML"):
         kubeconfig.load(tmp_path / "bad", clock=ManualClock(), env={})
     (tmp_path / "empty").write_text("")
-    with pytest.raises(errors.Refused, match="current-context is not set; name a context, there are: none"):
+    with pytest.raises(errors.StartupRefused, match="current-context is not set; name a context, there are: none"):
         kubeconfig.load(tmp_path / "empty", clock=ManualClock(), env={})
 
 

@@ -132,5 +132,5 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name: str) -> None:
     call, says = REFUSED[name]
-    with pytest.raises(errors.Refused, match=says):
+    with pytest.raises(errors.StartupRefused, match=says):
         call()

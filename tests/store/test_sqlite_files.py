@@ -123,7 +123,7 @@ async def test_refused_and_left_as_it_is(tmp_path: Path, case: str) -> None:
     spoil(path)
     before = fingerprints(tmp_path)
     for _ in range(2):
-        with pytest.raises(errors.Refused, match=words) as caught:
+        with pytest.raises(errors.StartupRefused, match=words) as caught:
             SQLite(tmp_path, kinds.ALL)
         assert str(path) in str(caught.value)
         assert fingerprints(tmp_path) == before
@@ -217,13 +217,13 @@ async def test_a_folder_in_use_names_its_user(tmp_path: Path) -> None:
     assert holder.stdout
     try:
         assert await holder.stdout.readline() == b"open\n"
-        with pytest.raises(errors.Refused, match=f"is in use by process {holder.pid}:"):
+        with pytest.raises(errors.StartupRefused, match=f"is in use by process {holder.pid}:"):
             SQLite(tmp_path, kinds.ALL)
     finally:
         holder.kill()
         await holder.communicate()
     store = SQLite(tmp_path, kinds.ALL)  # its lock went with it
-    with pytest.raises(errors.Refused, match="is in use by process"):
+    with pytest.raises(errors.StartupRefused, match="is in use by process"):
         SQLite(tmp_path, kinds.ALL)
     await store.close()
 

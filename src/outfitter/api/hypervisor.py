@@ -83,23 +83,23 @@ class Hypervisor(Protocol):
 
     async def start(self, domain: Domain) -> None:
         """With its processors standing still if it says `paused`. One that runs already stays as it is. Its drive is
-        made first. Refused: it cannot run, and why."""
+        made first. HypervisorError: the hypervisor rejects it. StartFailed: the domain cannot be what it says."""
         ...
 
     async def pause(self, uid: str) -> None:
-        """Its processors stand still, and nothing of it is lost. Refused: they cannot, and why."""
+        """Its processors stand still, and nothing of it is lost. HypervisorError: they cannot, and why."""
         ...
 
     async def unpause(self, uid: str) -> None:
-        """Whoever paused it. Refused: it cannot go on, and why."""
+        """By whomever it was paused. HypervisorError: it cannot go on, and why."""
         ...
 
     async def reset(self, uid: str) -> None:
-        """The reset button: its guest is not asked, and begins anew. Refused: it cannot, and why."""
+        """The reset button: its guest is not asked, and begins anew. HypervisorError: it cannot, and why."""
         ...
 
     async def reboot(self, uid: str) -> None:
-        """Its guest is asked to shut down, and the machine begins anew when it did. Refused: it cannot be asked, and why."""
+        """Asks the guest to shut down and starts it again when it did. HypervisorError: it cannot be asked, and why."""
         ...
 
     async def stop(self, uid: str, grace: float = 0.0) -> float | None:
@@ -119,8 +119,8 @@ class Hypervisor(Protocol):
 
 
 class Builder(Protocol):
-    """Makes the domain of an instance whose devices are known; Refused says what is missing or contradicts itself. `env` and
-    `files` (by path) are what a launcher finds in its container: whoever prepared the devices tells of them there too, and
+    """Makes the domain of an instance whose devices are known; StartFailed says what is missing or contradicts itself. `env`
+    and `files` (by path) are what a launcher finds in its container: whoever prepared the devices tells of them there too, and
     there are the Secrets of its cloud-init volume (see api.cloudinit)."""
 
     def __call__(self, instance: Object, env: Mapping[str, str], files: Mapping[str, str], abilities: Abilities) -> Domain: ...

@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from outfitter.apiserver import auth
 from outfitter.apiserver.app import ABORT, App
-from outfitter.errors import Refused
+from outfitter.errors import StartupRefused
 
 log = logging.getLogger(__name__)
 GRACE = 3  # seconds that open requests get when the server stops
@@ -60,7 +60,8 @@ class Server:
         port: int = 0,
     ) -> None:
         if not _loopback(host):
-            raise Refused(f"the API server listens on this machine alone: {host} is not a loopback address, 127.0.0.1 is")
+            raise StartupRefused(f"the API server listens on this machine alone: {host} is not a loopback address, 127.0.0.1 "
+                                 "is")
         self._app, self._host, self._port = app, host, port
         self._files = (certfile, keyfile, ca)
         self._server: _Uvicorn | None = None
@@ -77,7 +78,7 @@ class Server:
         return f"https://{host}:{self._port}"
 
     async def start(self) -> None:
-        """Return when it listens. Refused when it cannot."""
+        """Return when it listens. StartupRefused when it cannot."""
         listener = self._listen()
         try:
             context = self._context()
@@ -95,7 +96,7 @@ class Server:
             if self._serving.done():
                 listener.close()
                 await self._serving
-                raise Refused(f"the API server on {self.url} ended as it started: the log says why")
+                raise StartupRefused(f"the API server on {self.url} ended as it started: the log says why")
             await asyncio.sleep(0.005)
         log.info("the API server listens on %s", self.url)
 
@@ -109,8 +110,8 @@ class Server:
         except OSError as error:
             listener.close()
             why = "another program listens there" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or 0)
-            raise Refused(f"the API server cannot listen on {self._host}:{self._port}: {why}; choose another with "
-                          "--port, or a free one with --port 0") from error
+            raise StartupRefused(f"the API server cannot listen on {self._host}:{self._port}: {why}; choose another with "
+                                 "--port, or a free one with --port 0") from error
         self._port = listener.getsockname()[1]
         return listener
 
@@ -124,7 +125,8 @@ class Server:
             context.load_cert_chain(certfile, keyfile)
             context.load_verify_locations(ca)
         except (OSError, ssl.SSLError) as error:
-            raise Refused(f"the API server cannot use its certificates ({certfile}, {keyfile}, {ca}): {error}") from error
+            raise StartupRefused(f"the API server cannot use its certificates ({certfile}, {keyfile}, {ca}): "
+                                 f"{error}") from error
         return context
 
     async def stop(self) -> None:

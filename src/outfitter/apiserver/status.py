@@ -1,4 +1,4 @@
-"""Errors as Kubernetes says them: one table from our errors to a Status."""
+"""Errors as a Kubernetes Status. Code and reason are those of the table in errors.py."""
 
 from __future__ import annotations
 
@@ -17,23 +17,6 @@ class BadOptions(errors.Invalid):
         self.options = options
 
 
-# The first class that fits gives Kubernetes' word; the code comes from the error itself.
-REASONS: tuple[tuple[type[errors.OutfitterError], str], ...] = (
-    (errors.NotFound, "NotFound"),
-    (errors.AlreadyExists, "AlreadyExists"),
-    (errors.Conflict, "Conflict"),
-    (errors.Expired, "Expired"),
-    (errors.Invalid, "Invalid"),
-    (errors.BadRequest, "BadRequest"),
-    (errors.TooLarge, "RequestEntityTooLarge"),
-    (errors.Unsupported, "UnsupportedMediaType"),
-    (errors.Forbidden, "Forbidden"),
-    (errors.Unauthorized, "Unauthorized"),
-    (errors.Unavailable, "ServiceUnavailable"),
-    (errors.MethodNotAllowed, "MethodNotAllowed"),
-    (errors.NotAcceptable, "NotAcceptable"),
-    (errors.TooNew, "Timeout"),
-)
 # These say of which object they speak; the others are about the request.
 ABOUT_OBJECT = (errors.NotFound, errors.AlreadyExists, errors.Conflict, errors.Forbidden)
 
@@ -45,9 +28,9 @@ _INVALID = re.compile(r'\S+ "(?P<name>[^"]*)" is invalid: ')
 
 def failure(error: errors.OutfitterError, target: RequestPath | None = None) -> Object:
     """The Status that tells a client what went wrong."""
-    reason = next((word for class_, word in REASONS if isinstance(error, class_)), "InternalError")
     status: Object = {
-        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": error.message, "reason": reason,
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": error.message,
+        "reason": error.kube_reason,
     }
     details = _details(error, target)
     if details:

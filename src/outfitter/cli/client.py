@@ -19,7 +19,7 @@ import yaml
 
 from outfitter.api import kinds, yaml_scalars
 from outfitter.api.kinds import Kind, Object
-from outfitter.errors import BadRequest, OutfitterError, Refused, Unauthorized, Unavailable
+from outfitter.errors import BadRequest, CommandFailed, OutfitterError, Unauthorized, Unavailable
 from outfitter.store import kubeconfig as configs
 from outfitter.store.clock import SystemClock
 from outfitter.store.kube import Kube
@@ -168,7 +168,7 @@ def _texts(name: str) -> Iterator[tuple[str, str]]:
         for file in files:
             yield str(file), file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise Refused(f"{name} cannot be read: {error}") from error
+        raise CommandFailed(f"{name} cannot be read: {error}") from error
 
 
 def _objects(document: Any, where: str) -> Iterator[tuple[Kind, Object, str]]:

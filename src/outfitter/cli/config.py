@@ -84,7 +84,7 @@ def check(file: Path | None, root: Path | None, simulation: str | None, host: st
     for name in _unknown(settings, [name for name, _ in found]) if simulation is not None and host is None else ():
         click.echo(f"\nhosts.{name} is none of these hosts")
     if refused := [name for name, _, refused in reports if refused]:
-        raise errors.Refused(f"with this configuration would refuse to start: {_few(refused)}")
+        raise errors.CommandFailed(f"with this configuration would refuse to start: {_few(refused)}")
 
 
 def _hosts(root: Path | None, simulation: str | None, host: str | None) -> Iterator[tuple[str, Tree]]:
@@ -252,9 +252,8 @@ class _Told:
         asked = "ask for" if self.settings.pci_in_placement else "do not ask for"
         try:
             plan = providers.plan(host, self.settings, self.seen.offered, orphans=self.seen.orphans)
-        except errors.Refused as error:
-            _, _, reasons = str(error).partition(":")
-            return ("", "  would refuse to start:", *(f"  - {line.strip()}" for line in reasons.strip().splitlines())), True
+        except errors.StartupRefused as error:
+            return ("", "  would refuse to start:", *(f"  - {reason}" for reason in error.reasons)), True
         if not self.settings.report_in_placement:
             told = "Placement is told nothing of it (report_in_placement is off)"
         else:

@@ -20,7 +20,7 @@ from outfitter.cli import local_admission
 from outfitter.cli.client import Client, documents, standing
 from outfitter.cli.object_commands import NIL, kind_spoken
 from outfitter.controllers import vm as starting
-from outfitter.errors import BadRequest, Forbidden, NotFound, Refused
+from outfitter.errors import BadRequest, CommandFailed, Forbidden, NotFound
 from outfitter.launcher import domain, metadata, sources
 from outfitter.launcher import iso_image as drives
 from outfitter.launcher.domain_options import DomainOptions
@@ -43,14 +43,14 @@ async def of_server(client: Client, word: str, **options: Any) -> None:
 
 
 async def _say_that_it_is_stopped(client: Client, name: str) -> None:
-    """Refused: there is a machine of that name, which has no instance."""
+    """CommandFailed: there is a machine of that name, which has no instance."""
     try:
         vm = await client.store.get(kinds.VM, name, client.namespace)
     except (NotFound, Forbidden):
         return
     if vm_actions.comes(vm, None):
-        raise Refused(f"{name} has not started yet, so it has no domain; what it waits for: outfit why vm/{name}")
-    raise Refused(f"{name} does not run, so it has no domain; start it with: outfit vm start {name}")
+        raise CommandFailed(f"{name} has not started yet, so it has no domain; what it waits for: outfit why vm/{name}")
+    raise CommandFailed(f"{name} does not run, so it has no domain; start it with: outfit vm start {name}")
 
 
 async def _told(client: Client, instance: Object) -> tuple[dict[str, str], dict[str, str]]:
@@ -92,7 +92,7 @@ def of_file(file: str, namespace: str, **options: Any) -> None:
 
 
 def _instance(kind: Kind, obj: Object, where: str, namespace: str) -> Object:
-    """As a server without a KubeVirt object would have it; a machine as what it starts as. Refused as there."""
+    """As a server without a KubeVirt object would have it; a machine as what it starts as. CommandFailed as there."""
     with standing(obj, where):
         own, stored = local_admission.as_stored(kind, obj)
         meta = {"namespace": namespace, "uid": NIL, "name": "unnamed", **stored["metadata"]}
@@ -122,7 +122,7 @@ def _say(instance: Object, *, devices: Sequence[str], env: Sequence[str], type_:
         name = instance["metadata"]["name"]
         todo = (f"outfit why vmi/{name} says what it waits for" if told is not None else
                 "say what it got with --devices or --env, or name a machine of the server in place of the file")
-        raise Refused(f"vmi/{name} has no domain yet: status.deviceStatus does not name {', '.join(lacking)}; {todo}")
+        raise CommandFailed(f"vmi/{name} has no domain yet: status.deviceStatus does not name {', '.join(lacking)}; {todo}")
     built = domain.build(instance, variables, {**files, **(kept or {})}, DomainOptions(type=type_, arriving=arriving))
     for sentence in built.left_out:
         click.echo(f"left out: {sentence}", err=True)
@@ -135,7 +135,7 @@ def _say(instance: Object, *, devices: Sequence[str], env: Sequence[str], type_:
 def _write_drive(built: Domain, file: str) -> None:
     if built.drive is None:
         why = built.left_out[-1] if built.left_out else "it has neither a cloud-init volume nor a tagged device"
-        raise Refused(f"{built.name} has no config drive: {why}")
+        raise CommandFailed(f"{built.name} has no config drive: {why}")
     try:
         with open(file, "wb", opener=functools.partial(os.open, mode=drives.FILE_MODE)) as out:  # Secrets may be in it
             out.write(drives.image(built.drive))

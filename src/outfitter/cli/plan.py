@@ -26,7 +26,7 @@ from outfitter.controllers import flavor_claims, launcher_networks, launcher_pod
 from outfitter.controllers import pod_claims as pod_claims_controller
 from outfitter.controllers import vm as vm_controller
 from outfitter.controllers.bind_transaction import BindTransaction
-from outfitter.errors import BadRequest, Forbidden, Invalid, NotFound, OutfitterError, Refused
+from outfitter.errors import BadRequest, Forbidden, Invalid, NotFound, NotReady, OutfitterError
 from outfitter.scheduling.explain import pod as explain_pod
 from outfitter.scheduling.explain.explanation import Explanation
 from outfitter.scheduling.nova import flavor_claim
@@ -168,7 +168,7 @@ class _PodPlanner:
                 later = " once it is started" if vm_api.run_strategy(obj) in ("Halted", "Manual") else ""
                 obj, made = self._started(obj)
             pod = copy.deepcopy(obj) if kind == kinds.POD else self._rendered(self._settled(obj, made))
-        except (BadRequest, Invalid, Refused) as error:
+        except (BadRequest, Invalid, NotReady) as error:
             return _PlanOutcome(say("Waiting", f"would wait: {error.message}", "instance"))
         pod["metadata"].setdefault("uid", f"{NIL}-{say.args[0]}")
         made |= self._make(pod)
@@ -188,7 +188,7 @@ class _PodPlanner:
         return _PlanOutcome(answer, verdict.host, verdict.why, tuple(devices))
 
     def _rendered(self, instance: Object) -> Object:
-        """Refused: a network is missing, or takes what is not permitted."""
+        """NotReady: a network is missing, or takes what is not permitted."""
         def attachment(namespace: str, name: str) -> Object | None:
             return self._attachments.get((namespace, name))
 

@@ -16,7 +16,7 @@ from outfitter.api.kubevirt import feature_gates, network_info
 from outfitter.api.kubevirt.feature_gates import Gates
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
 from outfitter.api.kubevirt.network_info import RESOURCE, STATUS, attachment, interface_name
-from outfitter.errors import Refused
+from outfitter.errors import NotReady
 
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 DEFAULT_NETWORK = "v1.multus-cni.io/default-network"
@@ -76,7 +76,7 @@ def _counts(pod: Mapping[str, Any]) -> bool:
 
 def resources(instance: Mapping[str, Any], attachments: Attachments, open_: Gates) -> dict[str, str]:
     """What networks take of the host: network -> the resource that its definition names, a virtual function mostly, but also a
-    label that a host has the bridge. Refused: the definition of an SR-IOV network is missing, so its resource is unknown."""
+    label that a host has the bridge. NotReady: the definition of an SR-IOV network is missing, so its resource is unknown."""
     out: dict[str, str] = {}
     if feature_gates.INJECTION in open_.on:
         return out
@@ -87,15 +87,15 @@ def resources(instance: Mapping[str, Any], attachments: Attachments, open_: Gate
             namespace, name = attachment(instance, network)
             found = attachments(namespace, name)
             if found is None and card.get("sriov") is not None:
-                raise Refused(f"failed to locate network attachment definition {namespace}/{name}, which network "
-                              f"{network['name']} names")
+                raise NotReady(f"failed to locate network attachment definition {namespace}/{name}, which network "
+                               f"{network['name']} names")
             if resource := ((found or {}).get("metadata", {}).get("annotations") or {}).get(RESOURCE):
                 out[network["name"]] = resource
     return out
 
 
 def without_resource(instance: Mapping[str, Any], attachments: Attachments, open_: Gates) -> None:
-    """Refused: an SR-IOV network takes nothing of the host, so its card would never get a function."""
+    """NotReady: an SR-IOV network takes nothing of the host, so its card would never get a function."""
     cards = {each["name"]: each for each in network_info.interfaces(instance)}
     for index, network in enumerate(network_info.networks(instance)):
         card = cards.get(network["name"]) or {}
@@ -105,9 +105,9 @@ def without_resource(instance: Mapping[str, Any], attachments: Attachments, open
         namespace, name = attachment(instance, network)
         found = attachments(namespace, name)
         if found is not None and not (found["metadata"].get("annotations") or {}).get(RESOURCE):
-            raise Refused(f"spec.networks[{index}].multus.networkName: NetworkAttachmentDefinition {namespace}/{name} names no "
-                          f"resource from which the sriov interface {network['name']} would get its function: add the "
-                          f"annotation {RESOURCE}, or use bridge for the interface")
+            raise NotReady(f"spec.networks[{index}].multus.networkName: NetworkAttachmentDefinition {namespace}/{name} names "
+                           f"no resource from which the sriov interface {network['name']} would get its function: add the "
+                           f"annotation {RESOURCE}, or use bridge for the interface")
 
 
 def asked_for(instance: Mapping[str, Any]) -> list[tuple[str, str]]:

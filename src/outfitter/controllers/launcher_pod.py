@@ -32,7 +32,7 @@ def suffix(*words: str) -> str:
 
 
 def planned_pod(instance: Mapping[str, Any], config: KubeVirtConfig, attachments: launcher_networks.Attachments) -> Object:
-    """The pod of a VMI whose network attachment definitions are looked up. Refused: a network is missing, or it takes what is
+    """The pod of a VMI whose network attachment definitions are looked up. NotReady: a network is missing, or it takes what is
     not permitted."""
     return launcher_pod(instance, config, networks=launcher_networks.resources(instance, attachments, config.gates))
 
@@ -42,7 +42,7 @@ def launcher_pod(
     source: Mapping[str, Any] | None = None,
 ) -> Object:
     """The pod of an instance. `networks`: the resource that each of its networks takes of the host; `source`: the pod that it
-    moves away from. Refused: it asks for what is not permitted."""
+    moves away from. NotReady: it asks for what is not permitted."""
     meta, spec = instance["metadata"], instance["spec"]
     listed = [*(spec.get("resourceClaims") or ())]
     if own := vm.flavored(instance).get("claimName"):

@@ -12,7 +12,7 @@ from outfitter.api.kubevirt import device_refs, feature_gates, vm
 from outfitter.api.kubevirt.feature_gates import Gates
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
 from outfitter.api.quantity import to_int
-from outfitter.errors import Refused
+from outfitter.errors import NotReady
 
 MI = 1 << 20
 PROGRAMS = 220 * MI  # the launcher, the hypervisor's daemons and the emulator themselves
@@ -27,8 +27,8 @@ GATES: Mapping[device_refs.List, str] = {"gpus": feature_gates.GPUS, "hostDevice
 
 
 def resources(instance: Mapping[str, Any], settings: KubeVirtConfig, networks: Mapping[str, int]) -> Object:
-    """The `resources` of the container. `networks`: what its network cards ask for by resource name. Refused names every device
-    that is not permitted."""
+    """The `resources` of the container. `networks`: what its network cards ask for by resource name. NotReady names every
+    device that is not permitted."""
     spec = instance["spec"]
     guest = spec["domain"].get("resources") or {}
     requests, limits = dict(guest.get("requests") or {}), dict(guest.get("limits") or {})
@@ -69,7 +69,7 @@ def claims(instance: Mapping[str, Any], open_: Gates) -> Iterator[Object]:
             who = f"spec.networks[{index}].resourceClaim.claimName: network {network.get('name')}"
             seen.append((who, given.get("claimName"), given.get("requestName")))
     if nameless := [who for who, claim, _ in seen if not claim]:
-        raise Refused(f"{nameless[0]} does not say which of spec.resourceClaims it is from")
+        raise NotReady(f"{nameless[0]} does not say which of spec.resourceClaims it is from")
     for claim, request in dict.fromkeys((claim, request) for _, claim, request in seen):
         yield {"name": claim, "request": request} if request else {"name": claim}
     if vm.flavored(instance).get("claimName"):
@@ -83,7 +83,7 @@ def by_name(instance: Mapping[str, Any], settings: KubeVirtConfig) -> Counter[st
              for ref in refs if settings.permitted is not None and ref.device_name not in settings.permitted]
     if wrong:
         known = ", ".join(sorted(settings.permitted or ())) or "nothing"
-        raise Refused(f"{' '.join(wrong)}; permitted is {known}: list it in the KubeVirt object")
+        raise NotReady(f"{' '.join(wrong)}; permitted is {known}: list it in the KubeVirt object")
     return Counter(ref.device_name for ref in refs if ref.device_name)
 
 

@@ -13,7 +13,7 @@ from outfitter.api.kubevirt import kubevirt_config, vm, vm_actions
 from outfitter.controllers import launcher_networks, launcher_pod
 from outfitter.controllers.flavor_claims import FlavorClaims
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
-from outfitter.errors import AlreadyExists, Forbidden, Invalid, NotFound, Refused, Terminating
+from outfitter.errors import AlreadyExists, Forbidden, Invalid, NotFound, NotReady, Terminating
 from outfitter.scheduling.nova.flavor_claim import AliasSet
 from outfitter.store.informer import Informer, key_of
 from outfitter.store.workqueue import WorkQueue
@@ -106,7 +106,7 @@ class VmiController:
             return None
         except Terminating:
             raise
-        except (Invalid, Forbidden, Refused) as error:
+        except (Invalid, Forbidden, NotReady) as error:
             await self._tell(instance, Condition("Synchronized", False, "FailedCreate", f"Error creating pod: {error.message}"))
             return None
         name = pod["metadata"]["name"]

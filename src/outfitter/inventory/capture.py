@@ -108,7 +108,7 @@ def save(captured: Captured, path: Path) -> None:
     lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(entry)}" for key, entry in captured.items())
     place = Path(os.path.realpath(path))
     if place.exists() and not place.is_file():
-        raise errors.Refused(f"the capture cannot be written to {path}: it is no file")
+        raise errors.CommandFailed(f"the capture cannot be written to {path}: it is no file")
     beside = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
     try:
         try:
@@ -121,7 +121,7 @@ def save(captured: Captured, path: Path) -> None:
             beside.unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise errors.Refused(f"the capture cannot be written to {path}: {error.strerror or error}") from error
+        raise errors.CommandFailed(f"the capture cannot be written to {path}: {error.strerror or error}") from error
 
 
 def load(path: Path) -> MemoryTree:

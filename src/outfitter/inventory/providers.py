@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from outfitter.api.providers import Inventory, Provider
-from outfitter.errors import Refused
+from outfitter.errors import StartupRefused
 from outfitter.inventory import device_spec
 from outfitter.inventory.assignable import AssignableDevice
 from outfitter.inventory.config import HostSettings
@@ -128,7 +128,7 @@ def plan(
     orphans: Sequence[HostDevice] = (),
 ) -> Plan:
     """The providers of a host. `stored`: the host's tree as it stands; `held`: who has what now; `orphans`: listed virtual
-    functions without a parent. Refused, with every reason, when the host must not start like this."""
+    functions without a parent. StartupRefused, with every reason, when the host must not start like this."""
     ours = [provider for provider in stored if MANAGED in provider.traits]
     others = tuple(provider for provider in stored if MANAGED not in provider.traits)
     if not settings.report_in_placement:
@@ -315,11 +315,11 @@ def _switched_off(ours: Sequence[Provider]) -> str:
             "disabling it again is not supported: switch it on, or first take all devices out of device_spec and start once")
 
 
-def _refused(host: str, reasons: Sequence[str]) -> Refused:
+def _refused(host: str, reasons: Sequence[str]) -> StartupRefused:
     if len(reasons) == 1:
-        return Refused(f"host {host} does not start: {reasons[0]}")
+        return StartupRefused(f"host {host} does not start: {reasons[0]}", reasons)
     lines = "".join(f"\n  {reason}" for reason in reasons)
-    return Refused(f"host {host} does not start, for {len(reasons)} reasons:{lines}")
+    return StartupRefused(f"host {host} does not start, for {len(reasons)} reasons:{lines}", reasons)
 
 
 def _names(devices: Sequence[_Counted]) -> str:

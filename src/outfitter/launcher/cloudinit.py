@@ -14,7 +14,7 @@ from outfitter.api.hypervisor import Drive
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import cloudinit, device_refs, vm
 from outfitter.api.kubevirt.cloudinit import NETWORK, USER, CloudInitPart, CloudInitVolume
-from outfitter.errors import Refused
+from outfitter.errors import StartFailed
 from outfitter.launcher import device_tags, disk
 from outfitter.launcher.device_tags import Tagged
 
@@ -33,7 +33,7 @@ def wanted(spec: Mapping[str, Any]) -> bool:
         entry.get("tag") and entry.get("state") != "absent" for entry in tagged)
 
 
-class Missing(Refused):
+class Missing(StartFailed):
     """A Secret was not handed in."""
 
 
@@ -96,7 +96,7 @@ def _data(volume: CloudInitVolume, part: CloudInitPart, files: Files) -> bytes |
         try:
             return cloudinit.decoded(encoded)
         except ValueError as error:
-            raise Refused(f"{volume.path()}.{part.base64} is not base64: {error}") from error
+            raise StartFailed(f"{volume.path()}.{part.base64} is not base64: {error}") from error
     return None
 
 

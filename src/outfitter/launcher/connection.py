@@ -17,7 +17,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from outfitter.api.hypervisor import BY_USER, IO_ERROR, Domain, Ended, Paused
-from outfitter.errors import HypervisorAway, Refused
+from outfitter.errors import HypervisorAway, HypervisorError, StartFailed, StartupRefused
 from outfitter.launcher import capabilities as host_capabilities
 from outfitter.launcher import domain as domains
 from outfitter.launcher import iso_image as drives
@@ -53,11 +53,11 @@ PAUSES: Mapping[int, Paused] = {
 
 
 def library() -> Any:
-    """The module libvirt; Refused says what to install."""
+    """The module libvirt; StartupRefused says what to install."""
     try:
         return importlib.import_module("libvirt")
     except ImportError as error:
-        raise Refused(MISSING) from error
+        raise StartupRefused(MISSING) from error
 
 
 @functools.cache
@@ -116,7 +116,7 @@ class Connection:
                 raise HypervisorAway(f"libvirt at {self.uri} does not answer: {error}") from error
             if error.get_error_code() == self._lib.VIR_ERR_OPERATION_TIMEOUT:
                 raise HypervisorAway(f"libvirt at {self.uri} is busy: {error}") from error
-            raise Refused(f"libvirt {doing or 'refuses'}: {error}") from error
+            raise HypervisorError(f"libvirt {doing or 'refuses'}: {error}") from error
 
     def alive(self) -> bool:
         try:
@@ -227,14 +227,15 @@ class Connection:
             uuid = ET.fromstring(domain.xml).findtext("uuid", "")
             for other in self._by_uuid(uuid):
                 if self._instance(other) != domain.uid:
-                    raise Refused(f"the UUID {uuid} of {domain.name} is that of the domain {other.name()}, which is another")
+                    raise StartFailed(f"the UUID {uuid} of {domain.name} is that of the domain {other.name()}, which is "
+                                      "another")
             made = self._conn.defineXMLFlags(domain.xml, self._lib.VIR_DOMAIN_DEFINE_VALIDATE)
             self._uids[made.UUIDString()] = domain.uid
             try:
                 if domain.drive is not None:  # after the domain: whatever lies there has a domain that is put away some day
                     drives.write(domain.drive)
                 made.createWithFlags(self._lib.VIR_DOMAIN_START_PAUSED if domain.paused is not None else 0)
-            except (self._lib.libvirtError, Refused):
+            except (self._lib.libvirtError, StartFailed):
                 with suppress(self._lib.libvirtError):
                     self._undefine(made)
                 raise
@@ -262,7 +263,7 @@ class Connection:
     def _running(self, uid: str) -> Any:
         dom = self._find(uid)
         if dom is None or not dom.isActive():
-            raise Refused(f"the machine of instance {uid} does not run at {self.uri}")
+            raise HypervisorError(f"the machine of instance {uid} does not run at {self.uri}")
         return dom
 
     def ask(self, uid: str) -> bool:

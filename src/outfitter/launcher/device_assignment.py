@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from outfitter.api.device import ADDRESS_NAMES, MDEV_NAMES, members, numa_node, text_attribute
-from outfitter.errors import Refused
+from outfitter.errors import StartFailed
 
 Kind = Literal["pci", "mdev", "usb"]
 List = Literal["gpus", "hostDevices", "interfaces"]
@@ -70,7 +70,7 @@ class ResolvedDevices:
     source: str
 
 
-class DeviceNotAssigned(Refused):
+class DeviceNotAssigned(StartFailed):
     """A source does not speak of a device. Another may."""
 
 
@@ -86,8 +86,8 @@ def parts(name: str, address: str) -> tuple[str, str, str, str]:
     """Domain, bus, slot and function of a PCI address, with the digits as they were written."""
     found = _ADDRESS.fullmatch(address)
     if found is None:
-        raise Refused(f"failed to create PCI device for {name}: failed to parse pci address {address}: it is written "
-                      "domain:bus:slot.function, such as 0000:3b:01.0")
+        raise StartFailed(f"failed to create PCI device for {name}: failed to parse pci address {address}: it is written "
+                          "domain:bus:slot.function, such as 0000:3b:01.0")
     return found[1], found[2], found[3], found[4]
 
 
@@ -97,9 +97,9 @@ def checked(ask: RequestedDevice, device: AssignedDevice) -> AssignedDevice:
         for address in (device.address, *device.functions):
             parts(ask.name, address)
     if device.kind == "mdev" and _UUID.fullmatch(device.address) is None:
-        raise Refused(f"failed to create mediated device for {ask.name}: {device.address} is no UUID")
+        raise StartFailed(f"failed to create mediated device for {ask.name}: {device.address} is no UUID")
     if device.kind == "usb" and _USB.fullmatch(device.address) is None:
-        raise Refused(f"failed to create USB device for {ask.name}: {device.address} is not written bus:device")
+        raise StartFailed(f"failed to create USB device for {ask.name}: {device.address} is not written bus:device")
     return device
 
 

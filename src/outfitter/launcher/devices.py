@@ -11,7 +11,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from outfitter.api.kubevirt.network_info import Wire
-from outfitter.errors import Refused
+from outfitter.errors import StartFailed
 from outfitter.launcher import disk, graphics, hostdev, interface, mdev, numa, pci_layout, usb
 from outfitter.launcher.device_alias import DeviceAliases
 from outfitter.launcher.device_assignment import AssignedDevice, RequestedDevice, ResolvedDevices
@@ -44,7 +44,8 @@ class Devices:
         self._given: Mapping[str, Any] = (spec.get("domain") or {}).get("devices") or {}
         self._cells = {cell.host: cell.id for cell in spread}
         if spread and not machine.express:
-            raise Refused(f"spec.domain.cpu.numa: machine type {machine.machine} has no PCI Express to show nodes on: use q35")
+            raise StartFailed(f"spec.domain.cpu.numa: machine type {machine.machine} has no PCI Express to show nodes on: use "
+                              "q35")
         self._layout = Layout(self._cells)
         self._told: dict[str, str] = {}  # addresses of the user's on a machine that is not laid out here -> whose
         self._aliases = DeviceAliases()
@@ -92,7 +93,7 @@ class Devices:
         out.append(ET.Element("memballoon", model="none"))  # a device of the host pins all memory anyway
         orders = [each.get("order") for part in out for each in part.iterfind("boot")]
         if twice := next((order for order in orders if orders.count(order) > 1), None):
-            raise Refused(f"spec.domain.devices: bootOrder {twice} is that of more than one device: each needs its own")
+            raise StartFailed(f"spec.domain.devices: bootOrder {twice} is that of more than one device: each needs its own")
         return out
 
     # -- places
@@ -150,7 +151,7 @@ class Devices:
         out = pci_layout.as_told(wanted, path)
         key = ET.tostring(out, encoding="unicode")
         if key in self._told:
-            raise Refused(f"{path}: the guest address {wanted} is taken by {self._told[key]}")
+            raise StartFailed(f"{path}: the guest address {wanted} is taken by {self._told[key]}")
         self._told[key] = path
         return out
 
@@ -158,8 +159,8 @@ class Devices:
         if not entry.get("tag"):
             return
         if at is None:
-            raise Refused(f"{path}.tag: the guest could not be told an address, because machine type {self._machine.machine} "
-                          "has no PCI Express: use q35, or leave the tag out")
+            raise StartFailed(f"{path}.tag: the guest could not be told an address, because machine type "
+                              f"{self._machine.machine} has no PCI Express: use q35, or leave the tag out")
         self.tagged.append(Tagged(kind, str(entry["tag"]), self._layout.guest(at), cell=at.cell, **more))
 
     # -- devices of the host
@@ -218,7 +219,7 @@ class Devices:
             path = f"spec.domain.devices.interfaces[{index}]"
             network = self._networks.get(each.get("name"))
             if network is None:
-                raise Refused(f"{path}: no entry of spec.networks is called {each.get('name')!r}")
+                raise StartFailed(f"{path}: no entry of spec.networks is called {each.get('name')!r}")
             if index in self._unknown:
                 self.leave_out(f"{path}: {self._unknown[index]}")
             if index in self._unknown or interface.binding(each) == "sriov":
@@ -269,8 +270,8 @@ class Devices:
         if not self._machine.express:
             return
         if count > most:
-            raise Refused(f"spec.domain.devices.disks: a machine has {most * disk.SATA_PORTS} disks on sata at most, the drive "
-                          "for cloud-init among them: use virtio or scsi for the others")
+            raise StartFailed(f"spec.domain.devices.disks: a machine has {most * disk.SATA_PORTS} disks on sata at most, the "
+                              "drive for cloud-init among them: use virtio or scsi for the others")
         for number in range(count):
             out = ET.Element("controller", type="sata", index=str(number))
             out.append(pci_layout.sata(number, chipset=self._machine.architecture.name == "x86_64"))
@@ -300,7 +301,7 @@ class Devices:
     def leave_out(self, why: str) -> None:
         """A machine that only plays does without; a real one would not be what was asked for."""
         if not self._options.simulated:
-            raise Refused(why)
+            raise StartFailed(why)
         self.left_out.append(why)
 
 

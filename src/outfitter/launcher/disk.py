@@ -8,7 +8,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from outfitter.api.kubevirt import cloudinit
-from outfitter.errors import Refused
+from outfitter.errors import StartFailed
 
 OWN_DRIVE = "config-drive"  # of a machine that no volume asks for
 PREFIXES: Mapping[str, str] = {"virtio": "vd", "sata": "sd", "scsi": "sd", "usb": "sd"}
@@ -20,15 +20,15 @@ def listed(spec: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any], st
     """Every disk with its index, its kind and its bus. One that says neither is a disk on sata."""
     for index, disk in enumerate(((spec.get("domain") or {}).get("devices") or {}).get("disks") or ()):
         if disk.get("lun") is not None:
-            raise Refused(f"{path(index)}.lun is not supported: use disk or cdrom")
+            raise StartFailed(f"{path(index)}.lun is not supported: use disk or cdrom")
         kind = next((each for each in KINDS if disk.get(each) is not None), "disk")
         bus = str((disk.get(kind) or {}).get("bus") or "sata")
         if bus not in PREFIXES:
-            raise Refused(f"{path(index)}.{kind}.bus: {bus} is not supported: use {', '.join(PREFIXES)}")
+            raise StartFailed(f"{path(index)}.{kind}.bus: {bus} is not supported: use {', '.join(PREFIXES)}")
         if kind == "cdrom" and bus == "virtio":
-            raise Refused(f"{path(index)}.cdrom.bus: virtio has no media that can be ejected: use sata, scsi or usb")
+            raise StartFailed(f"{path(index)}.cdrom.bus: virtio has no media that can be ejected: use sata, scsi or usb")
         if kind == "disk" and bus == "sata" and (disk.get(kind) or {}).get("readonly"):
-            raise Refused(f"{path(index)}.disk.readonly: a disk on sata cannot be read-only: use virtio, scsi or usb")
+            raise StartFailed(f"{path(index)}.disk.readonly: a disk on sata cannot be read-only: use virtio, scsi or usb")
         yield index, disk, kind, bus
 
 
@@ -37,14 +37,14 @@ def path(index: int) -> str:
 
 
 def source(disk: Mapping[str, Any], index: int, spec: Mapping[str, Any], drive: str) -> str:
-    """The file of a disk; `drive` is that of the machine's cloud-init. Refused: it has none that could be had here."""
+    """The file of a disk; `drive` is that of the machine's cloud-init. StartFailed: it has none that could be had here."""
     for number, volume in enumerate(spec.get("volumes") or ()):
         if volume.get("name") != disk.get("name"):
             continue
         if volume.get("hostDisk") is not None:
             file = str(volume["hostDisk"].get("path") or "")
             if not file.startswith("/"):
-                raise Refused(f"spec.volumes[{number}].hostDisk.path: {file!r} is no absolute path of a file on the host")
+                raise StartFailed(f"spec.volumes[{number}].hostDisk.path: {file!r} is no absolute path of a file on the host")
             return file
         if any(volume.get(kind) is not None for kind in cloudinit.KINDS):
             return drive
@@ -52,7 +52,7 @@ def source(disk: Mapping[str, Any], index: int, spec: Mapping[str, Any], drive: 
         raise MissingVolume(
             f"spec.volumes[{number}]: {kinds} cannot be attached: use hostDisk or {' or '.join(cloudinit.KINDS)}"
         )
-    raise Refused(f"{path(index)}: no entry of spec.volumes is called {disk.get('name')!r}")
+    raise StartFailed(f"{path(index)}: no entry of spec.volumes is called {disk.get('name')!r}")
 
 
 def unlisted_drive(spec: Mapping[str, Any]) -> str:
@@ -64,7 +64,7 @@ def unlisted_drive(spec: Mapping[str, Any]) -> str:
     return "" if any(disk.get("name") == volume.name for disk in disks) else volume.name
 
 
-class MissingVolume(Refused):
+class MissingVolume(StartFailed):
     """A volume that cannot be had here. A simulated machine does without."""
 
 

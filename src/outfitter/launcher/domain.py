@@ -22,8 +22,8 @@ ET.register_namespace("outfitter", NAMESPACE)
 
 
 def build(instance: Object, env: Env | None = None, files: Files | None = None, options: DomainOptions = DEFAULT) -> Domain:
-    """`env` and `files` are what the launcher finds in its container besides the instance's status. Refused says which field
-    cannot be had, or which sources contradict each other."""
+    """`env` and `files` are what the launcher finds in its container besides the instance's status. StartFailed says which
+    field cannot be had, or which sources contradict each other."""
     meta, spec = instance["metadata"], instance["spec"]
     domain = spec.get("domain") or {}
     look = sources.arriving if options.arriving else sources.devices_of

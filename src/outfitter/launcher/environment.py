@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from outfitter.api.launcher_environment import MDEV, NETWORK_RESOURCE, PCI, key
-from outfitter.errors import Refused
+from outfitter.errors import StartFailed
 from outfitter.launcher.device_assignment import WORDS, AssignedDevice, DeviceNotAssigned, Kind, RequestedDevice, checked
 
 Env = Mapping[str, str]
@@ -46,8 +46,8 @@ class PluginDevices:
         listed = self.listed(ask)
         kinds = list(listed)
         if len(kinds) > 1:
-            raise Refused(f"{self._mismatch(ask)}: {' and '.join(PREFIXES[kind] + '_' + key(ask.resource) for kind in kinds)} "
-                          "are both set")
+            raise StartFailed(f"{self._mismatch(ask)}: "
+                              f"{' and '.join(PREFIXES[kind] + '_' + key(ask.resource) for kind in kinds)} are both set")
         for kind in kinds:
             units = _units(listed[kind], sum(each.resource == ask.resource for each in self._asks)) if kind == "pci" else [
                 (text,) for text in listed[kind]]
@@ -58,7 +58,7 @@ class PluginDevices:
         names = " and ".join(f"{prefix}_{key(ask.resource)}" for prefix in PREFIXES.values())
         have = f"{PREFIXES[kinds[0]]}_{key(ask.resource)} has no more than {len(listed[kinds[0]])}" if kinds else (
             f"{names} list none")
-        raise Refused(f"{self._mismatch(ask)}: {have}")
+        raise StartFailed(f"{self._mismatch(ask)}: {have}")
 
     def _mismatch(self, ask: RequestedDevice) -> str:
         wanted = sum(each.resource == ask.resource for each in self._asks)
@@ -100,4 +100,4 @@ def network(ask: RequestedDevice, name: str, env: Env, taken: set[str]) -> tuple
     for address in addresses(env, NETWORK_PREFIX, resource):
         if address.lower() not in taken:
             return (checked(ask, AssignedDevice("pci", address)),)
-    raise Refused(f"{ask.path}: {NETWORK_PREFIX}_{key(resource)} has no address left for {ask.word}")
+    raise StartFailed(f"{ask.path}: {NETWORK_PREFIX}_{key(resource)} has no address left for {ask.word}")

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from outfitter.api.hypervisor import Drive
-from outfitter.errors import Refused
+from outfitter.errors import StartFailed
 
 FOLDER_MODE = 0o711  # the user under whom machines run goes through it and sees nothing else
 FILE_MODE = 0o600  # libvirt gives the file to that user
@@ -42,7 +42,7 @@ def _plain(path: str) -> str:
 
 
 def write(drive: Drive) -> None:
-    """Refused: it cannot be written, and why."""
+    """StartFailed: it cannot be written, and why."""
     path = Path(drive.path)
     try:
         if not path.parent.is_dir():
@@ -54,7 +54,7 @@ def write(drive: Drive) -> None:
             file.write(image(drive))
         os.replace(draft, path)
     except OSError as error:
-        raise Refused(f"the config drive cannot be written: {error}") from error
+        raise StartFailed(f"the config drive cannot be written: {error}") from error
 
 
 def remove(path: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from outfitter.api.hypervisor import DRIVES, Abilities, Domain, Ended
-from outfitter.errors import HypervisorAway, Refused
+from outfitter.errors import HypervisorAway, StartupRefused
 from outfitter.launcher import connection
 from outfitter.launcher.connection import Connection
 
@@ -38,7 +38,7 @@ def missing() -> str:
     """Why machines cannot be run by libvirt here; empty when they can."""
     try:
         connection.library()
-    except Refused as error:
+    except StartupRefused as error:
         return error.message
     if not any(Path(path).is_socket() for path in SOCKETS):
         return f"libvirt does not run here (there is no {' and no '.join(SOCKETS)})"

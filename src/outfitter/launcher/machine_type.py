@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 
 from outfitter.api.kubevirt import guest_address, vm
 from outfitter.api.quantity import to_int
-from outfitter.errors import Refused
+from outfitter.errors import StartFailed
 from outfitter.launcher import numa
 from outfitter.launcher.domain_options import DomainOptions
 
@@ -42,7 +42,7 @@ def system(spec: Mapping[str, Any]) -> MachineType:
     name = spec.get("architecture") or "amd64"
     architecture = ARCHITECTURES.get(name)
     if architecture is None:
-        raise Refused(f"spec.architecture: {name} is not known; known are {', '.join(ARCHITECTURES)}")
+        raise StartFailed(f"spec.architecture: {name} is not known; known are {', '.join(ARCHITECTURES)}")
     kind = ((spec.get("domain") or {}).get("machine") or {}).get("type")
     return MachineType(architecture, kind or architecture.machine, guest_address.laid_out(spec))
 

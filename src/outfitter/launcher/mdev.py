@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from outfitter.errors import Refused
+from outfitter.errors import StartFailed
 from outfitter.launcher.device_assignment import AssignedDevice, ResolvedDevices
 
 
@@ -42,8 +42,8 @@ def displays(gpus: Sequence[ResolvedDevices], entries: Sequence[Mapping[str, Any
         if number is not None:
             out[gpu.ask.index, number] = Display(True, (option.get("ramFB") or {}).get("enabled") is not False)
     if sum(display.ramfb for display in out.values()) > 1:
-        raise Refused("spec.domain.devices.gpus: configuring multiple displays with ramfb is not valid: switch "
-                      "virtualGPUOptions.display.ramFB off for all but one")
+        raise StartFailed("spec.domain.devices.gpus: configuring multiple displays with ramfb is not valid: switch "
+                          "virtualGPUOptions.display.ramFB off for all but one")
     return out
 
 

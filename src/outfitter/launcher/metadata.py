@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from outfitter.errors import Refused
+from outfitter.errors import StartFailed
 from outfitter.launcher.device_assignment import AssignedDevice, DeviceNotAssigned, RequestedDevice, checked, published, same
 
 Files = Mapping[str, str]  # path -> text
@@ -26,7 +26,7 @@ def claimed(ask: RequestedDevice, entry: Mapping[str, Any], claim: str | None, f
     """The devices that files tell of for a claim's request. `entry` is that of spec.resourceClaims, `claim` the name of the
     claim object where it is known."""
     if not ask.claim or not ask.request:
-        raise Refused(f"{ask.path}: {ask.word} has incomplete ClaimRequest: claimName and requestName are both needed")
+        raise StartFailed(f"{ask.path}: {ask.word} has incomplete ClaimRequest: claimName and requestName are both needed")
     if not entry:
         raise DeviceNotAssigned(f"no files are looked for: claim {ask.claim} is not among spec.resourceClaims")
     told: list[tuple[str, tuple[AssignedDevice, ...]]] = []
@@ -41,7 +41,7 @@ def claimed(ask: RequestedDevice, entry: Mapping[str, Any], claim: str | None, f
         )
     for place, devices in told[1:]:
         if not same(devices, told[0][1]):
-            raise Refused(f"{ask.path}: {ask.word}: {told[0][0]} and {place} do not tell of the same devices")
+            raise StartFailed(f"{ask.path}: {ask.word}: {told[0][0]} and {place} do not tell of the same devices")
     return told[0][1]
 
 
@@ -68,7 +68,7 @@ def _is_for(text: str, entry: str | None) -> bool:
     """Whether a file says that it is for this entry of spec.resourceClaims; one of somebody else may be in any state."""
     try:
         return bool(_version(text).get("podClaimName") == entry)
-    except Refused:
+    except StartFailed:
         return False
 
 
@@ -77,21 +77,21 @@ def _devices(ask: RequestedDevice, found: Mapping[str, str]) -> tuple[AssignedDe
     for path in sorted(found):
         try:
             listed = _listed(ask, _version(found[path]))
-        except Refused as error:
-            raise Refused(f"{ask.path}: {ask.word}: {path}: {error.message}") from error
+        except StartFailed as error:
+            raise StartFailed(f"{ask.path}: {ask.word}: {path}: {error.message}") from error
         for device in listed:
             given = published(ask, device)
             if given is None:
                 wanted = "pciBusID" if ask.list == "interfaces" else "mdevUUID or pciBusID"
-                raise Refused(f"{ask.path}: {ask.word} has no {wanted} in metadata for claim {ask.claim} request "
+                raise StartFailed(f"{ask.path}: {ask.word} has no {wanted} in metadata for claim {ask.claim} request "
                               f'{ask.request}: device {device.get("name", "?")} of {path} needs an attribute such as '
                               '"resource.kubernetes.io/pciBusID": {"string": "0000:3b:01.0"}')
             out.append(checked(ask, given))
     seen = [given.id for given in out]
     if twice := next((each for number, each in enumerate(seen) if each in seen[:number] and each != "//"), None):
         where = f"{len(found)} metadata files" if len(found) > 1 else "the metadata"
-        raise Refused(f"{ask.path}: {ask.word}: request {ask.request} has {len(out)} devices, but {where} tell of {twice} "
-                      "twice: each device may be told of once")
+        raise StartFailed(f"{ask.path}: {ask.word}: request {ask.request} has {len(out)} devices, but {where} tell of {twice} "
+                          "twice: each device may be told of once")
     return tuple(out)
 
 
@@ -106,17 +106,17 @@ def _version(text: str) -> Mapping[str, Any]:
         try:
             value, at = decoder.raw_decode(text, at)
         except ValueError as error:
-            raise Refused(f"failed to decode metadata: {error}") from error
+            raise StartFailed(f"failed to decode metadata: {error}") from error
         version = value.get("apiVersion") if isinstance(value, dict) else None
         if not isinstance(version, str) or not version:
-            raise Refused("an object of the metadata stream has no apiVersion")
+            raise StartFailed("an object of the metadata stream has no apiVersion")
         if version == KNOWN:
             return dict(value)
         others.append(version)
     if others:
-        raise Refused(f"no compatible metadata version found in stream (unknown versions: {', '.join(others)}); known is "
-                      f"{KNOWN}")
-    raise Refused("no metadata objects found in stream")
+        raise StartFailed(f"no compatible metadata version found in stream (unknown versions: {', '.join(others)}); known is "
+                          f"{KNOWN}")
+    raise StartFailed("no metadata objects found in stream")
 
 
 def _listed(ask: RequestedDevice, document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -125,11 +125,11 @@ def _listed(ask: RequestedDevice, document: Mapping[str, Any]) -> list[Mapping[s
     of_request = [each for each in requests if isinstance(each, Mapping) and str(each.get("name", "")).partition("/")[0] ==
                   ask.request] if isinstance(requests, list) else []
     if not of_request:
-        raise Refused(f"request {ask.request} not found in metadata of claim {ask.claim}")
+        raise StartFailed(f"request {ask.request} not found in metadata of claim {ask.claim}")
     devices = [device for each in of_request if isinstance(each.get("devices"), list) for device in each["devices"]]
     if strange := [device for device in devices if not isinstance(device, Mapping)
                    or not isinstance(device.get("attributes") or {}, Mapping)]:
-        raise Refused(f"request {ask.request} has a device that is none: {json.dumps(strange[0])}")
+        raise StartFailed(f"request {ask.request} has a device that is none: {json.dumps(strange[0])}")
     if not devices:
-        raise Refused(f"request {ask.request} has no devices")
+        raise StartFailed(f"request {ask.request} has no devices")
     return devices

@@ -9,7 +9,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from outfitter.api.kubevirt import vm
-from outfitter.errors import Refused
+from outfitter.errors import StartFailed
 from outfitter.launcher.device_assignment import ResolvedDevices
 
 MIB = 1 << 20
@@ -70,13 +70,13 @@ def tuning(instance: Mapping[str, Any], spread: Sequence[GuestNumaCell]) -> ET.E
 
 def pinning(instance: Mapping[str, Any], cpus: int) -> ET.Element | None:
     """Each of the guest's CPUs on one of the host's, if it has its own; what QEMU does besides is done on the same ones.
-    Refused: they are not as many."""
+    StartFailed: they are not as many."""
     own = [cpu for each in vm.own_cpus(instance).values() for cpu in each]
     if not own:
         return None
     if len(set(own)) != cpus or len(own) != cpus:
-        raise Refused(f"status.flavor.cpus: the guest has {cpus} CPUs, and {len(set(own))} of the host are its own: the "
-                      "machine does not start before each has one")
+        raise StartFailed(f"status.flavor.cpus: the guest has {cpus} CPUs, and {len(set(own))} of the host are its own: the "
+                          "machine does not start before each has one")
     out = ET.Element("cputune")
     for number, cpu in enumerate(own):
         ET.SubElement(out, "vcpupin", vcpu=str(number), cpuset=str(cpu))

@@ -16,7 +16,7 @@ from typing import Literal
 from xml.etree import ElementTree as ET
 
 from outfitter.api.kubevirt import guest_address
-from outfitter.errors import Refused
+from outfitter.errors import StartFailed
 
 Lane = Literal["interfaces", "hostDevices", "gpus", "disks"]
 LANES: Mapping[Lane, int] = {"interfaces": 0, "hostDevices": 1, "gpus": 2, "disks": 3}
@@ -51,7 +51,8 @@ class Layout:
     def __init__(self, cells: Mapping[int, int]) -> None:
         """`cells`: host NUMA node -> the guest's cell that shows it; empty for a machine that does not show them."""
         if len(cells) > MOST_EXPANDERS:
-            raise Refused(f"spec.domain.cpu.numa: {len(cells)} nodes are more than the {MOST_EXPANDERS} that a guest can see")
+            raise StartFailed(f"spec.domain.cpu.numa: {len(cells)} nodes are more than the {MOST_EXPANDERS} that a guest can "
+                              "see")
         self._cells = cells
         # Cell -> which of the expanders it has: that of its node, so that a device on another node moves none of this one.
         small = all(node < MOST_EXPANDERS for node in cells)
@@ -68,7 +69,7 @@ class Layout:
         at = self._wanted(wanted, who, functions) if wanted else self._port(lane, number, who, node)
         for each in (replace(at, function=at.function + function) for function in functions):
             if each in self._held:
-                raise Refused(f"{who}: the guest address {self.guest(each)} is taken by {self._held[each]}")
+                raise StartFailed(f"{who}: the guest address {self.guest(each)} is taken by {self._held[each]}")
             self._held[each] = who
         return at
 
@@ -82,8 +83,8 @@ class Layout:
         found = places[number] if number < len(places) else next((at for at in places if at not in self._held), None)
         if found is None:
             where = f" on NUMA node {node}" if cell is not None else ""
-            raise Refused(f"{who}: there is no PCI port left for it{where}: a list may have {len(places)} devices"
-                          f"{' there' if where else ''}")
+            raise StartFailed(f"{who}: there is no PCI port left for it{where}: a list may have {len(places)} devices"
+                              f"{' there' if where else ''}")
         return found
 
     def reserve(self, slot: int, who: str) -> None:
@@ -92,13 +93,13 @@ class Layout:
 
     def _wanted(self, text: str, who: str, functions: Sequence[int]) -> GuestPciAddress:
         if why := guest_address.fault(text):
-            raise Refused(f"{who}: {why}")
+            raise StartFailed(f"{who}: {why}")
         at = guest_address.parse(text)
         assert at is not None
         highest = FUNCTIONS - 1 - max(functions)
         if at.function > highest:
-            raise Refused(f"{who}: the {len(functions)} functions of the device are too many for {text}: a slot has functions "
-                          f"0 to {FUNCTIONS - 1}, so choose {text[:-1]}{highest} at most")
+            raise StartFailed(f"{who}: the {len(functions)} functions of the device are too many for {text}: a slot has "
+                              f"functions 0 to {FUNCTIONS - 1}, so choose {text[:-1]}{highest} at most")
         return GuestPciAddress(None, at.bus or None, at.slot, at.function)
 
     @property
@@ -119,8 +120,8 @@ class Layout:
         for at, who in self._held.items():
             if at.cell is None and at.port is not None and who and (
                     (at.port in out and not at.slot) or at.port + 1 in out):
-                raise Refused(f"{who}: the guest address {self.guest(at)} is needed for the bus of another device, whose "
-                              "pciAddress has a slot other than 00: choose slot 00 there, or another bus")
+                raise StartFailed(f"{who}: the guest address {self.guest(at)} is needed for the bus of another device, whose "
+                                  "pciAddress has a slot other than 00: choose slot 00 there, or another bus")
         return out
 
     def spare(self, interfaces: int) -> None:
@@ -133,8 +134,8 @@ class Layout:
         for at, who in self._held.items():
             first = replace(at, function=0)
             if first not in self._held:
-                raise Refused(f"{who}: a guest does not look for {self.guest(at)} where nothing is at {self.guest(first)}: "
-                              "choose that, or put another device there")
+                raise StartFailed(f"{who}: a guest does not look for {self.guest(at)} where nothing is at {self.guest(first)}: "
+                                  "choose that, or put another device there")
         self._apart()
 
     def _apart(self) -> None:
@@ -145,8 +146,8 @@ class Layout:
         for at, who in self._held.items():
             if at.cell is None and at.port is not None and at.port >= begins:
                 lane = range(1 + (at.port - 1) % len(LANES), begins, len(LANES))
-                raise Refused(f"{who}: bus {at.port:02x} is kept for NUMA node {node}, of which this machine has devices: its "
-                              f"others have the buses up to {begins - 1:02x}, {len(lane)} of a list")
+                raise StartFailed(f"{who}: bus {at.port:02x} is kept for NUMA node {node}, of which this machine has devices: "
+                                  f"its others have the buses up to {begins - 1:02x}, {len(lane)} of a list")
 
     def guest(self, at: GuestPciAddress, function: int = 0) -> str:
         """The address as the guest sees it."""
@@ -185,8 +186,8 @@ class Layout:
             if slot in slots:
                 free = FIRST_PORT + (main - 1) // FUNCTIONS + 1
                 who = next(who for at, who in self._held.items() if at.port is None and at.slot == slot)
-                raise Refused(f"{who}: the guest address 0000:00:{slot:02x}.0 is needed for "
-                              f"ports of this machine: choose one from 0000:00:{free:02x}.0 on")
+                raise StartFailed(f"{who}: the guest address 0000:00:{slot:02x}.0 is needed for "
+                                  f"ports of this machine: choose one from 0000:00:{free:02x}.0 on")
             controller = _controller(port, "pcie-root-port")
             controller.append(_pci(0, slot, function, multifunction=function == 0))
             out.append(controller)
@@ -223,7 +224,7 @@ def as_told(text: str, who: str) -> ET.Element:
     """An address that the user gave, for a machine whose buses are not ours to lay out."""
     at = guest_address.parse(text)
     if at is None:
-        raise Refused(f"{who}: {text} is no PCI address: it is written domain:bus:slot.function, such as 0000:05:00.0")
+        raise StartFailed(f"{who}: {text} is no PCI address: it is written domain:bus:slot.function, such as 0000:05:00.0")
     return _pci(at.bus, at.slot, at.function, at.domain)
 
 

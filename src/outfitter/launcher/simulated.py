@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from outfitter.api.hypervisor import BY_USER, DRIVES, Abilities, Domain, Ended, Paused
-from outfitter.errors import Refused
+from outfitter.errors import HypervisorError
 from outfitter.launcher import domain as domains
 from outfitter.launcher import iso_image as drives
 
@@ -130,7 +130,7 @@ class Simulated:
 
     def _running(self, uid: str) -> Domain:
         if uid not in self._domains:
-            raise Refused(f"the machine of instance {uid} does not run here")
+            raise HypervisorError(f"the machine of instance {uid} does not run here")
         return self._domains[uid]
 
     def _pressed(self, uid: str, button: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from outfitter.api.kubevirt import device_refs, device_status, network_info, vm
 from outfitter.api.kubevirt.network_info import Wire
-from outfitter.errors import Refused
+from outfitter.errors import StartFailed
 from outfitter.launcher import environment, metadata
 from outfitter.launcher.device_assignment import (
     WORDS,
@@ -37,7 +37,7 @@ LISTS: tuple[List, ...] = ("hostDevices", "gpus", "interfaces")  # in the order 
 def devices_of(instance: Mapping[str, Any], env: Env, files: Files) -> tuple[ResolvedDevices, ...]:
     """What every entry of hostDevices, gpus and (for virtual functions) interfaces got, in this order and that of the spec."""
     if (flavor := vm.flavor_name(instance)) and not vm.flavored(instance):
-        raise Refused(f"spec.flavor: the devices of {flavor} are not in status.flavor: the machine does not start without them")
+        raise StartFailed(f"spec.flavor: the devices of {flavor} are not in status.flavor: the VM does not start without them")
     asks = asked(instance)
     known = {ask.path: given for ask in asks if ask.resource for given in _named(instance, ask)}
     plugins = environment.PluginDevices(env, asks, known.values())
@@ -53,7 +53,7 @@ def devices_of(instance: Mapping[str, Any], env: Env, files: Files) -> tuple[Res
             given = known.get(ask.path)
             out.append(_confirmed(ask, given, plugins) if given else ResolvedDevices(ask, plugins.take(ask), ENVIRONMENT))
         else:
-            raise Refused(f"{ask.path}: {ask.word} names neither a deviceName nor a claim and its request")
+            raise StartFailed(f"{ask.path}: {ask.word} names neither a deviceName nor a claim and its request")
     _nothing_else(instance, asks)
     _each_once(out)
     return tuple(out)
@@ -108,18 +108,18 @@ def _claimed(instance: Mapping[str, Any], ask: RequestedDevice, env: Env, files:
             told.append((source, read()))
         except DeviceNotAssigned as error:
             silent.append(error.message)
-        except Refused:
+        except StartFailed:
             if not told:  # what an earlier source told stands, whatever a later one fails at
                 raise
     if not told:
         first, *rest = silent
         what = "it" if ask.word in first else ask.word
-        raise Refused(f"{first}: the machine does not start without {what} ({ask.path}; {'; '.join(rest)})")
+        raise StartFailed(f"{first}: the machine does not start without {what} ({ask.path}; {'; '.join(rest)})")
     source, devices = told[0]
     for other, others in told[1:]:
         if not same(devices, others):
-            raise Refused(f"{ask.path}: {source} says that {ask.word} is {_said(devices)}, but {other} says {_said(others)}: "
-                          "the machine does not start before they agree")
+            raise StartFailed(f"{ask.path}: {source} says that {ask.word} is {_said(devices)}, but {other} says "
+                              f"{_said(others)}: the machine does not start before they agree")
     return ResolvedDevices(ask, devices, source)
 
 
@@ -130,7 +130,8 @@ def _named(instance: Mapping[str, Any], ask: RequestedDevice) -> tuple[AssignedD
     except DeviceNotAssigned:
         return ()
     if len(found) > 1:
-        raise Refused(f"{ask.path}: {STATUS} tells of {len(found)} devices for {ask.word}, which asks for one {ask.resource}")
+        raise StartFailed(f"{ask.path}: {STATUS} tells of {len(found)} devices for {ask.word}, which asks for one "
+                          f"{ask.resource}")
     return found
 
 
@@ -139,8 +140,8 @@ def _confirmed(ask: RequestedDevice, given: AssignedDevice, plugins: environment
     listed = plugins.listed(ask)
     if listed and given.address.lower() not in {each.lower() for each in listed.get(given.kind) or ()}:
         said = ", ".join(each for texts in listed.values() for each in texts)
-        raise Refused(f"{ask.path}: {STATUS} says that {ask.word} is {_said([given])}, but {ENVIRONMENT} says that "
-                      f"{ask.resource} is {said}: the machine does not start before they agree")
+        raise StartFailed(f"{ask.path}: {STATUS} says that {ask.word} is {_said([given])}, but {ENVIRONMENT} says that "
+                          f"{ask.resource} is {said}: the machine does not start before they agree")
     return ResolvedDevices(ask, (given,), STATUS)
 
 
@@ -199,12 +200,12 @@ def _interface(
     """The virtual function of a network interface; None: it is being plugged into a machine that runs and is not there yet."""
     network = _networks(instance).get(ask.name)
     if network is None:
-        raise Refused(f"{ask.path}: no entry of spec.networks is called {ask.name}")
+        raise StartFailed(f"{ask.path}: no entry of spec.networks is called {ask.name}")
     if network.get("resourceClaim") is not None:
         found = _claimed(instance, ask, env, files)
         if len(found.devices) > 1 or len(found.devices[0].functions) > ONE_PORT:
-            raise Refused(f"{ask.path}: {found.source} says that {ask.word} is {_said(found.devices)}, but an interface is one "
-                          f"device of at most {ONE_PORT} functions: ask for count 1")
+            raise StartFailed(f"{ask.path}: {found.source} says that {ask.word} is {_said(found.devices)}, but an interface is "
+                              f"one device of at most {ONE_PORT} functions: ask for count 1")
         return found
     status = instance.get("status") or {}
     reported = any(each.get("name") == ask.name and "multus-status" in str(each.get("infoSource", ""))
@@ -219,7 +220,7 @@ def _interface(
             silent.append(error.message)
     if status.get("phase") == "Running" and not reported:
         return None
-    raise Refused(f"{ask.path}: found no SR-IOV networks to PCI-Address mapping for {ask.name}: {'; '.join(silent)}")
+    raise StartFailed(f"{ask.path}: found no SR-IOV networks to PCI-Address mapping for {ask.name}: {'; '.join(silent)}")
 
 
 def wired(files: Files) -> dict[str, Wire]:
@@ -235,13 +236,13 @@ def _network_info(ask: RequestedDevice, files: Files) -> tuple[AssignedDevice, .
     if text is None:
         raise DeviceNotAssigned(f"there is no {NETWORK_INFO}")
     if not text.strip() and not ask.by_claim:
-        raise Refused(f"{ask.path}: {NETWORK_INFO} is empty: no network plugin has said yet which function {ask.name} gets")
+        raise StartFailed(f"{ask.path}: {NETWORK_INFO} is empty: no network plugin has said yet which function {ask.name} gets")
     try:
         wire = network_info.read(text or "{}").get(ask.name)
     except ValueError as error:
-        raise Refused(f"{ask.path}: {NETWORK_INFO} cannot be read: {error}") from error
+        raise StartFailed(f"{ask.path}: {NETWORK_INFO} cannot be read: {error}") from error
     if wire is not None and wire.type == "none":
-        raise Refused(f"{ask.path}: {wire.why}")
+        raise StartFailed(f"{ask.path}: {wire.why}")
     if wire is None or not wire.address:
         raise DeviceNotAssigned(f"{NETWORK_INFO} names no PCI address for {ask.name}")
     return (checked(ask, AssignedDevice("pci", wire.address)),)
@@ -253,7 +254,7 @@ def _nothing_else(instance: Mapping[str, Any], asks: Sequence[RequestedDevice]) 
         names = {ask.name for ask in asks if ask.list == list_}
         for entry in device_status.statuses(instance, list_):
             if entry.get("name") not in names:
-                raise Refused(
+                raise StartFailed(
                     f"{STATUS}.{device_status.STATUS_LISTS[list_]}: {_mismatch(list_)}: {entry.get('name')!r} is not among "
                     f"spec.domain.devices.{list_}"
                 )
@@ -269,7 +270,7 @@ def _each_once(found: Sequence[ResolvedDevices]) -> None:
         for given in one.devices:
             for address in given.identity:
                 if address in holders:
-                    raise Refused(f"{one.ask.path}: {one.ask.word} and {holders[address]} would both be {address}"
+                    raise StartFailed(f"{one.ask.path}: {one.ask.word} and {holders[address]} would both be {address}"
                                   if holders[address] != one.ask.word else
                                   f"{one.ask.path}: {one.ask.word} would get {address} twice in {len(one.devices)} devices")
                 holders[address] = one.ask.word

@@ -15,7 +15,7 @@ from outfitter.api import kinds, launcher_environment
 from outfitter.api.hypervisor import BY_USER, Builder
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, device_status, network_info, pod_claims, vm, vmi_actions
-from outfitter.errors import AlreadyHeld, HypervisorAway, NotFound, Refused
+from outfitter.errors import AlreadyHeld, HypervisorAway, HypervisorError, NotFound, NotReady, StartFailed
 from outfitter.node import claim_bookings, launcher_env, networks, secrets, status_reporter
 from outfitter.node.claim_bookings import ClaimBookings
 from outfitter.node.claim_preparation import ClaimPreparation
@@ -165,7 +165,7 @@ class Agent:
         if instance is not None and (instance.get("status") or {}).get("phase") not in ("Running", *vm.FINAL):
             try:
                 pod = await self._networks.plug(host, pod, instance)
-            except Refused as error:
+            except NotReady as error:
                 await self._report.waiting(pod, error.message, status_reporter.UNPLUGGED)
                 return 1.0
         if pod["status"].get("phase") != "Running":
@@ -226,7 +226,7 @@ class Agent:
                 await self._handover.prepare(host, claim, claim_bookings.ours(host, results))
             except AlreadyHeld as error:
                 return str(error)
-            except Refused as error:
+            except NotReady as error:
                 return error.message
         return None
 
@@ -246,7 +246,7 @@ class Agent:
             if vmi_actions.starts_paused(instance):
                 domain = dataclasses.replace(domain, paused=BY_USER)
             await host.hypervisor.start(domain)
-        except Refused as error:
+        except (StartFailed, HypervisorError) as error:
             await self._report.not_started(pod, error.message)
         else:
             self._instances.put(await self._report.started(
@@ -281,7 +281,7 @@ class Agent:
                     await self._report.stopping(pod, grace)
                 return left
             released = await self._release(host, pod)
-        except Refused as error:
+        except (NotReady, HypervisorError) as error:
             await self._report.waiting(pod, error.message, status_reporter.UNRELEASED)
             return 1.0
         if pod["metadata"].get("deletionTimestamp"):
@@ -301,7 +301,7 @@ class Agent:
         return None
 
     async def _release(self, host: Host, pod: Object) -> list[str]:
-        """Give back what a pod had prepared and no other pod uses: the names of these claims. Refused: one cannot be yet."""
+        """Give back what a pod had prepared and no other pod uses: the names of these claims. NotReady: one cannot be yet."""
         others = self._claims_in_use(other for other in self._alive(host) if other["metadata"]["uid"] != pod["metadata"]["uid"])
         places = [(pod["metadata"]["namespace"], claim_name or "") for _, claim_name in pod_claims.claim_names(pod)]
         return [place[1] for place in places if place not in others and await self._holdings.release(host, *place)]

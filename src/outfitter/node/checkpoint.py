@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from outfitter.errors import Refused
+from outfitter.errors import StartupRefused
 from outfitter.node.atomic_files import Files
 
 FILE = "checkpoint.json"
@@ -102,16 +102,17 @@ class Checkpoint:
             version = raw["version"]
             if version == VERSION:
                 if raw["host"] != self._host:
-                    raise Refused(f"{where} is of host {raw['host']}, not of {self._host}: give each host a folder of its own")
+                    raise StartupRefused(f"{where} is of host {raw['host']}, not of {self._host}: give each host a folder of "
+                                         "its own")
                 self.taken = tuple(_taken(one) for one in raw["taken"])
                 self.vfs = {str(pf): int(count) for pf, count in raw["vfs"].items()}
                 self.made = tuple(Made(**one) for one in raw["made"])
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise Refused(f"{where} cannot be read as a checkpoint ({type(error).__name__}: {error}); docs/prepare.md says how "
-                          "to bring a host in order without it") from error
+            raise StartupRefused(f"{where} cannot be read as a checkpoint ({type(error).__name__}: {error}); docs/prepare.md "
+                                 "says how to bring a host in order without it") from error
         if version != VERSION:
-            raise Refused(f"{where} has version {version}, and this outfitter knows {VERSION}: use the one that wrote it, or "
-                          "stop all machines with it first")
+            raise StartupRefused(f"{where} has version {version}, and this outfitter knows {VERSION}: use the one that wrote "
+                                 "it, or stop all machines with it first")
 
 
 def _taken(raw: dict[str, Any]) -> Taken:

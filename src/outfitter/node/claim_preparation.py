@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, pod_claims
-from outfitter.errors import Refused
+from outfitter.errors import NotReady, StartupRefused
 from outfitter.inventory import scan
 from outfitter.ledger import book, out_of_service
 from outfitter.node import launcher_env, mdev, sriov
@@ -29,7 +29,7 @@ class ClaimPreparation:
         self._ready: dict[tuple[str, str], PreparedClaim] = {}  # host and claim -> what was handed over since the start
 
     async def start(self) -> None:
-        """Before a host says what it has: finish what a crash left, and make what the settings ask for. Refused names
+        """Before a host says what it has: finish what a crash left, and make what the settings ask for. StartupRefused names
         every host whose checkpoint cannot be read."""
         refusals: list[str] = []
         for host in self._keeper.hosts.values():
@@ -37,10 +37,10 @@ class ClaimPreparation:
                 continue
             try:
                 await host.station.open()
-            except Refused as error:
+            except (StartupRefused, NotReady) as error:
                 refusals.append(f"host {host.name} does not start: {error.message}")
         if refusals:
-            raise Refused("\n".join(refusals))
+            raise StartupRefused("\n".join(refusals), refusals)
         for host in self._keeper.hosts.values():
             if host.station is not None:
                 async with self._keeper.locks[host.name]:
@@ -48,7 +48,7 @@ class ClaimPreparation:
                     await self._arrange(host, host.station)
 
     async def prepare(self, host: Host, claim: Object, results: Sequence[Mapping[str, object]]) -> PreparedClaim | None:
-        """Hand over what the claim was given here, which its page says is prepared. Refused: why it cannot be. None: the
+        """Hand over what the claim was given here, which its page says is prepared. NotReady: why it cannot be. None: the
         devices of this host are handed over by somebody else."""
         station, key = host.station, (host.name, claim["metadata"]["uid"])
         if station is None or key in self._ready:
@@ -59,7 +59,7 @@ class ClaimPreparation:
             if (target := known.get(str(result["device"]))) is None:
                 if any(one.device == result["device"] for one in station.checkpoint.of(key[1])):
                     return None  # handed over before the start, and nothing more is to be done
-                raise Refused(f"{result['device']} is not known on {host.name} at the moment: it cannot be handed over")
+                raise NotReady(f"{result['device']} is not known on {host.name} at the moment: it cannot be handed over")
             wanted.append(AllocatedDevice(target, str(result["request"]), bool(result.get("adminAccess"))))
         places = {where for one in wanted for where in (one.target.uuid, *one.target.functions)}
         others = [one for one in station.checkpoint.taken if one.uid != key[1] and not one.places.isdisjoint(places)]
@@ -68,7 +68,7 @@ class ClaimPreparation:
         try:
             self._ready[key] = await station.run(lambda: prepare(station, claim, wanted, running=running, left=left))
         except OSError as error:
-            raise Refused(f"claim {claim['metadata']['name']} cannot be prepared on {host.name}: {error}") from error
+            raise NotReady(f"claim {claim['metadata']['name']} cannot be prepared on {host.name}: {error}") from error
         return self._ready[key]
 
     def told(self, host: Host, pod: Object, claims: device_refs.Claims) -> launcher_env.LauncherDevices:
@@ -80,7 +80,7 @@ class ClaimPreparation:
 
     async def release(self, host: Host, uid: str) -> None:
         """Take back what a claim has here; then its bookings are released, and what did not come back whole is quarantined.
-        Refused: not while a machine has it."""
+        NotReady: not while a machine has it."""
         await self._take_back(host, uid)
         await book.mark(self._store, host.name, uid, "released")
         await self._forget(host, uid)
@@ -102,7 +102,7 @@ class ClaimPreparation:
                 continue
             try:
                 trouble = await self._take_back(host, uid)
-            except Refused as error:
+            except NotReady as error:
                 left[uid] = error.message
                 continue
             if promised := [why for device, why in trouble.items()
@@ -121,7 +121,7 @@ class ClaimPreparation:
         try:
             trouble = await station.run(lambda: release(station, uid, running=running))
         except OSError as error:
-            raise Refused(f"claim {uid} cannot be released on {host.name}: {error}") from error
+            raise NotReady(f"claim {uid} cannot be released on {host.name}: {error}") from error
         for device, reason in trouble.items():
             if await out_of_service.quarantine(
                 self._store,
@@ -156,8 +156,8 @@ class ClaimPreparation:
 
         try:
             self._keeper.notes[host.name] = tuple(await station.run(lambda: list(work())))
-        except OSError as error:
-            raise Refused(f"host {host.name} does not start: {error}") from error
+        except (OSError, NotReady) as error:
+            raise StartupRefused(f"host {host.name} does not start: {error}", [str(error)]) from error
 
 
 async def _running(host: Host) -> set[str]:

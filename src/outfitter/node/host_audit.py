@@ -19,7 +19,7 @@ from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.page import Holder, Page
 from outfitter.api.providers import Provider
-from outfitter.errors import AlreadyExists, Conflict, Invalid, NotFound, OutfitterError, Refused
+from outfitter.errors import AlreadyExists, Conflict, HypervisorError, Invalid, NotFound, OutfitterError, StartupRefused
 from outfitter.inventory import host_devices, numa_cells, pci_ids, scan, slices
 from outfitter.inventory import providers as model
 from outfitter.inventory.assignable import WithheldDevice
@@ -105,7 +105,7 @@ class Keeper:
     # -- when
 
     async def start(self) -> int:
-        """All hosts, or none: how many devices they offer. Refused names every host that must not start, and why."""
+        """All hosts, or none: how many devices they offer. StartupRefused names every host that must not start, and why."""
         stored = await self._stored()
         ready: dict[str, Outlook] = {}
         refusals: list[OutfitterError] = []
@@ -114,13 +114,16 @@ class Keeper:
                 continue  # nothing was said that could be wrong
             try:
                 ready[host.name] = await self._look(host, stored[host.name])
-            except Refused as error:
+            except StartupRefused as error:
                 refusals.append(error)
+            except HypervisorError as error:
+                refusals.append(StartupRefused(f"host {host.name} does not start: {error.message}", [error.message]))
             except Invalid as error:
                 refusals.append(Invalid(f"host {host.name} does not start: {error.message}", error.causes))
             await asyncio.sleep(0)
         if refusals:
-            raise refusals[0] if len(refusals) == 1 else Refused("\n".join(error.message for error in refusals))
+            raise refusals[0] if len(refusals) == 1 else StartupRefused(
+                "\n".join(error.message for error in refusals), [error.message for error in refusals])
         turns = asyncio.Semaphore(AT_ONCE)
 
         async def write(host: Host) -> int:
@@ -144,7 +147,7 @@ class Keeper:
             have = (await self._stored(name))[name]
             try:
                 outlook = await self._look(host, have)
-            except (Refused, Invalid) as error:
+            except (StartupRefused, HypervisorError, Invalid) as error:
                 self._say(host, [error.message])
                 return
             await self._write(host, have, outlook)

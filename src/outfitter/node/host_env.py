@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable
 from typing import TypeVar
 
-from outfitter.errors import Refused
+from outfitter.errors import NotReady
 from outfitter.node.atomic_files import Files, MemoryFiles
 from outfitter.node.checkpoint import Checkpoint
 from outfitter.node.sysfs_root import Root
@@ -38,11 +38,11 @@ class HostEnv:
 
     @functools.cached_property
     def checkpoint(self) -> Checkpoint:
-        """Refused: it cannot be read."""
+        """StartupRefused: it cannot be read."""
         return Checkpoint(self.state, self.host)
 
     async def open(self) -> None:
-        """Refused: the checkpoint cannot be read."""
+        """StartupRefused: the checkpoint cannot be read."""
         def first() -> None:
             self.state.tidy()
             _ = self.checkpoint
@@ -50,7 +50,7 @@ class HostEnv:
         await self.run(first)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Do something that writes to the host. Refused: the kernel does not answer; it was not stopped, and until it is over
+        """Do something that writes to the host. NotReady: the kernel does not answer; it was not stopped, and until it is over
         nothing else is begun here."""
         if self._patience is None:
             return work()
@@ -64,6 +64,6 @@ class HostEnv:
         task.add_done_callback(lambda over: over.exception())  # it is done again, and says then what is wrong
         raise self._waits()
 
-    def _waits(self) -> Refused:
-        return Refused(f"the kernel of {self.host} has not answered a write for more than {self._patience:.0f} s: a driver "
-                       "waits for somebody who still has a device open (dmesg names it)")
+    def _waits(self) -> NotReady:
+        return NotReady(f"the kernel of {self.host} has not answered a write for more than {self._patience:.0f} s: a driver "
+                        "waits for somebody who still has a device open (dmesg names it)")

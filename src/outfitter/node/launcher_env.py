@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, vm
-from outfitter.errors import Refused
+from outfitter.errors import StartFailed
 from outfitter.node import metadata
 from outfitter.node.metadata import PreparedDevice
 
@@ -33,13 +33,13 @@ def tell(pod: Object, handed: Iterable[tuple[str, Object, Sequence[PreparedDevic
 
 def combined(published: Mapping[str, str], handed: Mapping[str, str]) -> dict[str, str]:
     """The environment, from what drivers publish of the devices that a pod got by the names of resources, and from what was
-    handed over. Of one resource some devices may be handed over by somebody else. Refused: the two contradict each other."""
+    prepared. Of one resource some devices may be prepared by another driver. StartFailed: the two contradict each other."""
     out = dict(published)
     for name, value in handed.items():
         said = out.setdefault(name, value)
         if not set(value.split(",")) <= set(said.split(",")):
-            raise Refused(f"{name}: {value} was handed over, but what is published says {said}: the machine does not start "
-                          "before they agree")
+            raise StartFailed(f"{name}: {value} was handed over, but what is published says {said}: the machine does not start "
+                              "before they agree")
     return out
 
 

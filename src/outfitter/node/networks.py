@@ -14,7 +14,7 @@ from outfitter.api import kinds, launcher_environment
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, network_info, pod_claims
 from outfitter.api.kubevirt.network_info import RESOURCE, Wire
-from outfitter.errors import NotFound, Refused
+from outfitter.errors import NotFound, NotReady
 from outfitter.inventory.host_tree import Tree
 from outfitter.node.host import Host
 from outfitter.store.base import Store
@@ -55,7 +55,7 @@ class Networks:
         self._decided: dict[str, tuple[Wire, ...]] = {}  # uid of a pod -> its machine's cards
 
     async def plug(self, host: Host, pod: Object, instance: Object) -> Object:
-        """The pod, with how its machine's network cards are plugged in. Refused: why they cannot be yet."""
+        """The pod, with how its machine's network cards are plugged in. NotReady: why they cannot be yet."""
         meta = pod["metadata"]
         if meta["uid"] in self._decided or not network_info.interfaces(instance):
             return pod
@@ -93,7 +93,7 @@ class Networks:
 
 def decide(around: Around) -> list[Wire]:
     """How each network card is plugged in, in the order of the networks. Functions are taken in the order in which the claim
-    lists them, after those that the machine has by deviceName. Refused: what is still missing."""
+    lists them, after those that the machine has by deviceName. NotReady: what is still missing."""
     instance, out = around.instance, list[Wire]()
     cards = {each["name"]: (index, each) for index, each in enumerate(network_info.interfaces(instance))}
     taken = Counter(ref.device_name for ref in device_refs.written_refs(instance) if ref.device_name)
@@ -112,8 +112,8 @@ def decide(around: Around) -> list[Wire]:
         elif network.get("multus") is not None:
             found = around.attachments.get(network_info.attachment(instance, network))
             if found is None:
-                raise Refused(f"{at}.multus.networkName: there is no NetworkAttachmentDefinition "
-                              f"{'/'.join(network_info.attachment(instance, network))}")
+                raise NotReady(f"{at}.multus.networkName: there is no NetworkAttachmentDefinition "
+                               f"{'/'.join(network_info.attachment(instance, network))}")
             if card.get("sriov") is not None:
                 resource = (found["metadata"].get("annotations") or {}).get(RESOURCE, "")
                 functions = _counted(around, resource, taken[resource], at, found)
@@ -142,11 +142,11 @@ def _claimed(around: Around, ref: Mapping[str, Any], at: str) -> list[str]:
     name = dict(pod_claims.claim_names(around.pod)).get(ref.get("claimName") or "")
     claim = around.claims(namespace, name) if name else None
     if claim is None:
-        raise Refused(f"{at}.resourceClaim: claim {name or ref.get('claimName')} does not exist yet")
+        raise NotReady(f"{at}.resourceClaim: claim {name or ref.get('claimName')} does not exist yet")
     found = launcher_environment.published(claim, ref.get("requestName"), around.slices)
     if len(found) != 1:
-        raise Refused(f"{at}.resourceClaim: claim {name} has {len(found)} devices for request {ref.get('requestName')}: a "
-                      "network card is one; ask for one, or list the others in hostDevices by requests of their own")
+        raise NotReady(f"{at}.resourceClaim: claim {name} has {len(found)} devices for request {ref.get('requestName')}: a "
+                       "network card is one; ask for one, or list the others in hostDevices by requests of their own")
     return _addresses(found[0], f"{at}.resourceClaim", around)
 
 
@@ -155,7 +155,7 @@ def _counted(around: Around, resource: str, number: int, at: str, definition: Ma
     meta = definition["metadata"]
     called = f"NetworkAttachmentDefinition {meta['namespace']}/{meta['name']}"
     if not resource:
-        raise Refused(f"{at}.multus.networkName: {called} names no resource ({RESOURCE}) from which the interface would get "
+        raise NotReady(f"{at}.multus.networkName: {called} names no resource ({RESOURCE}) from which the interface would get "
                       "its function")
     made = dict(pod_claims.claim_names(around.pod)).get(device_refs.EXTENDED)
     claim = around.claims(around.pod["metadata"]["namespace"], made) if made else None
@@ -163,8 +163,8 @@ def _counted(around: Around, resource: str, number: int, at: str, definition: Ma
     found = [one for mapping in told.get("requestMappings") or () if mapping.get("resourceName") == resource
              for one in launcher_environment.published(claim or {}, mapping.get("requestName"), around.slices)]
     if len(found) <= number:
-        raise Refused(f"{at}.multus.networkName: {called} takes one of {resource}, and the pod got {len(found)} by a "
-                      "DeviceClass: its devices must come from one (spec.extendedResourceName)")
+        raise NotReady(f"{at}.multus.networkName: {called} takes one of {resource}, and the pod got {len(found)} by a "
+                       "DeviceClass: its devices must come from one (spec.extendedResourceName)")
     return _addresses(found[number], at, around)
 
 
@@ -172,11 +172,11 @@ def _addresses(found: tuple[str, Mapping[str, Any]], at: str, around: Around) ->
     driver, one = found
     functions = launcher_environment.functions(one, driver)
     if not functions:
-        raise Refused(f"{at}: {driver} does not say at which PCI address its device {one.get('name', '')} of {around.host} is: "
-                      "a network card needs one (resource.kubernetes.io/pciBusID)")
+        raise NotReady(f"{at}: {driver} does not say at which PCI address its device {one.get('name', '')} of {around.host} "
+                       "is: a network card needs one (resource.kubernetes.io/pciBusID)")
     if len(functions) > 1:
-        raise Refused(f"{at}: device {one['name']} of {around.host} is {len(functions)} functions that travel together "
-                      f"({', '.join(functions)}), and a network card is one: use hostDevices for it")
+        raise NotReady(f"{at}: device {one['name']} of {around.host} is {len(functions)} functions that travel together "
+                       f"({', '.join(functions)}), and a network card is one: use hostDevices for it")
     return functions
 
 
@@ -185,11 +185,11 @@ def _function(around: Around, card: Mapping[str, Any], functions: Sequence[str],
     said = network_info.told_mac(card) or network_info.told_mac({"macAddress": config.get("mac")})
     odd = [key for key, usual in USUAL.items() if key in config and config[key] not in usual]
     if odd:
-        raise Refused(f"{path}: the definition of network {card['name']} asks for {', '.join(odd)}, which libvirt does not "
-                      "set: set it on the physical function, and leave it out of the definition")
+        raise NotReady(f"{path}: the definition of network {card['name']} asks for {', '.join(odd)}, which libvirt does not "
+                       "set: set it on the physical function, and leave it out of the definition")
     vlan = config.get("vlan") or None
     if vlan is not None and (not isinstance(vlan, int) or not 0 < vlan <= MOST):
-        raise Refused(f"{path}: the definition of network {card['name']} asks for VLAN {vlan!r}: it is a number up to {MOST}")
+        raise NotReady(f"{path}: the definition of network {card['name']} asks for VLAN {vlan!r}: it is a number up to {MOST}")
     parent = tree.link(f"{DEVICES}/{address}/physfn")
     names = tree.names(f"{parent}/net") if parent else []
     if not names:
@@ -197,12 +197,12 @@ def _function(around: Around, card: Mapping[str, Any], functions: Sequence[str],
         if asked:
             lacks = f"its physical function {parent.rpartition('/')[2]} has no network interface on {around.host}" if (
                 parent) else "it is no virtual function"
-            raise Refused(f"{path}: {' and '.join(asked)} cannot be set on {address}: {lacks}")
+            raise NotReady(f"{path}: {' and '.join(asked)} cannot be set on {address}: {lacks}")
         return Wire(card["name"], "device", None, address)
     flags = tree.read(f"{NET}/{names[0]}/flags")
     if flags is not None and not int(flags.strip() or "0x1", 16) & UP:
-        raise Refused(f"{path}: {address} is a virtual function of {names[0]}, which is switched off on {around.host}: "
-                      f"ip link set {names[0]} up")
+        raise NotReady(f"{path}: {address} is a virtual function of {names[0]}, which is switched off on {around.host}: "
+                       f"ip link set {names[0]} up")
     return Wire(card["name"], "function", said or network_info.mac(around.instance, card), address, vlan=vlan)
 
 
@@ -224,7 +224,7 @@ def _bridged(around: Around, card: Mapping[str, Any], definition: Mapping[str, A
                                               "not set: name a bridge that is on that VLAN")
     if not is_bridge(around.tree, bridge):
         there = ", ".join(bridges(around.tree)) or "none"
-        raise Refused(f"{path}: {called} names bridge {bridge}, which {around.host} does not have; it has {there}")
+        raise NotReady(f"{path}: {called} names bridge {bridge}, which {around.host} does not have; it has {there}")
     return Wire(card["name"], "bridge", network_info.mac(around.instance, card), bridge=bridge)
 
 
@@ -237,7 +237,7 @@ def _on_pod(around: Around, card: Mapping[str, Any], path: str) -> Wire:
         return Wire(card["name"], "none", why=f"{around.host} has no bridge for the pod network: use masquerade, say "
                                               "pod_bridge in the configuration, or use a multus network that names a bridge")
     if not is_bridge(around.tree, around.pod_bridge):
-        raise Refused(f"{path}: the configuration says pod_bridge: {around.pod_bridge}, which {around.host} does not have")
+        raise NotReady(f"{path}: the configuration says pod_bridge: {around.pod_bridge}, which {around.host} does not have")
     return Wire(card["name"], "bridge", network_info.mac(around.instance, card), bridge=around.pod_bridge)
 
 
@@ -258,8 +258,8 @@ def _config(definition: Mapping[str, Any]) -> Mapping[str, Any]:
         return dict(config)
     except (ValueError, TypeError, KeyError, IndexError) as error:
         meta = definition["metadata"]
-        raise Refused(f"NetworkAttachmentDefinition {meta['namespace']}/{meta['name']}: spec.config cannot be read: "
-                      f"{error}") from error
+        raise NotReady(f"NetworkAttachmentDefinition {meta['namespace']}/{meta['name']}: spec.config cannot be read: "
+                       f"{error}") from error
 
 
 # -- what others are told

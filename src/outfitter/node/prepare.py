@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from outfitter.api.kinds import Object
-from outfitter.errors import Refused
+from outfitter.errors import NotReady
 from outfitter.inventory import mdev, pci
 from outfitter.node import cdi, metadata, vfio
 from outfitter.node.atomic_files import Files
@@ -42,7 +42,7 @@ def prepare(
     station: HostEnv, claim: Object, wanted: Sequence[AllocatedDevice], *, running: Collection[str] = (),
     left: Mapping[str, str] = MappingProxyType({}),
 ) -> PreparedClaim:
-    """Refused says which device cannot be handed over and why; what was done stays remembered, and doing it again goes on.
+    """NotReady says which device cannot be handed over and why; what was done stays remembered, and doing it again goes on.
     `running`: addresses and UUIDs that machines have: these are not touched. `left`: claims that hold nothing here any more and
     whose devices are not back -> why."""
     uid, root, checkpoint = claim["metadata"]["uid"], station.root, station.checkpoint
@@ -101,27 +101,27 @@ def _before(station: HostEnv, address: str) -> Before:
 
 
 def _check(station: HostEnv, one: AllocatedDevice, memory: Taken, running: Collection[str], left: Mapping[str, str]) -> None:
-    """Refused before anything is touched."""
+    """NotReady before anything is touched."""
     root, target = station.root, one.target
     for other in station.checkpoint.taken:
         if other.uid == memory.uid or other.places.isdisjoint(memory.places):
             continue
         whose = f"{other.namespace}/{other.claim}"
         if not memory.places.isdisjoint(running):
-            raise Refused(f"{target.name} cannot be handed over: a machine still has it, by claim {whose}")
+            raise NotReady(f"{target.name} cannot be handed over: a machine still has it, by claim {whose}")
         if other.uid in left:
-            raise Refused(f"{target.name} cannot be handed over: it is not back from claim {whose} yet: {left[other.uid]}")
+            raise NotReady(f"{target.name} cannot be handed over: it is not back from claim {whose} yet: {left[other.uid]}")
     if target.uuid is not None and not root.exists(f"{mdev.DEVICES}/{target.uuid}"):
-        raise Refused(f"{target.name} cannot be handed over: the mediated device {target.uuid} is no longer there")
+        raise NotReady(f"{target.name} cannot be handed over: the mediated device {target.uuid} is no longer there")
     loose = [before.address for before in memory.functions
              if before.address not in running and not pci.hands_over(vfio.driver(root, before.address))]
     if loose and not target.managed:
         names = ", ".join(f"{address} ({vfio.driver(root, address) or 'no driver'})" for address in loose)
-        raise Refused(f"{target.name} cannot be handed over: device_spec says managed: no, and {names} is not bound to "
-                      "vfio-pci; bind it, or leave managed out")
+        raise NotReady(f"{target.name} cannot be handed over: device_spec says managed: no, and {names} is not bound to "
+                       "vfio-pci; bind it, or leave managed out")
     waits = bool(loose) or memory.places.isdisjoint(running)  # a machine that runs with it is the proof that it can
     if waits and (trouble := vfio.obstacle(root, [before.address for before in memory.functions])):
-        raise Refused(f"{target.name} cannot be handed over: {trouble}")
+        raise NotReady(f"{target.name} cannot be handed over: {trouble}")
 
 
 def _nodes(station: HostEnv, target: PassthroughDevice) -> list[str]:

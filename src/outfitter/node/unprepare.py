@@ -6,20 +6,20 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from outfitter.errors import Refused
+from outfitter.errors import BindFailed, NotReady
 from outfitter.node import cdi, vfio
 from outfitter.node.host_env import HostEnv
 
 
 def release(station: HostEnv, uid: str, *, running: Collection[str] = ()) -> dict[str, str]:
-    """Device -> why it could not be brought back to where it was: it must not be given to anybody else. Refused, before
+    """Device -> why it could not be brought back to where it was: it must not be given to anybody else. NotReady, before
     anything is touched: a machine still has one. `running`: addresses and UUIDs that machines have."""
     taken = station.checkpoint.of(uid)
     shared = {where for one in station.checkpoint.taken if one.uid != uid for where in one.places}
     for one in taken:
         if used := sorted(one.places.intersection(running) - shared):
-            raise Refused(f"{one.device} of claim {one.claim} in {one.namespace} is not taken back: a machine still has "
-                          f"{', '.join(used)}")
+            raise NotReady(f"{one.device} of claim {one.claim} in {one.namespace} is not taken back: a machine still has "
+                           f"{', '.join(used)}")
     for name in dict.fromkeys(name for one in taken for name in one.files):
         station.metadata.remove(name)
     if taken:
@@ -31,6 +31,6 @@ def release(station: HostEnv, uid: str, *, running: Collection[str] = ()) -> dic
                 continue
             try:
                 vfio.give_back(station.root, before)
-            except Refused as error:
+            except BindFailed as error:
                 trouble[one.device] = "; ".join(filter(None, (trouble.get(one.device), error.message)))
     return trouble

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator
 
-from outfitter.errors import Refused
+from outfitter.errors import BindFailed
 from outfitter.inventory import pci
 from outfitter.node.checkpoint import Before
 from outfitter.node.sysfs_root import Root
@@ -22,10 +22,10 @@ def driver(root: Root, address: str) -> str | None:
 
 
 def look(root: Root, address: str) -> Before:
-    """A function as it is now. Refused: it is not there."""
+    """A function as it is now. BindFailed: it is not there."""
     ids = _ids(root, address)
     if ids is None:
-        raise Refused(f"{address} is no longer on the bus")
+        raise BindFailed(address, "is no longer on the bus")
     return Before(address, ids, driver(root, address), _override(root, address))
 
 
@@ -54,66 +54,66 @@ def obstacle(root: Root, addresses: Collection[str]) -> str | None:
 
 
 def bind(root: Root, before: Before) -> None:
-    """The function is with vfio-pci, or with a driver that hands it over as well. Refused says what kept it."""
+    """The function is with vfio-pci, or with a driver that hands it over as well. BindFailed says what kept it."""
     address = before.address
     if _ids(root, address) != before.ids:
-        raise Refused(f"{address} is no longer the function {before.ids} that it was")
+        raise BindFailed(address, f"is no longer the function {before.ids} that it was")
     have = driver(root, address)
     if pci.hands_over(have):
         return
     if not root.exists(f"{DRIVERS}/{pci.VFIO}"):
-        raise Refused(f"{address} cannot be bound to {pci.VFIO}: the module is not loaded (modprobe {pci.VFIO})")
-    what = f"{address} could not be taken from {have}" if have else f"{address} could not be bound to {pci.VFIO}"
-    _write(root, f"{DEVICES}/{address}/driver_override", pci.VFIO, what)
+        raise BindFailed(address, f"cannot be bound to {pci.VFIO}: the module is not loaded (modprobe {pci.VFIO})")
+    what = f"could not be taken from {have}" if have else f"could not be bound to {pci.VFIO}"
+    _write(root, address, f"{DEVICES}/{address}/driver_override", pci.VFIO, what)
     if have is not None:
-        _write(root, f"{DRIVERS}/{have}/unbind", address, what)
-    _write(root, PROBE, address, what)
+        _write(root, address, f"{DRIVERS}/{have}/unbind", address, what)
+    _write(root, address, PROBE, address, what)
     if (now := driver(root, address)) != pci.VFIO:
-        raise Refused(f"{address} is bound to {now or 'no driver'} after {pci.VFIO} was asked to take it; "
-                      "the kernel's log (dmesg) says why")
+        raise BindFailed(address, f"is bound to {now or 'no driver'} after {pci.VFIO} was asked to take it; "
+                         "the kernel's log (dmesg) says why")
 
 
 def give_back(root: Root, before: Before) -> None:
     """The function is reset and as it was before. One that is gone, or at whose address stands another card, is left alone.
-    Refused says what went wrong, and what state it is in."""
+    BindFailed says what went wrong, and what state it is in."""
     address = before.address
     if _ids(root, address) != before.ids:
         return
     if pci.hands_over(before.driver):  # whoever runs the host bound it, and keeps it so
         if not pci.hands_over(have := driver(root, address)):
-            raise Refused(f"{address} was bound to {before.driver} and is bound to {have or 'no driver'} now")
+            raise BindFailed(address, f"was bound to {before.driver} and is bound to {have or 'no driver'} now")
         _reset(root, address)
         return
-    what = f"{address} could not be given back to {before.driver or 'the host'}"
+    what = f"could not be given back to {before.driver or 'the host'}"
     have = driver(root, address)
     if have is None or have != before.driver:  # else it was never taken, or is back already
         # An override that names another driver than it had would take it there: it is said again once it is back.
         _say_override(root, address, before.override and (before.driver or before.override), what)
         if pci.hands_over(have):
-            _write(root, f"{DRIVERS}/{have}/unbind", address, what)
+            _write(root, address, f"{DRIVERS}/{have}/unbind", address, what)
             have = driver(root, address)
         if have is None:
             _reset(root, address)
             if before.driver is not None:
-                _write(root, PROBE, address, what)
+                _write(root, address, PROBE, address, what)
     _say_override(root, address, before.override, what)
     if (now := driver(root, address)) != before.driver:
-        raise Refused(f"{address} is bound to {now or 'no driver'}, and was bound to {before.driver or 'none'} before it was "
-                      "handed over")
+        raise BindFailed(address, f"is bound to {now or 'no driver'}, and was bound to {before.driver or 'none'} before it was "
+                         "handed over")
 
 
 def _reset(root: Root, address: str) -> None:
     path = f"{DEVICES}/{address}/reset"
     if root.exists(path):
-        _write(root, path, "1", f"{address} could not be reset")
+        _write(root, address, path, "1", "could not be reset")
 
 
-def _write(root: Root, path: str, text: str, what: str) -> None:
+def _write(root: Root, address: str, path: str, text: str, what: str) -> None:
     try:
         root.write(path, text)
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
-        raise Refused(f"{what}: writing {text.strip() or 'nothing'!r} to {path}: {reason}") from error
+        raise BindFailed(address, f"{what}: writing {text.strip() or 'nothing'!r} to {path}: {reason}") from error
 
 
 def _ids(root: Root, address: str) -> str | None:
@@ -128,7 +128,7 @@ def _override(root: Root, address: str) -> str | None:
 
 def _say_override(root: Root, address: str, name: str | None, what: str) -> None:
     if _override(root, address) != name:
-        _write(root, f"{DEVICES}/{address}/driver_override", name or "\n", what)
+        _write(root, address, f"{DEVICES}/{address}/driver_override", name or "\n", what)
 
 
 def _neighbours(root: Root, number: str) -> Iterator[str]:

@@ -11,7 +11,7 @@ from outfitter.api import kinds
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import vmi_actions
-from outfitter.errors import Refused
+from outfitter.errors import HypervisorError
 from outfitter.node.host import Host
 from outfitter.node.status_reporter import StatusReporter
 from outfitter.store.base import Store
@@ -37,7 +37,7 @@ class VmiActions:
             uid = instance["metadata"]["uid"]
             try:
                 await (host.hypervisor.pause(uid) if wanted else host.hypervisor.unpause(uid))
-            except Refused as error:
+            except HypervisorError as error:
                 await self._report.not_done(instance, "Pause" if wanted else "Unpause", error.message)
             domain = (await host.hypervisor.domains()).get(uid, domain)
         await self._report.stands(instance, domain.paused)
@@ -58,7 +58,7 @@ class VmiActions:
         else:
             try:
                 await (host.hypervisor.reset(uid) if action == "Reset" else host.hypervisor.reboot(uid))
-            except Refused as error:
+            except HypervisorError as error:
                 await self._report.not_done(instance, action, error.message)
             else:
                 await self._report.done(instance, *DONE[action])

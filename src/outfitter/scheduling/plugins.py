@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any, Protocol, runtime_checkable
 
-from outfitter.errors import Refused
+from outfitter.errors import StartupRefused
 
 GROUP = "outfitter.scheduling"
 LEAVE_OUT = "OUTFITTER_LEAVE_OUT"  # names the variable with the names of plug-ins, by comma
@@ -123,8 +123,8 @@ def left_out(environment: Mapping[str, str] = os.environ) -> list[str]:
 def load(leave_out: Collection[str] = (), found: Iterable[metadata.EntryPoint] | None = None) -> SchedulerPlugins:
     """Everything that is installed, once, at the start. `leave_out`: names that an operator wants to do without.
 
-    Refused, naming each of them, if one cannot be loaded, is neither a filter nor a scorer, or has the name of another; and for
-    a name in `leave_out` that nobody has, because it is then probably misspelt."""
+    StartupRefused, naming each of them, if one cannot be loaded, is neither a filter nor a scorer, or has the name of
+    another; and for a name in `leave_out` that no plug-in has, because it is then probably misspelt."""
     entries = sorted(metadata.entry_points(group=GROUP) if found is None else found, key=lambda one: (one.name, one.value))
     wrong = [f"{name} is to be left out, but there is no such plug-in" for name in sorted(leave_out)
              if name not in {entry.name for entry in entries}]
@@ -145,8 +145,8 @@ def load(leave_out: Collection[str] = (), found: Iterable[metadata.EntryPoint] |
         else:
             loaded[entry.name] = plugin
     if wrong:
-        raise Refused(f"scheduling plug-ins: {'; '.join(wrong)}. Repair or uninstall it, or start with "
-                      f"{LEAVE_OUT}=name")
+        raise StartupRefused(f"scheduling plug-ins: {'; '.join(wrong)}. Repair or uninstall it, or start with "
+                             f"{LEAVE_OUT}=name")
     return SchedulerPlugins(tuple(one for one in loaded.values() if isinstance(one, Filter)),
                    tuple(one for one in loaded.values() if isinstance(one, Scorer)))
 

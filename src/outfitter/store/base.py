@@ -95,7 +95,7 @@ class Store(Protocol):
 
     async def jot(self, kind: Kind, obj: Object) -> None:
         """Create something that nobody builds on (an event) without waiting until it is safe: it becomes so with the next write
-        that somebody waits for, and may be lost if the process ends before. Refused as `create` refuses."""
+        that somebody waits for, and may be lost if the process ends before. Rejected as `create` rejects."""
         ...
 
     async def replace(self, kind: Kind, obj: Object, *, subresource: str = "", dry_run: bool = False) -> Object:

@@ -172,7 +172,7 @@ class Kube:
                 yield self._event(kind, line)
 
     async def commit(self, writes: Sequence[base.Write], *, dry_run: bool = False) -> Sequence[Object | None]:
-        raise errors.Refused(
+        raise errors.MethodNotAllowed(
             f"{self._access.server} cannot write {len(writes)} objects in one step: a Kubernetes API server replaces one"
             " object at a time, at the revision at which it was read; ask the store's `atomic` first"
         )

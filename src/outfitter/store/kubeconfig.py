@@ -40,8 +40,8 @@ class KubeconfigEntry:
     folder: Path  # relative paths in it begin here
     values: Mapping[str, Any]
 
-    def refused(self, key: str, why: str) -> errors.Refused:
-        return errors.Refused(f"{self.origin}.{key}: {why}")
+    def refused(self, key: str, why: str) -> errors.StartupRefused:
+        return errors.StartupRefused(f"{self.origin}.{key}: {why}")
 
     def text(self, key: str) -> str:
         value = self.values.get(key)
@@ -102,7 +102,7 @@ class Kubeconfig:
         entries: Mapping[str, KubeconfigEntry] = getattr(self, what)
         if name not in entries:
             known = ", ".join(sorted(entries)) or "none"
-            raise errors.Refused(f"{asker}: there is no {what.removesuffix('s')} {name!r}; there are: {known}")
+            raise errors.StartupRefused(f"{asker}: there is no {what.removesuffix('s')} {name!r}; there are: {known}")
         return entries[name]
 
 
@@ -115,7 +115,7 @@ def load(
     service_account: Path = SERVICE_ACCOUNT,
 ) -> RestConfig:
     """The access that kubectl would use: the file given, else the files of $KUBECONFIG, else ~/.kube/config, else the
-    service account of this pod. Refused when there is none, or when what there is has a mistake."""
+    service account of this pod. StartupRefused when there is none, or when what there is has a mistake."""
     if path:
         return _access(_merged([Path(path).expanduser()]), context, clock, env)
     listed = [Path(name) for name in env.get("KUBECONFIG", "").split(os.pathsep) if name]
@@ -124,7 +124,7 @@ def load(
         return _access(_merged(found), context, clock, env)
     if env.get("KUBERNETES_SERVICE_HOST") and env.get("KUBERNETES_SERVICE_PORT") and not context:
         return _in_cluster(env, service_account)
-    raise errors.Refused(
+    raise errors.StartupRefused(
         f"no kubeconfig: looked for {', '.join(map(str, looked))} and for a pod's service account"
         " (KUBERNETES_SERVICE_HOST); name a file or set KUBECONFIG"
     )
@@ -158,14 +158,14 @@ def _merged(files: Sequence[Path]) -> Kubeconfig:
         for what, entries in maps.items():
             listed = document.get(what) or []
             if not isinstance(listed, list):
-                raise errors.Refused(f"{file}: {what} must be a list")
+                raise errors.StartupRefused(f"{file}: {what} must be a list")
             for place, item in enumerate(listed):
                 name = item.get("name") if isinstance(item, dict) else None
                 if not isinstance(name, str):
-                    raise errors.Refused(f"{file}: {what}[{place}].name must be text")
+                    raise errors.StartupRefused(f"{file}: {what}[{place}].name must be text")
                 values = item.get(what.removesuffix("s")) or {}
                 if not isinstance(values, dict):
-                    raise errors.Refused(f"{file}: {what}[{name}].{what.removesuffix('s')} must be a mapping")
+                    raise errors.StartupRefused(f"{file}: {what}[{name}].{what.removesuffix('s')} must be a mapping")
                 entries.setdefault(name, KubeconfigEntry(f"{file}: {what}[{name}]", whole.folder, values))
     return Kubeconfig(", ".join(map(str, files)), current, **maps)
 
@@ -174,13 +174,13 @@ def _document(file: Path) -> dict[str, Any]:
     try:
         document = yaml.safe_load(file.read_bytes())
     except OSError as error:
-        raise errors.Refused(f"kubeconfig {file} cannot be read: {error.strerror}") from error
+        raise errors.StartupRefused(f"kubeconfig {file} cannot be read: {error.strerror}") from error
     except yaml.YAMLError as error:
-        raise errors.Refused(f"kubeconfig {file} is not YAML: {error}") from error
+        raise errors.StartupRefused(f"kubeconfig {file} is not YAML: {error}") from error
     if document is None:
         return {}
     if not isinstance(document, dict):
-        raise errors.Refused(f"kubeconfig {file} must be a mapping with clusters, users and contexts")
+        raise errors.StartupRefused(f"kubeconfig {file} must be a mapping with clusters, users and contexts")
     return document
 
 
@@ -188,7 +188,7 @@ def _access(config: Kubeconfig, context: str, clock: Clock, env: Mapping[str, st
     name = context or config.current
     if not name:
         known = ", ".join(sorted(config.contexts)) or "none"
-        raise errors.Refused(f"{config.origin}: current-context is not set; name a context, there are: {known}")
+        raise errors.StartupRefused(f"{config.origin}: current-context is not set; name a context, there are: {known}")
     chosen = config.find("contexts", name, config.origin)
     cluster = config.find("clusters", chosen.text("cluster"), f"{chosen.origin}.cluster")
     nobody = KubeconfigEntry(f"{chosen.origin}.user", chosen.folder, {})

@@ -60,7 +60,7 @@ def authority(name: str, *, valid_from: datetime, valid_until: datetime) -> Pair
 def server(ca: Pair, name: str, *, hosts: Sequence[str], valid_from: datetime, valid_until: datetime) -> Pair:
     """A certificate for a server reached by any of these host names and IP addresses."""
     if not hosts:
-        raise errors.Refused(f"a server certificate for {name} needs at least one host name or IP address")
+        raise errors.StartupRefused(f"a server certificate for {name} needs at least one host name or IP address")
     names = x509.SubjectAlternativeName([_host(host) for host in hosts])
     return _leaf(
         ca, _name(name), ExtendedKeyUsageOID.SERVER_AUTH, valid_from=valid_from, valid_until=valid_until, names=names
@@ -97,7 +97,7 @@ def kubeconfig(
 ) -> Object:
     """What a kubectl needs to reach `server`: with a client certificate or a token (with neither, as nobody)."""
     if client and token:
-        raise errors.Refused(f"the kubeconfig for {server} takes a client certificate or a token, not both")
+        raise errors.StartupRefused(f"the kubeconfig for {server} takes a client certificate or a token, not both")
     where: Object = {"server": server}
     if ca:
         where["certificate-authority-data"] = base64.b64encode(ca).decode()
@@ -139,7 +139,7 @@ def _leaf(
     issuer = x509.load_pem_x509_certificate(ca.cert)
     signer = serialization.load_pem_private_key(ca.key, password=None)
     if not isinstance(signer, ec.EllipticCurvePrivateKey):
-        raise errors.Refused(f"the key of the authority {issuer.subject.rfc4514_string()} must be an ECDSA key")
+        raise errors.StartupRefused(f"the key of the authority {issuer.subject.rfc4514_string()} must be an ECDSA key")
     private = ec.generate_private_key(ec.SECP256R1())
     builder = (
         _builder(subject, issuer.subject, private.public_key(), valid_from, valid_until)
@@ -161,7 +161,7 @@ def _builder(
     valid_until: datetime,
 ) -> x509.CertificateBuilder:
     if valid_until <= valid_from:
-        raise errors.Refused(
+        raise errors.StartupRefused(
             f"the certificate for {subject.rfc4514_string()} would end ({valid_until}) before it begins ({valid_from})"
         )
     return (
@@ -193,7 +193,7 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
 def _name(common: str, groups: Sequence[str] = ()) -> x509.Name:
     for word in (common, *groups):
         if not 1 <= len(word) <= LONGEST_NAME:
-            raise errors.Refused(f"the name {word!r} in a certificate must have 1 to {LONGEST_NAME} characters")
+            raise errors.StartupRefused(f"the name {word!r} in a certificate must have 1 to {LONGEST_NAME} characters")
     organisations = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
     return x509.Name([*organisations, x509.NameAttribute(NameOID.COMMON_NAME, common)])
 

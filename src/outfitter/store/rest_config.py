@@ -105,7 +105,7 @@ class Trust:
         elif self._made[0] != parts:
             try:
                 self._made = (parts, self._make(*parts))
-            except errors.Refused:  # half of a rotation: the certificate is new, its key not yet
+            except errors.StartupRefused:  # half of a rotation: the certificate is new, its key not yet
                 return self._made[1]
         return self._made[1]
 
@@ -113,7 +113,7 @@ class Trust:
         try:
             context = ssl.create_default_context(cadata=ca.decode() if ca else None)
         except (ssl.SSLError, ValueError) as error:
-            raise errors.Refused(f"{self._origin}: certificate-authority holds no PEM certificates: {error}") from error
+            raise errors.StartupRefused(f"{self._origin}: certificate-authority holds no PEM certificates: {error}") from error
         if self.insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
@@ -125,7 +125,7 @@ class Trust:
                 try:
                     context.load_cert_chain(file.name)
                 except ssl.SSLError as error:
-                    raise errors.Refused(
+                    raise errors.StartupRefused(
                         f"{self._origin}: the client certificate and its key must be PEM and belong together: {error}"
                     ) from error
         return context
@@ -205,7 +205,7 @@ class ExecLogin:
         """May the program talk to the person at the terminal?"""
         present = sys.stdin is not None and sys.stdin.isatty()
         if self._interactive == "Always" and not present:
-            raise self._refused("interactiveMode is Always, but there is no terminal to talk to")
+            raise self._failed("interactiveMode is Always, but there is no terminal to talk to")
         return present and self._interactive != "Never"
 
     async def _run(self) -> tuple[Credential, datetime | None]:
@@ -218,7 +218,7 @@ class ExecLogin:
         found = shutil.which(self._argv[0], path=env.get("PATH"))
         if found is None:
             hint = f"\n{self._install_hint}" if self._install_hint else ""
-            raise self._refused(f"the command {self._argv[0]} is not there or may not be executed{hint}")
+            raise self._failed(f"the command {self._argv[0]} is not there or may not be executed{hint}")
         try:
             process = await asyncio.create_subprocess_exec(
                 found,
@@ -229,7 +229,7 @@ class ExecLogin:
                 stderr=None if speaks else asyncio.subprocess.PIPE,
             )
         except OSError as error:
-            raise self._refused(f"the command {self._argv[0]} did not start: {error}") from error
+            raise self._failed(f"the command {self._argv[0]} did not start: {error}") from error
         try:
             out, err = await process.communicate()
         except asyncio.CancelledError:
@@ -239,7 +239,7 @@ class ExecLogin:
             raise
         if process.returncode:
             said = (err or b"").decode(errors="replace").strip()
-            raise self._refused(
+            raise self._failed(
                 f"the command {self._argv[0]} ended with status {process.returncode}" + (f": {said}" if said else "")
             )
         return self._understand(out)
@@ -249,20 +249,20 @@ class ExecLogin:
         try:
             answer = json.loads(out)
         except ValueError as error:
-            raise self._refused(f"{said} apiVersion {self._api_version}, but printed no JSON: {error}") from error
+            raise self._failed(f"{said} apiVersion {self._api_version}, but printed no JSON: {error}") from error
         status = answer.get("status") if isinstance(answer, dict) else None
         if not isinstance(answer, dict) or answer.get("kind") != "ExecCredential":
-            raise self._refused(f"{said} kind ExecCredential")
+            raise self._failed(f"{said} kind ExecCredential")
         if answer.get("apiVersion") != self._api_version:
-            raise self._refused(f"{said} apiVersion {self._api_version}, not {answer.get('apiVersion')}")
+            raise self._failed(f"{said} apiVersion {self._api_version}, not {answer.get('apiVersion')}")
         if not isinstance(status, dict):
-            raise self._refused(f"{said} a status")
+            raise self._failed(f"{said} a status")
         values = [status.get(name) or "" for name in ("token", "clientCertificateData", "clientKeyData")]
         if not all(isinstance(value, str) for value in values):
-            raise self._refused(f"{said} text in status.token, status.clientCertificateData and status.clientKeyData")
+            raise self._failed(f"{said} text in status.token, status.clientCertificateData and status.clientKeyData")
         token, cert, key = values
         if bool(cert) != bool(key) or not (token or cert):
-            raise self._refused(f"{said} status.token, or both status.clientCertificateData and status.clientKeyData")
+            raise self._failed(f"{said} status.token, or both status.clientCertificateData and status.clientKeyData")
         until = None
         if text := status.get("expirationTimestamp"):
             try:
@@ -270,11 +270,11 @@ class ExecLogin:
             except (TypeError, ValueError):
                 until = None
             if until is None or until.tzinfo is None:
-                raise self._refused(f'{said} status.expirationTimestamp like "2026-01-01T00:00:00Z", not {text!r}')
+                raise self._failed(f'{said} status.expirationTimestamp like "2026-01-01T00:00:00Z", not {text!r}')
         return Credential(token=token, cert=cert.encode(), key=key.encode()), until
 
-    def _refused(self, why: str) -> errors.Refused:
-        return errors.Refused(f"{self._origin}.exec: {why}")
+    def _failed(self, why: str) -> errors.Unauthorized:
+        return errors.Unauthorized(f"{self._origin}.exec: {why}")
 
 
 class FileLogin:
@@ -295,5 +295,5 @@ class FileLogin:
                 self._stamp = stamp
         except OSError as error:
             if self._stamp is None:
-                raise errors.Refused(f"{self._origin}: cannot read {self._path}: {error.strerror}") from error
+                raise errors.StartupRefused(f"{self._origin}: cannot read {self._path}: {error.strerror}") from error
         return self._content

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from outfitter.api.kinds import Kind, Object
-from outfitter.errors import Refused, Unavailable
+from outfitter.errors import StartupRefused, Unavailable
 from outfitter.store import base
 from outfitter.store.clock import Clock
 from outfitter.store.id_generator import IdGenerator
@@ -70,7 +70,8 @@ def lock(folder: Path) -> Any:
         handle.seek(0)
         holder = handle.read().strip() or "unknown"
         handle.close()
-        raise Refused(f"{folder} is in use by process {holder}: stop it first, or choose another folder with --data") from error
+        raise StartupRefused(f"{folder} is in use by process {holder}: stop it first, or choose another folder with "
+                             "--data") from error
     handle.seek(0)
     handle.truncate()
     handle.write(str(os.getpid()))
@@ -87,8 +88,8 @@ def connect(path: Path, *, synchronous: str = "FULL") -> sqlite3.Connection:
         _recognise(path)
         _close_to_others(path)
     elif _size(path.with_name(path.name + "-wal")):
-        raise Refused(f"{path} is missing or empty, but its log {path.name}-wal holds writes: both were left as they are; "
-                      "restore a copy of both, or move the log away to start empty")
+        raise StartupRefused(f"{path} is missing or empty, but its log {path.name}-wal holds writes: both were left as they "
+                             "are; restore a copy of both, or move the log away to start empty")
     else:
         _make(draft)
         os.replace(draft, path)
@@ -144,9 +145,10 @@ def _recognise(path: Path) -> None:
     with path.open("rb") as handle:
         header = handle.read(100)
     if not header.startswith(HEADER) or len(header) < 100:
-        raise Refused(f"{path} is not a database of outfitter: it was left as it is; choose another folder with --data")
+        raise StartupRefused(f"{path} is not a database of outfitter: it was left as it is; choose another folder with --data")
     if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
-        raise Refused(f"{path} is the database of another program: it was left as it is; choose another folder with --data")
+        raise StartupRefused(f"{path} is the database of another program: it was left as it is; choose another folder with "
+                             "--data")
     with _readable(path) as url:
         try:
             db = sqlite3.connect(url, uri=True)
@@ -158,11 +160,11 @@ def _recognise(path: Path) -> None:
         except sqlite3.DatabaseError as error:
             faults, version = [str(error)], 0
     if faults != ["ok"]:
-        raise Refused(f"{path} is damaged ({'; '.join(faults)}): it was left as it is; restore a copy of it, or move it away "
-                      "to start empty")
+        raise StartupRefused(f"{path} is damaged ({'; '.join(faults)}): it was left as it is; restore a copy of it, or move it "
+                             "away to start empty")
     if version > len(MIGRATIONS):
-        raise Refused(f"{path} was written by a newer outfitter (its format is {version}, this program knows up to "
-                      f"{len(MIGRATIONS)}): it was left as it is; run the newer program")
+        raise StartupRefused(f"{path} was written by a newer outfitter (its format is {version}, this program knows up to "
+                             f"{len(MIGRATIONS)}): it was left as it is; run the newer program")
 
 
 @contextlib.contextmanager
@@ -240,8 +242,8 @@ class SQLite(Memory):
                 try:
                     self.shelf(kind).load(Record(kind, decode(data), revision, data))
                 except (msgspec.DecodeError, KeyError, TypeError) as error:
-                    raise Refused(f"{path}: {kind.resource} {namespace}/{name} cannot be read ({error}): it was left as it is; "
-                                  "restore a copy of the file") from error
+                    raise StartupRefused(f"{path}: {kind.resource} {namespace}/{name} cannot be read ({error}): it was left as "
+                                         "it is; restore a copy of the file") from error
 
     # -- what is on its way to the disk
 

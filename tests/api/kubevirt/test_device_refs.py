@@ -10,7 +10,7 @@ from outfitter.api import conditions
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, device_status, pod_claims, vm
-from outfitter.errors import Refused
+from outfitter.errors import StartFailed
 from outfitter.launcher import sources
 
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:00:09Z"
@@ -150,7 +150,7 @@ def test_a_machine_whose_flavor_is_not_settled_does_not_start() -> None:
     pod = {"metadata": {"namespace": "n"}, "spec": {}}
     assert device_status.missing_devices(FLAVORED) == ["those of flavor large"]
     assert device_status.unsettled_devices(FLAVORED, pod, lambda namespace, name: None) == ["those of flavor large"]
-    with pytest.raises(Refused, match=r"spec\.flavor: the devices of large are not in status\.flavor"):
+    with pytest.raises(StartFailed, match=r"spec\.flavor: the devices of large are not in status\.flavor"):
         sources.devices_of(FLAVORED, {}, {})
 
 

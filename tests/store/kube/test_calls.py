@@ -190,7 +190,7 @@ async def test_who_is_no_kubernetes_is_named(home: kube.Kube, played: Played) ->
 
 async def test_commit_is_refused(home: kube.Kube) -> None:
     assert not home.atomic
-    with pytest.raises(errors.Refused, match="cannot write 1 objects in one step"):
+    with pytest.raises(errors.MethodNotAllowed, match="cannot write 1 objects in one step"):
         await home.commit([base.Create(kinds.POD, POD)])
 
 

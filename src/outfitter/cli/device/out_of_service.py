@@ -15,7 +15,7 @@ from outfitter.cli import time_format
 from outfitter.cli.client import Client
 from outfitter.cli.device import text
 from outfitter.cli.device.view import Known, look_for
-from outfitter.errors import AlreadyHeld, NotFound, Refused
+from outfitter.errors import AlreadyHeld, CommandFailed, NotFound
 from outfitter.ledger import out_of_service
 from outfitter.store.clock import rfc3339
 
@@ -54,8 +54,8 @@ async def unreserve(client: Client, words: Sequence[str]) -> None:
     for device in wanted:
         mark = _find(device, "reserved")
         if mark is not None and mark.origin == out_of_service.PLACEMENT and (provider := await _provider(client, device)):
-            raise Refused(f"{device.short} is reserved because its provider keeps some of its devices out, and another would "
-                          f"take its place; outfit providers reserve {provider} N says how many")
+            raise CommandFailed(f"{device.short} is reserved because its provider keeps some of its devices out, and another "
+                                f"would take its place; outfit providers reserve {provider} N says how many")
     for device in wanted:
         changed = await out_of_service.unreserve(client.store, device.host, device.id)
         text.say([f"{device.short} unreserved{_rest(device, 'reserved')}" if changed
@@ -109,7 +109,7 @@ async def _wanted(client: Client, words: Sequence[str], done: str) -> list[Known
     found = {device.id: device for device in await look_for(client, words)}
     for device in found.values():
         if not device.offered and not device.marks:
-            raise Refused(f"{device.short} is not offered and cannot be {done}: {device.reason}")
+            raise CommandFailed(f"{device.short} is not offered and cannot be {done}: {device.reason}")
     return list(found.values())
 
 

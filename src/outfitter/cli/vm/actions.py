@@ -13,7 +13,7 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import vm_actions, vmi_actions
 from outfitter.cli import time_format
 from outfitter.cli.client import Client
-from outfitter.errors import Refused
+from outfitter.errors import CommandFailed
 from outfitter.store.clock import rfc3339
 
 # Actions on an object have another group than the object.
@@ -26,8 +26,8 @@ async def of_machine(client: Client, action: vm_actions.Action, vm: Object, inst
         return
     changes = vm_actions.wish(action, vm, instance, said)
     if [change.kind for change in changes].count(kinds.VM) > 1:  # it could start in between, and not paused
-        raise Refused(f"this server cannot start a halted machine paused in one step; give {vm['metadata']['name']} "
-                      "spec.template.spec.startStrategy: Paused, and start it then")
+        raise CommandFailed(f"this server cannot start a halted machine paused in one step; give {vm['metadata']['name']} "
+                            "spec.template.spec.startStrategy: Paused, and start it then")
     for change in changes:
         await _write(client, change, vm if change.kind == kinds.VM else instance or {}, dry_run=said.dry_run)
 

@@ -15,7 +15,7 @@ from outfitter.cli import printers
 from outfitter.cli.client import Client
 from outfitter.cli.vm import actions, view
 from outfitter.cli.vm.wait import Done, until
-from outfitter.errors import Refused
+from outfitter.errors import CommandFailed
 
 
 async def start(client: Client, names: Sequence[str], *, wait: bool, timeout: float | None, paused: bool, dry_run: bool
@@ -64,9 +64,9 @@ async def restart(client: Client, names: Sequence[str], *, wait: bool, timeout: 
     for name in names:
         vm, instance = await view.read(client, name)
         if instance is None:
-            raise Refused(f"{name} does not run; start it with: outfit vm start {name}")
+            raise CommandFailed(f"{name} does not run; start it with: outfit vm start {name}")
         if vm_api.run_strategy(vm) == "Halted":
-            raise Refused(f"{name} is being stopped; when it is, start it with: outfit vm start {name}")
+            raise CommandFailed(f"{name} is being stopped; when it is, start it with: outfit vm start {name}")
         again[name] = functools.partial(_runs, but=instance["metadata"]["uid"])
         longest = max(longest, _shuts_down(instance, grace))
         await actions.of_machine(client, "restart", vm, instance, said)
@@ -106,7 +106,7 @@ async def _nudge(client: Client, names: Sequence[str], action: vmi_actions.Actio
     for name, instance in found:
         if instance is None:
             await view.read(client, name)
-            raise Refused(f"{name} does not run; start it with: outfit vm start {name}")
+            raise CommandFailed(f"{name} does not run; start it with: outfit vm start {name}")
     for name, instance in found:
         assert instance is not None
         await actions.of_instance(client, action, instance, said)

@@ -12,7 +12,7 @@ from outfitter.api.kubevirt import device_refs, device_status, network_info, vm_
 from outfitter.api.kubevirt import vm as vm_api
 from outfitter.cli import printers
 from outfitter.cli.client import Client
-from outfitter.errors import BadRequest, Forbidden, NotFound, Refused
+from outfitter.errors import BadRequest, CommandFailed, Forbidden, NotFound
 
 WIDTH = 90  # letters of a reason in a row; `outfit why` has all of it
 OURS = "default-scheduler"  # whoever else is named says nothing of a machine that waits
@@ -102,10 +102,11 @@ async def devices(client: Client, names: Sequence[str]) -> None:
         if instance is None:
             vm, _ = await read(client, name)
             if vm_actions.comes(vm, None):
-                raise Refused(f"{name} has not started yet, so it has no devices; what it waits for: outfit why vm/{name}")
+                raise CommandFailed(f"{name} has not started yet, so it has no devices; what it waits for: outfit why "
+                                    f"vm/{name}")
             has = "what its own claims hold is among: outfit devices" if vm["spec"].get("resourceClaimTemplates") else (
                 "so it has no devices")
-            raise Refused(f"{name} does not run, {has}; start it with: outfit vm start {name}")
+            raise CommandFailed(f"{name} does not run, {has}; start it with: outfit vm start {name}")
     for number, (name, instance) in enumerate(found):
         assert instance is not None
         rows = [["DEVICE", "AS", "IS", "ADDRESS", "PRODUCT", "CLAIM", "ON"]]

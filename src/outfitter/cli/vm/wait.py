@@ -13,7 +13,7 @@ from outfitter.api.kubevirt import vm_actions
 from outfitter.cli import printers, time_format
 from outfitter.cli.client import Client
 from outfitter.cli.vm import view
-from outfitter.errors import NotFound, Refused, TimedOut
+from outfitter.errors import CommandFailed, NotFound, TimedOut
 
 Done = Callable[[Object | None], bool]  # the instance is as it was asked to be
 USUAL = 300.0  # seconds, unless somebody says another time; the guests' time to shut down comes on top
@@ -53,7 +53,7 @@ async def until(
 
 
 def _must_come(name: str, vm: Object | None, instance: Object | None) -> None:
-    """Refused: it has ended, and nobody starts it again."""
+    """CommandFailed: it has ended, and nobody starts it again."""
     if vm is None and instance is None:
         raise NotFound(f"{name} was deleted meanwhile")
     if instance is None or vm_actions.is_alive(instance) or instance["metadata"].get("deletionTimestamp"):
@@ -61,7 +61,7 @@ def _must_come(name: str, vm: Object | None, instance: Object | None) -> None:
     if vm is None or not vm_actions.comes(vm, instance):
         how = "has failed" if view.phase(instance) == "Failed" else "ran and has ended"
         message = (conditions.find(instance, "Ready") or {}).get("message")
-        raise Refused(f"{name} {how}{f': {message}' if message else ''}")
+        raise CommandFailed(f"{name} {how}{f': {message}' if message else ''}")
 
 
 def _because(vm: Object | None, instance: Object | None, *, ends: bool) -> str:
