@@ -48,7 +48,7 @@ async def measure(shorthand: str, machines: int, per_second: float = 0, *, data:
         await product.settle()
         up.spare_the_collector()  # as `outfit up` does
         written: Counter[str] = Counter()
-        counting = [asyncio.ensure_future(_count(store.follow(kind, Selection(kind), store.revision), written))
+        counting = [asyncio.ensure_future(_count(store.open_watch(kind, Selection(kind), store.revision), written))
                     for kind in kinds.ALL]
         start, cpu, revision = time.perf_counter(), time.process_time(), store.revision
         made: dict[str, float] = {}

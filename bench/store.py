@@ -97,7 +97,7 @@ async def in_process(folder: Path, sizes: argparse.Namespace) -> Figures:
         took.append((time.perf_counter() - begun) * 1000)
     figures["list"] = min(took)
     listed = Selection(CONFIG_MAP, "listed")
-    figures["list_bytes"] = best(3, lambda: b",".join(record.data for record in store.slice(CONFIG_MAP, listed)[0]))
+    figures["list_bytes"] = best(3, lambda: b",".join(record.data for record in store.list_records(CONFIG_MAP, listed)[0]))
     figures["events"] = await fan_out(store, sizes)
     await store.close()
     return figures
@@ -108,7 +108,7 @@ async def fan_out(store: SQLite, sizes: argparse.Namespace) -> float:
     wanted: int = sizes.changes
 
     async def watch() -> None:
-        watcher, seen, size = store.follow(CONFIG_MAP, Selection(CONFIG_MAP, "watched"), store.revision), 0, 0
+        watcher, seen, size = store.open_watch(CONFIG_MAP, Selection(CONFIG_MAP, "watched"), store.revision), 0, 0
         while seen < wanted:
             steps = await watcher.next()
             seen += len(steps)

@@ -198,7 +198,7 @@ class Embedded(Product):
 
     async def start(self) -> None:
         for name in NAMESPACES:
-            if self.store.peek(kinds.NAMESPACE, name) is None:
+            if self.store.committed_record(kinds.NAMESPACE, name) is None:
                 await self.store.create(kinds.NAMESPACE, {"metadata": {"name": name}})
         await self._set_aside()
         await self._tell_settings()
@@ -208,7 +208,7 @@ class Embedded(Product):
     async def _tell_settings(self) -> None:
         """Where `outfit plan` and `outfit why` find how this one chooses."""
         wanted = self.settings.to_object()
-        have = self.store.peek(kinds.CONFIG_MAP, scheduling_config.NAME, scheduling_config.NAMESPACE)
+        have = self.store.committed_record(kinds.CONFIG_MAP, scheduling_config.NAME, scheduling_config.NAMESPACE)
         if have is None:
             with contextlib.suppress(AlreadyExists):
                 await self.store.create(kinds.CONFIG_MAP, wanted)
@@ -242,7 +242,7 @@ class Embedded(Product):
 
     async def settle(self) -> None:
         """Until nobody has anything to do (what waits for the clock does not count)."""
-        await settle(lambda kind: self.store.shelf(kind).revision, self.context, [self.runner],
+        await settle(lambda kind: self.store.watch_cache(kind).revision, self.context, [self.runner],
                      busy=lambda: self.store.busy)
 
     async def stop(self) -> None:

@@ -59,11 +59,13 @@ class Metrics:
         yield _one(count, "workqueue_adds", "How often a key was added.", loops, lambda each: each.queue.added)
         yield _one(count, "workqueue_retries", "How often a key came back after a failure.", loops,
                    lambda each: each.queue.retried)
-        yield _durations("workqueue_queue_duration_seconds", WAITS, loops, lambda each: each.queue.times.waits)
-        yield _durations("workqueue_work_duration_seconds", WORKS, loops, lambda each: each.queue.times.works)
-        yield _one(gauge, "workqueue_unfinished_work_seconds", UNFINISHED, loops, lambda each: sum(each.queue.times.in_work()))
+        yield _durations("workqueue_queue_duration_seconds", WAITS, loops, lambda each: each.queue.metrics.waits)
+        yield _durations("workqueue_work_duration_seconds", WORKS, loops, lambda each: each.queue.metrics.works)
+        yield _one(
+            gauge, "workqueue_unfinished_work_seconds", UNFINISHED, loops, lambda each: sum(each.queue.metrics.in_work())
+        )
         yield _one(gauge, "workqueue_longest_running_processor_seconds", LONGEST, loops,
-                   lambda each: max(each.queue.times.in_work(), default=0.0))
+                   lambda each: max(each.queue.metrics.in_work(), default=0.0))
         yield _many(count, "outfitter_reconcile_errors", "How often a loop could not do what it tried, and why.",
                     ("name", "reason"), self._runner.errors)
         yield _many(gauge, "outfitter_build_info", "What runs.", ("version",), {(__version__,): 1})

@@ -52,7 +52,7 @@ def kubectl(request: pytest.FixtureRequest, running: Running) -> Iterator[Kubect
 
 
 async def _everything(running: Running, kind: kinds.Kind) -> Sequence[Record]:
-    return running.store.slice(kind, Selection(kind))[0]
+    return running.store.list_records(kind, Selection(kind))[0]
 
 
 def test_api_resources_and_version(kubectl: Kubectl) -> None:

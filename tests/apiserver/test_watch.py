@@ -30,7 +30,7 @@ async def advance(clock: ManualClock, seconds: float) -> None:
 async def following(store: Memory, count: int = 1) -> None:
     """Wait until this many watches stand in the store."""
     async with asyncio.timeout(PATIENCE):
-        while len(store.shelf(kinds.CONFIG_MAP).watchers) != count:  # noqa: ASYNC110  # the store tells nobody
+        while len(store.watch_cache(kinds.CONFIG_MAP).watchers) != count:  # noqa: ASYNC110  # the store tells nobody
             await asyncio.sleep(0)
 
 
@@ -207,7 +207,7 @@ async def test_changes_in_quick_succession_travel_together(
 async def test_a_client_that_goes_leaves_nothing_behind(client: Client, store: Memory) -> None:
     async with client.watch(CONFIG_MAPS):
         await following(store)
-    assert not store.shelf(kinds.CONFIG_MAP).watchers
+    assert not store.watch_cache(kinds.CONFIG_MAP).watchers
 
 
 async def test_stopping_the_server_ends_watches_and_refuses_new_ones(client: Client, store: Memory) -> None:

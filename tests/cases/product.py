@@ -177,7 +177,7 @@ class Product(Schedule):
         try:
             await work
             for _ in range(5):
-                await settle(lambda kind: store.shelf(kind).revision, context, [runner])
+                await settle(lambda kind: store.watch_cache(kind).revision, context, [runner])
                 clock.advance(1)  # what was put off because somebody was faster
         finally:
             await runner.stop()

@@ -30,7 +30,8 @@ from outfitter.node.host import Host
 from outfitter.store import base
 from outfitter.store.clock import ManualClock, rfc3339
 from outfitter.store.id_generator import IdGenerator
-from outfitter.store.memory import Draft, Memory
+from outfitter.store.memory import Memory
+from outfitter.store.transaction import Transaction
 from outfitter.store.watch_cache import ObjectChange, Record, Selection, WatchCache, Watcher
 from tests.controllers import invariants, resync
 from tests.controllers.invariants import Books
@@ -120,17 +121,17 @@ class Door(Memory):
         self.watches: list[Watcher] = []
         self.trap: tuple[int, Callable[[], Awaitable[object]]] | None = None  # what somebody does after so many more reads
 
-    def shelf(self, kind: Kind) -> WatchCache:
-        return self.home.shelf(kind)
+    def watch_cache(self, kind: Kind) -> WatchCache:
+        return self.home.watch_cache(kind)
 
-    def slice(
+    def list_records(
         self, kind: Kind, selection: Selection, *, limit: int = 0, continue_: str = "", at: int | None = None
     ) -> tuple[Sequence[Record], int, str, int | None]:
-        return self.home.slice(kind, selection, limit=limit, continue_=continue_, at=at)
+        return self.home.list_records(kind, selection, limit=limit, continue_=continue_, at=at)
 
-    def follow(self, kind: Kind, selection: Selection, since: int) -> Watcher:
+    def open_watch(self, kind: Kind, selection: Selection, since: int) -> Watcher:
         self.watches = [watch for watch in self.watches if not watch.ended]
-        self.watches.append(self.home.follow(kind, selection, since))
+        self.watches.append(self.home.open_watch(kind, selection, since))
         return self.watches[-1]
 
     async def _turn(self) -> None:
@@ -170,7 +171,7 @@ class Door(Memory):
             yield event
 
     async def write(
-        self, work: Callable[[Draft], T], *, dry_run: bool = False, by: write_request.Writer = write_request.OURSELVES
+        self, work: Callable[[Transaction], T], *, dry_run: bool = False, by: write_request.Writer = write_request.OURSELVES
     ) -> T:
         await self._turn()
         self.writes += 1
@@ -392,7 +393,7 @@ class World:
 
     def _idle(self, life: Life) -> bool:
         return life.starting.done() and life.product.runner.idle and all(
-            int(informer.revision or 0) >= self.home.shelf(kind).revision
+            int(informer.revision or 0) >= self.home.watch_cache(kind).revision
             for kind, informer in life.product.context.informers.items())
 
     async def serve(self, hosts: Collection[str]) -> None:

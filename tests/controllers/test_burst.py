@@ -34,7 +34,7 @@ async def _burst(scene: scenes.Scene) -> dict[Kind, list[tuple[EventType, Object
     await scene.template()
     await product.settle()
     store: Memory = product.store
-    watchers = {kind: store.follow(kind, Selection(kind), store.revision) for kind in WATCHED}
+    watchers = {kind: store.open_watch(kind, Selection(kind), store.revision) for kind in WATCHED}
     for number in range(MACHINES):
         await scene.machine(f"m{number:03}")
     await product.settle()

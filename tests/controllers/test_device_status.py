@@ -37,7 +37,7 @@ class Desk:
 
     async def settle(self) -> None:
         for _ in range(4):
-            await settle(lambda kind: self.store.shelf(kind).revision, self.product.context, [self.product.runner])
+            await settle(lambda kind: self.store.watch_cache(kind).revision, self.product.context, [self.product.runner])
             self.clock.advance(1)
 
     async def machine(self) -> Object:
@@ -105,9 +105,9 @@ async def test_a_bound_pod_whose_device_is_not_published_waits_in_peace() -> Non
         [entry] = device_status.statuses(blue, "hostDevices")
         assert entry["deviceResourceClaimStatus"]["name"] == "gpu-0"
         assert entry["deviceResourceClaimStatus"]["attributes"] == {}
-        revision = here.store.shelf(kinds.VMI).revision
+        revision = here.store.watch_cache(kinds.VMI).revision
         await here.settle()
-        assert here.store.shelf(kinds.VMI).revision == revision, "two loops rewrite the same list for ever"
+        assert here.store.watch_cache(kinds.VMI).revision == revision, "two loops rewrite the same list for ever"
         await here.publish(1, {"gpu-0": address("0000:65:00.0")})
         blue = await here.machine()
         assert addresses(blue) == ["0000:65:00.0"]
@@ -204,11 +204,11 @@ async def test_a_pod_that_is_scheduled_at_once_costs_one_patch() -> None:
         await here.claim()
         await here.publish(1, {"gpu-0": address("0000:65:00.0")})
         await here.create()
-        await settle(lambda kind: here.store.shelf(kind).revision, here.product.context, [here.product.runner])
+        await settle(lambda kind: here.store.watch_cache(kind).revision, here.product.context, [here.product.runner])
         await here.allocate("gpu-0")
         await here.bind()
         await here.settle()
-        states = [step.next.object() for step in here.store.shelf(kinds.VMI).log if step.next]
+        states = [step.next.object() for step in here.store.watch_cache(kinds.VMI).log if step.next]
         told = [conditions.find(state, "DevicesReady") for state in states]
         assert [entry for index, entry in enumerate(told) if entry and told[index - 1] != entry] == [told[-1]]
         assert conditions.is_true(states[-1], "DevicesReady")
@@ -227,7 +227,7 @@ async def test_what_is_missing_on_the_way_costs_no_patch() -> None:
     """It waited so long that this was said; then all comes, one after the other."""
     async with desk() as here:
         async def rest() -> None:
-            await settle(lambda kind: here.store.shelf(kind).revision, here.product.context, [here.product.runner])
+            await settle(lambda kind: here.store.watch_cache(kind).revision, here.product.context, [here.product.runner])
 
         await here.publish(1, {"gpu-0": address("0000:65:00.0")})
         await here.create()
@@ -235,7 +235,7 @@ async def test_what_is_missing_on_the_way_costs_no_patch() -> None:
         for step in (here.claim(), here.allocate("gpu-0"), here.bind()):
             await step
             await rest()
-        states = [step.next.object() for step in here.store.shelf(kinds.VMI).log if step.next]
+        states = [step.next.object() for step in here.store.watch_cache(kinds.VMI).log if step.next]
         told = [str(conditions.find(state, "DevicesReady")) for state in states]
         assert len({each for each in told if each != "None"}) == 2, told
         assert conditions.is_true(states[-1], "DevicesReady")
@@ -276,7 +276,7 @@ async def test_a_device_that_was_given_back_is_not_told_while_the_next_pod_has_n
         assert [one["deviceResourceClaimStatus"]["name"] for one in device_status.statuses(before, "hostDevices")] == ["gpu-0"]
         await here.store.delete(kinds.POD, pod_name(made), "default", grace=0)
         await here.settle()
-        revision = here.store.shelf(kinds.VMI).revision
+        revision = here.store.watch_cache(kinds.VMI).revision
         await here.store.patch(kinds.POD, pod_name(made), {"status": {"conditions": [{
             "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "it has no claim"}]}}, "default",
             subresource="status")
@@ -284,7 +284,7 @@ async def test_a_device_that_was_given_back_is_not_told_while_the_next_pod_has_n
         assert "deviceStatus" not in after["status"]
         found = conditions.find(after, "DevicesReady") or {}
         assert (found["status"], found["message"]) == ("False", "nic0: claim network has not been made yet")
-        writes = [step for step in here.store.shelf(kinds.VMI).log if step.next and step.next.revision > revision]
+        writes = [step for step in here.store.watch_cache(kinds.VMI).log if step.next and step.next.revision > revision]
         assert len(writes) <= 2, "one for what the pod says, and one for the devices"
 
 
@@ -405,7 +405,7 @@ async def test_network_cards_whose_function_came_from_a_claim() -> None:
         blue = await here.machine()
         assert addresses(blue) == ["0000:65:00.0"]
         assert "interfaceStatuses" not in blue["status"]["deviceStatus"], "nobody has said yet which card has which"
-        revision = here.store.shelf(kinds.VMI).revision
+        revision = here.store.watch_cache(kinds.VMI).revision
         await plug(here, name, fast="0000:3B:01.1", own="0000:65:00.0", other="0000:99:00.0")
         blue = await here.machine()
         told = blue["status"]["deviceStatus"]["interfaceStatuses"]
@@ -417,7 +417,7 @@ async def test_network_cards_whose_function_came_from_a_claim() -> None:
         assert [device_status.address_of(entry) for entry in device_status.statuses(blue, "hostDevices")] == [
             ("pci", "0000:65:00.0")
         ]
-        writes = [step for step in here.store.shelf(kinds.VMI).log if step.next and step.next.revision > revision]
+        writes = [step for step in here.store.watch_cache(kinds.VMI).log if step.next and step.next.revision > revision]
         assert len(writes) == 1
         await here.store.patch(kinds.VMI, "blue", {"status": {"phase": "Running"}}, "default", subresource="status")
         await plug(here, name, fast="0000:3b:01.0")

@@ -232,7 +232,7 @@ async def test_a_namespace_with_running_machines_lets_go_of_their_devices() -> N
 
         async def gone() -> bool:
             left = await scene.bookings() or await scene.domains()
-            return not left and product.store.peek(kinds.NAMESPACE, "team") is None
+            return not left and product.store.committed_record(kinds.NAMESPACE, "team") is None
 
         await scene.reach(gone, "the namespace is gone")
         assert not [kind.plural for kind in kinds.ALL if kind.namespaced and (await product.store.list(kind, "team")).items]

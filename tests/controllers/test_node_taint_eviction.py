@@ -191,7 +191,7 @@ async def test_what_was_tainted_while_nobody_looked_is_found_at_the_start() -> N
     context = ControllerContext(store, clock=clock)
     runner = ControllerManager(context, [NodeTaintEviction(context)])
     await runner.start()
-    await settle(lambda kind: store.shelf(kind).revision, context, [runner])
+    await settle(lambda kind: store.watch_cache(kind).revision, context, [runner])
     left = {each["metadata"]["name"]: each["metadata"] for each in (await store.list(kinds.POD)).items}
     assert "deletionTimestamp" in left.get("goes", {"deletionTimestamp": "it went at once"})
     assert "deletionTimestamp" not in left["stays"]

@@ -30,7 +30,7 @@ from outfitter.node.agent import Agent
 from outfitter.node.claim_bookings import ClaimBookings
 from outfitter.scheduling.dra import device_index
 from outfitter.store.informer import Informer
-from outfitter.store.memory import Draft
+from outfitter.store.transaction import Transaction
 from outfitter.store.watch_cache import Record
 from tests import hypothesis_profiles
 from tests.controllers import replicas
@@ -338,15 +338,15 @@ def test_the_same_story_wherever_it_runs() -> None:
 
 def careless(patch: pytest.MonkeyPatch) -> None:
     """A page is replaced whatever its revision is by now."""
-    replace = Draft.replace
+    replace = Transaction.replace
 
-    def whatever(self: Draft, kind: Kind, obj: Object, subresource: str = "") -> Record:
+    def whatever(self: Transaction, kind: Kind, obj: Object, subresource: str = "") -> Record:
         if kind == kinds.LEDGER_PAGE:
-            present = str(self.need(kind, obj["metadata"]["name"], "").revision)
+            present = str(self.require(kind, obj["metadata"]["name"], "").revision)
             obj = {**obj, "metadata": {**obj["metadata"], "resourceVersion": present}}
         return replace(self, kind, obj, subresource)
 
-    patch.setattr(Draft, "replace", whatever)
+    patch.setattr(Transaction, "replace", whatever)
 
 
 def behind(patch: pytest.MonkeyPatch) -> None:

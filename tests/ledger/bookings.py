@@ -97,7 +97,7 @@ class Wary:
     async def create(self, kind: Kind, obj: Object, *, dry_run: bool = False) -> Object:
         return await self._write(lambda: self._inner.create(kind, obj))
 
-    async def jot(self, kind: Kind, obj: Object) -> None:
+    async def create_unsynced(self, kind: Kind, obj: Object) -> None:
         await self.create(kind, obj)
 
     async def replace(self, kind: Kind, obj: Object, *, subresource: str = "", dry_run: bool = False) -> Object:

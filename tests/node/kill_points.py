@@ -23,7 +23,7 @@ from outfitter.node import vfio
 from outfitter.node.host import Host
 from outfitter.node.sysfs_root import Root
 from outfitter.store.clock import ManualClock
-from outfitter.store.memory import Draft
+from outfitter.store.transaction import Transaction
 from tests.controllers import invariants, replicas
 from tests.controllers.invariants import Books
 
@@ -146,7 +146,7 @@ class MortalHome(replicas.Home):
         self.owned: dict[str, list[DeviceId]] = {}  # claim of a machine's own -> what it has, for as long as the machine is
 
     async def write(
-        self, work: Callable[[Draft], T], *, dry_run: bool = False, by: write_request.Writer = write_request.OURSELVES
+        self, work: Callable[[Transaction], T], *, dry_run: bool = False, by: write_request.Writer = write_request.OURSELVES
     ) -> T:
         with self.deaths.point("a write to the store"):
             return await super().write(work, dry_run=dry_run, by=by)

@@ -31,7 +31,7 @@ def say(line: str) -> None:
 
 async def pair(store: SQLite, number: int) -> None:
     """Both objects or none, and a page that counts as many as there are."""
-    page = await store.get(kinds.LEDGER_PAGE, "count") if store.peek(kinds.LEDGER_PAGE, "count") else None
+    page = await store.get(kinds.LEDGER_PAGE, "count") if store.committed_record(kinds.LEDGER_PAGE, "count") else None
     count = Replace(kinds.LEDGER_PAGE, page | {"spec": {"n": page["spec"]["n"] + 1}}) if page else Create(
         kinds.LEDGER_PAGE, {"metadata": {"name": "count"}, "spec": {"n": 1}})
     writes = [Create(kinds.CONFIG_MAP, config(number, "a")), Create(kinds.CONFIG_MAP, config(number, "b")), count]

@@ -378,7 +378,7 @@ async def test_a_watch_that_says_nothing_is_not_asked_in_a_circle(store: Flaky, 
     informer: Informer[Object] = Informer(store, CONFIG_MAP, clock=clock)
     await store.create(CONFIG_MAP, config("a"))
     async with running(informer):
-        for watcher in list(store.shelf(CONFIG_MAP).watchers):
+        for watcher in list(store.watch_cache(CONFIG_MAP).watchers):
             watcher.end()  # as a server does that shuts down
         await settle(200)
         assert store.watched == 1

@@ -92,7 +92,7 @@ async def test_big_changes_are_kept_by_their_bytes() -> None:
     await store.create(CONFIG_MAP, config("a", "x" * 10_000))
     for number in range(30):
         await store.patch(CONFIG_MAP, "a", {"data": {"n": str(number)}}, "default")
-    shelf = store.shelf(CONFIG_MAP)
+    shelf = store.watch_cache(CONFIG_MAP)
     assert len(shelf.log) <= 11
     assert shelf.compacted > 15
 
@@ -182,16 +182,16 @@ async def test_a_watch_that_ends_leaves_nothing_behind(memory: Memory) -> None:
     stream = memory.watch(CONFIG_MAP, since="0")
     async with closing(stream):
         await soon(anext(stream))
-        assert len(memory.shelf(CONFIG_MAP).watchers) == 1
-    assert not memory.shelf(CONFIG_MAP).watchers
+        assert len(memory.watch_cache(CONFIG_MAP).watchers) == 1
+    assert not memory.watch_cache(CONFIG_MAP).watchers
 
 
 async def test_a_watcher_takes_what_happened_in_one_go(memory: Memory) -> None:
-    watcher = memory.follow(CONFIG_MAP, Selection(CONFIG_MAP, "default"), 0)
+    watcher = memory.open_watch(CONFIG_MAP, Selection(CONFIG_MAP, "default"), 0)
     for name in "abc":
         await memory.create(CONFIG_MAP, config(name))
     assert [type_ for type_, _ in await watcher.next()] == ["ADDED"] * 3
-    lines = {step.line("ADDED") for _, step in await memory.follow(CONFIG_MAP, Selection(CONFIG_MAP), 0).next()}
+    lines = {step.line("ADDED") for _, step in await memory.open_watch(CONFIG_MAP, Selection(CONFIG_MAP), 0).next()}
     assert len(lines) == 3
     assert all(line.startswith(b'{"type":"ADDED","object":{') and line.endswith(b"}\n") for line in lines)
 
@@ -216,7 +216,7 @@ class Strict:
     def grace(self, kind: Kind, obj: Object, asked: int | None) -> int:
         return (30 if asked is None else asked) if kind is POD else 0
 
-    def holds(self, kind: Kind, obj: Object) -> bool:
+    def blocks_deletion(self, kind: Kind, obj: Object) -> bool:
         return kind is NAMESPACE and bool(obj.get("spec", {}).get("finalizers"))
 
 
@@ -263,18 +263,18 @@ async def test_grace_lets_a_pod_linger_until_somebody_lets_go(strict: Strict, cl
     shorter = await store.delete(POD, "p", "default", grace=5)
     assert shorter["metadata"]["deletionGracePeriodSeconds"] == 5
     await store.patch(POD, "p", {"metadata": {"finalizers": None}}, "default")
-    assert store.peek(POD, "p", "default")  # the grace still holds it
+    assert store.committed_record(POD, "p", "default")  # the grace still holds it
     await store.delete(POD, "p", "default", grace=0)
-    assert store.peek(POD, "p", "default") is None
+    assert store.committed_record(POD, "p", "default") is None
 
 
 async def test_rules_may_hold_a_deleted_object(strict: Strict) -> None:
     store = Memory(rules=strict)
     await store.create(NAMESPACE, {"metadata": {"name": "n"}, "spec": {"finalizers": ["kubernetes"]}})
     assert (await store.delete(NAMESPACE, "n"))["metadata"]["deletionTimestamp"]
-    assert store.peek(NAMESPACE, "n")
+    assert store.committed_record(NAMESPACE, "n")
     await store.patch(NAMESPACE, "n", {"spec": {"finalizers": []}}, subresource="finalize")
-    assert store.peek(NAMESPACE, "n") is None
+    assert store.committed_record(NAMESPACE, "n") is None
 
 
 async def test_rules_may_change_the_new_object_in_place() -> None:

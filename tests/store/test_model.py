@@ -204,7 +204,7 @@ class Machine(stateful.RuleBasedStateMachine):
 
     @stateful.rule(space=st.just("") | SPACES, selector=SELECTORS)
     def follow(self, space: str, selector: str) -> None:
-        watcher = self.store.follow(CONFIG_MAP, Selection(CONFIG_MAP, space, selector), self.store.revision)
+        watcher = self.store.open_watch(CONFIG_MAP, Selection(CONFIG_MAP, space, selector), self.store.revision)
         start = {(obj["metadata"]["namespace"], obj["metadata"]["name"]): obj for obj in chosen(self.things, space, selector)}
         self.followers.append(Follower(watcher, space, selector, copy.deepcopy(start)))
 

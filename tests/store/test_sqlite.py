@@ -92,12 +92,12 @@ async def test_who_is_answered_writes_into_the_next_transaction(store: SQLite, d
 
 async def test_what_is_jotted_down_is_not_waited_for(store: SQLite, disk: Disk) -> None:
     disk.hold()
-    await soon(store.jot(CONFIG_MAP, config("jotted")))
+    await soon(store.create_unsynced(CONFIG_MAP, config("jotted")))
     assert store.busy
     assert await names(store) == []
     await disk.until_busy()
     with pytest.raises(errors.AlreadyExists):
-        await store.jot(CONFIG_MAP, config("jotted"))
+        await store.create_unsynced(CONFIG_MAP, config("jotted"))
     waited = asyncio.create_task(store.create(CONFIG_MAP, config("waited")))
     await settle()
     disk.open.set()
@@ -108,7 +108,7 @@ async def test_what_is_jotted_down_is_not_waited_for(store: SQLite, disk: Disk) 
 
 async def test_what_was_jotted_down_is_there_after_a_close(tmp_path: Path) -> None:
     store = SQLite(tmp_path, kinds.ALL)
-    await store.jot(CONFIG_MAP, config("a"))
+    await store.create_unsynced(CONFIG_MAP, config("a"))
     await store.close()
     again = SQLite(tmp_path, kinds.ALL)
     assert await names(again) == ["a"]

@@ -63,7 +63,7 @@ async def test_what_is_oldest_comes_first(clock: ManualClock) -> None:
     queue.done("m3")
     assert await queue.take() == "m3"
     queue.done("m3")
-    assert queue.more(2) == ["m7", "m9"]
+    assert queue.take_more(2) == ["m7", "m9"]
 
 
 async def test_what_never_comes_to_rest_keeps_nobody_waiting(clock: ManualClock) -> None:
@@ -216,16 +216,16 @@ async def test_it_measures_how_long_keys_wait_and_are_worked_on(queue: WorkQueue
     clock.advance(0.05)
     assert await queue.take() == "a"
     clock.advance(2)
-    assert queue.more(1) == ["b"]
+    assert queue.take_more(1) == ["b"]
     queue.add("a")
     clock.advance(3)
-    assert sorted(queue.times.in_work()) == [3, 5]
+    assert sorted(queue.metrics.in_work()) == [3, 5]
     queue.done("a")
     queue.done("b")
     assert await queue.take() == "a"
-    waits, works = queue.times.waits, queue.times.works
+    waits, works = queue.metrics.waits, queue.metrics.works
     assert waits.total == pytest.approx(0.05 + 2.05 + 3)
     assert works.total == pytest.approx(5 + 3)
     assert dict(waits.up_to()) == {1e-8: 0, 1e-7: 0, 1e-6: 0, 1e-5: 0, 1e-4: 0, 1e-3: 0, 0.01: 0, 0.1: 1, 1.0: 1, 10.0: 3,
                                    float("inf"): 3}
-    assert queue.times.in_work() == [0]
+    assert queue.metrics.in_work() == [0]

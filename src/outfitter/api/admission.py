@@ -168,7 +168,7 @@ class AdmissionRules:
         seconds = obj["spec"].get("terminationGracePeriodSeconds", POD_GRACE) if asked is None else asked
         return int(seconds) if seconds >= 0 else 1  # as Kubernetes reads a negative one
 
-    def holds(self, kind: Kind, obj: Object) -> bool:
+    def blocks_deletion(self, kind: Kind, obj: Object) -> bool:
         return kind == kinds.NAMESPACE and bool((obj.get("spec") or {}).get("finalizers"))
 
     def _delete(self, change: WriteRequest) -> Object:

@@ -13,7 +13,8 @@ from outfitter.apiserver.paths import RequestPath
 from outfitter.apiserver.request import Request, Response
 from outfitter.errors import NotFound
 from outfitter.store.clock import rfc3339
-from outfitter.store.memory import Draft, Memory
+from outfitter.store.memory import Memory
+from outfitter.store.transaction import Transaction
 
 
 async def act(store: Memory, request: Request) -> Response:
@@ -22,37 +23,37 @@ async def act(store: Memory, request: Request) -> Response:
     # The server writes it, as it is the server that may change an instance's spec; whoever asked hears the warnings.
     by = write_request.Writer(warn=request.warnings.append)
     if target.kind == kinds.VM:
-        await store.write(lambda draft: _machine(draft, target, options), dry_run=options.dry_run, by=by)
+        await store.write(lambda transaction: _machine(transaction, target, options), dry_run=options.dry_run, by=by)
         return Response(b"", 202)
     now = rfc3339(store.clock.now())
-    await store.write(lambda draft: _instance(draft, target, now), dry_run=options.dry_run, by=by)
+    await store.write(lambda transaction: _instance(transaction, target, now), dry_run=options.dry_run, by=by)
     return Response(b"", 200)
 
 
-def _machine(draft: Draft, target: RequestPath, options: vm_actions.ActionOptions) -> None:
-    vm = _need(draft, target)
-    found = draft.look(kinds.VMI, target.namespace, target.name)
+def _machine(transaction: Transaction, target: RequestPath, options: vm_actions.ActionOptions) -> None:
+    vm = _need(transaction, target)
+    found = transaction.get_object(kinds.VMI, target.namespace, target.name)
     own = found if found is not None and vm_api.belongs(found, vm) else None
     for change in vm_actions.wish(cast("vm_actions.Action", target.subresource), vm, own, options):
-        _merge(draft, target, change)
+        _merge(transaction, target, change)
 
 
-def _instance(draft: Draft, target: RequestPath, now: str) -> None:
-    instance = _need(draft, target)
+def _instance(transaction: Transaction, target: RequestPath, now: str) -> None:
+    instance = _need(transaction, target)
     wanted = vmi_actions.noted(cast("vmi_actions.Action", target.subresource), instance, now)
-    _merge(draft, target, vm_actions.ObjectPatch(kinds.VMI, {"status": {vmi_actions.FIELD: wanted}}, "status"))
+    _merge(transaction, target, vm_actions.ObjectPatch(kinds.VMI, {"status": {vmi_actions.FIELD: wanted}}, "status"))
 
 
-def _need(draft: Draft, target: RequestPath) -> Object:
+def _need(transaction: Transaction, target: RequestPath) -> Object:
     try:
-        return draft.need(target.kind, target.name, target.namespace).object()
+        return transaction.require(target.kind, target.name, target.namespace).object()
     except NotFound:
         raise NotFound(f"{vm_actions.called(target.kind, target.name)} not found") from None
 
 
-def _merge(draft: Draft, target: RequestPath, change: vm_actions.ObjectPatch) -> None:
+def _merge(transaction: Transaction, target: RequestPath, change: vm_actions.ObjectPatch) -> None:
     def make(old: Object) -> Object:
         made: Object = patch.merge(old, change.patch)
         return made
 
-    draft.change(change.kind, target.name, target.namespace, make, change.subresource)
+    transaction.change(change.kind, target.name, target.namespace, make, change.subresource)

@@ -16,7 +16,8 @@ from outfitter.apiserver.render import Renderer
 from outfitter.apiserver.request import Request, Response
 from outfitter.errors import BadRequest, Cause, Invalid, NotFound, TooLarge, TooNew, Unsupported, shortened
 from outfitter.store import base
-from outfitter.store.memory import Draft, Memory, patched, revision_number
+from outfitter.store.memory import Memory, revision_number
+from outfitter.store.transaction import Transaction, apply_patch
 from outfitter.store.watch_cache import Record, Selection
 
 MAX_OPERATIONS = 10_000  # in one JSON patch
@@ -71,7 +72,7 @@ def _part(store: Memory, request: Request) -> tuple[list[Record], Object]:
     if more and at:
         raise BadRequest("specifying resource version is not allowed when using continue")
     exact = match == "Exact" or (not match and limit and at)
-    records, revision, token, left = store.slice(
+    records, revision, token, left = store.list_records(
         request.target.kind, selection, limit=limit, continue_=more, at=at if exact else None
     )
     meta: Object = {"resourceVersion": str(revision)}
@@ -107,7 +108,9 @@ async def create(store: Memory, request: Request) -> Response:
     renderer = Renderer(request, store.clock)
     dry_run, validation = request.dry_run("CreateOptions"), _validation(request, "CreateOptions")
     obj = _object(request, validation)
-    record = await store.write(lambda draft: _bounded(draft.create(target.kind, obj)), dry_run=dry_run, by=request.by)
+    record = await store.write(
+        lambda transaction: _bounded(transaction.create(target.kind, obj)), dry_run=dry_run, by=request.by
+    )
     return renderer.one(record, 201)
 
 
@@ -117,16 +120,18 @@ async def update(store: Memory, request: Request) -> Response:
         return await subresources.act(store, request)
     renderer = Renderer(request, store.clock)
     dry_run, validation = request.dry_run("UpdateOptions"), _validation(request, "UpdateOptions")
-    obj = _object(request, validation, store.peek(target.kind, target.name, target.namespace))
+    obj = _object(request, validation, store.committed_record(target.kind, target.name, target.namespace))
     if target.subresource == "finalize":
-        return renderer.one(await store.write(lambda draft: _finalize(draft, target, obj), dry_run=dry_run, by=request.by))
+        return renderer.one(
+            await store.write(lambda transaction: _finalize(transaction, target, obj), dry_run=dry_run, by=request.by)
+        )
     record = await store.write(
-        lambda draft: _bounded(draft.replace(target.kind, obj, target.subresource)), dry_run=dry_run, by=request.by
+        lambda transaction: _bounded(transaction.replace(target.kind, obj, target.subresource)), dry_run=dry_run, by=request.by
     )
     return renderer.one(record)
 
 
-def _finalize(draft: Draft, target: RequestPath, obj: Object) -> Record:
+def _finalize(transaction: Transaction, target: RequestPath, obj: Object) -> Record:
     """Replace spec.finalizers and nothing else."""
     finalizers = (obj.get("spec") or {}).get("finalizers")
     if not isinstance(finalizers or [], list):
@@ -137,7 +142,7 @@ def _finalize(draft: Draft, target: RequestPath, obj: Object) -> Record:
         meta = {**old["metadata"], **at}
         return {**old, "metadata": meta, "spec": {**(old.get("spec") or {}), "finalizers": finalizers or []}}
 
-    return draft.change(target.kind, target.name, target.namespace, change, target.subresource)
+    return transaction.change(target.kind, target.name, target.namespace, change, target.subresource)
 
 
 async def patch_(store: Memory, request: Request) -> Response:
@@ -159,8 +164,11 @@ async def patch_(store: Memory, request: Request) -> Response:
         return versions.to_stored(target.kind, target.version, new)
 
     record = await store.write(
-        lambda draft: _bounded(draft.change(target.kind, target.name, target.namespace, change, target.subresource)),
-        dry_run=dry_run, by=request.by,
+        lambda transaction: _bounded(
+            transaction.change(target.kind, target.name, target.namespace, change, target.subresource)
+        ),
+        dry_run=dry_run,
+        by=request.by,
     )
     return renderer.one(record)
 
@@ -181,7 +189,7 @@ def _patch_type(request: Request) -> base.PatchType:
 def _patched(kind: Kind, old: Object, body: Any, how: base.PatchType) -> Object:
     """A JSON patch can double an object with every copy, so it goes step by step and is measured in between."""
     if how != "json" or not isinstance(body, list) or not any(_copies(operation) for operation in body):
-        return patched(kind, old, body, how)
+        return apply_patch(kind, old, body, how)
     for operation in body:
         old = patch.json(old, [operation])
         if _copies(operation) and len(msgspec.json.encode(old)) > negotiate.MAX_BODY:
@@ -312,7 +320,7 @@ async def delete(store: Memory, request: Request) -> Response:
     renderer = Renderer(request, store.clock)
     options = delete_options(request)
     record, gone = await store.write(
-        lambda draft: _delete(draft, target.kind, target.name, target.namespace, options), dry_run=options.dry_run,
+        lambda transaction: _delete(transaction, target.kind, target.name, target.namespace, options), dry_run=options.dry_run,
         by=request.by,
     )
     if gone and target.kind not in RETURNS_OBJECT:
@@ -320,9 +328,10 @@ async def delete(store: Memory, request: Request) -> Response:
     return renderer.one(record)
 
 
-def _delete(draft: Draft, kind: Kind, name: str, namespace: str, options: DeleteOptions) -> tuple[Record, bool]:
-    return draft.delete(kind, name, namespace, uid=options.uid, revision=options.revision, propagation=options.propagation,
-                        grace=options.grace)
+def _delete(transaction: Transaction, kind: Kind, name: str, namespace: str, options: DeleteOptions) -> tuple[Record, bool]:
+    return transaction.delete(
+        kind, name, namespace, uid=options.uid, revision=options.revision, propagation=options.propagation, grace=options.grace
+    )
 
 
 async def delete_collection(store: Memory, request: Request) -> Response:
@@ -331,12 +340,12 @@ async def delete_collection(store: Memory, request: Request) -> Response:
     options = delete_options(request)
     records, meta = _part(store, request)
 
-    def work(draft: Draft) -> list[Record]:
+    def work(transaction: Transaction) -> list[Record]:
         out = []
         for record in records:
             namespace, name = record.key
             try:
-                out.append(_delete(draft, target.kind, name, namespace, options)[0])
+                out.append(_delete(transaction, target.kind, name, namespace, options)[0])
             except NotFound:
                 continue  # it went in the meantime
         return out

@@ -104,9 +104,9 @@ class Watch:
         records: Sequence[Record] = ()
         since = self._since
         if self._initial:
-            records, since, _, _ = self._store.slice(self._target.kind, self._selection)
+            records, since, _, _ = self._store.list_records(self._target.kind, self._selection)
         since = self._store.revision if since is None else since
-        self._watcher = self._store.follow(self._target.kind, self._selection, since)
+        self._watcher = self._store.open_watch(self._target.kind, self._selection, since)
         if self._stopped:
             self._watcher.end()
         yield from _pieces(self._added(record) for record in records)

@@ -200,10 +200,10 @@ class Scheduler:
         """Pods that were not taken yet: those that workers hold in their hands, and all that the queue has."""
         found, self._inbox = self._inbox, []
         hands += found
-        more = self.queue.more(len(self.queue))
+        more = self.queue.take_more(len(self.queue))
         if EVERYBODY in found or EVERYBODY in more:
             self._wake({*found, *more, *ready})
-            more += self.queue.more(len(self.queue))
+            more += self.queue.take_more(len(self.queue))
         others += more
         return [key for key in (*found, *more) if key != EVERYBODY]
 

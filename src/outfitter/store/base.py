@@ -93,7 +93,7 @@ class Store(Protocol):
         Kubernetes does."""
         ...
 
-    async def jot(self, kind: Kind, obj: Object) -> None:
+    async def create_unsynced(self, kind: Kind, obj: Object) -> None:
         """Create something that nobody builds on (an event) without waiting until it is safe: it becomes so with the next write
         that somebody waits for, and may be lost if the process ends before. Rejected as `create` rejects."""
         ...
@@ -159,6 +159,6 @@ class Rules(Protocol):
         """How many seconds a deleted object lingers for somebody to let go of it; 0: it goes at once."""
         ...
 
-    def holds(self, kind: Kind, obj: Object) -> bool:
+    def blocks_deletion(self, kind: Kind, obj: Object) -> bool:
         """Something besides metadata.finalizers keeps a deleted object (a namespace's own finalizers)."""
         ...

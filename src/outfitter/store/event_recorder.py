@@ -59,7 +59,7 @@ class EventRecorder:
         name = f"{meta['name'][:200]}.{self._names.suffix(16)}"
         reference = {"apiVersion": about.get("apiVersion"), "kind": about.get("kind"), "name": meta["name"],
                      "namespace": meta.get("namespace"), "uid": meta.get("uid"), "resourceVersion": meta.get("resourceVersion")}
-        await self._store.jot(self._kind, {
+        await self._store.create_unsynced(self._kind, {
             "metadata": {"name": name, "namespace": namespace},
             "involvedObject": {key: value for key, value in reference.items() if value},
             "type": type_, "reason": reason, "message": message[:1024], "count": 1,

@@ -28,7 +28,8 @@ from outfitter.errors import StartupRefused, Unavailable
 from outfitter.store import base
 from outfitter.store.clock import Clock
 from outfitter.store.id_generator import IdGenerator
-from outfitter.store.memory import Draft, Memory
+from outfitter.store.memory import Memory
+from outfitter.store.transaction import Transaction
 from outfitter.store.watch_cache import Key, ObjectChange, Record
 
 log = logging.getLogger(__name__)
@@ -81,8 +82,8 @@ def lock(folder: Path) -> Any:
 
 def connect(path: Path, *, synchronous: str = "FULL") -> sqlite3.Connection:
     """Open our file, making it if there is none; refuse a foreign, newer or damaged one and leave it as it is."""
-    draft = path.with_name(path.name + ".new")
-    for left in (draft, draft.with_name(draft.name + "-journal")):
+    transaction = path.with_name(path.name + ".new")
+    for left in (transaction, transaction.with_name(transaction.name + "-journal")):
         left.unlink(missing_ok=True)
     if _size(path):
         _recognise(path)
@@ -91,8 +92,8 @@ def connect(path: Path, *, synchronous: str = "FULL") -> sqlite3.Connection:
         raise StartupRefused(f"{path} is missing or empty, but its log {path.name}-wal holds writes: both were left as they "
                              "are; restore a copy of both, or move the log away to start empty")
     else:
-        _make(draft)
-        os.replace(draft, path)
+        _make(transaction)
+        os.replace(transaction, path)
         _sync_folder(path.parent)
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=2 * ROWS)
     try:
@@ -240,21 +241,21 @@ class SQLite(Memory):
                                 path, plural, group, namespace, name)
                     continue
                 try:
-                    self.shelf(kind).load(Record(kind, decode(data), revision, data))
+                    self.watch_cache(kind).load(Record(kind, decode(data), revision, data))
                 except (msgspec.DecodeError, KeyError, TypeError) as error:
                     raise StartupRefused(f"{path}: {kind.resource} {namespace}/{name} cannot be read ({error}): it was left as "
                                          "it is; restore a copy of the file") from error
 
     # -- what is on its way to the disk
 
-    def latest(self, kind: Kind, name: str, namespace: str = "") -> Record | None:
+    def latest_record(self, kind: Kind, name: str, namespace: str = "") -> Record | None:
         place = (kind.group, kind.plural, namespace if kind.namespaced else "", name)
         if place in self._pending:
             return self._pending[place][1]
-        return self.peek(kind, name, namespace)
+        return self.committed_record(kind, name, namespace)
 
-    def newest(self, kind: Kind) -> dict[Key, Record]:
-        found: dict[Key, Record | None] = {**super().newest(kind)}
+    def latest_records(self, kind: Kind) -> dict[Key, Record]:
+        found: dict[Key, Record | None] = {**super().latest_records(kind)}
         for (group, plural, namespace, name), (_, record) in self._pending.items():
             if (group, plural) == (kind.group, kind.plural):
                 found[namespace, name] = record
@@ -264,10 +265,10 @@ class SQLite(Memory):
         if self._busy:
             await self._gather(())
 
-    async def jot(self, kind: Kind, obj: Object) -> None:
-        draft = Draft(self, self._issued)
-        draft.create(kind, obj)
-        self._begin(draft)
+    async def create_unsynced(self, kind: Kind, obj: Object) -> None:
+        transaction = Transaction(self, self._issued)
+        transaction.create(kind, obj)
+        self._begin(transaction)
 
     @property
     def busy(self) -> bool:

@@ -40,7 +40,7 @@ class WorkQueue:
         self._timers: dict[str, tuple[float, asyncio.Task[None]]] = {}
         self._getters: deque[asyncio.Future[None]] = deque()
         self.added = self.retried = 0
-        self.times = QueueMetrics(clock)
+        self.metrics = QueueMetrics(clock)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -54,7 +54,7 @@ class WorkQueue:
         if key in self._waiting or key in self._again:
             return
         self.added += 1
-        self.times.added(key)
+        self.metrics.added(key)
         if key in self._working:
             self._again.add(key)
             return
@@ -97,13 +97,13 @@ class WorkQueue:
                 raise
         return self._next()
 
-    def more(self, most: int) -> list[str]:
+    def take_more(self, most: int) -> list[str]:
         """What waits besides, for somebody who works on several at once; each must be done like one that was taken."""
         return [self._next() for _ in range(min(most, len(self._waiting)))]
 
     def done(self, key: str) -> None:
         self._working.discard(key)
-        self.times.done(key)
+        self.metrics.done(key)
         if key in self._again:
             self._again.discard(key)
             self._put(key)
@@ -133,7 +133,7 @@ class WorkQueue:
                 self._oldest = [one for one in self._oldest if self._waiting.get(one[2]) == one[1]]
                 heapq.heapify(self._oldest)
         self._working.add(key)
-        self.times.taken(key)
+        self.metrics.taken(key)
         return key
 
     def _ring(self) -> None:

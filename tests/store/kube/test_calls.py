@@ -106,7 +106,7 @@ NAMED: dict[str, Callable[[kube.Kube, str], Awaitable[Any]]] = {
     "get": lambda s, name: s.get(kinds.POD, name, "n"),
     "table": lambda s, name: s.table(kinds.POD, "n", name),
     "patch": lambda s, name: s.patch(kinds.POD, name, {}, "n"),
-    "act": lambda s, name: s.act(kinds.POD, name, "eviction", {}, "n"),
+    "act": lambda s, name: s.call_subresource(kinds.POD, name, "eviction", {}, "n"),
     "delete": lambda s, name: s.delete(kinds.POD, name, "n"),
     "delete in no namespace": lambda s, name: s.delete(kinds.NODE, name),
 }

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from outfitter import errors
 from outfitter.api import kinds
-from outfitter.store import kube
+from outfitter.store import kube, rest_client
 from tests.store.kube.simulated_server import (
     BIG,
     POD,
@@ -92,7 +92,7 @@ async def test_leaving_a_watch_closes_it(home: kube.Kube, played: Played) -> Non
 
 async def test_watches_do_not_take_the_places_of_calls(home: kube.Kube, played: Played) -> None:
     release, all_there = asyncio.Event(), asyncio.Event()
-    count = kube.CALLS + 5
+    count = rest_client.MAX_CALLS + 5
 
     async def waiting(request: web.Request) -> web.StreamResponse:
         if "watch" not in request.query:

@@ -45,7 +45,7 @@ async def _act(client: Client, kind: Kind, obj: Object, action: str, said: vm_ac
     status, _, _ = await client.store.raw("GET", f"/apis/{vm_actions.GROUP}")
     if status == 404:
         return False
-    await client.store.act(DOORS[kind], obj["metadata"]["name"], action, said.body(action), client.namespace)
+    await client.store.call_subresource(DOORS[kind], obj["metadata"]["name"], action, said.body(action), client.namespace)
     return True
 
 

@@ -1,0 +1,294 @@
+"""A transaction of an embedded backend: computes the changes of one write against the newest state.
+
+Applies what every write in Kubernetes obeys: names and generateName, uid, resourceVersion, generation, immutable metadata,
+finalizers, grace periods, the status subresource, admission. Writes nothing itself: `memory.Memory.write` creates it and
+persists `changes`. Called by `memory`, `sqlite` and, for subresources, by the embedded API server. No I/O, no waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol
+
+from outfitter.api import patch as patches
+from outfitter.api import write_request
+from outfitter.api.kinds import Kind, Object
+from outfitter.errors import AlreadyExists, BadRequest, Cause, Conflict, Invalid, NotFound, Unsupported
+from outfitter.store import base
+from outfitter.store.clock import Clock, rfc3339
+from outfitter.store.id_generator import IdGenerator
+from outfitter.store.watch_cache import Key, ObjectChange, Record, own_copy
+
+PROPAGATION: Mapping[base.Propagation, str] = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
+
+
+class TransactionBackend(Protocol):
+    """What a transaction reads of its backend. "Latest" includes writes that are accepted and not yet durable."""
+
+    clock: Clock
+    names: IdGenerator
+    rules: base.Rules
+
+    def latest_record(self, kind: Kind, name: str, namespace: str = "") -> Record | None: ...
+
+    def latest_records(self, kind: Kind) -> dict[Key, Record]: ...
+
+
+class Transaction:
+    """Changes being worked out: reads see the newest state with these changes in it."""
+
+    def __init__(
+        self,
+        store: TransactionBackend,
+        issued: int,
+        *,
+        dry_run: bool = False,
+        by: write_request.Writer = write_request.OURSELVES,
+    ) -> None:
+        self._store, self._dry_run, self._by = store, dry_run, by
+        self._overlay: dict[tuple[Kind, str, str], Record | None] = {}
+        self.revision = self._issued = issued
+        self.changes: list[ObjectChange] = []
+
+    def find(self, kind: Kind, name: str, namespace: str) -> Record | None:
+        place = (kind, namespace, name)
+        if place in self._overlay:
+            return self._overlay[place]
+        return self._store.latest_record(kind, name, namespace)
+
+    def get_object(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        record = self.find(kind, name, namespace)
+        return record.object() if record else None
+
+    def list_objects(self, kind: Kind) -> list[Object]:
+        found: dict[Key, Record | None] = {**self._store.latest_records(kind)}
+        found |= {(namespace, name): record for (its, namespace, name), record in self._overlay.items() if its == kind}
+        return [record.object() for record in found.values() if record is not None]
+
+    def _admit(self, verb: Literal["create", "update", "delete"], kind: Kind, new: Object, old: Object | None,
+               subresource: str = "") -> Object:
+        change = write_request.WriteRequest(verb, kind, new, old, subresource, self.get_object, self.list_objects, self._by)
+        return self._store.rules.admit(change)
+
+    def require(self, kind: Kind, name: str, namespace: str) -> Record:
+        record = self.find(kind, name, namespace)
+        if record is None:
+            raise missing(kind, name)
+        return record
+
+    def apply(self, write: base.Write) -> Record | None:
+        match write:
+            case base.Create(kind, obj, uid):
+                return self.create(kind, obj, uid)
+            case base.Replace(kind, obj, subresource):
+                return self.replace(kind, obj, subresource)
+            case base.Delete(kind, name, namespace, revision, uid):
+                self.delete(kind, name, namespace, revision=revision, uid=uid)
+                return None
+            case base.Check(kind, name, namespace, revision):
+                record = self.find(kind, name, namespace)
+                if (str(record.revision) if record else "") != revision:
+                    raise Conflict(f'{kind.resource} "{name}" was expected at revision {revision or "none"} and is at '
+                                   f"{record.revision if record else 'none'}: read again and retry")
+                return None
+
+    def create(self, kind: Kind, obj: Object, uid: str = "") -> Record:
+        new = own_copy(obj)
+        meta = new.setdefault("metadata", {})
+        new.setdefault("apiVersion", kind.api_version)
+        new.setdefault("kind", kind.kind)
+        if meta.get("resourceVersion"):
+            raise BadRequest("resourceVersion should not be set on objects to be created")
+        for field in ("resourceVersion", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation"):
+            meta.pop(field, None)
+        if not kind.namespaced:
+            meta.pop("namespace", None)
+        elif not meta.get("namespace"):
+            raise required(kind, meta.get("name", ""), "metadata.namespace", f"a {kind.kind} lives in a namespace; name it")
+        self._name(kind, meta)
+        meta["uid"] = uid or self._store.names.uid()
+        meta["creationTimestamp"] = rfc3339(self._store.clock.now())
+        if kind.counts_generations:
+            meta["generation"] = 1
+        if kind.has_status and not kind.status_at_create:
+            new.pop("status", None)
+        if self.find(kind, meta["name"], meta.get("namespace", "")) is not None:
+            raise AlreadyExists(f'{kind.resource} "{meta["name"]}" already exists')
+        new = self._admit("create", kind, new, None)
+        return self._put(kind, new, None)
+
+    def _name(self, kind: Kind, meta: dict[str, Any]) -> None:
+        if meta.get("name"):
+            return
+        prefix = meta.get("generateName")
+        if not prefix:
+            raise required(kind, "", "metadata.name", "name or generateName is required")
+        for _ in range(8):
+            meta["name"] = prefix[:58] + self._store.names.suffix()
+            if self.find(kind, meta["name"], meta.get("namespace", "")) is None:
+                return
+
+    def replace(self, kind: Kind, obj: Object, subresource: str = "") -> Record:
+        meta = obj.get("metadata") or {}
+        if not meta.get("name"):
+            raise BadRequest("metadata.name: the object to replace has no name")
+        if not meta.get("resourceVersion") and not kind.builtin:
+            message = "Invalid value: 0: must be specified for an update"
+            raise Invalid(f'{kind.resource} "{meta["name"]}" is invalid: metadata.resourceVersion: {message}',
+                          [Cause("metadata.resourceVersion", message)])
+        return self.change(kind, meta["name"], meta.get("namespace", ""), lambda _: own_copy(obj), subresource)
+
+    def change(
+        self, kind: Kind, name: str, namespace: str, make: Callable[[Object], Object], subresource: str = ""
+    ) -> Record:
+        """Replace an object by what `make` makes of it."""
+        if subresource == "status" and not kind.has_status:
+            raise NotFound(f"{kind.resource} have no status of their own to write; write the object")
+        record = self.require(kind, name, namespace if kind.namespaced else "")
+        old = record.object()
+        new = make(old if subresource == "status" else record.object())
+        self._check_identity(kind, record, old, new)
+        if subresource == "status":  # the rest is the very same: nobody has to look at it again
+            new = {**old, "metadata": dict(old["metadata"]), "status": new.get("status")}
+            if new["status"] is None:
+                del new["status"]
+        elif not subresource and kind.has_status:
+            new.pop("status", None)
+            if "status" in old:
+                new["status"] = record.object()["status"]
+        new = self._admit("update", kind, new, old, subresource)
+        meta = new["metadata"]
+        if patches.same(new, old):
+            return record
+        if kind.counts_generations and subresource != "status" and not patches.same(_content(new), _content(old)):
+            meta["generation"] = old["metadata"].get("generation", 0) + 1
+        held = meta.get("finalizers") or meta.get("deletionGracePeriodSeconds") or self._store.rules.blocks_deletion(kind, new)
+        if meta.get("deletionTimestamp") and not held:
+            return self._remove(kind, new, record)
+        return self._put(kind, new, record)
+
+    def _check_identity(self, kind: Kind, record: Record, old: Object, new: Object) -> None:
+        was, meta = old["metadata"], new.setdefault("metadata", {})
+        if not isinstance(meta, dict):
+            raise BadRequest(f'{kind.resource} "{record.key[1]}": metadata: it is an object, not {type(meta).__name__}')
+        new.setdefault("apiVersion", old["apiVersion"])
+        new.setdefault("kind", old["kind"])
+        if meta.get("resourceVersion") and meta["resourceVersion"] != was["resourceVersion"]:
+            raise stale(kind, record.key[1])
+        if meta.get("uid") and meta["uid"] != was["uid"]:
+            raise Conflict(f'Operation cannot be fulfilled on {kind.resource} "{record.key[1]}": Precondition failed: UID in '
+                           f"precondition: {meta['uid']}, UID in object meta: {was['uid']}")
+        causes = [
+            Cause(f"metadata.{field}", f'Invalid value: "{meta[field]}": field is immutable; it is "{was.get(field, "")}"')
+            for field in ("name", "namespace", "creationTimestamp")
+            if meta.get(field) and meta[field] != was.get(field)
+        ]
+        finalizers = meta.get("finalizers") if was.get("deletionTimestamp") else None
+        if isinstance(finalizers, list) and (late := [one for one in finalizers if one not in (was.get("finalizers") or ())]):
+            message = f"Forbidden: no new finalizers can be added if the object is being deleted, found new: {late}"
+            causes.append(Cause("metadata.finalizers", message, "FieldValueForbidden"))
+        if causes:
+            raise Invalid(f'{kind.resource} "{record.key[1]}" is invalid: {causes[0].field}: {causes[0].message}', causes)
+        for field in ("name", "namespace", "uid", "creationTimestamp", "generation", "resourceVersion",
+                      "deletionTimestamp", "deletionGracePeriodSeconds"):
+            if field in was:
+                meta[field] = was[field]
+            else:
+                meta.pop(field, None)
+
+    def delete(
+        self,
+        kind: Kind,
+        name: str,
+        namespace: str = "",
+        *,
+        uid: str | None = None,
+        revision: str | None = None,
+        propagation: base.Propagation | None = None,
+        grace: int | None = None,
+    ) -> tuple[Record, bool]:
+        """The record as it was last, and whether it is gone (or lingers)."""
+        record = self.require(kind, name, namespace if kind.namespaced else "")
+        if uid and uid != record.uid:
+            raise Conflict(f'Precondition failed: UID in precondition: {uid}, UID in object meta: {record.uid}')
+        if revision and revision != str(record.revision):
+            raise Conflict(f"Precondition failed: ResourceVersion in precondition: {revision}, ResourceVersion in object "
+                           f"meta: {record.revision}")
+        obj = self._admit("delete", kind, record.object(), record.object())
+        meta = obj["metadata"]
+        finalizers = list(meta.get("finalizers") or [])
+        if propagation:  # the last word counts
+            finalizers = [finalizer for finalizer in finalizers if finalizer not in PROPAGATION.values()]
+            finalizers += [PROPAGATION[propagation]] if propagation in PROPAGATION else []
+        seconds = self._store.rules.grace(kind, obj, grace)
+        if not finalizers and not seconds and not self._store.rules.blocks_deletion(kind, obj):
+            return self._remove(kind, obj, record), True
+        lingering = meta.get("deletionTimestamp")
+        if lingering and finalizers == meta.get("finalizers", []) and seconds >= meta.get("deletionGracePeriodSeconds", 0):
+            return record, False
+        meta["finalizers"] = finalizers
+        if not finalizers:
+            del meta["finalizers"]
+        if not lingering:
+            meta["deletionTimestamp"] = rfc3339(self._store.clock.now())
+            if kind.counts_generations:
+                meta["generation"] = meta.get("generation", 0) + 1
+        meta["deletionGracePeriodSeconds"] = seconds
+        return self._put(kind, obj, record), False
+
+    def _put(self, kind: Kind, obj: Object, previous: Record | None) -> Record:
+        record = self._record(kind, obj, previous)
+        self._overlay[(kind, *record.key)] = record
+        self.changes.append(ObjectChange(self._before(previous), record))
+        return record
+
+    def _before(self, previous: Record | None) -> Record | None:
+        """What an object was before this draft. Several writes of it in one commit (the object, then its status) are one
+        change: nobody could have seen it in between."""
+        if previous is not None and previous.revision > self._issued:
+            for place in reversed(range(len(self.changes))):
+                if self.changes[place].next is previous:
+                    return self.changes.pop(place).previous
+        return previous
+
+    def _remove(self, kind: Kind, obj: Object, previous: Record) -> Record:
+        record = self._record(kind, obj, previous)
+        self._overlay[(kind, *record.key)] = None
+        self.changes.append(ObjectChange(previous, record, gone=True))
+        return record
+
+    def _record(self, kind: Kind, obj: Object, previous: Record | None) -> Record:
+        if self._dry_run:  # the next number will be somebody else's
+            return Record(kind, obj, previous.revision if previous else 0)
+        self.revision += 1
+        obj["metadata"]["resourceVersion"] = str(self.revision)
+        return Record(kind, obj, self.revision)
+
+
+def _content(obj: Object) -> Object:
+    return {key: value for key, value in obj.items() if key not in ("metadata", "status")}
+
+
+def apply_patch(kind: Kind, old: Object, patch: Any, how: base.PatchType) -> Object:
+    if how == "json":
+        return patches.json(old, patch)
+    if how == "strategic" and not kind.builtin:
+        raise Unsupported(f"{kind.resource} take no strategic merge patch, as Kubernetes knows no merge keys of theirs; "
+                          "send a merge or a JSON patch")
+    if not isinstance(patch, dict):
+        raise BadRequest(f"a {how} patch is an object, not {type(patch).__name__}")
+    return patches.strategic(old, patch) if how == "strategic" else patches.merge(old, patch)  # type: ignore[no-any-return]
+
+
+def required(kind: Kind, name: str, field: str, why: str) -> Invalid:
+    message = f"Required value: {why}"
+    return Invalid(f'{kind.kind}{"." + kind.group if kind.group else ""} "{name}" is invalid: {field}: {message}',
+                   [Cause(field, message, "FieldValueRequired")])
+
+
+def missing(kind: Kind, name: str) -> NotFound:
+    return NotFound(f'{kind.resource} "{name}" not found')
+
+
+def stale(kind: Kind, name: str) -> Conflict:
+    return Conflict(f'Operation cannot be fulfilled on {kind.resource} "{name}": the object has been modified; please apply '
+                    "your changes to the latest version and try again")
