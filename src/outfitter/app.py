@@ -68,18 +68,18 @@ CERTIFICATES_LAST = timedelta(days=365)
 RENEW_BEFORE = timedelta(days=30)
 # What a cluster must have learned; networks of others it need not know.
 OURS = tuple(kind for kind in kinds.ALL if not kind.builtin and kind != kinds.NETWORK_ATTACHMENT)
-CDI = "var/run/cdi"  # below a host's root: where container runtimes look for what we hand over
+CDI = "var/run/cdi"  # below a host's root: where container runtimes look for prepared devices
 METADATA = "var/run/outfitter/metadata"  # and what they show to launchers
 PATIENCE = 60.0  # seconds for which the kernel may think about one handover
 CLUSTER = "outfitter"  # the name in kubeconfigs that we write
 
 
 def simulated_hosts(hosts: Sequence[SimulatedHost], data: Path | None = None, config: Config = DEFAULT) -> list[Host]:
-    """Hosts of a hosts file, as the node agent takes them; their machines, and what was done to their devices, are kept below
+    """Hosts of a hosts file, as the node agent takes them; their VMs, and what was done to their devices, are stored below
     `data`."""
     recent: OrderedDict[int, SimulatedRoot] = OrderedDict()
 
-    def played(host: SimulatedHost) -> Host:
+    def simulated(host: SimulatedHost) -> Host:
         def files(name: str) -> FolderFiles | MemoryFiles:
             return FolderFiles(data / "hosts" / host.name / name, durable=False) if data else MemoryFiles()
 
@@ -89,11 +89,11 @@ def simulated_hosts(hosts: Sequence[SimulatedHost], data: Path | None = None, co
                     host.capacity(), host.labels, simulated=True, settings=config.of(host.name), station=station,
                     guises=host.guises)
 
-    return [played(host) for host in hosts]
+    return [simulated(host) for host in hosts]
 
 
 def hypervisor(kind: str | None, name: str, data: Path | None = None) -> tuple[Hypervisor, str]:
-    """What runs the machines of this machine, and a word on why: "libvirt", a URI of libvirt, "simulated", or None to let
+    """The hypervisor of this host, and why it was chosen: "libvirt", a URI of libvirt, "simulated", or None to let
     what is there decide. StartupRefused: libvirt was asked for and cannot be used."""
     drives = str(data / "hosts" / name / "drives") if data and os.geteuid() else DRIVES
     if kind is not None and kind != "simulated":
@@ -101,18 +101,18 @@ def hypervisor(kind: str | None, name: str, data: Path | None = None) -> tuple[H
             raise StartupRefused(f"--hypervisor {kind}: it is libvirt, simulated, or a URI of libvirt such as {libvirt.SYSTEM}")
         connection.library()
         uri = libvirt.SYSTEM if kind == "libvirt" else kind
-        return libvirt.Libvirt(uri, drives=drives), f"its machines run in libvirt at {uri}"
+        return libvirt.Libvirt(uri, drives=drives), f"its VMs run in libvirt at {uri}"
     said = "as --hypervisor says" if kind else libvirt.missing()
     if not said:
-        return libvirt.Libvirt(drives=drives), f"its machines run in libvirt at {libvirt.SYSTEM}"
-    return Simulated(data / "domains" / name if data else None), f"its machines are only played: {said}"
+        return libvirt.Libvirt(drives=drives), f"its VMs run in libvirt at {libvirt.SYSTEM}"
+    return Simulated(data / "domains" / name if data else None), f"its VMs are simulated: {said}"
 
 
 def this_host(
     name: str, runs: Hypervisor, data: Path | None = None, root: Path = Path("/"), config: Config = DEFAULT, *,
     empty: bool = False,
 ) -> Host | None:
-    """This machine, if it has anything to offer: what device_spec lists, what it is asked to make, or else a function that is
+    """This host, if it has anything to offer: what device_spec lists, what it is asked to make, or else a function that is
     bound to vfio-pci; with `empty` in any case. Everything that is written on it stands below `root`, but for `data`."""
     tree, settings = FolderRoot(root), config.of(name)
     found = scan.scan(tree)
@@ -228,7 +228,7 @@ class Embedded(Product):
             await self.store.patch(kinds.NODE, node["metadata"]["name"], {"status": {"conditions": have}}, subresource="status")
 
     async def serve(self, data: Path, port: int) -> Path:
-        """Answer kubectl on a port of this machine; the path of the kubeconfig for it."""
+        """Serve kubectl on a port of this host; the path of the kubeconfig for it."""
         access = credentials(data / "pki", self.context.clock)
         self.api = ApiServer(self.store, tokens={access.token: auth.User("admin", (auth.MASTERS,))},
                              metrics=self.metrics.text)
@@ -241,7 +241,7 @@ class Embedded(Product):
         return path
 
     async def settle(self) -> None:
-        """Until nobody has anything to do (what waits for the clock does not count)."""
+        """Until there is nothing to do (what waits for the clock does not count)."""
         await settle(lambda kind: self.store.watch_cache(kind).revision, self.context, [self.runner],
                      busy=lambda: self.store.busy)
 
@@ -305,7 +305,7 @@ async def announce(store: Store, config: Config) -> None:
     them. Written where it is missing or not so any more; without aliases there is nothing to say."""
     if not config.default.alias:
         return
-    with contextlib.suppress(AlreadyExists):  # whatever somebody made of it
+    with contextlib.suppress(AlreadyExists):  # it may have been edited
         await store.create(kinds.DEVICE_CLASS, flavor_claim.device_class())
     wanted = flavor_claim.told(config.default)
     meta = wanted["metadata"]
@@ -324,7 +324,7 @@ class Credentials:
 
 
 def credentials(folder: Path, clock: Clock) -> Credentials:
-    """Keys and certificates of the embedded server, made once, and anew before they run out or if they are of no use."""
+    """Keys and certificates of the embedded server, created once, and again before they expire or if they are unusable."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     now = clock.now()
     names = ("ca", "server", "admin")
@@ -347,7 +347,7 @@ def _pair(folder: Path, name: str) -> pki.Pair:
 
 
 def copy_kubeconfig(source: Path, target: Path) -> None:
-    """Write the kubeconfig where the user wants it; somebody else's is not written over."""
+    """Write the kubeconfig where the user wants it; a foreign kubeconfig is not overwritten."""
     if target.exists() and target.resolve() != source.resolve():
         try:
             have = yaml.safe_load(target.read_text())

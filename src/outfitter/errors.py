@@ -55,7 +55,7 @@ class Cause:
 
 
 class OutfitterError(Exception):
-    """The root. `code` is for programs, the text for people."""
+    """The root. `code` is for programs, the message for users."""
 
     code = "outfitter.error"
     status, kube_reason = 500, "InternalError"

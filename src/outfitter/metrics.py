@@ -1,5 +1,5 @@
-"""What a process tells of itself in Prometheus' words: its work queues under the names that Kubernetes' own have, and a few
-numbers of ours. Nothing is counted for it: everything is read when somebody asks. docs/metrics.md lists it all."""
+"""Prometheus metrics of a process: its work queues under the names of Kubernetes' own, and a few of ours. Nothing is counted
+for them: everything is read when they are scraped. docs/metrics.md lists it all."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from outfitter.store.queue_metrics import Durations
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric
 
-WAITS = "How long keys waited in the queue until somebody took them, in seconds."
+WAITS = "How long keys waited in the queue until a worker took them, in seconds."
 WORKS = "How long the work on a key took, in seconds."
-UNFINISHED = "The seconds for which all keys in work have been so. If it grows steadily, somebody is stuck."
+UNFINISHED = "The seconds for which all keys in work have been so. If it grows steadily, a worker is stuck."
 LONGEST = "The seconds for which the key that has been in work longest has been so."
 
 
@@ -39,7 +39,7 @@ class Metrics:
 
     @functools.cached_property
     def _registry(self) -> CollectorRegistry:
-        # Asked for by nobody in most runs, and dear to import: a tenth of the start of `outfit up`.
+        # Not scraped in most runs, and slow to import: a tenth of the start of `outfit up`.
         from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415
 
         registry = CollectorRegistry()
@@ -54,22 +54,22 @@ class Metrics:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415
 
         gauge, count = GaugeMetricFamily, CounterMetricFamily
-        loops = self._runner.controllers
-        yield _one(gauge, "workqueue_depth", "How many keys wait.", loops, lambda each: len(each.queue))
-        yield _one(count, "workqueue_adds", "How often a key was added.", loops, lambda each: each.queue.added)
-        yield _one(count, "workqueue_retries", "How often a key came back after a failure.", loops,
+        controllers = self._runner.controllers
+        yield _one(gauge, "workqueue_depth", "How many keys wait.", controllers, lambda each: len(each.queue))
+        yield _one(count, "workqueue_adds", "How often a key was added.", controllers, lambda each: each.queue.added)
+        yield _one(count, "workqueue_retries", "How often a key came back after a failure.", controllers,
                    lambda each: each.queue.retried)
-        yield _durations("workqueue_queue_duration_seconds", WAITS, loops, lambda each: each.queue.metrics.waits)
-        yield _durations("workqueue_work_duration_seconds", WORKS, loops, lambda each: each.queue.metrics.works)
+        yield _durations("workqueue_queue_duration_seconds", WAITS, controllers, lambda each: each.queue.metrics.waits)
+        yield _durations("workqueue_work_duration_seconds", WORKS, controllers, lambda each: each.queue.metrics.works)
         yield _one(
-            gauge, "workqueue_unfinished_work_seconds", UNFINISHED, loops, lambda each: sum(each.queue.metrics.in_work())
+            gauge, "workqueue_unfinished_work_seconds", UNFINISHED, controllers, lambda each: sum(each.queue.metrics.in_work())
         )
-        yield _one(gauge, "workqueue_longest_running_processor_seconds", LONGEST, loops,
+        yield _one(gauge, "workqueue_longest_running_processor_seconds", LONGEST, controllers,
                    lambda each: max(each.queue.metrics.in_work(), default=0.0))
-        yield _many(count, "outfitter_reconcile_errors", "How often a loop could not do what it tried, and why.",
+        yield _many(count, "outfitter_reconcile_errors", "Failed reconciles, by controller and reason.",
                     ("name", "reason"), self._runner.errors)
         yield _many(gauge, "outfitter_build_info", "What runs.", ("version",), {(__version__,): 1})
-        yield _many(gauge, "outfitter_instances", "Machine instances.", ("phase",), Counter(
+        yield _many(gauge, "outfitter_instances", "VirtualMachineInstances.", ("phase",), Counter(
             ((instance.get("status") or {}).get("phase") or "Pending",) for instance in self._items(kinds.VMI)))
         yield _many(gauge, "outfitter_devices", "Devices that are published, of which host and by whom.", ("host", "driver"),
                     self._devices())
@@ -103,8 +103,10 @@ Gauges = Callable[..., Any]  # a family of the library: name, help text, labels
 Place = TypeVar("Place", bound=tuple[str, ...])  # the values of the labels
 
 
-def _one(family: Gauges, name: str, text: str, loops: Iterable[Controller], read: Callable[[Controller], float]) -> Metric:
-    return _many(family, name, text, ("name",), {(each.name,): read(each) for each in loops})
+def _one(
+    family: Gauges, name: str, text: str, controllers: Iterable[Controller], read: Callable[[Controller], float]
+) -> Metric:
+    return _many(family, name, text, ("name",), {(each.name,): read(each) for each in controllers})
 
 
 def _many(family: Gauges, name: str, text: str, labels: tuple[str, ...], values: Mapping[Place, float]) -> Metric:
@@ -114,11 +116,11 @@ def _many(family: Gauges, name: str, text: str, labels: tuple[str, ...], values:
     return out  # type: ignore[no-any-return]  # both families are of one kind
 
 
-def _durations(name: str, text: str, loops: Iterable[Controller], read: Callable[[Controller], Durations]) -> Metric:
+def _durations(name: str, text: str, controllers: Iterable[Controller], read: Callable[[Controller], Durations]) -> Metric:
     from prometheus_client.core import HistogramMetricFamily  # noqa: PLC0415
 
     out = HistogramMetricFamily(name, text, labels=("name",))
-    for each in loops:
+    for each in controllers:
         seen = read(each)
         out.add_metric((each.name,), [(_bound(bound), count) for bound, count in seen.up_to()], seen.total)
     return out

@@ -23,7 +23,7 @@ from outfitter.inventory.config import Config
 from outfitter.inventory.simulation import hosts_file
 from outfitter.node.host import Host
 
-PLAYED = "2x8"  # what is simulated when the machine has nothing to offer
+SIMULATED = "2x8"  # what is simulated when the host has nothing to offer
 
 
 def run(
@@ -39,7 +39,7 @@ def run(
             runner.run(_serve(data.absolute(), port, hosts, why, kubeconfig=kubeconfig and kubeconfig.absolute(),
                               settings=loaded))
         except BrokenPipeError:
-            raise  # nobody reads what we say
+            raise  # the reader of the output is gone
         except OSError as error:  # a folder that may not be written, a disk that is full
             raise StartupRefused(f"outfitter cannot run with its data in {data.absolute()}: {error}") from error
 
@@ -69,7 +69,7 @@ async def _serve(
         await stop.wait()
         try:
             print("stopping; everything is kept in " + str(data), flush=True)
-        except BrokenPipeError:  # somebody took the first lines and went: that it ends well is not their business
+        except BrokenPipeError:  # the reader took the first lines and closed the pipe: the server goes on
             broken_pipe.hush(sys.stdout)
 
 
@@ -93,17 +93,17 @@ def choose(
     wanted = hypervisor not in (None, "simulated")
     if simulation is not None:
         if wanted:
-            raise StartupRefused(f"--simulate and --hypervisor {hypervisor} exclude each other: simulated hosts only play "
-                                 "machines")
-        played = app.simulated_hosts(hosts_file.named(simulation).hosts, data, settings)
-        return played, f"simulated as --simulate {simulation} says"
+            raise StartupRefused(f"--simulate and --hypervisor {hypervisor} exclude each other: simulated hosts simulate "
+                                 "their VMs")
+        hosts = app.simulated_hosts(hosts_file.named(simulation).hosts, data, settings)
+        return hosts, f"simulated as --simulate {simulation} says"
     name = socket.gethostname().split(".")[0].lower() or "localhost"
     runs, said = app.hypervisor(hypervisor, name, data)
     host = app.this_host(name, runs, data, config=settings, empty=wanted)
     if host is not None:
-        return [host], f"this machine; {said}"
-    played = app.simulated_hosts(hosts_file.parse_shorthand(PLAYED).hosts, data, settings)
-    return played, "simulated, because this machine has no device bound to vfio-pci to offer"
+        return [host], f"this host; {said}"
+    hosts = app.simulated_hosts(hosts_file.parse_shorthand(SIMULATED).hosts, data, settings)
+    return hosts, "simulated, because this host has no device bound to vfio-pci to offer"
 
 
 def _why_none(product: app.Embedded) -> str:

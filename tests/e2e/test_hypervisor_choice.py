@@ -31,28 +31,28 @@ def test_libvirt_is_taken_where_it_runs(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setattr(libvirt, "SOCKETS", (str(tmp_path / "none"),))
     made, said = app.hypervisor(None, "oak", tmp_path)
     assert isinstance(made, Simulated)
-    assert said == f"its machines are only played: libvirt does not run here (there is no {tmp_path}/none)"
+    assert said == f"its VMs are simulated: libvirt does not run here (there is no {tmp_path}/none)"
     monkeypatch.setattr(Path, "is_socket", lambda path: path == tmp_path / "none")
     made, said = app.hypervisor(None, "oak", tmp_path)
     assert isinstance(made, Libvirt)
-    assert (made.uri, said) == ("qemu:///system", "its machines run in libvirt at qemu:///system")
+    assert (made.uri, said) == ("qemu:///system", "its VMs run in libvirt at qemu:///system")
     made, said = app.hypervisor("simulated", "oak", tmp_path)
     assert isinstance(made, Simulated)
-    assert said == "its machines are only played: as --hypervisor says"
+    assert said == "its VMs are simulated: as --hypervisor says"
 
 
 @pytest.mark.usefixtures("library")
 def test_a_machine_without_devices_is_used_when_libvirt_is_asked_for(tmp_path: Path) -> None:
     hosts, said = up.choose(None, tmp_path, hypervisor="test:///default")
     assert [isinstance(host.hypervisor, Libvirt) for host in hosts] == [True]
-    assert said == "this machine; its machines run in libvirt at test:///default"
+    assert said == "this host; its VMs run in libvirt at test:///default"
 
 
 @pytest.mark.usefixtures("no_library")
 def test_without_the_library_machines_are_played_or_it_is_refused(tmp_path: Path) -> None:
     made, said = app.hypervisor(None, "oak", tmp_path)
     assert isinstance(made, Simulated)
-    assert "only played: libvirt is used through the Python library libvirt-python, which is not installed here" in said
+    assert "simulated: libvirt is used through the Python library libvirt-python, which is not installed here" in said
     with pytest.raises(StartupRefused, match=r"pip install 'outfitter\[libvirt\]'"):
         app.hypervisor("libvirt", "oak", tmp_path)
 
@@ -60,7 +60,7 @@ def test_without_the_library_machines_are_played_or_it_is_refused(tmp_path: Path
 @pytest.mark.parametrize(("words", "says"), {
     "a word that is none": (["--hypervisor", "kvm"], "--hypervisor kvm: it is libvirt, simulated, or a URI of libvirt such as"),
     "simulated hosts": (["--simulate", "1x1", "--hypervisor", "libvirt"],
-                        "--simulate and --hypervisor libvirt exclude each other: simulated hosts only play machines"),
+                        "--simulate and --hypervisor libvirt exclude each other: simulated hosts simulate their VMs"),
 }.values())
 def test_refusals(words: list[str], says: str, tmp_path: Path) -> None:
     done = typed("up", "--data", str(tmp_path / "data"), "--port", "0", *words)

@@ -71,7 +71,7 @@ def drive(up: Up, name: str) -> Path:
 def test_whoever_is_killed_the_rest_goes_on(libvirtd: Daemon, tmp_path: Path) -> None:
     up = Up(tmp_path / "data", "--hypervisor", libvirtd.uri, simulate=None)
     with up:
-        assert f"this machine; its machines run in libvirt at {libvirtd.uri}" in up.tells("hosts")
+        assert f"this host; its VMs run in libvirt at {libvirtd.uri}" in up.tells("hosts")
         up.ok("apply", "-f", "-", stdin=MACHINE.format(name="blue"))
         until(lambda: up.phase("blue") == "Running", "blue runs", PATIENCE)
         qemu, seed = libvirtd.qemu("default_blue"), drive(up, "blue")

@@ -191,7 +191,7 @@ def test_somebody_elses_file_is_not_written_over(data: Path, tmp_path: Path, nam
 @pytest.mark.skipif(not NOTHING_HERE, reason="this machine has a device bound to vfio-pci")
 def test_a_machine_with_nothing_to_offer_plays_two_hosts(data: Path) -> None:
     with Up(data, simulate=None) as up:
-        assert up.tells("hosts") == "node-0, node-1 (simulated, because this machine has no device bound to vfio-pci to offer)"
+        assert up.tells("hosts") == "node-0, node-1 (simulated, because this host has no device bound to vfio-pci to offer)"
         assert up.tells("devices") == "16 offered"
 
 

@@ -24,7 +24,7 @@ class User:
 
 
 class Door:
-    """Knows people by client certificate (verified by the TLS layer against our authority) or by token."""
+    """Authenticates users by client certificate (verified by the TLS layer against our authority) or by token."""
 
     def __init__(self, tokens: Mapping[str, User] | None = None) -> None:
         self._tokens = {_digest(token): user for token, user in (tokens or {}).items()}
@@ -59,7 +59,7 @@ def _of_certificate(peer: Mapping[str, Any] | None) -> User | None:
 
 def authorize(user: User, verb: str, target: RequestPath | None, path: str) -> None:
     """Forbidden unless the user may do this. What is served (discovery, OpenAPI) may be read by everybody who is known; metrics
-    tell of everybody's machines, and may not."""
+    report VMs of all namespaces, and may not."""
     if MASTERS in user.groups:
         return
     if target is None:

@@ -1,4 +1,4 @@
-"""What a path speaks of: /apis/{group}/{version}/namespaces/{namespace}/{resource}/{name}/{subresource}."""
+"""What a path refers to: /apis/{group}/{version}/namespaces/{namespace}/{resource}/{name}/{subresource}."""
 
 from __future__ import annotations
 
@@ -49,22 +49,22 @@ ACTIONS: Mapping[Kind, tuple[str, ...]] = {kinds.VM: vm_actions.ACTIONS, kinds.V
 # What KubeVirt's tools also ask there, and why it is not to be had.
 UNSERVED: Mapping[str, str] = {
     **dict.fromkeys(("console", "vnc", "usbredir", "vsock", "portforward"),
-                    "outfitter opens no way into a machine: use virsh console, or the tools of the network it is in"),
+                    "outfitter does not open a console of a VM: use virsh console, or the tools of the network it is in"),
     **dict.fromkeys(("guestosinfo", "userlist", "filesystemlist", "freeze", "unfreeze"), "it takes an agent in the guest, and "
                     "outfitter speaks with none"),
     **dict.fromkeys(("addvolume", "removevolume", "memorydump", "removememorydump", "backup", "redefine-checkpoint"),
                     "outfitter does not keep disks"),
     **dict.fromkeys(("migrate", "evacuate"), "live migration is not served yet"),
-    "sev": "machines with encrypted memory are not served",
+    "sev": "VMs with encrypted memory are not supported",
     "expand-spec": "there are no instance types here that could be written out",
-    "objectgraph": "use outfit why, which says what a machine holds and waits for",
+    "objectgraph": "use outfit why, which shows what a VM holds and waits for",
 }
-# What kubectl asks of pods and machines, and why it is not to be had.
-_NO_WAY_IN = "outfitter runs machines, and no containers that one could look into"
+# Subresources that kubectl requests of pods and VMs, and why they are not served.
+_NO_WAY_IN = "outfitter runs VMs, not containers"
 UNSERVED_OF: Mapping[tuple[str, str], str] = {
-    ("pods", "log"): f"{_NO_WAY_IN}: kubectl describe and outfit why tell what happened to one",
+    ("pods", "log"): f"{_NO_WAY_IN}: kubectl describe and outfit why show what happened to one",
     **{("pods", action): _NO_WAY_IN for action in ("exec", "attach", "portforward", "proxy", "ephemeralcontainers")},
-    **{(kind.plural, "scale"): "a machine is one: apply another, of another name" for kind in (kinds.VM, kinds.VMI)},
+    **{(kind.plural, "scale"): "a VM is one: apply another, with another name" for kind in (kinds.VM, kinds.VMI)},
 }
 
 

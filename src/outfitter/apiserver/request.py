@@ -27,7 +27,7 @@ class Request:
     query: Mapping[str, Sequence[str]]
     headers: Mapping[bytes, bytes]
     body: bytes = b""
-    warnings: list[str] = field(default_factory=list)  # told to the client beside the answer
+    warnings: list[str] = field(default_factory=list)  # sent to the client beside the response
     user: str = ""  # who asks
 
     @property

@@ -1,4 +1,4 @@
-"""The API server on a port of this machine: TLS, client certificates, and an orderly end, inside the caller's event loop."""
+"""The API server on a port of this host: TLS, client certificates, and an orderly end, inside the caller's event loop."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Server:
         port: int = 0,
     ) -> None:
         if not _loopback(host):
-            raise StartupRefused(f"the API server listens on this machine alone: {host} is not a loopback address, 127.0.0.1 "
+            raise StartupRefused(f"the API server listens on this host alone: {host} is not a loopback address, 127.0.0.1 "
                                  "is")
         self._app, self._host, self._port = app, host, port
         self._files = (certfile, keyfile, ca)

@@ -27,7 +27,7 @@ _INVALID = re.compile(r'\S+ "(?P<name>[^"]*)" is invalid: ')
 
 
 def failure(error: errors.OutfitterError, target: RequestPath | None = None) -> Object:
-    """The Status that tells a client what went wrong."""
+    """The Status of an error."""
     status: Object = {
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": error.message,
         "reason": error.kube_reason,
@@ -78,7 +78,7 @@ def success(target: RequestPath, uid: str) -> Object:
 
 
 def internal(id_: str) -> Object:
-    """For what nobody foresaw: the log has the rest under this id."""
+    """For an unexpected error: the log has the details under this id."""
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": "InternalError", "code": 500,
             "message": f"Internal error occurred: the server's log has the details under {id_}",
             "details": {"causes": [{"message": f"see {id_} in the server's log"}]}}

@@ -1,5 +1,5 @@
-"""Actions on machines and their instances, where KubeVirt's tools ask for them. An action is noted and answered at once; the
-machine's controller, or the node on which it runs, carries it out."""
+"""Subresources of VMs and VMIs in KubeVirt's group: start, stop, pause and the rest. An action request is recorded and answered
+at once; the VM controller, or the node agent, carries it out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from outfitter.store.transaction import Transaction
 async def act(store: Memory, request: Request) -> Response:
     target = request.target
     options = vm_actions.options(target.subresource, request.content().value if request.body.strip() else {})
-    # The server writes it, as it is the server that may change an instance's spec; whoever asked hears the warnings.
+    # The server writes it, as it is the server that may change an instance's spec; the client gets the warnings.
     by = write_request.Writer(warn=request.warnings.append)
     if target.kind == kinds.VM:
         await store.write(lambda transaction: _machine(transaction, target, options), dry_run=options.dry_run, by=by)

@@ -1,4 +1,4 @@
-"""Tables: the columns that people see after `kubectl get`, as data per kind."""
+"""Tables: the columns of `kubectl get`, as data per kind."""
 
 from __future__ import annotations
 
@@ -175,9 +175,9 @@ def instance_devices(obj: Object, now: datetime) -> Cell:
     if dig(obj, "status.phase") in vm.FINAL:
         return 0
     lists = (*device_status.STATUS_LISTS.values(), network_info.STATUSES)
-    told = [entry for name in lists for entry in items(obj, f"status.deviceStatus.{name}")]
+    entries = [entry for name in lists for entry in items(obj, f"status.deviceStatus.{name}")]
     return sum(dig(entry, "deviceResourceClaimStatus") is None or bool(dig(entry, "deviceResourceClaimStatus.name"))
-               for entry in told)
+               for entry in entries)
 
 
 def instance_waiting(obj: Object, now: datetime) -> Cell:
@@ -200,7 +200,7 @@ def bookings(state: str) -> Reader:
 
 
 def past_holder(obj: Object, now: datetime) -> Cell:
-    """Who held it, as people say it: "vmi/blue", else "here/claim"."""
+    """Who held it, in short: "vmi/blue", else "here/claim"."""
     words = filter(None, (dig(obj, "spec.holder.namespace"), dig(obj, "spec.holder.name")))
     return str(dig(obj, "spec.holder.purpose") or "/".join(map(str, words)))
 
@@ -300,13 +300,13 @@ COLUMNS: Mapping[Kind, Sequence[TableColumn]] = {
         AGE,
         TableColumn("Phase", text("status.phase")),
         TableColumn(
-            "Disabled-Gates-In-Use", condition(conditions.GATES_IN_USE), "Machines run that new ones could not.", wide=True
+            "Disabled-Gates-In-Use", condition(conditions.GATES_IN_USE), "VMs run that would not be admitted now.", wide=True
         ),
     ),
     kinds.LEDGER_PAGE: (
         NAME,
-        TableColumn("Booked", bookings("booked"), "Devices promised.", type="integer"),
-        TableColumn("Prepared", bookings("prepared"), "Devices handed over.", type="integer"),
+        TableColumn("Booked", bookings("booked"), "Devices booked.", type="integer"),
+        TableColumn("Prepared", bookings("prepared"), "Devices prepared.", type="integer"),
         AGE,
         TableColumn("Reserved", size("spec.reserved"), "Devices kept back.", wide=True, type="integer"),
         TableColumn("Quarantined", size("spec.quarantined"), "Devices taken out of service.", wide=True, type="integer"),
@@ -353,7 +353,7 @@ PLAIN = (NAME, AGE)  # for a kind that has no columns of its own
 def table(
     kind: Kind, objects: Sequence[Object], meta: Object, *, now: datetime, include: str, version: str, columns: bool = True
 ) -> Object:
-    """The objects as rows. Without `columns` the heads are left out: a watch sends them once."""
+    """The objects as rows. Without `columns` the headers are omitted: a watch sends them once."""
     shown = COLUMNS.get(kind, PLAIN)
     rows = [
         {"cells": [column.read(obj, now) for column in shown], "object": _included(obj, include, version)} for obj in objects

@@ -1,6 +1,6 @@
 """Watch: changes as a stream of lines, from a position in the store's log.
 
-A watcher holds nothing but its place, so a slow one costs no memory: when the log has moved on without it, it is told 410
+A watcher holds nothing but its place, so a slow one costs no memory: when the log has moved on without it, it gets 410
 and ends. Changes that happened together travel in one piece, and under load a watcher waits a moment before it takes the
 next ones, so that they gather."""
 
@@ -29,7 +29,7 @@ PIECE = 256 << 10  # bytes of events in one piece, about
 BOOKMARK_EVERY = 60.0  # seconds
 BEFORE_END = 2.0  # seconds before the end at which the last bookmark is sent
 LONGEST = 3600.0  # seconds that a watch lives when the client does not say
-STUCK = 120.0  # seconds after which a client that takes nothing is let go
+STUCK = 120.0  # seconds after which a client that reads nothing is disconnected
 INITIAL_END = "k8s.io/initial-events-end"
 
 
@@ -175,7 +175,7 @@ class Watch:
             self._sending_since = None
 
     async def _ring(self, task: asyncio.Task[object]) -> None:
-        """Wake the watch when a bookmark or its end is due; let go of a client that takes nothing."""
+        """Wake the watch when a bookmark or its end is due; disconnect a client that reads nothing."""
         while True:
             now = self._clock.monotonic()
             moments = [self._deadline, now + STUCK]
