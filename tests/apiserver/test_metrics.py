@@ -20,8 +20,8 @@ from outfitter.store.memory import Memory
 from tests.apiserver.asgi import Client
 from tests.controllers.scenario import Scene, embedded
 
-QUEUES = {"machines", "instances", "podclaims", "claims", "schedule", "evict", "nodetaints", "devicestatus", "garbage",
-          "stranded", "kubevirts", "keeper",
+QUEUES = {"vm", "vmi", "pod_claims", "claim_deallocation", "scheduler", "device_taint_eviction", "node_taint_eviction", "device_status", "garbage_collector",
+          "pod_gc", "kubevirt", "keeper",
           "node"}
 KINDS = {
     "workqueue_depth": "gauge", "workqueue_adds": "counter", "workqueue_retries": "counter",
@@ -114,7 +114,7 @@ async def test_the_numbers_follow_the_life_of_a_machine() -> None:
         before = await scraped(scene)
         assert value(before, "outfitter_devices", host=scene.host.name, driver=scene.driver) == 2
         assert value(before, "outfitter_instances", phase="Running") is None
-        assert value(before, "workqueue_adds_total", name="devicestatus") == 0
+        assert value(before, "workqueue_adds_total", name="device_status") == 0
         await scene.machine("blue")
         await scene.running("blue")
         device = (await scene.bookings())[0].device
@@ -126,12 +126,12 @@ async def test_the_numbers_follow_the_life_of_a_machine() -> None:
         assert value(after, "outfitter_instances", phase="Running") == 1
         assert value(after, "outfitter_bookings", page=scene.host.name, state="prepared") == 1
         assert value(after, "outfitter_marks", page=scene.host.name, mark="quarantined") == 1
-        added = value(after, "workqueue_adds_total", name="devicestatus")
+        added = value(after, "workqueue_adds_total", name="device_status")
         assert added
-        assert value(after, "workqueue_depth", name="devicestatus") == 0
-        assert value(after, "workqueue_queue_duration_seconds_count", name="devicestatus") == added
-        assert value(after, "workqueue_work_duration_seconds_count", name="devicestatus") == added
-        assert value(after, "workqueue_unfinished_work_seconds", name="devicestatus") == 0
+        assert value(after, "workqueue_depth", name="device_status") == 0
+        assert value(after, "workqueue_queue_duration_seconds_count", name="device_status") == added
+        assert value(after, "workqueue_work_duration_seconds_count", name="device_status") == added
+        assert value(after, "workqueue_unfinished_work_seconds", name="device_status") == 0
         assert value(after, "outfitter_build_info", version="0.1.0") == 1
 
 
@@ -147,7 +147,7 @@ WRONG: Mapping[str, tuple[Exception, str]] = {
 async def test_what_fails_is_counted_with_its_reason(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     error, reason = WRONG[name]
     async with embedded(1) as scene:
-        [loop] = [each for each in scene.product.runner.controllers if each.name == "machines"]
+        [loop] = [each for each in scene.product.runner.controllers if each.name == "vm"]
         failures = [error, error]
 
         async def reconcile(key: str) -> float | None:
@@ -163,5 +163,5 @@ async def test_what_fails_is_counted_with_its_reason(name: str, monkeypatch: pyt
 
         await scene.reach(done, "it was tried until it worked")
         seen = await scraped(scene)
-        assert value(seen, "outfitter_reconcile_errors_total", name="machines", reason=reason) == 2
-        assert value(seen, "workqueue_retries_total", name="machines") == 2
+        assert value(seen, "outfitter_reconcile_errors_total", name="vm", reason=reason) == 2
+        assert value(seen, "workqueue_retries_total", name="vm") == 2

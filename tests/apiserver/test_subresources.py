@@ -269,9 +269,9 @@ async def test_options_that_mean_nothing(client: Client, store: Memory, name: st
 
 UNSERVED = {
     "virtualmachines/blue/migrate": "virtualmachines/migrate is not served: live migration is not served yet",
-    "virtualmachineinstances/blue/console": "virtualmachineinstances/console is not served: outfitter opens no way into a",
-    "virtualmachineinstances/blue/portforward/22/tcp": "virtualmachineinstances/portforward is not served: outfitter opens",
-    "virtualmachineinstances/blue/sev/fetchcertchain": "virtualmachineinstances/sev is not served: machines with encrypted",
+    "virtualmachineinstances/blue/console": "virtualmachineinstances/console is not served: outfitter does not open a",
+    "virtualmachineinstances/blue/portforward/22/tcp": "virtualmachineinstances/portforward is not served: outfitter does not open",
+    "virtualmachineinstances/blue/sev/fetchcertchain": "virtualmachineinstances/sev is not served: VMs with encrypted",
     "virtualmachines/blue/memorydump": "virtualmachines/memorydump is not served: outfitter does not keep disks",
     "virtualmachines/blue/dance": "the server could not find the requested resource",
     "virtualmachines/blue/pause": "the server could not find the requested resource",
@@ -287,9 +287,9 @@ async def test_what_is_not_served_says_why(client: Client, path: str) -> None:
 
 
 OF_KUBECTL = {
-    "/api/v1/namespaces/default/pods/p/log": "pods/log is not served: outfitter runs machines, and no containers that",
-    "/api/v1/namespaces/default/pods/p/exec": "pods/exec is not served: outfitter runs machines, and no containers that one",
-    "/apis/kubevirt.io/v1/namespaces/default/virtualmachines/blue/scale": "virtualmachines/scale is not served: a machine is",
+    "/api/v1/namespaces/default/pods/p/log": "pods/log is not served: outfitter runs VMs, not containers",
+    "/api/v1/namespaces/default/pods/p/exec": "pods/exec is not served: outfitter runs VMs, not containers",
+    "/apis/kubevirt.io/v1/namespaces/default/virtualmachines/blue/scale": "virtualmachines/scale is not served: a VM is",
     "/api/v1/namespaces/default/configmaps/c/log": "the server could not find the requested resource",
 }
 

@@ -169,7 +169,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "a dry run of what cannot be": (("pause", "vm", STANDS, "--dry-run"), "VMI is already paused"),
     "less than no time": (("stop", RUNS, "--force", "--grace-period=-1"), "gracePeriod has to be greater or equal to 0"),
     "migrate": (("migrate", RUNS), "live migration is not served yet"),
-    "console": (("console", RUNS), "outfitter opens no way into a machine"),
+    "console": (("console", RUNS), "outfitter does not open a console"),
     "userlist": (("userlist", RUNS), "it takes an agent in the guest"),
 }
 
