@@ -75,7 +75,7 @@ async def test_the_port_serves_them_as_prometheus_reads_them(tmp_path: Path) -> 
     for name in KINDS:
         assert {sample.labels["name"] for sample in families[name].samples} == QUEUES
     buckets = [float(sample.labels["le"]) for sample in families["workqueue_work_duration_seconds"].samples
-               if sample.name.endswith("_bucket") and sample.labels["name"] == "devicestatus"]
+               if sample.name.endswith("_bucket") and sample.labels["name"] == "device_status"]
     assert buckets == BOUNDS
     told = DOCS.read_text()
     assert [name for name in families if not name.startswith("process_") and f"| `{name}" not in told] == []
