@@ -29,9 +29,9 @@ from outfitter.scheduling.dra.allocator import Allocated, allocate
 from outfitter.scheduling.dra.claim_request import compile_claim
 from outfitter.scheduling.dra.device_index import DeviceIndex
 from outfitter.scheduling.dra.node_devices import PoolSet
-from outfitter.scheduling.filter.node_fit import NodeInfoCache
 from outfitter.scheduling.filter.node_usage import NodeUsage
 from outfitter.scheduling.scheduler import Placement, place
+from outfitter.scheduling.snapshot import SchedulingSnapshot
 
 Object = Mapping[str, Any]
 AllocateOn = Callable[[int, Object], list[str] | None]
@@ -201,14 +201,15 @@ def _events(
 
 
 def _pods(table: Table, index: DeviceIndex) -> None:
-    used, rooms = NodeUsage(), NodeInfoCache()
     claims = {f"claim-{number:06d}": gpu8.claim(number) for number in range(3)}
+    snapshot = SchedulingSnapshot(devices=index, usage=NodeUsage(), claim=lambda _, name: claims[name],
+                                  device_class=gpu8.CLASSES.get)
     for number, kind in enumerate(["nothing", *gpu8.KINDS], -1):
         entries = [{"name": "gpu", "resourceClaimName": f"claim-{number:06d}"}] if number >= 0 else []
         pod = {"metadata": {"name": "pod", "namespace": "default", "uid": "pod"}, "spec": {"resourceClaims": entries}}
 
         def put(_: int = 0, pod: dict[str, Any] = pod) -> None:
-            found = place(pod, lambda _, name: claims[name], gpu8.CLASSES.get, index, used, rooms=rooms)
+            found = place(snapshot, pod)
             assert isinstance(found, Placement), found
 
         put()

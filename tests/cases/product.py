@@ -32,10 +32,10 @@ from outfitter.node.agent import Agent
 from outfitter.node.claim_preparation import ClaimPreparation
 from outfitter.node.host_audit import Keeper
 from outfitter.scheduling.explain import vm
+from outfitter.scheduling.explain.cluster_objects import Facts
 from outfitter.scheduling.nova.flavor_claim import AliasSet
 from outfitter.scheduling.nova.host_state import NoValidHost
 from outfitter.scheduling.plugins import NOBODY
-from outfitter.scheduling.snapshot import Facts
 from tests.cases.case import Case
 from tests.cases.case_product import NotDriven
 from tests.cases.nova_cloud import SWITCHES, Cloud, cloud, uid_of

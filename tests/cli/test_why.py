@@ -165,6 +165,19 @@ SITUATIONS = {
 }
 
 
+def test_what_a_taint_rule_forbids_is_not_suggested(say: Say) -> None:
+    """When gpu1 ends the GPU is free, and gpu2 may not have it all the same."""
+    rule = {"apiVersion": "resource.k8s.io/v1beta2", "kind": "DeviceTaintRule", "metadata": {"name": "no-gpu"}, "spec": {
+        "deviceSelector": {"device": GPU_NAME}, "taint": {"key": "burnt", "effect": "NoSchedule"}}}
+    say("apply", "-f", "-", stdin=listed(rule))
+    try:
+        advice = [line for line in say("why", "gpu2").splitlines() if line.startswith("  ->")]
+    finally:
+        say("delete", "devicetaintrule", "no-gpu")
+    assert advice == [f"  -> gpu-a could not take it even if nobody held anything there: {GPU_NAME}: tainted "
+                      "burnt=:NoSchedule, which request it does not tolerate"]
+
+
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_short_answers(up: Up, say: Say, name: str) -> None:
     case, lines = SITUATIONS[name], say("why", name).splitlines()

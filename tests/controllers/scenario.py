@@ -22,7 +22,7 @@ from outfitter.inventory.config import Config, SchedulingSettings
 from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import book
 from outfitter.node.host import Host
-from outfitter.scheduling.snapshot import Facts
+from outfitter.scheduling.explain.cluster_objects import Facts
 from outfitter.store.base import Event, Store
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator

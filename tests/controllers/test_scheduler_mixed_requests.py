@@ -25,10 +25,10 @@ from outfitter.inventory import config
 from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import out_of_service
 from outfitter.scheduling.dra import binding_conditions, extended_resources
+from outfitter.scheduling.explain.cluster_objects import Facts
 from outfitter.scheduling.filter import node_fit, node_usage
 from outfitter.scheduling.nova.flavor_claim import AliasSet
 from outfitter.scheduling.scheduler import Placement
-from outfitter.scheduling.snapshot import Facts
 from outfitter.store.clock import ManualClock
 from tests.controllers import invariants, replicas
 from tests.controllers.invariants import Books, results

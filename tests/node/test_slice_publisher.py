@@ -16,6 +16,7 @@ from outfitter.ledger import book, out_of_service
 from outfitter.scheduling import scheduler
 from outfitter.scheduling.dra.device_index import DeviceIndex
 from outfitter.scheduling.filter.node_usage import NodeUsage
+from outfitter.scheduling.snapshot import SchedulingSnapshot
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator
 from tests.controllers.scenario import Scene, hosts_of
@@ -214,8 +215,9 @@ async def blocked(bench: Bench, name: str = "a") -> dict[str, bool]:
             {"name": "r", "exactly": {"deviceClassName": "any", "selectors": [where]}}]}}}
         pod = {"metadata": {"name": "p", "namespace": "here"},
                "spec": {"resourceClaims": [{"name": "c", "resourceClaimName": "c"}]}}
-        found = scheduler.place(pod, lambda namespace, name, claim=claim: claim,  # type: ignore[misc]
-                            {"any": {"metadata": {"name": "any"}}}.get, index, NodeUsage())
+        found = scheduler.place(SchedulingSnapshot(
+            devices=index, usage=NodeUsage(), claim=lambda namespace, name, claim=claim: claim,  # type: ignore[misc]
+            device_class={"any": {"metadata": {"name": "any"}}}.get), pod)
         out[device] = isinstance(found, scheduler.Waiting)
     return out
 

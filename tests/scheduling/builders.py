@@ -11,6 +11,7 @@ from outfitter.api.page import Booking, Holder, Page, State
 from outfitter.scheduling.dra.device_index import DeviceIndex
 from outfitter.scheduling.filter.node_usage import NodeUsage
 from outfitter.scheduling.scheduler import Placement, Waiting, place
+from outfitter.scheduling.snapshot import SchedulingSnapshot
 
 DRIVER = "pci.example.com"
 SINCE = "2026-01-01T12:04:00Z"
@@ -92,6 +93,13 @@ A, B = part("a", dev("a0", **VF)), part("b", dev("b0", **VF), dev("b1", **VF))
 NODES = [node("a"), node("b")]
 
 
-def placed(wanted: Object, claims: Sequence[Object], index: DeviceIndex, *, everybody: bool = False) -> Placement | Waiting:
+def snapshot(index: DeviceIndex, claims: Sequence[Object], **more: Any) -> SchedulingSnapshot:
     by_name = {entry["metadata"]["name"]: entry for entry in claims}
-    return place(wanted, lambda namespace, name: by_name.get(name), CLASSES.get, index, NodeUsage(), everybody=everybody)
+    return SchedulingSnapshot(devices=index, claim=lambda namespace, name: by_name.get(name), **{
+        "usage": NodeUsage(), "device_class": CLASSES.get, **more})
+
+
+def placed(wanted: Object, claims: Sequence[Object], index: DeviceIndex, *, every_host: bool = False, **more: Any
+           ) -> Placement | Waiting:
+    """`more`: of the snapshot."""
+    return place(snapshot(index, claims, **more), wanted, every_host=every_host)

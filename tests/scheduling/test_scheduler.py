@@ -13,12 +13,10 @@ from outfitter.api.kinds import Object
 from outfitter.api.page import Page
 from outfitter.scheduling.dra.device_index import DeviceIndex
 from outfitter.scheduling.explain import grouping
-from outfitter.scheduling.filter.node_usage import NodeUsage
 from outfitter.scheduling.plugins import GivenDevice, SchedulerPlugins
-from outfitter.scheduling.scheduler import Placement, Waiting, place, results
+from outfitter.scheduling.scheduler import Placement, Waiting, results
 from tests.scheduling.builders import (
     CARD,
-    CLASSES,
     DRIVER,
     HELD,
     NO_VF,
@@ -150,9 +148,7 @@ PLACES = {
 @pytest.mark.parametrize("name", PLACES)
 def test_place(name: str) -> None:
     case = PLACES[name]
-    by_name = {entry["metadata"]["name"]: entry for entry in case.claims}
-    verdict = place(case.pod, lambda namespace, name: by_name.get(name), CLASSES.get,
-                    DeviceIndex.of(case.slices, case.pages, case.nodes), NodeUsage())
+    verdict = placed(case.pod, case.claims, DeviceIndex.of(case.slices, case.pages, case.nodes))
     if case.says:
         assert isinstance(verdict, Waiting)
         assert len(verdict.summary) <= 1000
@@ -245,8 +241,7 @@ class Fan:
 
 
 def with_plugins(plugins: SchedulerPlugins, **more: Any) -> Placement | Waiting:
-    return place(pod("c"), lambda namespace, name: claim("c"), CLASSES.get, DeviceIndex.of([A, B], [], NODES), NodeUsage(),
-                 plugins=plugins, **more)
+    return placed(pod("c"), [claim("c")], DeviceIndex.of([A, B], [], NODES), plugins=plugins, **more)
 
 
 def test_the_tighter_host_is_taken_and_said_why() -> None:
@@ -260,8 +255,7 @@ def test_filters_of_others_are_asked_and_their_reason_is_told() -> None:
     found = with_plugins(SchedulerPlugins(filters=(Picky(),)))
     assert isinstance(found, Placement)
     assert found.host == "b"
-    alone = place(pod("c"), lambda namespace, name: claim("c"), CLASSES.get, DeviceIndex.of([A], [], [node("a")]), NodeUsage(),
-                  plugins=SchedulerPlugins(filters=(Picky(),)))
+    alone = placed(pod("c"), [claim("c")], DeviceIndex.of([A], [], [node("a")]), plugins=SchedulerPlugins(filters=(Picky(),)))
     assert isinstance(alone, Waiting)
     assert alone.summary == NONE + "plug-in picky: a0 is not for everybody"
 

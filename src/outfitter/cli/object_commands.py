@@ -20,7 +20,7 @@ from outfitter.cli.device import text
 from outfitter.errors import BadRequest, Forbidden, NotFound
 from outfitter.scheduling import config, plugins
 from outfitter.scheduling.explain import claim, pod, vm
-from outfitter.scheduling.snapshot import Facts
+from outfitter.scheduling.explain.cluster_objects import Facts
 
 NIL = "00000000-0000-0000-0000-000000000000"
 

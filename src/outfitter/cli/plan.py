@@ -28,11 +28,11 @@ from outfitter.controllers import vm as vm_controller
 from outfitter.controllers.bind_transaction import BindTransaction
 from outfitter.errors import BadRequest, Forbidden, Invalid, NotFound, NotReady, OutfitterError
 from outfitter.scheduling.explain import pod as explain_pod
+from outfitter.scheduling.explain.cluster_objects import Facts
 from outfitter.scheduling.explain.explanation import Explanation
 from outfitter.scheduling.nova import flavor_claim
 from outfitter.scheduling.nova.flavor_claim import AliasSet
 from outfitter.scheduling.scheduler import Placement, results
-from outfitter.scheduling.snapshot import Facts
 from outfitter.store.clock import rfc3339
 from outfitter.store.id_generator import IdGenerator
 
@@ -274,7 +274,7 @@ class _PodPlanner:
 
     def _take(self, pod: Object, say: functools.partial[Explanation], placed: Placement) -> None:
         """What a pod would get is held when the next one asks, as the scheduler would book it."""
-        transaction = BindTransaction(self._facts.index, self._claim, rfc3339(time_format.now()), IdGenerator(),
+        transaction = BindTransaction(self._facts.snapshot.devices, self._claim, rfc3339(time_format.now()), IdGenerator(),
                                       lambda _: f"{say.args[0]} of this plan")
         try:
             transaction.add(pod, placed)
@@ -283,7 +283,7 @@ class _PodPlanner:
         self._claims |= {(claim["metadata"]["namespace"], claim["metadata"]["name"]): claim for claim in transaction.claims}
         changed = {page.host: page.object for page in transaction.booked}
         self._pages[:] = [*(page for page in self._pages if page["metadata"]["name"] not in changed), *changed.values()]
-        self._facts.used.add({**pod, "spec": {**pod["spec"], "nodeName": placed.host}})
+        self._facts.snapshot.usage.add({**pod, "spec": {**pod["spec"], "nodeName": placed.host}})
 
     def _device(self, claim: str, device: DeviceId, result: Mapping[str, Any], *, resource: str) -> Object:
         """`resource`: by whose name it was asked for, where no claim was."""

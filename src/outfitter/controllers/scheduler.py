@@ -30,6 +30,7 @@ from outfitter.scheduling.nova.host_state_cache import HostStateCache
 from outfitter.scheduling.plugins import SchedulerPlugins
 from outfitter.scheduling.scheduler import Placement, Waiting, driven_out, place, results
 from outfitter.scheduling.score import Policy
+from outfitter.scheduling.snapshot import Claims, SchedulingSnapshot
 from outfitter.store.informer import key_of
 from outfitter.store.workqueue import WorkQueue
 
@@ -297,12 +298,15 @@ class Scheduler:
         return BindTransaction(self._index, self._claim, self._context.now(), self._context.names)
 
     def _choose(self, pod: Object, draft: BindTransaction, avoid: dict[str, str] | None = None) -> Placement | Waiting:
+        return place(self._snapshot(draft.claim), pod, avoid=avoid or {})
+
+    def _snapshot(self, claims: Claims) -> SchedulingSnapshot:
         if self._resources is None:
             self._resources = extended_resources.mapped(self._classes.items())
-        shunned = {host: why for host, (_, why) in binding_conditions.left_out(pod, self._context.clock.now()).items()}
-        return place(pod, draft.claim, self._classes.get, self._index, self._used, rooms=self._rooms, plugins=self._plugins,
-                     avoid={**shunned, **(avoid or {})}, resources=self._resources, policy=self._policy, roster=self._roster,
-                     share_id=self._context.names.uid, now=self._context.clock.now())
+        return SchedulingSnapshot(
+            devices=self._index, usage=self._used, claim=claims, device_class=self._classes.get,
+            extended_resource=self._resources, node_infos=self._rooms, host_states=self._roster, plugins=self._plugins,
+            policy=self._policy, now=self._context.clock.now(), share_id=self._context.names.uid)
 
     def _pages_of(self, verdict: Placement) -> list[str]:
         devices = dict.fromkeys(device for _, given in verdict.claims for device, _ in results(given))
@@ -371,7 +375,7 @@ class Scheduler:
         now = self._context.clock.now()
         found = binding_conditions.readiness(mine, now)
         given = [(claim.get("status") or {}).get("allocation") or {} for claim in mine] if nominated(pod) else []
-        if out := next(filter(None, (driven_out(one, self._index, now) for one in given)), ""):
+        if out := next(filter(None, (driven_out(self._snapshot(self._claim), one) for one in given)), ""):
             await self._give_back(pod, mine, f"among them is {out}", 0.0)
             return False  # the claims that are free again wake us
         if found.state == "waiting":

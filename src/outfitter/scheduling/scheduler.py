@@ -7,7 +7,6 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import Any
 
 from outfitter.api import allocation
@@ -16,21 +15,21 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, pod_claims, vm
 from outfitter.api.page import MARKS
 from outfitter.errors import Invalid, Unsatisfiable
-from outfitter.scheduling.dra import allocator, assigned_devices, bounds, extended_resources
-from outfitter.scheduling.dra.claim_request import Classes, CompiledClaim, compile_claim
+from outfitter.scheduling.dra import allocator, assigned_devices, binding_conditions, bounds, extended_resources
+from outfitter.scheduling.dra.claim_request import CompiledClaim, compile_claim
 from outfitter.scheduling.dra.device_index import DeviceIndex
 from outfitter.scheduling.explain.rejections import DeviceObstacle
 from outfitter.scheduling.filter import node_affinity
 from outfitter.scheduling.filter.node_fit import NodeInfoCache, PodRequirements
 from outfitter.scheduling.filter.node_usage import NodeUsage, nominated
-from outfitter.scheduling.filter.taints import untolerated_taint
-from outfitter.scheduling.nova import flavor_claim, host_state
+from outfitter.scheduling.filter.taints import RECORDED_ON_PAGE, untolerated_taint
+from outfitter.scheduling.nova import flavor_claim
 from outfitter.scheduling.nova.extra_specs import FlavorRequest
 from outfitter.scheduling.nova.host_state_cache import HostStateCache, Unmet
-from outfitter.scheduling.plugins import NOBODY, GivenDevice, SchedulerPlugins
-from outfitter.scheduling.score import HostCandidate, Policy, Spot, rank, spot
+from outfitter.scheduling.plugins import GivenDevice, SchedulerPlugins
+from outfitter.scheduling.score import HostCandidate, Spot, rank, spot
+from outfitter.scheduling.snapshot import SchedulingSnapshot
 
-Claims = Callable[[str, str], Object | None]  # namespace, name -> ResourceClaim
 TOLD = 3  # hosts whose reasons stand in the one sentence
 LOOKED_AT = 8  # hosts that can take a pod and are compared
 TAKEN = ("held", *MARKS)  # what keeps a device that is what is asked for from being given
@@ -100,32 +99,16 @@ def results(given: Mapping[str, Any]) -> list[tuple[DeviceId, Mapping[str, Any]]
 
 
 def place(
-    pod: Object,
-    claims: Claims,
-    classes: Classes,
-    index: DeviceIndex,
-    used: NodeUsage,
-    *,
-    rooms: NodeInfoCache | None = None,
-    plugins: SchedulerPlugins = NOBODY,
-    avoid: Mapping[str, str] = NOWHERE,
-    everybody: bool = False,
-    resources: extended_resources.Resources = extended_resources.nothing,
-    policy: Policy = "pack",
-    roster: HostStateCache | None = None,
-    share_id: Callable[[], str] = allocator.anything,
-    now: datetime | None = None,
+    snapshot: SchedulingSnapshot, pod: Object, *, avoid: Mapping[str, str] = NOWHERE, every_host: bool = False
 ) -> Placement | Waiting:
-    """A host for a pod and devices for its claims that have none, or the reason why it waits; with `everybody` the reason of
-    each host, which takes its time. `used`: what other pods take of the hosts; `rooms` keeps what was read of hosts;
-    `avoid`: hosts that are not to be tried again, and why; `resources`: which class an extended resource stands for;
-    `roster`: what hosts offer to flavors, whose claims are otherwise served by their selectors alone; `share_id` names
-    what a claim gets of a device that others share; `now`: whom a taint would send away at once is not placed."""
+    """A host for a pod and devices for its claims that have none, or the reason why it waits; with `every_host` the reason of
+    each host, which takes its time. `avoid`: hosts that are not tried, and why."""
     wanted: list[Object] = []
     fixed: set[str] | None = None  # the hosts that claims allocated earlier leave
     given_already = False  # extended resources, by a claim that was made earlier
+    index = snapshot.devices
     for name, claim_name in pod_claims.claim_names(pod):
-        claim = claims(pod["metadata"]["namespace"], claim_name) if claim_name else None
+        claim = snapshot.claim(pod["metadata"]["namespace"], claim_name) if claim_name else None
         if name == device_refs.EXTENDED:
             if claim is None:
                 continue  # it went, and another one is made
@@ -144,34 +127,36 @@ def place(
             fixed = there if fixed is None else fixed & there
             if users := _strangers(claim, pod):
                 return Waiting(f"claim {claim_name} is in use by {', '.join(users)}")
-            if why := driven_out(given, index, now):
+            if why := driven_out(snapshot, given):
                 return Waiting(f"claim {claim_name} keeps {why}")
             continue
         wanted.append(claim)
     if fixed is not None and nominated(pod) in fixed:
         fixed = {nominated(pod)}  # its devices were made ready there
     try:
-        demands = [compile_claim(claim, classes, index.features) for claim in wanted]
-        from_devices = extended_resources.names(pod, resources) if index.features.extended_resources else frozenset()
+        demands = [compile_claim(claim, snapshot.device_class, index.features) for claim in wanted]
+        from_devices = (
+            extended_resources.names(pod, snapshot.extended_resource) if index.features.extended_resources else frozenset()
+        )
         need = PodRequirements.of(pod, from_devices)
-        flavors = [flavor_claim.read(claim) if roster is not None else None for claim in wanted]
+        flavors = [flavor_claim.read(claim) for claim in wanted]
     except Invalid as error:
         return Waiting(error.message)
     if not given_already and (mistakes := assigned_devices.wrong(pod, index)):
         return Waiting(f"devices that were assigned beforehand: {'; '.join(mistakes)}")
-    placer = _Placer(pod=pod, wanted=wanted, demands=demands, fixed=fixed, need=need, classes=classes, index=index, used=used,
-                     rooms=rooms or NodeInfoCache(), plugins=plugins, avoid=avoid, resources=resources, policy=policy,
+    left_out = binding_conditions.left_out(pod, snapshot.now) if snapshot.now is not None else {}
+    placer = _Placer(snapshot, pod, wanted=wanted, demands=demands, fixed=fixed, need=need, flavors=flavors,
+                     avoid={**{host: why for host, (_, why) in left_out.items()}, **avoid},
                      from_devices=frozenset() if given_already else from_devices,
-                     preset=None if given_already else assigned_devices.hosts(pod, index), flavors=flavors, roster=roster,
-                     share_id=share_id, now=now)
-    return placer.place() or placer.waiting(everybody)
+                     preset=None if given_already else assigned_devices.hosts(pod, index))
+    return placer.place() or placer.waiting(every_host)
 
 
-def driven_out(given: Mapping[str, Any], index: DeviceIndex, now: datetime | None) -> str:
+def driven_out(snapshot: SchedulingSnapshot, given: Mapping[str, Any]) -> str:
     """A device of an allocation from which whoever uses it is sent away at once, and by what; empty: there is none."""
-    for device, result in results(given) if index.features.device_taints else ():
-        taints = [taint for taint in index.pools.taints(device) if taint.get("effect") == "NoExecute"]
-        if (taint := untolerated_taint(taints, result.get("tolerations") or (), now)) is not None:
+    for device, result in results(given):
+        taints = [taint for taint in snapshot.taints(device) if taint.get("effect") == "NoExecute"]
+        if (taint := untolerated_taint(taints, result.get("tolerations") or (), snapshot.now)) is not None:
             value = f"={taint['value']}" if taint.get("value") else ""
             return f"{device.short}, which has the taint {taint.get('key')}{value}:NoExecute"
     return ""
@@ -195,28 +180,30 @@ class _Extra:
     mappings: tuple[Mapping[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class _Placer:
+    """The placement of one pod."""
+
+    snapshot: SchedulingSnapshot
     pod: Object
-    wanted: Sequence[Object]  # claims that have no devices yet
-    demands: Sequence[CompiledClaim]  # the same, compiled
-    fixed: set[str] | None
-    need: PodRequirements
-    classes: Classes
-    index: DeviceIndex
-    used: NodeUsage
-    rooms: NodeInfoCache
-    plugins: SchedulerPlugins
-    avoid: Mapping[str, str]
-    resources: extended_resources.Resources
-    policy: Policy
-    from_devices: frozenset[str]  # extended resources that devices give where the host itself offers none
-    preset: set[str] | None  # the hosts that have the devices which were chosen beforehand
-    flavors: Sequence[FlavorRequest | None]  # what those of the claims ask for that are a flavor's
-    roster: HostStateCache | None
-    share_id: Callable[[], str]
-    now: datetime | None
+    wanted: Sequence[Object] = field(kw_only=True)  # claims that have no devices yet
+    demands: Sequence[CompiledClaim] = field(kw_only=True)  # the same, compiled
+    fixed: set[str] | None = field(kw_only=True)
+    need: PodRequirements = field(kw_only=True)
+    avoid: Mapping[str, str] = field(kw_only=True)
+    from_devices: frozenset[str] = field(kw_only=True)  # extended resources that devices give where the host itself has none
+    preset: set[str] | None = field(kw_only=True)  # the hosts that have the pre-assigned devices
+    flavors: Sequence[FlavorRequest | None] = field(kw_only=True)  # what those of the claims ask for that are a flavor's
+    index: DeviceIndex = field(init=False)
+    used: NodeUsage = field(init=False)
+    rooms: NodeInfoCache = field(init=False)
+    roster: HostStateCache = field(init=False)
+    plugins: SchedulerPlugins = field(init=False)
     _extras: dict[frozenset[str], _Extra] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.index, self.used, self.rooms = self.snapshot.devices, self.snapshot.usage, self.snapshot.node_infos
+        self.roster, self.plugins = self.snapshot.host_states, self.snapshot.plugins
 
     def _extra(self, host: str) -> _Extra | None:
         """The claim for what a host does not offer itself: for each host its own, and of few kinds."""
@@ -224,9 +211,9 @@ class _Placer:
         if not names:
             return None
         if names not in self._extras:
-            asks = extended_resources.wanted(self.pod, names, self.resources)
+            asks = extended_resources.wanted(self.pod, names, self.snapshot.extended_resource)
             claim = extended_resources.claim(self.pod, asks)
-            compiled = compile_claim(claim, self.classes, self.index.features)
+            compiled = compile_claim(claim, self.snapshot.device_class, self.index.features)
             for request, those in assigned_devices.only(asks, self.index).items():
                 for ask in (ask for alternatives in compiled.requests for ask in alternatives if ask.name == request):
                     ask.only = those
@@ -279,7 +266,7 @@ class _Placer:
             host = max(found, key=lambda name: extra[name][0] if name in extra else 0.0)  # the first of those
             why = "; ".join([FEWEST, *(extra[host][1] if host in extra else ())])
         else:
-            best = rank((offer for offer, _ in found.values()), self.policy, extra=extra)[0]
+            best = rank((offer for offer, _ in found.values()), self.snapshot.policy, extra=extra)[0]
             host, why = best.host, best.why
         more = self._extra(host)
         wanted = [*self.wanted, *([more.claim] if more else ())]
@@ -293,17 +280,17 @@ class _Placer:
         """The hosts to try. For flavors those with the fewest free devices first, so that the others stay whole, and with those
         of which selectors do not see everything."""
         rows, roster = self._counted(), self.roster
-        if roster is None or not self._flavored:
+        if not self._flavored:
             return rows
         names = self.index.names
         every = {*rows, *(row for row, name in enumerate(names) if roster.unsaid(name))}
         return sorted(every, key=lambda row: (roster.host(names[row], self.index.page(names[row])).free, names[row]))
 
-    def waiting(self, everybody: bool) -> Waiting:
+    def waiting(self, every_host: bool) -> Waiting:
         names, matching = self.index.names, self.index.matching(self.demands)
         told = self._told(matching)
-        could = set(self.index.candidates(self.demands)) if everybody else set()
-        refusals = {row: self._refusal(row, names[row], row in could) for row in (range(len(names)) if everybody else told)}
+        could = set(self.index.candidates(self.demands)) if every_host else set()
+        refusals = {row: self._refusal(row, names[row], row in could) for row in (range(len(names)) if every_host else told)}
         unlike = len(names) - len(matching) if len(names) > TOLD and self.demands else 0
         summary = _summary([(names[row], refusals[row]) for row in told], len(names), unlike if matching else 0)
         chosen = list(assigned_devices.reasons(self.pod, self.index)) if self.preset is not None else []
@@ -343,7 +330,7 @@ class _Placer:
         demands = self._asks(host)
         flavors = [*self.flavors, *([None] * (len(demands) - len(self.flavors)))]
         mine = [(one.claim, ask) for one, ask in zip(demands, flavors, strict=True) if ask is not None]
-        if self.roster is None or not mine:
+        if not mine:
             return self._search(host, demands)
         chosen = self.roster.give(host, self.index.page(host), mine, self._barred(host))
         if isinstance(chosen, Unmet):
@@ -369,7 +356,7 @@ class _Placer:
         if self.index.features.device_taints:
             for device in self.index.pools.at(self.index.node(host), self.index.features).devices:
                 own = [
-                    taint for taint in device.taints if taint["key"] not in host_state.SAID_BY_PAGE
+                    taint for taint in device.taints if taint["key"] not in RECORDED_ON_PAGE
                 ]  # the page says it sooner
                 if (taint := untolerated_taint(own, ())) is not None:
                     out[device.id] = f"tainted {taint['key']}={taint.get('value', '')}:{taint.get('effect')}"
@@ -380,9 +367,9 @@ class _Placer:
     ) -> allocator.Allocated | allocator.AllocationRejection | HostRejection:
         try:
             return allocator.allocate(
-                [one.claim for one in demands], node=self.index.node(host), pools=self.index.pools, classes=self.classes,
-                held=self.index.held, features=self.index.features, demands=demands, share_id=self.share_id,
-                now=self.now)
+                [one.claim for one in demands], node=self.index.node(host), pools=self.index.pools,
+                classes=self.snapshot.device_class, held=self.index.held, features=self.index.features,
+                demands=demands, share_id=self.snapshot.share_id, now=self.snapshot.now)
         except Unsatisfiable as error:  # a selector that has no answer for a device of this host
             return HostRejection(error.message)
 

@@ -1,143 +1,81 @@
-"""All that an answer to "why" may need, read at about one moment, and the look-ups in it."""
+"""What a placement is decided on: devices, pages and nodes with their taint rules and feature gates, what pods use, claims and
+classes, plug-ins, policy and time.
+
+    snapshot = SchedulingSnapshot(devices=index, usage=usage, claim=claims.get, device_class=classes.get)
+    verdict = place(snapshot, pod)
+    verdict = place(snapshot.restricted_to(["host-a"]).without({uid}), pod)      # what if this claim were released?
+
+The scheduler controller, `outfit why` with its suggestions, `outfit plan` and evictions all decide on one. It is a view: the
+parts belong to whoever keeps them up to date and are not copied for a decision. It reads nothing and writes nothing."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
 
-from outfitter.api import conditions, kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import vm
-from outfitter.api.page import Booking, OutOfServiceRecord, Page
+from outfitter.api.page import Page
 from outfitter.scheduling.config import Features
-from outfitter.scheduling.dra import assigned_devices, binding_conditions, extended_resources
-from outfitter.scheduling.dra.device_index import FEATURES, DeviceIndex
+from outfitter.scheduling.dra import allocator, extended_resources
+from outfitter.scheduling.dra.claim_request import Classes
+from outfitter.scheduling.dra.device_index import DeviceIndex
+from outfitter.scheduling.filter.node_fit import NodeInfoCache
 from outfitter.scheduling.filter.node_usage import NodeUsage
+from outfitter.scheduling.filter.taints import Taint
 from outfitter.scheduling.nova.host_state_cache import HostStateCache
 from outfitter.scheduling.plugins import NOBODY, SchedulerPlugins
-from outfitter.scheduling.scheduler import Claims, Placement, Waiting, place
 from outfitter.scheduling.score import Policy
 
+Claims = Callable[[str, str], Object | None]  # namespace, name -> ResourceClaim
 
-@dataclass(frozen=True)
-class Facts:
-    """Objects as the store has them."""
 
-    instances: Sequence[Object]
-    pods: Sequence[Object]
-    claims: Sequence[Object]
-    classes: Sequence[Object]
-    slices: Sequence[Object]
-    pages: Sequence[Object]
-    nodes: Sequence[Object]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulingSnapshot:
+    """The state that one decision is made on."""
+
+    devices: DeviceIndex  # slices, pages, nodes, DeviceTaintRules and feature gates
+    usage: NodeUsage  # what pods take of nodes
+    claim: Claims
+    device_class: Classes
+    extended_resource: extended_resources.Resources = extended_resources.nothing  # its name -> the DeviceClass that maps it
+    node_infos: NodeInfoCache = field(default_factory=NodeInfoCache)  # nodes as they were read
+    host_states: HostStateCache = field(default_factory=HostStateCache)  # what hosts offer to flavors
     plugins: SchedulerPlugins = NOBODY
-    templates: Sequence[Object] = ()
-    unread: tuple[str, ...] = ()  # kinds that the one who asks may not read, by their plural
-    rules: Sequence[Object] = ()  # DeviceTaintRules
     policy: Policy = "pack"
-    features: Features = FEATURES
-    trees: Sequence[Object] = ()  # ProviderTrees
-    inventories: Sequence[Object] = ()
-    now: datetime | None = None  # None: no host is left out for a while, and no toleration is over
+    now: datetime | None = None  # None: no host is excluded for a time, and no toleration ends
+    share_id: Callable[[], str] = allocator.anything  # names what a claim gets of a device that is shared
 
-    def claim(self, namespace: str, name: str) -> Object | None:
-        return self._claims.get((namespace, name))
+    @property
+    def features(self) -> Features:
+        return self.devices.features
 
-    def class_(self, name: str) -> Object | None:
-        return _named(self.classes, "", name)
+    def taints(self, device: DeviceId) -> list[Taint]:
+        """The taints that are published with a device or put on it by a DeviceTaintRule; none where taints are switched off."""
+        return self.devices.pools.taints(device) if self.features.device_taints else []
 
-    def template(self, namespace: str, name: str) -> Object | None:
-        return _named(self.templates, namespace, name)
+    # -- what if
 
-    def node(self, name: str) -> Object | None:
-        return _named(self.nodes, "", name)
+    def restricted_to(self, hosts: Collection[str]) -> SchedulingSnapshot:
+        """The same state as if there were only these hosts. Changes of the copy are not seen by the original."""
+        return replace(self, devices=self.devices.restricted_to(hosts))
 
-    def absence(self, name: str) -> str:
-        """Why nobody does anything on a node; "" if somebody does, or if nodes may not be read."""
-        return "" if kinds.NODE.plural in self.unread else conditions.absence(self.node(name))
+    def without(self, holders: Collection[str]) -> SchedulingSnapshot:
+        """The same state as if these holders (uids of claims) had released everything."""
+        return replace(self, devices=self.devices.without(holders))
 
-    def quarantine(self, device: DeviceId) -> OutOfServiceRecord | None:
-        return next((mark for page in map(Page, self.pages) for mark in page.quarantined if mark.device == device), None)
+    def emptied(self) -> SchedulingSnapshot:
+        """The same state as if no device were held or out of service."""
+        blank = self.devices.with_pages(Page(Page.blank(page.host)) for page in self.devices.pages)
+        return replace(self, devices=blank.without(blank.holders))
 
-    def vanished(self, device: DeviceId) -> bool:
-        """Whether a device is no longer on the bus of its host, though somebody has it."""
-        return any({"device": device.device, "what": "vanished"} in (host.get("spec") or {}).get("left", ())
-                   for host in self.inventories if host["metadata"]["name"] == device.pool)
+    def with_page(self, page: Page) -> SchedulingSnapshot:
+        """The same state with another page in the place of its namesake."""
+        return replace(self, devices=self.devices.with_pages([page]))
 
-    def bookings(self, uid: str) -> list[tuple[str, Booking]]:
-        return [(page.host, booking) for page in map(Page, self.pages) for booking in page.of(uid)]
-
-    @functools.cached_property
-    def index(self) -> DeviceIndex:
-        """What is published and held. What a claim was given and no page tells of (drivers of others) is held as well."""
-        index = DeviceIndex.of(self.slices, map(Page, self.pages), self.nodes, self.features, self.rules)
-        for claim in self.claims:
-            for result, why in self._unpaged(claim):
-                index.held.add({"devices": {"results": [result]}}, why)
-        return index
-
-    def choose(self, obj: Object, claims: Claims | None = None) -> Placement | Waiting:
-        """What the scheduler would do with a pod, with the reason of each host."""
-        waiting = [pod for pod in self.pods if not pod["spec"].get("nodeName")
-                   and pod["metadata"]["uid"] != obj["metadata"].get("uid")
-                   and (pod.get("status") or {}).get("phase", "Pending") == "Pending" and any(extended_resources.presets(pod))]
-        self.index.held.kept = assigned_devices.kept(waiting, self.index) if waiting else {}
-        shunned = binding_conditions.left_out(obj, self.now) if self.now is not None else {}
-        return place(obj, claims or self.claim, self.class_, self.index, self.used, plugins=self.plugins, everybody=True,
-                     avoid={host: why for host, (_, why) in shunned.items()}, resources=extended_resources.mapped(self.classes),
-                     policy=self.policy, roster=self.roster, now=self.now)
-
-    @functools.cached_property
-    def roster(self) -> HostStateCache:
-        """What hosts offer to flavors."""
-        return HostStateCache.of(self.slices, self.trees, self.inventories)
-
-    @functools.cached_property
-    def used(self) -> NodeUsage:
-        return NodeUsage(self.pods)
-
-    @functools.cached_property
-    def _claims(self) -> dict[tuple[str, str], Object]:
-        """The first of a name counts: what a plan brings along stands before what is there."""
-        return {(claim["metadata"].get("namespace", ""), claim["metadata"]["name"]): claim for claim in reversed(self.claims)}
-
-    @functools.cached_property
-    def _booked(self) -> set[tuple[DeviceId, str]]:
-        return {(booking.device, booking.holder.uid) for page in map(Page, self.pages) for booking in page.bookings}
-
-    def _unpaged(self, claim: Object) -> Iterator[tuple[Object, str]]:
-        given = (claim.get("status") or {}).get("allocation") or {}
-        for result in (given.get("devices") or {}).get("results") or ():
-            device = DeviceId(result["driver"], result["pool"], result["device"])
-            if (device, claim["metadata"].get("uid", "")) not in self._booked:
-                since = given.get("allocationTimestamp")
-                yield result, f"held by {self.user(claim)}" + (f" since {since}" if since else "")
-
-    def called(self, namespace: str, name: str) -> str:
-        """A pod of this name as people call it."""
-        found = _named(self.pods, namespace, name)
-        return machine_of(found) if found is not None else f"pod/{name}"
-
-    def user(self, claim: Object) -> str:
-        """For whom a claim has its devices, as a page would say it."""
-        meta = claim["metadata"]
-        users = (claim.get("status") or {}).get("reservedFor") or ()
-        reserved = next((one for one in users if one.get("resource") == "pods"), None)
-        if reserved is None:
-            return f"claim {meta['name']} in {meta['namespace']}"
-        return f"{self.called(meta['namespace'], reserved['name'])} (claim {meta['name']}) in {meta['namespace']}"
-
-
-def _named(objects: Sequence[Object], namespace: str, name: str) -> Object | None:
-    return next((obj for obj in objects
-                 if (obj["metadata"].get("namespace", ""), obj["metadata"]["name"]) == (namespace, name)), None)
-
-
-def machine_of(pod: Mapping[str, Any]) -> str:
-    """A pod as people call it: "vmi/blue" for that in which a machine runs, else "pod/web"."""
-    owner = vm.owner(pod, kinds.VMI.kind)
-    return f"vmi/{owner['name']}" if owner else f"pod/{pod['metadata']['name']}"
+    def with_node(self, node: Object) -> SchedulingSnapshot:
+        """The same state with another node in the place of its namesake."""
+        devices = self.devices.restricted_to(self.devices.hosts)
+        devices.put_node(node["metadata"]["name"], node)
+        return replace(self, devices=devices, node_infos=NodeInfoCache())

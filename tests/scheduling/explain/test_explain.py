@@ -15,8 +15,8 @@ from outfitter.api.page import OutOfServiceRecord, Page
 from outfitter.scheduling.explain import claim as explain_claim
 from outfitter.scheduling.explain import pod as explain_pod
 from outfitter.scheduling.explain import vm
+from outfitter.scheduling.explain.cluster_objects import Facts
 from outfitter.scheduling.explain.explanation import Explanation
-from outfitter.scheduling.snapshot import Facts
 from tests.scheduling.builders import CLASSES, DRIVER, HELD, SINCE, VF, A, allocated, ask, claim, dev, node, page, part, pod
 
 # -- explain: what a person reads
@@ -222,6 +222,7 @@ ANSWERS: dict[str, tuple[Explanation, str, list[str]]] = {
         [
             "pod/pod waits: 0/1 hosts are available: the devices that it asks for are there, but not to be had now",
             "  a: request nic wants 1: 1 match, 0 free (a0: held by pod/web in here)",
+            "  -> a could take it once pod/web ends",
         ],
     ),
     "a machine that is going": (

@@ -23,6 +23,7 @@ from outfitter.scheduling.nova.host_state import NoValidHost
 from outfitter.scheduling.nova.host_state_cache import HostStateCache
 from outfitter.scheduling.nova.numa_topology import NumaCell
 from outfitter.scheduling.scheduler import Placement, place, results
+from outfitter.scheduling.snapshot import SchedulingSnapshot
 from tests.cases import nova_cloud
 
 NOW = "2026-01-01T00:00:00Z"
@@ -114,14 +115,9 @@ class World:
         by_name = {claim["metadata"]["name"]: claim for claim in claims}
         pod: Object = {"metadata": {"name": "p", "namespace": "n", "uid": "p"}, "status": {}, "spec": {
             "containers": [{"name": "c"}], "resourceClaims": [{"name": name, "resourceClaimName": name} for name in by_name]}}
-        return place(
-            pod,
-            lambda _, name: by_name.get(name),
-            {flavor_claim.CLASS: flavor_claim.device_class()}.get,
-            self.index,
-            NodeUsage(),
-            roster=self.roster,
-        )
+        return place(SchedulingSnapshot(
+            devices=self.index, usage=NodeUsage(), claim=lambda _, name: by_name.get(name),
+            device_class={flavor_claim.CLASS: flavor_claim.device_class()}.get, host_states=self.roster), pod)
 
 
 def claim_of(extra: dict[str, str]) -> Object:

@@ -11,11 +11,9 @@ from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, OutOfServiceRecord, OutOfServiceRecords, Page
 from outfitter.scheduling.dra.device_index import DeviceIndex
-from outfitter.scheduling.filter.node_usage import NodeUsage
-from outfitter.scheduling.scheduler import HostRejection, Placement, Waiting, place, results
+from outfitter.scheduling.scheduler import HostRejection, Placement, Waiting, results
 from tests.scheduling.builders import (
     CARD,
-    CLASSES,
     DRIVER,
     HELD,
     NO_PF,
@@ -154,9 +152,7 @@ def served(requests: Sequence[Object], parts: Sequence[Object], held: Page) -> l
     """Request and device, for a pod with one claim of these requests; or why not."""
     wanted = claim("c")
     wanted["spec"]["devices"]["requests"] = list(requests)
-    verdict = place(
-        pod("c"), lambda namespace, name: wanted, CLASSES.get, DeviceIndex.of(parts, [held], [node("n")]), NodeUsage()
-    )
+    verdict = placed(pod("c"), [wanted], DeviceIndex.of(parts, [held], [node("n")]))
     if isinstance(verdict, Waiting):
         return verdict.hosts[0][1] if verdict.hosts else HostRejection(verdict.summary)
     [(_, given)] = verdict.claims
@@ -196,7 +192,7 @@ def test_all_pages_count_and_a_mark_says_what_is_known() -> None:
     other = Page(page("c").with_marks("unclean", [OutOfServiceRecord(DeviceId(DRIVER, "c", "c0"), "used", "admin", SINCE)]))
     slices = [part(host, dev(f"{host}0", **VF)) for host in "abcd"]
     pages = [page("a", ("a0", "train")), marked, other, page("d", ("d0", "train"))]
-    found = placed(pod("x"), [claim("x")], DeviceIndex.of(slices, pages, [node(host) for host in "abcd"]), everybody=True)
+    found = placed(pod("x"), [claim("x")], DeviceIndex.of(slices, pages, [node(host) for host in "abcd"]), every_host=True)
     assert isinstance(found, Waiting)
     assert {host: refusal.details for host, refusal in found.hosts} == {
         "a": (f"a0: {HELD}",), "b": (f"b0: reserved since {SINCE}",), "c": (f"c0: unclean since {SINCE}: used",),

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import bisect
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import MARKS, Booking, Limits, Page, pool_page
+from outfitter.api.page import MARKS, Booking, Holder, Limits, Page, pool_page
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra import constraints
 from outfitter.scheduling.dra.allocated_devices import AllocatedDevices
@@ -22,7 +22,7 @@ from outfitter.scheduling.dra.constraints import Constraint
 from outfitter.scheduling.dra.node_devices import NodeDevices, PoolSet
 from outfitter.scheduling.dra.selector_cache import SelectorCache, SelectorMatch
 from outfitter.scheduling.dra.slices import PublishedDevice
-from outfitter.scheduling.filter.taints import untolerated_taint
+from outfitter.scheduling.filter.taints import RECORDED_ON_PAGE, untolerated_taint
 
 FEATURES = Features.of({})
 REMEMBERED = 256  # columns that are kept
@@ -44,6 +44,8 @@ class DeviceIndex:
         self._slices: dict[str, Object] = {}
         self._pages: dict[str, Page] = {}
         self._blank: dict[str, Page] = {}  # of hosts that have none
+        self._mentions: dict[tuple[str, str], set[str]] = {}  # pool -> pages with bookings or marks of its devices
+        self._unpaged: dict[Holder, list[tuple[Object, str]]] = {}  # claim -> results that are on no page, and why held
         self._nodes: dict[str, Object] = {}
         self._rules: dict[str, Object] = {}
         self._pools = PoolSet(())
@@ -93,6 +95,12 @@ class DeviceIndex:
         if old is None or node is None or _labels(old) != _labels(node):
             self._moved.add(name)
 
+    def hold(self, holder: Holder, result: Object, why: str) -> None:
+        """A device that a claim was allocated and that is on no page: another driver's."""
+        self._unpaged.setdefault(holder, []).append((result, why))
+        self.held.add({"devices": {"results": [result]}}, why)
+        self._touched.add((result["driver"], result["pool"]))
+
     def put_page(self, name: str, page: Page | None) -> None:
         if (old := self._pages.pop(name, None)) is not None:
             for booking in old.bookings:
@@ -106,7 +114,12 @@ class DeviceIndex:
                     self.held.whole[mark.device] = f"{which} since {mark.since}{f': {mark.reason}' if mark.reason else ''}"
             for booking in page.bookings:
                 self._add(booking)
-        self._touched.update(*(_pools_of(one) for one in (old, page) if one is not None))
+        before, after = (_pools_of(one) if one is not None else set() for one in (old, page))
+        for pool in before - after:
+            self._mentions[pool].discard(name)
+        for pool in after - before:
+            self._mentions.setdefault(pool, set()).add(name)
+        self._touched |= before | after
 
     def _add(self, booking: Booking) -> None:
         if not booking.counted:
@@ -128,6 +141,59 @@ class DeviceIndex:
         else:
             self.held.shares.pop(booking.device, None)
             self.held.consumed.pop(booking.device, None)
+
+    # -- what if
+
+    def restricted_to(self, hosts: Iterable[str], *, bare: bool = False) -> DeviceIndex:
+        """An index of these hosts alone, whose pages and nodes can be changed without changing this one. What was read of
+        slices and what selectors match is shared. `bare`: without published taints that repeat what a page records."""
+        self._refresh()
+        out = DeviceIndex(self.features)
+        out._nodes = {name: self._nodes[name] for name in hosts if name in self._nodes}
+        out._moved = set(out._nodes)
+        out._pools = self._pools.restricted_to(out._nodes, RECORDED_ON_PAGE if bare else frozenset())
+        pools = out._pools.ids
+        pages = {*out._nodes, *(name for pool in pools for name in self._mentions.get(pool, ()))}
+        for name in sorted(pages & self._pages.keys()):
+            out.put_page(name, self._pages[name])
+        for holder, those in self._unpaged.items():
+            for result, why in those:
+                if (result["driver"], result["pool"]) in pools:
+                    out.hold(holder, result, why)
+        out.held.kept = self.held.kept
+        return out
+
+    def with_pages(self, pages: Iterable[Page]) -> DeviceIndex:
+        """A copy with other pages in the place of their namesakes. Published taints that repeat what a page records go with
+        it: only pages count."""
+        out = self.restricted_to(self._nodes, bare=True)
+        for page in pages:
+            out.put_page(page.host, page)
+        return out
+
+    def without(self, holders: Collection[str]) -> DeviceIndex:
+        """A copy in which these holders (uids) hold nothing."""
+        out = self.with_pages(Page(page.leaving(booking.key for booking in page.bookings if booking.holder.uid in holders))
+                              for page in self._pages.values() if any(one.holder.uid in holders for one in page.bookings))
+        for holder in [holder for holder in out._unpaged if holder.uid in holders]:
+            for result, _ in out._unpaged.pop(holder):
+                out.held.remove({"devices": {"results": [result]}})
+                out._touched.add((result["driver"], result["pool"]))
+        return out
+
+    @property
+    def pages(self) -> Collection[Page]:
+        return self._pages.values()
+
+    def unpaged(self, device: str) -> list[Holder]:
+        """Claims with a device of this name that is on no page."""
+        return [holder for holder, those in self._unpaged.items() if any(result["device"] == device for result, _ in those)]
+
+    @property
+    def holders(self) -> set[str]:
+        """The uids of all who hold something."""
+        return {booking.holder.uid for page in self._pages.values() for booking in page.bookings} | {
+            holder.uid for holder in self._unpaged}
 
     # -- asking
 
@@ -334,7 +400,7 @@ class DeviceIndex:
             if device.id in whole:
                 bare &= ~(1 << place)
         free = bare
-        for place in site.tainted:
+        for place in site.tainted if self.features.device_taints else ():
             if untolerated_taint(site.devices[place].taints, ()) is not None:
                 free &= ~(1 << place)
         self._bare[row], self._free[row] = bare, free

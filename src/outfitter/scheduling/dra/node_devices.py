@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from outfitter.api.device import DeviceId
@@ -174,6 +174,28 @@ class PoolSet:
         for part in touched:
             self._sites.pop(part.node, None)
         return {part.node for part in touched}
+
+    @property
+    def ids(self) -> Collection[tuple[str, str]]:
+        """Driver and name of each pool."""
+        return self._of.keys()
+
+    def restricted_to(self, nodes: Iterable[str], without_taints: Collection[str] = ()) -> PoolSet:
+        """The pools of which something is on these nodes or on no single node. `without_taints`: keys of published taints that
+        are left out. What was read already is shared."""
+        out = PoolSet((), self.rules)
+        out.contents = self.contents
+        pools = {part.pool: None for part in (*self._roaming, *(part for name in nodes for part in self._at.get(name, ())))}
+        shared = True
+        for pool in pools:
+            for part in self._of[pool]:
+                own = part.without_taints(without_taints, self.rules) if without_taints else part
+                shared &= own is part
+                out._of[pool].append(own)
+                out._home(own).append(own)
+        if shared:
+            out._sites = {name: self._sites[name] for name in nodes if name in self._sites}
+        return out
 
     def nodes(self, pool: tuple[str, str]) -> set[str] | None:
         """The names of those that can reach a pool (its driver and name); None: that is for each node to say."""

@@ -4,7 +4,7 @@ selector says is remembered for all devices with the same content (`contents`)."
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from outfitter import cel
@@ -124,6 +124,16 @@ class ParsedSlice:
         self.devices = [PublishedDevice(*self.pool, device, rules) for device in spec.get("devices") or ()]
         self.readable = all(cel_device.readable(device.raw) for device in self.devices)
         self.groups = any(use.groups for device in self.devices for use in device.uses)
+
+    def without_taints(self, keys: Collection[str], rules: Sequence[Object]) -> ParsedSlice:
+        """The same slice without published taints of these keys; itself if it has none."""
+        def of(device: Object) -> list[Object]:
+            return [taint for taint in device.get("taints") or () if taint.get("key") not in keys]
+
+        if not any(len(of(device.raw)) < len(device.raw.get("taints") or ()) for device in self.devices):
+            return self
+        devices = [{**device.raw, "taints": of(device.raw)} for device in self.devices]
+        return ParsedSlice({**self.raw, "spec": {**self.spec, "devices": devices}}, rules)
 
     def reaches(self, name: str, labels: Mapping[str, str]) -> bool:
         """Can the node use any device of it?"""

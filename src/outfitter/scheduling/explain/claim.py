@@ -10,6 +10,7 @@ from outfitter.api.device import DRIVER
 from outfitter.api.kubevirt import pod_claims
 from outfitter.api.page import is_pool_page
 from outfitter.scheduling.explain import explanation as answers
+from outfitter.scheduling.explain.cluster_objects import Facts
 from outfitter.scheduling.explain.explanation import Explanation
 from outfitter.scheduling.explain.object_state import (
     GOES,
@@ -17,7 +18,6 @@ from outfitter.scheduling.explain.object_state import (
     host_return_advice,
 )
 from outfitter.scheduling.explain.pod import pod
-from outfitter.scheduling.snapshot import Facts
 
 
 def claim(facts: Facts, obj: Mapping[str, Any]) -> Explanation:

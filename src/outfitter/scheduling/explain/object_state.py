@@ -12,8 +12,8 @@ from outfitter.api.kubevirt import pod_claims
 from outfitter.api.kubevirt import vm as vm_api
 from outfitter.api.page import Booking, is_pool_page
 from outfitter.inventory import cpulist
+from outfitter.scheduling.explain.cluster_objects import Facts
 from outfitter.scheduling.explain.explanation import Explanation
-from outfitter.scheduling.snapshot import Facts
 
 SCHEDULER = "default-scheduler"  # ours, or kube-scheduler in a cluster
 GOES = "is being deleted"

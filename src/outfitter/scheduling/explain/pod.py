@@ -13,7 +13,8 @@ from outfitter.api import conditions
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import pod_claims, vm
 from outfitter.scheduling.dra import assigned_devices, binding_conditions, extended_resources
-from outfitter.scheduling.explain import grouping, hints, suggestions
+from outfitter.scheduling.explain import grouping, suggestions
+from outfitter.scheduling.explain.cluster_objects import Facts
 from outfitter.scheduling.explain.explanation import Explanation
 from outfitter.scheduling.explain.object_state import (
     SCHEDULER,
@@ -23,8 +24,8 @@ from outfitter.scheduling.explain.object_state import (
     host_return_advice,
 )
 from outfitter.scheduling.filter.node_usage import nominated
-from outfitter.scheduling.scheduler import NOT_MADE, Claims, Placement, Waiting
-from outfitter.scheduling.snapshot import Facts
+from outfitter.scheduling.scheduler import NOT_MADE, Placement, Waiting
+from outfitter.scheduling.snapshot import Claims
 
 
 def pod(facts: Facts, obj: Mapping[str, Any]) -> Explanation:
@@ -53,7 +54,7 @@ def _bound(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanation]
     if phase == "Running" and not status.get("message"):
         return say("Running", f"runs on {node}: nothing is wrong", lines=lines)
     if status.get("message"):
-        why, todo = hints.in_use(facts, obj["metadata"]["namespace"], status["message"])
+        why, todo = suggestions.in_use(facts, obj["metadata"]["namespace"], status["message"])
         return say("Waiting", f"is on {node} and {phase}: {why}", "node", lines=lines, todo=todo)
     booked = [booking.device.device for _, booking in held if booking.state == "booked"]
     doing = f"prepares {grouping.few(booked)}" if booked else "starts it"
@@ -115,19 +116,18 @@ def refused(facts: Facts, obj: Mapping[str, Any], claims: Claims, verdict: Waiti
             verb: str = "waits") -> Explanation:
     """What is to be said of a pod for which there is no host."""
     if verdict.hosts:
-        found = suggestions.ways(obj, claims, facts.class_, verdict, slices=facts.slices, pages=facts.pages, index=facts.index,
-                            used=facts.used, roster=facts.roster, resources=extended_resources.mapped(facts.classes))
-        todo = (*found, *hints.unmapped(facts, obj), *hints.unmade(facts, obj, claims, verdict))
+        found = suggestions.ways(facts.snapshot_for(dict(obj), claims), obj, verdict)
+        todo = (*found, *suggestions.unmapped(facts, obj), *suggestions.unmade(facts, obj, claims, verdict))
         return say("Waiting", f"{verb}: 0/{len(verdict.hosts)} hosts are available: {grouping.headline(verdict.hosts)}",
                    "devices", lines=_assigned(facts, obj), todo=todo, waiting=verdict)
-    why, ends = hints.in_use(facts, obj["metadata"]["namespace"], verdict.summary)
+    why, ends = suggestions.in_use(facts, obj["metadata"]["namespace"], verdict.summary)
     todo, kind = _missing_class(facts, why)
     return say("Waiting", f"{verb}: {why}", kind, todo=(*todo, *ends))
 
 
 def _assigned(facts: Facts, obj: Mapping[str, Any]) -> tuple[str, ...]:
     """What stands in the way of devices that were chosen beforehand."""
-    found = list(assigned_devices.reasons(dict(obj), facts.index)) if any(extended_resources.presets(obj)) else []
+    found = list(assigned_devices.reasons(dict(obj), facts.snapshot.devices)) if any(extended_resources.presets(obj)) else []
     return (f"devices that were assigned beforehand: {'; '.join(found)}",) if found else ()
 
 

@@ -1,119 +1,107 @@
-"""What would help somebody who waits: tried out on the nearest hosts, as if others had let go, and told only if it is true."""
+"""What would help a pod that waits: releases, marks and cordons are tried out on snapshots of the nearest hosts and told only
+where the pod then fits; and what a user may have forgotten. Called by the explanations of pods. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import pod_claims
 from outfitter.api.kubevirt import vm as vm_api
-from outfitter.api.page import MARKS, Page, is_pool_page
-from outfitter.scheduling.dra.claim_request import Classes
-from outfitter.scheduling.dra.device_index import DeviceIndex
-from outfitter.scheduling.dra.extended_resources import Resources, nothing
+from outfitter.api.page import MARKS, Booking, Holder, Page, is_pool_page
+from outfitter.scheduling.dra import extended_resources
 from outfitter.scheduling.explain import grouping
-from outfitter.scheduling.filter.node_usage import NodeUsage
-from outfitter.scheduling.nova.host_state import SAID_BY_PAGE
-from outfitter.scheduling.nova.host_state_cache import HostStateCache
-from outfitter.scheduling.scheduler import TAKEN, Claims, Placement, Waiting, place
+from outfitter.scheduling.explain.cluster_objects import Facts
+from outfitter.scheduling.scheduler import TAKEN, Placement, Waiting, place
+from outfitter.scheduling.snapshot import Claims, SchedulingSnapshot
 
 HOSTS = 5  # the nearest, that are tried
 HOLDERS = 8  # of a host
 MOST = 3  # ways that are told
 UNDONE = {"reserved": "unreserve", "quarantined": "restore", "unclean": "clear"}  # a mark -> what takes it away
-Fits = Callable[..., bool]  # with these pages in the place of their namesakes
+PLAIN = ("cpu", "memory", "pods", "ephemeral-storage")
+VIRTUAL = ('"VF"', "'VF'")  # by which a selector asks for virtual functions
+_POD = re.compile(r"\bpod/([a-z0-9.-]+)")
+Fits = Callable[[SchedulingSnapshot], bool]
 
 
-def ways(
-    pod: Mapping[str, Any],
-    claims: Claims,
-    classes: Classes,
-    waiting: Waiting,
-    *,
-    slices: Sequence[Object],
-    pages: Sequence[Object],
-    index: DeviceIndex,
-    used: NodeUsage,
-    roster: HostStateCache | None = None,
-    resources: Resources = nothing,
-) -> list[str]:
-    """At most a few, on the nearest hosts first."""
-    by_host = {page["metadata"]["name"]: page for page in pages}
-    shared = [_bare(part) for part in slices if not part["spec"].get("nodeName")]
-    pools = [Page(page) for page in pages if is_pool_page(page["metadata"]["name"])] if shared else []
+def ways(snapshot: SchedulingSnapshot, pod: Mapping[str, Any], waiting: Waiting) -> list[str]:
+    """What would make room for a pod: at most a few ways, on the nearest hosts first."""
+    def fits(changed: SchedulingSnapshot) -> bool:
+        return isinstance(place(changed, dict(pod)), Placement)
+
+    def never(emptied: SchedulingSnapshot) -> Iterator[str]:
+        verdict = place(emptied, dict(pod), every_host=True)
+        if isinstance(verdict, Waiting):
+            tainted = [one for _, refusal in verdict.hosts for one in refusal.obstacles if one.code == "tainted"]
+            yield (f"{host} could not take it even if nobody held anything there: {tainted[0] if tainted else 'ask for less'}")
+
     out: list[str] = []
     for host, refusal in grouping.by_distance(waiting.hosts)[:HOSTS]:
         if refusal.far[0] != 1:
             continue
-        node = index.node(host)
-        opened = {**node, "spec": {**(node.get("spec") or {}), "unschedulable": False}}
-        here = [*(_bare(part) for part in slices if part["spec"].get("nodeName") == host), *shared]
-        page = Page(by_host.get(host) or Page.blank(host))
-
-        def fits(*changed: Page, here: Sequence[Object] = here, node: Object = opened, page: Page = page) -> bool:
-            books = {one.host: one for one in (page, *pools, *changed)}
-            alone = DeviceIndex.of(here, books.values(), [node])
-            verdict = place(dict(pod), claims, classes, alone, used, roster=roster, resources=resources)
-            return isinstance(verdict, Placement)
-
+        node = snapshot.devices.node(host)
+        cordoned = bool((node.get("spec") or {}).get("unschedulable"))
+        here = snapshot.restricted_to([host])
+        if cordoned:
+            here = here.with_node({**node, "spec": {**node["spec"], "unschedulable": False}})
         if refusal.seek is None:
-            out += [f"{host} could take it after: kubectl uncordon {host}"] if _closed(node) and fits() else []
+            out += [f"{host} could take it after: kubectl uncordon {host}"] if cordoned and fits(here) else []
             continue
         taken = refusal.found.blocking if refusal.found is not None else ()
-        wanted = {one.device for one in taken if one.code in TAKEN}
-        books = [page, *(pool for pool in pools if any(booking.device.device in wanted for booking in pool.bookings))]
-        found = [*_unmarked(page, wanted, fits), *(way for book in books for way in _let_go(host, book, fits, claims))]
-        if not found and not fits(*(Page(Page.blank(one.host)) for one in (page, *pools))):
-            found = [f"{host} could not take it even if nobody held anything there: ask for less"]
-        out += found
+        found = list(_releases(host, here, {one.device for one in taken if one.code in TAKEN}, fits))
+        out += found or never(here.emptied())
         if len(out) >= MOST:
             break
     return out[:MOST]
 
 
-def _closed(node: Object) -> bool:
-    return bool((node.get("spec") or {}).get("unschedulable"))
+def _releases(host: str, here: SchedulingSnapshot, wanted: set[str], fits: Fits) -> Iterator[str]:
+    """What could be released on a host so that the pod fits. `wanted`: names of devices that match and are not free."""
+    page = here.devices.page(host)
+    yield from _unmarked(page, wanted, here, fits)
+    pages = [page, *(one for one in here.devices.pages if is_pool_page(one.host)
+                     and any(booking.device.device in wanted for booking in one.bookings))]
+    for one in pages:
+        yield from _let_go(host, (booking.holder for booking in one.bookings if _matters(booking)), here, fits)
+    yield from _let_go(host, (holder for device in sorted(wanted) for holder in here.devices.unpaged(device)), here, fits)
 
 
-def _bare(part: Object) -> Object:
-    """A slice without the taints that repeat what a page says: they go with what they repeat."""
-    spec = part["spec"]
-    devices = [{**device, "taints": [taint for taint in device["taints"] if taint["key"] not in SAID_BY_PAGE]}
-               if device.get("taints") else device for device in spec.get("devices") or ()]
-    return {**part, "spec": {**spec, "devices": devices}}
+def _matters(booking: Booking) -> bool:
+    """It is of a device, or of CPUs of the host."""
+    return bool(booking.counted or booking.amount.get("cells"))
 
 
-def _unmarked(page: Page, wanted: set[str], fits: Fits) -> Iterator[str]:
+def _unmarked(page: Page, wanted: set[str], here: SchedulingSnapshot, fits: Fits) -> Iterator[str]:
     for which in MARKS:
         for mark in page.marks(which):
-            if mark.device.device in wanted and fits(Page(page.without_marks(which, {mark.device}))):
+            if mark.device.device in wanted and fits(here.with_page(Page(page.without_marks(which, {mark.device})))):
                 yield f"{page.host} could take it after: outfit device {UNDONE[which]} {page.host}/{mark.device.device}"
                 return
 
 
-def _let_go(host: str, page: Page, fits: Fits, claims: Claims) -> Iterator[str]:
-    """Those on the page, of the host or of a pool that it reaches, whose end alone would do, else some whose end together
-    would."""
+def _let_go(host: str, holders: Iterable[Holder], here: SchedulingSnapshot, fits: Fits) -> Iterator[str]:
+    """Those of the holders whose end alone would do, else some whose end together would."""
     who: dict[str, set[str]] = {}
     kept: dict[str, str] = {}  # who has ended and keeps it all the same -> what makes it let go
-    for booking in page.bookings:
-        if booking.counted or booking.amount.get("cells"):  # a device, or CPUs of the host
-            holder = booking.holder
-            name = (holder.purpose or f"{holder.kind} {holder.name}") + (f" in {holder.namespace}" if holder.namespace else "")
-            if vm := _stopped(claims(holder.namespace, holder.name)):
-                name = f"vm/{vm} in {holder.namespace}"
-                kept[name] = f"kubectl delete resourceclaim {holder.name} -n {holder.namespace}"
-            who.setdefault(name, set()).add(holder.uid)
+    for holder in holders:
+        name = (holder.purpose or f"{holder.kind} {holder.name}") + (f" in {holder.namespace}" if holder.namespace else "")
+        if vm := _stopped(here.claim(holder.namespace, holder.name)):
+            name = f"vm/{vm} in {holder.namespace}"
+            kept[name] = f"kubectl delete resourceclaim {holder.name} -n {holder.namespace}"
+        who.setdefault(name, set()).add(holder.uid)
     tried = list(who)[:HOLDERS]
-    alone = [name for name in tried if fits(_without(page, who[name]))]
+    alone = [name for name in tried if fits(here.without(who[name]))]
     for name in [name for name in alone if name in kept][:1]:
         yield f"{host} could take it after: {kept[name]}; or delete {name}, which is stopped and keeps its devices"
     if ending := [name for name in alone if name not in kept]:
         more = [f"one of {len(ending) - grouping.NAMED} more"] if len(ending) > grouping.NAMED else []
         yield f"{host} could take it once {' or '.join([*ending[:grouping.NAMED], *more])} ends"
     for last in range(2, len(tried) + 1) if not alone else ():
-        if fits(_without(page, {uid for name in tried[:last] for uid in who[name]})):
+        if fits(here.without({uid for name in tried[:last] for uid in who[name]})):
             those = [f"{name} (stopped: delete it)" if name in kept else name for name in tried[:last]]
             yield f"{host} could take it once {' and '.join(those)} end"
             return
@@ -127,5 +115,66 @@ def _stopped(claim: Object | None) -> str:
     return str(reference["name"]) if reference is not None and not used else ""
 
 
-def _without(page: Page, uids: set[str]) -> Page:
-    return Page(page.leaving(booking.key for booking in page.bookings if booking.holder.uid in uids))
+# -- what may have been forgotten
+
+
+def unmapped(facts: Facts, pod: Mapping[str, Any]) -> Iterator[str]:
+    """Resources that a pod asks for, no host offers and no class stands for."""
+    if not facts.features.extended_resources:
+        return  # a class would not help
+    class_of = extended_resources.mapped(facts.classes)
+    offered = {name for node in facts.nodes for name in (node.get("status") or {}).get("allocatable") or {}}
+    for name in sorted(_asked(pod)):
+        if name not in offered and class_of(name) is None and "/" in name:
+            yield (f"apply a DeviceClass with spec.extendedResourceName: {name}: no host offers {name} itself, and no class "
+                   "stands for it")
+
+
+def unmade(facts: Facts, pod: Mapping[str, Any], claims: Claims, waiting: Waiting) -> Iterator[str]:
+    """Cards whose virtual functions nobody has switched on, for a pod that asks for some and lacks nothing else there."""
+    lacking = {host for host, refusal in waiting.hosts if refusal.seek is not None}
+    found = [f"{one['address']} of {inventory['metadata']['name']} can have {one['totalVfs']}"
+             for inventory in facts.inventories if inventory["metadata"]["name"] in lacking
+             for one in (inventory.get("spec") or {}).get("withheld") or () if one.get("totalVfs") and not one.get("numVfs")]
+    if found and any(word in selector for selector in _selectors(facts, pod, claims) for word in VIRTUAL):
+        yield f"switch virtual functions on (sriov in the configuration, or sriov_numvfs): {grouping.few(found)}, and has none"
+
+
+def in_use(facts: Facts, namespace: str, reason: str) -> tuple[str, tuple[str, ...]]:
+    """A reason that a claim is in use, with the machines in place of their pods, and what helps; any other reason as it is."""
+    if " is in use by pod/" not in reason:
+        return reason, ()
+    users = dict.fromkeys(facts.called(namespace, name) for name in _POD.findall(reason))
+    told = _POD.sub(lambda found: facts.called(namespace, found[1]), reason)
+    return told, (f"it can start once {' and '.join(users)} end{'s' if len(users) == 1 else ''}; or give it a claim of its own "
+                  "(resourceClaimTemplateName)",)
+
+
+def _asked(pod: Mapping[str, Any]) -> set[str]:
+    containers = (pod.get("spec") or {}).get("containers") or ()
+    return {name for container in containers for name in extended_resources.asked(container)} - set(PLAIN)
+
+
+def _selectors(facts: Facts, pod: Mapping[str, Any], claims: Claims) -> Iterator[str]:
+    """The expressions of all classes and requests that a pod asks by."""
+    class_of = extended_resources.mapped(facts.classes)
+    classes = [class_of(name) for name in sorted(_asked(pod))]
+    for claim in _claims(pod, claims):
+        for request in ((claim.get("spec") or {}).get("devices") or {}).get("requests") or ():
+            for each in (request.get("exactly"), *(request.get("firstAvailable") or ())):
+                classes.append(facts.class_((each or {}).get("deviceClassName") or ""))
+                yield from _expressions((each or {}).get("selectors"))
+    for class_ in classes:
+        yield from _expressions(((class_ or {}).get("spec") or {}).get("selectors"))
+
+
+def _claims(pod: Mapping[str, Any], claims: Claims) -> Iterator[Mapping[str, Any]]:
+    for _, name in pod_claims.claim_names(pod):
+        found = claims(pod["metadata"]["namespace"], name) if name else None
+        if found is not None:
+            yield found
+
+
+def _expressions(selectors: Any) -> Iterator[str]:
+    for selector in selectors or ():
+        yield str((selector.get("cel") or {}).get("expression") or "")

@@ -13,6 +13,7 @@ from outfitter.api.kubevirt import device_refs, device_status, network_info, vmi
 from outfitter.api.kubevirt import vm as vm_api
 from outfitter.inventory import cpulist
 from outfitter.scheduling.explain import grouping
+from outfitter.scheduling.explain.cluster_objects import Facts
 from outfitter.scheduling.explain.explanation import Explanation
 from outfitter.scheduling.explain.object_state import (
     GOES,
@@ -23,7 +24,6 @@ from outfitter.scheduling.explain.object_state import (
     pods_of,
 )
 from outfitter.scheduling.explain.pod import pod
-from outfitter.scheduling.snapshot import Facts
 
 # -- a machine
 

@@ -8,6 +8,8 @@ from typing import Any
 
 Taint = Mapping[str, Any]
 Toleration = Mapping[str, Any]
+# Keys of taints that our driver publishes of what a page records: the page is read by everyone who decides, and is sooner.
+RECORDED_ON_PAGE = frozenset(f"outfitter.dev/{word}" for word in ("reserved", "quarantined", "unclean", "held"))
 KEEPS_AWAY = ("NoSchedule", "NoExecute")  # the effects that stand in the way of somebody new
 
 

@@ -16,11 +16,10 @@ from outfitter.inventory import pci, slices
 from outfitter.inventory.pci import FunctionKind
 from outfitter.ledger import placement_view
 from outfitter.ledger.placement_view import Row
+from outfitter.scheduling.filter.taints import KEEPS_AWAY, RECORDED_ON_PAGE
 from outfitter.scheduling.nova.extra_specs import AliasRequest
 from outfitter.scheduling.nova.numa_topology import NumaCell
 
-SAID_BY_PAGE = frozenset(f"outfitter.dev/{word}" for word in ("reserved", "quarantined", "unclean", "held"))
-KEEPS_AWAY = ("NoSchedule", "NoExecute")
 ELSEWHERE = "goes to another machine of the same request"
 
 
@@ -225,7 +224,7 @@ def _device(host: str, raw: Mapping[str, Any], home: Mapping[str, str]) -> PciDe
     if said.get("kind") not in set(FunctionKind) or not isinstance(said.get(PCI_BUS_ID), str):
         return None
     taints = [taint["key"] for taint in raw.get("taints") or () if taint.get("effect") in KEEPS_AWAY
-              and taint["key"] not in SAID_BY_PAGE]  # the page says these, and sooner
+              and taint["key"] not in RECORDED_ON_PAGE]  # the page says these, and sooner
     takes = {entry["counterSet"]: {name: str(each["value"]) for name, each in entry["counters"].items()}
              for entry in raw.get("consumesCounters") or ()}
     pieces = sorted((len(key), text) for key, text in said.items() if key.rstrip("0123456789") == "members")

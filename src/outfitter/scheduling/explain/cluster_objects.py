@@ -1,0 +1,150 @@
+"""All objects that an answer to "why" may need, read at about one moment, the look-ups in them, and the scheduling snapshot
+that they make. Called by `outfit why` and `outfit plan`; pure."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from outfitter.api import conditions, kinds
+from outfitter.api.device import DeviceId
+from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import vm
+from outfitter.api.page import Booking, Holder, OutOfServiceRecord, Page
+from outfitter.scheduling.config import Features
+from outfitter.scheduling.dra import assigned_devices, extended_resources
+from outfitter.scheduling.dra.device_index import FEATURES, DeviceIndex
+from outfitter.scheduling.filter.node_usage import NodeUsage
+from outfitter.scheduling.nova.host_state_cache import HostStateCache
+from outfitter.scheduling.plugins import NOBODY, SchedulerPlugins
+from outfitter.scheduling.scheduler import Placement, Waiting, place
+from outfitter.scheduling.score import Policy
+from outfitter.scheduling.snapshot import Claims, SchedulingSnapshot
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Objects as the store has them."""
+
+    instances: Sequence[Object]
+    pods: Sequence[Object]
+    claims: Sequence[Object]
+    classes: Sequence[Object]
+    slices: Sequence[Object]
+    pages: Sequence[Object]
+    nodes: Sequence[Object]
+    plugins: SchedulerPlugins = NOBODY
+    templates: Sequence[Object] = ()
+    unread: tuple[str, ...] = ()  # kinds that the one who asks may not read, by their plural
+    rules: Sequence[Object] = ()  # DeviceTaintRules
+    policy: Policy = "pack"
+    features: Features = FEATURES
+    trees: Sequence[Object] = ()  # ProviderTrees
+    inventories: Sequence[Object] = ()
+    now: datetime | None = None  # None: no host is left out for a while, and no toleration is over
+
+    def claim(self, namespace: str, name: str) -> Object | None:
+        return self._claims.get((namespace, name))
+
+    def class_(self, name: str) -> Object | None:
+        return _named(self.classes, "", name)
+
+    def template(self, namespace: str, name: str) -> Object | None:
+        return _named(self.templates, namespace, name)
+
+    def node(self, name: str) -> Object | None:
+        return _named(self.nodes, "", name)
+
+    def absence(self, name: str) -> str:
+        """Why nobody does anything on a node; "" if somebody does, or if nodes may not be read."""
+        return "" if kinds.NODE.plural in self.unread else conditions.absence(self.node(name))
+
+    def quarantine(self, device: DeviceId) -> OutOfServiceRecord | None:
+        return next((mark for page in map(Page, self.pages) for mark in page.quarantined if mark.device == device), None)
+
+    def vanished(self, device: DeviceId) -> bool:
+        """Whether a device is no longer on the bus of its host, though somebody has it."""
+        return any({"device": device.device, "what": "vanished"} in (host.get("spec") or {}).get("left", ())
+                   for host in self.inventories if host["metadata"]["name"] == device.pool)
+
+    def bookings(self, uid: str) -> list[tuple[str, Booking]]:
+        return [(page.host, booking) for page in map(Page, self.pages) for booking in page.of(uid)]
+
+    @functools.cached_property
+    def snapshot(self) -> SchedulingSnapshot:
+        """What the scheduler would decide on. A device that a claim was allocated and that is on no page (another driver's) is
+        held as well."""
+        index = DeviceIndex.of(self.slices, map(Page, self.pages), self.nodes, self.features, self.rules)
+        for claim in self.claims:
+            for holder, result, why in self._unpaged(claim):
+                index.hold(holder, result, why)
+        return SchedulingSnapshot(
+            devices=index, usage=NodeUsage(self.pods), claim=self.claim, device_class=self.class_,
+            extended_resource=extended_resources.mapped(self.classes),
+            host_states=HostStateCache.of(self.slices, self.trees, self.inventories), plugins=self.plugins,
+            policy=self.policy, now=self.now)
+
+    def snapshot_for(self, obj: Object, claims: Claims | None = None) -> SchedulingSnapshot:
+        """The snapshot for the placement of one pod: what is pre-assigned to other pods that wait is kept for them.
+        `claims`: those to look up instead, where some are not stored yet."""
+        waiting = [pod for pod in self.pods if not pod["spec"].get("nodeName")
+                   and pod["metadata"]["uid"] != obj["metadata"].get("uid")
+                   and (pod.get("status") or {}).get("phase", "Pending") == "Pending" and any(extended_resources.presets(pod))]
+        devices = self.snapshot.devices
+        devices.held.kept = assigned_devices.kept(waiting, devices) if waiting else {}
+        return replace(self.snapshot, claim=claims) if claims is not None else self.snapshot
+
+    def choose(self, obj: Object, claims: Claims | None = None) -> Placement | Waiting:
+        """What the scheduler would do with a pod, with the reason of each host."""
+        return place(self.snapshot_for(obj, claims), obj, every_host=True)
+
+    @functools.cached_property
+    def _claims(self) -> dict[tuple[str, str], Object]:
+        """The first of a name counts: what a plan brings along stands before what is there."""
+        return {(claim["metadata"].get("namespace", ""), claim["metadata"]["name"]): claim for claim in reversed(self.claims)}
+
+    @functools.cached_property
+    def _booked(self) -> set[tuple[DeviceId, str]]:
+        return {(booking.device, booking.holder.uid) for page in map(Page, self.pages) for booking in page.bookings}
+
+    def _unpaged(self, claim: Object) -> Iterator[tuple[Holder, Object, str]]:
+        given = (claim.get("status") or {}).get("allocation") or {}
+        meta = claim["metadata"]
+        for result in (given.get("devices") or {}).get("results") or ():
+            device = DeviceId(result["driver"], result["pool"], result["device"])
+            if (device, meta.get("uid", "")) not in self._booked:
+                since = given.get("allocationTimestamp")
+                holder = Holder(kinds.RESOURCE_CLAIM.kind, meta["namespace"], meta["name"], meta.get("uid", ""),
+                                self._used_by(claim))
+                yield holder, result, f"held by {self.user(claim)}" + (f" since {since}" if since else "")
+
+    def called(self, namespace: str, name: str) -> str:
+        """A pod of this name as people call it."""
+        found = _named(self.pods, namespace, name)
+        return machine_of(found) if found is not None else f"pod/{name}"
+
+    def user(self, claim: Object) -> str:
+        """For whom a claim has its devices, as a page would say it."""
+        meta, user = claim["metadata"], self._used_by(claim)
+        claimed = f"{user} (claim {meta['name']})" if user else f"claim {meta['name']}"
+        return f"{claimed} in {meta['namespace']}"
+
+    def _used_by(self, claim: Object) -> str:
+        """The VM or pod that uses a claim; "" if there is none."""
+        users = (claim.get("status") or {}).get("reservedFor") or ()
+        reserved = next((one for one in users if one.get("resource") == "pods"), None)
+        return self.called(claim["metadata"]["namespace"], reserved["name"]) if reserved is not None else ""
+
+
+def _named(objects: Sequence[Object], namespace: str, name: str) -> Object | None:
+    return next((obj for obj in objects
+                 if (obj["metadata"].get("namespace", ""), obj["metadata"]["name"]) == (namespace, name)), None)
+
+
+def machine_of(pod: Mapping[str, Any]) -> str:
+    """A pod as people call it: "vmi/blue" for that in which a machine runs, else "pod/web"."""
+    owner = vm.owner(pod, kinds.VMI.kind)
+    return f"vmi/{owner['name']}" if owner else f"pod/{pod['metadata']['name']}"
