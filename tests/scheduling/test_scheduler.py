@@ -182,7 +182,7 @@ def test_many_hosts_in_few_lines() -> None:
     slices = [part(name, dev("x", kind="VF" if number < 5 else "PF")) for number, name in enumerate(names)]
     nodes = [node(name, cordoned=name == "n4") for name in names]
     found = placed(pod("c"), [claim("c")], DeviceIndex.of(slices, [page(name, ("x", "train")) for name in names[:4]], nodes),
-                   everybody=True)
+                   every_host=True)
     assert isinstance(found, Waiting)
     assert grouping.short(found.hosts) == [
         "4 hosts (n0, n1, n2, n3): request nic wants 1: 1 match, 0 free",
@@ -198,7 +198,7 @@ def test_counting_says_what_a_search_would_say() -> None:
     """Of a host that counting can judge the sentence is the same, and the search is made when its devices are asked for."""
     for devices, held in (([dev("a", **VF)], ["a"]), ([dev("a", **PF)], []), ([dev("a", **VF), dev("b", **VF)], ["a"])):
         index = DeviceIndex.of([part("n", *devices)], [page("n", *((name, "train") for name in held))], [node("n")])
-        found = placed(pod("c"), [claim("c", ask("nic", count=2))], index, everybody=True)
+        found = placed(pod("c"), [claim("c", ask("nic", count=2))], index, every_host=True)
         assert isinstance(found, Waiting)
         refusal = found.hosts[0][1]
         assert refusal.found is not None
