@@ -33,6 +33,7 @@ from outfitter.controllers.node_taint_eviction import NodeTaintEviction
 from outfitter.controllers.pod_claims import PodClaims
 from outfitter.controllers.pod_gc import PodGc
 from outfitter.controllers.scheduler import Scheduler
+from outfitter.controllers.scheduler_cache import SchedulerCache
 from outfitter.controllers.vm import VmController
 from outfitter.controllers.vmi import VmiController
 from outfitter.errors import AlreadyExists, StartupRefused
@@ -175,15 +176,15 @@ class Embedded(Product):
                  aliases: AliasSet | None = None) -> None:
         context = ControllerContext(store, clock=clock, names=store.names)
         self.settings = scheduling_config.SchedulingConfig.of(config.scheduling.policy, config.scheduling.features)
-        schedule = Scheduler(context, plugins.load(plugins.left_out()), policy=self.settings.policy,
-                            features=self.settings.features)
+        cache = SchedulerCache(context, plugins=plugins.load(plugins.left_out()), policy=self.settings.policy,
+                               features=self.settings.features)
         controllers: list[Controller] = [
             VmController(context),
             VmiController(context, aliases),
             PodClaims(context),
             ClaimDeallocation(context),
-            schedule,
-            DeviceTaintEviction(context, self.settings.features),
+            Scheduler(context, cache),
+            DeviceTaintEviction(context, cache),
             NodeTaintEviction(context),
             DeviceStatus(context),
             GarbageCollector(context),

@@ -23,6 +23,7 @@ from outfitter.controllers.garbage_collector import GarbageCollector
 from outfitter.controllers.manager import Controller, ControllerContext, ControllerManager, settle
 from outfitter.controllers.pod_claims import PodClaims
 from outfitter.controllers.scheduler import Scheduler
+from outfitter.controllers.scheduler_cache import SchedulerCache
 from outfitter.controllers.vmi import VmiController
 from outfitter.errors import BadRequest, Invalid, NotFound
 from outfitter.inventory import config
@@ -35,7 +36,6 @@ from outfitter.scheduling.explain import vm
 from outfitter.scheduling.explain.cluster_objects import Facts
 from outfitter.scheduling.nova.flavor_claim import AliasSet
 from outfitter.scheduling.nova.host_state import NoValidHost
-from outfitter.scheduling.plugins import NOBODY
 from tests.cases.case import Case
 from tests.cases.case_product import NotDriven
 from tests.cases.nova_cloud import SWITCHES, Cloud, cloud, uid_of
@@ -171,7 +171,7 @@ class Product(Schedule):
         )
         controllers: list[Controller] = [
             VmiController(context, AliasSet.of(self.settings.default)), PodClaims(context), ClaimDeallocation(context),
-            Scheduler(context, NOBODY), DeviceStatus(context), GarbageCollector(context), keeper, agent]
+            Scheduler(context, SchedulerCache(context)), DeviceStatus(context), GarbageCollector(context), keeper, agent]
         runner = ControllerManager(context, controllers)
         await runner.start()
         try:

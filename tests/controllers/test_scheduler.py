@@ -11,7 +11,7 @@ from outfitter.api import kinds
 from outfitter.api.kinds import Object
 from outfitter.api.page import Page, pool_page
 from outfitter.controllers import launcher_pod
-from outfitter.controllers.scheduler import PATIENCE, Scheduler
+from outfitter.controllers.scheduler import REPORT_INTERVAL, Scheduler
 from outfitter.inventory.config import SchedulingSettings
 from outfitter.ledger import book
 from outfitter.scheduling.explain import vm
@@ -63,9 +63,9 @@ async def test_a_pool_that_changes_hands_is_not_given_twice(scene: Scene, first:
     [schedule] = [each for each in scene.product.runner.controllers if isinstance(each, Scheduler)]
     await scene.delete(kinds.RESOURCE_SLICE, "rack")
     await settled(scene, "one")
-    schedule._index.held.whole.clear()
+    schedule.cache.devices.held.whole.clear()
     if forgets == "the page":
-        schedule._index._pages.pop(home)
+        schedule.cache.devices.put_page(home, None)
     await scene.create(kinds.RESOURCE_SLICE, "rack", {
         **pool, **now, "pool": {"name": name, "generation": 2, "resourceSliceCount": 1}})
     await pod(scene, "two", {"fabric": "b"})
@@ -304,7 +304,7 @@ async def test_who_waits_is_not_written_of_whenever_others_come_and_go(scene: Sc
     assert isinstance(told, Waiting)
     assert "held by pod/last" in told.summary, "who asks why gets the answer of now"
     assert scene.clock is not None
-    scene.clock.advance(PATIENCE)
+    scene.clock.advance(REPORT_INTERVAL)
     assert "held by pod/last" in why(await settled(scene, "large")), "the last reason is told in the end"
     assert written() == (1, 1)
 

@@ -14,6 +14,7 @@ from outfitter.api.page import Page
 from outfitter.controllers.claim_deallocation import ClaimDeallocation
 from outfitter.controllers.pod_claims import PodClaims
 from outfitter.controllers.scheduler import Scheduler
+from outfitter.controllers.scheduling_queue import SchedulingBatch
 from outfitter.errors import AlreadyHeld, Conflict, Forbidden
 from outfitter.ledger import book, out_of_service
 from outfitter.store.base import Store
@@ -244,32 +245,41 @@ async def test_news_of_one_who_came_later_does_not_put_it_first() -> None:
         await waiting_pods(scene, "zoe", "mia", "ann")
         assert await bound(scene) == []
         [schedule] = [each for each in scene.product.runner.controllers if isinstance(each, Scheduler)]
-        async with schedule._one:
-            await scene.store.patch(kinds.POD, "ann", {"metadata": {"labels": {"a": "b"}}}, scene.namespace)
-            await told()
-            await out_of_service.unreserve(scene.store, scene.host.name, device)
-            await told()
+        over = asyncio.Event()
+
+        async def busy(batch: SchedulingBatch) -> None:
+            schedule.scheduling_queue.gather(batch, ())
+            await over.wait()
+
+        at_work = asyncio.create_task(schedule.scheduling_queue.run("nobody", busy))
+        await told()
+        await scene.store.patch(kinds.POD, "ann", {"metadata": {"labels": {"a": "b"}}}, scene.namespace)
+        await told()
+        await out_of_service.unreserve(scene.store, scene.host.name, device)
+        await told()
+        over.set()
+        await at_work
         assert await bound(scene) == ["zoe"]
 
 
-async def test_who_was_taken_along_by_one_who_was_stopped_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_was_taken_along_by_one_who_was_stopped_is_told_so() -> None:
     async with scenes.embedded(1) as scene:
         [schedule] = [each for each in scene.product.runner.controllers if isinstance(each, Scheduler)]
         await scene.settle()  # nobody else is at work
         both = asyncio.Event()
 
-        async def never_ends() -> None:
+        async def never_ends(batch: SchedulingBatch) -> None:
             await both.wait()
-            schedule._inbox.clear()
+            schedule.scheduling_queue.gather(batch, ())
             await asyncio.Event().wait()
 
-        monkeypatch.setattr(schedule, "_round", never_ends)
-        at_work, along = (asyncio.create_task(schedule.reconcile(f"{scene.namespace}/{name}")) for name in ("one", "two"))
+        at_work, along = (asyncio.create_task(schedule.scheduling_queue.run(f"{scene.namespace}/{name}", never_ends))
+                          for name in ("one", "two"))
         await told()
         both.set()
         await told()
         at_work.cancel()
-        with pytest.raises(Conflict, match="was stopped"):
+        with pytest.raises(Conflict, match="was cancelled"):
             await along
 
 

@@ -1,10 +1,12 @@
-"""What is written when pods get hosts and devices: the pages as they will be, and for each pod its claims and itself. Several
-pods can stand in one draft, which is committed as a whole."""
+"""Binds pods: what is written when pods get hosts and devices (pages, claims and pods, of several pods in one transaction),
+the commit of it, and the release of devices that were not made ready. The scheduler cache follows every write, and is put right
+when one fails. Called by the scheduler controller; `outfit plan` books with a transaction that it does not commit."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from outfitter.api import allocation, conditions, kinds
 from outfitter.api.conditions import Condition
@@ -13,17 +15,22 @@ from outfitter.api.kubevirt import device_refs, vm
 from outfitter.api.kubevirt import pod_claims as pod_claims_api
 from outfitter.api.page import Booking, Holder, Page
 from outfitter.controllers import pod_claims
-from outfitter.errors import AlreadyHeld, Conflict
+from outfitter.controllers.manager import ControllerContext
+from outfitter.controllers.scheduler_cache import SchedulerCache
+from outfitter.controllers.scheduling_queue import waits_for_host
+from outfitter.errors import AlreadyExists, AlreadyHeld, Conflict, Invalid, NotFound
 from outfitter.ledger import book
 from outfitter.ledger import placement_view as ledger
 from outfitter.scheduling.dra import binding_conditions
 from outfitter.scheduling.dra.device_index import DeviceIndex
+from outfitter.scheduling.filter.node_usage import nominated
 from outfitter.scheduling.nova import flavor_claim
 from outfitter.scheduling.scheduler import Placement, results
 from outfitter.store.base import Check, Create, Delete, Replace, Store, Write
 from outfitter.store.id_generator import IdGenerator
 from outfitter.store.informer import key_of
 
+log = logging.getLogger(__name__)
 Claim = Callable[[str, str], Object | None]
 NOT_READY = "WaitingForDevices"  # the reason on a pod whose devices are being made ready
 
@@ -168,6 +175,80 @@ class BindTransaction:
         return [(write.kind, answer) for write, answer in zip(writes, answers, strict=True) if answer is not None]
 
 
+class PlacedPod(NamedTuple):
+    pod: Object
+    placement: Placement
+    ready: bool  # else its devices must be made ready before it is bound
+
+
+class Binder:
+    def __init__(self, context: ControllerContext, cache: SchedulerCache) -> None:
+        self._context, self._store, self._cache = context, context.store, cache
+
+    def begin(self) -> BindTransaction:
+        return BindTransaction(self._cache.devices, self._cache.claim, self._context.now(), self._context.names)
+
+    def add(self, transaction: BindTransaction, pod: Object, placement: Placement) -> PlacedPod:
+        """AlreadyHeld, OutOfService: a page rejects it, and nothing is in the transaction."""
+        placed = PlacedPod(pod, placement, transaction.add(pod, placement))
+        self._cache.assume(pod, placement.host)
+        return placed
+
+    async def commit(self, transaction: BindTransaction, placed: Sequence[PlacedPod]) -> bool:
+        """Whether it was written. If not, the cache forgets what it assumed."""
+        try:
+            written = await transaction.commit(self._store)
+        except Exception as error:
+            for each in placed:
+                self._cache.forget(each.pod)
+            await self._cache.reread(transaction.pages)
+            if not isinstance(error, (Conflict, AlreadyExists, NotFound, Invalid)):
+                raise
+            log.debug("%d pods: %s", len(placed), error)
+            return False
+        for kind, obj in written:
+            self._cache.stored(kind, obj)
+        for pod, placement, ready in placed:
+            if not ready:
+                await self._context.events.normal(
+                    pod, "WaitingForDevices", f"devices on {placement.host} are being made ready")
+                continue
+            name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+            await self._context.events.normal(pod, "Scheduled", f"Successfully assigned {name} to {placement.host}")
+        return True
+
+    async def reread(self, placement: Placement) -> None:
+        """The pages that a placement is booked on, as the store has them."""
+        devices, host = self._cache.devices, placement.host
+        those = dict.fromkeys(device for _, given in placement.claims for device, _ in results(given))
+        await self._cache.reread([host, *(page for device in those for page in (
+            devices.home(device, host), *devices.other_homes(device, host)))])
+
+    async def release(self, pod: Object, claims: Sequence[Object], why: str, exclude_for: float) -> None:
+        """Gives back what the pod's claims were allocated, and excludes the host for so many seconds."""
+        uid = pod["metadata"]["uid"]
+        pod = await self._store.get(kinds.POD, pod["metadata"]["name"], pod["metadata"]["namespace"])
+        if not waits_for_host(pod):
+            return
+        given = [claim for claim in claims if (claim.get("status") or {}).get("allocation") and not any(
+            user.get("resource", "pods") == "pods" and user.get("uid") != uid
+            for user in claim["status"].get("reservedFor") or ())]
+        host = nominated(pod)
+        names = dict.fromkeys([*([host] if host else ()), *(  # a flavor has CPUs of the host besides devices
+            self._cache.devices.home(device, host) for claim in given for device, _ in results(claim["status"]["allocation"]))])
+        pages = [await book.read(self._store, name) for name in names]
+        message = f"devices on {host or 'its host'} were given back: {why}"
+        writes = [write for page in pages for write in await book.steps(
+            self._store, page, _without(page, {claim["metadata"]["uid"] for claim in given}), now=self._context.now())]
+        excluded = binding_conditions.leaving_out(pod, host, message, self._context.clock.now(), exclude_for)
+        *_, written = await self._store.commit([*writes, *give_back(pod, given, message, self._context.now(), excluded)])
+        if written is not None:
+            self._context.informer(kinds.POD).put(written)
+        self._cache.released(pod)
+        await self._cache.reread(names)
+        await self._context.events.warning(pod, "DevicesNotReady", message)
+
+
 def give_back(pod: Object, those: Sequence[Object], why: str, now: str, annotations: Mapping[str, str]) -> list[Write]:
     """What is written when devices were not made ready: all that the pod's claims got is free again, and the claim that the
     scheduler made goes. The pages go along in the same commit. The pod comes last."""
@@ -222,3 +303,7 @@ def holder_purpose(pod: Object) -> str:
     """For whom a pod holds devices, as people say it: "vmi/blue", else "pod/web"."""
     reference = vm.owner(pod, kinds.VMI.kind)
     return f"vmi/{reference['name']}" if reference else f"pod/{pod['metadata']['name']}"
+
+
+def _without(page: Page, uids: set[str]) -> Object:
+    return page.leaving(booking.key for booking in page.bookings if booking.holder.uid in uids)

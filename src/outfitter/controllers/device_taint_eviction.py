@@ -4,7 +4,7 @@ DeviceTaintRule. What an operator takes out of service on a page is published as
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -14,9 +14,8 @@ from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import pod_claims, vm
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
+from outfitter.controllers.scheduler_cache import SchedulerCache
 from outfitter.errors import NotFound
-from outfitter.scheduling.config import Features
-from outfitter.scheduling.dra.device_index import FEATURES
 from outfitter.scheduling.filter import taints
 from outfitter.store.informer import key_of
 from outfitter.store.workqueue import WorkQueue
@@ -28,24 +27,37 @@ EVENT = "DeviceTaintManagerEviction"
 class DeviceTaintEviction:
     name = "device_taint_eviction"
 
-    def __init__(self, context: ControllerContext, features: Features = FEATURES) -> None:
-        self._context, self._features = context, features
+    def __init__(self, context: ControllerContext, cache: SchedulerCache) -> None:
+        self._context, self._cache = context, cache
         self.queue = WorkQueue(context.clock)
         self._pods = context.informer(kinds.POD)
         self._claims = context.informer(kinds.RESOURCE_CLAIM)
         self._slices = context.informer(kinds.RESOURCE_SLICE)
-        self._rules = context.informer(kinds.DEVICE_TAINT_RULE)
         self._seen: dict[tuple[DeviceId, str, str, str], datetime] = {}  # when we saw taints that do not say since when
-        self._slices.add_index("driver and pool", lambda piece: [f"{piece['spec']['driver']}/{piece['spec']['pool']['name']}"])
+        self._slices.add_index("driver and pool", _pool)
         self._pods.add_index("claim", pod_claims.claim_keys)
         enqueue_on_change(self._pods, self.queue, lambda pod: [key_of(pod)] if _holds(pod) else [])
         enqueue_on_change(self._claims, self.queue, lambda claim: list(map(key_of, self._pods.by("claim", key_of(claim)))))
-        for informer in (self._slices, self._rules):
-            enqueue_on_change(informer, self.queue, lambda _: [key_of(pod) for pod in self._pods.items() if _holds(pod)])
+        self._slices.on_change(self._slice_changed)
+        context.informer(kinds.DEVICE_TAINT_RULE).on_change(lambda old, new: self._look_at_all())
+
+    def _slice_changed(self, old: Object | None, new: Object | None) -> None:
+        """Only a taint that evicts concerns anyone; it may be in an older slice of the pool, which counts again."""
+        slices = [each for each in (old, new) if each is not None]
+        for pool in dict.fromkeys(pool for each in slices for pool in _pool(each)):
+            slices += self._slices.by("driver and pool", pool)
+        if any(taint.get("effect") == "NoExecute" for each in slices for device in each["spec"].get("devices") or ()
+               for taint in device.get("taints") or ()):
+            self._look_at_all()
+
+    def _look_at_all(self) -> None:
+        for pod in self._pods.items():
+            if _holds(pod):
+                self.queue.add(key_of(pod))
 
     async def reconcile(self, key: str) -> float | None:
         pod = self._pods.get(key)
-        if pod is None or not _holds(pod) or not self._features.device_taints:
+        if pod is None or not _holds(pod):
             return None
         due = sorted(self._due(pod), key=lambda one: one[0])
         if not due:
@@ -58,28 +70,18 @@ class DeviceTaintEviction:
         return None
 
     def _due(self, pod: Object) -> Iterator[tuple[float, str]]:
-        """In how many seconds the pod has to go, and why, for each taint that it does not bear for ever."""
-        now = self._context.clock.now()
+        """In how many seconds the pod has to go, and why, for each taint that it does not tolerate for ever."""
+        snapshot, now = self._cache.snapshot(), self._context.clock.now()
         for _, name in pod_claims.claim_names(pod):
             claim = self._claims.get(f"{pod['metadata']['namespace']}/{name}")
             given = ((claim or {}).get("status") or {}).get("allocation") or {}
             for result in (given.get("devices") or {}).get("results") or ():
                 device = DeviceId(result["driver"], result["pool"], result["device"])
-                for taint in self._taints(device):
+                for taint in (one for one in snapshot.taints(device) if one.get("effect") == "NoExecute"):
                     left = self._left(device, taint, result.get("tolerations") or (), now)
                     if left is not None:
                         value = f"={taint['value']}" if taint.get("value") else ""
                         yield left, f"{device.short} (claim {name}) has the taint {taint.get('key')}{value}:NoExecute"
-
-    def _taints(self, device: DeviceId) -> Iterator[Mapping[str, Any]]:
-        pieces = self._slices.by("driver and pool", f"{device.driver}/{device.pool}")
-        newest = max((piece["spec"]["pool"].get("generation") or 0 for piece in pieces), default=0)
-        published = (taint for piece in pieces if (piece["spec"]["pool"].get("generation") or 0) == newest
-                     for each in piece["spec"].get("devices") or () if each["name"] == device.device
-                     for taint in each.get("taints") or ())
-        rules: Iterable[Object] = self._rules.items() if self._features.device_taint_rules else ()
-        ruled = taints.ruled(rules, device.driver, device.pool, device.device)
-        return (taint for taint in (*published, *ruled) if taint.get("effect") == "NoExecute")
 
     def _left(self, device: DeviceId, taint: Mapping[str, Any], tolerated: Sequence[Mapping[str, Any]], now: datetime
               ) -> float | None:
@@ -101,6 +103,10 @@ async def send_away(context: ControllerContext, pod: Object, *, reason: str, eve
         await context.store.delete(kinds.POD, meta["name"], meta["namespace"], uid=meta["uid"])
     except NotFound:
         return
+
+
+def _pool(part: Object) -> list[str]:
+    return [f"{part['spec']['driver']}/{part['spec']['pool']['name']}"]
 
 
 def _holds(pod: Object) -> bool:
