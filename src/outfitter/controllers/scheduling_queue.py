@@ -121,13 +121,13 @@ class SchedulingQueue:
         """Adds what came meanwhile to a batch, and gives the new keys. `ready`: pods that are about to be scheduled and need
         not be woken."""
         held, self._inbox = self._inbox, []
-        taken = self.work.more(len(self.work))
+        taken = self.work.take_more(len(self.work))
         if WAKE_ALL in held or WAKE_ALL in taken:
             about = {*held, *taken, *ready}
             for key in self._waiting:
                 if key not in about:
                     self.work.add(key)
-            taken += self.work.more(len(self.work))
+            taken += self.work.take_more(len(self.work))
         batch.held += held
         batch.taken += taken
         return [key for key in (*held, *taken) if key != WAKE_ALL]
