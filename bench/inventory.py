@@ -32,7 +32,7 @@ async def measure(shorthand: str, words: str, settings: config.Config) -> None:
                 took, revision = time.perf_counter() - start, product.store.revision
                 print(f"  {what}: {took:.2f} s, {product.offered} devices offered", flush=True)
                 start = time.perf_counter()
-                await product.keeper.start()
+                await product.host_audit.start()
                 took = time.perf_counter() - start
                 print(f"  second look: {took:.2f} s, {product.store.revision - revision} writes", flush=True)
     print(f"  most memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MB", flush=True)

@@ -45,10 +45,10 @@ from outfitter.launcher.domain_options import DomainOptions
 from outfitter.launcher.simulated import Simulated
 from outfitter.metrics import Metrics
 from outfitter.node.agent import Agent
+from outfitter.node.agent_host import AgentHost
 from outfitter.node.atomic_files import FolderFiles, MemoryFiles
 from outfitter.node.claim_preparation import ClaimPreparation
-from outfitter.node.host import Host
-from outfitter.node.host_audit import Keeper
+from outfitter.node.host_audit import HostAudit
 from outfitter.node.host_env import HostEnv
 from outfitter.node.simulation.root import SimulatedRoot
 from outfitter.node.sysfs_root import FolderRoot
@@ -75,20 +75,20 @@ PATIENCE = 60.0  # seconds for which the kernel may think about one handover
 CLUSTER = "outfitter"  # the name in kubeconfigs that we write
 
 
-def simulated_hosts(hosts: Sequence[SimulatedHost], data: Path | None = None, config: Config = DEFAULT) -> list[Host]:
+def simulated_hosts(hosts: Sequence[SimulatedHost], data: Path | None = None, config: Config = DEFAULT) -> list[AgentHost]:
     """Hosts of a hosts file, as the node agent takes them; their VMs, and what was done to their devices, are stored below
     `data`."""
     recent: OrderedDict[int, SimulatedRoot] = OrderedDict()
 
-    def simulated(host: SimulatedHost) -> Host:
+    def simulated(host: SimulatedHost) -> AgentHost:
         def files(name: str) -> FolderFiles | MemoryFiles:
             return FolderFiles(data / "hosts" / host.name / name, durable=False) if data else MemoryFiles()
 
         root = SimulatedRoot(host.tree, files("kernel"), recent)
-        station = HostEnv(host.name, host.publisher, root, state=files("state"), cdi=files("cdi"), metadata=files("metadata"))
-        return Host(host.name, host.publisher, root.look, Simulated(data / "domains" / host.name if data else None),
-                    host.capacity(), host.labels, simulated=True, settings=config.of(host.name), station=station,
-                    guises=host.guises)
+        env = HostEnv(host.name, host.publisher, root, state=files("state"), cdi=files("cdi"), metadata=files("metadata"))
+        return AgentHost(host.name, host.publisher, root.look, Simulated(data / "domains" / host.name if data else None),
+                    host.capacity(), host.labels, simulated=True, settings=config.of(host.name), env=env,
+                    driver_profiles=host.guises)
 
     return [simulated(host) for host in hosts]
 
@@ -112,7 +112,7 @@ def hypervisor(kind: str | None, name: str, data: Path | None = None) -> tuple[H
 def this_host(
     name: str, runs: Hypervisor, data: Path | None = None, root: Path = Path("/"), config: Config = DEFAULT, *,
     empty: bool = False,
-) -> Host | None:
+) -> AgentHost | None:
     """This host, if it has anything to offer: what device_spec lists, what it is asked to make, or else a function that is
     bound to vfio-pci; with `empty` in any case. Everything that is written on it stands below `root`, but for `data`."""
     tree, settings = FolderRoot(root), config.of(name)
@@ -122,10 +122,10 @@ def this_host(
         return None
     capacity = {"cpu": str(os.cpu_count() or 1), "memory": str(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))}
     state = data / "hosts" / name if data else None
-    station = HostEnv(name, DRIVER, tree, state=FolderFiles(state / "state") if state else None,
+    env = HostEnv(name, DRIVER, tree, state=FolderFiles(state / "state") if state else None,
                       cdi=FolderFiles(root / CDI, durable=False), metadata=FolderFiles(root / METADATA, durable=False),
                       dev=str(root / "dev"), patience=PATIENCE)
-    return Host(name, DRIVER, lambda: tree, runs, capacity, {}, simulated=False, settings=settings, station=station)
+    return AgentHost(name, DRIVER, lambda: tree, runs, capacity, {}, simulated=False, settings=settings, env=env)
 
 
 def build_domain(instance: Object, env: Mapping[str, str], files: Mapping[str, str], abilities: Abilities) -> Domain:
@@ -133,9 +133,9 @@ def build_domain(instance: Object, env: Mapping[str, str], files: Mapping[str, s
                                                       drives=abilities.drives))
 
 
-def _agent(context: ControllerContext, hosts: Sequence[Host], keeper: Keeper, handover: ClaimPreparation) -> Agent:
+def _agent(context: ControllerContext, hosts: Sequence[AgentHost], preparation: ClaimPreparation) -> Agent:
     return Agent(
-        context.store, hosts, build=build_domain, keeper=keeper, handover=handover, clock=context.clock, events=context.events,
+        context.store, hosts, build=build_domain, preparation=preparation, clock=context.clock, events=context.events,
         pods=context.informer(kinds.POD), instances=context.informer(kinds.VMI),
         claims=context.informer(kinds.RESOURCE_CLAIM), pages=context.informer(kinds.LEDGER_PAGE),
     )
@@ -144,20 +144,21 @@ def _agent(context: ControllerContext, hosts: Sequence[Host], keeper: Keeper, ha
 class Product:
     """Controllers and node agent on a store, running."""
 
-    def __init__(self, store: Store, hosts: Sequence[Host], controllers: Sequence[Controller], context: ControllerContext, *,
-                 workers: int = 4) -> None:
-        self.store, self.hosts, self.context = store, hosts, context
-        self.keeper = Keeper(store, hosts, clock=context.clock, pages=context.informer(kinds.LEDGER_PAGE),
+    def __init__(self, store: Store, hosts: Sequence[AgentHost], controllers: Sequence[Controller],
+                 context: ControllerContext, *, workers: int = 4) -> None:
+        self.store, self.context = store, context
+        self.hosts = [host.fresh() for host in hosts]
+        self.host_audit = HostAudit(store, self.hosts, clock=context.clock, pages=context.informer(kinds.LEDGER_PAGE),
                              slices=context.informer(kinds.RESOURCE_SLICE))
-        self.handover = ClaimPreparation(store, self.keeper, clock=context.clock)
-        self.agent = _agent(context, hosts, self.keeper, self.handover)
-        self.runner = ControllerManager(context, [*controllers, self.keeper, self.agent], workers=workers)
+        self.preparation = ClaimPreparation(store, self.hosts, clock=context.clock)
+        self.agent = _agent(context, self.hosts, self.preparation)
+        self.runner = ControllerManager(context, [*controllers, self.host_audit, self.agent], workers=workers)
         self.metrics = Metrics(self.runner, context)
         self.offered = 0  # devices that the hosts publish
 
     async def start(self) -> None:
-        await self.handover.start()
-        self.offered = await self.keeper.start()
+        await self.preparation.start()
+        self.offered = await self.host_audit.start()
         await self.runner.start()
 
     async def stop(self) -> None:
@@ -172,7 +173,7 @@ class Embedded(Product):
 
     store: Memory
 
-    def __init__(self, store: Memory, hosts: Sequence[Host], *, clock: Clock, config: Config = DEFAULT,
+    def __init__(self, store: Memory, hosts: Sequence[AgentHost], *, clock: Clock, config: Config = DEFAULT,
                  aliases: AliasSet | None = None) -> None:
         context = ControllerContext(store, clock=clock, names=store.names)
         self.settings = scheduling_config.SchedulingConfig.of(config.scheduling.policy, config.scheduling.features)
@@ -256,7 +257,7 @@ class Embedded(Product):
 async def embedded(
     *,
     data: Path | None = None,
-    hosts: Sequence[Host] = (),
+    hosts: Sequence[AgentHost] = (),
     clock: Clock | None = None,
     names: IdGenerator | None = None,
     synchronous: str = "FULL",
@@ -279,7 +280,7 @@ async def embedded(
 
 @contextlib.asynccontextmanager
 async def cluster(
-    access: RestConfig, *, hosts: Sequence[Host] = (), clock: Clock | None = None, names: IdGenerator | None = None,
+    access: RestConfig, *, hosts: Sequence[AgentHost] = (), clock: Clock | None = None, names: IdGenerator | None = None,
     config: Config = DEFAULT,
 ) -> AsyncIterator[Product]:
     """Our controllers and, for `hosts`, the node agent on a real API server, where kube-scheduler and kube-controller-manager

@@ -21,7 +21,7 @@ from outfitter.errors import StartupRefused
 from outfitter.inventory import config
 from outfitter.inventory.config import Config
 from outfitter.inventory.simulation import hosts_file
-from outfitter.node.host import Host
+from outfitter.node.agent_host import AgentHost
 
 SIMULATED = "2x8"  # what is simulated when the host has nothing to offer
 
@@ -53,7 +53,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 async def _serve(
-    data: Path, port: int, hosts: Sequence[Host], why: str, *, kubeconfig: Path | None, settings: Config
+    data: Path, port: int, hosts: Sequence[AgentHost], why: str, *, kubeconfig: Path | None, settings: Config
 ) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -88,7 +88,7 @@ def _stop(event: asyncio.Event) -> None:
 
 def choose(
     simulation: str | None, data: Path | None, settings: Config = config.DEFAULT, hypervisor: str | None = None
-) -> tuple[Sequence[Host], str]:
+) -> tuple[Sequence[AgentHost], str]:
     """The hosts of this run, and why these."""
     wanted = hypervisor not in (None, "simulated")
     if simulation is not None:

@@ -20,9 +20,21 @@ from outfitter.store.memory import Memory
 from tests.apiserver.asgi import Client
 from tests.controllers.scenario import Scene, embedded
 
-QUEUES = {"vm", "vmi", "pod_claims", "claim_deallocation", "scheduler", "device_taint_eviction", "node_taint_eviction", "device_status", "garbage_collector",
-          "pod_gc", "kubevirt", "keeper",
-          "node"}
+QUEUES = {
+    "vm",
+    "vmi",
+    "pod_claims",
+    "claim_deallocation",
+    "scheduler",
+    "device_taint_eviction",
+    "node_taint_eviction",
+    "device_status",
+    "garbage_collector",
+    "pod_gc",
+    "kubevirt",
+    "host_audit",
+    "node",
+}
 KINDS = {
     "workqueue_depth": "gauge", "workqueue_adds": "counter", "workqueue_retries": "counter",
     "workqueue_queue_duration_seconds": "histogram", "workqueue_work_duration_seconds": "histogram",

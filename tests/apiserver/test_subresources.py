@@ -270,7 +270,7 @@ async def test_options_that_mean_nothing(client: Client, store: Memory, name: st
 UNSERVED = {
     "virtualmachines/blue/migrate": "virtualmachines/migrate is not served: live migration is not served yet",
     "virtualmachineinstances/blue/console": "virtualmachineinstances/console is not served: outfitter does not open a",
-    "virtualmachineinstances/blue/portforward/22/tcp": "virtualmachineinstances/portforward is not served: outfitter does not open",
+    "virtualmachineinstances/blue/portforward/22/tcp": "virtualmachineinstances/portforward is not served: outfitter does",
     "virtualmachineinstances/blue/sev/fetchcertchain": "virtualmachineinstances/sev is not served: VMs with encrypted",
     "virtualmachines/blue/memorydump": "virtualmachines/memorydump is not served: outfitter does not keep disks",
     "virtualmachines/blue/dance": "the server could not find the requested resource",

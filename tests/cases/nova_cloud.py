@@ -29,8 +29,8 @@ from outfitter.inventory.host_tree import Entry, Link, MemoryTree
 from outfitter.launcher import domain
 from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book, placement_view
-from outfitter.node.host import Host
-from outfitter.node.host_audit import Keeper
+from outfitter.node.agent_host import AgentHost
+from outfitter.node.host_audit import HostAudit
 from outfitter.scheduling.nova import host_state
 from outfitter.scheduling.nova.boot import PageChange, Placed
 from outfitter.scheduling.nova.host_state import PublishedHost
@@ -54,7 +54,7 @@ class Box:
     spec: Any
     switches: Mapping[str, Any]
     hypervisor: Simulated = field(default_factory=Simulated)
-    keeper: Keeper | None = None
+    keeper: HostAudit | None = None
     cells: Sequence[NumaCell] = ()
 
     def tree(self) -> MemoryTree:
@@ -161,15 +161,15 @@ class Cloud:
         text = yaml.safe_dump({"device_spec": spec, **{key: box.switches[key] for key in SWITCHES}})
         return config.parse(text)
 
-    def host(self, box: Box) -> Host:
-        return Host(box.name, DRIVER, box.tree, box.hypervisor, {"cpu": "64", "memory": "256Gi"}, {}, simulated=True,
-                    settings=self.config(box).of(box.name))
+    def host(self, box: Box) -> AgentHost:
+        return AgentHost(box.name, DRIVER, box.tree, box.hypervisor, {"cpu": "64", "memory": "256Gi"}, {}, simulated=True,
+                         settings=self.config(box).of(box.name))
 
     async def start(self, name: str) -> None:
         box = self.boxes[name]
         host = self.host(box)
         box.keeper = None
-        keeper = Keeper(self.store, [host], clock=self.clock, pages=self.product.context.informer(kinds.LEDGER_PAGE))
+        keeper = HostAudit(self.store, [host], clock=self.clock, pages=self.product.context.informer(kinds.LEDGER_PAGE))
         await keeper.start()
         box.keeper = keeper
 
@@ -252,7 +252,8 @@ class House:
         for fault in self.faults:
             if fault.kind == "tracker_device_taken" and fault.strikes(placed.host, addresses_of(placed)):
                 raise AlreadyHeld(f"{placed.host}/{fault.address}", by="somebody that nobody booked for", since=NOW)
-        once = {given.device.id for given in placed.choice.given if given.device.id.device in keeper.once[placed.host]}
+        single_use = keeper.hosts[placed.host].single_use
+        once = {given.device.id for given in placed.choice.given if given.device.id.device in single_use}
         await book.mark(self.cloud.store, placed.host, placed.order.uid, "prepared", now=NOW, unclean=once)
 
     async def start(self, placed: Placed) -> None:

@@ -31,7 +31,7 @@ from outfitter.inventory.config import Config
 from outfitter.ledger import placement_view
 from outfitter.node.agent import Agent
 from outfitter.node.claim_preparation import ClaimPreparation
-from outfitter.node.host_audit import Keeper
+from outfitter.node.host_audit import HostAudit
 from outfitter.scheduling.explain import vm
 from outfitter.scheduling.explain.cluster_objects import Facts
 from outfitter.scheduling.nova.flavor_claim import AliasSet
@@ -152,16 +152,15 @@ class Product(Schedule):
         context = ControllerContext(store, clock=clock, names=store.names)
         up = [box for box in self.cloud.boxes.values() if box.keeper is not None]
         hosts = [self.cloud.host(box) for box in up]
-        keeper = Keeper(store, hosts, clock=clock, pages=context.informer(kinds.LEDGER_PAGE))
-        for box in up:
+        keeper = HostAudit(store, hosts, clock=clock, pages=context.informer(kinds.LEDGER_PAGE))
+        for box, host in zip(up, hosts, strict=True):
             assert box.keeper is not None
-            keeper.once |= box.keeper.once
+            host.single_use = box.keeper.hosts[host.name].single_use
         agent = Agent(
             store,
             hosts,
             build=app.build_domain,
-            keeper=keeper,
-            handover=ClaimPreparation(store, keeper, clock=clock),
+            preparation=ClaimPreparation(store, hosts, clock=clock),
             clock=clock,
             events=context.events,
             pods=context.informer(kinds.POD),

@@ -160,7 +160,7 @@ async def test_what_is_told_is_what_a_start_makes(text: str) -> None:
     hosts = app.simulated_hosts(hosts_file.parse(CARDS).hosts, config=given)
     told = _told(given.default, scan.scan(hosts[0].tree()))
     async with app.embedded(hosts=hosts, config=given) as product:
-        notes = product.keeper.notes.get("here", ())
+        notes = product.hosts[0].provisioning_warnings
         after = scan.scan(hosts[0].tree())
     gets = {line.split()[0]: int(line.split(" gets ")[1].split()[0].replace("none", "0")) for line in told if " gets " in line}
     for address, count in gets.items():

@@ -26,7 +26,7 @@ from outfitter.inventory import config, scan
 from outfitter.inventory.host_tree import Tree
 from outfitter.inventory.simulation import hosts_file
 from outfitter.launcher.simulated import Simulated
-from outfitter.node.host import Host
+from outfitter.node.agent_host import AgentHost
 from outfitter.store import base
 from outfitter.store.clock import ManualClock, rfc3339
 from outfitter.store.id_generator import IdGenerator
@@ -278,10 +278,10 @@ class World:
         self.hosts = {name: self._host(name, words) for name, words in HOSTS.items()}
         self.served = ["node-0", "node-1"]
 
-    def _host(self, name: str, words: str) -> Host:
+    def _host(self, name: str, words: str) -> AgentHost:
         machines = Watched(self.home.look)
         self.books.domains = {**self.books.domains, name: machines.running}
-        return Host(name, DRIVER, lambda: TREES[name][self.vfs[name]], machines, {"cpu": "16", "memory": "64Gi"}, {},
+        return AgentHost(name, DRIVER, lambda: TREES[name][self.vfs[name]], machines, {"cpu": "16", "memory": "64Gi"}, {},
                     simulated=True, settings=config.parse(words).default)
 
     async def begin(self) -> None:
@@ -469,8 +469,8 @@ class World:
         """So many VFs from now on; the keepers look."""
         self.vfs[host] = vfs
         for life in self.lives:
-            if host in life.product.keeper.hosts:
-                life.product.keeper.queue.add(host)
+            if host in life.product.host_audit.hosts:
+                life.product.host_audit.queue.add(host)
 
     async def relieve(self) -> None:
         """What kept devices away is taken back, one thing after the other; each time somebody may have waited for just that."""

@@ -21,7 +21,7 @@ from outfitter.errors import Forbidden, NotFound
 from outfitter.inventory.config import Config, SchedulingSettings
 from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import book
-from outfitter.node.host import Host
+from outfitter.node.agent_host import AgentHost
 from outfitter.scheduling.explain.cluster_objects import Facts
 from outfitter.store.base import Event, Store
 from outfitter.store.clock import ManualClock
@@ -39,7 +39,7 @@ FACTS = {"instances": kinds.VMI, "pods": kinds.POD, "claims": kinds.RESOURCE_CLA
          "trees": kinds.PROVIDER_TREE, "inventories": kinds.HOST_INVENTORY}  # of Facts, by their names there
 
 
-def hosts_of(word: str, vfs: int, count: int = 1) -> list[Host]:
+def hosts_of(word: str, vfs: int, count: int = 1) -> list[AgentHost]:
     """Hosts with one network card each, named and published after a word that is nobody else's."""
     text = f"""
 publisher: {word}.example.com
@@ -69,7 +69,7 @@ class Scene:
         return self.product.hosts[0].driver
 
     @property
-    def host(self) -> Host:
+    def host(self) -> AgentHost:
         return self.product.hosts[0]
 
     @property

@@ -15,8 +15,8 @@ from outfitter.inventory.config import HostSettings
 from outfitter.inventory.simulation import hosts_file
 from outfitter.launcher import domain
 from outfitter.ledger import book, placement_view
-from outfitter.node.host import Host
-from outfitter.node.host_audit import Keeper
+from outfitter.node.agent_host import AgentHost
+from outfitter.node.host_audit import HostAudit
 from outfitter.store.clock import ManualClock
 from outfitter.store.memory import Memory
 
@@ -44,7 +44,7 @@ def settings(text: str) -> HostSettings:
     return config.parse(text).default
 
 
-def host(pci: str, spec: str = "", **more: Any) -> Host:
+def host(pci: str, spec: str = "", **more: Any) -> AgentHost:
     played = hosts_file.parse(f"hosts: [{{name: a, pci: [{pci}]}}]").hosts
     return replace(app.simulated_hosts(played)[0], settings=settings(spec) if spec else HostSettings(), **more)
 
@@ -55,10 +55,10 @@ class Bench:
     def __init__(self, product: app.Embedded, clock: ManualClock) -> None:
         self.product, self.store, self.clock = product, product.store, clock
 
-    def keeper(self, *hosts: Host) -> Keeper:
-        return Keeper(self.store, hosts, clock=self.clock, pages=self.product.context.informer(kinds.LEDGER_PAGE))
+    def keeper(self, *hosts: AgentHost) -> HostAudit:
+        return HostAudit(self.store, hosts, clock=self.clock, pages=self.product.context.informer(kinds.LEDGER_PAGE))
 
-    async def start(self, *hosts: Host) -> int:
+    async def start(self, *hosts: AgentHost) -> int:
         return await self.keeper(*hosts).start()
 
     async def devices(self, name: str = "a") -> dict[str, Object]:
@@ -73,7 +73,7 @@ class Bench:
         tree = providers.read(await self.store.get(kinds.PROVIDER_TREE, name))
         return {row.provider.name: row for row in placement_view.rows(tree, await book.read(self.store, name))}
 
-    async def hold(self, on: Host, device: str, kind: str = "Consumer") -> None:
+    async def hold(self, on: AgentHost, device: str, kind: str = "Consumer") -> None:
         holder = Holder(kind, "", "s1", "uid-1")
         await book.book(self.store, on.name, [Booking(on.device(device), holder, "", "prepared", NOW)])
 
@@ -133,6 +133,6 @@ async def specs(store: Memory) -> dict[str, Any]:
     return out
 
 
-def watched(bench: Bench, *hosts: Host) -> tuple[Keeper, Pages]:
+def watched(bench: Bench, *hosts: AgentHost) -> tuple[HostAudit, Pages]:
     pages = Pages()
-    return Keeper(bench.store, hosts, clock=bench.clock, pages=cast(Any, pages)), pages
+    return HostAudit(bench.store, hosts, clock=bench.clock, pages=cast(Any, pages)), pages

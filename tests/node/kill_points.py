@@ -20,7 +20,7 @@ from outfitter.api.kubevirt import vm as vm_api
 from outfitter.inventory import pci
 from outfitter.launcher.simulated import Simulated
 from outfitter.node import vfio
-from outfitter.node.host import Host
+from outfitter.node.agent_host import AgentHost
 from outfitter.node.sysfs_root import Root
 from outfitter.store.clock import ManualClock
 from outfitter.store.transaction import Transaction
@@ -139,7 +139,7 @@ class MortalHome(replicas.Home):
     def __init__(self, clock: ManualClock, books: Books, seed: int, deaths: Deaths) -> None:
         super().__init__(clock, books, seed)
         self.deaths = deaths
-        self.hosts: list[Host] = []
+        self.hosts: list[AgentHost] = []
         self.first: dict[tuple[str, str], str | None] = {}  # (host, address) -> the driver that it had at first
         self.resets: list[str] = []  # instances whose reset button was pressed, by whichever process
         self.over: set[str] = set()  # instances whose guests ended by themselves
@@ -172,7 +172,7 @@ class MortalHome(replicas.Home):
         """What a machine has is with the driver that hands it over, and what is not with its own is prepared."""
         ready = {(booking.device.pool, booking.device.device) for booking in self.books.bookings if booking.state == "prepared"}
         used = {(host, address) for host, domains in self.books.domains.items() for one in domains for address in one.devices}
-        roots = {host.name: host.station.root for host in self.hosts if host.station is not None}
+        roots = {host.name: host.env.root for host in self.hosts if host.env is not None}
         for (host, address), own in self.first.items():
             now = vfio.driver(roots[host], address)
             if (host, address) in used and not pci.hands_over(now):
@@ -254,7 +254,7 @@ def wanted(books: Books, uid: str) -> bool:
 class WatchedRoot:
     """A host's root. What a machine has is not to be written to."""
 
-    def __init__(self, host: Host, root: Root, home: MortalHome) -> None:
+    def __init__(self, host: AgentHost, root: Root, home: MortalHome) -> None:
         self._host, self._root, self._home = host.name, root, home
 
     def __getattr__(self, name: str) -> Any:

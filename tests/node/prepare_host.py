@@ -15,7 +15,7 @@ from outfitter.node.host_env import HostEnv
 from outfitter.node.prepare import AllocatedDevice, PreparedClaim, prepare
 from outfitter.node.simulation.kernel import SimulatedKernel
 from outfitter.node.sysfs_root import FolderRoot
-from outfitter.node.unprepare import release
+from outfitter.node.unprepare import unprepare
 from tests.inventory import host_trees
 
 DRIVER = "pci.outfitter.dev"
@@ -91,6 +91,6 @@ class Hand:
         return prepare(self.station, to or claim(), wanted, running=running)
 
     def take(self, uid: str = "uid-1", running: tuple[str, ...] = ()) -> dict[str, str]:
-        trouble = release(self.station, uid, running=running)
+        trouble = unprepare(self.station, uid, running=running)
         self.station.checkpoint.forget(uid)
         return trouble

@@ -20,7 +20,7 @@ from outfitter.api.page import Booking, Holder
 from outfitter.errors import HypervisorAway, HypervisorError, NotFound
 from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book
-from outfitter.node.host import Host
+from outfitter.node.agent_host import AgentHost
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator
 from tests.controllers import scenario as scenes
@@ -28,7 +28,7 @@ from tests.controllers.scenario import Scene, hosts_of
 
 
 @contextlib.asynccontextmanager
-async def running(hosts: list[Host]) -> AsyncIterator[Scene]:
+async def running(hosts: list[AgentHost]) -> AsyncIterator[Scene]:
     clock = ManualClock()
     async with app.embedded(hosts=hosts, clock=clock, names=IdGenerator(random.Random(1))) as product:
         await product.store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})

@@ -26,14 +26,14 @@ from outfitter.inventory.simulation import hosts_file
 from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book
 from outfitter.node import passthrough_device
+from outfitter.node.agent_host import AgentHost
 from outfitter.node.atomic_files import FolderFiles
 from outfitter.node.checkpoint import Checkpoint
-from outfitter.node.host import Host
 from outfitter.node.host_env import HostEnv
 from outfitter.node.prepare import AllocatedDevice, prepare
 from outfitter.node.simulation.kernel import SimulatedKernel
 from outfitter.node.simulation.root import SimulatedRoot
-from outfitter.node.unprepare import release
+from outfitter.node.unprepare import unprepare
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator
 from outfitter.store.memory import Memory
@@ -46,13 +46,13 @@ DISKS = "device_spec: [{vendor_id: 144d}]"
 ONCE = "device_spec: [{vendor_id: 144d, one_time_use: 'yes'}]\nreport_in_placement: true"
 
 
-def hosts(pci: str, spec: str = DISKS, data: Path | None = None) -> list[Host]:
+def hosts(pci: str, spec: str = DISKS, data: Path | None = None) -> list[AgentHost]:
     played = hosts_file.parse(f"hosts: [{{name: node, pci: [{pci}]}}]").hosts
     return app.simulated_hosts(played, data, config.parse(spec))
 
 
 @contextlib.asynccontextmanager
-async def running(served: list[Host], data: Path | None = None, seed: int = 1) -> AsyncIterator[Scene]:
+async def running(served: list[AgentHost], data: Path | None = None, seed: int = 1) -> AsyncIterator[Scene]:
     """`seed`: with another one claims have other uids."""
     clock = ManualClock()
     async with app.embedded(hosts=served, data=data, clock=clock, names=IdGenerator(random.Random(seed))) as product:
@@ -66,8 +66,8 @@ async def running(served: list[Host], data: Path | None = None, seed: int = 1) -
 
 
 def played(scene: Scene) -> SimulatedKernel:
-    assert scene.host.station is not None
-    root = scene.host.station.root
+    assert scene.host.env is not None
+    root = scene.host.env.root
     assert isinstance(root, SimulatedRoot)
     return root.kernel
 
@@ -143,7 +143,7 @@ async def watched(scene: Scene) -> None:
 
 async def test_who_looks_on_does_not_keep_a_device_from_its_reset() -> None:
     async with running(hosts(NVME)) as scene:
-        kernel, station = played(scene), scene.host.station
+        kernel, station = played(scene), scene.host.env
         assert station is not None
         await scene.machine("blue")
         await scene.running("blue")
@@ -188,8 +188,8 @@ async def test_what_is_not_taken_back_yet_is_handed_to_nobody(tmp_path: Path, mo
         raise OSError(errno.EROFS, "Read-only file system", name)
 
     served = hosts(NVME, data=tmp_path)
-    assert served[0].station is not None
-    monkeypatch.setattr(served[0].station.metadata, "remove", remove)
+    assert served[0].env is not None
+    monkeypatch.setattr(served[0].env.metadata, "remove", remove)
     async with running(served, seed=2) as scene:  # with books of its own, in which nothing is booked
         kernel = played(scene)
         await scene.machine("green")
@@ -335,8 +335,8 @@ async def test_what_a_machine_has_is_not_given_back_though_nobody_booked_it(tmp_
     served = hosts(NVME, data=tmp_path)
     clock = ManualClock()
     product = app.Embedded(Memory(clock=clock, names=IdGenerator(random.Random(2))), served, clock=clock)
-    await product.handover.start()
-    station = served[0].station
+    await product.preparation.start()
+    station = served[0].env
     assert station is not None
     assert len(station.checkpoint.taken) == 1
     assert domain.devices == (SSD,)
@@ -345,8 +345,8 @@ async def test_what_a_machine_has_is_not_given_back_though_nobody_booked_it(tmp_
 
 async def test_a_checkpoint_that_cannot_be_read_keeps_the_host_from_starting(tmp_path: Path) -> None:
     served = hosts(NVME, data=tmp_path)
-    assert served[0].station is not None
-    served[0].station.state.write("checkpoint.json", '{"version": 7}')
+    assert served[0].env is not None
+    served[0].env.state.write("checkpoint.json", '{"version": 7}')
     with pytest.raises(StartupRefused, match=r"host node does not start: .*checkpoint\.json has version 7"):
         async with running(served):
             pass
@@ -384,7 +384,7 @@ async def test_a_real_host_writes_below_its_root_alone(tmp_path: Path) -> None:
     (root / "sys/bus/pci/drivers/vfio-pci").mkdir(exist_ok=True)
     host = app.this_host("node", Simulated(), data, root, config.parse("device_spec: [{vendor_id: 10de}, {vendor_id: 144d}]"))
     assert host is not None
-    station = host.station
+    station = host.env
     assert station is not None
     seen = host_devices.host_devices("node", host.settings, scan.scan(tree))
     known = passthrough_device.of(seen)
@@ -398,7 +398,7 @@ async def test_a_real_host_writes_below_its_root_alone(tmp_path: Path) -> None:
     assert said["containerEdits"]["deviceNodes"] == [
         {"path": "/dev/vfio/vfio", "hostPath": str(root / "dev/vfio/vfio"), "permissions": "rw"}]
     assert len(Checkpoint(FolderFiles(data / "hosts/node/state"), "node").taken) == 2
-    assert await station.run(lambda: release(station, "uid-2")) == {}
+    assert await station.run(lambda: unprepare(station, "uid-2")) == {}
     assert (root / f"sys/bus/pci/devices/{CARD}/reset").read_text() == "1"
     assert [path for path in (root / "var").rglob("*") if path.is_file()] == []
 
@@ -407,7 +407,7 @@ async def test_a_page_that_lost_a_booking_is_seen_when_a_pod_goes() -> None:
     async with running(hosts(NVME)) as scene:
         await scene.machine("blue")
         await scene.running("blue")
-        station = scene.host.station
+        station = scene.host.env
         assert station is not None
         [domain] = await scene.domains()
         await scene.host.hypervisor.stop(domain.uid)
@@ -434,9 +434,9 @@ async def test_a_machine_that_a_restart_of_its_host_ended_has_failed(before: str
         path.unlink()
     (tmp_path / "hosts/node/kernel/kernel.json").unlink(missing_ok=True)
     served = hosts(NVME, spec, tmp_path)
-    assert served[0].station is not None
-    assert isinstance(served[0].station.root, SimulatedRoot)
-    served[0].station.root.kernel.refuses.add(("vfio-pci", SSD))
+    assert served[0].env is not None
+    assert isinstance(served[0].env.root, SimulatedRoot)
+    served[0].env.root.kernel.refuses.add(("vfio-pci", SSD))
     async with running(served, tmp_path) as scene:
         found = conditions.find(await scene.phase("blue", "Failed"), "Ready")
         assert found is not None
@@ -488,7 +488,7 @@ async def test_what_cannot_be_given_back_is_told_and_tried_again(ends: bool, mon
     async with running(hosts(NVME)) as scene:
         made = await scene.machine("blue")
         await scene.running("blue")
-        station, hypervisor = scene.host.station, scene.host.hypervisor
+        station, hypervisor = scene.host.env, scene.host.hypervisor
         assert station is not None
         assert isinstance(hypervisor, Simulated)
 
@@ -505,7 +505,7 @@ async def test_what_cannot_be_given_back_is_told_and_tried_again(ends: bool, mon
             return await scene.events("FailedReleaseDevices")
 
         [why] = await scene.reach(told, "the pod says why")
-        assert "cannot be released on node: [Errno 30] Read-only file system" in why
+        assert "cannot be unprepared on node: [Errno 30] Read-only file system" in why
         reason, message = "FailedReleaseDevices", why
         if ends:
             reason, message = "DomainFailed", f"node: it was a warm day; it still holds what it had: {why}"

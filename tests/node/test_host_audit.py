@@ -23,7 +23,7 @@ from outfitter.inventory.config import HostSettings
 from outfitter.inventory.host_tree import Tree
 from outfitter.inventory.simulation import hosts_file
 from outfitter.ledger import book, out_of_service, placement_view
-from outfitter.node.host_audit import EXPIRE, EXPIRE_EVERY, Keeper
+from outfitter.node.host_audit import EXPIRE, EXPIRE_EVERY, HostAudit
 from outfitter.store.clock import ManualClock, SystemClock
 from outfitter.store.id_generator import IdGenerator
 from outfitter.store.informer import Informer
@@ -220,7 +220,7 @@ async def test_a_start_that_dies_is_made_up_for_by_the_next(after: bool) -> None
 
 async def test_nobody_starts_a_machine_while_a_host_is_looked_at(bench: Bench) -> None:
     keeper = bench.keeper(host(NIC % 2))
-    async with keeper.locks["a"]:
+    async with keeper.hosts["a"].lock:
         revision = bench.store.revision
         looking = asyncio.ensure_future(keeper.audit("a"))
         for _ in range(50):
@@ -234,7 +234,7 @@ async def test_nobody_starts_a_machine_while_a_host_is_looked_at(bench: Bench) -
 
     class Curious:
         async def domains(self) -> dict[str, Any]:
-            waited.append(keeper.locks["a"].locked())
+            waited.append(keeper.hosts["a"].lock.locked())
             return {}
 
     keeper.hosts["a"] = replace(keeper.hosts["a"], hypervisor=cast(Any, Curious()))
@@ -337,11 +337,11 @@ async def test_what_somebody_else_makes_meanwhile_is_a_conflict(bench: Bench) ->
     """Both looked before either wrote: the second looks again."""
     keeper, spec = bench.keeper(host(NIC % 2)), "device_spec: [{product_id: '1889'}]\nreport_in_placement: true"
     keeper.hosts["a"] = host(NIC % 2, spec)
-    have = (await keeper._stored("a"))["a"]
-    outlook = await keeper._look(keeper.hosts["a"], have)
-    await keeper._write(keeper.hosts["a"], have, outlook)
-    with pytest.raises(Conflict, match="ProviderTree a was made meanwhile: look again"):
-        await keeper._write(keeper.hosts["a"], have, outlook)
+    stored = (await keeper._publisher.read(keeper.hosts.values()))["a"]
+    result = await keeper._compare(keeper.hosts["a"], stored)
+    await keeper._write(keeper.hosts["a"], stored, result)
+    with pytest.raises(Conflict, match="ProviderTree a was created meanwhile: read it again"):
+        await keeper._write(keeper.hosts["a"], stored, result)
 
 
 async def test_an_old_slice_that_somebody_deletes_meanwhile_is_no_harm() -> None:
@@ -427,7 +427,7 @@ async def test_on_a_real_api_server(cluster: kubernetes.Cluster) -> None:
         played = hosts_file.parse(f"hosts: [{{name: {name}, pci: [{NIC % 140}, {DISK}]}}]").hosts
         both = replace(app.simulated_hosts(played)[0], settings=settings(
             "device_spec: [{vendor_id: '8086', traits: 'a,b'}, {product_id: a80a, live_migratable: 'yes'}]"))
-        keeper = Keeper(store, [both], clock=clock, pages=Informer(store, kinds.LEDGER_PAGE, clock=clock))
+        keeper = HostAudit(store, [both], clock=clock, pages=Informer(store, kinds.LEDGER_PAGE, clock=clock))
         assert await keeper.start() == 142
         await out_of_service.quarantine(store, name, both.device(SSD), by="admin", reason="it smells", now=NOW)
         await keeper.audit(name)

@@ -15,7 +15,7 @@ from outfitter.api.page import Booking, Holder
 from outfitter.api.providers import Inventory, Provider
 from outfitter.errors import Invalid, NotFound, OutOfService
 from outfitter.ledger import book, history, out_of_service, placement_view
-from outfitter.node.host import Host
+from outfitter.node.agent_host import AgentHost
 from outfitter.store.id_generator import IdGenerator
 from tests.controllers.scenario import Scene, hosts_of
 from tests.node.audited_hosts import DISK, NIC, NOW, ONCE, PF, SSD, VF0, VF1, Bench, foreign, host, settings, theirs
@@ -89,7 +89,7 @@ async def test_what_is_used_once_stays_out_until_it_is_cleaned(bench: Bench) -> 
     disk = host(DISK, ONCE)
     keeper = bench.keeper(disk)
     await keeper.start()
-    assert keeper.once["a"] == {SSD}
+    assert disk.single_use == {SSD}
     row = (await bench.rows())["a_0000:65:00.0"]
     assert row.inventories["CUSTOM_PCI_144D_A80A"].reserved == 0
     await bench.hold(disk, SSD)
@@ -174,7 +174,7 @@ async def test_a_vanished_device_that_a_machine_has_comes_back_with_its_page(ben
     assert (booking.device, booking.holder.name) == (empty.device(SSD), "guest")
 
 
-def claimed(on: Host, device: str, state: Any) -> Booking:
+def claimed(on: AgentHost, device: str, state: Any) -> Booking:
     return Booking(on.device(device), Holder("ResourceClaim", "here", "c", "uid-c", "vmi/blue"), "nic", state, NOW)
 
 

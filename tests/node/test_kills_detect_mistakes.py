@@ -19,14 +19,14 @@ from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book
 from outfitter.node import vfio
 from outfitter.node.agent import Agent
+from outfitter.node.agent_host import AgentHost
 from outfitter.node.atomic_files import FolderFiles
 from outfitter.node.checkpoint import Checkpoint, Taken
 from outfitter.node.claim_bookings import ClaimBookings
 from outfitter.node.claim_preparation import ClaimPreparation
-from outfitter.node.host import Host
 from outfitter.node.host_env import HostEnv
 from outfitter.node.status_reporter import StatusReporter
-from outfitter.node.unprepare import release
+from outfitter.node.unprepare import unprepare
 from tests.node import test_kill_at_every_point, test_kills
 from tests.node.kill_points import Kill, MortalMachines
 
@@ -57,23 +57,23 @@ def released_first(patch: Patch) -> None:
     """And nobody looks whether a machine still has it."""
     end = Agent._end
 
-    async def backwards(self: Agent, host: Host, pod: Object) -> float | None:
+    async def backwards(self: Agent, host: AgentHost, pod: Object) -> float | None:
         for _, claim in pod_claims.claim_names(pod):
-            await self._holdings.release(host, pod["metadata"]["namespace"], claim or "")
+            await self._bookings.release(host, pod["metadata"]["namespace"], claim or "")
         return await end(self, host, pod)
 
     def whatever(station: HostEnv, uid: str, *, running: Collection[str] = ()) -> dict[str, str]:
-        return release(station, uid)
+        return unprepare(station, uid)
 
     patch.setattr(Agent, "_end", backwards)
-    patch.setattr("outfitter.node.claim_preparation.release", whatever)
+    patch.setattr("outfitter.node.claim_preparation.unprepare", whatever)
 
 
 def unmarked_touch(patch: Patch) -> None:
     prepare = ClaimBookings.prepare
 
-    async def late(self: ClaimBookings, host: Host, claim: Object, results: Sequence[Mapping[str, str]]) -> set[str]:
-        await self._handover.prepare(host, claim, [one for one in results if one["pool"] == host.name])
+    async def late(self: ClaimBookings, host: AgentHost, claim: Object, results: Sequence[Mapping[str, str]]) -> set[str]:
+        await self._preparation.prepare(host, claim, [one for one in results if one["pool"] == host.name])
         return await prepare(self, host, claim, results)
 
     patch.setattr(ClaimBookings, "prepare", late)
@@ -111,28 +111,28 @@ def looks_again(patch: Patch) -> None:
 
 
 def page_first(patch: Patch) -> None:
-    async def backwards(self: ClaimPreparation, host: Host, uid: str) -> None:
+    async def backwards(self: ClaimPreparation, host: AgentHost, uid: str) -> None:
         await book.mark(self._store, host.name, uid, "released")
-        await self._take_back(host, uid)
+        await self._unprepare(host, uid)
         await self._forget(host, uid)
 
-    patch.setattr(ClaimPreparation, "release", backwards)
+    patch.setattr(ClaimPreparation, "unprepare", backwards)
 
 
 def forgets_first(patch: Patch) -> None:
-    async def backwards(self: ClaimPreparation, host: Host, uid: str) -> None:
-        taken = host.station.checkpoint.of(uid) if host.station is not None else ()
+    async def backwards(self: ClaimPreparation, host: AgentHost, uid: str) -> None:
+        taken = host.env.checkpoint.of(uid) if host.env is not None else ()
         await self._forget(host, uid)
-        assert host.station is not None
+        assert host.env is not None
         for one in taken:
             for before in one.functions:
-                vfio.give_back(host.station.root, before)
+                vfio.give_back(host.env.root, before)
         for name in [name for one in taken for name in one.files]:
-            host.station.metadata.remove(name)
-        host.station.cdi.remove(f"{host.driver}-claim_{uid}.json")
+            host.env.metadata.remove(name)
+        host.env.cdi.remove(f"{host.driver}-claim_{uid}.json")
         await book.mark(self._store, host.name, uid, "released")
 
-    patch.setattr(ClaimPreparation, "release", backwards)
+    patch.setattr(ClaimPreparation, "unprepare", backwards)
 
 
 def in_place(patch: Patch) -> None:

@@ -20,7 +20,7 @@ from outfitter.errors import StartFailed
 from outfitter.inventory.simulation import hosts_file
 from outfitter.launcher import hostdev
 from outfitter.node import metadata
-from outfitter.node.launcher_env import combined, tell
+from outfitter.node.launcher_env import launcher_devices, merged_environment
 from outfitter.node.metadata import PreparedDevice
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator
@@ -225,9 +225,9 @@ async def test_a_machine_does_not_start_when_the_host_handed_over_something_else
     async with running(VFS, VF=NIC) as scene:
         await scene.create(kinds.RESOURCE_CLAIM, "mine", {"devices": {"requests": [
             {"name": "nic", "exactly": {"deviceClassName": "vf"}}]}})
-        known = scene.product.keeper.targets  # the card was moved to another slot, and the slices do not say so yet
-        known["node"] = {name: replace(target, address=str(target.address).replace("3b", "af"), functions=())
-                         for name, target in known["node"].items()}
+        # The card was moved to another slot, and the slices do not contain that yet.
+        scene.host.devices = {name: replace(target, address=str(target.address).replace("3b", "af"), functions=())
+                              for name, target in scene.host.devices.items()}
         await scene.machine("blue", claim="mine")
         await scene.phase("blue", "Failed")
         (said,) = set(await scene.events("SyncFailed"))
@@ -238,10 +238,10 @@ async def test_a_machine_does_not_start_when_the_host_handed_over_something_else
 
 def test_what_is_published_and_what_was_handed_over_must_agree() -> None:
     ours, others, both = {"PCI_RESOURCE_X": "a"}, {"PCI_RESOURCE_Y": "b"}, {"PCI_RESOURCE_X": "a,c"}
-    assert combined(others, ours) == {**ours, **others}
-    assert combined(both, ours) == both
+    assert merged_environment(others, ours) == {**ours, **others}
+    assert merged_environment(both, ours) == both
     with pytest.raises(StartFailed, match="PCI_RESOURCE_X: a,c was handed over, but what is published says a: "):
-        combined(ours, both)
+        merged_environment(ours, both)
 
 
 def given(request: str, name: str, pool: str = "node") -> PreparedDevice:
@@ -256,7 +256,7 @@ def claim(*results: PreparedDevice) -> Object:
 def test_a_request_that_somebody_else_hands_over_too_is_not_told_of() -> None:
     """We know a part of it only, and that would contradict the status."""
     mine, both, other = given("nic", "vf-0"), given("mix/near", "vf-1"), given("mix/near", "vf-2", "elsewhere")
-    told = tell({}, [("net", claim(mine, both, other), [mine, both])])
+    told = launcher_devices({}, [("net", claim(mine, both, other), [mine, both])])
     assert told.env == {"PCI_RESOURCE_MINE_NIC": "0000:3b:01.0"}
     assert list(told.files) == [f"{metadata.BASE}/resourceclaims/mine/nic/{DRIVER}-metadata.json"]
 
@@ -266,5 +266,5 @@ def test_only_the_machine_s_own_container_counts(container: str) -> None:
     mine = given("container-0-request-0", "vf-0")
     pod = {"status": {"extendedResourceClaimStatus": {"requestMappings": [
         {"containerName": container, "resourceName": NIC, "requestName": mine.request}]}}}
-    told = tell(pod, [("<extended-resources>", claim(mine), [mine])])
+    told = launcher_devices(pod, [("<extended-resources>", claim(mine), [mine])])
     assert (told.env.get("PCI_RESOURCE_VENDOR_EXAMPLE_NIC") == "0000:3b:01.0") == (container == "compute")

@@ -13,7 +13,7 @@ import pytest
 from outfitter.errors import NotReady
 from outfitter.node.prepare import AllocatedDevice, prepare
 from outfitter.node.simulation.kernel import SimulatedKernel
-from outfitter.node.unprepare import release
+from outfitter.node.unprepare import unprepare
 from tests.node.prepare_host import BARE, BOUND, EVERYTHING, GPU, NIC, NVME, Hand, captured, claim, kernel
 
 SSD, SPARE, CARD, GFX, SOUND, PF = ("0000:66:00.0", "0000:67:00.0", "0000:68:00.0", "0000:65:00.0", "0000:65:00.1",
@@ -148,7 +148,7 @@ def test_refused(name: str) -> None:
     # Trying again once the trouble is over finishes it, and nothing is left in either case.
     played.faults.clear()
     played.refuses.clear()
-    assert release(hand.station, "uid-1") == {}
+    assert unprepare(hand.station, "uid-1") == {}
     assert played.driver(case.address) == played.natural.get(case.address) or "gone" in name
     assert hand.cdi.names() == hand.metadata.names() == []
 
@@ -284,7 +284,7 @@ def test_an_override_is_said_again_though_we_died_before_it_was() -> None:
     played.write(path, "vfio-pci")
     hand = Hand(played)
     hand.give(SSD)
-    assert release(hand.station, "uid-1") == {}
+    assert unprepare(hand.station, "uid-1") == {}
     played.write(path, "nvme")  # as it is while its driver takes it
     hand.station = hand.fresh()
     assert hand.take() == {}

@@ -11,8 +11,10 @@ from outfitter import app
 from outfitter.api import conditions, kinds
 from outfitter.api.page import Booking, Holder, Limits, Page
 from outfitter.errors import AlreadyHeld
+from outfitter.inventory import host_devices, scan
 from outfitter.inventory.host_tree import MemoryTree
 from outfitter.ledger import book, out_of_service
+from outfitter.node.slice_publisher import HostPublication, SlicePublisher
 from outfitter.scheduling import scheduler
 from outfitter.scheduling.dra.device_index import DeviceIndex
 from outfitter.scheduling.filter.node_usage import NodeUsage
@@ -20,7 +22,7 @@ from outfitter.scheduling.snapshot import SchedulingSnapshot
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator
 from tests.controllers.scenario import Scene, hosts_of
-from tests.node.audited_hosts import DISK, NIC, NOW, PF, SSD, VF0, VF1, Bench, Tasteless, foreign, host, theirs, watched
+from tests.node.audited_hosts import DISK, NIC, NOW, PF, SSD, VF0, VF1, Bench, Tasteless, foreign, host, theirs
 
 
 async def test_only_what_changed_is_written(bench: Bench) -> None:
@@ -143,10 +145,10 @@ async def test_a_domain_that_has_another_drivers_device_taints_none_of_ours(benc
     await bench.start(two)
     found = Booking(theirs(VF0), Holder("Domain", "", "m", "uid-m"), "", "prepared", NOW)
     page = await book.read(bench.store, "a")
-    seen, _ = watched(bench, two)
-    have = (await seen._stored("a"))["a"]
-    outlook = await seen._look(two, have)
-    await seen._publish(two, have, outlook.seen, Page(page.adding(found)), "uid")
+    publisher = SlicePublisher(bench.store)
+    stored = (await publisher.read([two]))["a"]
+    devices = host_devices.host_devices("a", two.settings, scan.scan(two.tree()), stored.devices)
+    await publisher.publish(two, stored, HostPublication(devices, (), (), ()), Page(page.adding(found)), "uid")
     assert await bench.taints() == {}
 
 
@@ -172,9 +174,9 @@ async def test_a_machine_with_something_unknown_is_told(bench: Bench, caplog: py
     await one.hypervisor.start(foreign("guest", "0000:99:00.0", "0000:3b:01.0"))
     await bench.start(one)
     inventory = await bench.store.get(kinds.HOST_INVENTORY, "a")
-    assert inventory["spec"]["warnings"] == ["machine guest has 0000:99:00.0, which is not known on this host"]
+    assert inventory["spec"]["warnings"] == ["VM guest has 0000:99:00.0, which is not known on this host"]
     said = [record.message for record in caplog.records]
-    assert "a: machine guest has 0000:99:00.0, which is not known on this host" in said
+    assert "a: VM guest has 0000:99:00.0, which is not known on this host" in said
     assert any(f"{VF0} is in use by Domain guest and was not booked for it" in text for text in said), "what was healed too"
     assert await bench.taints() == {VF0: ["held"]}
 

@@ -15,7 +15,7 @@ from outfitter.api import kinds
 from outfitter.api.hypervisor import Domain
 from outfitter.errors import HypervisorError, NotReady, OutfitterError, StartFailed, StartupRefused, Unauthorized
 from outfitter.launcher.simulated import Simulated
-from outfitter.node.host import Host
+from outfitter.node.agent_host import AgentHost
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator
 from tests.controllers.scenario import Scene, hosts_of
@@ -33,7 +33,7 @@ class RejectingHypervisor(Simulated):
 
 
 @contextlib.asynccontextmanager
-async def running(hosts: list[Host]) -> AsyncIterator[Scene]:
+async def running(hosts: list[AgentHost]) -> AsyncIterator[Scene]:
     clock = ManualClock()
     async with app.embedded(hosts=hosts, clock=clock, names=IdGenerator(random.Random(1))) as product:
         await product.store.create(kinds.NAMESPACE, {"metadata": {"name": "here"}})
@@ -73,7 +73,7 @@ async def test_an_error_that_is_not_the_vms_does_not_fail_it(error: OutfitterErr
 
 async def test_a_vm_waits_with_a_reason_while_its_devices_are_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(hosts_of("node", 1)) as scene:
-        preparation, prepare = scene.product.handover, scene.product.handover.prepare
+        preparation, prepare = scene.product.preparation, scene.product.preparation.prepare
 
         async def not_ready(*_: object) -> None:
             raise NotReady("gpu-1: its driver is loading")
@@ -93,8 +93,8 @@ async def test_a_vm_waits_with_a_reason_while_its_devices_are_not_ready(monkeypa
 async def test_a_host_whose_checkpoint_is_damaged_keeps_the_process_from_starting(tmp_path: Path) -> None:
     hosts = hosts_of("node", 2)
     for host in hosts:
-        assert host.station is not None
-        host.station.state.write("checkpoint.json", "{")
+        assert host.env is not None
+        host.env.state.write("checkpoint.json", "{")
     with pytest.raises(StartupRefused) as caught:
         async with running(hosts):
             pytest.fail("it started")

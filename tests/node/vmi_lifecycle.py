@@ -17,7 +17,7 @@ from outfitter.api.kubevirt import vm_actions, vmi_actions
 from outfitter.inventory import config, scan
 from outfitter.inventory.simulation import hosts_file
 from outfitter.node import vfio
-from outfitter.node.host import Host
+from outfitter.node.agent_host import AgentHost
 from outfitter.store.clock import ManualClock, rfc3339
 from tests.controllers import invariants
 from tests.controllers.invariants import Books
@@ -124,8 +124,8 @@ class World(Scene):
         for made in app.simulated_hosts(hosts_file.parse(HOSTS).hosts, self.folder, CONFIG):
             machines = MortalMachines(self.folder / "domains" / made.name, self.home, self.deaf)
             host = replace(made, hypervisor=machines)
-            assert host.station is not None
-            host.station.root = WatchedRoot(host, host.station.root, self.home)
+            assert host.env is not None
+            host.env.root = WatchedRoot(host, host.env.root, self.home)
             hosts.append(host)
         self.home.hosts = hosts
         books = self.home.books
@@ -134,7 +134,7 @@ class World(Scene):
         books.served = [host.name for host in hosts]
         self.product = app.Embedded(self.home, hosts, clock=self.clock, config=CONFIG)
 
-    def hypervisors(self) -> Iterator[tuple[Host, MortalMachines]]:
+    def hypervisors(self) -> Iterator[tuple[AgentHost, MortalMachines]]:
         for host in self.home.hosts:
             assert isinstance(host.hypervisor, MortalMachines)
             yield host, host.hypervisor
@@ -230,15 +230,15 @@ class World(Scene):
     def _hosts(self) -> Iterator[str]:
         """Page, checkpoint, files, drivers and machines of each host tell the same."""
         for host, machines in self.hypervisors():
-            assert host.station is not None
+            assert host.env is not None
             prepared = sorted((one.holder.uid, one.device.device) for one in self.home.books.bookings
                               if one.state == "prepared" and one.device.pool == host.name)
-            taken = host.station.checkpoint.taken
+            taken = host.env.checkpoint.taken
             handed = {before.address for one in taken for before in one.functions}
             used = sorted((self.home.books.names[host.name, address], one.name)
                           for one in machines.running.values() for address in one.devices)
             first = {address: own for (name, address), own in self.home.first.items() if name == host.name}
-            drivers = {address: vfio.driver(host.station.root, address) for address in first}
+            drivers = {address: vfio.driver(host.env.root, address) for address in first}
             proper = {address: "vfio-pci" if address in handed else own for address, own in first.items()}
             files = sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file())
             uids = sorted({one.uid for one in taken})
@@ -246,8 +246,8 @@ class World(Scene):
                 ("bookings and the checkpoint", prepared, sorted((one.uid, one.device) for one in taken)),
                 ("bookings and machines", sorted({device for _, device in prepared}), sorted({device for device, _ in used})),
                 ("drivers and the checkpoint", drivers, proper),
-                ("files for runtimes", host.station.cdi.names(), sorted(f"{host.driver}-claim_{uid}.json" for uid in uids)),
-                ("files for launchers", sorted({name.partition("/")[0] for name in host.station.metadata.names()}), uids),
+                ("files for runtimes", host.env.cdi.names(), sorted(f"{host.driver}-claim_{uid}.json" for uid in uids)),
+                ("files for launchers", sorted({name.partition("/")[0] for name in host.env.metadata.names()}), uids),
                 ("machines and their files", sorted(path.name for path in (self.folder / "domains" / host.name).glob("*")),
                  sorted(machines.files())),
                 ("half-written files", [name for name in files if name.endswith(".new")], []),
@@ -287,7 +287,7 @@ class World(Scene):
             await self.product.stop()
 
 
-def _names(host: Host) -> dict[str, str]:
+def _names(host: AgentHost) -> dict[str, str]:
     """Under which name each function is offered: that of the first of those that travel together."""
     first: dict[int | str, str] = {}
     return {device.address: first.setdefault(device.address if device.iommu_group is None else device.iommu_group, device.name)

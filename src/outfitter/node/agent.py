@@ -17,10 +17,9 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, device_status, network_info, pod_claims, vm, vmi_actions
 from outfitter.errors import AlreadyHeld, HypervisorAway, HypervisorError, NotFound, NotReady, StartFailed
 from outfitter.node import claim_bookings, launcher_env, networks, secrets, status_reporter
+from outfitter.node.agent_host import AgentHost
 from outfitter.node.claim_bookings import ClaimBookings
 from outfitter.node.claim_preparation import ClaimPreparation
-from outfitter.node.host import Host
-from outfitter.node.host_audit import Keeper
 from outfitter.node.networks import Networks
 from outfitter.node.status_reporter import StatusReporter
 from outfitter.node.vmi_actions import VmiActions
@@ -40,11 +39,10 @@ class Agent:
     def __init__(
         self,
         store: Store,
-        hosts: Iterable[Host],
+        hosts: Iterable[AgentHost],
         *,
         build: Builder,
-        keeper: Keeper,
-        handover: ClaimPreparation,
+        preparation: ClaimPreparation,
         pods: Informer[Object],
         instances: Informer[Object],
         claims: Informer[Object],
@@ -52,11 +50,11 @@ class Agent:
         clock: Clock,
         events: EventRecorder,
     ) -> None:
-        self._store, self._build, self._handover = store, build, handover
+        self._store, self._build, self._preparation = store, build, preparation
         self._report = StatusReporter(store, clock=clock, events=events)
         self._networks = Networks(store, self._claim)
-        self._wishes = VmiActions(store, self._report, clock=clock)
-        self._holdings = ClaimBookings(store, keeper, handover, pages, clock=clock)
+        self._actions = VmiActions(store, self._report, clock=clock)
+        self._bookings = ClaimBookings(store, preparation, pages, clock=clock)
         self.hosts = {host.name: host for host in hosts}
         self.queue = WorkQueue(clock, age=pods.age)
         self._pods, self._instances, self._claims = pods, instances, claims
@@ -66,7 +64,6 @@ class Agent:
         pods.add_index("instance", lambda pod: [vm.launches(pod) or ""])
         pods.add_index("claim", pod_claims.claim_keys)
         instances.add_index("uid", lambda instance: [instance["metadata"]["uid"]])
-        self._locks = keeper.locks  # a host's leftovers are told from what is just starting
         pods.on_change(self._pod_changed)
         instances.on_change(self._instance_changed)
         claims.on_change(self._claim_changed)
@@ -121,13 +118,14 @@ class Agent:
     async def reconcile(self, key: str) -> float | None:
         if key.startswith(SWEEP):
             name = key.removeprefix(SWEEP)
-            async with self._locks[name]:
-                await self._sweep(self.hosts[name])
+            host = self.hosts[name]
+            async with host.lock:
+                await self._sweep(host)
             return None
         name = (self._pods.get(key) or {}).get("spec", {}).get("nodeName")
         if name not in self.hosts:
             return None
-        async with self._locks[name]:
+        async with self.hosts[name].lock:
             pod = self._pods.get(key)
             if pod is None or pod["spec"].get("nodeName") != name:
                 return None
@@ -137,7 +135,7 @@ class Agent:
                 await self._report.waiting(self._pods.get(key) or pod, f"{name}: {error.message}", status_reporter.AWAY)
                 return error.retry_after
 
-    async def _bring(self, host: Host, pod: Object) -> float | None:
+    async def _bring(self, host: AgentHost, pod: Object) -> float | None:
         """A pod nearer to where it should be."""
         phase = (pod.get("status") or {}).get("phase", "Pending")
         if pod["metadata"].get("deletionTimestamp") or phase in vm.FINAL:
@@ -146,7 +144,7 @@ class Agent:
 
     # -- running
 
-    async def _run(self, host: Host, pod: Object) -> float | None:
+    async def _run(self, host: AgentHost, pod: Object) -> float | None:
         instance_key = vm.launches(pod)
         if instance_key is None and not host.simulated:
             why = f"outfitter runs machines only: other pods need a kubelet on {host.name}"
@@ -177,7 +175,7 @@ class Agent:
             return await self._start(host, pod, instance)
         return await self._attend(host, pod, instance) if _runs(instance) else None
 
-    async def _attend(self, host: Host, pod: Object, instance: Object) -> float | None:
+    async def _attend(self, host: AgentHost, pod: Object, instance: Object) -> float | None:
         """A machine that runs, as far as people know. That it ended, and what is asked of it, does not wait for its devices: a
         host that was started again may not be able to hand them over any more."""
         uid = instance["metadata"]["uid"]
@@ -185,21 +183,21 @@ class Agent:
         if domain is None:
             await self._report.ended(pod, host.name, (await host.hypervisor.ended()).get(uid))
             return None
-        pod = await self._wishes.heed(host, pod, instance, domain)
+        pod = await self._actions.carry_out(host, pod, instance, domain)
         if missing := await self._lacks(host, pod):
             await self._report.waiting(pod, missing)
             return 1.0
         await self._report.no_longer_waits(pod)
         return None
 
-    def _told(self, host: Host, pod: Object) -> str:
+    def _told(self, host: AgentHost, pod: Object) -> str:
         """What was prepared for a pod, for people."""
         claims = [(name, self._claim(pod["metadata"]["namespace"], name)) for _, name in pod_claims.claim_names(pod) if name]
         given = [f"{', '.join(one['device'] for one in found)} for claim {name}"
                  for name, claim in claims if (found := pod_claims.given(claim or {}))]
         return f"Prepared on {host.name}: {'; '.join(given)}" if given else ""
 
-    async def _lacks(self, host: Host, pod: Object) -> str | None:
+    async def _lacks(self, host: AgentHost, pod: Object) -> str | None:
         """What a pod still lacks of its devices; nothing, once they are in its hands."""
         if pod["metadata"]["uid"] in self._prepared:
             return None
@@ -207,7 +205,7 @@ class Agent:
             self._prepared.add(pod["metadata"]["uid"])
         return missing
 
-    async def _prepare(self, host: Host, pod: Object) -> str | None:
+    async def _prepare(self, host: AgentHost, pod: Object) -> str | None:
         """Everything that the pod's claims hold here is prepared; else what is missing."""
         for name, claim_name in pod_claims.claim_names(pod):
             claim = self._claim(pod["metadata"]["namespace"], claim_name) if claim_name else None
@@ -221,16 +219,16 @@ class Agent:
                 return f"claim {claim_name} is in use by pod/{users[0]['name']}: a machine's devices are its own"
             results = (given.get("devices") or {}).get("results") or ()
             try:
-                if lacking := await self._holdings.prepare(host, claim, results):
+                if lacking := await self._bookings.prepare(host, claim, results):
                     return f"{', '.join(sorted(lacking))}: not booked for claim {claim_name} on {host.name} yet"
-                await self._handover.prepare(host, claim, claim_bookings.ours(host, results))
+                await self._preparation.prepare(host, claim, claim_bookings.ours(host, results))
             except AlreadyHeld as error:
                 return str(error)
             except NotReady as error:
                 return error.message
         return None
 
-    async def _start(self, host: Host, pod: Object, instance: Object) -> float | None:
+    async def _start(self, host: AgentHost, pod: Object, instance: Object) -> float | None:
         if device_status.unsettled_devices(instance, pod, self._claim):
             return None  # the status is on its way and wakes us
         kept = await secrets.files(self._store, instance)
@@ -238,9 +236,10 @@ class Agent:
             await self._report.waiting(pod, kept, status_reporter.UNTOLD)
             return secrets.LOOK_AGAIN
         try:
-            told = self._handover.told(host, pod, self._claim)
+            told = self._preparation.launcher_devices(host, pod, self._claim)
             cards = self._networks.of(pod)
-            env = network_info.left_of(launcher_env.combined(await self._published(host, pod), told.env), pod, cards.values())
+            merged = launcher_env.merged_environment(await self._published(host, pod), told.env)
+            env = network_info.left_of(merged, pod, cards.values())
             files = {**told.files, **({network_info.FILE: network_info.write(cards.values())} if cards else {}), **kept}
             domain = self._build(instance, env, files, await host.hypervisor.abilities())
             if vmi_actions.starts_paused(instance):
@@ -254,7 +253,7 @@ class Agent:
             self._networks.forget(pod)
         return None
 
-    async def _published(self, host: Host, pod: Object) -> dict[str, str]:
+    async def _published(self, host: AgentHost, pod: Object) -> dict[str, str]:
         """What the pod got by the names of resources, as it is published: by this host, or in a pool that several reach."""
         made = dict(pod_claims.claim_names(pod)).get(device_refs.EXTENDED)
         if made is None or (claim := self._claim(pod["metadata"]["namespace"], made)) is None:
@@ -268,7 +267,7 @@ class Agent:
 
     # -- ending
 
-    async def _end(self, host: Host, pod: Object) -> float | None:
+    async def _end(self, host: AgentHost, pod: Object) -> float | None:
         """Stop what runs, release what was prepared, then let the pod object go if it was deleted. The guest has the pod's
         grace period to shut down; the hypervisor's news, or the time that is left, brings us back."""
         self._prepared.discard(pod["metadata"]["uid"])
@@ -300,13 +299,13 @@ class Agent:
             await self._report.released(pod, host.name, released)
         return None
 
-    async def _release(self, host: Host, pod: Object) -> list[str]:
+    async def _release(self, host: AgentHost, pod: Object) -> list[str]:
         """Give back what a pod had prepared and no other pod uses: the names of these claims. NotReady: one cannot be yet."""
         others = self._claims_in_use(other for other in self._alive(host) if other["metadata"]["uid"] != pod["metadata"]["uid"])
         places = [(pod["metadata"]["namespace"], claim_name or "") for _, claim_name in pod_claims.claim_names(pod)]
-        return [place[1] for place in places if place not in others and await self._holdings.release(host, *place)]
+        return [place[1] for place in places if place not in others and await self._bookings.release(host, *place)]
 
-    async def _sweep(self, host: Host) -> None:
+    async def _sweep(self, host: AgentHost) -> None:
         """What runs or is prepared here for a pod that is no longer there: it went while we were not looking."""
         pods = self._alive(host)
         alive = {uid for pod in pods if (uid := self._machine_in(pod)) is not None}
@@ -316,8 +315,8 @@ class Agent:
                 await host.hypervisor.stop(uid)
         for uid in sorted((await host.hypervisor.ended()).keys() - alive):
             await host.hypervisor.stop(uid)
-        await self._holdings.release_all_but(host, self._claims_in_use(pods))
-        await self._handover.leftovers(host)
+        await self._bookings.release_unused(host, self._claims_in_use(pods))
+        await self._preparation.unprepare_leftovers(host)
 
     def _machine_in(self, pod: Object) -> str | None:
         """The uid of the machine that is in a pod. A reference alone says nothing: whoever may make pods may write any. One
@@ -338,7 +337,7 @@ class Agent:
     def _claim(self, namespace: str, name: str) -> Object | None:
         return self._claims.get(f"{namespace}/{name}")
 
-    def _alive(self, host: Host) -> list[Object]:
+    def _alive(self, host: AgentHost) -> list[Object]:
         return [
             pod for pod in self._pods.by("node", host.name) if (pod.get("status") or {}).get("phase") not in vm.FINAL
         ]

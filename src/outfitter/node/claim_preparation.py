@@ -1,5 +1,8 @@
-"""Between the books and the hardware: what is prepared on a host's page is handed over, what is to be released is taken back,
-and what a crash left half done is found by comparing page, checkpoint and machines. Whoever calls has the host's lock."""
+"""Prepares and unprepares the devices of claims on a host: between the ledger's page, which says who holds a device, and the
+hardware. Finds what a crash left half done by comparing page, checkpoint and running VMs.
+
+Called by the agent and by `ClaimBookings`, which hold the host's lock. The steps on the hardware itself are in `prepare.py` and
+`unprepare.py`."""
 
 from __future__ import annotations
 
@@ -12,11 +15,10 @@ from outfitter.errors import NotReady, StartupRefused
 from outfitter.inventory import scan
 from outfitter.ledger import book, out_of_service
 from outfitter.node import launcher_env, mdev, sriov
-from outfitter.node.host import Host
-from outfitter.node.host_audit import Keeper
+from outfitter.node.agent_host import AgentHost
 from outfitter.node.host_env import HostEnv
 from outfitter.node.prepare import AllocatedDevice, PreparedClaim, prepare
-from outfitter.node.unprepare import release
+from outfitter.node.unprepare import unprepare
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
 
@@ -24,105 +26,106 @@ log = logging.getLogger(__name__)
 
 
 class ClaimPreparation:
-    def __init__(self, store: Store, keeper: Keeper, *, clock: Clock) -> None:
-        self._store, self._keeper, self._clock = store, keeper, clock
-        self._ready: dict[tuple[str, str], PreparedClaim] = {}  # host and claim -> what was handed over since the start
+    def __init__(self, store: Store, hosts: Sequence[AgentHost], *, clock: Clock) -> None:
+        self._store, self._hosts, self._clock = store, hosts, clock
+        self._prepared: dict[tuple[str, str], PreparedClaim] = {}  # host and claim -> what this process prepared
 
     async def start(self) -> None:
-        """Before a host says what it has: finish what a crash left, and make what the settings ask for. StartupRefused names
-        every host whose checkpoint cannot be read."""
+        """Before a host is audited: finish what a crash left, and create the VFs and mediated devices that the settings ask
+        for. StartupRefused names every host that must not start."""
         refusals: list[str] = []
-        for host in self._keeper.hosts.values():
-            if host.station is None:
+        for host in self._hosts:
+            if host.env is None:
                 continue
             try:
-                await host.station.open()
+                await host.env.open()
             except (StartupRefused, NotReady) as error:
                 refusals.append(f"host {host.name} does not start: {error.message}")
         if refusals:
             raise StartupRefused("\n".join(refusals), refusals)
-        for host in self._keeper.hosts.values():
-            if host.station is not None:
-                async with self._keeper.locks[host.name]:
-                    await self.leftovers(host)
-                    await self._arrange(host, host.station)
+        for host in self._hosts:
+            if host.env is not None:
+                async with host.lock:
+                    await self.unprepare_leftovers(host)
+                    await self._provision(host, host.env)
 
-    async def prepare(self, host: Host, claim: Object, results: Sequence[Mapping[str, object]]) -> PreparedClaim | None:
-        """Hand over what the claim was given here, which its page says is prepared. NotReady: why it cannot be. None: the
-        devices of this host are handed over by somebody else."""
-        station, key = host.station, (host.name, claim["metadata"]["uid"])
-        if station is None or key in self._ready:
-            return self._ready.get(key)
-        known = self._keeper.targets[host.name]
-        wanted = []
+    async def prepare(self, host: AgentHost, claim: Object, results: Sequence[Mapping[str, object]]) -> PreparedClaim | None:
+        """Prepare what is allocated to the claim here, which is recorded on the page as prepared. NotReady: why it cannot be.
+        None: another driver prepares the devices of this host."""
+        env, key = host.env, (host.name, claim["metadata"]["uid"])
+        if env is None or key in self._prepared:
+            return self._prepared.get(key)
+        allocated = []
         for result in results:
-            if (target := known.get(str(result["device"]))) is None:
-                if any(one.device == result["device"] for one in station.checkpoint.of(key[1])):
-                    return None  # handed over before the start, and nothing more is to be done
-                raise NotReady(f"{result['device']} is not known on {host.name} at the moment: it cannot be handed over")
-            wanted.append(AllocatedDevice(target, str(result["request"]), bool(result.get("adminAccess"))))
-        places = {where for one in wanted for where in (one.target.uuid, *one.target.functions)}
-        others = [one for one in station.checkpoint.taken if one.uid != key[1] and not one.places.isdisjoint(places)]
-        left = await self._undo(host) if others else {}
+            if (target := host.devices.get(str(result["device"]))) is None:
+                if any(taken.device == result["device"] for taken in env.checkpoint.of(key[1])):
+                    return None  # prepared by an earlier process, and nothing more is to be done
+                raise NotReady(f"{result['device']} is not known on {host.name} at the moment: it cannot be prepared")
+            allocated.append(AllocatedDevice(target, str(result["request"]), bool(result.get("adminAccess"))))
+        places = {place for device in allocated for place in (device.target.uuid, *device.target.functions)}
+        others = [taken for taken in env.checkpoint.taken if taken.uid != key[1] and not taken.places.isdisjoint(places)]
+        left = await self._unprepare_leftovers(host) if others else {}
         running = await _running(host)
         try:
-            self._ready[key] = await station.run(lambda: prepare(station, claim, wanted, running=running, left=left))
+            self._prepared[key] = await env.run(lambda: prepare(env, claim, allocated, running=running, left=left))
         except OSError as error:
             raise NotReady(f"claim {claim['metadata']['name']} cannot be prepared on {host.name}: {error}") from error
-        return self._ready[key]
+        return self._prepared[key]
 
-    def told(self, host: Host, pod: Object, claims: device_refs.Claims) -> launcher_env.LauncherDevices:
-        """What the pod's launcher is told of the devices that were handed over for it."""
+    def launcher_devices(self, host: AgentHost, pod: Object, claims: device_refs.Claims) -> launcher_env.LauncherDevices:
+        """What the pod's launcher gets to know about the devices that were prepared for it."""
         found = [(name, claim) for name, claim_name in pod_claims.claim_names(pod)
                  if claim_name and (claim := claims(pod["metadata"]["namespace"], claim_name)) is not None]
-        return launcher_env.tell(pod, [(name, claim, ready.given) for name, claim in found
-                               if (ready := self._ready.get((host.name, claim["metadata"]["uid"]))) is not None])
+        return launcher_env.launcher_devices(pod, [
+            (name, claim, prepared.devices) for name, claim in found
+            if (prepared := self._prepared.get((host.name, claim["metadata"]["uid"]))) is not None])
 
-    async def release(self, host: Host, uid: str) -> None:
-        """Take back what a claim has here; then its bookings are released, and what did not come back whole is quarantined.
-        NotReady: not while a machine has it."""
-        await self._take_back(host, uid)
+    async def unprepare(self, host: AgentHost, uid: str) -> None:
+        """Unprepare what a claim has here, then release its bookings; a device that could not be restored is quarantined.
+        NotReady: a VM still has one of them."""
+        await self._unprepare(host, uid)
         await book.mark(self._store, host.name, uid, "released")
         await self._forget(host, uid)
 
-    async def leftovers(self, host: Host) -> None:
-        """Give back what was taken for a claim that has nothing prepared here: we died, or its bookings went without us."""
-        for why in (await self._undo(host)).values():
+    async def unprepare_leftovers(self, host: AgentHost) -> None:
+        """Unprepare what was taken for a claim that has nothing prepared on the page: this process was killed in between, or
+        another one released the bookings."""
+        for why in (await self._unprepare_leftovers(host)).values():
             log.warning("%s: %s", host.name, why)
 
-    async def _undo(self, host: Host) -> dict[str, str]:
-        """As `leftovers`: claim -> why its devices are not back yet. One that did not come back whole is remembered as long as
-        somebody waits for it who was promised it before it was quarantined."""
+    async def _unprepare_leftovers(self, host: AgentHost) -> dict[str, str]:
+        """Claim -> why its devices are not restored yet. A device that was quarantined stays in the checkpoint as long as it is
+        booked for another claim that was allocated it before the quarantine."""
         left: dict[str, str] = {}
-        if host.station is None or not host.station.checkpoint.taken:
+        if host.env is None or not host.env.checkpoint.taken:
             return left
         page = await book.read(self._store, host.name)
-        for uid in dict.fromkeys(one.uid for one in host.station.checkpoint.taken):
+        for uid in dict.fromkeys(taken.uid for taken in host.env.checkpoint.taken):
             if any(booking.state == "prepared" for booking in page.of(uid)):
                 continue
             try:
-                trouble = await self._take_back(host, uid)
+                faults = await self._unprepare(host, uid)
             except NotReady as error:
                 left[uid] = error.message
                 continue
-            if promised := [why for device, why in trouble.items()
-                            if any(booking.holder.uid != uid for booking in page.on(host.device(device)))]:
-                left[uid] = "; ".join(promised)
+            if awaited := [why for device, why in faults.items()
+                           if any(booking.holder.uid != uid for booking in page.on(host.device(device)))]:
+                left[uid] = "; ".join(awaited)
             else:
                 await self._forget(host, uid)
         return left
 
-    async def _take_back(self, host: Host, uid: str) -> Mapping[str, str]:
-        """Device -> why it did not come back whole."""
-        if (station := host.station) is None:
+    async def _unprepare(self, host: AgentHost, uid: str) -> Mapping[str, str]:
+        """Device -> why it could not be restored."""
+        if (env := host.env) is None:
             return {}
-        self._ready.pop((host.name, uid), None)
+        self._prepared.pop((host.name, uid), None)
         running = await _running(host)
         try:
-            trouble = await station.run(lambda: release(station, uid, running=running))
+            faults = await env.run(lambda: unprepare(env, uid, running=running))
         except OSError as error:
-            raise NotReady(f"claim {uid} cannot be released on {host.name}: {error}") from error
-        for device, reason in trouble.items():
+            raise NotReady(f"claim {uid} cannot be unprepared on {host.name}: {error}") from error
+        for device, reason in faults.items():
             if await out_of_service.quarantine(
                 self._store,
                 host.name,
@@ -132,34 +135,35 @@ class ClaimPreparation:
                 now=rfc3339(self._clock.now()),
             ):
                 log.warning("%s: %s is quarantined: %s", host.name, device, reason)
-        return trouble
+        return faults
 
-    async def _forget(self, host: Host, uid: str) -> None:
-        if (station := host.station) is not None:
-            await station.run(lambda: station.checkpoint.forget(uid))
+    async def _forget(self, host: AgentHost, uid: str) -> None:
+        if (env := host.env) is not None:
+            await env.run(lambda: env.checkpoint.forget(uid))
 
-    async def _arrange(self, host: Host, station: HostEnv) -> None:
+    async def _provision(self, host: AgentHost, env: HostEnv) -> None:
+        """Create and remove VFs and mediated devices as the settings ask for."""
         settings = host.settings
-        if not (settings.sriov or settings.mdev or station.checkpoint.made):
+        if not (settings.sriov or settings.mdev or env.checkpoint.made):
             return
         used = await _running(host)
-        held = {booking.device.device for booking in (await book.read(self._store, host.name)).bookings}
+        booked = {booking.device.device for booking in (await book.read(self._store, host.name)).bookings}
 
         def work() -> Iterable[str]:
-            found = scan.scan(station.root)
-            busy = used | {address for one in found.devices if one.name in held or one.address in used
-                           for address in (one.address, *one.members)}
-            yield from sriov.arrange(station, settings.sriov, found.devices, busy)
-            found = scan.scan(station.root)  # a virtual function may be a parent too
-            busy = used | {one.uuid for one in found.mdevs if one.name in held}
-            yield from mdev.arrange(station, settings.mdev, found, busy)
+            found = scan.scan(env.root)
+            busy = used | {address for device in found.devices if device.name in booked or device.address in used
+                           for address in (device.address, *device.members)}
+            yield from sriov.arrange(env, settings.sriov, found.devices, busy)
+            found = scan.scan(env.root)  # a VF may be the parent of mediated devices
+            busy = used | {device.uuid for device in found.mdevs if device.name in booked}
+            yield from mdev.arrange(env, settings.mdev, found, busy)
 
         try:
-            self._keeper.notes[host.name] = tuple(await station.run(lambda: list(work())))
+            host.provisioning_warnings = tuple(await env.run(lambda: list(work())))
         except (OSError, NotReady) as error:
             raise StartupRefused(f"host {host.name} does not start: {error}", [str(error)]) from error
 
 
-async def _running(host: Host) -> set[str]:
-    """What machines on the host have: addresses and UUIDs."""
+async def _running(host: AgentHost) -> set[str]:
+    """What VMs on the host have: PCI addresses, and UUIDs of mediated devices."""
     return {source for domain in (await host.hypervisor.domains()).values() for source in domain.devices}

@@ -19,7 +19,7 @@ class LauncherDevices:
     files: dict[str, str] = field(default_factory=dict)  # path in the container -> text
 
 
-def tell(pod: Object, handed: Iterable[tuple[str, Object, Sequence[PreparedDevice]]]) -> LauncherDevices:
+def launcher_devices(pod: Object, handed: Iterable[tuple[str, Object, Sequence[PreparedDevice]]]) -> LauncherDevices:
     """`handed`: entries of the pod's claims, the claim of each, and what was handed over for it."""
     out = LauncherDevices()
     for name, claim, given in handed:
@@ -31,7 +31,7 @@ def tell(pod: Object, handed: Iterable[tuple[str, Object, Sequence[PreparedDevic
     return out
 
 
-def combined(published: Mapping[str, str], handed: Mapping[str, str]) -> dict[str, str]:
+def merged_environment(published: Mapping[str, str], handed: Mapping[str, str]) -> dict[str, str]:
     """The environment, from what drivers publish of the devices that a pod got by the names of resources, and from what was
     prepared. Of one resource some devices may be prepared by another driver. StartFailed: the two contradict each other."""
     out = dict(published)

@@ -16,7 +16,7 @@ from outfitter.api.kubevirt import device_refs, network_info, pod_claims
 from outfitter.api.kubevirt.network_info import RESOURCE, Wire
 from outfitter.errors import NotFound, NotReady
 from outfitter.inventory.host_tree import Tree
-from outfitter.node.host import Host
+from outfitter.node.agent_host import AgentHost
 from outfitter.store.base import Store
 
 NET = "/sys/class/net"
@@ -54,7 +54,7 @@ class Networks:
         self._store, self._claims = store, claims
         self._decided: dict[str, tuple[Wire, ...]] = {}  # uid of a pod -> its machine's cards
 
-    async def plug(self, host: Host, pod: Object, instance: Object) -> Object:
+    async def plug(self, host: AgentHost, pod: Object, instance: Object) -> Object:
         """The pod, with how its machine's network cards are plugged in. NotReady: why they cannot be yet."""
         meta = pod["metadata"]
         if meta["uid"] in self._decided or not network_info.interfaces(instance):

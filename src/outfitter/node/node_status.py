@@ -9,7 +9,7 @@ from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.errors import AlreadyExists, Conflict, NotFound
-from outfitter.node.host import Host
+from outfitter.node.agent_host import AgentHost
 from outfitter.store.base import Store
 
 NOT_READY = "node.kubernetes.io/not-ready"
@@ -20,7 +20,7 @@ TRIES = 10  # writes that may be too late, before somebody else has to see to it
 _SPOKEN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")  # interfaces may be called more than resources may
 
 
-async def node(store: Store, host: Host, bridges: Sequence[str], now: str) -> Object:
+async def node(store: Store, host: AgentHost, bridges: Sequence[str], now: str) -> Object:
     amounts = {**host.capacity, "pods": PLENTY, **{f"{BRIDGE}{name}": PLENTY for name in bridges if _SPOKEN.fullmatch(name)}}
     wanted: Object = {"capacity": amounts, "allocatable": amounts,
               "nodeInfo": {"kubeletVersion": "outfitter", "operatingSystem": "linux", "architecture": "amd64", "bootID": "",

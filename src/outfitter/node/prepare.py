@@ -32,7 +32,7 @@ class AllocatedDevice:
 class PreparedClaim:
     """What whoever starts a container or a machine needs."""
 
-    given: tuple[PreparedDevice, ...]
+    devices: tuple[PreparedDevice, ...]
     env: Mapping[str, str]  # PCI_RESOURCE_<claim>_<request> and so on
     cdi: tuple[str, ...]  # names that a container runtime knows: "pci.outfitter.dev/device=..."
     metadata: str  # the folder that stands at metadata.BASE in a container

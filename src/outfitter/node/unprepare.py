@@ -11,7 +11,7 @@ from outfitter.node import cdi, vfio
 from outfitter.node.host_env import HostEnv
 
 
-def release(station: HostEnv, uid: str, *, running: Collection[str] = ()) -> dict[str, str]:
+def unprepare(station: HostEnv, uid: str, *, running: Collection[str] = ()) -> dict[str, str]:
     """Device -> why it could not be brought back to where it was: it must not be given to anybody else. NotReady, before
     anything is touched: a machine still has one. `running`: addresses and UUIDs that machines have."""
     taken = station.checkpoint.of(uid)

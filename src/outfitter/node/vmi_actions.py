@@ -12,7 +12,7 @@ from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import vmi_actions
 from outfitter.errors import HypervisorError
-from outfitter.node.host import Host
+from outfitter.node.agent_host import AgentHost
 from outfitter.node.status_reporter import StatusReporter
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock
@@ -27,7 +27,7 @@ class VmiActions:
     def __init__(self, store: Store, report: StatusReporter, *, clock: Clock) -> None:
         self._store, self._report, self._clock = store, report, clock
 
-    async def heed(self, host: Host, pod: Object, instance: Object, domain: Domain) -> Object:
+    async def carry_out(self, host: AgentHost, pod: Object, instance: Object, domain: Domain) -> Object:
         """Everything that is asked of a machine that runs here. Its pod as it is then."""
         for note in vmi_actions.of(instance):
             if note.get("action") not in vmi_actions.PAUSES:
@@ -43,7 +43,7 @@ class VmiActions:
         await self._report.stands(instance, domain.paused)
         return await self._report.pod_stands(pod, domain.paused)
 
-    async def _press(self, host: Host, instance: Object, note: Object) -> Object:
+    async def _press(self, host: AgentHost, instance: Object, note: Object) -> Object:
         """A button, once. The instance without its note."""
         meta, left = instance["metadata"], [one for one in vmi_actions.of(instance) if one != note]
         fresh = await self._store.patch(kinds.VMI, meta["name"], {
