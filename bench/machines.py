@@ -88,7 +88,7 @@ async def _count(watcher: Watcher, written: Counter[str]) -> None:
     """Changes of a kind. Two writes of one object in one commit are one."""
     while True:
         if steps := await watcher.next():
-            written[watcher.shelf.kind.kind] += len(steps)
+            written[watcher.cache.kind.kind] += len(steps)
 
 
 def _spread(seconds: Sequence[float]) -> str:

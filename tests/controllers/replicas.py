@@ -91,7 +91,7 @@ class Home(Memory):
 
     def forget(self) -> None:
         """Nothing of what happened: who has not heard of it must list again."""
-        for shelf in self._shelves.values():
+        for shelf in self._caches.values():
             shelf.first += len(shelf.log)
             shelf.compacted = shelf.revision
             shelf.log.clear()

@@ -109,7 +109,7 @@ def test_somebody_elses_file_is_left_alone(data: Path, content: bytes) -> None:
     (data / "outfitter.db").write_bytes(content)
     done = typed("up", "--data", str(data), "--port", "0", "--simulate", "1x1")
     assert (done.code, done.out) == (1, "")
-    assert "it was left as it is" in done.err
+    assert "it was not modified" in done.err
     assert (data / "outfitter.db").read_bytes() == content
 
 

@@ -1,4 +1,4 @@
-"""A home under test, and ways to wait without sleeping."""
+"""A backend under test, and ways to wait without sleeping."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ PATIENCE = 60.0  # seconds until a test that hears nothing fails instead of hang
 
 
 @dataclass
-class Home:
+class Backend:
     """A store to test, and where in it the test may write."""
 
     store: Store
-    clock: ManualClock | None  # None: the home keeps its own time
+    clock: ManualClock | None  # None: the backend keeps its own time
     namespace: str
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def unique(self, prefix: str) -> str:
-        """A name that nobody else uses, for kinds without a namespace."""
+        """A unique name, for kinds without a namespace."""
         return f"{prefix}-{self.namespace}-{next(self._numbers)}"
 
     def config(self, name: str, data: dict[str, str] | None = None, **meta: object) -> Object:

@@ -1,4 +1,4 @@
-"""The homes that run the shared suite, each test in a namespace of its own."""
+"""The backends that run the shared suite, each test in a namespace of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from outfitter.store.clock import ManualClock, SystemClock
 from outfitter.store.kube import Kube
 from outfitter.store.memory import Memory
 from outfitter.store.sqlite import SQLite
-from tests.store.backends import Home
+from tests.store.backends import Backend
 
 
 @pytest.fixture
@@ -37,19 +37,19 @@ async def sqlite(tmp_path: Path, clock: ManualClock) -> AsyncIterator[SQLite]:
 
 
 @pytest.fixture(params=["memory", "sqlite", pytest.param("kube", marks=pytest.mark.cluster)])
-async def home(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[Home]:
+async def backend(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[Backend]:
     namespace = f"t{uuid.uuid4().hex[:10]}"
     store: Store
     if request.param == "kube":
         access = request.getfixturevalue("cluster").access()
         store = Kube(access, clock=SystemClock())
         await store.create(kinds.NAMESPACE, {"metadata": {"name": namespace}})
-        here = Home(store, None, namespace)
+        here = Backend(store, None, namespace)
     elif request.param == "sqlite":
         store = SQLite(tmp_path / "data", kinds.ALL, clock=clock)
-        here = Home(store, clock, namespace)
+        here = Backend(store, clock, namespace)
     else:
         store = Memory(clock=clock)
-        here = Home(store, clock, namespace)
+        here = Backend(store, clock, namespace)
     yield here
     await store.close()

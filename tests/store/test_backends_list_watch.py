@@ -1,4 +1,4 @@
-"""The manners of the store, the same in each home: lists and watches."""
+"""The manners of the store, the same in each backend: lists and watches."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ import pytest
 
 from outfitter import errors
 from outfitter.api.kinds import CONFIG_MAP, NAMESPACE, POD, Object
-from tests.store.backends import Home, names, revision, settle
+from tests.store.backends import Backend, names, revision, settle
 
 # -- lists
 
 
-async def test_list_is_in_order_and_knows_its_revision(home: Home) -> None:
+async def test_list_is_in_order_and_knows_its_revision(backend: Backend) -> None:
     for name in ("b", "a-2", "a", "c.d", "a.1"):
-        await home.store.create(CONFIG_MAP, home.config(name))
-    listing = await home.store.list(CONFIG_MAP, home.namespace)
+        await backend.store.create(CONFIG_MAP, backend.config(name))
+    listing = await backend.store.list(CONFIG_MAP, backend.namespace)
     assert names(listing) == ["a", "a-2", "a.1", "b", "c.d"]
     assert all(item["kind"] == "ConfigMap" and item["apiVersion"] == "v1" for item in listing.items)
     assert int(listing.revision) >= max(int(revision(item)) for item in listing.items)
-    assert listing.items[0] == await home.store.get(CONFIG_MAP, "a", home.namespace)
+    assert listing.items[0] == await backend.store.get(CONFIG_MAP, "a", backend.namespace)
 
 
-async def test_list_of_nothing(home: Home) -> None:
-    listing = await home.store.list(CONFIG_MAP, home.namespace)
+async def test_list_of_nothing(backend: Backend) -> None:
+    listing = await backend.store.list(CONFIG_MAP, backend.namespace)
     assert (listing.items, listing.continue_) == ([], "")
     assert listing.revision.isdigit()
 
 
-async def test_list_over_all_namespaces(home: Home) -> None:
-    other = home.unique("other")
-    await home.store.create(NAMESPACE, {"metadata": {"name": other}})
-    labels = {"suite": home.namespace}
-    await home.store.create(CONFIG_MAP, home.config("z", labels=labels))
-    await home.store.create(CONFIG_MAP, {"metadata": {"name": "a", "namespace": other, "labels": labels}})
-    listing = await home.store.list(CONFIG_MAP, labels=f"suite={home.namespace}")
+async def test_list_over_all_namespaces(backend: Backend) -> None:
+    other = backend.unique("other")
+    await backend.store.create(NAMESPACE, {"metadata": {"name": other}})
+    labels = {"suite": backend.namespace}
+    await backend.store.create(CONFIG_MAP, backend.config("z", labels=labels))
+    await backend.store.create(CONFIG_MAP, {"metadata": {"name": "a", "namespace": other, "labels": labels}})
+    listing = await backend.store.list(CONFIG_MAP, labels=f"suite={backend.namespace}")
     assert sorted(names(listing)) == ["a", "z"]
     spaces = [item["metadata"]["namespace"] for item in listing.items]
     assert spaces == sorted(spaces)
-    assert names(await home.store.list(CONFIG_MAP, other, labels=f"suite={home.namespace}")) == ["a"]
+    assert names(await backend.store.list(CONFIG_MAP, other, labels=f"suite={backend.namespace}")) == ["a"]
 
 
 LABELS = {
@@ -55,12 +55,12 @@ LABELS = {
 
 
 @pytest.mark.parametrize("selector", LABELS)
-async def test_label_selectors(home: Home, selector: str) -> None:
+async def test_label_selectors(backend: Backend, selector: str) -> None:
     for name, labels in {
         "web": {"app": "web"}, "mail": {"app": "mail"}, "both": {"app": "web", "tier": "db"}, "none": {}
     }.items():
-        await home.store.create(CONFIG_MAP, home.config(name, labels=labels))
-    assert names(await home.store.list(CONFIG_MAP, home.namespace, labels=selector)) == LABELS[selector]
+        await backend.store.create(CONFIG_MAP, backend.config(name, labels=labels))
+    assert names(await backend.store.list(CONFIG_MAP, backend.namespace, labels=selector)) == LABELS[selector]
 
 
 FIELDS = {
@@ -74,48 +74,48 @@ FIELDS = {
 
 
 @pytest.mark.parametrize("selector", FIELDS)
-async def test_field_selectors(home: Home, selector: str) -> None:
+async def test_field_selectors(backend: Backend, selector: str) -> None:
     for name, node in {"a": "n1", "b": "n1", "c": ""}.items():
-        await home.store.create(POD, home.pod(name, node=node))
-    await home.store.patch(POD, "b", {"status": {"phase": "Running"}}, home.namespace, subresource="status")
-    assert names(await home.store.list(POD, home.namespace, fields=selector)) == FIELDS[selector]
+        await backend.store.create(POD, backend.pod(name, node=node))
+    await backend.store.patch(POD, "b", {"status": {"phase": "Running"}}, backend.namespace, subresource="status")
+    assert names(await backend.store.list(POD, backend.namespace, fields=selector)) == FIELDS[selector]
 
 
 @pytest.mark.parametrize("bad", [{"labels": "app=(web"}, {"labels": "a==b==c"}, {"fields": "spec.image=x"}, {"fields": "x"}])
-async def test_selectors_that_cannot_be_read(home: Home, bad: dict[str, str]) -> None:
+async def test_selectors_that_cannot_be_read(backend: Backend, bad: dict[str, str]) -> None:
     with pytest.raises(errors.BadRequest):
-        await home.store.list(POD, home.namespace, **bad)  # type: ignore[arg-type]  # labels or fields
+        await backend.store.list(POD, backend.namespace, **bad)  # type: ignore[arg-type]  # labels or fields
 
 
-async def test_pages_of_one_list_agree_while_others_write(home: Home) -> None:
+async def test_pages_of_one_list_agree_while_others_write(backend: Backend) -> None:
     for name in "abcdef":
-        await home.store.create(CONFIG_MAP, home.config(name, {"n": "0"}))
-    first = await home.store.list(CONFIG_MAP, home.namespace, limit=2)
+        await backend.store.create(CONFIG_MAP, backend.config(name, {"n": "0"}))
+    first = await backend.store.list(CONFIG_MAP, backend.namespace, limit=2)
     assert names(first) == ["a", "b"]
     assert first.remaining in (4, None)
-    await home.store.create(CONFIG_MAP, home.config("cc"))
-    await home.store.patch(CONFIG_MAP, "d", {"data": {"n": "1"}}, home.namespace)
-    await home.store.delete(CONFIG_MAP, "e", home.namespace)
-    await home.store.delete(CONFIG_MAP, "c", home.namespace)
-    await home.store.create(CONFIG_MAP, home.config("c", {"n": "another"}))
-    second = await home.store.list(CONFIG_MAP, home.namespace, limit=2, continue_=first.continue_)
-    await home.store.delete(CONFIG_MAP, "f", home.namespace)
-    third = await home.store.list(CONFIG_MAP, home.namespace, limit=2, continue_=second.continue_)
+    await backend.store.create(CONFIG_MAP, backend.config("cc"))
+    await backend.store.patch(CONFIG_MAP, "d", {"data": {"n": "1"}}, backend.namespace)
+    await backend.store.delete(CONFIG_MAP, "e", backend.namespace)
+    await backend.store.delete(CONFIG_MAP, "c", backend.namespace)
+    await backend.store.create(CONFIG_MAP, backend.config("c", {"n": "another"}))
+    second = await backend.store.list(CONFIG_MAP, backend.namespace, limit=2, continue_=first.continue_)
+    await backend.store.delete(CONFIG_MAP, "f", backend.namespace)
+    third = await backend.store.list(CONFIG_MAP, backend.namespace, limit=2, continue_=second.continue_)
     assert (names(second), names(third), third.continue_) == (["c", "d"], ["e", "f"], "")
     assert [item["data"]["n"] for item in second.items + third.items] == ["0"] * 4
     assert first.revision == second.revision == third.revision
-    assert names(await home.store.list(CONFIG_MAP, home.namespace)) == ["a", "b", "c", "cc", "d"]
-    missed = await home.events(6, CONFIG_MAP, since=third.revision)
+    assert names(await backend.store.list(CONFIG_MAP, backend.namespace)) == ["a", "b", "c", "cc", "d"]
+    missed = await backend.events(6, CONFIG_MAP, since=third.revision)
     assert [event.type for event in missed] == ["ADDED", "MODIFIED", "DELETED", "DELETED", "ADDED", "DELETED"]
 
 
-async def test_pages_with_a_selector(home: Home) -> None:
+async def test_pages_with_a_selector(backend: Backend) -> None:
     for number in range(7):
-        await home.store.create(CONFIG_MAP, home.config(f"m{number}", labels={"odd": str(number % 2)}))
+        await backend.store.create(CONFIG_MAP, backend.config(f"m{number}", labels={"odd": str(number % 2)}))
     found: list[str] = []
     continue_, pages = "", 0
     while True:
-        part = await home.store.list(CONFIG_MAP, home.namespace, labels="odd=0", limit=3, continue_=continue_)
+        part = await backend.store.list(CONFIG_MAP, backend.namespace, labels="odd=0", limit=3, continue_=continue_)
         found, continue_, pages = found + names(part), part.continue_, pages + 1
         if not continue_:
             break
@@ -123,94 +123,94 @@ async def test_pages_with_a_selector(home: Home) -> None:
 
 
 @pytest.mark.parametrize("token", ["nonsense", "AAAA", "e30=", "W10="])
-async def test_a_token_that_no_list_gave(home: Home, token: str) -> None:
+async def test_a_token_that_no_list_gave(backend: Backend, token: str) -> None:
     with pytest.raises(errors.BadRequest, match="continue key is not valid"):
-        await home.store.list(CONFIG_MAP, home.namespace, limit=1, continue_=token)
+        await backend.store.list(CONFIG_MAP, backend.namespace, limit=1, continue_=token)
 
 
 # -- watches
 
 
-async def test_watch_sees_everything_after_a_revision_in_order(home: Home) -> None:
-    await home.store.create(CONFIG_MAP, home.config("before"))
-    since = (await home.store.list(CONFIG_MAP, home.namespace)).revision
+async def test_watch_sees_everything_after_a_revision_in_order(backend: Backend) -> None:
+    await backend.store.create(CONFIG_MAP, backend.config("before"))
+    since = (await backend.store.list(CONFIG_MAP, backend.namespace)).revision
     wanted = []
     for number in range(8):
         name = f"m{number % 3}"
         if number < 3:
-            obj = await home.store.create(CONFIG_MAP, home.config(name, {"n": str(number)}))
+            obj = await backend.store.create(CONFIG_MAP, backend.config(name, {"n": str(number)}))
         else:
-            obj = await home.store.patch(CONFIG_MAP, name, {"data": {"n": str(number)}}, home.namespace)
+            obj = await backend.store.patch(CONFIG_MAP, name, {"data": {"n": str(number)}}, backend.namespace)
         wanted.append(("ADDED" if number < 3 else "MODIFIED", obj))
-    last = await home.store.delete(CONFIG_MAP, "m1", home.namespace)
-    got = await home.events(9, CONFIG_MAP, since=since)
+    last = await backend.store.delete(CONFIG_MAP, "m1", backend.namespace)
+    got = await backend.events(9, CONFIG_MAP, since=since)
     assert [(event.type, event.object) for event in got[:8]] == wanted
     assert (got[8].type, got[8].object["metadata"]["uid"]) == ("DELETED", last["metadata"]["uid"])
     revisions = [int(revision(event.object)) for event in got]
     assert revisions == sorted(set(revisions))
-    half = await home.events(5, CONFIG_MAP, since=revision(got[3].object))
+    half = await backend.events(5, CONFIG_MAP, since=revision(got[3].object))
     assert half == got[4:]
 
 
-async def test_watch_hears_what_comes_later(home: Home) -> None:
-    since = (await home.store.list(CONFIG_MAP, home.namespace)).revision
-    listening = asyncio.create_task(home.events(2, CONFIG_MAP, since=since))
+async def test_watch_hears_what_comes_later(backend: Backend) -> None:
+    since = (await backend.store.list(CONFIG_MAP, backend.namespace)).revision
+    listening = asyncio.create_task(backend.events(2, CONFIG_MAP, since=since))
     await settle()
     for name in ("a", "b"):
-        await home.store.create(CONFIG_MAP, home.config(name))
+        await backend.store.create(CONFIG_MAP, backend.config(name))
     assert [event.object["metadata"]["name"] for event in await listening] == ["a", "b"]
 
 
-async def test_watch_of_a_namespace_and_of_all(home: Home) -> None:
-    other = home.unique("other")
-    await home.store.create(NAMESPACE, {"metadata": {"name": other}})
-    since = (await home.store.list(CONFIG_MAP, home.namespace)).revision
-    labels = {"suite": home.namespace}
-    await home.store.create(CONFIG_MAP, {"metadata": {"name": "there", "namespace": other, "labels": labels}})
-    await home.store.create(CONFIG_MAP, home.config("here", labels=labels))
-    here = await home.events(1, CONFIG_MAP, since=since)
+async def test_watch_of_a_namespace_and_of_all(backend: Backend) -> None:
+    other = backend.unique("other")
+    await backend.store.create(NAMESPACE, {"metadata": {"name": other}})
+    since = (await backend.store.list(CONFIG_MAP, backend.namespace)).revision
+    labels = {"suite": backend.namespace}
+    await backend.store.create(CONFIG_MAP, {"metadata": {"name": "there", "namespace": other, "labels": labels}})
+    await backend.store.create(CONFIG_MAP, backend.config("here", labels=labels))
+    here = await backend.events(1, CONFIG_MAP, since=since)
     assert [event.object["metadata"]["name"] for event in here] == ["here"]
-    both = await home.events(2, CONFIG_MAP, since=since, labels=f"suite={home.namespace}", everywhere=True)
+    both = await backend.events(2, CONFIG_MAP, since=since, labels=f"suite={backend.namespace}", everywhere=True)
     assert [event.object["metadata"]["name"] for event in both] == ["there", "here"]
 
 
-async def test_watch_sees_objects_enter_and_leave_a_label(home: Home) -> None:
-    since = (await home.store.list(CONFIG_MAP, home.namespace)).revision
+async def test_watch_sees_objects_enter_and_leave_a_label(backend: Backend) -> None:
+    since = (await backend.store.list(CONFIG_MAP, backend.namespace)).revision
 
     async def label(value: str | None) -> Object:
-        return await home.store.patch(CONFIG_MAP, "a", {"metadata": {"labels": {"app": value}}}, home.namespace)
+        return await backend.store.patch(CONFIG_MAP, "a", {"metadata": {"labels": {"app": value}}}, backend.namespace)
 
-    await home.store.create(CONFIG_MAP, home.config("a"))
+    await backend.store.create(CONFIG_MAP, backend.config("a"))
     entered = await label("web")
-    changed = await home.store.patch(CONFIG_MAP, "a", {"data": {"k": "v"}}, home.namespace)
+    changed = await backend.store.patch(CONFIG_MAP, "a", {"data": {"k": "v"}}, backend.namespace)
     left = await label(None)
-    await home.store.patch(CONFIG_MAP, "a", {"data": {"k": "w"}}, home.namespace)
+    await backend.store.patch(CONFIG_MAP, "a", {"data": {"k": "w"}}, backend.namespace)
     back = await label("web")
-    await home.store.delete(CONFIG_MAP, "a", home.namespace)
-    got = await home.events(5, CONFIG_MAP, since=since, labels="app=web")
+    await backend.store.delete(CONFIG_MAP, "a", backend.namespace)
+    got = await backend.events(5, CONFIG_MAP, since=since, labels="app=web")
     assert [event.type for event in got] == ["ADDED", "MODIFIED", "DELETED", "ADDED", "DELETED"]
     assert [got[0].object, got[1].object, got[3].object] == [entered, changed, back]
     assert got[2].object["metadata"]["labels"] == {"app": "web"}  # as it was when it still matched
     assert revision(got[2].object) == revision(left)
 
 
-async def test_watch_sees_pods_enter_and_leave_a_field(home: Home) -> None:
-    since = (await home.store.list(POD, home.namespace)).revision
-    await home.store.create(POD, home.pod("elsewhere", node="n2"))
-    await home.store.create(POD, home.pod("a", node="n1"))
+async def test_watch_sees_pods_enter_and_leave_a_field(backend: Backend) -> None:
+    since = (await backend.store.list(POD, backend.namespace)).revision
+    await backend.store.create(POD, backend.pod("elsewhere", node="n2"))
+    await backend.store.create(POD, backend.pod("a", node="n1"))
     for phase in ("Running", "Succeeded"):
-        await home.store.patch(POD, "a", {"status": {"phase": phase}}, home.namespace, subresource="status")
-    running = await home.events(2, POD, since=since, fields="spec.nodeName=n1,status.phase=Running")
+        await backend.store.patch(POD, "a", {"status": {"phase": phase}}, backend.namespace, subresource="status")
+    running = await backend.events(2, POD, since=since, fields="spec.nodeName=n1,status.phase=Running")
     assert [event.type for event in running] == ["ADDED", "DELETED"]
-    bound = await home.events(3, POD, since=since, fields="spec.nodeName=n1")
+    bound = await backend.events(3, POD, since=since, fields="spec.nodeName=n1")
     assert [event.type for event in bound] == ["ADDED", "MODIFIED", "MODIFIED"]
 
 
-async def test_watch_from_long_ago_misses_nothing_or_says_so(home: Home) -> None:
-    await home.store.create(CONFIG_MAP, home.config("a"))
-    await home.store.create(CONFIG_MAP, home.config("b"))
+async def test_watch_from_long_ago_misses_nothing_or_says_so(backend: Backend) -> None:
+    await backend.store.create(CONFIG_MAP, backend.config("a"))
+    await backend.store.create(CONFIG_MAP, backend.config("b"))
     try:
-        seen = await home.events(1, CONFIG_MAP, since="1", fields="metadata.name=b")
+        seen = await backend.events(1, CONFIG_MAP, since="1", fields="metadata.name=b")
     except errors.Expired:
         return
     assert [event.type for event in seen] == ["ADDED"]

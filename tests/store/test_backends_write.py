@@ -1,4 +1,4 @@
-"""The manners of the store, the same in each home: deleting, patches, dry runs, and several objects at once."""
+"""The semantics of every backend: delete, patch, dry run, and commits of several objects."""
 
 from __future__ import annotations
 
@@ -9,58 +9,58 @@ import pytest
 from outfitter import errors
 from outfitter.api.kinds import CONFIG_MAP, LEDGER_PAGE, RESOURCE_CLAIM, Object
 from outfitter.store.base import Check, Create, Delete, PatchType, Propagation, Replace, Write
-from tests.store.backends import DEPLOYMENT, FINALIZER, Home, absent, names, revision
+from tests.store.backends import DEPLOYMENT, FINALIZER, Backend, absent, names, revision
 
 # -- deleting
 
 
-async def test_delete_gives_what_was_there(home: Home) -> None:
-    made = await home.store.create(CONFIG_MAP, home.config("a", {"k": "v"}))
-    gone = await home.store.delete(CONFIG_MAP, "a", home.namespace)
+async def test_delete_gives_what_was_there(backend: Backend) -> None:
+    made = await backend.store.create(CONFIG_MAP, backend.config("a", {"k": "v"}))
+    gone = await backend.store.delete(CONFIG_MAP, "a", backend.namespace)
     assert gone["metadata"]["uid"] == made["metadata"]["uid"]
     assert gone["data"] == {"k": "v"}
-    assert await absent(home.store, CONFIG_MAP, "a", home.namespace)
+    assert await absent(backend.store, CONFIG_MAP, "a", backend.namespace)
 
 
-async def test_delete_preconditions(home: Home) -> None:
-    made = await home.store.create(CONFIG_MAP, home.config("a", {"n": "0"}))
-    newer = await home.store.patch(CONFIG_MAP, "a", {"data": {"n": "1"}}, home.namespace)
+async def test_delete_preconditions(backend: Backend) -> None:
+    made = await backend.store.create(CONFIG_MAP, backend.config("a", {"n": "0"}))
+    newer = await backend.store.patch(CONFIG_MAP, "a", {"data": {"n": "1"}}, backend.namespace)
     with pytest.raises(errors.Conflict, match=r"UID in (the )?precondition"):
-        await home.store.delete(CONFIG_MAP, "a", home.namespace, uid="00000000-0000-4000-8000-000000000000")
+        await backend.store.delete(CONFIG_MAP, "a", backend.namespace, uid="00000000-0000-4000-8000-000000000000")
     with pytest.raises(errors.Conflict, match=r"ResourceVersion in (the )?precondition"):
-        await home.store.delete(CONFIG_MAP, "a", home.namespace, revision=revision(made))
-    await home.store.delete(CONFIG_MAP, "a", home.namespace, uid=made["metadata"]["uid"], revision=revision(newer))
-    assert await absent(home.store, CONFIG_MAP, "a", home.namespace)
+        await backend.store.delete(CONFIG_MAP, "a", backend.namespace, revision=revision(made))
+    await backend.store.delete(CONFIG_MAP, "a", backend.namespace, uid=made["metadata"]["uid"], revision=revision(newer))
+    assert await absent(backend.store, CONFIG_MAP, "a", backend.namespace)
 
 
-async def test_finalizers_hold_a_deleted_object(home: Home) -> None:
-    made = await home.store.create(CONFIG_MAP, home.config("a", finalizers=[FINALIZER, "outfitter.dev/second"]))
-    lingering = await home.store.delete(CONFIG_MAP, "a", home.namespace)
+async def test_finalizers_hold_a_deleted_object(backend: Backend) -> None:
+    made = await backend.store.create(CONFIG_MAP, backend.config("a", finalizers=[FINALIZER, "outfitter.dev/second"]))
+    lingering = await backend.store.delete(CONFIG_MAP, "a", backend.namespace)
     since = lingering["metadata"]["deletionTimestamp"]
-    assert (await home.store.get(CONFIG_MAP, "a", home.namespace))["metadata"]["deletionTimestamp"] == since
-    again = await home.store.delete(CONFIG_MAP, "a", home.namespace)
+    assert (await backend.store.get(CONFIG_MAP, "a", backend.namespace))["metadata"]["deletionTimestamp"] == since
+    again = await backend.store.delete(CONFIG_MAP, "a", backend.namespace)
     assert again["metadata"]["deletionTimestamp"] == since
     assert revision(again) == revision(lingering)
     with pytest.raises(errors.AlreadyExists):
-        await home.store.create(CONFIG_MAP, home.config("a"))
+        await backend.store.create(CONFIG_MAP, backend.config("a"))
     more = {"metadata": {"finalizers": [FINALIZER, "outfitter.dev/late"]}}
     with pytest.raises(errors.Invalid, match="no new finalizers can be added"):
-        await home.store.patch(CONFIG_MAP, "a", more, home.namespace)
-    still = await home.store.patch(CONFIG_MAP, "a", {"metadata": {"finalizers": [FINALIZER]}}, home.namespace)
+        await backend.store.patch(CONFIG_MAP, "a", more, backend.namespace)
+    still = await backend.store.patch(CONFIG_MAP, "a", {"metadata": {"finalizers": [FINALIZER]}}, backend.namespace)
     assert still["metadata"]["deletionTimestamp"] == since
-    await home.store.patch(CONFIG_MAP, "a", {"metadata": {"finalizers": None}}, home.namespace)
-    assert await absent(home.store, CONFIG_MAP, "a", home.namespace)
-    events = await home.events(3, CONFIG_MAP, since=revision(made))
+    await backend.store.patch(CONFIG_MAP, "a", {"metadata": {"finalizers": None}}, backend.namespace)
+    assert await absent(backend.store, CONFIG_MAP, "a", backend.namespace)
+    events = await backend.events(3, CONFIG_MAP, since=revision(made))
     assert [event.type for event in events] == ["MODIFIED", "MODIFIED", "DELETED"]
     assert events[2].object["metadata"]["uid"] == made["metadata"]["uid"]
     assert int(revision(events[2].object)) > int(revision(still))
 
 
-async def test_deletion_marks_cannot_be_taken_back(home: Home) -> None:
-    await home.store.create(CONFIG_MAP, home.config("a", finalizers=[FINALIZER]))
-    lingering = await home.store.delete(CONFIG_MAP, "a", home.namespace)
+async def test_a_deletion_cannot_be_undone(backend: Backend) -> None:
+    await backend.store.create(CONFIG_MAP, backend.config("a", finalizers=[FINALIZER]))
+    lingering = await backend.store.delete(CONFIG_MAP, "a", backend.namespace)
     change = {"metadata": {"deletionTimestamp": None, "labels": {"x": "y"}}}
-    after = await home.store.patch(CONFIG_MAP, "a", change, home.namespace)
+    after = await backend.store.patch(CONFIG_MAP, "a", change, backend.namespace)
     assert after["metadata"]["deletionTimestamp"] == lingering["metadata"]["deletionTimestamp"]
 
 
@@ -72,26 +72,26 @@ PROPAGATION: dict[str, tuple[Propagation, list[str] | None]] = {
 
 
 @pytest.mark.parametrize("case", PROPAGATION)
-async def test_propagation(home: Home, case: str) -> None:
+async def test_propagation(backend: Backend, case: str) -> None:
     policy, finalizers = PROPAGATION[case]
-    await home.store.create(CONFIG_MAP, home.config("a"))
-    gone = await home.store.delete(CONFIG_MAP, "a", home.namespace, propagation=policy)
+    await backend.store.create(CONFIG_MAP, backend.config("a"))
+    gone = await backend.store.delete(CONFIG_MAP, "a", backend.namespace, propagation=policy)
     if finalizers is None:
-        assert await absent(home.store, CONFIG_MAP, "a", home.namespace)
+        assert await absent(backend.store, CONFIG_MAP, "a", backend.namespace)
         return
     assert gone["metadata"]["finalizers"] == finalizers
-    assert (await home.store.get(CONFIG_MAP, "a", home.namespace))["metadata"]["finalizers"] == finalizers
-    await home.store.delete(CONFIG_MAP, "a", home.namespace, propagation="Background")  # the last word counts
-    assert await absent(home.store, CONFIG_MAP, "a", home.namespace)
+    assert (await backend.store.get(CONFIG_MAP, "a", backend.namespace))["metadata"]["finalizers"] == finalizers
+    await backend.store.delete(CONFIG_MAP, "a", backend.namespace, propagation="Background")  # the last word counts
+    assert await absent(backend.store, CONFIG_MAP, "a", backend.namespace)
 
 
-async def test_owner_references_are_kept(home: Home) -> None:
-    owner = await home.store.create(CONFIG_MAP, home.config("owner"))
+async def test_owner_references_are_kept(backend: Backend) -> None:
+    owner = await backend.store.create(CONFIG_MAP, backend.config("owner"))
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"],
                  "controller": True, "blockOwnerDeletion": True}
-    await home.store.create(CONFIG_MAP, home.config("a", ownerReferences=[reference]))
-    await home.store.patch(CONFIG_MAP, "a", {"data": {"k": "v"}}, home.namespace)
-    assert (await home.store.get(CONFIG_MAP, "a", home.namespace))["metadata"]["ownerReferences"] == [reference]
+    await backend.store.create(CONFIG_MAP, backend.config("a", ownerReferences=[reference]))
+    await backend.store.patch(CONFIG_MAP, "a", {"data": {"k": "v"}}, backend.namespace)
+    assert (await backend.store.get(CONFIG_MAP, "a", backend.namespace))["metadata"]["ownerReferences"] == [reference]
 
 
 # -- patches
@@ -122,33 +122,33 @@ PATCHES: dict[str, tuple[PatchType, Any, Any]] = {
 
 
 @pytest.mark.parametrize("case", PATCHES)
-async def test_patch(home: Home, case: str) -> None:
+async def test_patch(backend: Backend, case: str) -> None:
     how, change, wanted = PATCHES[case]
-    made = await home.store.create(CONFIG_MAP, home.config("a", {"a": "1", "b": "1"}))
+    made = await backend.store.create(CONFIG_MAP, backend.config("a", {"a": "1", "b": "1"}))
     if isinstance(wanted, type):
         with pytest.raises(wanted):
-            await home.store.patch(CONFIG_MAP, "a", change, home.namespace, how=how)
-        assert await home.store.get(CONFIG_MAP, "a", home.namespace) == made
+            await backend.store.patch(CONFIG_MAP, "a", change, backend.namespace, how=how)
+        assert await backend.store.get(CONFIG_MAP, "a", backend.namespace) == made
         return
-    after = await home.store.patch(CONFIG_MAP, "a", change, home.namespace, how=how)
+    after = await backend.store.patch(CONFIG_MAP, "a", change, backend.namespace, how=how)
     assert after["data"] == wanted
-    assert await home.store.get(CONFIG_MAP, "a", home.namespace) == after
+    assert await backend.store.get(CONFIG_MAP, "a", backend.namespace) == after
 
 
-async def test_a_revision_in_a_patch_is_a_precondition(home: Home) -> None:
-    made = await home.store.create(CONFIG_MAP, home.config("a", {"n": "0"}))
+async def test_a_revision_in_a_patch_is_a_precondition(backend: Backend) -> None:
+    made = await backend.store.create(CONFIG_MAP, backend.config("a", {"n": "0"}))
     change = {"metadata": {"resourceVersion": revision(made)}, "data": {"n": "1"}}
-    await home.store.patch(CONFIG_MAP, "a", change, home.namespace)
+    await backend.store.patch(CONFIG_MAP, "a", change, backend.namespace)
     with pytest.raises(errors.Conflict):
-        await home.store.patch(CONFIG_MAP, "a", change | {"data": {"n": "2"}}, home.namespace)
-    assert (await home.store.get(CONFIG_MAP, "a", home.namespace))["data"] == {"n": "1"}
+        await backend.store.patch(CONFIG_MAP, "a", change | {"data": {"n": "2"}}, backend.namespace)
+    assert (await backend.store.get(CONFIG_MAP, "a", backend.namespace))["data"] == {"n": "1"}
 
 
-async def test_our_kinds_take_no_strategic_patch(home: Home) -> None:
-    name = home.unique("page")
-    await home.store.create(LEDGER_PAGE, {"metadata": {"name": name}, "spec": {"n": 0}})
+async def test_our_kinds_take_no_strategic_patch(backend: Backend) -> None:
+    name = backend.unique("page")
+    await backend.store.create(LEDGER_PAGE, {"metadata": {"name": name}, "spec": {"n": 0}})
     with pytest.raises(errors.Unsupported):
-        await home.store.patch(LEDGER_PAGE, name, {"spec": {"n": 1}}, how="strategic")
+        await backend.store.patch(LEDGER_PAGE, name, {"spec": {"n": 1}}, how="strategic")
 
 
 def container(name: str, **fields: Any) -> Object:
@@ -179,15 +179,15 @@ STRATEGIC: dict[str, tuple[Object, dict[str, list[str]]]] = {
 
 
 @pytest.mark.parametrize("case", STRATEGIC)
-async def test_strategic_patches_of_lists(home: Home, case: str) -> None:
+async def test_strategic_patches_of_lists(backend: Backend, case: str) -> None:
     change, wanted = STRATEGIC[case]
     containers = [container("a"), container("b", env=[{"name": "X", "value": "1"}]), container("c")]
     labels = {"app": "web"}
     template = {"metadata": {"labels": labels}, "spec": {"containers": containers}}
     spec = {"selector": {"matchLabels": labels}, "template": template}
-    await home.store.create(DEPLOYMENT, {"metadata": {"name": "web", "namespace": home.namespace}, "spec": spec})
+    await backend.store.create(DEPLOYMENT, {"metadata": {"name": "web", "namespace": backend.namespace}, "spec": spec})
     patch = {"spec": {"template": {"spec": change}}}
-    after = await home.store.patch(DEPLOYMENT, "web", patch, home.namespace, how="strategic")
+    after = await backend.store.patch(DEPLOYMENT, "web", patch, backend.namespace, how="strategic")
     got = after["spec"]["template"]["spec"]["containers"]
     variables = {one["name"]: [f"{entry['name']}={entry['value']}" for entry in one.get("env", [])] for one in got}
     assert list(variables.items()) == list(wanted.items())
@@ -196,14 +196,14 @@ async def test_strategic_patches_of_lists(home: Home, case: str) -> None:
 # -- dry run
 
 
-async def test_dry_run_tells_and_does_nothing(home: Home) -> None:
-    store, namespace = home.store, home.namespace
-    made = await store.create(CONFIG_MAP, home.config("a", {"n": "0"}))
-    told = await store.create(CONFIG_MAP, home.config("b"), dry_run=True)
-    assert told["metadata"]["uid"]
-    assert "resourceVersion" not in told["metadata"]  # it has none
+async def test_dry_run_tells_and_does_nothing(backend: Backend) -> None:
+    store, namespace = backend.store, backend.namespace
+    made = await store.create(CONFIG_MAP, backend.config("a", {"n": "0"}))
+    answer = await store.create(CONFIG_MAP, backend.config("b"), dry_run=True)
+    assert answer["metadata"]["uid"]
+    assert "resourceVersion" not in answer["metadata"]  # it has none
     with pytest.raises(errors.AlreadyExists):
-        await store.create(CONFIG_MAP, home.config("a"), dry_run=True)
+        await store.create(CONFIG_MAP, backend.config("a"), dry_run=True)
     replaced = await store.replace(CONFIG_MAP, made | {"data": {"n": "1"}}, dry_run=True)
     assert (replaced["data"], revision(replaced)) == ({"n": "1"}, revision(made))
     patched = await store.patch(CONFIG_MAP, "a", {"data": {"n": "2"}}, namespace, dry_run=True)
@@ -213,87 +213,87 @@ async def test_dry_run_tells_and_does_nothing(home: Home) -> None:
         await store.delete(CONFIG_MAP, "a", namespace, revision=str(int(revision(made)) + 9), dry_run=True)
     listing = await store.list(CONFIG_MAP, namespace)
     assert listing.items == [made]
-    await store.create(CONFIG_MAP, home.config("c"))
-    seen = await home.events(1, CONFIG_MAP, since=revision(made))
+    await store.create(CONFIG_MAP, backend.config("c"))
+    seen = await backend.events(1, CONFIG_MAP, since=revision(made))
     assert [event.object["metadata"]["name"] for event in seen] == ["c"]
 
 
 # -- several objects at once
 
-ATOMIC = pytest.mark.parametrize("home", ["memory", "sqlite"], indirect=True)  # the homes that can
+ATOMIC = pytest.mark.parametrize("backend", ["memory", "sqlite"], indirect=True)  # the backends that support commit
 
 
-async def test_commit_writes_all_or_nothing(home: Home) -> None:
-    if not home.store.atomic:
+async def test_commit_writes_all_or_nothing(backend: Backend) -> None:
+    if not backend.store.atomic:
         with pytest.raises(errors.MethodNotAllowed, match="one object at a time"):
-            await home.store.commit([Create(CONFIG_MAP, home.config("a"))])
-        assert await absent(home.store, CONFIG_MAP, "a", home.namespace)
+            await backend.store.commit([Create(CONFIG_MAP, backend.config("a"))])
+        assert await absent(backend.store, CONFIG_MAP, "a", backend.namespace)
         return
-    page = await home.store.create(LEDGER_PAGE, {"metadata": {"name": "n1"}, "spec": {"n": 0}})
-    claim = await home.store.create(RESOURCE_CLAIM, home.claim("c"))
-    old = await home.store.create(CONFIG_MAP, home.config("old"))
-    since = (await home.store.list(CONFIG_MAP, home.namespace)).revision
+    page = await backend.store.create(LEDGER_PAGE, {"metadata": {"name": "n1"}, "spec": {"n": 0}})
+    claim = await backend.store.create(RESOURCE_CLAIM, backend.claim("c"))
+    old = await backend.store.create(CONFIG_MAP, backend.config("old"))
+    since = (await backend.store.list(CONFIG_MAP, backend.namespace)).revision
     writes: list[Write] = [
         Replace(LEDGER_PAGE, page | {"spec": {"n": 1}}),
         Replace(RESOURCE_CLAIM, claim | {"status": {"reservedFor": []}}, "status"),
-        Create(CONFIG_MAP, home.config("new")),
-        Delete(CONFIG_MAP, "old", home.namespace, revision(old), old["metadata"]["uid"]),
-        Check(CONFIG_MAP, "none", home.namespace, ""),
-        Check(CONFIG_MAP, "old", home.namespace, ""),
+        Create(CONFIG_MAP, backend.config("new")),
+        Delete(CONFIG_MAP, "old", backend.namespace, revision(old), old["metadata"]["uid"]),
+        Check(CONFIG_MAP, "none", backend.namespace, ""),
+        Check(CONFIG_MAP, "old", backend.namespace, ""),
     ]
-    stale = [*writes, Check(RESOURCE_CLAIM, "c", home.namespace, revision(claim))]  # the commit itself has changed it
+    stale = [*writes, Check(RESOURCE_CLAIM, "c", backend.namespace, revision(claim))]  # the commit itself has changed it
     with pytest.raises(errors.Conflict, match="was expected at revision"):
-        await home.store.commit(stale)
-    assert names(await home.store.list(CONFIG_MAP, home.namespace)) == ["old"]
-    assert (await home.store.get(LEDGER_PAGE, "n1")) == page
-    await home.store.commit(writes, dry_run=True)
-    assert (await home.store.get(LEDGER_PAGE, "n1")) == page
-    done = await home.store.commit(writes)
+        await backend.store.commit(stale)
+    assert names(await backend.store.list(CONFIG_MAP, backend.namespace)) == ["old"]
+    assert (await backend.store.get(LEDGER_PAGE, "n1")) == page
+    await backend.store.commit(writes, dry_run=True)
+    assert (await backend.store.get(LEDGER_PAGE, "n1")) == page
+    done = await backend.store.commit(writes)
     assert [one and one["metadata"]["name"] for one in done] == ["n1", "c", "new", None, None, None]
-    assert names(await home.store.list(CONFIG_MAP, home.namespace)) == ["new"]
-    assert (await home.store.get(LEDGER_PAGE, "n1"))["spec"] == {"n": 1}
-    assert [event.type for event in await home.events(2, CONFIG_MAP, since=since)] == ["ADDED", "DELETED"]
+    assert names(await backend.store.list(CONFIG_MAP, backend.namespace)) == ["new"]
+    assert (await backend.store.get(LEDGER_PAGE, "n1"))["spec"] == {"n": 1}
+    assert [event.type for event in await backend.events(2, CONFIG_MAP, since=since)] == ["ADDED", "DELETED"]
 
 
 @ATOMIC
-async def test_a_check_holds_what_was_read(home: Home) -> None:
-    page = await home.store.create(LEDGER_PAGE, {"metadata": {"name": "n1"}, "spec": {"n": 0}})
+async def test_a_check_holds_what_was_read(backend: Backend) -> None:
+    page = await backend.store.create(LEDGER_PAGE, {"metadata": {"name": "n1"}, "spec": {"n": 0}})
     check = Check(LEDGER_PAGE, "n1", "", revision(page))
-    await home.store.commit([check, Create(CONFIG_MAP, home.config("a"))])
-    await home.store.patch(LEDGER_PAGE, "n1", {"spec": {"n": 1}})
+    await backend.store.commit([check, Create(CONFIG_MAP, backend.config("a"))])
+    await backend.store.patch(LEDGER_PAGE, "n1", {"spec": {"n": 1}})
     with pytest.raises(errors.Conflict):
-        await home.store.commit([check, Create(CONFIG_MAP, home.config("b"))])
+        await backend.store.commit([check, Create(CONFIG_MAP, backend.config("b"))])
     with pytest.raises(errors.Conflict, match="expected at revision none"):
-        await home.store.commit([Check(LEDGER_PAGE, "n1", "", ""), Create(CONFIG_MAP, home.config("b"))])
-    assert names(await home.store.list(CONFIG_MAP, home.namespace)) == ["a"]
+        await backend.store.commit([Check(LEDGER_PAGE, "n1", "", ""), Create(CONFIG_MAP, backend.config("b"))])
+    assert names(await backend.store.list(CONFIG_MAP, backend.namespace)) == ["a"]
 
 
 @ATOMIC
-async def test_writes_of_one_object_in_one_commit_are_one_change(home: Home) -> None:
-    """Nobody could see it in between, so nobody is told of it."""
-    claim = await home.store.create(RESOURCE_CLAIM, home.claim("c"))
+async def test_writes_of_one_object_in_one_commit_are_one_change(backend: Backend) -> None:
+    """No reader can see the state in between, so there is one event."""
+    claim = await backend.store.create(RESOURCE_CLAIM, backend.claim("c"))
     kept = {**claim, "metadata": {**claim["metadata"], "finalizers": ["example.com/kept"]}}
     unread = {key: value for key, value in kept["metadata"].items() if key != "resourceVersion"}
     status = {"reservedFor": [{"resource": "pods", "name": "p", "uid": "1"}]}
-    *_, last = await home.store.commit([
-        Replace(RESOURCE_CLAIM, kept), Create(CONFIG_MAP, home.config("a")),
+    *_, last = await backend.store.commit([
+        Replace(RESOURCE_CLAIM, kept), Create(CONFIG_MAP, backend.config("a")),
         Replace(RESOURCE_CLAIM, {**claim, "metadata": unread, "status": status}, "status")])
-    await home.store.patch(RESOURCE_CLAIM, "c", {"metadata": {"labels": {"x": "y"}}}, home.namespace)
-    first, second = await home.events(2, RESOURCE_CLAIM, since=revision(claim))
+    await backend.store.patch(RESOURCE_CLAIM, "c", {"metadata": {"labels": {"x": "y"}}}, backend.namespace)
+    first, second = await backend.events(2, RESOURCE_CLAIM, since=revision(claim))
     assert first.object == last
     assert (first.object["metadata"]["finalizers"], first.object["status"]) == (["example.com/kept"], status)
     assert second.object["metadata"]["labels"] == {"x": "y"}
 
 
 @ATOMIC
-async def test_writes_of_one_commit_build_on_each_other(home: Home) -> None:
-    await home.store.commit([
-        Create(CONFIG_MAP, home.config("a", {"n": "0"})),
-        Replace(CONFIG_MAP, home.config("a", {"n": "1"})),
-        Create(CONFIG_MAP, home.config("b")),
-        Delete(CONFIG_MAP, "b", home.namespace),
+async def test_writes_of_one_commit_build_on_each_other(backend: Backend) -> None:
+    await backend.store.commit([
+        Create(CONFIG_MAP, backend.config("a", {"n": "0"})),
+        Replace(CONFIG_MAP, backend.config("a", {"n": "1"})),
+        Create(CONFIG_MAP, backend.config("b")),
+        Delete(CONFIG_MAP, "b", backend.namespace),
     ])
-    assert [item["data"] for item in (await home.store.list(CONFIG_MAP, home.namespace)).items] == [{"n": "1"}]
+    assert [item["data"] for item in (await backend.store.list(CONFIG_MAP, backend.namespace)).items] == [{"n": "1"}]
     with pytest.raises(errors.AlreadyExists):
-        await home.store.commit([Create(CONFIG_MAP, home.config("z")), Create(CONFIG_MAP, home.config("z"))])
-    assert await absent(home.store, CONFIG_MAP, "z", home.namespace)
+        await backend.store.commit([Create(CONFIG_MAP, backend.config("z")), Create(CONFIG_MAP, backend.config("z"))])
+    assert await absent(backend.store, CONFIG_MAP, "z", backend.namespace)

@@ -22,7 +22,7 @@ SYNC = re.compile(r"\b(?:fdatasync|fsync)(?:\(\d+\)| resumed>\))\s+=\s+0")
 
 
 @dataclass
-class Told:
+class Acknowledged:
     """What was acknowledged so far, over all rounds."""
 
     pairs: set[int] = field(default_factory=set)
@@ -49,37 +49,37 @@ def crash(folder: Path, first: int, after: float) -> list[bytes]:
     return whole
 
 
-async def check(folder: Path, told: Told) -> int:
-    """Everything told is true; the highest number in the store."""
+async def check(folder: Path, acknowledged: Acknowledged) -> int:
+    """Every acknowledged write is in the store; returns the highest number in it."""
     store = SQLite(folder, kinds.ALL)
     there = {item["metadata"]["name"]: item for item in (await store.list(kinds.CONFIG_MAP)).items}
     lefts, rights = ({int(name[1:]) for name in there if name[0] == side} for side in "ab")
     assert lefts == rights  # all or nothing
-    assert told.pairs - told.gone - lefts <= {number for number in told.pairs if number % 5 == 0}  # a delete may be untold
-    assert not told.gone & lefts
+    assert acknowledged.pairs - acknowledged.gone - lefts <= {number for number in acknowledged.pairs if number % 5 == 0}  # a delete may be unacknowledged
+    assert not acknowledged.gone & lefts
     assert all(item["data"]["n"] == str(int(name[1:])) for name, item in there.items())
     counted = (
         (await store.get(kinds.LEDGER_PAGE, "count"))["spec"]["n"] if store.committed_record(kinds.LEDGER_PAGE, "count") else 0
     )
-    assert counted >= len(told.pairs)  # the third object of each commit; those untold may be there too
+    assert counted >= len(acknowledged.pairs)  # the third object of each commit; those unacknowledged may be there too
     highest = [int(item["metadata"]["resourceVersion"]) for item in there.values()]
     assert store.revision >= max(highest, default=0)
     await store.close()
-    return max(lefts | told.pairs, default=0)
+    return max(lefts | acknowledged.pairs, default=0)
 
 
 async def rounds(folder: Path, count: int, seed: int, least: int) -> None:
     """So many, and more and longer ones on a machine that is too slow to write at least so many pairs in them."""
-    source, told, first, done, longest = random.Random(seed), Told(), 1, 0, 0.25
-    while done < count or len(told.pairs) < least or not told.gone:
+    source, acknowledged, first, done, longest = random.Random(seed), Acknowledged(), 1, 0, 0.25
+    while done < count or len(acknowledged.pairs) < least or not acknowledged.gone:
         done += 1
         if done > count:
             longest *= 1.5
-        told.hear(crash(folder, first, source.uniform(0.005, longest)))
+        acknowledged.hear(crash(folder, first, source.uniform(0.005, longest)))
         if source.random() < 0.3:  # sometimes it is killed again before anybody has tidied up
-            continue_from = max(told.pairs, default=0) + 1000
-            told.hear(crash(folder, continue_from, source.uniform(0.0, 0.05)))
-        first = await check(folder, told) + 1000
+            continue_from = max(acknowledged.pairs, default=0) + 1000
+            acknowledged.hear(crash(folder, continue_from, source.uniform(0.0, 0.05)))
+        first = await check(folder, acknowledged) + 1000
 
 
 async def test_acknowledged_writes_survive_kill_9(tmp_path: Path) -> None:

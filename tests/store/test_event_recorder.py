@@ -1,4 +1,4 @@
-"""Events: the same news raises a count, other news is another event, and recording never fails the work."""
+"""Events: a repeated event increments the count, a different one is another object, and recording never raises."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outfitter.store import event_recorder
 from outfitter.store.clock import ManualClock
 from outfitter.store.event_recorder import EventRecorder
 from outfitter.store.memory import Memory
-from tests.store.backends import Home
+from tests.store.backends import Backend
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ async def test_recording_never_fails_the_work(clock: ManualClock, caplog: pytest
 
 
 @pytest.mark.parametrize("error", [errors.Terminating("going"), errors.NotFound("gone")], ids=["going", "gone"])
-async def test_nobody_reads_what_happens_in_a_namespace_that_goes(
+async def test_events_of_a_terminating_namespace_are_dropped(
     clock: ManualClock, caplog: pytest.LogCaptureFixture, error: errors.OutfitterError
 ) -> None:
     class Going(Memory):
@@ -123,24 +123,24 @@ async def test_nobody_reads_what_happens_in_a_namespace_that_goes(
     assert not caplog.text
 
 
-async def test_on_every_home(home: Home) -> None:
-    recorder = EventRecorder(home.store, EVENT, "outfitter-test", clock=ManualClock())
-    obj = await home.store.create(CONFIG_MAP, home.config("a"))
+async def test_on_every_backend(backend: Backend) -> None:
+    recorder = EventRecorder(backend.store, EVENT, "outfitter-test", clock=ManualClock())
+    obj = await backend.store.create(CONFIG_MAP, backend.config("a"))
     for _ in range(2):
         await recorder.warning(obj, "Waiting", "no card is free")
-    page = await home.store.create(LEDGER_PAGE, {"metadata": {"name": home.unique("page")}})
+    page = await backend.store.create(LEDGER_PAGE, {"metadata": {"name": backend.unique("page")}})
     await recorder.normal(page, "Healed", "all is well")
-    await home.store.create(CONFIG_MAP, home.config("b"))  # whoever waits for a write has all that was told before
-    told = (await home.store.list(EVENT, home.namespace, fields=f"involvedObject.uid={obj['metadata']['uid']}")).items
-    assert [(event["reason"], event["count"]) for event in told] == [("Waiting", 2)]
+    await backend.store.create(CONFIG_MAP, backend.config("b"))  # a durable write makes earlier unsynced ones durable
+    events = (await backend.store.list(EVENT, backend.namespace, fields=f"involvedObject.uid={obj['metadata']['uid']}")).items
+    assert [(event["reason"], event["count"]) for event in events] == [("Waiting", 2)]
     fields = f"involvedObject.name={page['metadata']['name']},reason=Healed"
-    assert len((await home.store.list(EVENT, "default", fields=fields)).items) == 1
+    assert len((await backend.store.list(EVENT, "default", fields=fields)).items) == 1
 
 
-async def test_old_news_is_forgotten(memory: Memory, recorder: EventRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_recorder, "REMEMBERED", 2)
+async def test_old_events_are_forgotten(memory: Memory, recorder: EventRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_recorder, "MAX_REMEMBERED", 2)
     obj = await about(memory)
     for message in ("one", "two", "one", "three", "one", "two"):
         await recorder.normal(obj, "Said", message)
-    told = sorted((event["message"], event["count"]) for event in await recorded(memory))
-    assert told == [("one", 3), ("three", 1), ("two", 1), ("two", 1)]
+    events = sorted((event["message"], event["count"]) for event in await recorded(memory))
+    assert events == [("one", 3), ("three", 1), ("two", 1), ("two", 1)]

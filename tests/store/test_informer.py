@@ -16,7 +16,7 @@ from outfitter.store.base import Event, Listing
 from outfitter.store.clock import ManualClock, SystemClock
 from outfitter.store.informer import Informer, key_of, split_key
 from outfitter.store.memory import Memory
-from tests.store.backends import Home, closing, config, settle, soon
+from tests.store.backends import Backend, closing, config, settle, soon
 
 
 def value(obj: Object | None) -> str | None:
@@ -28,7 +28,7 @@ def key(obj: Object | None) -> str | None:
 
 
 class Flaky(Memory):
-    """Fails when told to, in the order told."""
+    """Raises the queued errors, in their order."""
 
     def __init__(self, clock: ManualClock, keep: int = 8192) -> None:
         super().__init__(clock=clock, keep=keep)
@@ -143,13 +143,13 @@ async def test_what_we_wrote_is_known_before_its_news_comes(store: Flaky, clock:
     async with running(informer):
         await store.create(CONFIG_MAP, config("a", "0"))
         await settle()
-        await store.patch(CONFIG_MAP, "a", {"data": {"v": "1"}}, "default")  # by somebody else
+        await store.patch(CONFIG_MAP, "a", {"data": {"v": "1"}}, "default")  # by another writer
         ours = await store.patch(CONFIG_MAP, "a", {"data": {"v": "2"}}, "default")
         assert value(informer.get("default/a")) == "0"
         informer.put(ours)
         assert informer.get("default/a") == ours
         assert [list(informer.items()), informer.by("v", "2"), informer.by("v", "0")] == [[ours], [ours], []]
-        await settle()  # now the news of both comes
+        await settle()  # now the events of both arrive
         assert heard == ["0", "2"]
         await store.patch(CONFIG_MAP, "a", {"data": {"v": "3"}}, "default")
         await settle()
@@ -196,7 +196,7 @@ async def test_what_we_wrote_may_be_the_end_of_it(store: Flaky, clock: ManualClo
         assert await same(informer, store)
 
 
-async def test_what_we_wrote_is_forgotten_when_it_went_while_nobody_looked(clock: ManualClock) -> None:
+async def test_own_write_is_forgotten_when_the_object_was_deleted_unseen(clock: ManualClock) -> None:
     store = Flaky(clock, keep=4)
     informer: Informer[Object] = Informer(store, CONFIG_MAP, clock=clock)
     async with running(informer):
@@ -210,7 +210,7 @@ async def test_what_we_wrote_is_forgotten_when_it_went_while_nobody_looked(clock
 
 
 async def test_one_that_went_and_another_of_its_name_are_two(clock: ManualClock) -> None:
-    """Whether what came was put before the news of what went, or a list showed it: who listens hears of both."""
+    """Handlers see the deletion and the new object, whether it was put before the DELETED event or came by a list."""
     store = Flaky(clock, keep=4)
     informer: Informer[Object] = Informer(store, CONFIG_MAP, clock=clock)
     heard: list[tuple[str | None, str | None]] = []
@@ -382,12 +382,12 @@ async def test_a_watch_that_says_nothing_is_not_asked_in_a_circle(store: Flaky, 
             watcher.end()  # as a server does that shuts down
         await settle(200)
         assert store.watched == 1
-        clock.advance(informers.PAUSE)
+        clock.advance(informers.REWATCH_DELAY)
         await settle()
         assert store.watched == 2
 
 
-async def test_what_went_while_nobody_looked_is_heard_of(store: Flaky, clock: ManualClock) -> None:
+async def test_a_deletion_between_watches_is_handled(store: Flaky, clock: ManualClock) -> None:
     informer: Informer[Object] = Informer(store, CONFIG_MAP, clock=clock)
     gone: list[str] = []
     informer.on_change(lambda old, new: gone.append(key_of(old)) if old and not new else None)
@@ -416,15 +416,16 @@ async def test_bookmarks_carry_the_revision_on(store: Flaky, clock: ManualClock)
         assert list(informer.items()) == []
 
 
-async def test_on_every_home(home: Home) -> None:
-    informer: Informer[Object] = Informer(home.store, CONFIG_MAP, clock=home.clock or SystemClock(), namespace=home.namespace)
+async def test_on_every_backend(backend: Backend) -> None:
+    clock = backend.clock or SystemClock()
+    informer: Informer[Object] = Informer(backend.store, CONFIG_MAP, clock=clock, namespace=backend.namespace)
     changes: asyncio.Queue[tuple[str | None, str | None]] = asyncio.Queue()
     informer.on_change(lambda old, new: changes.put_nowait((value(old), value(new))))
-    await home.store.create(CONFIG_MAP, home.config("a", {"v": "0"}))
+    await backend.store.create(CONFIG_MAP, backend.config("a", {"v": "0"}))
     async with running(informer):
         await soon(informer.synced())
-        await home.store.patch(CONFIG_MAP, "a", {"data": {"v": "1"}}, home.namespace)
-        await home.store.delete(CONFIG_MAP, "a", home.namespace)
+        await backend.store.patch(CONFIG_MAP, "a", {"data": {"v": "1"}}, backend.namespace)
+        await backend.store.delete(CONFIG_MAP, "a", backend.namespace)
         assert [await soon(changes.get()) for _ in range(3)] == [(None, "0"), ("0", "1"), ("1", None)]
 
 

@@ -73,7 +73,7 @@ class Login:
 
 
 LOGINS = {
-    "nobody": Login({}),
+    "anonymous": Login({}),
     "a token": Login({"token": "t0"}, [("Authorization", "Bearer t0")]),
     "a token file beside the kubeconfig": Login(
         {"tokenFile": "sub/token"}, [("Authorization", "Bearer t1")], {"sub/token": b"t1\n"}),
@@ -94,7 +94,7 @@ LOGINS = {
     "a token before a plugin": Login(
         {"token": "t", "exec": {"apiVersion": V1, "command": "no-such-plugin", "interactiveMode": "Never"}},
         [("Authorization", "Bearer t")]),
-    "as somebody else": Login(
+    "impersonation": Login(
         {"token": "t", "as": "bob", "as-groups": ["dev", "ops"], "as-uid": "7",
          "as-user-extra": {"example.org/Team": ["a", "b"]}},
         [("Impersonate-User", "bob"), ("Impersonate-Group", "dev"), ("Impersonate-Group", "ops"),
@@ -132,7 +132,7 @@ async def test_a_token_file_is_read_again_when_it_changes(tmp_path: Path) -> Non
     (tmp_path / "next").replace(token)
     assert await access.renew(first)
     assert (await access.headers())["Authorization"] == "Bearer two"
-    token.unlink()  # somebody is writing the next one
+    token.unlink()  # being replaced
     assert (await access.headers())["Authorization"] == "Bearer two"
 
 
@@ -150,7 +150,7 @@ async def test_certificate_files_are_read_again_when_both_have_changed(tmp_path:
 # Clusters
 
 
-def test_a_cluster_without_an_authority_trusts_the_machine(tmp_path: Path) -> None:
+def test_a_cluster_without_an_authority_trusts_the_system(tmp_path: Path) -> None:
     access = load(tmp_path, config())
     tls = access.tls(Credential())
     assert tls is not None
@@ -254,7 +254,7 @@ def test_order_of_places(tmp_path: Path) -> None:
     account = service_account(tmp_path / "account")
     explicit = write(tmp_path / "explicit", config(cluster={"server": "https://explicit"}))
     listed = write(tmp_path / "listed", config(cluster={"server": "https://listed"}))
-    home = write(tmp_path / "home" / ".kube" / "config", config(cluster={"server": "https://home"}))
+    in_home = write(tmp_path / "home" / ".kube" / "config", config(cluster={"server": "https://home"}))
     env = {"KUBECONFIG": str(listed), "HOME": str(tmp_path / "home"), "KUBERNETES_SERVICE_HOST": "10.0.0.1",
            "KUBERNETES_SERVICE_PORT": "443"}
 
@@ -265,7 +265,7 @@ def test_order_of_places(tmp_path: Path) -> None:
     assert server() == "https://listed"
     del env["KUBECONFIG"]
     assert server() == "https://home"
-    home.unlink()
+    in_home.unlink()
     assert server() == "https://10.0.0.1:443"
     env["KUBERNETES_SERVICE_HOST"] = "fd00::1"
     assert server() == "https://[fd00::1]:443"
@@ -282,8 +282,8 @@ async def test_a_pods_token_is_read_again_when_it_changes(tmp_path: Path) -> Non
     assert (await access.headers())["Authorization"] == "Bearer pod-1"
     (account / "token").write_text("pod-2 is longer")
     assert (await access.headers())["Authorization"] == "Bearer pod-2 is longer"
-    env["POD_NAMESPACE"] = "told"
-    assert kubeconfig.load(clock=ManualClock(), env=env, service_account=account).namespace == "told"
+    env["POD_NAMESPACE"] = "from-env"
+    assert kubeconfig.load(clock=ManualClock(), env=env, service_account=account).namespace == "from-env"
 
 
 def test_a_context_by_name(tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ async def test_a_plugin_is_asked_again_when_its_answer_ends(tmp_path: Path) -> N
     clock.advance(1)
     assert (await access.headers())["Authorization"] == "Bearer t2"
     asked = json.loads((tmp_path / "bin" / "asked").read_text())
-    assert asked["info"]["spec"] == {"interactive": False}, "the cluster is told only when asked for"
+    assert asked["info"]["spec"] == {"interactive": False}, "cluster info only with provideClusterInfo"
 
 
 async def test_a_refused_answer_is_asked_for_again_once_for_all(tmp_path: Path) -> None:
@@ -387,7 +387,7 @@ async def test_a_plugin_is_found_in_the_path(tmp_path: Path) -> None:
 PLUGIN_MISTAKES: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     "missing, with a hint": (
         lambda folder: plugin(folder, {}, command="no-such-plugin", installHint="Get it from example.org.\n"),
-        r"users\[u\]\.exec: the command no-such-plugin is not there or may not be executed\nGet it from example\.org\.$"),
+        r"users\[u\]\.exec: the command no-such-plugin does not exist or is not executable\nGet it from example\.org\.$"),
     "fails": (lambda folder: plugin(folder, {}, answer="fail"), r"ended with status 1: no ticket: run kinit first"),
     "prints garbage": (lambda folder: plugin(folder, {}, answer="garbage"), "printed no JSON"),
     "prints a list": (lambda folder: plugin(folder, {}, answer=[]), "kind ExecCredential"),
@@ -403,7 +403,7 @@ PLUGIN_MISTAKES: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     "prints a time of no zone": (
         lambda folder: plugin(folder, {"token": "t", "expirationTimestamp": "2026-01-01T00:00:00"}), "like"),
     "wants a terminal": (
-        lambda folder: plugin(folder, {"token": "t"}, interactiveMode="Always"), "no terminal to talk to"),
+        lambda folder: plugin(folder, {"token": "t"}, interactiveMode="Always"), "stdin is not a terminal"),
 }
 
 
@@ -421,7 +421,7 @@ async def test_plugin_mistakes(tmp_path: Path, name: str, monkeypatch: pytest.Mo
 MISTAKES: dict[str, tuple[Any, str]] = {
     "not a mapping": (["x"], "must be a mapping with clusters"),
     "a list that is none": ({**config(), "users": {"u": {}}}, "config: users must be a list"),
-    "an entry without a name": ({**config(), "clusters": [{}]}, r"clusters\[0\]\.name must be text"),
+    "an entry without a name": ({**config(), "clusters": [{}]}, r"clusters\[0\]\.name must be a string"),
     "an entry that is none": ({**config(), "users": [{"name": "u", "user": "ann"}]}, r"users\[u\]\.user must be a mapping"),
     "no current context": ({**config(), "current-context": ""}, "current-context is not set.*there are: x"),
     "a context that is not there": ({**config(), "current-context": "z"}, "no context 'z'; there are: x"),
@@ -443,7 +443,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
         config(cluster={"certificate-authority-data": "%"}), r"certificate-authority-data: must be base64"),
     "an authority that is no certificate": (
         config(cluster={"certificate-authority-data": b64(b"hello")}), r"clusters\[c\]: .* no PEM certificates"),
-    "a token that is a number": (config({"token": 5}), r"users\[u\]\.token: must be text, not 5; put it in quotes"),
+    "a token that is a number": (config({"token": 5}), r"users\[u\]\.token: must be a string, not 5; put it in quotes"),
     "a token and a password": (config({"token": "t", "username": "u"}), r"users\[u\]\.token: and username/password"),
     "a token file that is not there": (config({"tokenFile": "no"}), r"users\[u\]\.tokenFile: cannot read"),
     "a certificate without its key": (
@@ -452,9 +452,9 @@ MISTAKES: dict[str, tuple[Any, str]] = {
         config({"client-key-data": b64(ANN.key)}), r"users\[u\]\.client-certificate: is missing"),
     "the key of another": (
         config({"client-certificate-data": b64(ANN.cert), "client-key-data": b64(BOB.key)}), "belong together"),
-    "a provider that is gone": (config({"auth-provider": {"name": "gcp"}}), "auth-provider: has left Kubernetes"),
+    "a provider that is gone": (config({"auth-provider": {"name": "gcp"}}), "auth-provider: was removed from Kubernetes"),
     "groups without a name": (config({"as-groups": ["a"]}), r"users\[u\]\.as: is missing"),
-    "groups that are no list": (config({"as": "a", "as-groups": "b"}), "as-groups: must be a list of texts"),
+    "groups that are no list": (config({"as": "a", "as-groups": "b"}), "as-groups: must be a list of strings"),
     "a plugin of an unknown version": (
         config({"exec": {"apiVersion": "client.authentication.k8s.io/v1alpha1", "command": "x"}}),
         rf"users\[u\]\.exec\.apiVersion: must be {V1} or {V1BETA1}, not"),

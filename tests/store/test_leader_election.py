@@ -13,13 +13,13 @@ from outfitter.api.kinds import LEASE, Kind, Object
 from outfitter.store.clock import ManualClock
 from outfitter.store.leader_election import LeaderElection, Terms
 from outfitter.store.memory import Memory
-from tests.store.backends import Home, settle
+from tests.store.backends import Backend, settle
 
 TERMS = Terms(duration=15, renew=10, every=2)
 
 
 class Moody(Memory):
-    """Answers, fails or says nothing at all, as told."""
+    """Answers, fails or does not answer, as its mood is set."""
 
     mood = "well"
 
@@ -133,10 +133,11 @@ async def test_giving_back_never_fails(store: Moody, clock: ManualClock) -> None
     await lease(store, "ann", clock).release()
 
 
-async def test_on_every_home(home: Home) -> None:
+async def test_on_every_backend(backend: Backend) -> None:
     clock = ManualClock()
     ann, bob = (
-        LeaderElection(home.store, LEASE, home.namespace, "leader", name, clock=clock, terms=TERMS) for name in ("ann", "bob")
+        LeaderElection(backend.store, LEASE, backend.namespace, "leader", name, clock=clock, terms=TERMS)
+        for name in ("ann", "bob")
     )
     assert await ann.acquire()
     assert await ann.acquire()
@@ -146,7 +147,7 @@ async def test_on_every_home(home: Home) -> None:
     assert not await ann.acquire()
     await bob.release()
     assert await ann.acquire()
-    held = (await home.store.get(LEASE, "leader", home.namespace))["spec"]
+    held = (await backend.store.get(LEASE, "leader", backend.namespace))["spec"]
     assert (held["holderIdentity"], held["leaseTransitions"]) == ("ann", 1)
 
 
@@ -184,8 +185,8 @@ async def test_work_stops_before_another_may_begin(store: Moody, clock: ManualCl
     store.mood = mood
     while work.running:
         await tick(clock, 1)
-    told = datetime.fromisoformat((await spec(store))["renewTime"])  # others count from here, or from later
-    assert timedelta(seconds=TERMS.renew) <= clock.now() - told < timedelta(seconds=TERMS.renew + 1.5)
+    renewed = datetime.fromisoformat((await spec(store))["renewTime"])  # others count from here, or from later
+    assert timedelta(seconds=TERMS.renew) <= clock.now() - renewed < timedelta(seconds=TERMS.renew + 1.5)
     await asyncio.wait_for(holding, 60)
     assert work.cancelled
 
@@ -202,7 +203,7 @@ async def test_a_short_failure_stops_nothing(store: Moody, clock: ManualClock) -
     await asyncio.gather(holding, return_exceptions=True)
 
 
-async def test_work_that_somebody_took_over_stops(store: Moody, clock: ManualClock) -> None:
+async def test_work_stops_when_another_candidate_took_the_lease(store: Moody, clock: ManualClock) -> None:
     work = Work()
     holding = asyncio.create_task(lease(store, "ann", clock).hold(work))
     await settle()

@@ -1,4 +1,4 @@
-"""What the homes that keep the objects themselves promise beyond the shared suite: how far back they remember, when they
+"""What the backends that keep the objects themselves promise beyond the shared suite: how far back they remember, when they
 send bookmarks, and that the rules are asked."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Make = Callable[[int], Memory]
 
 @pytest.fixture(params=["memory", "sqlite"])
 def make(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Make:
-    """A home that remembers so many changes of each kind."""
+    """A backend whose log keeps `keep` changes of each kind."""
     if request.param == "memory":
         return lambda keep: Memory(clock=clock, keep=keep)
     return lambda keep: SQLite(tmp_path / "data", kinds.ALL, clock=clock, keep=keep)
@@ -82,7 +82,7 @@ async def test_a_watcher_that_falls_behind_is_told_so(make: Make) -> None:
         await soon(anext(stream))
         for number in range(30):
             await store.patch(CONFIG_MAP, "a", {"data": {"v": str(number)}}, "default")
-        with pytest.raises(errors.Expired, match="lost its place"):
+        with pytest.raises(errors.Expired, match="position was compacted"):
             await soon(anext(stream))
     await store.close()
 
@@ -92,9 +92,9 @@ async def test_big_changes_are_kept_by_their_bytes() -> None:
     await store.create(CONFIG_MAP, config("a", "x" * 10_000))
     for number in range(30):
         await store.patch(CONFIG_MAP, "a", {"data": {"n": str(number)}}, "default")
-    shelf = store.watch_cache(CONFIG_MAP)
-    assert len(shelf.log) <= 11
-    assert shelf.compacted > 15
+    cache = store.watch_cache(CONFIG_MAP)
+    assert len(cache.log) <= 11
+    assert cache.compacted > 15
 
 
 @pytest.mark.parametrize("since", ["x", "-1", "1.5", "²", "9" * 30, ""])
@@ -250,7 +250,7 @@ async def test_rules_see_the_writes_of_their_own_commit(strict: Strict) -> None:
     await store.commit([base.Create(CONFIG_MAP, config("needed")), base.Create(POD, pod)])
 
 
-async def test_grace_lets_a_pod_linger_until_somebody_lets_go(strict: Strict, clock: ManualClock) -> None:
+async def test_grace_keeps_a_pod_until_it_is_released(strict: Strict, clock: ManualClock) -> None:
     store = Memory(rules=strict, clock=clock)
     await store.create(CONFIG_MAP, config("needed"))
     await store.create(POD, {"metadata": {"name": "p", "namespace": "default", "finalizers": ["x/y"]}})

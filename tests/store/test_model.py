@@ -1,4 +1,4 @@
-"""Random use of a home against a model that is a dict: every answer, every list cut into parts, every watch."""
+"""Random use of a backend against a model that is a dict: every answer, every list cut into parts, every watch."""
 
 from __future__ import annotations
 

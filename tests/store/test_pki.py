@@ -16,7 +16,7 @@ from cryptography.x509.oid import NameOID
 from outfitter import errors
 from outfitter.store import pki
 
-NOW = datetime.now(UTC)  # OpenSSL judges certificates by the time of the machine
+NOW = datetime.now(UTC)  # OpenSSL judges certificates by the system time
 BEGIN, END = NOW - timedelta(hours=1), NOW + timedelta(days=1)
 CA = pki.authority("test", valid_from=BEGIN, valid_until=END)
 OTHER = pki.authority("test", valid_from=BEGIN, valid_until=END)

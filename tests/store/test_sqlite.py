@@ -1,4 +1,4 @@
-"""The home on disk: when a write is safe, what a failing disk leaves behind, and what is there when it is opened again."""
+"""The SQLite backend: when a write is durable, what a failing disk leaves behind, and what is loaded when it is opened again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from outfitter import errors
 from outfitter.api import kinds
 from outfitter.api.kinds import CONFIG_MAP, LEDGER_PAGE
-from outfitter.store import sqlite as home
+from outfitter.store import sqlite as sqlite_backend
 from outfitter.store.base import Create, Delete
 from outfitter.store.clock import ManualClock
 from outfitter.store.sqlite import Batch, SQLite
@@ -115,7 +115,7 @@ async def test_what_was_jotted_down_is_there_after_a_close(tmp_path: Path) -> No
     await again.close()
 
 
-async def test_a_write_is_seen_by_nobody_until_it_is_safe(store: SQLite, disk: Disk) -> None:
+async def test_a_write_is_visible_only_when_it_is_durable(store: SQLite, disk: Disk) -> None:
     made = await store.create(CONFIG_MAP, config("a", "old"))
     since, heard = store.revision, []
 
@@ -182,7 +182,7 @@ async def test_no_answer_stands_on_a_write_that_is_not_safe(store: SQLite, disk:
             await task
 
 
-async def test_whoever_stops_waiting_does_not_stop_the_write(store: SQLite, disk: Disk) -> None:
+async def test_a_cancelled_caller_does_not_stop_the_write(store: SQLite, disk: Disk) -> None:
     disk.hold()
     write = asyncio.create_task(store.create(CONFIG_MAP, config("a")))
     await disk.until_busy()
@@ -310,7 +310,7 @@ async def test_one_transaction_with_several_lives_of_an_object(tmp_path: Path, m
         "delete": lambda name: store.delete(CONFIG_MAP, name, "default"),
         "again": lambda name: store.create(CONFIG_MAP, config(name, "created again"))}
     lives = {"changed": ("create", "change"), "gone": ("create", "change", "delete"), "back": ("create", "delete", "again")}
-    for name, life in {**lives, **{f"other-{number}": ("create",) for number in range(home.ROWS + 3)}}.items():
+    for name, life in {**lives, **{f"other-{number}": ("create",) for number in range(sqlite_backend.ROWS + 3)}}.items():
         for work in life:
             tasks.append(asyncio.ensure_future(works[work](name)))
             await settle(3)
@@ -323,7 +323,7 @@ async def test_one_transaction_with_several_lives_of_an_object(tmp_path: Path, m
     await store.close()
     assert {name: text for name, text in found.items() if not name.startswith("other")} == {
         "first": "", "changed": "changed", "back": "created again"}
-    assert len(found) == 3 + home.ROWS + 3
+    assert len(found) == 3 + sqlite_backend.ROWS + 3
 
 
 async def test_the_revision_never_goes_back(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files of the home on disk that are not ours, not whole, too new or too old, and a folder that somebody else uses."""
+"""Files of the backend on disk that are not ours, not whole, too new or too old, and a folder that another process uses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from outfitter import errors
 from outfitter.api import kinds
 from outfitter.api.kinds import CONFIG_MAP
-from outfitter.store import sqlite as home
+from outfitter.store import sqlite as backend
 from outfitter.store.base import Create
 from outfitter.store.sqlite import APPLICATION_ID, FILE, MIGRATIONS, SQLite
 from tests.store.backends import config, names
@@ -41,7 +41,7 @@ def text_file(path: Path) -> None:
 
 
 def short_file(path: Path) -> None:
-    path.write_bytes(home.HEADER)
+    path.write_bytes(backend.HEADER)
 
 
 def other_database(path: Path) -> None:
@@ -143,7 +143,7 @@ def nothing(path: Path) -> None:
 
 
 def half_made(path: Path) -> None:
-    path.with_name(f"{FILE}.new").write_bytes(home.HEADER + b"half")
+    path.with_name(f"{FILE}.new").write_bytes(backend.HEADER + b"half")
     path.with_name(f"{FILE}.new-journal").write_bytes(b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7" + b"\x01" * 600)
 
 
@@ -173,7 +173,7 @@ async def test_a_half_made_file_beside_a_whole_one(tmp_path: Path) -> None:
 
 async def test_a_migration_goes_on_from_where_the_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await filled(tmp_path, 3)
-    monkeypatch.setattr(home, "MIGRATIONS", (*MIGRATIONS, lambda db: db.execute("create table extra (x)")))
+    monkeypatch.setattr(backend, "MIGRATIONS", (*MIGRATIONS, lambda db: db.execute("create table extra (x)")))
     store = SQLite(tmp_path, kinds.ALL)
     assert store._db.execute("pragma user_version").fetchone() == (len(MIGRATIONS) + 1,)
     assert store._db.execute("select count(*) from extra").fetchone() == (0,)
@@ -189,7 +189,7 @@ async def test_a_migration_that_fails_leaves_the_old_format(tmp_path: Path, monk
 
     await filled(tmp_path, 3)
     with monkeypatch.context() as patch:
-        patch.setattr(home, "MIGRATIONS", (*MIGRATIONS, broken))
+        patch.setattr(backend, "MIGRATIONS", (*MIGRATIONS, broken))
         with pytest.raises(sqlite3.OperationalError):
             SQLite(tmp_path, kinds.ALL)
     store = SQLite(tmp_path, kinds.ALL)  # the older program still can
@@ -240,7 +240,7 @@ def modes(folder: Path) -> dict[str, int]:
 
 @pytest.mark.parametrize("before", ["nothing", "a file for all", "a log for all"])
 async def test_the_files_are_for_their_owner_alone_in_a_folder_that_all_may_read(tmp_path: Path, before: str) -> None:
-    """The folder is as somebody made it; what is in the files is not for everybody."""
+    """The mode of the folder is kept; the files are readable by the owner only."""
     os.chmod(tmp_path, 0o755)
     mask = os.umask(0)
     try:

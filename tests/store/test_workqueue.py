@@ -54,7 +54,7 @@ async def test_a_key_in_work_is_not_handed_out_again_until_it_is_done(queue: Wor
 
 
 async def test_what_is_oldest_comes_first(clock: ManualClock) -> None:
-    """A machine's next step is done before the first step of those that came after it."""
+    """The next step of the oldest VM is taken before the first step of newer ones."""
     queue = WorkQueue(clock, age=lambda key: int(key[1:]))
     for number in (7, 3, 9):
         queue.add(f"m{number}")
@@ -66,7 +66,7 @@ async def test_what_is_oldest_comes_first(clock: ManualClock) -> None:
     assert queue.take_more(2) == ["m7", "m9"]
 
 
-async def test_what_never_comes_to_rest_keeps_nobody_waiting(clock: ManualClock) -> None:
+async def test_a_key_that_is_always_added_again_does_not_starve_others(clock: ManualClock) -> None:
     queue = WorkQueue(clock, age=lambda key: int(key[1:]))
     for number in (0, 5, 4):
         queue.add(f"m{number}")

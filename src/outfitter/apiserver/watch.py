@@ -139,7 +139,7 @@ class Watch:
 
     def _behind(self, watcher: Watcher) -> bool:
         """Something happened that has not been taken from the log."""
-        return watcher.lost or watcher.revision < watcher.shelf.revision
+        return watcher.lost or watcher.revision < watcher.cache.revision
 
     def _due(self) -> bool:
         return self._bookmarks and self._clock.monotonic() >= self._next_bookmark

@@ -1,7 +1,7 @@
-"""The store as everybody sees it: objects by kind, namespace and name, each at a revision.
+"""The store's interface: objects by kind, namespace and name, each at a revision. Values and Protocols only.
 
-The only step that is atomic in every home is replacing one object at the revision at which it was read. A home that can do
-more says so (`atomic`) and offers `commit` over several objects."""
+The only step that is atomic in every backend is replacing one object at the revision at which it was read. A backend that can
+do more sets `atomic` and offers `commit` over several objects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Propagation = Literal["Background", "Foreground", "Orphan"]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One change. A BOOKMARK carries nothing but metadata.resourceVersion: all before it has been sent."""
+    """One change. A BOOKMARK carries nothing but metadata.resourceVersion: every earlier change has been sent."""
 
     type: EventType
     object: Object
@@ -29,20 +29,20 @@ class Event:
 class Listing:
     items: list[Object]
     revision: str  # a watch from here misses nothing
-    continue_: str = ""  # hand it in again for the next part of the same, consistent list
-    remaining: int | None = None  # how many are left; None when the home does not say
+    continue_: str = ""  # pass it to `list` for the next page of the same, consistent list
+    remaining: int | None = None  # objects on later pages; None when the backend does not count them
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
     kind: Kind
     object: Object
-    uid: str = ""  # chosen by whoever has to name it elsewhere in the same commit; else the home chooses
+    uid: str = ""  # set when another write of the same commit refers to the object; otherwise the backend generates it
 
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Replace an object, or one subresource of it. A resourceVersion in it must be the present one."""
+    """Replace an object, or one subresource of it. A resourceVersion in it must be the current one."""
 
     kind: Kind
     object: Object
@@ -73,9 +73,9 @@ Write = Create | Replace | Delete | Check
 
 
 class Store(Protocol):
-    """Every call raises the errors of `outfitter.errors` and, but for Unavailable, has then written nothing."""
+    """Every call raises the errors of `outfitter.errors`; it has then written nothing, except perhaps after Unavailable."""
 
-    atomic: bool  # `commit` works here
+    atomic: bool  # this backend supports `commit`
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> Object:
         """The object, as the caller's own copy. NotFound."""
@@ -84,23 +84,23 @@ class Store(Protocol):
     async def list(
         self, kind: Kind, namespace: str = "", *, labels: str = "", fields: str = "", limit: int = 0, continue_: str = ""
     ) -> Listing:
-        """All objects at one revision, in order of namespace and name; every namespace when none is given. Expired when a
-        continued list is no longer kept."""
+        """All objects at one revision, ordered by namespace and name; of all namespaces when none is given. Expired when the
+        revision of a continued list was compacted."""
         ...
 
     async def create(self, kind: Kind, obj: Object, *, dry_run: bool = False) -> Object:
-        """AlreadyExists, Invalid, NotFound (the namespace). Any resourceVersion and status in it are refused or ignored as
-        Kubernetes does."""
+        """AlreadyExists, Invalid, NotFound (the namespace). A resourceVersion in it is rejected and a status is
+        ignored, as in Kubernetes."""
         ...
 
     async def create_unsynced(self, kind: Kind, obj: Object) -> None:
-        """Create something that nobody builds on (an event) without waiting until it is safe: it becomes so with the next write
-        that somebody waits for, and may be lost if the process ends before. Rejected as `create` rejects."""
+        """Create an object that no other write depends on (an event) without waiting until it is durable. It becomes durable
+        with the next write, and is lost when the process ends before that. Raises what `create` raises."""
         ...
 
     async def replace(self, kind: Kind, obj: Object, *, subresource: str = "", dry_run: bool = False) -> Object:
-        """Conflict when metadata.resourceVersion is given and is not the present one. Without a subresource the stored
-        status stays, with subresource "status" all but the status stays (for kinds that have one)."""
+        """Conflict when metadata.resourceVersion is given and is not the current one. Without a subresource the stored
+        status is kept; with subresource "status" only the status is replaced (for kinds that have one)."""
         ...
 
     async def patch(
@@ -114,7 +114,7 @@ class Store(Protocol):
         subresource: str = "",
         dry_run: bool = False,
     ) -> Object:
-        """Change what the patch names and nothing else. A metadata.resourceVersion in a merge patch is a precondition."""
+        """Change only the fields that the patch names. A metadata.resourceVersion in a merge patch is a precondition."""
         ...
 
     async def delete(
@@ -129,36 +129,37 @@ class Store(Protocol):
         grace: int | None = None,
         dry_run: bool = False,
     ) -> Object:
-        """The object as it was last seen. It may linger with a deletionTimestamp (finalizers, a pod's grace)."""
+        """The object as it was last. It may stay with a deletionTimestamp (finalizers, a pod's grace period)."""
         ...
 
     def watch(
         self, kind: Kind, namespace: str = "", *, since: str, labels: str = "", fields: str = "", bookmarks: bool = False
     ) -> AsyncIterator[Event]:
-        """Every change after `since`, in order, until the caller stops or the home ends the stream (then watch again from the
-        last revision seen). Expired when `since` is no longer kept: list again."""
+        """Every change after `since`, in order, until the caller stops or the backend ends the stream (then watch again from
+        the last revision seen). Expired when `since` was compacted: list again."""
         ...
 
     async def commit(self, writes: Sequence[Write], *, dry_run: bool = False) -> Sequence[Object | None]:
-        """All of the writes or none, durable and visible together; the object after each write, None for Delete of a whole
-        object and Check. Only where `atomic`."""
+        """All of the writes or none, durable and visible together. Returns the object after each write, None for Delete and
+        Check. Only where `atomic`."""
         ...
 
     async def close(self) -> None: ...
 
 
 class Rules(Protocol):
-    """What a home that keeps the objects itself asks before it writes: the nouns' own knowledge, handed in by the app, so
-    that every writer passes the same door. A real API server has its own."""
+    """Admission and deletion rules that an embedded backend applies to every write. The app passes them in
+    (`api.admission.AdmissionRules`); a real API server has its own."""
 
     def admit(self, change: WriteRequest) -> Object:
-        """The object to store (defaults filled in), or Invalid / Forbidden / NotFound. Must not change its arguments' `old`."""
+        """The object to store (defaults filled in), or Invalid / Forbidden / NotFound. Must not modify `change.old`."""
         ...
 
     def grace(self, kind: Kind, obj: Object, asked: int | None) -> int:
-        """How many seconds a deleted object lingers for somebody to let go of it; 0: it goes at once."""
+        """Grace period of a deleted object in seconds; 0: it is removed at once. `asked` is the gracePeriodSeconds of the
+        request, None when it has none."""
         ...
 
     def blocks_deletion(self, kind: Kind, obj: Object) -> bool:
-        """Something besides metadata.finalizers keeps a deleted object (a namespace's own finalizers)."""
+        """Whether something besides metadata.finalizers keeps a deleted object (spec.finalizers of a namespace)."""
         ...

@@ -1,4 +1,5 @@
-"""Time as an argument. Nobody reads the clock but through one of these."""
+"""Clocks: the only way by which the product reads the time or sleeps. `SystemClock` in production, `ManualClock` in tests and
+simulations."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Seconds that only rise; for waits and ages."""
+        """Seconds that never go back; for timeouts and ages."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
@@ -34,7 +35,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """Stands still until told to move; sleepers wake in the order of their time."""
+    """Advances only by `advance`; sleepers are woken in the order of their deadlines."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._now = start
@@ -57,7 +58,7 @@ class ManualClock:
         await waiter
 
     def advance(self, seconds: float) -> None:
-        """Move on; whoever slept no longer than this is woken."""
+        """Advance the time and wake the sleepers whose deadline has passed."""
         self._elapsed += seconds
         self._now += timedelta(seconds=seconds)
         while self._sleepers and self._sleepers[0][0] <= self._elapsed + 1e-9:

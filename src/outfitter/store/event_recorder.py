@@ -1,5 +1,5 @@
-"""What happened to an object, for people: Event objects beside it. The same news again raises a count instead of adding
-another object. Recording never fails the work it tells of."""
+"""Records Kubernetes Event objects for people. A repeated event increments the count of the first one instead of creating
+another object. Recording never raises: a failure is logged. Called by controllers and the node agent."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from outfitter.store.clock import Clock, rfc3339
 from outfitter.store.id_generator import IdGenerator
 
 log = logging.getLogger(__name__)
-REMEMBERED = 4096
-News = tuple[str, str, str, str]  # uid of what it is about, type, reason, message
+MAX_REMEMBERED = 4096
+EventKey = tuple[str, str, str, str]  # uid of the involved object, type, reason, message
 
 
 class EventRecorder:
@@ -22,7 +22,7 @@ class EventRecorder:
         self._store, self._kind, self._component = store, kind, component
         self._clock = clock
         self._names = names or IdGenerator()
-        self._known: OrderedDict[News, tuple[str, str, int]] = OrderedDict()  # -> namespace, name, count
+        self._known: OrderedDict[EventKey, tuple[str, str, int]] = OrderedDict()  # -> namespace, name, count
 
     async def normal(self, about: Object, reason: str, message: str) -> None:
         await self._record(about, "Normal", reason, message)
@@ -31,30 +31,30 @@ class EventRecorder:
         await self._record(about, "Warning", reason, message)
 
     async def _record(self, about: Object, type_: str, reason: str, message: str) -> None:
-        news = (about["metadata"].get("uid", ""), type_, reason, message)
+        event = (about["metadata"].get("uid", ""), type_, reason, message)
         try:
-            if news not in self._known or not await self._count(news):
-                await self._create(news, about)
-        except (NotFound, Terminating) as error:  # its namespace goes, and nobody reads it there
+            if event not in self._known or not await self._increment(event):
+                await self._create(event, about)
+        except (NotFound, Terminating) as error:  # the namespace is being deleted
             log.debug("event %s on %s was not recorded: %s", reason, about["metadata"].get("name"), error)
         except OutfitterError as error:
             log.warning("event %s on %s was not recorded: %s", reason, about["metadata"].get("name"), error)
 
-    async def _count(self, news: News) -> bool:
-        """False when the earlier event is gone."""
-        namespace, name, count = self._known[news]
+    async def _increment(self, event: EventKey) -> bool:
+        """Increment the count of the earlier event; False when it was deleted."""
+        namespace, name, count = self._known[event]
         change = {"count": count + 1, "lastTimestamp": rfc3339(self._clock.now())}
         try:
             await self._store.patch(self._kind, name, change, namespace)
         except NotFound:
             return False
-        self._known[news] = (namespace, name, count + 1)
-        self._known.move_to_end(news)
+        self._known[event] = (namespace, name, count + 1)
+        self._known.move_to_end(event)
         return True
 
-    async def _create(self, news: News, about: Object) -> None:
+    async def _create(self, event: EventKey, about: Object) -> None:
         now, meta = rfc3339(self._clock.now()), about["metadata"]
-        _, type_, reason, message = news
+        _, type_, reason, message = event
         namespace = meta.get("namespace") or "default"
         name = f"{meta['name'][:200]}.{self._names.suffix(16)}"
         reference = {"apiVersion": about.get("apiVersion"), "kind": about.get("kind"), "name": meta["name"],
@@ -66,6 +66,6 @@ class EventRecorder:
             "firstTimestamp": now, "lastTimestamp": now,
             "source": {"component": self._component}, "reportingComponent": self._component, "reportingInstance": "",
         })
-        self._known[news] = (namespace, name, 1)
-        while len(self._known) > REMEMBERED:
+        self._known[event] = (namespace, name, 1)
+        while len(self._known) > MAX_REMEMBERED:
             self._known.popitem(last=False)

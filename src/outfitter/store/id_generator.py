@@ -1,4 +1,4 @@
-"""Names and identities that nobody chose, from a source of randomness that is handed in."""
+"""Generates uids and the random suffixes of generateName, from a random source that tests can seed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: a random suffix never spe
 
 class IdGenerator:
     def __init__(self, source: random.Random | None = None) -> None:
-        # Seeded by the system once. Nothing here is a secret, and asking the system each time costs more than the rest of a
-        # write: it lets other threads in, and writes that could share a transaction do not.
+        # Seeded once by the system. Nothing here is a secret, and os.urandom for each write costs more than the rest of it: it
+        # releases the GIL, so that writes that could share a transaction do not.
         self._random = source or random.Random()
 
     def uid(self) -> str:

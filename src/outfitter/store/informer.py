@@ -1,8 +1,8 @@
-"""A kind's objects kept at hand: list once, then follow; list again when the place was lost.
+"""A cache of one kind's objects with indexes and change handlers: list once, then watch; list again when the watch expired.
 
-One informer serves everybody in the process who reads that kind. What it holds is for reading: whoever wants a change
-patches the store, and may tell the informer of the answer (`put`), so that nobody in this process acts on what was there before
-while the news of it is on its way. The answer is the news: whoever reads one object, a list or an index sees the same."""
+One informer serves all readers of that kind in the process. Cached objects are read-only. A controller that wants a change
+patches the store and may `put` the answer into the informer, so that no reader in this process acts on the old state before the
+watch event arrives. A `put` is handled like an event: `get`, lists, indexes and handlers see the same object."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from outfitter.store.clock import Clock
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 Index = Callable[[T], Iterable[str]]
-Handler = Callable[[T | None, T | None], None]  # what was, what is
-PAGE = 500
-PAUSE = 1.0  # seconds
+Handler = Callable[[T | None, T | None], None]  # the old and the new object; None when it did not or does not exist
+PAGE = 500  # objects per list request
+REWATCH_DELAY = 1.0  # seconds
 
 
 def key_of(obj: Object) -> str:
-    """ "namespace/name", or "name" for what has no namespace."""
+    """ "namespace/name", or "name" for an object without a namespace."""
     meta = obj["metadata"]
     return f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
 
@@ -39,11 +39,11 @@ def split_key(key: str) -> tuple[str, str]:
 
 
 def _number(revision: str) -> int:
-    """Those of one kind can be compared; 0 before the first."""
+    """A resourceVersion as a number, comparable within a kind; 0 for none."""
     return int(revision or 0)
 
 
-def _born(entry: tuple[str, Object]) -> tuple[str, str]:
+def _creation_order(entry: tuple[str, Object]) -> tuple[str, str]:
     key, obj = entry
     return str(obj["metadata"].get("creationTimestamp") or ""), key
 
@@ -68,15 +68,15 @@ class Informer(Generic[T]):
         self._items: dict[str, T] = {}
         self._versions: dict[str, str] = {}
         self._uids: dict[str, str] = {}
-        self._written: dict[str, int] = {}  # the revisions of what we wrote ourselves and have not heard of yet
+        self._written: dict[str, int] = {}  # key -> revision of our own write whose event has not arrived
         self._ages: dict[str, int] = {}
         self._numbers = itertools.count(1)
         self._indexes = dict(indexes or {})
         self._indexed: dict[str, dict[str, dict[str, T]]] = {name: defaultdict(dict) for name in self._indexes}
-        self._places: dict[str, dict[str, frozenset[str]]] = {}  # key -> index -> the values it stands under
+        self._index_values: dict[str, dict[str, frozenset[str]]] = {}  # key -> index -> the values that it is indexed under
         self._handlers: list[Handler[T]] = []
         self._synced = asyncio.Event()
-        self.revision = ""  # everything up to here has been seen and handled
+        self.revision = ""  # every change up to here has been handled
 
     # -- reading
 
@@ -84,14 +84,14 @@ class Informer(Generic[T]):
         return self._items.get(key)
 
     def put(self, obj: Object) -> None:
-        """The answer to a write of ours, which is handled as its event will not be any more."""
+        """Apply the answer to a write of this process now; its watch event is then skipped."""
         revision, key = _number(obj["metadata"]["resourceVersion"]), key_of(obj)
         if revision > max(_number(self.revision), self._written.get(key, 0)):
             self._written[key] = revision
             self._put(key, obj)
 
     def age(self, key: str) -> int:
-        """A number that is smaller for what was there earlier; 0 for what is not there."""
+        """Order of first appearance: a smaller number for an earlier object; 0 for an unknown key."""
         return self._ages.get(key, 0)
 
     def items(self) -> Iterable[T]:
@@ -104,30 +104,30 @@ class Informer(Generic[T]):
         return list(self._indexed[index].get(value, {}).values())
 
     def add_index(self, name: str, index: Index[T]) -> None:
-        """Before the informer runs; a second index of the same name must be the same."""
+        """Must be called before the informer runs. A second index of the same name must compute the same values."""
         self._indexes.setdefault(name, index)
         self._indexed.setdefault(name, defaultdict(dict))
 
     def on_change(self, handler: Handler[T]) -> None:
-        """Called for every change, in order, with what was and what is; must not wait."""
+        """`handler` is called for every change, in order, with the old and the new object. It must not block."""
         self._handlers.append(handler)
 
     async def synced(self) -> None:
         await self._synced.wait()
 
-    # -- following
+    # -- watching
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """List and watch until cancelled."""
         failures = 0
         while True:
             try:
                 since = await self._relist()
                 failures = 0
                 while True:
-                    last, since = since, await self._follow(since)
-                    if since == last:  # it ended without a word; do not ask in a tight circle
-                        await self._clock.sleep(PAUSE)
+                    last, since = since, await self._watch(since)
+                    if since == last:  # the stream ended without an event: do not watch again in a tight loop
+                        await self._clock.sleep(REWATCH_DELAY)
             except Expired as error:
                 log.info("%s: %s; listing again", self.kind.resource, error)
             except OutfitterError as error:
@@ -149,26 +149,26 @@ class Informer(Generic[T]):
         self._written = {key: number for key, number in self._written.items() if number > _number(part.revision)}
         for key in [key for key in self._items if key not in fresh and key not in self._written]:
             self._put(key, None)
-        for key, obj in sorted(fresh.items(), key=_born):
+        for key, obj in sorted(fresh.items(), key=_creation_order):
             if self._versions.get(key) != obj["metadata"].get("resourceVersion") and key not in self._written:
                 self._put(key, obj)
         self.revision = part.revision
         self._synced.set()
         return part.revision
 
-    async def _follow(self, since: str) -> str:
-        """Until the stream ends; the last revision seen."""
+    async def _watch(self, since: str) -> str:
+        """Handle events until the stream ends; returns the last revision seen."""
         stream = self._store.watch(self.kind, self._namespace, since=since, labels=self._labels, fields=self._fields,
                                    bookmarks=True)
         async for event in stream:
             since = self.revision = event.object["metadata"]["resourceVersion"]
             if event.type != "BOOKMARK":
-                self._hear(key_of(event.object), _number(since), None if event.type == "DELETED" else event.object)
+                self._apply_event(key_of(event.object), _number(since), None if event.type == "DELETED" else event.object)
         return since
 
-    def _hear(self, key: str, revision: int, obj: Object | None) -> None:
-        """What happened to one of them, unless that is what we put, or older. A write that ends an object (it had waited for
-        that) has an answer like any other, and the news says that it is gone."""
+    def _apply_event(self, key: str, revision: int, obj: Object | None) -> None:
+        """Apply a watch event unless `put` has applied the same or a newer revision. A write that removes the last finalizer is
+        answered with the object, while its event is DELETED at the same revision: that one is applied."""
         written = self._written.get(key, 0)
         if revision >= written:
             self._written.pop(key, None)
@@ -177,10 +177,10 @@ class Informer(Generic[T]):
 
     def _put(self, key: str, obj: Object | None) -> None:
         if obj is not None and self._uids.get(key, "") not in ("", obj["metadata"].get("uid")):
-            self._put(key, None)  # one went and another of the same name came, and nobody told us of the first
+            self._put(key, None)  # deleted and recreated under the same name, and the DELETED event was missed
         old = self._items.pop(key, None)
-        new, places = self._read(key, obj)
-        for name, values in self._places.pop(key, {}).items():
+        new, index_values = self._parse(key, obj)
+        for name, values in self._index_values.pop(key, {}).items():
             table = self._indexed[name]
             for value in values:
                 table[value].pop(key, None)
@@ -196,8 +196,8 @@ class Informer(Generic[T]):
         else:
             self._ages.pop(key, None)
         if new is not None:
-            self._items[key], self._places[key] = new, places
-            for name, values in places.items():
+            self._items[key], self._index_values[key] = new, index_values
+            for name, values in index_values.items():
                 for value in values:
                     self._indexed[name][value][key] = new
         if old is None and new is None:
@@ -206,16 +206,16 @@ class Informer(Generic[T]):
             try:
                 handler(old, new)
             except Exception:
-                log.exception("%s %s: a reader stumbled over it", self.kind.resource, key)
+                log.exception("%s %s: a change handler failed", self.kind.resource, key)
 
-    def _read(self, key: str, obj: Object | None) -> tuple[T | None, dict[str, frozenset[str]]]:
-        """The object as its readers see it, and where the indexes have it. One that cannot be read (a cluster may hold anything
-        under our kinds) is as good as not there; it must not take the others with it."""
+    def _parse(self, key: str, obj: Object | None) -> tuple[T | None, dict[str, frozenset[str]]]:
+        """The object as `view` shows it, and its values per index. An object that cannot be parsed (a cluster may hold anything
+        under our kinds) is logged and skipped, so that it does not affect the others."""
         if obj is None:
             return None, {}
         try:
             new = self._view(obj)
             return new, {name: frozenset(index(new)) for name, index in self._indexes.items()}
         except Exception:
-            log.exception("%s %s cannot be read and is left out", self.kind.resource, key)
+            log.exception("%s %s cannot be parsed and is skipped", self.kind.resource, key)
             return None, {}

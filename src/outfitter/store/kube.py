@@ -59,7 +59,7 @@ class Kube:
         query = {"labelSelector": labels, "fieldSelector": fields, "limit": limit or "", "continue": continue_}
         answer = await self._client.request("GET", _path(kind, namespace), query)
         items: list[Object] = answer.get("items") or []
-        for item in items:  # the server leaves out of a list what its head says for all
+        for item in items:  # the server omits both in list items
             item.setdefault("apiVersion", kind.api_version)
             item.setdefault("kind", kind.kind)
         meta = answer.get("metadata") or {}
@@ -96,7 +96,7 @@ class Kube:
         return await self._client.request("PATCH", path, {**self._validation, **_dry(dry_run)}, patch, PATCHES[how])
 
     async def call_subresource(self, kind: Kind, name: str, action: str, options: Object, namespace: str = "") -> None:
-        """Ask for something to be done with an object, where the server has a place for that."""
+        """PUT to a subresource that performs an action (start, pause); the answer is ignored."""
         await self._client.request("PUT", _path_of(kind, namespace, name, action), body=options, may_be_empty=True)
 
     async def delete(
@@ -122,9 +122,9 @@ class Kube:
             options["gracePeriodSeconds"] = grace
         if dry_run:
             options["dryRun"] = ["All"]
-        seen = await self._client.request("GET", path)
+        existing = await self._client.request("GET", path)
         answer = await self._client.request("DELETE", path, body=options)
-        return seen if answer.get("kind") == "Status" else answer
+        return existing if answer.get("kind") == "Status" else answer
 
     async def watch(
         self, kind: Kind, namespace: str = "", *, since: str, labels: str = "", fields: str = "", bookmarks: bool = False
@@ -138,13 +138,13 @@ class Kube:
     async def commit(self, writes: Sequence[base.Write], *, dry_run: bool = False) -> Sequence[Object | None]:
         raise errors.MethodNotAllowed(
             f"{self.access.server} cannot write {len(writes)} objects in one step: a Kubernetes API server replaces one"
-            " object at a time, at the revision at which it was read; ask the store's `atomic` first"
+            " object at a time, at the revision at which it was read; check `atomic` of the store first"
         )
 
     async def table(
         self, kind: Kind, namespace: str = "", name: str | None = None, *, labels: str = "", fields: str = ""
     ) -> Object:
-        """One object or (None) all of a kind, as the table that the server makes of it for people."""
+        """One object or (None) all of a kind, as the server's Table for printing."""
         path = _path(kind, namespace) if name is None else _path_of(kind, namespace, name)
         return await self._client.request("GET", path, {"labelSelector": labels, "fieldSelector": fields}, accept=TABLE)
 
@@ -175,7 +175,7 @@ class Kube:
 
 
 def _path(kind: Kind, namespace: str = "") -> str:
-    """Of all of a kind."""
+    """The path of a kind's collection."""
     parts = ["", "apis", kind.group, kind.version] if kind.group else ["", "api", kind.version]
     if kind.namespaced and namespace:
         parts += ["namespaces", quote(namespace, safe="")]
@@ -183,11 +183,11 @@ def _path(kind: Kind, namespace: str = "") -> str:
 
 
 def _path_of(kind: Kind, namespace: str, name: str, subresource: str = "") -> str:
-    """Of one object. Names that are steps of a path would lead to all of a kind: nobody has such a name."""
+    """The path of one object. No object is called "." or "..", which would lead to the collection."""
     if name in ("", ".", ".."):
         raise errors.NotFound(f'{kind.resource} "{name}" not found')
     if kind.namespaced and not namespace:
-        _missing(kind, "metadata.namespace", f"say in which namespace {kind.singular} {name!r} is")
+        _missing(kind, "metadata.namespace", f"name the namespace of {kind.singular} {name!r}")
     return "/".join([_path(kind, namespace), quote(name, safe=""), *([subresource] if subresource else [])])
 
 
@@ -196,7 +196,7 @@ def _namespace(kind: Kind, obj: Object) -> str:
         return ""
     namespace: str = (obj.get("metadata") or {}).get("namespace") or ""
     if not namespace:
-        _missing(kind, "metadata.namespace", f"a {kind.kind} lives in a namespace; name it")
+        _missing(kind, "metadata.namespace", f"a {kind.kind} is namespaced; name its namespace")
     return namespace
 
 

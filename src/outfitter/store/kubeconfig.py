@@ -1,5 +1,5 @@
-"""Reads kubeconfigs by kubectl's rules, or the service account of the pod we run in. `load` is the door; what it gives is an
-`access.Access`."""
+"""Loads a `RestConfig` by kubectl's rules: from kubeconfig files, or from the service account of the pod. Entry point: `load`.
+Called by the CLI and by the app in cluster mode. Errors name the file, the entry and the field."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ from outfitter.store.rest_config import (
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # where Kubernetes mounts it into a pod
 PROXY_SCHEMES = ("http", "https")
 
+
 @dataclass(frozen=True, slots=True)
 class KubeconfigEntry:
-    """One cluster, user or context (or a part of one), and where it was read, so that each mistake can be named."""
+    """One cluster, user or context (or a part of one), with the place where it was read, for error messages."""
 
     origin: str  # "/home/ann/.kube/config: users[admin]"
-    folder: Path  # relative paths in it begin here
+    folder: Path  # base of relative paths in the entry
     values: Mapping[str, Any]
 
     def refused(self, key: str, why: str) -> errors.StartupRefused:
@@ -48,7 +49,7 @@ class KubeconfigEntry:
         if value is None:
             return ""
         if not isinstance(value, str):
-            raise self.refused(key, f"must be text, not {value!r}; put it in quotes")
+            raise self.refused(key, f"must be a string, not {value!r}; put it in quotes")
         return value
 
     def flag(self, key: str) -> bool:
@@ -60,7 +61,7 @@ class KubeconfigEntry:
     def texts(self, key: str) -> list[str]:
         value = self.values.get(key) or []
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise self.refused(key, "must be a list of texts")
+            raise self.refused(key, "must be a list of strings")
         return value
 
     def part(self, key: str) -> KubeconfigEntry | None:
@@ -72,12 +73,12 @@ class KubeconfigEntry:
         return KubeconfigEntry(f"{self.origin}.{key}", self.folder, value)
 
     def file(self, key: str) -> Read | None:
-        """What is in the file named here, whenever it is asked for."""
+        """Reads the file that the field names, at each call; None when the field is not set."""
         name = self.text(key)
         return FileLogin(self.folder / name, f"{self.origin}.{key}") if name else None
 
     def content(self, key: str) -> Read | None:
-        """What stands in KEY-data (base64), else in the file that KEY names; the data wins."""
+        """Reads KEY-data (base64), else the file that KEY names; None when neither is set."""
         text = self.text(f"{key}-data")
         if not text:
             return self.file(key)
@@ -90,7 +91,7 @@ class KubeconfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class Kubeconfig:
-    """One or more kubeconfig files as one; the first file that names something wins."""
+    """One or more kubeconfig files merged; the first file that has an entry wins."""
 
     origin: str
     current: str
@@ -98,11 +99,11 @@ class Kubeconfig:
     users: Mapping[str, KubeconfigEntry]
     contexts: Mapping[str, KubeconfigEntry]
 
-    def find(self, what: str, name: str, asker: str) -> KubeconfigEntry:
-        entries: Mapping[str, KubeconfigEntry] = getattr(self, what)
+    def find(self, section: str, name: str, origin: str) -> KubeconfigEntry:
+        entries: Mapping[str, KubeconfigEntry] = getattr(self, section)
         if name not in entries:
             known = ", ".join(sorted(entries)) or "none"
-            raise errors.StartupRefused(f"{asker}: there is no {what.removesuffix('s')} {name!r}; there are: {known}")
+            raise errors.StartupRefused(f"{origin}: there is no {section.removesuffix('s')} {name!r}; there are: {known}")
         return entries[name]
 
 
@@ -114,18 +115,18 @@ def load(
     env: Mapping[str, str] = os.environ,
     service_account: Path = SERVICE_ACCOUNT,
 ) -> RestConfig:
-    """The access that kubectl would use: the file given, else the files of $KUBECONFIG, else ~/.kube/config, else the
-    service account of this pod. StartupRefused when there is none, or when what there is has a mistake."""
+    """The configuration that kubectl would use: the given file, else the files of $KUBECONFIG, else ~/.kube/config, else the
+    service account of this pod. StartupRefused when there is none, or when it is invalid."""
     if path:
-        return _access(_merged([Path(path).expanduser()]), context, clock, env)
+        return _rest_config(_merged([Path(path).expanduser()]), context, clock, env)
     listed = [Path(name) for name in env.get("KUBECONFIG", "").split(os.pathsep) if name]
-    looked = listed or [Path(env.get("HOME") or Path.home()) / ".kube" / "config"]
-    if found := [file for file in looked if file.exists()]:
-        return _access(_merged(found), context, clock, env)
+    candidates = listed or [Path(env.get("HOME") or Path.home()) / ".kube" / "config"]
+    if existing := [file for file in candidates if file.exists()]:
+        return _rest_config(_merged(existing), context, clock, env)
     if env.get("KUBERNETES_SERVICE_HOST") and env.get("KUBERNETES_SERVICE_PORT") and not context:
         return _in_cluster(env, service_account)
     raise errors.StartupRefused(
-        f"no kubeconfig: looked for {', '.join(map(str, looked))} and for a pod's service account"
+        f"no kubeconfig: looked for {', '.join(map(str, candidates))} and for a pod's service account"
         " (KUBERNETES_SERVICE_HOST); name a file or set KUBECONFIG"
     )
 
@@ -155,18 +156,18 @@ def _merged(files: Sequence[Path]) -> Kubeconfig:
         document = _document(file)
         whole = KubeconfigEntry(str(file), file.absolute().parent, document)
         current = current or whole.text("current-context")
-        for what, entries in maps.items():
-            listed = document.get(what) or []
+        for section, entries in maps.items():
+            listed = document.get(section) or []
             if not isinstance(listed, list):
-                raise errors.StartupRefused(f"{file}: {what} must be a list")
-            for place, item in enumerate(listed):
+                raise errors.StartupRefused(f"{file}: {section} must be a list")
+            for index, item in enumerate(listed):
                 name = item.get("name") if isinstance(item, dict) else None
                 if not isinstance(name, str):
-                    raise errors.StartupRefused(f"{file}: {what}[{place}].name must be text")
-                values = item.get(what.removesuffix("s")) or {}
+                    raise errors.StartupRefused(f"{file}: {section}[{index}].name must be a string")
+                values = item.get(section.removesuffix("s")) or {}
                 if not isinstance(values, dict):
-                    raise errors.StartupRefused(f"{file}: {what}[{name}].{what.removesuffix('s')} must be a mapping")
-                entries.setdefault(name, KubeconfigEntry(f"{file}: {what}[{name}]", whole.folder, values))
+                    raise errors.StartupRefused(f"{file}: {section}[{name}].{section.removesuffix('s')} must be a mapping")
+                entries.setdefault(name, KubeconfigEntry(f"{file}: {section}[{name}]", whole.folder, values))
     return Kubeconfig(", ".join(map(str, files)), current, **maps)
 
 
@@ -184,26 +185,26 @@ def _document(file: Path) -> dict[str, Any]:
     return document
 
 
-def _access(config: Kubeconfig, context: str, clock: Clock, env: Mapping[str, str]) -> RestConfig:
+def _rest_config(config: Kubeconfig, context: str, clock: Clock, env: Mapping[str, str]) -> RestConfig:
     name = context or config.current
     if not name:
         known = ", ".join(sorted(config.contexts)) or "none"
         raise errors.StartupRefused(f"{config.origin}: current-context is not set; name a context, there are: {known}")
     chosen = config.find("contexts", name, config.origin)
     cluster = config.find("clusters", chosen.text("cluster"), f"{chosen.origin}.cluster")
-    nobody = KubeconfigEntry(f"{chosen.origin}.user", chosen.folder, {})
-    user = config.find("users", chosen.text("user"), f"{chosen.origin}.user") if chosen.text("user") else nobody
+    anonymous = KubeconfigEntry(f"{chosen.origin}.user", chosen.folder, {})
+    user = config.find("users", chosen.text("user"), f"{chosen.origin}.user") if chosen.text("user") else anonymous
     insecure = cluster.flag("insecure-skip-tls-verify")
     ca = cluster.content("certificate-authority")
     if insecure and ca:
-        raise cluster.refused("insecure-skip-tls-verify", "cannot stand beside a certificate-authority; drop one")
+        raise cluster.refused("insecure-skip-tls-verify", "cannot be combined with certificate-authority; remove one of them")
     cert, key = user.content("client-certificate"), user.content("client-key")
     if bool(cert) != bool(key):
-        there, missing = ("client-certificate", "client-key") if cert else ("client-key", "client-certificate")
-        raise user.refused(missing, f"is missing, but {there} is given; a client certificate needs both")
+        given, missing = ("client-certificate", "client-key") if cert else ("client-key", "client-certificate")
+        raise user.refused(missing, f"is missing, but {given} is given; a client certificate needs both")
     server = _server(cluster, secure=bool(ca or cert or insecure))
     proxy = _proxy(cluster, server, env)
-    access = RestConfig(
+    rest_config = RestConfig(
         server=server,
         namespace=chosen.text("namespace") or "default",
         origin=chosen.origin,
@@ -213,9 +214,9 @@ def _access(config: Kubeconfig, context: str, clock: Clock, env: Mapping[str, st
         proxy=proxy,
         server_name=cluster.text("tls-server-name"),
     )
-    if isinstance(access.login, StaticLogin):
-        access.tls(access.login.read())  # bad files and certificates are named now, not at the first request
-    return access
+    if isinstance(rest_config.login, StaticLogin):
+        rest_config.tls(rest_config.login.read())  # report bad files and certificates now, not at the first request
+    return rest_config
 
 
 def _server(cluster: KubeconfigEntry, *, secure: bool) -> str:
@@ -281,12 +282,12 @@ def _login(
     token, username, password = user.text("token"), user.text("username"), user.text("password")
     exec_part = user.part("exec")
     if user.values.get("auth-provider") is not None:
-        raise user.refused("auth-provider", "has left Kubernetes; use an exec plugin")
+        raise user.refused("auth-provider", "was removed from Kubernetes; use an exec plugin")
     if (token or user.text("tokenFile")) and (username or password):
         raise user.refused("token", "and username/password are both given; only one of them is allowed")
     if exec_part and not (token or user.text("tokenFile") or username or password or cert):
         return _exec(exec_part, user.origin, cluster, clock, env)
-    read = user.file("tokenFile")  # wins over token, because it is the one that is kept fresh
+    read = user.file("tokenFile")  # takes precedence over token, as in client-go: the file is rotated
     if read is None and token:
         read = token.encode
     return StaticLogin(token=read, username=username, password=password, cert=cert, key=key)
@@ -303,21 +304,21 @@ def _exec(part: KubeconfigEntry, origin: str, cluster: KubeconfigEntry, clock: C
         interactive = "IfAvailable"
     if interactive not in ("Never", "IfAvailable", "Always"):
         raise part.refused("interactiveMode", f"must be Never, IfAvailable or Always, not {interactive!r}")
-    own: dict[str, str] = {}
+    plugin_env: dict[str, str] = {}
     listed = part.values.get("env") or []
     if not isinstance(listed, list):
         raise part.refused("env", "must be a list of name and value")
-    for place, item in enumerate(listed):
-        entry = KubeconfigEntry(f"{part.origin}.env[{place}]", part.folder, item if isinstance(item, dict) else {})
+    for index, item in enumerate(listed):
+        entry = KubeconfigEntry(f"{part.origin}.env[{index}]", part.folder, item if isinstance(item, dict) else {})
         if not entry.text("name"):
             raise entry.refused("name", "is missing")
-        own[entry.text("name")] = entry.text("value")
+        plugin_env[entry.text("name")] = entry.text("value")
     if os.sep in command:
         command = str(part.folder / command)
     return ExecLogin(
         [command, *part.texts("args")],
         api_version=api_version,
-        env={**env, **own},
+        env={**env, **plugin_env},
         cluster=_cluster_info(cluster) if part.flag("provideClusterInfo") else None,
         interactive=interactive,
         install_hint=part.text("installHint").strip(),
@@ -327,7 +328,7 @@ def _exec(part: KubeconfigEntry, origin: str, cluster: KubeconfigEntry, clock: C
 
 
 def _cluster_info(cluster: KubeconfigEntry) -> dict[str, Any]:
-    """The cluster as KUBERNETES_EXEC_INFO tells it to a plugin that asks for it."""
+    """spec.cluster of KUBERNETES_EXEC_INFO, for a plugin with provideClusterInfo."""
     info: dict[str, Any] = {"server": cluster.text("server")}
     for key in ("tls-server-name", "proxy-url"):
         if cluster.text(key):

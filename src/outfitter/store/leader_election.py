@@ -1,7 +1,7 @@
-"""One holder at a time, by a Lease object that is renewed: who does not renew in time loses it.
+"""Leader election by a Lease object: one holder at a time, which loses the lease when it does not renew it in time.
 
-The object's fields are those that other programs of the field read: holderIdentity, leaseDurationSeconds, acquireTime,
-renewTime, leaseTransitions."""
+Writes the fields that client-go's leader election writes: holderIdentity, leaseDurationSeconds, acquireTime, renewTime,
+leaseTransitions. For replicas of the controllers in a cluster; the embedded product is one process and needs no lease."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    duration: float = 15.0  # seconds after which a lease that was not renewed may be taken
-    renew: float = 10.0  # the holder gives up when it could not renew for so long
-    every: float = 2.0  # seconds between two tries
+    duration: float = 15.0  # seconds after which another candidate may take a lease that was not renewed
+    renew: float = 10.0  # seconds after which a holder that could not renew stops its work
+    every: float = 2.0  # seconds between two attempts
 
 
 class LeaderElection:
-    """Try to hold a name. Others' clocks are not trusted: an age is counted from when we saw the lease change."""
+    """One candidate for one lease. Clocks of others are not trusted: the age of a lease is measured from when this candidate
+    saw it change."""
 
     def __init__(self, store: Store, kind: Kind, namespace: str, name: str, holder: str, *, clock: Clock,
                  terms: Terms = Terms()) -> None:  # noqa: B008  # frozen
@@ -36,7 +37,7 @@ class LeaderElection:
         self._seen: tuple[str, float] = ("", 0.0)  # revision of the lease, when we first saw it
 
     async def acquire(self) -> bool:
-        """Take or renew it; False while somebody else holds it."""
+        """Take or renew the lease; False while another candidate holds it."""
         now = rfc3339_micro(self._clock.now())
         try:
             lease = await self._store.get(self._kind, self._name, self._namespace)
@@ -58,14 +59,14 @@ class LeaderElection:
         return await self._replace(lease)
 
     async def release(self) -> None:
-        """Let others have it at once."""
+        """Give up the lease, so that another candidate can take it at once."""
         try:
             lease = await self._store.get(self._kind, self._name, self._namespace)
             if lease["spec"].get("holderIdentity") == self.holder:
                 lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
                 await self._replace(lease)
         except OutfitterError as error:
-            log.warning("lease %s was not given back: %s", self._name, error)
+            log.warning("lease %s was not released: %s", self._name, error)
 
     async def _create(self, now: str) -> bool:
         spec = {"holderIdentity": self.holder, "leaseDurationSeconds": int(self._terms.duration), "acquireTime": now,
@@ -85,7 +86,7 @@ class LeaderElection:
         return True
 
     async def hold(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Wait for the lease, do the work while it is held, cancel the work and return when it is lost."""
+        """Wait for the lease and run `work` while it is held; cancel `work` and return when the lease is lost."""
         held = self._clock.monotonic()
         while not await self._try():
             await self._clock.sleep(self._terms.every)
@@ -104,14 +105,16 @@ class LeaderElection:
             await asyncio.gather(task, renewing, return_exceptions=True)
 
     async def _renew(self, held: float) -> None:
-        """Renew until it could not be done for too long, be it that the store says no or says nothing. `held` is when the
-        last try that went well began: others may count from then."""
+        """Renew until every attempt of the last `renew` seconds failed or was not answered. `held` is when the last successful
+        attempt began: other candidates may measure from then."""
         while (left := held + self._terms.renew - self._clock.monotonic()) > 0:
             await self._clock.sleep(min(self._terms.every, left))
             begun = self._clock.monotonic()
             attempt = asyncio.ensure_future(self._try())
-            patience = min(held + self._terms.renew - begun, self._terms.renew / 3)  # a request that was lost is sent again
-            limit = asyncio.ensure_future(self._clock.sleep(patience))
+            limit_seconds = min(
+                held + self._terms.renew - begun, self._terms.renew / 3
+            )  # a request that is not answered is sent again
+            limit = asyncio.ensure_future(self._clock.sleep(limit_seconds))
             try:
                 await asyncio.wait({attempt, limit}, return_when=asyncio.FIRST_COMPLETED)
                 if attempt.done() and attempt.result():

@@ -1,7 +1,8 @@
-"""The home in memory: all the manners of an API server's storage, and nothing on disk.
+"""The backend in memory: reads, lists, watches and writes with the semantics of a Kubernetes API server; nothing on disk.
 
-A write is worked out as a `Transaction` against the newest state, including writes that are still on their way to the disk; it
-is seen by readers and watchers only when it is safe. Here that is at once; `sqlite` waits for its journal."""
+A write is computed as a `Transaction` against the newest state, which includes accepted writes that are not durable yet.
+Readers and watchers see it when it is durable: here at once, in the subclass `sqlite.SQLite` after its transaction is on disk.
+Used by the embedded product through `sqlite`, by simulations and by tests."""
 
 from __future__ import annotations
 
@@ -22,11 +23,11 @@ from outfitter.store.transaction import Transaction, apply_patch, missing
 from outfitter.store.watch_cache import Key, ObjectChange, Record, Selection, WatchCache, Watcher
 
 T = TypeVar("T")
-ShelfName = tuple[str, str]  # group, plural
+GroupResource = tuple[str, str]  # group, plural
 
 
 class OpenRules:
-    """No rules: everything is admitted, nothing lingers."""
+    """No rules: every write is admitted, deleted objects are removed at once."""
 
     def admit(self, change: write_request.WriteRequest) -> Object:
         return change.new
@@ -39,7 +40,7 @@ class OpenRules:
 
 
 class Memory:
-    """Objects in memory. Reads give what is committed; every write goes through `write`."""
+    """Objects in memory. Reads return committed objects; every write goes through `write`."""
 
     atomic = True
 
@@ -56,31 +57,31 @@ class Memory:
         self.clock: Clock = clock or SystemClock()
         self.names = names or IdGenerator()
         self.rules: base.Rules = rules or OpenRules()
-        self.revision = revision  # of the newest change that readers can see
+        self.revision = revision  # of the newest committed change
         self._issued = revision  # the highest revision given to a write
         self._keep, self._keep_bytes = keep, keep_bytes
-        self._floor = revision  # nothing before this is known
-        self._shelves: dict[ShelfName, WatchCache] = {}
+        self._floor = revision  # changes before this revision are not in any log
+        self._caches: dict[GroupResource, WatchCache] = {}
         self._closed = False
 
     # -- reading
 
     def watch_cache(self, kind: Kind) -> WatchCache:
         name = (kind.group, kind.plural)
-        if name not in self._shelves:
-            self._shelves[name] = WatchCache(kind, self._floor, self._keep, self._keep_bytes)
-        return self._shelves[name]
+        if name not in self._caches:
+            self._caches[name] = WatchCache(kind, self._floor, self._keep, self._keep_bytes)
+        return self._caches[name]
 
     def committed_record(self, kind: Kind, name: str, namespace: str = "") -> Record | None:
-        """The committed record, without waiting and without a copy."""
+        """The committed record, not copied."""
         return self.watch_cache(kind).records.get((namespace if kind.namespaced else "", name))
 
     def latest_record(self, kind: Kind, name: str, namespace: str = "") -> Record | None:
-        """The newest record, committed or on its way."""
+        """The newest record, including accepted writes that are not durable yet."""
         return self.committed_record(kind, name, namespace)
 
     def latest_records(self, kind: Kind) -> dict[Key, Record]:
-        """Every newest record of a kind, committed or on its way."""
+        """The newest records of a kind, including accepted writes that are not durable yet."""
         return dict(self.watch_cache(kind).records)
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> Object:
@@ -96,61 +97,64 @@ class Memory:
         self, kind: Kind, namespace: str = "", *, labels: str = "", fields: str = "", limit: int = 0, continue_: str = ""
     ) -> base.Listing:
         selection = Selection(kind, namespace, labels, fields)
-        records, revision, more, left = self.list_records(kind, selection, limit=limit, continue_=continue_)
-        return base.Listing([record.object() for record in records], str(revision), more, left)
+        records, revision, token, remaining = self.list_records(kind, selection, limit=limit, continue_=continue_)
+        return base.Listing([record.object() for record in records], str(revision), token, remaining)
 
     def list_records(
         self, kind: Kind, selection: Selection, *, limit: int = 0, continue_: str = "", at: int | None = None
     ) -> tuple[Sequence[Record], int, str, int | None]:
-        """Part of a list as records: the records, the revision of the whole, the token for the rest, how many are left."""
-        shelf, start = self.watch_cache(kind), None
+        """One page of a list: the records, the revision of the list, the continue token and the number of records on later
+        pages (None on the last page). `at` lists the state at an earlier revision."""
+        cache, start = self.watch_cache(kind), None
         if continue_:
             at, start = _continued(continue_)
-        if at is not None and (at < shelf.compacted or at > self.revision):
+        if at is not None and (at < cache.compacted or at > self.revision):
             raise Expired(
                 "The provided continue parameter is too old to display a consistent list result: list again without it"
                 if continue_
-                else f"too old resource version: {at} ({shelf.compacted})"
+                else f"too old resource version: {at} ({cache.compacted})"
             )
         revision = self.revision if at is None else at
-        found = [record for record in shelf.at(revision, selection.namespace, start) if record in selection]
-        if not limit or len(found) <= limit:
-            return found, revision, "", None
-        page = found[:limit]
+        matching = [record for record in cache.at(revision, selection.namespace, start) if record in selection]
+        if not limit or len(matching) <= limit:
+            return matching, revision, "", None
+        page = matching[:limit]
         token = msgspec.json.encode({"rv": revision, "start": page[-1].key})
-        return page, revision, base64.urlsafe_b64encode(token).decode(), len(found) - limit
+        return page, revision, base64.urlsafe_b64encode(token).decode(), len(matching) - limit
 
     def open_watch(self, kind: Kind, selection: Selection, since: int) -> Watcher:
-        """A watch as a position to read from. Expired when the log does not reach back that far, or when `since` lies in the
-        future (the data is older than what the caller saw: a restored backup)."""
-        shelf = self.watch_cache(kind)
-        if since < shelf.compacted or since > self.revision:
-            raise Expired(f"too old resource version: {since} ({max(shelf.compacted, self.revision)})")
-        return Watcher(shelf, selection, since)
+        """A watcher that starts after revision `since`. Expired when the log no longer reaches back to it, or when it is newer
+        than the newest change (a backup was restored that is older than what the caller saw)."""
+        cache = self.watch_cache(kind)
+        if since < cache.compacted or since > self.revision:
+            raise Expired(f"too old resource version: {since} ({max(cache.compacted, self.revision)})")
+        return Watcher(cache, selection, since)
 
     async def watch(
         self, kind: Kind, namespace: str = "", *, since: str, labels: str = "", fields: str = "", bookmarks: bool = False
     ) -> AsyncIterator[base.Event]:
         watcher = self.open_watch(kind, Selection(kind, namespace, labels, fields), revision_number(since))
         due = asyncio.Event()
-        bell = asyncio.create_task(self._ring(watcher, due)) if bookmarks else None
+        bookmark_task = asyncio.create_task(self._wake_for_bookmarks(watcher, due)) if bookmarks else None
         try:
             while not watcher.ended:
-                steps = await watcher.next()
+                changes = await watcher.next()
                 if watcher.lost:
-                    raise Expired("the watcher was too slow and lost its place: list again")
-                told = max(watcher.revision, self.revision)  # now: while the steps are handed out, more may happen
-                for type_, step in steps:
-                    yield base.Event(type_, step.object(type_))
+                    raise Expired("the watcher was too slow and its position was compacted: list again")
+                sent = max(
+                    watcher.revision, self.revision
+                )  # read now: more may be committed while the consumer handles the events
+                for type_, change in changes:
+                    yield base.Event(type_, change.object(type_))
                 if due.is_set() and not watcher.ended:
                     due.clear()
-                    yield base.Event("BOOKMARK", bookmark(kind, told))
+                    yield base.Event("BOOKMARK", bookmark(kind, sent))
         finally:
             watcher.close()
-            if bell is not None:
-                bell.cancel()
+            if bookmark_task is not None:
+                bookmark_task.cancel()
 
-    async def _ring(self, watcher: Watcher, due: asyncio.Event, every: float = 60.0) -> None:
+    async def _wake_for_bookmarks(self, watcher: Watcher, due: asyncio.Event, every: float = 60.0) -> None:
         while True:
             await self.clock.sleep(every)
             due.set()
@@ -161,48 +165,48 @@ class Memory:
     async def write(
         self, work: Callable[[Transaction], T], *, dry_run: bool = False, by: write_request.Writer = write_request.OURSELVES
     ) -> T:
-        """Work out changes against the newest state, then make all of them at once. Whatever `work` raises, nothing
-        happened. `work` must not wait."""
+        """Let `work` compute changes against the newest state, then commit all of them together. When `work` raises, nothing is
+        written. `work` must not await anything."""
         transaction = Transaction(self, self._issued, dry_run=dry_run, by=by)
         try:
             result = work(transaction)
         except OutfitterError:
-            await self._settled()  # it may stand on a write that is not safe yet
+            await self._wait_durable()  # the error may be due to a write that is not durable yet
             raise
         if dry_run or not transaction.changes:
-            await self._settled()
+            await self._wait_durable()
             return result
-        if (safe := self._begin(transaction)) is not None:
-            await safe
+        if (durable := self._accept(transaction)) is not None:
+            await durable
         return result
 
-    async def _settled(self) -> None:
-        """Wait until all that `latest` shows is safe."""
+    async def _wait_durable(self) -> None:
+        """Wait until everything that `latest_record` shows is durable."""
 
-    def _begin(self, transaction: Transaction) -> asyncio.Future[None] | None:
-        """Make its changes; what to wait for until they are safe."""
+    def _accept(self, transaction: Transaction) -> asyncio.Future[None] | None:
+        """Accept the changes of a transaction; returns what to await until they are durable, None when they are."""
         self._issued = transaction.revision
         return self._persist(transaction.changes)
 
-    def _persist(self, steps: Sequence[ObjectChange]) -> asyncio.Future[None] | None:
-        self._publish(steps)
+    def _persist(self, changes: Sequence[ObjectChange]) -> asyncio.Future[None] | None:
+        self._publish(changes)
         return None
 
     @property
     def busy(self) -> bool:
-        """Something is not safe yet."""
+        """Whether accepted writes are not durable yet."""
         return False
 
-    def _publish(self, steps: Sequence[ObjectChange]) -> None:
-        touched: dict[ShelfName, None] = {}
-        for step in steps:
-            record = step.next or step.previous
+    def _publish(self, changes: Sequence[ObjectChange]) -> None:
+        touched: dict[GroupResource, None] = {}
+        for change in changes:
+            record = change.next or change.previous
             assert record is not None
-            self.watch_cache(record.kind).publish(step)
+            self.watch_cache(record.kind).publish(change)
             touched[record.kind.group, record.kind.plural] = None
-            self.revision = step.revision
+            self.revision = change.revision
         for name in touched:
-            for watcher in self._shelves[name].watchers:
+            for watcher in self._caches[name].watchers:
                 watcher.wake()
 
     async def create(self, kind: Kind, obj: Object, *, dry_run: bool = False) -> Object:
@@ -261,14 +265,14 @@ class Memory:
 
     async def close(self) -> None:
         self._closed = True
-        for shelf in self._shelves.values():
-            for watcher in list(shelf.watchers):
+        for cache in self._caches.values():
+            for watcher in list(cache.watchers):
                 watcher.end()
 
 
 def revision_number(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or len(text) > 19:
-        raise BadRequest(f"resourceVersion: Invalid value: {text!r}: it is the number that an earlier answer carried")
+        raise BadRequest(f"resourceVersion: Invalid value: {text!r}: must be the number from an earlier answer")
     return int(text)
 
 
@@ -283,4 +287,4 @@ def _continued(token: str) -> tuple[int, tuple[str, str]]:
         namespace, name = value["start"]
         return int(value["rv"]), (str(namespace), str(name))
     except (ValueError, KeyError, TypeError) as error:
-        raise BadRequest(f"continue key is not valid: {token!r} did not come from a list") from error
+        raise BadRequest(f"continue key is not valid: {token!r} is not the token of an earlier list") from error

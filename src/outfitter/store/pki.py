@@ -1,7 +1,6 @@
-"""Certificates for an API server and its clients: one authority, server and client certificates, and the kubeconfig
-that carries them. ECDSA P-256 throughout; times come in as arguments; PEM comes out.
-
-Used by the embedded API server, and by tests that start a real one."""
+"""Certificates for an API server and its clients: a certificate authority, server and client certificates, and the kubeconfig
+that contains them. ECDSA P-256; returns PEM; reads no clock, times are arguments. Used by the embedded API server, and by tests
+that start a real one."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ class Pair:
     key: bytes  # PEM (SEC 1), not encrypted
 
     def save(self, folder: Path, name: str) -> tuple[Path, Path]:
-        """Write NAME.crt and NAME.key; nobody but the owner may read the key."""
+        """Write NAME.crt and NAME.key; only the owner can read the key."""
         cert, key = folder / f"{name}.crt", folder / f"{name}.key"
         cert.write_bytes(self.cert)
         save_private(key, self.key)
@@ -41,12 +40,12 @@ class Pair:
 
 
 def key() -> bytes:
-    """A private key alone, as a signer of tokens wants it."""
+    """A private key without a certificate, for signing tokens."""
     return _pem(ec.generate_private_key(ec.SECP256R1()))
 
 
 def authority(name: str, *, valid_from: datetime, valid_until: datetime) -> Pair:
-    """A new authority, signed by itself; it signs servers and clients, and no further authorities."""
+    """A new self-signed certificate authority. It can sign server and client certificates, no further authorities."""
     private = ec.generate_private_key(ec.SECP256R1())
     subject = _name(name)
     builder = (
@@ -68,14 +67,14 @@ def server(ca: Pair, name: str, *, hosts: Sequence[str], valid_from: datetime, v
 
 
 def client(ca: Pair, name: str, *, groups: Sequence[str] = (), valid_from: datetime, valid_until: datetime) -> Pair:
-    """A certificate by which Kubernetes knows a user (the common name) and its groups (the organisations)."""
+    """A client certificate. Kubernetes reads the user from its common name and the groups from its organisations."""
     subject = _name(name, groups)
     return _leaf(ca, subject, ExtendedKeyUsageOID.CLIENT_AUTH, valid_from=valid_from, valid_until=valid_until)
 
 
 def usable(pair: Pair, ca: Pair, *, now: datetime, until: datetime) -> bool:
-    """Whether a certificate belongs to its key, is of this authority, and holds from now until then. One that was half written,
-    or made when the clock was ahead, is none."""
+    """Whether a certificate matches its key, is signed by `ca` and is valid from `now` to `until`. False for a truncated file,
+    or one that was created while the clock was ahead."""
     try:
         cert, issuer = x509.load_pem_x509_certificate(pair.cert), x509.load_pem_x509_certificate(ca.cert)
         private = serialization.load_pem_private_key(pair.key, password=None)
@@ -95,26 +94,26 @@ def kubeconfig(
     cluster: str = "outfitter",
     user: str = "admin",
 ) -> Object:
-    """What a kubectl needs to reach `server`: with a client certificate or a token (with neither, as nobody)."""
+    """A kubeconfig for `server`, with a client certificate or a token (anonymous with neither)."""
     if client and token:
         raise errors.StartupRefused(f"the kubeconfig for {server} takes a client certificate or a token, not both")
-    where: Object = {"server": server}
+    cluster_entry: Object = {"server": server}
     if ca:
-        where["certificate-authority-data"] = base64.b64encode(ca).decode()
-    who: Object = {}
+        cluster_entry["certificate-authority-data"] = base64.b64encode(ca).decode()
+    user_entry: Object = {}
     if client:
-        who["client-certificate-data"] = base64.b64encode(client.cert).decode()
-        who["client-key-data"] = base64.b64encode(client.key).decode()
+        user_entry["client-certificate-data"] = base64.b64encode(client.cert).decode()
+        user_entry["client-key-data"] = base64.b64encode(client.key).decode()
     if token:
-        who["token"] = token
+        user_entry["token"] = token
     context: Object = {"cluster": cluster, "user": user}
     if namespace:
         context["namespace"] = namespace
     return {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": cluster, "cluster": where}],
-        "users": [{"name": user, "user": who}],
+        "clusters": [{"name": cluster, "cluster": cluster_entry}],
+        "users": [{"name": user, "user": user_entry}],
         "contexts": [{"name": cluster, "context": context}],
         "current-context": cluster,
     }

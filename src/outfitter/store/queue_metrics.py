@@ -1,4 +1,5 @@
-"""How long keys wait in a queue and are worked on: what the queue measures of itself for whoever serves it as metrics."""
+"""Durations of a work queue: how long keys wait and how long they are processed. Served as Prometheus metrics by
+`outfitter.metrics`."""
 
 from __future__ import annotations
 
@@ -7,29 +8,29 @@ from collections.abc import Iterator
 
 from outfitter.store.clock import Clock
 
-# Seconds, from 10 ns to 10 s: the bounds that Kubernetes' own queues have.
+# Seconds, from 10 ns to 10 s: the buckets of client-go's work queue metrics.
 BOUNDS = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)
 
 
 class Durations:
-    """How many took how long at most."""
+    """A histogram of durations in seconds."""
 
     __slots__ = ("_counts", "total")
 
     def __init__(self) -> None:
         self._counts = [0] * (len(BOUNDS) + 1)
-        self.total = 0.0  # seconds, of all of them
+        self.total = 0.0  # sum of all durations in seconds
 
     def add(self, seconds: float) -> None:
         self._counts[bisect_left(BOUNDS, seconds)] += 1
         self.total += seconds
 
     def up_to(self) -> Iterator[tuple[float, int]]:
-        """For each bound, and then without one, how many took no longer."""
-        so_far = 0
+        """Cumulative counts: for each bound, and then for infinity, how many durations were not longer."""
+        cumulative = 0
         for bound, count in zip((*BOUNDS, float("inf")), self._counts, strict=True):
-            so_far += count
-            yield bound, so_far
+            cumulative += count
+            yield bound, cumulative
 
 
 class QueueMetrics:
@@ -51,6 +52,6 @@ class QueueMetrics:
             self.works.add(self._clock.monotonic() - since)
 
     def in_work(self) -> list[float]:
-        """For how long each key that is being worked on has been so, in seconds."""
+        """The age in seconds of each key that is being processed."""
         now = self._clock.monotonic()
         return [now - since for since in self._taken.values()]

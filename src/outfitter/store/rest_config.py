@@ -1,8 +1,8 @@
-"""One way into a Kubernetes API server: where it is, whom we believe, and as whom we ask.
+"""How to reach one Kubernetes API server: its address, the CA that signs it, and the credential of the client.
 
-A credential may change while we run: token and certificate files are read again when they change, exec plugins are run
-again when what they gave ends, and a certificate that was rotated gives a new TLS context. `kubeconfig.load` makes an
-`Access`; `kube.Kube` asks it before each request."""
+Credentials may change during the process: token and certificate files are read again when they change, exec plugins run again
+when their credential expires, and a rotated certificate leads to a new TLS context. `kubeconfig.load` creates a `RestConfig`;
+`rest_client.RestClient` asks it for the credential before each request."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from outfitter.store.clock import Clock
 EXEC_GROUP = "client.authentication.k8s.io"
 EXEC_VERSIONS = (f"{EXEC_GROUP}/v1", f"{EXEC_GROUP}/v1beta1")
 
-Read = Callable[[], bytes]  # the present content of something that may change under us
+Read = Callable[[], bytes]  # returns the current content of a file or value that may be rotated
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """By what the server knows us: a token, a name and password, a client certificate, or some of these."""
+    """A token, a user name and password, a client certificate, or several of these."""
 
     token: str = field(default="", repr=False)
     username: str = ""
@@ -42,12 +42,12 @@ class Credential:
 
 
 class Login(Protocol):
-    """Where the credential comes from."""
+    """A source of credentials."""
 
     async def current(self) -> Credential: ...
 
     async def renew(self, seen: Credential) -> bool:
-        """The server did not know `seen`: is there, or can there be, another one?"""
+        """The server answered 401 to `seen`. Whether a different credential is or may be available."""
         ...
 
 
@@ -56,19 +56,19 @@ class RestConfig:
     """One server, one user, one namespace."""
 
     server: str  # "https://127.0.0.1:6443", perhaps with a path; no slash at the end
-    namespace: str  # for those who name none
-    origin: str  # where all this was read, for people
+    namespace: str  # used when a command names none
+    origin: str  # where the configuration was read, for messages
     login: Login = field(repr=False)
     trust: Trust = field(repr=False)
     impersonate: tuple[tuple[str, str], ...] = ()  # request headers
     proxy: str = ""
-    server_name: str = ""  # what the server's certificate must be for, when it is not the host of `server`
+    server_name: str = ""  # the name in the server's certificate, when it is not the host of `server`
 
     async def credential(self) -> Credential:
         return await self.login.current()
 
     async def headers(self) -> CIMultiDict[str]:
-        """Who asks, as request headers; a multidict because a group is one header each."""
+        """Authentication and impersonation headers; a multidict, because each group is a header of its own."""
         return self.headers_for(await self.credential())
 
     def headers_for(self, credential: Credential) -> CIMultiDict[str]:
@@ -81,19 +81,19 @@ class RestConfig:
         return headers
 
     def tls(self, credential: Credential) -> ssl.SSLContext | None:
-        """The same context as last time unless a certificate changed; None when the server speaks plain HTTP."""
+        """The same context as last time unless a certificate changed; None for a plain HTTP server."""
         return self.trust.context(credential) if self.server.startswith("https:") else None
 
     async def renew(self, seen: Credential) -> bool:
-        """To be asked once after the server answered 401 to this credential: is it worth trying again?"""
+        """Called once after the server answered 401 to this credential. Whether to retry the request."""
         return await self.login.renew(seen)
 
 
 class Trust:
-    """Which servers we believe, and the TLS context made from that and a client certificate."""
+    """The trusted CA, and the TLS context made of it and a client certificate."""
 
     def __init__(self, ca: Read | None, *, insecure: bool, origin: str) -> None:
-        self.ca = ca  # None: the authorities of this machine
+        self.ca = ca  # None: the CAs that the operating system trusts
         self.insecure = insecure
         self._origin = origin
         self._made: tuple[tuple[bytes, bytes, bytes], ssl.SSLContext] | None = None
@@ -105,7 +105,7 @@ class Trust:
         elif self._made[0] != parts:
             try:
                 self._made = (parts, self._make(*parts))
-            except errors.StartupRefused:  # half of a rotation: the certificate is new, its key not yet
+            except errors.StartupRefused:  # in the middle of a rotation: the certificate is new, the key is still old
                 return self._made[1]
         return self._made[1]
 
@@ -113,12 +113,12 @@ class Trust:
         try:
             context = ssl.create_default_context(cadata=ca.decode() if ca else None)
         except (ssl.SSLError, ValueError) as error:
-            raise errors.StartupRefused(f"{self._origin}: certificate-authority holds no PEM certificates: {error}") from error
+            raise errors.StartupRefused(f"{self._origin}: certificate-authority has no PEM certificates: {error}") from error
         if self.insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         if cert:
-            # OpenSSL's binding reads client certificates from files only; this one is gone before we return.
+            # The ssl module loads client certificates from files only. The file is deleted before this function returns.
             with tempfile.NamedTemporaryFile() as file:
                 file.write(cert.rstrip() + b"\n" + key)
                 file.flush()
@@ -132,7 +132,7 @@ class Trust:
 
 
 class StaticLogin:
-    """A login that stands in the kubeconfig or in files it names."""
+    """Credentials from the kubeconfig, or from files that it names."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class StaticLogin:
 
 
 class ExecLogin:
-    """A login that a program of the user's hands out, by the protocol client.authentication.k8s.io."""
+    """Credentials from an exec plugin, by the protocol client.authentication.k8s.io."""
 
     def __init__(
         self,
@@ -186,47 +186,47 @@ class ExecLogin:
         self._origin = origin
         self._clock = clock
         self._lock = asyncio.Lock()
-        self._held: Credential | None = None
+        self._credential: Credential | None = None
         self._until: datetime | None = None
 
     async def current(self) -> Credential:
         async with self._lock:
-            if self._held is None or (self._until is not None and self._clock.now() >= self._until):
-                self._held, self._until = await self._run()
-            return self._held
+            if self._credential is None or (self._until is not None and self._clock.now() >= self._until):
+                self._credential, self._until = await self._run()
+            return self._credential
 
     async def renew(self, seen: Credential) -> bool:
         async with self._lock:
-            if self._held is seen:  # else somebody else has renewed it already
-                self._held = None
+            if self._credential is seen:  # otherwise another request has renewed it already
+                self._credential = None
             return True
 
-    def _speaks(self) -> bool:
-        """May the program talk to the person at the terminal?"""
+    def _interactive_allowed(self) -> bool:
+        """Whether the plugin may prompt on the terminal."""
         present = sys.stdin is not None and sys.stdin.isatty()
         if self._interactive == "Always" and not present:
-            raise self._failed("interactiveMode is Always, but there is no terminal to talk to")
+            raise self._failed("interactiveMode is Always, but stdin is not a terminal")
         return present and self._interactive != "Never"
 
     async def _run(self) -> tuple[Credential, datetime | None]:
-        speaks = self._speaks()
-        spec: dict[str, Any] = {"interactive": speaks}
+        interactive = self._interactive_allowed()
+        spec: dict[str, Any] = {"interactive": interactive}
         if self._cluster is not None:
             spec["cluster"] = self._cluster
         info = {"apiVersion": self._api_version, "kind": "ExecCredential", "spec": spec}
         env = {**self._env, "KUBERNETES_EXEC_INFO": json.dumps(info)}
-        found = shutil.which(self._argv[0], path=env.get("PATH"))
-        if found is None:
+        program = shutil.which(self._argv[0], path=env.get("PATH"))
+        if program is None:
             hint = f"\n{self._install_hint}" if self._install_hint else ""
-            raise self._failed(f"the command {self._argv[0]} is not there or may not be executed{hint}")
+            raise self._failed(f"the command {self._argv[0]} does not exist or is not executable{hint}")
         try:
             process = await asyncio.create_subprocess_exec(
-                found,
+                program,
                 *self._argv[1:],
                 env=env,
-                stdin=None if speaks else asyncio.subprocess.DEVNULL,
+                stdin=None if interactive else asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
-                stderr=None if speaks else asyncio.subprocess.PIPE,
+                stderr=None if interactive else asyncio.subprocess.PIPE,
             )
         except OSError as error:
             raise self._failed(f"the command {self._argv[0]} did not start: {error}") from error
@@ -238,31 +238,31 @@ class ExecLogin:
                 await process.wait()
             raise
         if process.returncode:
-            said = (err or b"").decode(errors="replace").strip()
+            stderr = (err or b"").decode(errors="replace").strip()
             raise self._failed(
-                f"the command {self._argv[0]} ended with status {process.returncode}" + (f": {said}" if said else "")
+                f"the command {self._argv[0]} ended with status {process.returncode}" + (f": {stderr}" if stderr else "")
             )
-        return self._understand(out)
+        return self._parse(out)
 
-    def _understand(self, out: bytes) -> tuple[Credential, datetime | None]:
-        said = f"the command {self._argv[0]} must print an ExecCredential with"
+    def _parse(self, out: bytes) -> tuple[Credential, datetime | None]:
+        expected = f"the command {self._argv[0]} must print an ExecCredential with"
         try:
             answer = json.loads(out)
         except ValueError as error:
-            raise self._failed(f"{said} apiVersion {self._api_version}, but printed no JSON: {error}") from error
+            raise self._failed(f"{expected} apiVersion {self._api_version}, but printed no JSON: {error}") from error
         status = answer.get("status") if isinstance(answer, dict) else None
         if not isinstance(answer, dict) or answer.get("kind") != "ExecCredential":
-            raise self._failed(f"{said} kind ExecCredential")
+            raise self._failed(f"{expected} kind ExecCredential")
         if answer.get("apiVersion") != self._api_version:
-            raise self._failed(f"{said} apiVersion {self._api_version}, not {answer.get('apiVersion')}")
+            raise self._failed(f"{expected} apiVersion {self._api_version}, not {answer.get('apiVersion')}")
         if not isinstance(status, dict):
-            raise self._failed(f"{said} a status")
+            raise self._failed(f"{expected} a status")
         values = [status.get(name) or "" for name in ("token", "clientCertificateData", "clientKeyData")]
         if not all(isinstance(value, str) for value in values):
-            raise self._failed(f"{said} text in status.token, status.clientCertificateData and status.clientKeyData")
+            raise self._failed(f"{expected} strings in status.token, status.clientCertificateData and status.clientKeyData")
         token, cert, key = values
         if bool(cert) != bool(key) or not (token or cert):
-            raise self._failed(f"{said} status.token, or both status.clientCertificateData and status.clientKeyData")
+            raise self._failed(f"{expected} status.token, or both status.clientCertificateData and status.clientKeyData")
         until = None
         if text := status.get("expirationTimestamp"):
             try:
@@ -270,7 +270,7 @@ class ExecLogin:
             except (TypeError, ValueError):
                 until = None
             if until is None or until.tzinfo is None:
-                raise self._failed(f'{said} status.expirationTimestamp like "2026-01-01T00:00:00Z", not {text!r}')
+                raise self._failed(f'{expected} status.expirationTimestamp like "2026-01-01T00:00:00Z", not {text!r}')
         return Credential(token=token, cert=cert.encode(), key=key.encode()), until
 
     def _failed(self, why: str) -> errors.Unauthorized:
@@ -278,8 +278,8 @@ class ExecLogin:
 
 
 class FileLogin:
-    """The content of a file, read again when the file changes. A file that cannot be read for a moment, because somebody
-    is replacing it, keeps its last content."""
+    """The content of a file, read again when the file changes. While the file cannot be read, because it is being replaced, the
+    last content is returned."""
 
     def __init__(self, path: Path, origin: str) -> None:
         self._path, self._origin = path, origin

@@ -1,8 +1,8 @@
-"""The home on disk: SQLite in WAL mode with full syncs, one writer thread, many writes to a sync.
+"""The backend on disk: SQLite in WAL mode with full syncs, one writer thread, group commit.
 
-Reads and watches are served from memory (`memory.Memory`); the file is read once, at start. A write becomes visible, and is
-acknowledged, only after the transaction that carries it is on the disk. Writes that arrive while the disk is busy share the
-next transaction. The file says whose it is (application_id), so that nobody else's is ever touched."""
+Reads and watches are served from memory (`memory.Memory`); the file is read once, at start. A write is visible and acknowledged
+only after its transaction is on disk. Writes that arrive while a transaction is running share the next one. A database of
+another program (application_id) is never modified. Used by the embedded product."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ APPLICATION_ID = 0x6F757466  # "outf"
 FILE = "outfitter.db"
 FILE_MODE = 0o600
 HEADER = b"SQLite format 3\x00"
-ROWS = 64  # that one statement writes
-Place = tuple[str, str, str, str]  # group, plural, namespace, name
-# Every object says at which revision it was written, and `meta` of one that was deleted: the higher of the two was the last.
+ROWS = 64  # per statement
+RowKey = tuple[str, str, str, str]  # group, plural, namespace, name
+# The newest revision is the highest of all objects, or that of the last deletion, which is in `meta`.
 NEWEST = "select value from meta where key = 'revision' union all select coalesce(max(revision), 0) from objects"
 
 
-def _first(db: sqlite3.Connection) -> None:
+def _create_tables(db: sqlite3.Connection) -> None:
     db.execute("create table meta (key text primary key, value) without rowid")
     db.execute("insert into meta values ('revision', 0)")
     db.execute(
@@ -52,17 +52,17 @@ def _first(db: sqlite3.Connection) -> None:
     )
 
 
-def _second(db: sqlite3.Connection) -> None:
-    """The same tables. The newest revision is no longer in `meta` alone, where a program that knows the first format would look
-    for it, and give numbers that were given before."""
+def _revision_of_deletions(db: sqlite3.Connection) -> None:
+    """The same tables. Since this format `meta` holds the revision of the last deletion only. A program for the first format
+    would take it for the newest revision and issue numbers again, so the version is raised."""
 
 
-# Each takes a file from the version before it to its own; the newest is what a new file gets. Never change one that shipped.
-MIGRATIONS: Sequence[Callable[[sqlite3.Connection], None]] = (_first, _second)
+# MIGRATIONS[n] takes a file from version n to n + 1; a new file runs all of them. Never change one that was released.
+MIGRATIONS: Sequence[Callable[[sqlite3.Connection], None]] = (_create_tables, _revision_of_deletions)
 
 
 def lock(folder: Path) -> Any:
-    """Hold the folder for this process; refuse with the holder's process id when it is in use."""
+    """Lock the folder for this process. StartupRefused, with the holder's process id, when it is in use."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     handle = (folder / "lock").open("a+")
     try:
@@ -81,19 +81,20 @@ def lock(folder: Path) -> Any:
 
 
 def connect(path: Path, *, synchronous: str = "FULL") -> sqlite3.Connection:
-    """Open our file, making it if there is none; refuse a foreign, newer or damaged one and leave it as it is."""
-    transaction = path.with_name(path.name + ".new")
-    for left in (transaction, transaction.with_name(transaction.name + "-journal")):
-        left.unlink(missing_ok=True)
+    """Open the database, creating it if there is none. StartupRefused for a foreign, newer or damaged file, which is
+    not modified."""
+    temporary = path.with_name(path.name + ".new")
+    for leftover in (temporary, temporary.with_name(temporary.name + "-journal")):
+        leftover.unlink(missing_ok=True)
     if _size(path):
-        _recognise(path)
-        _close_to_others(path)
+        _check_file(path)
+        _restrict_permissions(path)
     elif _size(path.with_name(path.name + "-wal")):
-        raise StartupRefused(f"{path} is missing or empty, but its log {path.name}-wal holds writes: both were left as they "
-                             "are; restore a copy of both, or move the log away to start empty")
+        raise StartupRefused(f"{path} is missing or empty, but its log {path.name}-wal holds writes: neither was modified; "
+                      "restore a backup of both, or move the log away to start empty")
     else:
-        _make(transaction)
-        os.replace(transaction, path)
+        _create_file(temporary)
+        os.replace(temporary, path)
         _sync_folder(path.parent)
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=2 * ROWS)
     try:
@@ -110,22 +111,25 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _close_to_others(path: Path) -> None:
-    """Secrets are in it. SQLite gives its log the rights that the file has, and leaves one that is there as it is."""
-    for each in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
-        with contextlib.suppress(FileNotFoundError, PermissionError):  # not there; a file system that has no such rights
-            now = each.stat()
-            if now.st_uid == os.geteuid() and now.st_mode & 0o077:
-                each.chmod(now.st_mode & 0o700)
+def _restrict_permissions(path: Path) -> None:
+    """Remove group and world permissions: the file holds Secrets. SQLite gives a new log the mode of the file, and keeps that
+    of an existing one."""
+    for file in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
+        with contextlib.suppress(FileNotFoundError, PermissionError):  # does not exist; a file system without permissions
+            stat = file.stat()
+            if stat.st_uid == os.geteuid() and stat.st_mode & 0o077:
+                file.chmod(stat.st_mode & 0o700)
 
 
-def _make(path: Path) -> None:
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE))  # before SQLite would, which asks the umask alone
+def _create_file(path: Path) -> None:
+    os.close(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
+    )  # created here, as SQLite would apply the umask only
     db = sqlite3.connect(path, isolation_level=None)
     db.execute(f"pragma application_id = {APPLICATION_ID}")
     db.execute("begin")
-    for step in MIGRATIONS:
-        step(db)
+    for migration in MIGRATIONS:
+        migration(db)
     db.execute(f"pragma user_version = {len(MIGRATIONS)}")
     db.execute("commit")
     db.close()
@@ -141,16 +145,16 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _recognise(path: Path) -> None:
-    """Read the file without touching it, and refuse what is not ours or not whole."""
+def _check_file(path: Path) -> None:
+    """Check the file without modifying it. StartupRefused when it is foreign, damaged or newer."""
     with path.open("rb") as handle:
         header = handle.read(100)
     if not header.startswith(HEADER) or len(header) < 100:
-        raise StartupRefused(f"{path} is not a database of outfitter: it was left as it is; choose another folder with --data")
+        raise StartupRefused(f"{path} is not a database of outfitter: it was not modified; choose another folder with --data")
     if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
-        raise StartupRefused(f"{path} is the database of another program: it was left as it is; choose another folder with "
+        raise StartupRefused(f"{path} is the database of another program: it was not modified; choose another folder with "
                              "--data")
-    with _readable(path) as url:
+    with _read_only_url(path) as url:
         try:
             db = sqlite3.connect(url, uri=True)
             try:
@@ -161,16 +165,16 @@ def _recognise(path: Path) -> None:
         except sqlite3.DatabaseError as error:
             faults, version = [str(error)], 0
     if faults != ["ok"]:
-        raise StartupRefused(f"{path} is damaged ({'; '.join(faults)}): it was left as it is; restore a copy of it, or move it "
+        raise StartupRefused(f"{path} is damaged ({'; '.join(faults)}): it was not modified; restore a backup of it, or move it "
                              "away to start empty")
     if version > len(MIGRATIONS):
-        raise StartupRefused(f"{path} was written by a newer outfitter (its format is {version}, this program knows up to "
-                             f"{len(MIGRATIONS)}): it was left as it is; run the newer program")
+        raise StartupRefused(f"{path} was written by a newer outfitter (its format is {version}, this program supports up to "
+                      f"{len(MIGRATIONS)}): it was not modified; run the newer program")
 
 
 @contextlib.contextmanager
-def _readable(path: Path) -> Iterator[str]:
-    """A way to read the file that writes nothing beside it. With a log left by a crash, a copy is read."""
+def _read_only_url(path: Path) -> Iterator[str]:
+    """A URL to read the file without creating files beside it. When a crash left a log, the URL of a copy."""
     wal = path.with_name(path.name + "-wal")
     if not _size(wal):
         yield f"{path.absolute().as_uri()}?mode=ro&immutable=1"
@@ -197,14 +201,15 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
 
 
 class Batch(NamedTuple):
-    """Writes that go into one transaction together, and whom to tell; none for who only waits until all before it is safe."""
+    """The changes of one write, and the future that is resolved when they are durable. Without changes it waits for earlier
+    ones."""
 
-    steps: Sequence[ObjectChange]
+    changes: Sequence[ObjectChange]
     done: asyncio.Future[None]
 
 
 class SQLite(Memory):
-    """Memory with a journal under it."""
+    """The memory backend, with every change written to SQLite before it is committed."""
 
     def __init__(
         self,
@@ -224,9 +229,9 @@ class SQLite(Memory):
             super().__init__(clock=clock, names=names, rules=rules, keep=keep, revision=revision)
             self._load(folder / FILE, {(kind.group, kind.plural): kind for kind in kinds})
             undo.pop_all()
-        self._pending: dict[Place, tuple[int, Record | None]] = {}
-        self._gathered: list[Batch] = []  # for the next transaction
-        self._busy = False  # a transaction is on its way, or about to be
+        self._pending: dict[RowKey, tuple[int, Record | None]] = {}
+        self._queued: list[Batch] = []  # waiting for the next transaction
+        self._busy = False  # a transaction is running or scheduled
         self._queue: queue.SimpleQueue[Sequence[Batch] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -237,64 +242,73 @@ class SQLite(Memory):
             for group, plural, namespace, name, revision, data in rows:
                 kind = kinds.get((group, plural))
                 if kind is None:
-                    log.warning("%s: %s.%s %s/%s is of a kind this program does not know; it is kept and not shown",
-                                path, plural, group, namespace, name)
+                    log.warning(
+                        "%s: %s.%s %s/%s is of a kind that this program does not know; it is kept in the file and not served",
+                        path,
+                        plural,
+                        group,
+                        namespace,
+                        name,
+                    )
                     continue
                 try:
                     self.watch_cache(kind).load(Record(kind, decode(data), revision, data))
                 except (msgspec.DecodeError, KeyError, TypeError) as error:
-                    raise StartupRefused(f"{path}: {kind.resource} {namespace}/{name} cannot be read ({error}): it was left as "
-                                         "it is; restore a copy of the file") from error
+                    raise StartupRefused(
+                        f"{path}: {kind.resource} {namespace}/{name} cannot be read ({error}): the file was not modified; "
+                        "restore a backup of it"
+                    ) from error
 
-    # -- what is on its way to the disk
+    # -- accepted writes that are not durable yet
 
     def latest_record(self, kind: Kind, name: str, namespace: str = "") -> Record | None:
-        place = (kind.group, kind.plural, namespace if kind.namespaced else "", name)
-        if place in self._pending:
-            return self._pending[place][1]
+        row_key = (kind.group, kind.plural, namespace if kind.namespaced else "", name)
+        if row_key in self._pending:
+            return self._pending[row_key][1]
         return self.committed_record(kind, name, namespace)
 
     def latest_records(self, kind: Kind) -> dict[Key, Record]:
-        found: dict[Key, Record | None] = {**super().latest_records(kind)}
+        records: dict[Key, Record | None] = {**super().latest_records(kind)}
         for (group, plural, namespace, name), (_, record) in self._pending.items():
             if (group, plural) == (kind.group, kind.plural):
-                found[namespace, name] = record
-        return {key: record for key, record in found.items() if record is not None}
+                records[namespace, name] = record
+        return {key: record for key, record in records.items() if record is not None}
 
-    async def _settled(self) -> None:
+    async def _wait_durable(self) -> None:
         if self._busy:
-            await self._gather(())
+            await self._enqueue(())
 
     async def create_unsynced(self, kind: Kind, obj: Object) -> None:
         transaction = Transaction(self, self._issued)
         transaction.create(kind, obj)
-        self._begin(transaction)
+        self._accept(transaction)
 
     @property
     def busy(self) -> bool:
         return self._busy
 
-    def _persist(self, steps: Sequence[ObjectChange]) -> asyncio.Future[None]:
+    def _persist(self, changes: Sequence[ObjectChange]) -> asyncio.Future[None]:
         if self._closed:
             raise Unavailable("the store is closing")
-        for step in steps:
-            self._pending[_place(step)] = (step.revision, step.next)
-        return self._gather(steps)
+        for change in changes:
+            self._pending[_row_key(change)] = (change.revision, change.next)
+        return self._enqueue(changes)
 
-    def _gather(self, steps: Sequence[ObjectChange]) -> asyncio.Future[None]:
-        """For the next transaction, which begins when all who can go on now have done so: theirs go along."""
+    def _enqueue(self, changes: Sequence[ObjectChange]) -> asyncio.Future[None]:
+        """Queue changes for the next transaction. It starts after every task that is ready now has run, so that their writes
+        join."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
-        self._gathered.append(Batch(steps, done))
+        self._queued.append(Batch(changes, done))
         if not self._busy:
             self._busy = True
-            loop.call_soon(self._hand_over, loop)
+            loop.call_soon(self._start_transaction, loop)
         return done
 
-    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
-        batches, self._gathered = self._gathered, []
-        if not any(batch.steps for batch in batches):
-            self._answer(batches)
+    def _start_transaction(self, loop: asyncio.AbstractEventLoop) -> None:
+        batches, self._queued = self._queued, []
+        if not any(batch.changes for batch in batches):
+            self._resolve(batches)
             return
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, args=(loop,), name="journal", daemon=True)
@@ -303,33 +317,33 @@ class SQLite(Memory):
 
     def _written(self, batches: Sequence[Batch]) -> None:
         for batch in batches:
-            self._publish(batch.steps)
-            for step in batch.steps:
-                place = _place(step)
-                if self._pending[place][0] == step.revision:
-                    del self._pending[place]
-        self._answer(batches)
+            self._publish(batch.changes)
+            for change in batch.changes:
+                row_key = _row_key(change)
+                if self._pending[row_key][0] == change.revision:
+                    del self._pending[row_key]
+        self._resolve(batches)
 
     def _lost(self, batches: Sequence[Batch], error: Exception) -> None:
-        """The disk said no. Everything on its way is undone: it may stand on what was lost."""
+        """A transaction failed. All accepted writes are discarded, as they may depend on those that were lost."""
         self._pending.clear()
-        late, self._gathered = self._gathered, []
-        self._answer(batches, str(error))
-        self._answer(late, "an earlier write was not stored")
+        dependent, self._queued = self._queued, []
+        self._resolve(batches, str(error))
+        self._resolve(dependent, "an earlier write was not stored")
 
-    def _answer(self, batches: Sequence[Batch], error: str = "") -> None:
+    def _resolve(self, batches: Sequence[Batch], error: str = "") -> None:
         for batch in batches:
             if batch.done.done():
-                continue  # whoever asked has gone
+                continue  # the caller was cancelled
             if not error:
                 batch.done.set_result(None)
             else:
                 batch.done.set_exception(Unavailable(f"the write was not stored: {error}", retry_after=5))
-                batch.done.exception()  # whoever asked may go before hearing it
-        self._busy = bool(self._gathered)
-        if self._gathered:
+                batch.done.exception()  # mark it as retrieved: the caller may be cancelled before it awaits
+        self._busy = bool(self._queued)
+        if self._queued:
             loop = asyncio.get_running_loop()
-            loop.call_soon(self._hand_over, loop)  # after those who were just answered
+            loop.call_soon(self._start_transaction, loop)  # after the callers that were just resumed
 
     # -- the writer thread
 
@@ -337,30 +351,30 @@ class SQLite(Memory):
         while (batches := self._queue.get()) is not None:
             try:
                 self._transact(batches)
-            except Exception as error:  # whatever it is: those who wait must hear of it
-                expected = isinstance(error, sqlite3.OperationalError)  # the disk is full, or gone
-                log.error("the journal could not be written: %s", error, exc_info=not expected)
-                _tell(loop, self._lost, batches, error)
+            except Exception as error:  # any error: the waiting callers must be resumed
+                expected = isinstance(error, sqlite3.OperationalError)  # disk full or removed
+                log.error("the transaction was not written: %s", error, exc_info=not expected)
+                _call_in_loop(loop, self._lost, batches, error)
             else:
-                _tell(loop, self._written, batches)
+                _call_in_loop(loop, self._written, batches)
 
     def _transact(self, batches: Sequence[Batch]) -> None:
-        """In as few statements as can be, most often one: after each this thread waits until the others let it go on."""
-        steps = [step for batch in batches for step in batch.steps]
-        last = {_place(step): step for step in steps}  # of several of one object only the last is to be found
-        rows = [(*place, step.revision, step.next.data) for place, step in last.items() if step.next is not None]
-        gone = [place for place, step in last.items() if step.next is None]
+        """As few statements as possible, mostly one: after each of them this thread waits for the GIL."""
+        changes = [change for batch in batches for change in batch.changes]
+        last = {_row_key(change): change for change in changes}  # of several changes of one object only the last is stored
+        rows = [(*row_key, change.revision, change.next.data) for row_key, change in last.items() if change.next is not None]
+        gone = [row_key for row_key, change in last.items() if change.next is None]
         if not gone and len(rows) <= ROWS:
             self._insert(rows)
             return
         self._db.execute("begin immediate")
         try:
-            for place in gone:
-                self._db.execute("delete from objects where grp = ? and plural = ? and namespace = ? and name = ?", place)
+            for row_key in gone:
+                self._db.execute("delete from objects where grp = ? and plural = ? and namespace = ? and name = ?", row_key)
             for start in range(0, len(rows), ROWS):
                 self._insert(rows[start:start + ROWS])
             if gone:
-                self._db.execute("update meta set value = ? where key = 'revision'", (steps[-1].revision,))
+                self._db.execute("update meta set value = ? where key = 'revision'", (changes[-1].revision,))
             self._db.execute("commit")
         except BaseException:
             if self._db.in_transaction:
@@ -368,15 +382,15 @@ class SQLite(Memory):
             raise
 
     def _insert(self, rows: Sequence[tuple[str | int | bytes, ...]]) -> None:
-        self._db.execute(_put(len(rows)), [value for row in rows for value in row])
+        self._db.execute(_upsert(len(rows)), [value for row in rows for value in row])
 
     async def close(self) -> None:
         if self._closed:
             return
         await super().close()
         while self._busy:
-            with contextlib.suppress(Unavailable):  # whoever wrote hears of it
-                await self._settled()
+            with contextlib.suppress(Unavailable):  # raised to the caller of the write
+                await self._wait_durable()
         if self._thread is not None:
             self._queue.put(None)
             await asyncio.to_thread(self._thread.join)
@@ -385,18 +399,18 @@ class SQLite(Memory):
 
 
 @functools.cache
-def _put(count: int) -> str:
-    """The statement for so many rows; each is compiled once."""
+def _upsert(count: int) -> str:
+    """The upsert for `count` rows; SQLite compiles each statement once."""
     return f"""insert into objects values {', '.join(["(?, ?, ?, ?, ?, ?)"] * count)}
         on conflict (grp, plural, namespace, name) do update set revision = excluded.revision, data = excluded.data"""
 
 
-def _place(step: ObjectChange) -> Place:
-    record = step.next or step.previous
+def _row_key(change: ObjectChange) -> RowKey:
+    record = change.next or change.previous
     assert record is not None
     return (record.kind.group, record.kind.plural, *record.key)
 
 
-def _tell(loop: asyncio.AbstractEventLoop, what: Callable[..., None], *args: Any) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to hear it
+def _call_in_loop(loop: asyncio.AbstractEventLoop, what: Callable[..., None], *args: Any) -> None:
+    with contextlib.suppress(RuntimeError):  # the event loop is closed
         loop.call_soon_threadsafe(what, *args)

@@ -34,7 +34,7 @@ class TransactionBackend(Protocol):
 
 
 class Transaction:
-    """Changes being worked out: reads see the newest state with these changes in it."""
+    """The changes of one write. Reads see the newest state with these changes applied."""
 
     def __init__(
         self,
@@ -50,9 +50,9 @@ class Transaction:
         self.changes: list[ObjectChange] = []
 
     def find(self, kind: Kind, name: str, namespace: str) -> Record | None:
-        place = (kind, namespace, name)
-        if place in self._overlay:
-            return self._overlay[place]
+        slot = (kind, namespace, name)
+        if slot in self._overlay:
+            return self._overlay[slot]
         return self._store.latest_record(kind, name, namespace)
 
     def get_object(self, kind: Kind, namespace: str, name: str) -> Object | None:
@@ -60,9 +60,9 @@ class Transaction:
         return record.object() if record else None
 
     def list_objects(self, kind: Kind) -> list[Object]:
-        found: dict[Key, Record | None] = {**self._store.latest_records(kind)}
-        found |= {(namespace, name): record for (its, namespace, name), record in self._overlay.items() if its == kind}
-        return [record.object() for record in found.values() if record is not None]
+        records: dict[Key, Record | None] = {**self._store.latest_records(kind)}
+        records |= {(namespace, name): record for (its, namespace, name), record in self._overlay.items() if its == kind}
+        return [record.object() for record in records.values() if record is not None]
 
     def _admit(self, verb: Literal["create", "update", "delete"], kind: Kind, new: Object, old: Object | None,
                subresource: str = "") -> Object:
@@ -103,7 +103,7 @@ class Transaction:
         if not kind.namespaced:
             meta.pop("namespace", None)
         elif not meta.get("namespace"):
-            raise required(kind, meta.get("name", ""), "metadata.namespace", f"a {kind.kind} lives in a namespace; name it")
+            raise required(kind, meta.get("name", ""), "metadata.namespace", f"a {kind.kind} is namespaced; name its namespace")
         self._name(kind, meta)
         meta["uid"] = uid or self._store.names.uid()
         meta["creationTimestamp"] = rfc3339(self._store.clock.now())
@@ -140,14 +140,14 @@ class Transaction:
     def change(
         self, kind: Kind, name: str, namespace: str, make: Callable[[Object], Object], subresource: str = ""
     ) -> Record:
-        """Replace an object by what `make` makes of it."""
+        """Replace an object by what `make` returns for it."""
         if subresource == "status" and not kind.has_status:
-            raise NotFound(f"{kind.resource} have no status of their own to write; write the object")
+            raise NotFound(f"{kind.resource} have no status subresource; write the whole object")
         record = self.require(kind, name, namespace if kind.namespaced else "")
         old = record.object()
         new = make(old if subresource == "status" else record.object())
         self._check_identity(kind, record, old, new)
-        if subresource == "status":  # the rest is the very same: nobody has to look at it again
+        if subresource == "status":  # everything else is unchanged and needs no comparison
             new = {**old, "metadata": dict(old["metadata"]), "status": new.get("status")}
             if new["status"] is None:
                 del new["status"]
@@ -169,7 +169,7 @@ class Transaction:
     def _check_identity(self, kind: Kind, record: Record, old: Object, new: Object) -> None:
         was, meta = old["metadata"], new.setdefault("metadata", {})
         if not isinstance(meta, dict):
-            raise BadRequest(f'{kind.resource} "{record.key[1]}": metadata: it is an object, not {type(meta).__name__}')
+            raise BadRequest(f'{kind.resource} "{record.key[1]}": metadata: must be an object, not {type(meta).__name__}')
         new.setdefault("apiVersion", old["apiVersion"])
         new.setdefault("kind", old["kind"])
         if meta.get("resourceVersion") and meta["resourceVersion"] != was["resourceVersion"]:
@@ -183,7 +183,9 @@ class Transaction:
             if meta.get(field) and meta[field] != was.get(field)
         ]
         finalizers = meta.get("finalizers") if was.get("deletionTimestamp") else None
-        if isinstance(finalizers, list) and (late := [one for one in finalizers if one not in (was.get("finalizers") or ())]):
+        if isinstance(finalizers, list) and (
+            late := [name for name in finalizers if name not in (was.get("finalizers") or ())]
+        ):
             message = f"Forbidden: no new finalizers can be added if the object is being deleted, found new: {late}"
             causes.append(Cause("metadata.finalizers", message, "FieldValueForbidden"))
         if causes:
@@ -206,7 +208,7 @@ class Transaction:
         propagation: base.Propagation | None = None,
         grace: int | None = None,
     ) -> tuple[Record, bool]:
-        """The record as it was last, and whether it is gone (or lingers)."""
+        """The last record, and whether the object is removed (False: it stays with a deletionTimestamp)."""
         record = self.require(kind, name, namespace if kind.namespaced else "")
         if uid and uid != record.uid:
             raise Conflict(f'Precondition failed: UID in precondition: {uid}, UID in object meta: {record.uid}')
@@ -216,19 +218,19 @@ class Transaction:
         obj = self._admit("delete", kind, record.object(), record.object())
         meta = obj["metadata"]
         finalizers = list(meta.get("finalizers") or [])
-        if propagation:  # the last word counts
+        if propagation:  # the policy of the last request counts
             finalizers = [finalizer for finalizer in finalizers if finalizer not in PROPAGATION.values()]
             finalizers += [PROPAGATION[propagation]] if propagation in PROPAGATION else []
         seconds = self._store.rules.grace(kind, obj, grace)
         if not finalizers and not seconds and not self._store.rules.blocks_deletion(kind, obj):
             return self._remove(kind, obj, record), True
-        lingering = meta.get("deletionTimestamp")
-        if lingering and finalizers == meta.get("finalizers", []) and seconds >= meta.get("deletionGracePeriodSeconds", 0):
+        terminating = meta.get("deletionTimestamp")
+        if terminating and finalizers == meta.get("finalizers", []) and seconds >= meta.get("deletionGracePeriodSeconds", 0):
             return record, False
         meta["finalizers"] = finalizers
         if not finalizers:
             del meta["finalizers"]
-        if not lingering:
+        if not terminating:
             meta["deletionTimestamp"] = rfc3339(self._store.clock.now())
             if kind.counts_generations:
                 meta["generation"] = meta.get("generation", 0) + 1
@@ -242,12 +244,12 @@ class Transaction:
         return record
 
     def _before(self, previous: Record | None) -> Record | None:
-        """What an object was before this draft. Several writes of it in one commit (the object, then its status) are one
-        change: nobody could have seen it in between."""
+        """The record before this transaction. Several writes of one object in one commit (the object, then its status) are one
+        change, as no reader can see the state in between."""
         if previous is not None and previous.revision > self._issued:
-            for place in reversed(range(len(self.changes))):
-                if self.changes[place].next is previous:
-                    return self.changes.pop(place).previous
+            for slot in reversed(range(len(self.changes))):
+                if self.changes[slot].next is previous:
+                    return self.changes.pop(slot).previous
         return previous
 
     def _remove(self, kind: Kind, obj: Object, previous: Record) -> Record:
@@ -257,7 +259,7 @@ class Transaction:
         return record
 
     def _record(self, kind: Kind, obj: Object, previous: Record | None) -> Record:
-        if self._dry_run:  # the next number will be somebody else's
+        if self._dry_run:  # a dry run takes no revision
             return Record(kind, obj, previous.revision if previous else 0)
         self.revision += 1
         obj["metadata"]["resourceVersion"] = str(self.revision)
@@ -272,10 +274,12 @@ def apply_patch(kind: Kind, old: Object, patch: Any, how: base.PatchType) -> Obj
     if how == "json":
         return patches.json(old, patch)
     if how == "strategic" and not kind.builtin:
-        raise Unsupported(f"{kind.resource} take no strategic merge patch, as Kubernetes knows no merge keys of theirs; "
-                          "send a merge or a JSON patch")
+        raise Unsupported(
+            f"{kind.resource} do not support strategic merge patch, because Kubernetes has no merge keys for custom resources; "
+            "send a merge or a JSON patch"
+        )
     if not isinstance(patch, dict):
-        raise BadRequest(f"a {how} patch is an object, not {type(patch).__name__}")
+        raise BadRequest(f"a {how} patch must be an object, not {type(patch).__name__}")
     return patches.strategic(old, patch) if how == "strategic" else patches.merge(old, patch)  # type: ignore[no-any-return]
 
 

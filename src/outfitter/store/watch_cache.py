@@ -1,7 +1,8 @@
-"""One kind's objects in memory: the records, their order, and a log of recent changes.
+"""One kind's objects in memory: the records in order, and a log of recent changes, as in the watch cache of an API server.
 
-The log serves two purposes: a watch is a position in it, so that a slow watcher costs nothing and a lost one is told so;
-and the past is the present with the log's newest changes undone, so that a list cut into parts stays consistent."""
+A watcher is a position in the log: a slow one costs nothing, and one whose position was compacted is `lost`. A list at an
+earlier revision is the current state with the newest log entries undone, so that a list in several pages stays consistent. Used
+by `memory` and, for raw watch streams, by the embedded API server."""
 
 from __future__ import annotations
 
@@ -22,13 +23,13 @@ encode = msgspec.json.Encoder().encode
 
 
 def own_copy(obj: Object) -> Object:
-    """Somebody else's object, to change; by way of the wire it takes a tenth of the time that `deepcopy` takes."""
+    """A deep copy. Encoding and decoding takes a tenth of the time of `copy.deepcopy`."""
     copied: Object = _decode(encode(obj))
     return copied
 
 
 class Record:
-    """One object at one revision, kept as the bytes that travel."""
+    """One object at one revision, kept as JSON bytes as they are sent and stored."""
 
     __slots__ = ("data", "fields", "key", "kind", "labels", "revision", "uid")
 
@@ -43,7 +44,7 @@ class Record:
         self.data = encode(obj) if data is None else data
 
     def object(self) -> Object:
-        """The caller's own copy."""
+        """The object, as the caller's own copy."""
         obj: Object = _decode(self.data)
         return obj
 
@@ -52,7 +53,7 @@ class Record:
 
 
 class ObjectChange:
-    """One change: what was, what is. A record of a deleted object carries the revision of its deletion."""
+    """One change of one object: the record before and after it. `revision` of a deletion is that of the deletion itself."""
 
     __slots__ = ("_lines", "next", "previous", "revision")
 
@@ -64,24 +65,24 @@ class ObjectChange:
 
     @property
     def key(self) -> Key:
-        return (self.next or self.previous).key  # type: ignore[union-attr]  # one of them is there
+        return (self.next or self.previous).key  # type: ignore[union-attr]  # one of them is set
 
     def line(self, type_: EventType) -> bytes:
-        """The event as it travels; made once, however many watch. A watcher whose selector an object leaves sees its last
-        matching state go, as at this revision."""
+        """The watch event as sent, encoded once for all watchers. A watcher whose selector no longer matches receives DELETED
+        with the last matching state at this revision."""
         if type_ not in self._lines:
-            self._lines[type_] = _line(type_, self._left() if type_ == "DELETED" else self.next.data)  # type: ignore[union-attr]
+            self._lines[type_] = _line(type_, self._last_match() if type_ == "DELETED" else self.next.data)  # type: ignore[union-attr]
         return self._lines[type_]
 
     def object(self, type_: EventType) -> Object:
-        """What the event is about, as its reader's own copy."""
+        """The object of the event, as the caller's own copy."""
         if type_ == "DELETED":
-            told: Object = _decode(self.line(type_))["object"]
-            return told
+            deleted: Object = _decode(self.line(type_))["object"]
+            return deleted
         assert self.next is not None
         return self.next.object()
 
-    def _left(self) -> bytes:
+    def _last_match(self) -> bytes:
         assert self.previous is not None
         obj = self.previous.object()
         obj["metadata"]["resourceVersion"] = str(self.revision)
@@ -93,7 +94,7 @@ def _line(type_: EventType, data: bytes) -> bytes:
 
 
 class Selection:
-    """Which objects a list or watch is about."""
+    """The namespace, labels and fields that a list or watch selects."""
 
     __slots__ = ("_fields", "_labels", "namespace", "whole")
 
@@ -115,72 +116,72 @@ class WatchCache:
         self.records: dict[Key, Record] = {}
         self.keys: list[Key] = []  # sorted
         self.revision = revision  # of the newest change of this kind
-        self.compacted = revision  # a watch or list from before this is refused
+        self.compacted = revision  # a watch or list from an older revision is Expired
         self.log: list[ObjectChange] = []
-        self.first = 0  # number of log[0], counted from the beginning of time
+        self.first = 0  # number of log[0], counted from the first change ever
         self._keep, self._keep_bytes, self._bytes = keep, keep_bytes, 0
-        self.watchers: dict[Watcher, None] = {}  # woken in the order in which they came
+        self.watchers: dict[Watcher, None] = {}  # woken in the order in which they were opened
 
     def load(self, record: Record) -> None:
-        """Put in an object that was stored earlier; nobody is told."""
+        """Add an object at start-up; watchers get no event."""
         if record.key not in self.records:
             self.keys.append(record.key)
         self.records[record.key] = record
 
-    def publish(self, step: ObjectChange) -> None:
-        key = step.key
-        if step.next is None:
+    def publish(self, change: ObjectChange) -> None:
+        key = change.key
+        if change.next is None:
             del self.records[key]
             del self.keys[bisect.bisect_left(self.keys, key)]
         else:
             if key not in self.records:
                 bisect.insort(self.keys, key)
-            self.records[key] = step.next
-        self.revision = step.revision
-        self.log.append(step)
-        self._bytes += len(step.previous.data) if step.previous else 0
+            self.records[key] = change.next
+        self.revision = change.revision
+        self.log.append(change)
+        self._bytes += len(change.previous.data) if change.previous else 0
         if len(self.log) > self._keep or self._bytes > self._keep_bytes:
             self._trim()
 
     def _trim(self) -> None:
         cut = max(1, len(self.log) // 2)
         self.compacted = self.log[cut - 1].revision
-        self._bytes -= sum(len(step.previous.data) for step in self.log[:cut] if step.previous)
+        self._bytes -= sum(len(change.previous.data) for change in self.log[:cut] if change.previous)
         del self.log[:cut]
         self.first += cut
 
     def after(self, revision: int) -> int:
-        """Where in the log the changes after a revision begin."""
-        return bisect.bisect_right(self.log, revision, key=lambda step: step.revision)
+        """Index in the log of the first change after a revision."""
+        return bisect.bisect_right(self.log, revision, key=lambda change: change.revision)
 
     def at(self, revision: int, namespace: str, start: Key | None) -> Iterator[Record]:
-        """The records as they were at a revision that is not yet compacted, in order, after a key."""
-        then: dict[Key, Record | None] = {}
-        for step in self.log[self.after(revision):]:
-            then.setdefault(step.key, step.previous)
+        """The records at a revision that is not compacted, in order, beginning after the key `start`."""
+        undone: dict[Key, Record | None] = {}
+        for change in self.log[self.after(revision):]:
+            undone.setdefault(change.key, change.previous)
         keys = self.keys
-        if gone := [key for key, record in then.items() if record is not None and key not in self.records]:
+        if gone := [key for key, record in undone.items() if record is not None and key not in self.records]:
             keys = sorted([*keys, *gone])
         low = bisect.bisect_right(keys, start) if start else bisect.bisect_left(keys, (namespace, ""))
         for key in keys[low:]:
             if namespace and key[0] != namespace:
                 return
-            record = then[key] if key in then else self.records[key]
+            record = undone[key] if key in undone else self.records[key]
             if record is not None:
                 yield record
 
 
 class Watcher:
-    """A position in a shelf's log."""
+    """A position in the log of a cache."""
 
-    def __init__(self, shelf: WatchCache, selection: Selection, since: int) -> None:
-        self.shelf = shelf
+    def __init__(self, cache: WatchCache, selection: Selection, since: int) -> None:
+        self.cache = cache
         self.selection = selection
-        self.revision = since  # everything up to here has been handed out
-        self._next = shelf.first + shelf.after(since)
+        self.revision = since  # every change up to here was returned by `next`
+        self._next = cache.first + cache.after(since)
         self._waiting: asyncio.Future[None] | None = None
         self._ended = False
-        shelf.watchers[self] = None
+        cache.watchers[self] = None
 
     def wake(self) -> None:
         if self._waiting is not None and not self._waiting.done():
@@ -196,12 +197,12 @@ class Watcher:
 
     @property
     def lost(self) -> bool:
-        """It fell so far behind that the log no longer has what comes next."""
-        return self._next < self.shelf.first
+        """Whether the next change was compacted, because the watcher was too slow."""
+        return self._next < self.cache.first
 
     async def next(self) -> list[tuple[EventType, ObjectChange]]:
-        """What happened since the last call, waiting until there is something; empty when woken, ended or lost."""
-        if self._next >= self.shelf.first + len(self.shelf.log) and not self._ended:
+        """The changes since the last call; waits until there is one. Empty when woken, ended or lost."""
+        if self._next >= self.cache.first + len(self.cache.log) and not self._ended:
             self._waiting = asyncio.get_running_loop().create_future()
             try:
                 await self._waiting
@@ -209,17 +210,17 @@ class Watcher:
                 self._waiting = None
         if self.lost:
             return []
-        steps = self.shelf.log[self._next - self.shelf.first:]
-        self._next += len(steps)
-        if steps:
-            self.revision = steps[-1].revision
-        return [(seen, step) for step in steps if (seen := self._seen(step))]
+        changes = self.cache.log[self._next - self.cache.first:]
+        self._next += len(changes)
+        if changes:
+            self.revision = changes[-1].revision
+        return [(type_, change) for change in changes if (type_ := self._event_type(change))]
 
-    def _seen(self, step: ObjectChange) -> EventType | None:
-        before, after = step.previous in self.selection, step.next in self.selection
+    def _event_type(self, change: ObjectChange) -> EventType | None:
+        before, after = change.previous in self.selection, change.next in self.selection
         if after:
             return "MODIFIED" if before else "ADDED"
         return "DELETED" if before else None
 
     def close(self) -> None:
-        self.shelf.watchers.pop(self, None)
+        self.cache.watchers.pop(self, None)

@@ -1,9 +1,10 @@
-"""What is to be looked at, by key. A key that waits is held once; a key that is being worked on is not handed out again
-until it is done, and comes back once if it was added meanwhile. Failures come back later and later.
+"""A rate limited work queue of keys, as in client-go. A waiting key is queued once. A key that is being processed is not taken
+again until it is done; if it was added meanwhile, it is queued once more then. Failed keys are retried with exponential
+backoff.
 
-Keys come in the order in which they were added. With `age` those of what is oldest come first: in a burst of machines the
-first is finished, stage by stage, before the last is begun. Every few turns the key that has waited longest comes all the
-same, so that something old that never comes to rest keeps nobody from being looked at."""
+Keys are taken in the order in which they were added. With `age`, keys of the oldest objects are taken first: in a burst of VMs
+the first one passes all its stages before the last one is begun. One of every TURNS keys is the one that has waited longest, so
+that an old object that is added again and again does not starve the others. Called by the controllers' manager."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ from typing import Any
 from outfitter.store.clock import Clock
 from outfitter.store.queue_metrics import QueueMetrics
 
-Age = Callable[[str], int]  # of what a key stands for: the smaller, the older
-TURNS = 4  # of so many keys one is that which has waited longest, whatever its age
+Age = Callable[[str], int]  # of the object of a key: the smaller, the older
+TURNS = 4  # one of so many keys is the one that has waited longest, whatever its age
 
 
 class WorkQueue:
@@ -32,10 +33,10 @@ class WorkQueue:
         self._tokens, self._filled = float(burst), clock.monotonic()
         self._waiting: OrderedDict[str, int] = OrderedDict()  # key -> the number under which it was added
         self._numbers = itertools.count()
-        self._oldest: list[tuple[int, int, str]] = []  # a heap of age, number and key; also of keys that were taken meanwhile
+        self._oldest: list[tuple[int, int, str]] = []  # heap of age, number and key; may contain keys that were taken
         self._turn = 0
-        self._working: set[str] = set()
-        self._again: set[str] = set()
+        self._processing: set[str] = set()
+        self._added_meanwhile: set[str] = set()
         self._failures: dict[str, int] = {}
         self._timers: dict[str, tuple[float, asyncio.Task[None]]] = {}
         self._getters: deque[asyncio.Future[None]] = deque()
@@ -47,21 +48,21 @@ class WorkQueue:
 
     @property
     def idle(self) -> bool:
-        """Nothing waits and nothing is being worked on; what is due later does not count."""
-        return not self._waiting and not self._working
+        """Whether no key waits and none is processed; delayed keys do not count."""
+        return not self._waiting and not self._processing
 
     def add(self, key: str) -> None:
-        if key in self._waiting or key in self._again:
+        if key in self._waiting or key in self._added_meanwhile:
             return
         self.added += 1
         self.metrics.added(key)
-        if key in self._working:
-            self._again.add(key)
+        if key in self._processing:
+            self._added_meanwhile.add(key)
             return
         self._put(key)
 
     def add_after(self, key: str, seconds: float) -> None:
-        """Later; an earlier time that is already set stays."""
+        """Add the key after a delay; an earlier deadline of the same key is kept."""
         if seconds <= 0:
             self.add(key)
             return
@@ -70,19 +71,19 @@ class WorkQueue:
             if self._timers[key][0] <= due:
                 return
             self._timers[key][1].cancel()
-        self._timers[key] = (due, _start(self._later(key, seconds)))
+        self._timers[key] = (due, _start(self._add_later(key, seconds)))
 
     def retry(self, key: str) -> float:
-        """After a failure: twice as long as last time, and no faster than the bucket allows. The wait, in seconds."""
+        """Add a failed key again with exponential backoff, limited by the token bucket. Returns the delay in seconds."""
         self.retried += 1
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
-        wait = max(min(self._most, self._base * float(2 ** min(failures, 30))), self._draw())
+        wait = max(min(self._most, self._base * float(2 ** min(failures, 30))), self._take_token())
         self.add_after(key, wait)
         return wait
 
     def forget(self, key: str) -> None:
-        """It went well: the next failure waits shortly again."""
+        """Reset the backoff of a key after success."""
         self._failures.pop(key, None)
 
     async def take(self) -> str:
@@ -93,19 +94,19 @@ class WorkQueue:
                 await waiter
             except asyncio.CancelledError:
                 if waiter.done() and not waiter.cancelled():
-                    self._ring()
+                    self._wake_one()
                 raise
         return self._next()
 
     def take_more(self, most: int) -> list[str]:
-        """What waits besides, for somebody who works on several at once; each must be done like one that was taken."""
+        """Up to `most` further waiting keys, for a worker that processes a batch. `done` must be called for each."""
         return [self._next() for _ in range(min(most, len(self._waiting)))]
 
     def done(self, key: str) -> None:
-        self._working.discard(key)
+        self._processing.discard(key)
         self.metrics.done(key)
-        if key in self._again:
-            self._again.discard(key)
+        if key in self._added_meanwhile:
+            self._added_meanwhile.discard(key)
             self._put(key)
 
     def close(self) -> None:
@@ -117,10 +118,10 @@ class WorkQueue:
         self._waiting[key] = number = next(self._numbers)
         if self._age is not None:
             heapq.heappush(self._oldest, (self._age(key), number, key))
-        self._ring()
+        self._wake_one()
 
     def _next(self) -> str:
-        """The key whose turn it is; something waits."""
+        """The next key; there must be one."""
         self._turn = (self._turn + 1) % TURNS
         while self._turn and self._oldest:
             _, number, key = heapq.heappop(self._oldest)
@@ -129,27 +130,27 @@ class WorkQueue:
                 break
         else:
             key, _ = self._waiting.popitem(last=False)
-            if len(self._oldest) > 2 * len(self._waiting):  # most of them were taken
-                self._oldest = [one for one in self._oldest if self._waiting.get(one[2]) == one[1]]
+            if len(self._oldest) > 2 * len(self._waiting):  # most entries are of keys that were taken
+                self._oldest = [entry for entry in self._oldest if self._waiting.get(entry[2]) == entry[1]]
                 heapq.heapify(self._oldest)
-        self._working.add(key)
+        self._processing.add(key)
         self.metrics.taken(key)
         return key
 
-    def _ring(self) -> None:
+    def _wake_one(self) -> None:
         while self._getters:
             waiter = self._getters.popleft()
             if not waiter.done():
                 waiter.set_result(None)
                 return
 
-    async def _later(self, key: str, seconds: float) -> None:
+    async def _add_later(self, key: str, seconds: float) -> None:
         await self._clock.sleep(seconds)
         self._timers.pop(key, None)
         self.add(key)
 
-    def _draw(self) -> float:
-        """Take one from the bucket; how long to wait for it."""
+    def _take_token(self) -> float:
+        """Take one token from the bucket; returns the seconds to wait for it."""
         now = self._clock.monotonic()
         self._tokens = min(float(self._burst), self._tokens + (now - self._filled) * self._per_second) - 1
         self._filled = now

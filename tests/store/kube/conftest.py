@@ -1,4 +1,4 @@
-"""The Kubernetes home on a server that is played."""
+"""The Kubernetes backend on a server that is simulated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from outfitter.store import kube
-from tests.store.kube.simulated_server import Impatient, Played, access_to
+from tests.store.kube.simulated_server import Impatient, SimulatedServer, access_to
 
 
 @pytest.fixture
@@ -17,14 +17,14 @@ def clock() -> Impatient:
 
 
 @pytest.fixture
-async def played() -> AsyncIterator[Played]:
-    server = Played()
+async def simulated() -> AsyncIterator[SimulatedServer]:
+    server = SimulatedServer()
     async with server.serving():
         yield server
 
 
 @pytest.fixture
-async def home(played: Played, clock: Impatient, tmp_path: Path) -> AsyncIterator[kube.Kube]:
-    store = kube.Kube(access_to(played.url, tmp_path), clock=clock)
+async def backend(simulated: SimulatedServer, clock: Impatient, tmp_path: Path) -> AsyncIterator[kube.Kube]:
+    store = kube.Kube(access_to(simulated.url, tmp_path), clock=clock)
     yield store
     await store.close()

@@ -33,8 +33,8 @@ class Impatient(ManualClock):
         self.advance(seconds)
 
 
-class Played:
-    """A server that gives the answers it was told, one after another (the last one again and again)."""
+class SimulatedServer:
+    """A server that gives the queued answers, one after another (the last one repeatedly)."""
 
     def __init__(self) -> None:
         self.answers: list[Answer] = []

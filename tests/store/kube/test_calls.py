@@ -1,4 +1,4 @@
-"""What the Kubernetes home asks of a server, and what it makes of the answers. The suite that all homes share is elsewhere."""
+"""Requests that the Kubernetes backend sends, and how it reads the answers. tests/store has the suite of all backends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from outfitter import errors
 from outfitter.api import kinds
 from outfitter.store import base, kube
-from tests.store.kube.simulated_server import BIG, POD, Answer, Played, changes, says, status, streams
+from tests.store.kube.simulated_server import BIG, POD, Answer, SimulatedServer, changes, says, status, streams
 
 
 def is_a_store(store: kube.Kube) -> base.Store:
@@ -67,23 +67,23 @@ CALLS: dict[str, tuple[Callable[[base.Store], Awaitable[Any]], str, str, str, An
 
 
 @pytest.mark.parametrize("name", CALLS)
-async def test_what_is_asked(home: kube.Kube, played: Played, name: str) -> None:
+async def test_what_is_asked(backend: kube.Kube, simulated: SimulatedServer, name: str) -> None:
     call, method, path, query, body = CALLS[name]
-    played.answers = [streams(b"") if name.startswith("watch") else says(200, {"kind": "Thing"})]
-    await call(is_a_store(home))
-    request = played.seen[-1]
+    simulated.answers = [streams(b"") if name.startswith("watch") else says(200, {"kind": "Thing"})]
+    await call(is_a_store(backend))
+    request = simulated.seen[-1]
     assert (request.method, request.raw_path) == (method, path + (f"?{query}" if query else ""))
     assert request.headers["User-Agent"] == "outfitter/0.1.0"
     assert request.headers["Accept"] == "application/json"
-    assert (json.loads(played.bodies[-1]) if played.bodies[-1] else None) == body
-    assert len(played.seen) == (2 if method == "DELETE" else 1)
+    assert (json.loads(simulated.bodies[-1]) if simulated.bodies[-1] else None) == body
+    assert len(simulated.seen) == (2 if method == "DELETE" else 1)
 
 
 @pytest.mark.parametrize(("how", "content"), kube.PATCHES.items())
-async def test_patch_types(home: kube.Kube, played: Played, how: base.PatchType, content: str) -> None:
-    played.answers = [says(200, {})]
-    await home.patch(kinds.POD, "a", {}, "n", how=how)
-    assert played.seen[0].headers["Content-Type"] == content
+async def test_patch_types(backend: kube.Kube, simulated: SimulatedServer, how: base.PatchType, content: str) -> None:
+    simulated.answers = [says(200, {})]
+    await backend.patch(kinds.POD, "a", {}, "n", how=how)
+    assert simulated.seen[0].headers["Content-Type"] == content
 
 
 MISSING: dict[str, tuple[Callable[[base.Store], Awaitable[Any]], str]] = {
@@ -94,12 +94,12 @@ MISSING: dict[str, tuple[Callable[[base.Store], Awaitable[Any]], str]] = {
 
 
 @pytest.mark.parametrize("name", MISSING)
-async def test_what_cannot_be_asked(home: kube.Kube, played: Played, name: str) -> None:
+async def test_what_cannot_be_asked(backend: kube.Kube, simulated: SimulatedServer, name: str) -> None:
     call, field = MISSING[name]
     with pytest.raises(errors.Invalid, match=field) as caught:
-        await call(home)
+        await call(backend)
     assert [cause.field for cause in caught.value.causes] == [field]
-    assert not played.seen
+    assert not simulated.seen
 
 
 NAMED: dict[str, Callable[[kube.Kube, str], Awaitable[Any]]] = {
@@ -115,32 +115,32 @@ NAMED: dict[str, Callable[[kube.Kube, str], Awaitable[Any]]] = {
 @pytest.mark.parametrize("name", ["", ".", ".."])
 @pytest.mark.parametrize("verb", NAMED)
 async def test_a_name_that_would_lead_to_all_of_a_kind_is_not_sent(
-    home: kube.Kube, played: Played, verb: str, name: str
+    backend: kube.Kube, simulated: SimulatedServer, verb: str, name: str
 ) -> None:
     with pytest.raises(errors.NotFound, match="not found"):
-        await NAMED[verb](home, name)
-    assert not played.seen
+        await NAMED[verb](backend, name)
+    assert not simulated.seen
 
 
 # What is answered
 
 
-async def test_list_items_say_what_they_are(home: kube.Kube, played: Played) -> None:
-    played.answers = [says(200, {"metadata": {"resourceVersion": "9", "continue": "more", "remainingItemCount": 3},
+async def test_list_items_say_what_they_are(backend: kube.Kube, simulated: SimulatedServer) -> None:
+    simulated.answers = [says(200, {"metadata": {"resourceVersion": "9", "continue": "more", "remainingItemCount": 3},
                                  "items": [POD, {"kind": "Own", "apiVersion": "own/v1"}]}),
                       says(200, {"metadata": {"resourceVersion": "9"}, "items": None})]
-    listing = await home.list(kinds.POD, "n")
+    listing = await backend.list(kinds.POD, "n")
     assert listing.items == [{**POD, "apiVersion": "v1", "kind": "Pod"}, {"kind": "Own", "apiVersion": "own/v1"}]
     assert (listing.revision, listing.continue_, listing.remaining) == ("9", "more", 3)
-    assert await home.list(kinds.POD, "n") == base.Listing([], "9")
+    assert await backend.list(kinds.POD, "n") == base.Listing([], "9")
 
 
-async def test_delete_shows_what_was_last_seen(home: kube.Kube, played: Played) -> None:
-    played.answers = [says(200, POD), says(200, {"kind": "Status", "status": "Success"})]
-    assert await home.delete(kinds.POD, "a", "n") == POD
+async def test_delete_shows_what_was_last_seen(backend: kube.Kube, simulated: SimulatedServer) -> None:
+    simulated.answers = [says(200, POD), says(200, {"kind": "Status", "status": "Success"})]
+    assert await backend.delete(kinds.POD, "a", "n") == POD
     lingering = {**POD, "kind": "Pod"}
-    played.answers = [says(200, POD), says(200, lingering)]
-    assert await home.delete(kinds.POD, "a", "n") == lingering
+    simulated.answers = [says(200, POD), says(200, lingering)]
+    assert await backend.delete(kinds.POD, "a", "n") == lingering
 
 
 @pytest.mark.parametrize(("answer", "error"), [
@@ -159,58 +159,60 @@ async def test_delete_shows_what_was_last_seen(home: kube.Kube, played: Played) 
     (status(500, "InternalError"), errors.Unavailable),
     (status(504, "Timeout"), errors.Unavailable),
 ], ids=lambda value: getattr(value, "__name__", ""))
-async def test_errors(home: kube.Kube, played: Played, answer: Answer, error: type[errors.OutfitterError]) -> None:
-    played.answers = [answer]
+async def test_errors(
+    backend: kube.Kube, simulated: SimulatedServer, answer: Answer, error: type[errors.OutfitterError]
+) -> None:
+    simulated.answers = [answer]
     with pytest.raises(errors.OutfitterError, match="the server's words") as caught:
-        await home.replace(kinds.POD, POD)
+        await backend.replace(kinds.POD, POD)
     assert type(caught.value) is error
-    assert len(played.seen) == 1
+    assert len(simulated.seen) == 1
 
 
-async def test_invalid_carries_its_causes(home: kube.Kube, played: Played) -> None:
-    played.answers = [status(422, "Invalid", causes=[{"reason": "FieldValueRequired", "message": "m", "field": "spec.x"},
+async def test_invalid_carries_its_causes(backend: kube.Kube, simulated: SimulatedServer) -> None:
+    simulated.answers = [status(422, "Invalid", causes=[{"reason": "FieldValueRequired", "message": "m", "field": "spec.x"},
                                                     {"message": "only"}])]
     with pytest.raises(errors.Invalid) as caught:
-        await home.create(kinds.POD, POD)
+        await backend.create(kinds.POD, POD)
     assert caught.value.causes == (errors.Cause("spec.x", "m", "FieldValueRequired"), errors.Cause("", "only"))
 
 
-async def test_who_is_no_kubernetes_is_named(home: kube.Kube, played: Played) -> None:
-    played.answers = [says(502, "<html>Bad gateway</html>")]
-    with pytest.raises(errors.Unavailable, match=f"{played.url} answered 502: <html>Bad gateway"):
-        await home.get(kinds.POD, "a", "n")
-    played.answers = [says(200, "<html>Welcome</html>")]
+async def test_who_is_no_kubernetes_is_named(backend: kube.Kube, simulated: SimulatedServer) -> None:
+    simulated.answers = [says(502, "<html>Bad gateway</html>")]
+    with pytest.raises(errors.Unavailable, match=f"{simulated.url} answered 502: <html>Bad gateway"):
+        await backend.get(kinds.POD, "a", "n")
+    simulated.answers = [says(200, "<html>Welcome</html>")]
     with pytest.raises(errors.Unavailable, match=r"not a Kubernetes object .*Welcome"):
-        await home.get(kinds.POD, "a", "n")
-    played.answers = [says(302, "", Location="/login")]
+        await backend.get(kinds.POD, "a", "n")
+    simulated.answers = [says(302, "", Location="/login")]
     with pytest.raises(errors.BadRequest, match="answered 302"):
-        await home.get(kinds.POD, "a", "n")
-    assert len(played.seen) == 3, "a redirect is not followed"
+        await backend.get(kinds.POD, "a", "n")
+    assert len(simulated.seen) == 3, "a redirect is not followed"
 
 
-async def test_commit_is_refused(home: kube.Kube) -> None:
-    assert not home.atomic
+async def test_commit_is_refused(backend: kube.Kube) -> None:
+    assert not backend.atomic
     with pytest.raises(errors.MethodNotAllowed, match="cannot write 1 objects in one step"):
-        await home.commit([base.Create(kinds.POD, POD)])
+        await backend.commit([base.Create(kinds.POD, POD)])
 
 
-async def test_raw_gives_whatever_is_answered(home: kube.Kube, played: Played) -> None:
-    played.answers = [status(404, "NotFound")]
-    code, headers, body = await home.raw(
+async def test_raw_gives_whatever_is_answered(backend: kube.Kube, simulated: SimulatedServer) -> None:
+    simulated.answers = [status(404, "NotFound")]
+    code, headers, body = await backend.raw(
         "POST", "/version", query={"limit": 1}, body=b"{}", headers={"Accept": "text/plain", "X-Own": "1"})
     assert (code, json.loads(body)["reason"]) == (404, "NotFound")
     assert headers["content-type"].startswith("text/plain")
-    assert played.seen[0].raw_path == "/version?limit=1"
-    assert (played.seen[0].headers["Accept"], played.seen[0].headers["X-Own"]) == ("text/plain", "1")
-    assert played.bodies == [b"{}"]
+    assert simulated.seen[0].raw_path == "/version?limit=1"
+    assert (simulated.seen[0].headers["Accept"], simulated.seen[0].headers["X-Own"]) == ("text/plain", "1")
+    assert simulated.bodies == [b"{}"]
 
 
-async def test_a_large_body_arrives_whole_and_again(home: kube.Kube, played: Played) -> None:
-    played.answers = [says(429, "busy"), says(201, POD)]
-    await home.create(kinds.POD, BIG | {"metadata": {"name": "big", "namespace": "n"}})
-    assert [len(body) > 3_000_000 for body in played.bodies] == [True, True]
-    assert played.bodies[0] == played.bodies[1]
-    assert played.seen[0].headers["Content-Type"] == "application/json"
+async def test_a_large_body_arrives_whole_and_again(backend: kube.Kube, simulated: SimulatedServer) -> None:
+    simulated.answers = [says(429, "busy"), says(201, POD)]
+    await backend.create(kinds.POD, BIG | {"metadata": {"name": "big", "namespace": "n"}})
+    assert [len(body) > 3_000_000 for body in simulated.bodies] == [True, True]
+    assert simulated.bodies[0] == simulated.bodies[1]
+    assert simulated.seen[0].headers["Content-Type"] == "application/json"
 
 
 # Trying again

@@ -1,4 +1,4 @@
-"""The Kubernetes home and a server that breaks off, puts off, or does not know who asks."""
+"""The Kubernetes backend and a server that breaks off, puts off, or does not know who asks."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ from aiohttp import web
 from outfitter import errors
 from outfitter.api import kinds
 from outfitter.store import kube, kubeconfig, pki
-from tests.store.kube.simulated_server import POD, Answer, Impatient, Played, access_to, hang_up, says, status, streams
+from tests.store.kube.simulated_server import POD, Answer, Impatient, SimulatedServer, access_to, hang_up, says, status, streams
 
 
-async def test_a_read_that_is_cut_off_is_tried_again(home: kube.Kube, played: Played, clock: Impatient) -> None:
-    played.answers = [hang_up, hang_up, says(200, POD)]
-    assert await home.get(kinds.POD, "a", "n") == POD
+async def test_a_read_that_is_cut_off_is_tried_again(backend: kube.Kube, simulated: SimulatedServer, clock: Impatient) -> None:
+    simulated.answers = [hang_up, hang_up, says(200, POD)]
+    assert await backend.get(kinds.POD, "a", "n") == POD
     assert clock.slept == [0.1, 0.4]
 
 
-async def test_a_read_whose_answer_is_cut_off_is_tried_again(home: kube.Kube, played: Played) -> None:
-    played.answers = [streams(b'{"half":', cut=True), says(200, POD)]
-    assert await home.get(kinds.POD, "a", "n") == POD
+async def test_a_read_whose_answer_is_cut_off_is_tried_again(backend: kube.Kube, simulated: SimulatedServer) -> None:
+    simulated.answers = [streams(b'{"half":', cut=True), says(200, POD)]
+    assert await backend.get(kinds.POD, "a", "n") == POD
 
 
-async def test_a_read_is_given_up_in_the_end(home: kube.Kube, played: Played, clock: Impatient) -> None:
-    played.answers = [hang_up]
-    with pytest.raises(errors.Unavailable, match=f"{played.url} cannot be reached or broke off"):
-        await home.get(kinds.POD, "a", "n")
-    assert (len(played.seen), clock.slept) == (4, [0.1, 0.4, 1.6])
+async def test_a_read_is_given_up_in_the_end(backend: kube.Kube, simulated: SimulatedServer, clock: Impatient) -> None:
+    simulated.answers = [hang_up]
+    with pytest.raises(errors.Unavailable, match=f"{simulated.url} cannot be reached or broke off"):
+        await backend.get(kinds.POD, "a", "n")
+    assert (len(simulated.seen), clock.slept) == (4, [0.1, 0.4, 1.6])
 
 
 WRITES: dict[str, Callable[[kube.Kube], Awaitable[Any]]] = {
-    "create": lambda home: home.create(kinds.POD, POD),
-    "replace": lambda home: home.replace(kinds.POD, POD),
-    "patch": lambda home: home.patch(kinds.POD, "a", {}, "n"),
-    "delete": lambda home: home.delete(kinds.POD, "a", "n"),
+    "create": lambda backend: backend.create(kinds.POD, POD),
+    "replace": lambda backend: backend.replace(kinds.POD, POD),
+    "patch": lambda backend: backend.patch(kinds.POD, "a", {}, "n"),
+    "delete": lambda backend: backend.delete(kinds.POD, "a", "n"),
 }
 
 
 @pytest.mark.parametrize("name", WRITES)
-async def test_a_write_that_is_cut_off_is_not_repeated(home: kube.Kube, played: Played, name: str) -> None:
+async def test_a_write_that_is_cut_off_is_not_repeated(backend: kube.Kube, simulated: SimulatedServer, name: str) -> None:
     """It may have been carried out: the second would report a Conflict with the first."""
-    played.answers = [says(200, POD), says(200, POD), hang_up]
-    await home.get(kinds.POD, "a", "n")  # so that the write travels on a connection that was good before
+    simulated.answers = [says(200, POD), says(200, POD), hang_up]
+    await backend.get(kinds.POD, "a", "n")  # so that the write travels on a connection that was good before
     if name != "delete":
-        await home.get(kinds.POD, "a", "n")
+        await backend.get(kinds.POD, "a", "n")
     with pytest.raises(errors.Unavailable):
-        await WRITES[name](home)
-    assert len(played.seen) == 3
+        await WRITES[name](backend)
+    assert len(simulated.seen) == 3
 
 
 async def test_a_server_that_is_not_there(tmp_path: Path, clock: Impatient) -> None:
-    with socket.socket() as ours:  # so that nobody else listens there meanwhile
+    with socket.socket() as ours:  # so that no other process listens there meanwhile
         ours.bind(("127.0.0.1", 0))
         port = ours.getsockname()[1]
         store = kube.Kube(access_to(f"http://127.0.0.1:{port}", tmp_path), clock=clock)
@@ -66,32 +66,32 @@ async def test_a_server_that_is_not_there(tmp_path: Path, clock: Impatient) -> N
         await store.close()
 
 
-async def test_put_off_as_long_as_the_server_asks(home: kube.Kube, played: Played, clock: Impatient) -> None:
-    played.answers = [says(429, "busy", Retry_After="7"), status(429, "TooManyRequests", retryAfterSeconds=2),
+async def test_put_off_as_long_as_the_server_asks(backend: kube.Kube, simulated: SimulatedServer, clock: Impatient) -> None:
+    simulated.answers = [says(429, "busy", Retry_After="7"), status(429, "TooManyRequests", retryAfterSeconds=2),
                       says(429, "busy"), says(201, POD)]
-    assert await home.create(kinds.POD, POD) == POD
+    assert await backend.create(kinds.POD, POD) == POD
     assert clock.slept == [7, 2, 1.6]
-    assert played.bodies[0] == played.bodies[3] != b""
+    assert simulated.bodies[0] == simulated.bodies[3] != b""
 
 
-async def test_put_off_for_too_long_or_too_often(home: kube.Kube, played: Played, clock: Impatient) -> None:
-    played.answers = [says(429, "busy", Retry_After="3600")]
+async def test_put_off_for_too_long_or_too_often(backend: kube.Kube, simulated: SimulatedServer, clock: Impatient) -> None:
+    simulated.answers = [says(429, "busy", Retry_After="3600")]
     with pytest.raises(errors.Unavailable, match="answered 429: busy") as caught:
-        await home.get(kinds.POD, "a", "n")
+        await backend.get(kinds.POD, "a", "n")
     assert (caught.value.retry_after, clock.slept) == (3600, [])
-    played.answers = [says(429, "busy", Retry_After="5")]
+    simulated.answers = [says(429, "busy", Retry_After="5")]
     with pytest.raises(errors.Unavailable) as caught:
-        await home.get(kinds.POD, "a", "n")
+        await backend.get(kinds.POD, "a", "n")
     assert (caught.value.retry_after, clock.slept) == (5, [5, 5, 5])
 
 
-async def test_a_server_that_is_down_for_now(home: kube.Kube, played: Played, clock: Impatient) -> None:
-    played.answers = [says(503, "starting", Retry_After="3"), says(200, POD)]
-    assert await home.get(kinds.POD, "a", "n") == POD
+async def test_a_server_that_is_down_for_now(backend: kube.Kube, simulated: SimulatedServer, clock: Impatient) -> None:
+    simulated.answers = [says(503, "starting", Retry_After="3"), says(200, POD)]
+    assert await backend.get(kinds.POD, "a", "n") == POD
     assert clock.slept == [3]
-    played.answers = [says(503, "starting", Retry_After="3"), says(200, POD)]
+    simulated.answers = [says(503, "starting", Retry_After="3"), says(200, POD)]
     with pytest.raises(errors.Unavailable, match="starting") as caught:
-        await home.replace(kinds.POD, POD)
+        await backend.replace(kinds.POD, POD)
     assert caught.value.retry_after == 3, "a write may have passed the proxy that said so"
 
 
@@ -106,7 +106,7 @@ def knows(token: str) -> Answer:
     return answer
 
 
-async def test_an_unknown_token_is_renewed_once(played: Played, tmp_path: Path, clock: Impatient) -> None:
+async def test_an_unknown_token_is_renewed_once(simulated: SimulatedServer, tmp_path: Path, clock: Impatient) -> None:
     script = tmp_path / "plugin"
     script.write_text(
         f"#!{sys.executable}\nimport json, pathlib\nfile = pathlib.Path({str(tmp_path / 'runs')!r})\n"
@@ -115,45 +115,47 @@ async def test_an_unknown_token_is_renewed_once(played: Played, tmp_path: Path, 
         " 'status': {'token': f't{runs}'}}))\n")
     script.chmod(0o755)
     user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "./plugin", "interactiveMode": "Never"}}
-    store = kube.Kube(access_to(played.url, tmp_path, user), clock=clock)
-    played.answers = [knows("t2")]
+    store = kube.Kube(access_to(simulated.url, tmp_path, user), clock=clock)
+    simulated.answers = [knows("t2")]
     assert await store.create(kinds.POD, POD) == POD
-    assert [request.headers["Authorization"] for request in played.seen] == ["Bearer t1", "Bearer t2"]
-    assert played.bodies[0] == played.bodies[1]
-    played.answers = [knows("another")]
+    assert [request.headers["Authorization"] for request in simulated.seen] == ["Bearer t1", "Bearer t2"]
+    assert simulated.bodies[0] == simulated.bodies[1]
+    simulated.answers = [knows("another")]
     with pytest.raises(errors.Unauthorized):
         await store.get(kinds.POD, "a", "n")
-    assert len(played.seen) == 4
+    assert len(simulated.seen) == 4
     await store.close()
 
 
-async def test_an_unknown_token_that_stays_is_not_tried_again(played: Played, tmp_path: Path, clock: Impatient) -> None:
-    store = kube.Kube(access_to(played.url, tmp_path, {"token": "t"}), clock=clock)
-    played.answers = [knows("another")]
+async def test_an_unknown_token_that_stays_is_not_tried_again(
+    simulated: SimulatedServer, tmp_path: Path, clock: Impatient
+) -> None:
+    store = kube.Kube(access_to(simulated.url, tmp_path, {"token": "t"}), clock=clock)
+    simulated.answers = [knows("another")]
     with pytest.raises(errors.Unauthorized, match="the server's words"):
         await store.get(kinds.POD, "a", "n")
-    assert len(played.seen) == 1
+    assert len(simulated.seen) == 1
     await store.close()
 
 
-async def test_groups_are_one_header_each(played: Played, tmp_path: Path, clock: Impatient) -> None:
+async def test_groups_are_one_header_each(simulated: SimulatedServer, tmp_path: Path, clock: Impatient) -> None:
     user = {"as": "bob", "as-groups": ["x", "y"]}
-    store = kube.Kube(access_to(played.url, tmp_path, user), clock=clock, user_agent="mine/1")
-    played.answers = [says(200, POD)]
+    store = kube.Kube(access_to(simulated.url, tmp_path, user), clock=clock, user_agent="mine/1")
+    simulated.answers = [says(200, POD)]
     await store.get(kinds.POD, "a", "n")
-    assert played.seen[0].headers.getall("Impersonate-Group") == ["x", "y"]
-    assert played.seen[0].headers["User-Agent"] == "mine/1"
+    assert simulated.seen[0].headers.getall("Impersonate-Group") == ["x", "y"]
+    assert simulated.seen[0].headers["User-Agent"] == "mine/1"
     await store.close()
 
 
-async def test_a_proxy_is_asked_instead(played: Played, tmp_path: Path, clock: Impatient) -> None:
+async def test_a_proxy_is_asked_instead(simulated: SimulatedServer, tmp_path: Path, clock: Impatient) -> None:
     content = pki.kubeconfig("http://api.invalid:8080/prefix/")
-    content["clusters"][0]["cluster"]["proxy-url"] = played.url
+    content["clusters"][0]["cluster"]["proxy-url"] = simulated.url
     (tmp_path / "config").write_text(json.dumps(content))
     store = kube.Kube(kubeconfig.load(tmp_path / "config", clock=clock, env={}), clock=clock)
-    played.answers = [says(200, POD)]
+    simulated.answers = [says(200, POD)]
     await store.get(kinds.POD, "a", "n")
-    assert played.seen[0].raw_path == "http://api.invalid:8080/prefix/api/v1/namespaces/n/pods/a"
+    assert simulated.seen[0].raw_path == "http://api.invalid:8080/prefix/api/v1/namespaces/n/pods/a"
     await store.close()
 
 

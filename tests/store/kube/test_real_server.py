@@ -1,4 +1,4 @@
-"""The Kubernetes home on a real API server."""
+"""The Kubernetes backend on a real API server."""
 
 from __future__ import annotations
 
@@ -160,10 +160,10 @@ async def test_the_ways_to_log_in(cluster: kubernetes.Cluster, tmp_path: Path) -
     assert await who(cluster.access()) == "admin"
     assert await who(kubeconfig.load(cluster.kubeconfig_token, clock=SystemClock())) == "admin-token"
     assert await who(changed(**{"as": "bob"})) == "bob"
-    nobody = kube.Kube(changed(**{"as": "bob", "as-groups": ["dev"]}), clock=SystemClock())
+    impersonated = kube.Kube(changed(**{"as": "bob", "as-groups": ["dev"]}), clock=SystemClock())
     with pytest.raises(errors.Forbidden, match='User "bob" cannot list resource "pods"'):
-        await nobody.list(kinds.POD)
-    await nobody.close()
+        await impersonated.list(kinds.POD)
+    await impersonated.close()
     content = json.loads(cluster.kubeconfig_token.read_text())
     content["users"][0]["user"]["token"] = "wrong"
     (tmp_path / "config").write_text(json.dumps(content))
@@ -240,7 +240,7 @@ def test_a_stopped_cluster_leaves_nothing_running(tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
-def test_a_port_that_somebody_takes_first_is_left_to_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_that_another_process_takes_first_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if kubernetes.assets() is None:
         pytest.skip(kubernetes.MISSING)
     free = kubernetes.free_ports

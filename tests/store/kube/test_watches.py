@@ -1,4 +1,4 @@
-"""Watches of the Kubernetes home, cut anywhere."""
+"""Watches of the Kubernetes backend, cut anywhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.store.kube.simulated_server import (
     POD,
     Answer,
     Impatient,
-    Played,
+    SimulatedServer,
     changes,
     event,
     hang_up,
@@ -26,13 +26,13 @@ from tests.store.kube.simulated_server import (
 )
 
 
-async def test_lines_of_any_length_cut_anywhere(home: kube.Kube, played: Played) -> None:
+async def test_lines_of_any_length_cut_anywhere(backend: kube.Kube, simulated: SimulatedServer) -> None:
     text = event("ADDED", POD) + event("MODIFIED", BIG) + b"\n" + event("DELETED", POD)
     text += event("BOOKMARK", {"metadata": {"resourceVersion": "8"}})
     for size in (7, 100_000, len(text)):
         small = text if size > 7 else event("ADDED", POD) + event("DELETED", POD)
-        played.answers = [streams(*(small[at : at + size] for at in range(0, len(small), size)))]
-        seen = [(change.type, change.object) for change in await changes(home)]
+        simulated.answers = [streams(*(small[at : at + size] for at in range(0, len(small), size)))]
+        seen = [(change.type, change.object) for change in await changes(backend)]
         if size == 7:
             assert seen == [("ADDED", POD), ("DELETED", POD)]
         else:
@@ -56,20 +56,22 @@ WATCH_ERRORS: dict[str, tuple[Answer, type[errors.OutfitterError], str]] = {
 
 
 @pytest.mark.parametrize("name", WATCH_ERRORS)
-async def test_watches_that_fail(home: kube.Kube, played: Played, name: str) -> None:
+async def test_watches_that_fail(backend: kube.Kube, simulated: SimulatedServer, name: str) -> None:
     answer, error, text = WATCH_ERRORS[name]
-    played.answers = [answer]
+    simulated.answers = [answer]
     with pytest.raises(error, match=text):
-        await changes(home)
+        await changes(backend)
 
 
-async def test_a_watch_that_cannot_begin_is_tried_again(home: kube.Kube, played: Played, clock: Impatient) -> None:
-    played.answers = [hang_up, says(429, "busy", Retry_After="4"), streams(event("ADDED", POD))]
-    assert [change.type for change in await changes(home)] == ["ADDED"]
+async def test_a_watch_that_cannot_begin_is_tried_again(
+    backend: kube.Kube, simulated: SimulatedServer, clock: Impatient
+) -> None:
+    simulated.answers = [hang_up, says(429, "busy", Retry_After="4"), streams(event("ADDED", POD))]
+    assert [change.type for change in await changes(backend)] == ["ADDED"]
     assert clock.slept == [0.1, 4]
 
 
-async def test_leaving_a_watch_closes_it(home: kube.Kube, played: Played) -> None:
+async def test_leaving_a_watch_closes_it(backend: kube.Kube, simulated: SimulatedServer) -> None:
     gone = asyncio.Event()
 
     async def forever(request: web.Request) -> web.StreamResponse:
@@ -82,30 +84,30 @@ async def test_leaving_a_watch_closes_it(home: kube.Kube, played: Played) -> Non
         gone.set()
         return response
 
-    played.answers = [forever]
-    async with contextlib.aclosing(home.watch(kinds.POD, "n", since="1")) as watching:
+    simulated.answers = [forever]
+    async with contextlib.aclosing(backend.watch(kinds.POD, "n", since="1")) as watching:
         async for change in watching:
             assert change.type == "ADDED"
             break
     await asyncio.wait_for(gone.wait(), 60)
 
 
-async def test_watches_do_not_take_the_places_of_calls(home: kube.Kube, played: Played) -> None:
+async def test_watches_do_not_take_the_places_of_calls(backend: kube.Kube, simulated: SimulatedServer) -> None:
     release, all_there = asyncio.Event(), asyncio.Event()
     count = rest_client.MAX_CALLS + 5
 
     async def waiting(request: web.Request) -> web.StreamResponse:
         if "watch" not in request.query:
             return await says(200, POD)(request)
-        if len(played.seen) == count:
+        if len(simulated.seen) == count:
             all_there.set()
         await release.wait()  # before the first byte: a server may be slow to grant a watch
         return web.Response()
 
-    played.answers = [waiting]
-    watches = [asyncio.ensure_future(changes(home)) for _ in range(count)]
+    simulated.answers = [waiting]
+    watches = [asyncio.ensure_future(changes(backend)) for _ in range(count)]
     await asyncio.wait_for(all_there.wait(), 60)
-    assert await asyncio.wait_for(home.get(kinds.POD, "a", "n"), 60) == POD
+    assert await asyncio.wait_for(backend.get(kinds.POD, "a", "n"), 60) == POD
     release.set()
     assert await asyncio.gather(*watches) == [[]] * len(watches)
 
