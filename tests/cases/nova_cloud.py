@@ -254,7 +254,7 @@ class House:
                 raise AlreadyHeld(f"{placed.host}/{fault.address}", by="somebody that nobody booked for", since=NOW)
         single_use = keeper.hosts[placed.host].single_use
         once = {given.device.id for given in placed.choice.given if given.device.id.device in single_use}
-        await book.mark(self.cloud.store, placed.host, placed.order.uid, "prepared", now=NOW, unclean=once)
+        await book.set_state(self.cloud.store, placed.host, placed.order.uid, "prepared", now=NOW, unclean=once)
 
     async def start(self, placed: Placed) -> None:
         for fault in self.faults:

@@ -67,7 +67,7 @@ async def test_two_holders_in_one_booking_clash_too(store: Memory) -> None:
 
 async def test_the_same_holder_again_is_no_harm(store: Memory) -> None:
     await book.book(store, HOST, [booking("vf0", "train")])
-    await book.mark(store, HOST, "uid-of-train", "prepared")
+    await book.set_state(store, HOST, "uid-of-train", "prepared")
     revision = store.revision
     await book.book(store, HOST, [booking("vf0", "train")])
     assert await held(store) == {"vf0": ["train prepared"]}, "and what was prepared stays prepared"
@@ -76,7 +76,7 @@ async def test_the_same_holder_again_is_no_harm(store: Memory) -> None:
 
 async def test_mark_and_release(store: Memory) -> None:
     await book.book(store, HOST, [booking("vf0", "train"), booking("vf1", "train"), booking("vf2", "serve")])
-    assert [one.device.device for one in await book.mark(store, HOST, "uid-of-train", "prepared")] == ["vf0", "vf1"]
+    assert [one.device.device for one in await book.set_state(store, HOST, "uid-of-train", "prepared")] == ["vf0", "vf1"]
     assert await held(store) == {"vf0": ["train prepared"], "vf1": ["train prepared"], "vf2": ["serve booked"]}
     await book.release(store, HOST, "uid-of-train", device=DeviceId("pci.example.com", HOST, "vf0"))
     assert await held(store) == {"vf1": ["train prepared"], "vf2": ["serve booked"]}
@@ -84,7 +84,7 @@ async def test_mark_and_release(store: Memory) -> None:
     assert await held(store) == {"vf2": ["serve booked"]}
     revision = store.revision
     await book.release(store, HOST, "uid-of-train")
-    assert await book.mark(store, HOST, "uid-of-train", "prepared") == ()
+    assert await book.set_state(store, HOST, "uid-of-train", "prepared") == ()
     assert store.revision == revision, "what is done already writes nothing"
 
 
@@ -108,13 +108,13 @@ async def test_of_two_that_were_promised_one_card_one_starts(store: Memory, name
     page = {"metadata": {"name": HOST}, "spec": {"host": HOST, "bookings": [one.to_object() for one in bookings]}}
     await store.create(kinds.LEDGER_PAGE, page)
     if may:
-        assert {one.state for one in (await book.mark(store, HOST, "uid-of-train", "prepared"))} == {"booked"}
+        assert {one.state for one in (await book.set_state(store, HOST, "uid-of-train", "prepared"))} == {"booked"}
         assert "train prepared" in (await held(store))["vf0"]
     else:
         with pytest.raises(AlreadyHeld, match="held by vmi/serve"):
-            await book.mark(store, HOST, "uid-of-train", "prepared")
+            await book.set_state(store, HOST, "uid-of-train", "prepared")
         assert "train prepared" not in str(await held(store))
-    await book.mark(store, HOST, "uid-of-train", "released")
+    await book.set_state(store, HOST, "uid-of-train", "released")
     assert "train released" in (await held(store))["vf0"], "letting go is always allowed"
 
 
@@ -157,7 +157,7 @@ async def test_marking_and_releasing_try_again() -> None:
     store = Interrupted()
     await book.book(store, HOST, [booking("vf0", "train")])
     store.meanwhile = [lambda: book.book(store, HOST, [booking("vf1", "serve")])]
-    await book.mark(store, HOST, "uid-of-train", "prepared")
+    await book.set_state(store, HOST, "uid-of-train", "prepared")
     assert await held(store) == {"vf0": ["train prepared"], "vf1": ["serve booked"]}
     store.meanwhile = [lambda: book.book(store, HOST, [booking("vf2", "serve")])]
     await book.release(store, HOST, "uid-of-train")
@@ -169,9 +169,9 @@ async def test_the_fence_holds_when_the_rival_is_faster_between_reading_and_writ
     page = {"metadata": {"name": HOST}, "spec": {"host": HOST, "bookings": [
         booking("vf0", "train").to_object(), booking("vf0", "serve").to_object()]}}
     await store.create(kinds.LEDGER_PAGE, page)
-    store.meanwhile = [lambda: book.mark(store, HOST, "uid-of-serve", "prepared")]
+    store.meanwhile = [lambda: book.set_state(store, HOST, "uid-of-serve", "prepared")]
     with pytest.raises(AlreadyHeld, match="held by vmi/serve"):
-        await book.mark(store, HOST, "uid-of-train", "prepared")
+        await book.set_state(store, HOST, "uid-of-train", "prepared")
     assert await held(store) == {"vf0": ["train booked", "serve prepared"]}
 
 
@@ -189,7 +189,7 @@ async def test_a_page_that_is_never_left_alone_ends_in_conflict() -> None:
     page = {"metadata": {"name": HOST}, "spec": {"host": HOST, "bookings": [booking("vf0", "train").to_object()]}}
     await store.create(kinds.LEDGER_PAGE, page)
     with pytest.raises(Conflict, match="the object has been modified"):
-        await book.mark(store, HOST, "uid-of-train", "prepared")
+        await book.set_state(store, HOST, "uid-of-train", "prepared")
     assert store.revision == 1 + book.TRIES
 
 

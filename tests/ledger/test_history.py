@@ -51,7 +51,7 @@ async def test_what_ends_is_remembered() -> None:
     store = memory()
     await book.book(store, HOST, [booking("vf0", TRAIN), booking("vf1", TRAIN)])
     assert await told(store, "vf0") == [f"train {SINCE} booked"]
-    await book.mark(store, HOST, "uid-train", "prepared", now=NOW)
+    await book.set_state(store, HOST, "uid-train", "prepared", now=NOW)
     revision = store.revision
     await book.release(store, HOST, "uid-train", device=device("vf0"), now=LATER)
     assert store.revision == revision + 2, "one small object besides the page"
@@ -106,7 +106,7 @@ async def test_what_goes_along_is_in_the_same_commit() -> None:
 async def test_moving_to_another_holder_ends_one_booking_and_begins_another() -> None:
     store = memory()
     await book.book(store, HOST, [booking("vf0", consumer("a")), resources(consumer("a"), VCPU=2)])
-    await book.mark(store, HOST, "uid-a", "prepared", now=NOW)
+    await book.set_state(store, HOST, "uid-a", "prepared", now=NOW)
     await book.move(store, HOST, "uid-a", MIGRATION, now=LATER)
     assert await told(store, "vf0") == [f"m {LATER} prepared", f"a {SINCE} moved to Migration m {LATER}"]
     assert {one.holder.name for one in (await book.read(store, HOST)).bookings} == {"m"}
@@ -255,7 +255,7 @@ async def test_two_that_write_the_same_record(times: int) -> None:
     store = Contended(rules=admission.AdmissionRules())
     store.times = times
     await book.book(store, HOST, [booking("vf0", TRAIN)])
-    await history.put(store, history.record(HOST, booking("vf0", TRAIN), ended=SINCE, how="found gone"))
+    await history.write_record(store, history.past_booking(HOST, booking("vf0", TRAIN), ended=SINCE, how="found gone"))
     if times < history.TRIES:
         await book.release(store, HOST, "uid-train", now=NOW)
         assert await told(store, "vf0") == [f"train {SINCE} released {NOW}"]
@@ -312,7 +312,9 @@ async def _fill(store: Store, count: int, host: str = HOST) -> None:
     """One record a day, from the first of January on."""
     for number in range(count):
         ended = rfc3339(datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=number))
-        await history.put(store, history.record(host, booking(f"vf{number:03}", TRAIN, host=host), ended=ended, how="released"))
+        await history.write_record(
+            store, history.past_booking(host, booking(f"vf{number:03}", TRAIN, host=host), ended=ended, how="released")
+        )
 
 
 async def _left(store: Store, host: str = HOST) -> list[str]:
@@ -346,7 +348,7 @@ async def test_what_is_still_held_is_not_old() -> None:
 async def test_a_record_without_an_end_is_as_old_as_itself() -> None:
     clock = ManualClock()
     store = Memory(clock=clock, rules=admission.AdmissionRules())
-    await history.put(store, history.record(HOST, booking("vf0", TRAIN), ended="", how="released"))
+    await history.write_record(store, history.past_booking(HOST, booking("vf0", TRAIN), ended="", how="released"))
     clock.advance(86400.0)
     assert await history.expire(store, rfc3339(clock.now()), timedelta(days=2)) == 0
     clock.advance(2 * 86400.0)

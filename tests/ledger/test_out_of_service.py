@@ -50,7 +50,7 @@ async def test_without_a_time_the_store_says_it(store: Memory) -> None:
 async def test_who_holds_a_marked_device_keeps_it(store: Memory) -> None:
     await book.book(store, HOST, [booking("vf0", claim("train"))])
     await out_of_service.reserve(store, HOST, device("vf0"), by="admin", reason="", now=NOW)
-    await book.mark(store, HOST, "uid-train", "prepared")
+    await book.set_state(store, HOST, "uid-train", "prepared")
     assert said(await book.read(store, HOST)) == {"vf0": ["ResourceClaim train prepared"]}
     await book.release(store, HOST, "uid-train")
     with pytest.raises(OutOfService):
@@ -62,12 +62,12 @@ async def test_a_device_for_one_use_is_unclean_in_the_same_write_that_hands_it_o
     await book.book(store, HOST, [booking("vf0", train), booking("vf1", train), booking("vf2", serve)])
     revision = store.revision
     once = {device("vf0"), device("vf2")}
-    await book.mark(store, HOST, "uid-train", "prepared", now=NOW, unclean=once)
+    await book.set_state(store, HOST, "uid-train", "prepared", now=NOW, unclean=once)
     assert store.revision == revision + 1
     read = await book.read(store, HOST)
     assert read.unclean == (OutOfServiceRecord(device("vf0"), "used once", "vmi/train (claim train) in here", NOW),)
-    await book.mark(store, HOST, "uid-train", "prepared", now="later", unclean=once)
-    await book.mark(store, HOST, "uid-serve", "released", now="later", unclean=once)
+    await book.set_state(store, HOST, "uid-train", "prepared", now="later", unclean=once)
+    await book.set_state(store, HOST, "uid-serve", "released", now="later", unclean=once)
     assert (await book.read(store, HOST)).unclean == read.unclean, "only what is handed over, and once"
     await book.release(store, HOST, "uid-train")
     with pytest.raises(OutOfService, match="node-a/vf0 must be cleaned first"):
@@ -76,7 +76,7 @@ async def test_a_device_for_one_use_is_unclean_in_the_same_write_that_hands_it_o
 
 async def test_cleared_only_when_nobody_has_it(store: Memory) -> None:
     await book.book(store, HOST, [booking("vf0", claim("train"))])
-    await book.mark(store, HOST, "uid-train", "prepared", unclean={device("vf0")})
+    await book.set_state(store, HOST, "uid-train", "prepared", unclean={device("vf0")})
     with pytest.raises(AlreadyHeld, match="node-a/vf0 is held by vmi/train"):
         await out_of_service.clear(store, HOST, device("vf0"))
     await book.release(store, HOST, "uid-train")
@@ -141,7 +141,7 @@ def of_case(case: Case) -> Page:
 @pytest.mark.parametrize("name", CASES)
 def test_a_reserved_count_becomes_marks(name: str) -> None:
     case, devices = CASES[name], [device(each) for each in "abcd"]
-    new = Page(out_of_service.reserving(of_case(case), devices, case.count, now=NOW, by="nova"))
+    new = Page(out_of_service.with_reserved_count(of_case(case), devices, case.count, now=NOW, by="nova"))
     counted = {one.device.device for one in new.reserved if one.origin == out_of_service.PLACEMENT} - {"x"}
     assert counted == set(case.wanted)
     assert {one.device.device for one in new.reserved if not one.origin} == set(case.person)
@@ -149,7 +149,7 @@ def test_a_reserved_count_becomes_marks(name: str) -> None:
     assert any(one.device.device == "x" for one in new.reserved), "another provider's devices are left alone"
     out = {one.device for one in (*new.reserved, *new.unclean)} & set(devices)
     assert len(out) == case.count or case.count not in range(5) or set(case.person) | set(case.held), "as far as possible"
-    again = out_of_service.reserving(new, devices, case.count, now="later", by="nova")
+    again = out_of_service.with_reserved_count(new, devices, case.count, now="later", by="nova")
     assert again is new.object, "and twice is once"
 
 
@@ -166,7 +166,7 @@ async def test_a_reserved_count_is_written(store: Memory) -> None:
 
 def test_who_only_repeats_a_count_cleans_nothing() -> None:
     read, devices = page(marks={"unclean": [mark("a"), mark("b")]}), [device(each) for each in "abcd"]
-    assert Page(out_of_service.reserving(read, devices, 0, now=NOW, by="nova")).unclean == ()
-    assert out_of_service.reserving(read, devices, 0, now=NOW, by="nova", cleaned=False) is read.object
-    more = Page(out_of_service.reserving(read, devices, 3, now=NOW, by="nova", cleaned=False))
+    assert Page(out_of_service.with_reserved_count(read, devices, 0, now=NOW, by="nova")).unclean == ()
+    assert out_of_service.with_reserved_count(read, devices, 0, now=NOW, by="nova", cleaned=False) is read.object
+    more = Page(out_of_service.with_reserved_count(read, devices, 3, now=NOW, by="nova", cleaned=False))
     assert [one.device.device for one in more.reserved] == ["c"]

@@ -112,7 +112,7 @@ def looks_again(patch: Patch) -> None:
 
 def page_first(patch: Patch) -> None:
     async def backwards(self: ClaimPreparation, host: AgentHost, uid: str) -> None:
-        await book.mark(self._store, host.name, uid, "released")
+        await book.set_state(self._store, host.name, uid, "released")
         await self._unprepare(host, uid)
         await self._forget(host, uid)
 
@@ -130,7 +130,7 @@ def forgets_first(patch: Patch) -> None:
         for name in [name for one in taken for name in one.files]:
             host.env.metadata.remove(name)
         host.env.cdi.remove(f"{host.driver}-claim_{uid}.json")
-        await book.mark(self._store, host.name, uid, "released")
+        await book.set_state(self._store, host.name, uid, "released")
 
     patch.setattr(ClaimPreparation, "unprepare", backwards)
 

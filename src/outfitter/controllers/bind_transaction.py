@@ -164,7 +164,7 @@ class BindTransaction:
 
     async def commit(self, store: Store) -> list[tuple[Kind, Object]]:
         """All of it or nothing; everything that was written, as it is by now."""
-        writes = [write for name, old in self._old.items() for write in await book.steps(
+        writes = [write for name, old in self._old.items() for write in await book.page_writes(
             store, old, self._new[name].object, now=self._now)]
         writes += [Check(kinds.LEDGER_PAGE, name, "", revision) for name, revision in self._beside.items()
                    if name not in self._old]
@@ -238,7 +238,7 @@ class Binder:
             self._cache.devices.home(device, host) for claim in given for device, _ in results(claim["status"]["allocation"]))])
         pages = [await book.read(self._store, name) for name in names]
         message = f"devices on {host or 'its host'} were given back: {why}"
-        writes = [write for page in pages for write in await book.steps(
+        writes = [write for page in pages for write in await book.page_writes(
             self._store, page, _without(page, {claim["metadata"]["uid"] for claim in given}), now=self._context.now())]
         excluded = binding_conditions.leaving_out(pod, host, message, self._context.clock.now(), exclude_for)
         *_, written = await self._store.commit([*writes, *give_back(pod, given, message, self._context.now(), excluded)])

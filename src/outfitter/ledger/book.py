@@ -49,11 +49,11 @@ async def book_pages(
     if len(changes) == 1 or not (store.atomic or also):
         for page, new in changes:
             await _write(store, page, new, also)
-    elif writes := [*[write for page, new in changes for write in await steps(store, page, new)], *also]:
+    elif writes := [*[write for page, new in changes for write in await page_writes(store, page, new)], *also]:
         await store.commit(writes)
 
 
-async def mark(
+async def set_state(
     store: Store, host: str, uid: str, state: State, *, now: str = "", unclean: Collection[DeviceId] = ()
 ) -> tuple[Booking, ...]:
     """Everything that a holder has on this host goes into a state; what it has. The fence: a holder whose device somebody
@@ -70,13 +70,13 @@ async def mark(
             for rival in page.rivals(booking):
                 if rival.state == "prepared":
                     raise AlreadyHeld(booking.device.short, by=str(rival.holder), since=rival.since)
-        return using_up(Page(page.marked(uid, state, moment)), [one for one in mine if one.device in unclean], moment)
+        return record_used_once(Page(page.marked(uid, state, moment)), [one for one in mine if one.device in unclean], moment)
 
     page = await change_page(store, host, change)
     return page.of(uid)
 
 
-def using_up(page: Page, bookings: Sequence[Booking], now: str) -> Object:
+def record_used_once(page: Page, bookings: Sequence[Booking], now: str) -> Object:
     """The page on which devices for one use that somebody has must be cleaned before anybody else gets them."""
     known = {mark.device for mark in page.unclean}
     used = [
@@ -104,7 +104,7 @@ async def release_pages(
             await release(store, name, uid, now=now, also=also)
         return
     pages = [await read(store, name) for name in names]
-    writes = [write for page in pages for write in await steps(store, page, page.without(uid), now=now)]
+    writes = [write for page in pages for write in await page_writes(store, page, page.without(uid), now=now)]
     await store.commit([*writes, *also])
 
 
@@ -137,8 +137,8 @@ async def transfer(
         return
     for tries_left in reversed(range(TRIES)):
         new, old = await read(store, target), await read(store, source)
-        writes = [*await steps(store, new, new.holding(bookings, limits), now=now),
-                  *await steps(store, old, old.without(uid), now=now, how=how), *also]
+        writes = [*await page_writes(store, new, new.holding(bookings, limits), now=now),
+                  *await page_writes(store, old, old.without(uid), now=now, how=how), *also]
         try:
             if writes:
                 await store.commit(writes)
@@ -170,15 +170,15 @@ async def change_page(
     return page
 
 
-async def steps(
+async def page_writes(
     store: Store, page: Page, new: Object, *, now: str = "", how: history.How = lambda _: history.RELEASED
 ) -> list[Write]:
     """What to commit for a page to become another: the page, and the history of what leaves it. For those who change several
     pages in one commit."""
     if new is page.object or new == page.object:
         return []
-    ended = history.endings(page, Page(new), now=now or history.clock_time(store), how=how)
-    return [_page(page, new), *[await history.write_of(store, one) for one in ended]]
+    ended = history.ended_records(page, Page(new), now=now or history.clock_time(store), how=how)
+    return [_page(page, new), *[await history.record_write(store, one) for one in ended]]
 
 
 async def _write(
@@ -186,14 +186,14 @@ async def _write(
     how: history.How = lambda _: history.RELEASED,
 ) -> None:
     if store.atomic or also:
-        writes = [*await steps(store, page, new, now=now, how=how), *also]
+        writes = [*await page_writes(store, page, new, now=now, how=how), *also]
         if len(writes) == 1 and not also:
             await _write_page(store, page, new)
         elif writes:
             await store.commit(writes)
     elif new is not page.object and new != page.object:
-        for ended in history.endings(page, Page(new), now=now or history.clock_time(store), how=how):
-            await history.put(store, ended)
+        for ended in history.ended_records(page, Page(new), now=now or history.clock_time(store), how=how):
+            await history.write_record(store, ended)
         await _write_page(store, page, new)
 
 

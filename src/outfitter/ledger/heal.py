@@ -152,7 +152,7 @@ class _Work:
         used = {one.device: one for one in reversed(self.page.bookings) if one.counted and one.device in once}
         fresh = [one for device, one in used.items() if device not in known]
         if fresh:
-            self.page = Page(book.using_up(self.page, fresh, self._now))
+            self.page = Page(book.record_used_once(self.page, fresh, self._now))
         for one in fresh:
             self._say(f"{one.device.short} is for one use and held by {one.holder}: it must be cleaned before anybody else "
                       "gets it")

@@ -63,7 +63,7 @@ def name_of(host: str, booking: Booking) -> str:
     return f"{readable or 'host'}-{digest}"
 
 
-def record(host: str, booking: Booking, *, ended: str, how: str) -> Object:
+def past_booking(host: str, booking: Booking, *, ended: str, how: str) -> Object:
     """A booking that is over, as it is kept. Without a time of its end its creationTimestamp is that."""
     labels = {HOST: _label(host), DEVICE: _label(booking.device.device)}
     spec: Object = {
@@ -76,14 +76,14 @@ def record(host: str, booking: Booking, *, ended: str, how: str) -> Object:
             "spec": spec}
 
 
-def endings(page: Page, new: Page, *, now: str, how: How) -> list[Object]:
+def ended_records(page: Page, new: Page, *, now: str, how: How) -> list[Object]:
     """Records of all that stands on a page and not on the one that replaces it."""
     stays = {(booking.key, booking.since) for booking in new.bookings}
-    return [record(page.host, booking, ended=now, how=how(booking)) for booking in page.bookings
+    return [past_booking(page.host, booking, ended=now, how=how(booking)) for booking in page.bookings
             if (booking.key, booking.since) not in stays]
 
 
-async def write_of(store: Store, made: Object) -> Write:
+async def record_write(store: Store, made: Object) -> Write:
     """A record as a part of a commit; one that is there already gets its new end."""
     try:
         have = await store.get(kinds.PAST_BOOKING, made["metadata"]["name"])
@@ -92,7 +92,7 @@ async def write_of(store: Store, made: Object) -> Write:
     return Replace(kinds.PAST_BOOKING, _updated(have, made))
 
 
-async def put(store: Store, made: Object) -> None:
+async def write_record(store: Store, made: Object) -> None:
     """Write a record: one request, unless it is there already and gets its new end."""
     for _ in range(TRIES):
         try:

@@ -55,10 +55,12 @@ async def set_reserved(
     """An operator says how many of these devices are kept out: see `reserving`. Without `cleaned` what is unclean stays so: for
     those who only bring about again what an operator said earlier."""
     moment = now or history.clock_time(store)
-    await book.change_page(store, host, lambda page: reserving(page, devices, count, now=moment, by=by, cleaned=cleaned))
+    await book.change_page(
+        store, host, lambda page: with_reserved_count(page, devices, count, now=moment, by=by, cleaned=cleaned)
+    )
 
 
-def reserving(
+def with_reserved_count(
     page: Page, devices: Sequence[DeviceId], count: int, *, now: str, by: str, cleaned: bool = True
 ) -> Object:
     """The page on which so many of these devices are kept out, as far as that is possible.

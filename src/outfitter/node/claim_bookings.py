@@ -45,7 +45,7 @@ class ClaimBookings:
                 raise AlreadyHeld(device.short, by=str(booking.holder), since=booking.since)
         if wanted <= names and any(booking.state != "prepared" for booking in bookings):
             used = [host.device(name) for name in sorted(wanted & host.single_use)]
-            held = await book.mark(self._store, host.name, uid, "prepared", now=rfc3339(self._clock.now()), unclean=used)
+            held = await book.set_state(self._store, host.name, uid, "prepared", now=rfc3339(self._clock.now()), unclean=used)
             names = {booking.device.device for booking in held}
         return names
 
@@ -58,7 +58,7 @@ class ClaimBookings:
             if bookings:
                 self._pooled.setdefault(key_of(claim), set()).add(name)
             if any(booking.state != "prepared" for booking in bookings):
-                await book.mark(self._store, name, claim["metadata"]["uid"], "prepared", now=rfc3339(self._clock.now()))
+                await book.set_state(self._store, name, claim["metadata"]["uid"], "prepared", now=rfc3339(self._clock.now()))
 
     async def release(self, host: AgentHost, namespace: str, claim: str) -> bool:
         """Unprepare and release what the claim of this name had prepared here; whether that was anything."""
@@ -73,7 +73,7 @@ class ClaimBookings:
                 if name == host.name:
                     await self._preparation.unprepare(host, uid)
                 else:
-                    await book.mark(self._store, name, uid, "released")
+                    await book.set_state(self._store, name, uid, "released")
         return found
 
     async def release_unused(self, host: AgentHost, used: set[tuple[str, str]]) -> None:

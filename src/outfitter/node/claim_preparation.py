@@ -84,7 +84,7 @@ class ClaimPreparation:
         """Unprepare what a claim has here, then release its bookings; a device that could not be restored is quarantined.
         NotReady: a VM still has one of them."""
         await self._unprepare(host, uid)
-        await book.mark(self._store, host.name, uid, "released")
+        await book.set_state(self._store, host.name, uid, "released")
         await self._forget(host, uid)
 
     async def unprepare_leftovers(self, host: AgentHost) -> None:

@@ -76,7 +76,7 @@ class Farm:
     async def prepare(self, placed: Placed) -> None:
         if self.fails.get(placed.host) == "prepare":
             raise AlreadyHeld("d0", by="a stranger", since=NOW)
-        await book.mark(self.store, placed.host, placed.order.uid, "prepared", now=NOW)
+        await book.set_state(self.store, placed.host, placed.order.uid, "prepared", now=NOW)
 
     async def start(self, placed: Placed) -> None:
         if self.fails.get(placed.host) == "start":
