@@ -1,8 +1,9 @@
 """One of several processes that want the same device: `race_worker.py KUBECONFIG NAME fenced|careless`.
 
 For each line "HOST DEVICE" on standard input (a number is a CPU of the host) it reads the page, says "read", waits for a line,
-books, and says how that ended: "won", or "lost" and the name of who has it. So whoever starts several of them can let all read
-before any writes. A careless one writes whatever revision the page has by then: what would happen if that were not checked."""
+books, and says how that ended: "won", or "lost" and the name of who has it. So a test that starts several of them can let all
+read before any writes. A careless one writes whatever revision the page has by then: what would happen if that were not
+checked."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ class Held(Kube):
 
 
 async def attempt(store: Held, host: str, device: str, name: str) -> str:
-    holder = Holder("Consumer", "", name, f"uid-{name}")  # a claim that is not there would be let go of
+    holder = Holder("Consumer", "", name, f"uid-{name}")  # a claim that is not there would be released
     amount = {"whole": True} if not device.isdigit() else {"resources": {"PCPU": 1}, "cpus": {"0": [int(device)]}}
     wanted = [Booking(DeviceId("pci.example.com", host, device), holder, "nic", "booked", "2026-01-01T00:00:00Z", amount)]
     while True:
@@ -66,7 +67,7 @@ async def attempt(store: Held, host: str, device: str, name: str) -> str:
         except AlreadyHeld as error:
             return f"lost {error.by.split()[1]}"
         except (Conflict, AlreadyExists):
-            continue  # somebody was faster: now the page says who
+            continue  # another writer was faster: now the page says who
         return "won"
 
 

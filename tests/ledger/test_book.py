@@ -91,7 +91,7 @@ async def test_mark_and_release(store: Memory) -> None:
 FENCES: dict[str, tuple[Sequence[Booking], bool]] = {
     "alone": ([booking("vf0", "train")], True),
     "a rival that is only booked": ([booking("vf0", "train"), booking("vf0", "serve")], True),
-    "a rival that let go": ([booking("vf0", "serve", "released"), booking("vf0", "train")], True),
+    "a rival that released it": ([booking("vf0", "serve", "released"), booking("vf0", "train")], True),
     "a rival that is prepared": ([booking("vf0", "serve", "prepared"), booking("vf0", "train")], False),
     "two rivals of which the second is prepared": (
         [booking("vf0", "first"), booking("vf0", "serve", "prepared"), booking("vf0", "train")], False),
@@ -103,7 +103,7 @@ FENCES: dict[str, tuple[Sequence[Booking], bool]] = {
 
 
 @pytest.mark.parametrize("name", FENCES)
-async def test_of_two_that_were_promised_one_card_one_starts(store: Memory, name: str) -> None:
+async def test_of_two_holders_of_one_device_one_starts(store: Memory, name: str) -> None:
     bookings, may = FENCES[name]
     page = {"metadata": {"name": HOST}, "spec": {"host": HOST, "bookings": [one.to_object() for one in bookings]}}
     await store.create(kinds.LEDGER_PAGE, page)
@@ -119,7 +119,7 @@ async def test_of_two_that_were_promised_one_card_one_starts(store: Memory, name
 
 
 class Interrupted(Memory):
-    """Somebody else does something between a reading of the page and the next writing."""
+    """Another writer does something between a reading of the page and the next writing."""
 
     def __init__(self) -> None:
         super().__init__(clock=ManualClock(), rules=admission.AdmissionRules())
@@ -176,7 +176,7 @@ async def test_the_fence_holds_when_the_rival_is_faster_between_reading_and_writ
 
 
 class Restless(Memory):
-    """Somebody writes the page after every reading of it."""
+    """Another writer changes the page after every reading of it."""
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> Object:
         found = await super().get(kind, name, namespace)
@@ -230,7 +230,7 @@ class Careless(Slow):
 
 
 async def race(store: Memory) -> tuple[int, list[str]]:
-    """Eight claims want the same card; how many were told they have it, and who is on the page."""
+    """Eight claims want the same card; how many were answered that they have it, and who is on the page."""
     await book.book(store, HOST, [booking("vf9", "old")])
     claims = [f"claim{number}" for number in range(8)]
     outcomes = await asyncio.gather(*(book.book(store, HOST, [booking("vf0", claim)]) for claim in claims),
@@ -246,6 +246,6 @@ async def test_of_many_at_once_one_gets_the_card() -> None:
 
 
 async def test_without_the_revision_it_would_be_given_away_many_times() -> None:
-    """The proof that the revision is what protects: take it away, and everybody is told that the card is theirs."""
+    """The proof that the revision is what protects: take it away, and every writer believes that it has the device."""
     winners, _ = await race(Careless(clock=ManualClock(), rules=admission.AdmissionRules()))
     assert winners == 8

@@ -1,4 +1,4 @@
-"""A page and what the machines really have: every rule of healing as a case, and what holds for all of them."""
+"""A page and the devices that domains have attached: every rule of healing as a case, and what holds for all of them."""
 
 from __future__ import annotations
 
@@ -68,18 +68,18 @@ CASES = {
         ["node-a/vf0 is in use by Consumer a and was not booked for it: it is now"]),
     "found and not booked: a claim": Case(
         [], [found("vf0", claim("train"))], {"vf0": ["ResourceClaim train prepared"]}, ["was not booked for it"]),
-    "booked for a claim of the machine": Case(
+    "booked for a claim of the VM": Case(
         [booking("vf0", claim("train"), "prepared")], [found("vf0", A, claim("train"))],
         {"vf0": ["ResourceClaim train prepared"]}),
     "reality wins, and the other consumer gets another": Case(
         [VCPU, booking("vf0", B)], [found("vf0", A)],
         {**HOST_OF_A, "vf0": ["Consumer a prepared"], "vf1": ["Consumer b booked"]},
         ["vf0 is in use by Consumer a and was not booked",
-         "node-a/vf0 is in use by Consumer a and booked for Consumer b, which gets node-a/vf1 in its place"]),
+         "node-a/vf0 is in use by Consumer a and booked for Consumer b, which gets node-a/vf1 instead"]),
     "what the other never had is no longer prepared for it": Case(
         [VCPU, booking("vf0", B, "prepared")], [found("vf0", A)],
         {**HOST_OF_A, "vf0": ["Consumer a prepared"], "vf1": ["Consumer b booked"]}, ["was not booked", "gets node-a/vf1"]),
-    "it gets one that nobody has, booked or marked": Case(
+    "it gets one that is neither booked nor out of service": Case(
         [VCPU, booking("vf0", B)], [found("vf0", A), found("vf1", A)],
         {**HOST_OF_A, "vf0": ["Consumer b booked", "Consumer a prepared"], "vf1": ["Consumer a prepared"]},
         ["vf0 is in use", "vf1 is in use", "vf0 is in use by Consumer a and booked for Consumer b, and no other device of pf1"],
@@ -88,19 +88,19 @@ CASES = {
         [VCPU, booking("vf0", B), booking("vf1", C), booking("vf2", C)], [found("vf0", A)],
         {**HOST_OF_A, "vf0": ["Consumer b booked", "Consumer a prepared"], "vf1": ["Consumer c booked"],
          "vf2": ["Consumer c booked"]},
-        ["was not booked", "and no other device of pf1 is free: both stand on the page until one lets go"]),
-    "a claim that was promised it stays, and cannot start": Case(
+        ["was not booked", "and no other device of pf1 is free: both bookings are kept until one is released"]),
+    "a claim that was allocated it stays, and cannot start": Case(
         [VCPU, booking("vf0", claim("train"))], [found("vf0", A)],
         {**HOST_OF_A, "vf0": ["ResourceClaim train booked", "Consumer a prepared"]},
         ["was not booked", "booked for vmi/train (claim train) in here, which cannot start with it"]),
-    "two machines with one device": Case(
+    "two VMs with one device": Case(
         [VCPU, resources(B, VCPU=1)], [found("vf0", A), found("vf0", B)],
         {"host": ["Consumer a booked", "Consumer b booked"], "vf0": ["Consumer a prepared", "Consumer b prepared"]},
         ["vf0 is in use by Consumer a", "vf0 is in use by Consumer b"]),
     # (b)
     "another device of the provider than was booked": Case(
         [booking("vf0", A)], [found("vf1", A)], {"vf1": ["Consumer a prepared"]},
-        ["node-a/vf0 was booked for Consumer a, which has node-a/vf1 of pf1 and not this one: it is free again",
+        ["node-a/vf0 was booked for Consumer a, which has node-a/vf1 of pf1 and not this one: released",
          "vf1 is in use by Consumer a"]),
     "fewer than were booked": Case(
         [booking("vf0", A), booking("vf1", A)], [found("vf1", A)], {"vf1": ["Consumer a prepared"]}, ["vf0 was booked"]),
@@ -121,26 +121,27 @@ CASES = {
         "vf0": ["Domain a prepared"]}),
     "the consumer became known": Case(
         [booking("vf0", domain("a"), "prepared"), VCPU], [found("vf0", A)], {"vf0": ["Consumer a prepared"], **HOST_OF_A},
-        ["node-a/vf0 was booked for Domain a, which is known as Consumer a by now"]),
+        ["node-a/vf0 was booked for Domain a, which is known as Consumer a now"]),
     "it became known with another device": Case(
         [booking("vf0", domain("a"), "prepared"), booking("vf1", A)], [found("vf0", A)], {"vf0": ["Consumer a prepared"]},
         ["known as Consumer a", "vf1 was booked for Consumer a, which has node-a/vf0"]),
     "its claim became known": Case(
         [booking("vf0", domain("a"), "prepared"), booking("vf0", claim("train"))], [found("vf0", A, claim("train"))],
-        {"vf0": ["ResourceClaim train booked"]}, ["which is the same machine: once is enough"]),
+        {"vf0": ["ResourceClaim train booked"]}, ["which is the same VM: the first booking is dropped"]),
     # (e)
     "a domain that is gone": Case(
         [booking("vf0", domain("a"), "prepared"), booking("vf1", B)], [], {"vf1": ["Consumer b booked"]},
-        ["node-a/vf0 was booked for Domain a, which no longer has it: it is free again"]),
+        ["node-a/vf0 was booked for Domain a, which no longer has it: released"]),
     "a domain that has another now": Case(
         [booking("vf0", domain("a"), "prepared")], [found("vf1", A)], {"vf1": ["Domain a prepared"]},
         ["vf0 was booked for Domain a, which no longer has it", "vf1 is in use by Domain a"]),
     # (f)
-    "a device for one use that somebody holds": Case(
+    "a one-time-use device that is held": Case(
         [booking("vf0", A), VCPU], [], {"vf0": ["Consumer a booked"], **HOST_OF_A},
-        ["node-a/vf0 is for one use and held by Consumer a"], once=PF1, unclean=["vf0"]),
-    "a device for one use that was found": Case(
-        [], [found("vf0", A)], {"vf0": ["Domain a prepared"]}, ["was not booked", "is for one use"], once=PF1, unclean=["vf0"]),
+        ["node-a/vf0 is a one-time-use device held by Consumer a"], once=PF1, unclean=["vf0"]),
+    "a one-time-use device that is attached": Case(
+        [], [found("vf0", A)], {"vf0": ["Domain a prepared"]},
+        ["was not booked", "is a one-time-use device"], once=PF1, unclean=["vf0"]),
     "known to be unclean already": Case(
         [booking("vf0", A)], [], {"vf0": ["Consumer a booked"]}, once=PF1, unclean=["vf0"], marks={"unclean": [mark("vf0")]}),
     "unclean stays unclean": Case([], [], {}, once=(), unclean=["vf0"], marks={"unclean": [mark("vf0")]}),
@@ -176,12 +177,12 @@ def test_what_is_added_says_when_and_answers_the_same_request() -> None:
     new = Page(healed(CASES["another device of the provider than was booked"]).object)
     assert new.bookings == (Booking(device("vf1"), A, "nic", "prepared", NOW, prepared=NOW),)
     turned = Page(healed(CASES["the consumer became known"]).object).bookings[0]
-    assert (turned.since, turned.prepared) == (SINCE, SINCE), "the machine has had it all the time"
+    assert (turned.since, turned.prepared) == (SINCE, SINCE), "the VM has had it all the time"
     moved = Page(healed(CASES["what the other never had is no longer prepared for it"]).object).of("uid-b")
     assert moved == (replace(booking("vf1", B), since=NOW),)
 
 
-def test_fields_that_nobody_knows_stay() -> None:
+def test_unknown_fields_are_kept() -> None:
     read = page([VCPU, booking("vf0", B), booking("vf2", domain("a"), "prepared")])
     read.object["spec"]["theirs"] = 1
     for raw in read.object["spec"]["bookings"]:

@@ -41,7 +41,7 @@ TRAIN, SERVE = claim("train"), claim("serve")
 MIGRATION = Holder("Migration", "", "m", "uid-m")
 
 
-async def told(store: Store, name: str, host: str = HOST) -> list[str]:
+async def history_of(store: Store, name: str, host: str = HOST) -> list[str]:
     """A device's history in words, the newest first."""
     return [f"{one.holder.name} {one.booked} {one.how or one.state} {one.ended}".strip()
             for one in await history.entries(store, device(name, host))]
@@ -50,14 +50,14 @@ async def told(store: Store, name: str, host: str = HOST) -> list[str]:
 async def test_what_ends_is_remembered() -> None:
     store = memory()
     await book.book(store, HOST, [booking("vf0", TRAIN), booking("vf1", TRAIN)])
-    assert await told(store, "vf0") == [f"train {SINCE} booked"]
+    assert await history_of(store, "vf0") == [f"train {SINCE} booked"]
     await book.set_state(store, HOST, "uid-train", "prepared", now=NOW)
     revision = store.revision
     await book.release(store, HOST, "uid-train", device=device("vf0"), now=LATER)
     assert store.revision == revision + 2, "one small object besides the page"
     await book.book(store, HOST, [booking("vf0", SERVE, since="2026-01-03T00:00:01Z")])
-    assert await told(store, "vf0") == ["serve 2026-01-03T00:00:01Z booked", f"train {SINCE} released {LATER}"]
-    assert await told(store, "vf1") == [f"train {SINCE} prepared"]
+    assert await history_of(store, "vf0") == ["serve 2026-01-03T00:00:01Z booked", f"train {SINCE} released {LATER}"]
+    assert await history_of(store, "vf1") == [f"train {SINCE} prepared"]
     now, past = await history.entries(store, device("vf0"))
     assert past == history.HistoryEntry(HOST, device("vf0"), TRAIN, "nic", {"whole": True}, SINCE, NOW, LATER, "released", "")
     assert (now.state, now.ended, now.how) == ("booked", "", "")
@@ -73,13 +73,13 @@ async def test_without_a_time_the_store_says_it() -> None:
     store = memory()
     await book.book(store, HOST, [booking("vf0", TRAIN)])
     await book.release(store, HOST, "uid-train")
-    assert await told(store, "vf0") == [f"train {SINCE} released 2026-01-01T00:00:00Z"]
+    assert await history_of(store, "vf0") == [f"train {SINCE} released 2026-01-01T00:00:00Z"]
     plain = Wary(atomic=False)
     await book.book(plain, HOST, [booking("vf0", TRAIN)])
     await book.release(plain, HOST, "uid-train")
     (record,) = (await plain.list(kinds.PAST_BOOKING)).items
     assert "ended" not in record["spec"]
-    assert await told(plain, "vf0") == [f"train {SINCE} released {record['metadata']['creationTimestamp']}"]
+    assert await history_of(plain, "vf0") == [f"train {SINCE} released {record['metadata']['creationTimestamp']}"]
 
 
 async def test_the_same_holder_in_the_same_second_is_one_record() -> None:
@@ -87,7 +87,7 @@ async def test_the_same_holder_in_the_same_second_is_one_record() -> None:
     for end in (NOW, LATER):
         await book.book(store, HOST, [booking("vf0", TRAIN)])
         await book.release(store, HOST, "uid-train", now=end)
-    assert await told(store, "vf0") == [f"train {SINCE} released {LATER}"]
+    assert await history_of(store, "vf0") == [f"train {SINCE} released {LATER}"]
 
 
 async def test_what_goes_along_is_in_the_same_commit() -> None:
@@ -108,7 +108,7 @@ async def test_moving_to_another_holder_ends_one_booking_and_begins_another() ->
     await book.book(store, HOST, [booking("vf0", consumer("a")), resources(consumer("a"), VCPU=2)])
     await book.set_state(store, HOST, "uid-a", "prepared", now=NOW)
     await book.move(store, HOST, "uid-a", MIGRATION, now=LATER)
-    assert await told(store, "vf0") == [f"m {LATER} prepared", f"a {SINCE} moved to Migration m {LATER}"]
+    assert await history_of(store, "vf0") == [f"m {LATER} prepared", f"a {SINCE} moved to Migration m {LATER}"]
     assert {one.holder.name for one in (await book.read(store, HOST)).bookings} == {"m"}
 
 
@@ -123,9 +123,9 @@ async def test_moving_to_another_host_books_there_first(atomic: bool) -> None:
     assert store.writes == before, "nothing was given up for a place that is taken"
     await book.transfer(store, HOST, OTHER, "uid-train", [booking("vf5", TRAIN, host=OTHER)], now=NOW)
     assert store.writes - before == (1 if atomic else 3)
-    assert await told(store, "vf0") == [f"train {SINCE} moved to node-b {NOW}"]
-    assert await told(store, "vf5", OTHER) == [f"train {SINCE} booked"]
-    assert await told(store, "vf1") == [f"serve {SINCE} booked"]
+    assert await history_of(store, "vf0") == [f"train {SINCE} moved to node-b {NOW}"]
+    assert await history_of(store, "vf5", OTHER) == [f"train {SINCE} booked"]
+    assert await history_of(store, "vf1") == [f"serve {SINCE} booked"]
 
 
 async def test_moving_on_the_same_host() -> None:
@@ -135,11 +135,11 @@ async def test_moving_on_the_same_host() -> None:
     assert [one.device.device for one in (await book.read(store, HOST)).bookings] == ["vf1", "vf2"]
     await book.transfer(store, HOST, HOST, "uid-train", [booking("vf3", SERVE)], now=NOW)
     assert [str(one.holder) for one in (await book.read(store, HOST)).bookings] == [str(SERVE)]
-    assert await told(store, "vf1") == [f"train {SINCE} moved to node-a {NOW}"]
+    assert await history_of(store, "vf1") == [f"train {SINCE} moved to node-a {NOW}"]
 
 
 class Interrupted(Memory):
-    """Somebody else books on the page of a host after every reading, for a while."""
+    """Another writer books on the page of a host after every reading, for a while."""
 
     left = 0  # for how many readings
 
@@ -232,13 +232,13 @@ async def test_a_record_of_what_still_stands_is_not_shown_and_gets_its_right_end
     with pytest.raises(Unavailable):
         await book.move(store, HOST, "uid-train", MIGRATION, now=NOW)
     assert len((await store.list(kinds.PAST_BOOKING)).items) == 2
-    assert await told(store, "vf0") == [f"train {SINCE} booked"], "it still stands"
+    assert await history_of(store, "vf0") == [f"train {SINCE} booked"], "it still stands"
     await book.release(store, HOST, "uid-train", now=LATER)
-    assert await told(store, "vf0") == [f"train {SINCE} released {LATER}"]
+    assert await history_of(store, "vf0") == [f"train {SINCE} released {LATER}"]
 
 
 class Contended(Memory):
-    """Not atomic, and somebody else writes the same record between a look and a write."""
+    """Not atomic, and another writer writes the same record between a look and a write."""
 
     atomic = False
     times = 1
@@ -258,7 +258,7 @@ async def test_two_that_write_the_same_record(times: int) -> None:
     await history.write_record(store, history.past_booking(HOST, booking("vf0", TRAIN), ended=SINCE, how="found gone"))
     if times < history.TRIES:
         await book.release(store, HOST, "uid-train", now=NOW)
-        assert await told(store, "vf0") == [f"train {SINCE} released {NOW}"]
+        assert await history_of(store, "vf0") == [f"train {SINCE} released {NOW}"]
     else:
         with pytest.raises(Conflict):
             await book.release(store, HOST, "uid-train", now=NOW)
@@ -342,7 +342,7 @@ async def test_what_is_still_held_is_not_old() -> None:
     store = memory()
     await book.book(store, HOST, [booking("vf0", TRAIN)])
     assert await history.expire(store, "2036-01-01T00:00:00Z", timedelta(days=1)) == 0
-    assert await told(store, "vf0") == [f"train {SINCE} booked"]
+    assert await history_of(store, "vf0") == [f"train {SINCE} booked"]
 
 
 async def test_a_record_without_an_end_is_as_old_as_itself() -> None:
@@ -410,8 +410,8 @@ async def test_on_a_real_api_server(cluster: kubernetes.Cluster) -> None:
         await book.book(store, host, [booking("vf0", TRAIN, host=host), booking("vf1", TRAIN, host=host)])
         await book.move(store, host, "uid-train", consumer("a"), now=NOW)
         await book.release(store, host, "uid-a", device=device("vf0", host), now=LATER)
-        assert await told(store, "vf0", host) == [f"a {NOW} released {LATER}", f"train {SINCE} moved to Consumer a {NOW}"]
-        assert await told(store, "vf1", host) == [f"a {NOW} booked", f"train {SINCE} moved to Consumer a {NOW}"]
+        assert await history_of(store, "vf0", host) == [f"a {NOW} released {LATER}", f"train {SINCE} moved to Consumer a {NOW}"]
+        assert await history_of(store, "vf1", host) == [f"a {NOW} booked", f"train {SINCE} moved to Consumer a {NOW}"]
         mine = f"outfitter.dev/host={host}"
         assert len((await store.list(kinds.PAST_BOOKING, labels=mine)).items) == 3
         assert await history.expire(store, "2026-01-03T12:00:00Z", timedelta(days=1)) >= 2

@@ -74,7 +74,7 @@ async def test_a_device_for_one_use_is_unclean_in_the_same_write_that_hands_it_o
         await book.book(store, HOST, [booking("vf0", claim("other"))])
 
 
-async def test_cleared_only_when_nobody_has_it(store: Memory) -> None:
+async def test_cleared_only_without_a_holder(store: Memory) -> None:
     await book.book(store, HOST, [booking("vf0", claim("train"))])
     await book.set_state(store, HOST, "uid-train", "prepared", unclean={device("vf0")})
     with pytest.raises(AlreadyHeld, match="node-a/vf0 is held by vmi/train"):
@@ -126,7 +126,7 @@ CASES = {
     "unclean ones count": Case(2, unclean="ab"),
     "below the unclean ones: they were cleaned": Case(1, unclean="abc", still="c"),
     "all were cleaned": Case(0, unclean="abcd", counted="a", still=""),
-    "what somebody has cannot be clean": Case(0, held="a", unclean="ab", still="a"),
+    "a held device cannot be clean": Case(0, held="a", unclean="ab", still="a"),
     "what a person reserved is not cleaned by counting": Case(0, person="a", unclean="ab", still="a"),
 }
 

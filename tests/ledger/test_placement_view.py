@@ -125,7 +125,7 @@ def test_allocations(pages: Sequence[Page], says: placement_view.Allocations) ->
 
 
 def test_what_placement_did_not_give_is_no_allocation() -> None:
-    """A machine that was found, and a device that no provider counts."""
+    """A domain that was found, and a device of no provider."""
     found = page([booking("d1", domain("m"), "prepared"), booking("x", consumer("s"))])
     said = placement_view.allocations([[CARD]], [found])
     assert [amounts for amounts in said.values() if amounts] == []
@@ -182,7 +182,7 @@ WRONG: dict[str, tuple[int, str, str, type[Exception], str]] = {
     "less than nothing": (-1, "card", "VF", Invalid, "reserved: -1 of 4 VF on card; write a number from 0 to 4"),
     "another class": (1, "card", "PGPU", Invalid, "provider card has no PGPU; it has VF"),
     "no class": (1, "empty", "VF", Invalid, "provider empty has no VF; it has nothing"),
-    "no provider": (1, "nobody", "VF", NotFound, "there is no provider 'nobody'; outfit providers lists them"),
+    "no provider": (1, "unknown", "VF", NotFound, "there is no provider 'unknown'; outfit providers lists them"),
 }
 
 
@@ -211,7 +211,7 @@ async def test_who_says_nothing_is_reserved_has_cleaned_it() -> None:
 
 
 class Busy(Memory):
-    """Somebody else changes the tree just before we do, a number of times."""
+    """Another writer changes the tree just before we do, a number of times."""
 
     rivals: list[Callable[[Object], None]]
 
@@ -247,13 +247,13 @@ async def test_who_is_slower_again_and_again_gives_up() -> None:
     store = Busy(clock=ManualClock())
     store.rivals = [lambda tree: tree["spec"]["providers"].append({"name": "more"})] * 99
     await stored(store, CARD)
-    with pytest.raises(Conflict, match="provider card is being changed by others all the time; try again"):
+    with pytest.raises(Conflict, match="provider card was changed 16 times meanwhile; try again"):
         await reserve(store, 1)
     assert await kept(store) == {}
 
 
 async def test_the_tree_comes_first() -> None:
-    """Killed between the two writes, the count is remembered, and whoever looks at the host next makes the marks."""
+    """Killed between the two writes, the count is remembered, and the next audit of the host writes the page."""
     store = memory()
     await stored(store, CARD)
 
@@ -267,5 +267,5 @@ async def test_the_tree_comes_first() -> None:
     assert (await placement_view.trees(store))[HOST][0].inventories["VF"].reserved == 1
 
 
-def test_a_machine_that_nobody_booked_for_is_no_consumer() -> None:
+def test_a_domain_without_a_booking_is_no_consumer() -> None:
     assert placement_view.allocations([], [page([booking("d", domain("x"))])]) == {}

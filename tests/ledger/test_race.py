@@ -71,7 +71,7 @@ async def run(config: Path, rounds: int, host: str = "", device: str = "vf") -> 
             ends = await race(those, host, f"{device}{number}")
             assert ends.count("won") == 1, f"round {number}: {ends}"
             winner = f"racer-{ends.index('won')}"
-            assert set(ends) == {"won", f"lost {winner}"}, "the others are told who has it"
+            assert set(ends) == {"won", f"lost {winner}"}, "the others learn who has it"
     held = [(one.device.device, one.holder.name) for one in (await page(config, host)).bookings]
     assert len(held) == len({device for device, _ in held}) == rounds
 

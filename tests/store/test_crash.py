@@ -55,7 +55,9 @@ async def check(folder: Path, acknowledged: Acknowledged) -> int:
     there = {item["metadata"]["name"]: item for item in (await store.list(kinds.CONFIG_MAP)).items}
     lefts, rights = ({int(name[1:]) for name in there if name[0] == side} for side in "ab")
     assert lefts == rights  # all or nothing
-    assert acknowledged.pairs - acknowledged.gone - lefts <= {number for number in acknowledged.pairs if number % 5 == 0}  # a delete may be unacknowledged
+    assert acknowledged.pairs - acknowledged.gone - lefts <= {
+        number for number in acknowledged.pairs if number % 5 == 0
+    }  # a delete may be unacknowledged
     assert not acknowledged.gone & lefts
     assert all(item["data"]["n"] == str(int(name[1:])) for name, item in there.items())
     counted = (

@@ -1,4 +1,5 @@
-"""The SQLite backend: when a write is durable, what a failing disk leaves behind, and what is loaded when it is opened again."""
+"""The SQLite backend: when a write is durable, what a failing disk leaves behind, and what is loaded when it is opened
+again."""
 
 from __future__ import annotations
 

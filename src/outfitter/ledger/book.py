@@ -1,10 +1,10 @@
-"""The steps of a booking, each one replacement of a page at the revision at which it was read.
+"""Book, prepare, move and release devices: each function replaces one LedgerPage at the revision at which it was read.
 
-Where the store can (`atomic`), what must happen together with a step (a claim's status, a pod's node) is committed with it.
-Where it cannot, the caller writes the rest after it, and `heal` finds what a crash left between. Whatever leaves a page goes
-into the history here, so that no caller can forget it.
+With an `atomic` store, writes that belong to a change (a claim's status, a pod's node) are committed with it (`also`). With a
+Kubernetes API server the caller writes them afterwards, and `heal` finds what a crash left between. Every booking that leaves a
+page is recorded in the history here. Chooses no device and touches no host.
 
-`now` is the time for what is written; without one the store's clock says it."""
+`now` is the timestamp of the change; without it the store's clock is read."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from outfitter.errors import AlreadyExists, AlreadyHeld, Conflict, NotFound
 from outfitter.ledger import history
 from outfitter.store.base import Create, Replace, Store, Write
 
-TRIES = 16  # a page is contended by at most the bookings of one host
-USED_ONCE = "used once"  # why a device that is for one use must be cleaned
+TRIES = 16  # attempts; the writers of one page are those of one host
+USED_ONCE = "used once"  # reason of the unclean record of a one-time-use device
 
 
 async def read(store: Store, host: str) -> Page:
-    """The page of a host; a host without one has an empty one."""
+    """The page of a host; an empty page for a host that has none."""
     try:
         return Page(await store.get(kinds.LEDGER_PAGE, host))
     except NotFound:
@@ -33,19 +33,19 @@ async def read(store: Store, host: str) -> Page:
 async def book(
     store: Store, host: str, bookings: Sequence[Booking], *, limits: Limits | None = None, also: Sequence[Write] = ()
 ) -> None:
-    """Book everything, or nothing. AlreadyHeld says who stands in the way, OutOfService why the device is not given away;
-    Conflict: somebody wrote since, read again. Shares and counters are counted against `limits`.
-    `also` is written in the same step, or not at all; only where the store is atomic."""
+    """Book all or nothing. AlreadyHeld names the current holder, OutOfService the reason; Conflict: the page was changed
+    meanwhile, read again. Shares and counters are checked against `limits`. `also` is committed together with the page; atomic
+    stores only."""
     await book_pages(store, {host: bookings}, limits=limits, also=also)
 
 
 async def book_pages(
     store: Store, wanted: Mapping[str, Sequence[Booking]], *, limits: Limits | None = None, also: Sequence[Write] = ()
 ) -> None:
-    """As `book`, over several pages (a host's, and those of pools that no host owns): in one commit where the store is atomic,
-    else page after page, and doing it again finishes what a crash left."""
+    """As `book`, over several pages (a host's, and those of pools without a host): in one commit with an atomic store,
+    otherwise page by page. After a crash between two pages, a second call completes it."""
     pages = [await read(store, name) for name in wanted]
-    changes = [(page, page.holding(wanted[page.host], limits)) for page in pages]  # all fit, or nothing is written
+    changes = [(page, page.holding(wanted[page.host], limits)) for page in pages]  # raises before anything is written
     if len(changes) == 1 or not (store.atomic or also):
         for page, new in changes:
             await _write(store, page, new, also)
@@ -56,33 +56,33 @@ async def book_pages(
 async def set_state(
     store: Store, host: str, uid: str, state: State, *, now: str = "", unclean: Collection[DeviceId] = ()
 ) -> tuple[Booking, ...]:
-    """Everything that a holder has on this host goes into a state; what it has. The fence: a holder whose device somebody
-    else holds too gets AlreadyHeld, so that of two that were promised one card only one starts.
-    `unclean` are devices for one use: those that become prepared must be cleaned before anybody else gets them, and the same
-    write says so."""
+    """Set the state of all bookings of a holder on this host; returns these bookings. The exclusive check at prepare:
+    AlreadyHeld when another holder has one of the devices prepared, so that of two holders of one device only one starts.
+    `unclean` are one-time-use devices: those that become prepared are recorded as unclean in the same write."""
     moment = now or history.clock_time(store)
 
     def change(page: Page) -> Object:
         if state != "prepared":
             return page.marked(uid, state)
-        mine = page.of(uid)
-        for booking in mine:
+        bookings = page.of(uid)
+        for booking in bookings:
             for rival in page.rivals(booking):
                 if rival.state == "prepared":
                     raise AlreadyHeld(booking.device.short, by=str(rival.holder), since=rival.since)
-        return record_used_once(Page(page.marked(uid, state, moment)), [one for one in mine if one.device in unclean], moment)
+        used = [booking for booking in bookings if booking.device in unclean]
+        return record_used_once(Page(page.marked(uid, state, moment)), used, moment)
 
     page = await change_page(store, host, change)
     return page.of(uid)
 
 
 def record_used_once(page: Page, bookings: Sequence[Booking], now: str) -> Object:
-    """The page on which devices for one use that somebody has must be cleaned before anybody else gets them."""
-    known = {mark.device for mark in page.unclean}
+    """The page with an unclean record for each of these bookings of one-time-use devices that has none."""
+    known = {record.device for record in page.unclean}
     used = [
-        OutOfServiceRecord(one.device, USED_ONCE, str(one.holder), now or one.since)
-        for one in bookings
-        if one.device not in known
+        OutOfServiceRecord(booking.device, USED_ONCE, str(booking.holder), now or booking.since)
+        for booking in bookings
+        if booking.device not in known
     ]
     return page.with_marks("unclean", used) if used else page.object
 
@@ -90,15 +90,15 @@ def record_used_once(page: Page, bookings: Sequence[Booking], now: str) -> Objec
 async def release(
     store: Store, host: str, uid: str, *, device: DeviceId | None = None, now: str = "", also: Sequence[Write] = ()
 ) -> None:
-    """Nothing of the holder is left on this page (or not that device)."""
+    """Remove all bookings of the holder from this page, or that of one device."""
     await change_page(store, host, lambda page: page.without(uid, device), now=now, also=also)
 
 
 async def release_pages(
     store: Store, names: Sequence[str], uid: str, *, now: str = "", also: Sequence[Write] = ()
 ) -> None:
-    """Nothing of the holder is left on any of these pages; where the store is atomic in one commit, else the caller does it
-    again after a crash."""
+    """Remove all bookings of the holder from these pages: in one commit with an atomic store, otherwise page by page, and the
+    caller repeats it after a crash."""
     if len(names) <= 1 or not (store.atomic or also):
         for name in names:
             await release(store, name, uid, now=now, also=also)
@@ -109,7 +109,7 @@ async def release_pages(
 
 
 async def move(store: Store, host: str, uid: str, holder: Holder, *, now: str = "", also: Sequence[Write] = ()) -> None:
-    """Everything of one holder on this host is another's from now on."""
+    """Transfer all bookings of one holder on this host to another holder."""
     moment = now or history.clock_time(store)
     await change_page(store, host, lambda page: page.moved(uid, holder, moment), now=moment, also=also,
                       how=lambda _: f"moved to {holder}")
@@ -119,9 +119,9 @@ async def transfer(
     store: Store, source: str, target: str, uid: str, bookings: Sequence[Booking], *, limits: Limits | None = None,
     now: str = "", also: Sequence[Write] = (),
 ) -> None:
-    """What a holder has on one host becomes these bookings on another (or on the same): the new ones first, then the old ones
-    go, and in one commit where the store is atomic. Where it is not, a crash between leaves both, never neither; doing it
-    again finishes it."""
+    """Replace the bookings of a holder on one host by these bookings on another (or the same) host: in one commit with an
+    atomic store, otherwise the new ones are booked before the old ones are released. A crash between leaves both, never
+    neither; a second call completes it."""
 
     def how(_: Booking) -> str:
         return f"moved to {target}"
@@ -153,15 +153,15 @@ async def change_page(
     store: Store, host: str, change: Callable[[Page], Object], *, now: str = "", also: Sequence[Write] = (),
     how: history.How = lambda _: history.RELEASED,
 ) -> Page:
-    """Change a page, reading it again whenever somebody else was faster; the page as it was before. Everything that changes
-    pages goes through here or `steps`."""
+    """Change a page; on a conflict read it again and retry. Returns the page before the change. Every change of a page goes
+    through here or `page_writes`."""
     for _ in range(TRIES - 1):
         page = await read(store, host)
-        new = change(page)  # what it raises is its answer, not a reason to try again
+        new = change(page)  # its errors are final, not a reason to retry
         try:
             await _write(store, page, new, also, now=now, how=how)
         except (Conflict, AlreadyExists):
-            if also:  # what goes along was read earlier: its reader must read it again
+            if also:  # these objects were read earlier: the caller must read them again
                 raise
             continue
         return page
@@ -173,12 +173,12 @@ async def change_page(
 async def page_writes(
     store: Store, page: Page, new: Object, *, now: str = "", how: history.How = lambda _: history.RELEASED
 ) -> list[Write]:
-    """What to commit for a page to become another: the page, and the history of what leaves it. For those who change several
-    pages in one commit."""
+    """The writes that change a page: the page itself, and the history of the bookings that leave it. For callers that change
+    several pages in one commit."""
     if new is page.object or new == page.object:
         return []
     ended = history.ended_records(page, Page(new), now=now or history.clock_time(store), how=how)
-    return [_page(page, new), *[await history.record_write(store, one) for one in ended]]
+    return [_page_write(page, new), *[await history.record_write(store, record) for record in ended]]
 
 
 async def _write(
@@ -204,5 +204,5 @@ async def _write_page(store: Store, page: Page, new: Object) -> None:
         await store.create(kinds.LEDGER_PAGE, new)
 
 
-def _page(page: Page, new: Object) -> Write:
+def _page_write(page: Page, new: Object) -> Write:
     return Replace(kinds.LEDGER_PAGE, new) if page.revision else Create(kinds.LEDGER_PAGE, new)

@@ -1,8 +1,9 @@
-"""What was held and is held no more: one small object (PastBooking) for each booking that left a page.
+"""The history of ended bookings: one small object (PastBooking) for each booking that left a page.
 
-It is written together with the page that no longer has the booking, or before it where the store cannot write two objects at
-once; then a crash between the two leaves a record of a booking that still stands, which nobody is shown, and which gets its
-right end under the same name when the booking really ends. docs/decisions/0007 says why."""
+Written together with the page that no longer has the booking; with a Kubernetes API server, which cannot write two objects at
+once, before the page. A crash between the two leaves a record of a booking that is still current. Such a record is not shown,
+and is updated under the same name when the booking ends. docs/decisions/0007 explains why. Called by `book`, the CLI and the
+host audit."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ from outfitter.store.clock import rfc3339
 
 HOST, DEVICE = "outfitter.dev/host", "outfitter.dev/device"  # labels
 RELEASED, GONE = "released", "found gone"
-MOST = 10_000  # records of one host that are kept, whatever their age
-STEP = 500  # records that are read at once
+MOST = 10_000  # records kept per host, whatever their age
+STEP = 500  # records per list request
 TRIES = 8
 _LABEL = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 
@@ -34,7 +35,7 @@ How = Callable[[Booking], str]  # how a booking ended: "released", "found gone",
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """A booking that stands or stood."""
+    """A current or an ended booking."""
 
     host: str
     device: DeviceId
@@ -42,29 +43,29 @@ class HistoryEntry:
     request: str
     amount: dict[str, Any]
     booked: str
-    prepared: str  # "" when the host never handed it over
-    ended: str  # "" while it stands
-    how: str  # "" while it stands
-    state: str  # of one that stands; "" afterwards
+    prepared: str  # "" when it was never prepared
+    ended: str  # "" while it is current
+    how: str  # why it ended; "" while it is current
+    state: str  # of a current one; "" afterwards
 
 
 def clock_time(store: Store) -> str:
-    """The time by the store's own clock; "" where it has none to look at."""
+    """The time of the store's clock; "" for a store without one (Kubernetes)."""
     clock = getattr(store, "clock", None)
     return rfc3339(clock.now()) if clock is not None else ""
 
 
 def name_of(host: str, booking: Booking) -> str:
-    """The same for the same booking, however often it is asked: a retry finds what the first try wrote."""
+    """The name of the record of a booking. Deterministic, so that a retry finds the record of the first attempt."""
     device = booking.device
-    what = (host, device.driver, device.pool, device.device, booking.holder.uid, booking.key.share, booking.since)
-    digest = hashlib.sha256("\0".join(what).encode()).hexdigest()[:20]
+    identity = (host, device.driver, device.pool, device.device, booking.holder.uid, booking.key.share, booking.since)
+    digest = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:20]
     readable = re.sub(r"[^a-z0-9]+", "-", device.device.lower()).strip("-")[:63].strip("-")
     return f"{readable or 'host'}-{digest}"
 
 
 def past_booking(host: str, booking: Booking, *, ended: str, how: str) -> Object:
-    """A booking that is over, as it is kept. Without a time of its end its creationTimestamp is that."""
+    """The PastBooking object of an ended booking. Without `ended`, its creationTimestamp is the end."""
     labels = {HOST: _label(host), DEVICE: _label(booking.device.device)}
     spec: Object = {
         "host": host, "device": device_object(booking.device), "holder": booking.holder.to_object(), "request": booking.request,
@@ -77,85 +78,85 @@ def past_booking(host: str, booking: Booking, *, ended: str, how: str) -> Object
 
 
 def ended_records(page: Page, new: Page, *, now: str, how: How) -> list[Object]:
-    """Records of all that stands on a page and not on the one that replaces it."""
-    stays = {(booking.key, booking.since) for booking in new.bookings}
+    """PastBooking objects of all bookings on `page` that `new` does not have."""
+    kept = {(booking.key, booking.since) for booking in new.bookings}
     return [past_booking(page.host, booking, ended=now, how=how(booking)) for booking in page.bookings
-            if (booking.key, booking.since) not in stays]
+            if (booking.key, booking.since) not in kept]
 
 
-async def record_write(store: Store, made: Object) -> Write:
-    """A record as a part of a commit; one that is there already gets its new end."""
+async def record_write(store: Store, record: Object) -> Write:
+    """The write of a record in a commit: create, or update of an existing one."""
     try:
-        have = await store.get(kinds.PAST_BOOKING, made["metadata"]["name"])
+        existing = await store.get(kinds.PAST_BOOKING, record["metadata"]["name"])
     except NotFound:
-        return Create(kinds.PAST_BOOKING, made)
-    return Replace(kinds.PAST_BOOKING, _updated(have, made))
+        return Create(kinds.PAST_BOOKING, record)
+    return Replace(kinds.PAST_BOOKING, _updated(existing, record))
 
 
-async def write_record(store: Store, made: Object) -> None:
-    """Write a record: one request, unless it is there already and gets its new end."""
+async def write_record(store: Store, record: Object) -> None:
+    """Create a record, or update an existing one."""
     for _ in range(TRIES):
         try:
-            await store.create(kinds.PAST_BOOKING, made)
+            await store.create(kinds.PAST_BOOKING, record)
         except AlreadyExists:
             try:
-                have = await store.get(kinds.PAST_BOOKING, made["metadata"]["name"])
-                if (new := _updated(have, made)) != have:
+                existing = await store.get(kinds.PAST_BOOKING, record["metadata"]["name"])
+                if (new := _updated(existing, record)) != existing:
                     await store.replace(kinds.PAST_BOOKING, new)
-            except (Conflict, NotFound):  # another wrote the same record, or it was old and went
+            except (Conflict, NotFound):  # another writer was faster, or the record expired
                 continue
         return
-    raise Conflict(f"{kinds.PAST_BOOKING.resource} {made['metadata']['name']!r} was written by others all the time: retry")
+    raise Conflict(f"{kinds.PAST_BOOKING.resource} {record['metadata']['name']!r} was changed {TRIES} times meanwhile: retry")
 
 
-def _updated(have: Object, made: Object) -> Object:
-    return {**have, "spec": {**(have.get("spec") or {}), **made["spec"]}}
+def _updated(existing: Object, record: Object) -> Object:
+    return {**existing, "spec": {**(existing.get("spec") or {}), **record["spec"]}}
 
 
 async def entries(store: Store, device: DeviceId, *, host: str = "") -> list[HistoryEntry]:
-    """Who holds and held a device, the newest first. Without a host it is looked for where its pool says, which is the name
-    of its host but for the devices of other people's drivers."""
-    now = [(page.host, booking) for page in await _pages(store, host or device.pool, everywhere=not host)
+    """Current and past holders of a device, newest first. Without `host`, the page of the device's pool is read: the pools of
+    our own driver are named after their host; for other drivers all pages are searched."""
+    current = [(page.host, booking) for page in await _pages(store, host or device.pool, everywhere=not host)
            for booking in page.bookings if booking.device == device]
-    standing = {name_of(*one) for one in now}
-    out = [_entry(*one) for one in now]
+    current_names = {name_of(*pair) for pair in current}
+    out = [_entry(*pair) for pair in current]
     label = _label(device.device)
     async for past in _records(store, f"{DEVICE}={label}" if label else ""):
-        if device_of(past["spec"]["device"]) == device and past["metadata"]["name"] not in standing \
+        if device_of(past["spec"]["device"]) == device and past["metadata"]["name"] not in current_names \
                 and host in ("", past["spec"]["host"]):
             out.append(_past(past))
     return sorted(out, key=lambda entry: (entry.booked, not entry.ended, entry.ended), reverse=True)
 
 
 async def expire(store: Store, now: str, keep: timedelta, *, host: str = "", most: int = MOST) -> int:
-    """Delete what ended longer ago than `keep`, and of each host what goes beyond the newest `most`; how many went. With a host
-    only what is of it. Reads and deletes in small steps, and does not mind others that do the same."""
+    """Delete records that ended longer ago than `keep`, and per host all but the newest `most`; returns how many were deleted.
+    With `host`, only its records. Reads and deletes in small steps; several processes may do it at the same time."""
     before = rfc3339(datetime.fromisoformat(now) - keep)
-    doomed: list[Object] = []
-    young: dict[str, list[tuple[str, Object]]] = {}
+    expired: list[Object] = []
+    kept: dict[str, list[tuple[str, Object]]] = {}
     try:
         async for past in _records(store, f"{HOST}={_label(host)}" if host else ""):
             stub = {"name": past["metadata"]["name"], "uid": past["metadata"]["uid"]}
             ended = _ended(past)
             if ended < before:
-                doomed.append(stub)
+                expired.append(stub)
             else:
-                young.setdefault((past.get("spec") or {}).get("host", ""), []).append((ended, stub))
-    except Expired:  # more was written meanwhile than the store remembers: the next round sees the rest
+                kept.setdefault((past.get("spec") or {}).get("host", ""), []).append((ended, stub))
+    except Expired:  # the list was compacted meanwhile: the next round sees the rest
         pass
-    for ones in young.values():
-        if len(ones) > most:
-            ones.sort(key=lambda one: (one[0], one[1]["name"]), reverse=True)
-            doomed += [stub for _, stub in ones[most:]]
-    gone = 0
-    for stub in doomed:
+    for records in kept.values():
+        if len(records) > most:
+            records.sort(key=lambda record: (record[0], record[1]["name"]), reverse=True)
+            expired += [stub for _, stub in records[most:]]
+    deleted = 0
+    for stub in expired:
         try:
             await store.delete(kinds.PAST_BOOKING, stub["name"], uid=stub["uid"])
-            gone += 1
+            deleted += 1
         except (NotFound, Conflict):
             pass
         await asyncio.sleep(0)
-    return gone
+    return deleted
 
 
 async def _records(store: Store, labels: str = "") -> AsyncIterator[Object]:
@@ -203,7 +204,7 @@ def _ended(obj: Object) -> str:
 
 
 def _label(value: str) -> str:
-    """As a label may say it: at most 63 characters. What does not fit is cut and told apart by a hash of the whole."""
+    """A valid label value of at most 63 characters. Other values are truncated and record unique by a hash."""
     if not value or (len(value) <= 63 and _LABEL.fullmatch(value)):
         return value
     readable = re.sub(r"[^-A-Za-z0-9_.]+", "-", value)[:46].strip("-_.")

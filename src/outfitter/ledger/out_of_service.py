@@ -1,7 +1,9 @@
-"""Devices that nobody new gets: reserved (kept back), quarantined (not to be trusted), unclean (to be cleaned first).
+"""Takes devices out of service: reserved (by an operator), quarantined (suspected faulty), unclean (one-time-use, to be
+cleaned).
 
-A mark is one replacement of the host's page, tried again when somebody else was faster. Whoever holds a marked device keeps
-it: the mark takes effect once it is free. Doing any of it twice is no harm, and writes nothing the second time."""
+Each record is one replacement of the host's page, retried on conflict. The current holder of such a device keeps it: the record
+prevents new bookings only. All functions are idempotent and write nothing the second time. Called by the CLI, the
+Placement view and the host audit."""
 
 from __future__ import annotations
 
@@ -14,31 +16,31 @@ from outfitter.errors import AlreadyHeld
 from outfitter.ledger import book, history
 from outfitter.store.base import Store
 
-PLACEMENT = "placement"  # the origin of marks that a provider's reserved count made
+PLACEMENT = "placement"  # origin of the records that follow from a provider's reserved count
 
 
 async def reserve(store: Store, host: str, device: DeviceId, *, by: str, reason: str = "", now: str = "") -> bool:
-    """Keep a device back; whether that changed anything."""
-    return await _mark(store, host, "reserved", OutOfServiceRecord(device, reason, by, now))
+    """Reserve a device; returns whether the page changed."""
+    return await _add_record(store, host, "reserved", OutOfServiceRecord(device, reason, by, now))
 
 
 async def unreserve(store: Store, host: str, device: DeviceId) -> bool:
-    """Give a reserved device back, whoever reserved it; whether that changed anything."""
+    """Remove a reservation, whatever its origin; returns whether the page changed."""
     return await _change(store, host, lambda page: page.without_marks("reserved", {device}))
 
 
 async def quarantine(store: Store, host: str, device: DeviceId, *, by: str, reason: str = "", now: str = "") -> bool:
-    """Take a device out of service because something is wrong with it; whether that changed anything."""
-    return await _mark(store, host, "quarantined", OutOfServiceRecord(device, reason, by, now))
+    """Quarantine a device; returns whether the page changed."""
+    return await _add_record(store, host, "quarantined", OutOfServiceRecord(device, reason, by, now))
 
 
 async def restore(store: Store, host: str, device: DeviceId) -> bool:
-    """Give a quarantined device back; whether that changed anything."""
+    """Remove a quarantine; returns whether the page changed."""
     return await _change(store, host, lambda page: page.without_marks("quarantined", {device}))
 
 
 async def clear(store: Store, host: str, device: DeviceId) -> bool:
-    """Somebody cleaned a device: it may be given away again; whether that changed anything. AlreadyHeld while it is in use,
+    """Remove the unclean record of a device that was cleaned; returns whether the page changed. AlreadyHeld while it is in use,
     because it would not be clean afterwards."""
 
     def change(page: Page) -> Object:
@@ -52,8 +54,8 @@ async def clear(store: Store, host: str, device: DeviceId) -> bool:
 async def set_reserved(
     store: Store, host: str, devices: Sequence[DeviceId], count: int, *, now: str, by: str, cleaned: bool = True
 ) -> None:
-    """An operator says how many of these devices are kept out: see `reserving`. Without `cleaned` what is unclean stays so: for
-    those who only bring about again what an operator said earlier."""
+    """Apply a provider's reserved count: see `with_reserved_count`. Without `cleaned`, unclean records are kept: for callers
+    that apply a count again that an operator set earlier."""
     moment = now or history.clock_time(store)
     await book.change_page(
         store, host, lambda page: with_reserved_count(page, devices, count, now=moment, by=by, cleaned=cleaned)
@@ -63,32 +65,32 @@ async def set_reserved(
 def with_reserved_count(
     page: Page, devices: Sequence[DeviceId], count: int, *, now: str, by: str, cleaned: bool = True
 ) -> Object:
-    """The page on which so many of these devices are kept out, as far as that is possible.
+    """The page on which `count` of these devices are out of service, as far as possible.
 
-    A device counts once, be it reserved by a person, unclean, or marked here. What is missing is marked with the origin
-    "placement": free devices in the order given, those that are marked already first, then held ones. What is too much loses
-    such a mark; then, with `cleaned`, unclean devices that nobody holds are clean, which is how operators of Nova give a device
-    for one use back. What a person reserved stays."""
-    ours = dict.fromkeys(devices)
-    person = {mark.device for mark in page.reserved if mark.origin != PLACEMENT} & ours.keys()
-    marked = {mark.device for mark in page.reserved if mark.origin == PLACEMENT} & ours.keys()
-    unclean = {mark.device for mark in page.unclean} & ours.keys()
+    A device counts once, whether reserved by a person, unclean, or reserved here. Missing ones are reserved with the origin
+    "placement": free devices in the given order, those that have such a record first, then held ones. Of a surplus, records
+    with that origin are removed; then, with `cleaned`, the unclean records of devices without a holder, which is how operators
+    of Nova return a one-time-use device to service. Reservations by a person are kept."""
+    members = dict.fromkeys(devices)
+    by_person = {record.device for record in page.reserved if record.origin != PLACEMENT} & members.keys()
+    by_count = {record.device for record in page.reserved if record.origin == PLACEMENT} & members.keys()
+    unclean = {record.device for record in page.unclean} & members.keys()
     held = {booking.device for booking in page.bookings if booking.counted}
-    surplus = len(person | unclean) - count
-    clean = [device for device in ours if device in unclean - person and device not in held][:max(surplus, 0)]
-    open_ = [device for device in ours if device not in person | unclean]
-    open_.sort(key=lambda device: (device in held, device not in marked))  # stable: otherwise in the order given
-    wanted = set(open_[:max(-surplus, 0)])
+    surplus = len(by_person | unclean) - count
+    clean = [device for device in members if device in unclean - by_person and device not in held][:max(surplus, 0)]
+    remaining = [device for device in members if device not in by_person | unclean]
+    remaining.sort(key=lambda device: (device in held, device not in by_count))  # stable: otherwise in the order given
+    wanted = set(remaining[:max(-surplus, 0)])
     page = Page(page.without_marks("unclean", set(clean) if cleaned else ()))
-    page = Page(page.without_marks("reserved", marked - wanted))
-    reason = f"{count} of these {len(ours)} devices are reserved"
-    return page.with_marks("reserved", [OutOfServiceRecord(device, reason, by, now, PLACEMENT) for device in ours
-                                        if device in wanted - marked])
+    page = Page(page.without_marks("reserved", by_count - wanted))
+    reason = f"{count} of these {len(members)} devices are reserved"
+    return page.with_marks("reserved", [OutOfServiceRecord(device, reason, by, now, PLACEMENT) for device in members
+                                        if device in wanted - by_count])
 
 
-async def _mark(store: Store, host: str, which: OutOfServiceRecords, mark: OutOfServiceRecord) -> bool:
-    moment = mark.since or history.clock_time(store)
-    stamped = OutOfServiceRecord(mark.device, mark.reason, mark.by, moment, mark.origin)
+async def _add_record(store: Store, host: str, which: OutOfServiceRecords, record: OutOfServiceRecord) -> bool:
+    moment = record.since or history.clock_time(store)
+    stamped = OutOfServiceRecord(record.device, record.reason, record.by, moment, record.origin)
     return await _change(store, host, lambda page: page.with_marks(which, [stamped]))
 
 

@@ -1,5 +1,7 @@
-"""What Placement's words make of the ledger: for each provider what it has, what is kept out and what is used; for each
-consumer what it has where. A view: provider trees and pages go in, nothing is kept."""
+"""The ledger in Placement's terms: inventory, reserved and used of each resource provider, and the allocations of each
+consumer.
+
+A view computed from provider trees and pages; keeps no state. Called by the scheduler, the CLI and the host audit."""
 
 from __future__ import annotations
 
@@ -16,51 +18,50 @@ from outfitter.errors import Conflict, Invalid, NotFound
 from outfitter.ledger import out_of_service
 from outfitter.store.base import Store
 
-DRIVER = "placement.outfitter.dev"  # in whose name a host's own resources are booked
+DRIVER = "placement.outfitter.dev"  # driver of the bookings of a host's own resources
 TRIES = 16
 Allocations = dict[str, dict[str, dict[str, int]]]  # consumer's uid -> provider -> resource class -> amount
 
 
 def host_resources(host: str) -> DeviceId:
-    """The host itself as something that is booked: its VCPU, MEMORY_MB and DISK_GB."""
+    """The device id under which a host's VCPU, MEMORY_MB and DISK_GB are booked."""
     return DeviceId(DRIVER, host, "host")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One provider with what is used of it."""
+    """One provider with its usage."""
 
     provider: Provider
-    inventories: Mapping[str, Inventory]  # with everything that is kept out counted as reserved
+    inventories: Mapping[str, Inventory]  # out-of-service devices count as reserved
     used: Mapping[str, int]
-    holders: Mapping[str, Sequence[str]]  # device -> who has it, for a person
+    holders: Mapping[str, Sequence[str]]  # device -> its holders, for display
 
 
 def rows(tree: Sequence[Provider], page: Page) -> list[Row]:
-    """The providers of one host. A device that a machine was found to have, and that Placement has no consumer for, is kept out
-    like a reserved one."""
+    """The providers of one host. A device that is attached to a domain without a consumer in Placement counts as reserved."""
     out = []
     for provider in tree:
         members = set(provider.devices)
         held: dict[str, list[str]] = defaultdict(list)
         used = 0
-        kept_out = {mark.device.device for mark in (*page.reserved, *page.unclean, *page.quarantined)} & members
+        unavailable = {record.device.device for record in (*page.reserved, *page.unclean, *page.quarantined)} & members
         for booking in page.bookings:
             if booking.counted and booking.device.device in members:
                 held[booking.device.device].append(str(booking.holder))
                 if booking.holder.kind == DOMAIN:
-                    kept_out.add(booking.device.device)
+                    unavailable.add(booking.device.device)
                 else:
                     used += 1
-        inventories = {name: replace(each, reserved=min(each.total, max(each.reserved, len(kept_out))))
-                       for name, each in provider.inventories.items()}
+        inventories = {name: replace(inventory, reserved=min(inventory.total, max(inventory.reserved, len(unavailable))))
+                       for name, inventory in provider.inventories.items()}
         out.append(Row(provider, inventories, dict.fromkeys(provider.inventories, used) if members else {}, held))
     return out
 
 
 def allocations(trees: Iterable[Sequence[Provider]], pages: Iterable[Page]) -> Allocations:
-    """What every consumer has; a host's own resources stand under the host's name."""
-    homes = {(provider.parent, device): provider for tree in trees for provider in tree for device in provider.devices}
+    """The allocations of every consumer; a host's own resources are under the host's name."""
+    provider_of = {(provider.parent, device): provider for tree in trees for provider in tree for device in provider.devices}
     out: Allocations = defaultdict(lambda: defaultdict(lambda: defaultdict(int)))
     for page in pages:
         for booking in page.bookings:
@@ -68,22 +69,22 @@ def allocations(trees: Iterable[Sequence[Provider]], pages: Iterable[Page]) -> A
                 continue
             for name, amount in (booking.amount.get("resources") or {}).items():
                 out[booking.holder.uid][page.host][name] += amount
-            provider = homes.get((page.host, booking.device.device)) if booking.counted else None
+            provider = provider_of.get((page.host, booking.device.device)) if booking.counted else None
             if provider is not None:
                 for name in provider.inventories:
                     out[booking.holder.uid][provider.name][name] += 1
-    return {uid: {name: dict(amounts) for name, amounts in mine.items()} for uid, mine in out.items()}
+    return {uid: {name: dict(amounts) for name, amounts in of_provider.items()} for uid, of_provider in out.items()}
 
 
 async def trees(store: Store) -> dict[str, tuple[Provider, ...]]:
-    """Host -> its providers."""
+    """The providers of each host, by its name."""
     listing = await store.list(kinds.PROVIDER_TREE)
     return {obj["metadata"]["name"]: providers.read(obj) for obj in listing.items}
 
 
 async def set_reserved(store: Store, name: str, resource_class: str, count: int, *, driver: str, now: str, by: str) -> None:
-    """An operator keeps so many of a provider's devices out. Written to the tree, which remembers it, then to the page, which
-    the devices are taken from; whoever audits the host next finds the second missing after a crash."""
+    """Set the reserved count of a provider's inventory. Written to the provider tree, then to the page; after a crash between
+    the two, the next audit of the host writes the page."""
     for _ in range(TRIES):
         obj, provider = await _find(store, name)
         inventory = provider.inventories.get(resource_class)
@@ -96,14 +97,14 @@ async def set_reserved(store: Store, name: str, resource_class: str, count: int,
                           inventories={**provider.inventories, resource_class: replace(inventory, reserved=count)})
         try:
             await store.replace(kinds.PROVIDER_TREE, providers.with_providers(
-                obj, [changed if each.name == name else each for each in providers.read(obj)]))
+                obj, [changed if other.name == name else other for other in providers.read(obj)]))
         except Conflict:
             continue
         host = obj["metadata"]["name"]
         devices = [DeviceId(driver, host, device) for device in provider.devices]
         await out_of_service.set_reserved(store, host, devices, count, now=now, by=by)
         return
-    raise Conflict(f"provider {name} is being changed by others all the time; try again")
+    raise Conflict(f"provider {name} was changed {TRIES} times meanwhile; try again")
 
 
 async def _find(store: Store, name: str) -> tuple[Object, Provider]:
