@@ -87,8 +87,8 @@ def simulated_hosts(hosts: Sequence[SimulatedHost], data: Path | None = None, co
         root = SimulatedRoot(host.tree, files("kernel"), recent)
         env = HostEnv(host.name, host.publisher, root, state=files("state"), cdi=files("cdi"), metadata=files("metadata"))
         return AgentHost(host.name, host.publisher, root.look, Simulated(data / "domains" / host.name if data else None),
-                    host.capacity(), host.labels, simulated=True, settings=config.of(host.name), env=env,
-                    driver_profiles=host.guises)
+                    host.capacity(), host.labels, simulated=True, settings=config.for_host(host.name), env=env,
+                    driver_profiles=host.driver_profiles)
 
     return [simulated(host) for host in hosts]
 
@@ -115,7 +115,7 @@ def this_host(
 ) -> AgentHost | None:
     """This host, if it has anything to offer: what device_spec lists, what it is asked to make, or else a function that is
     bound to vfio-pci; with `empty` in any case. Everything that is written on it stands below `root`, but for `data`."""
-    tree, settings = FolderRoot(root), config.of(name)
+    tree, settings = FolderRoot(root), config.for_host(name)
     found = scan.scan(tree)
     asked = empty or settings.device_spec is not None or settings.sriov or settings.mdev
     if not asked and not assignable.assignable(found.devices, found.mdevs).offered:

@@ -95,7 +95,7 @@ def choose(
         if wanted:
             raise StartupRefused(f"--simulate and --hypervisor {hypervisor} exclude each other: simulated hosts simulate "
                                  "their VMs")
-        hosts = app.simulated_hosts(hosts_file.named(simulation).hosts, data, settings)
+        hosts = app.simulated_hosts(hosts_file.from_argument(simulation).hosts, data, settings)
         return hosts, f"simulated as --simulate {simulation} says"
     name = socket.gethostname().split(".")[0].lower() or "localhost"
     runs, said = app.hypervisor(hypervisor, name, data)

@@ -138,7 +138,7 @@ class Cloud:
 
     def _listed(self, host: str) -> set[str]:
         box = self.boxes[host]
-        spec = self.config(box).of(host).device_spec
+        spec = self.config(box).for_host(host).device_spec
         return set(spec.match(scan.scan(box.tree()).devices)) if spec is not None else set()
 
     async def _book(self, server: Mapping[str, Any], host: str, devices: Sequence[DeviceId],
@@ -199,7 +199,7 @@ class Cloud:
         matched: dict[str, int | None] = {}
         for box in self.boxes.values():
             changed = Box(box.name, box.pci, step.get("device_spec", box.spec), {**box.switches, **(step.get("config") or {})})
-            spec = self.config(changed).of(box.name).device_spec
+            spec = self.config(changed).for_host(box.name).device_spec
             devices = scan.scan(box.tree()).devices
             taken = spec.match(devices) if spec is not None else {}
             matched |= {device.address: taken[device.address].index if device.address in taken else None for device in devices}

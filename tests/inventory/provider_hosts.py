@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from outfitter.api.providers import Provider
-from outfitter.inventory import assignable, device_spec, providers
+from outfitter.inventory import assignable, device_spec_parser, providers
 from outfitter.inventory.config import HostSettings
 from outfitter.inventory.pci import FunctionKind, HostDevice
 from outfitter.inventory.providers import HeldDevice, Plan
@@ -41,7 +41,7 @@ def planned(
     devices: Sequence[HostDevice], spec: Spec, stored: Sequence[Provider] = (), held: Sequence[HeldDevice] = (), *,
     orphans: Sequence[HostDevice] = (), **switches: bool
 ) -> Plan:
-    listed = device_spec.parse_entries(spec, report=True)
+    listed = device_spec_parser.parse_entries(spec, report=True)
     settings = HostSettings(device_spec=listed, **{"report_in_placement": True, **switches})  # type: ignore[arg-type]
     return providers.plan("a", settings, assignable.assignable(devices, spec=listed).offered, stored, held, orphans=orphans)
 

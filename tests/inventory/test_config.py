@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outfitter import errors
-from outfitter.inventory import config, device_spec, pci_address_spec, scan
+from outfitter.inventory import config, device_spec_parser, pci_address_spec, scan
 from outfitter.inventory.config import Config, HostSettings
 from outfitter.inventory.simulation import hosts_file
 
@@ -64,7 +64,7 @@ def test_a_file_says(name: str) -> None:
     found = config.parse(text)
     assert without_spec(found.default) == {**DEFAULTS, **said}
     assert found.default.device_spec is None
-    assert found.of("any") is found.default
+    assert found.for_host("any") is found.default
 
 
 def test_nothing_written_is_the_default() -> None:
@@ -103,12 +103,12 @@ hosts:
   alder: {device_spec: [{vendor_id: 10de}], alias: [], history: {keep: 1d}}
   birch: {report_to_placement: false, pci_in_placement: true}
 """)
-    assert found.of("plain") == found.of("other") == found.default
-    assert texts(found.of("alder")) == ['{"vendor_id": "10de"}']
-    assert without_spec(found.of("alder")) == {**DEFAULTS, "report_in_placement": True, "audit_every": timedelta(minutes=5),
-                                               "history_keep": timedelta(days=1)}
-    assert found.of("birch").device_spec is found.default.device_spec
-    assert without_spec(found.of("birch")) == {**DEFAULTS, "pci_in_placement": True, "audit_every": timedelta(minutes=5),
+    assert found.for_host("plain") == found.for_host("other") == found.default
+    assert texts(found.for_host("alder")) == ['{"vendor_id": "10de"}']
+    assert without_spec(found.for_host("alder")) == {
+        **DEFAULTS, "report_in_placement": True, "audit_every": timedelta(minutes=5), "history_keep": timedelta(days=1)}
+    assert found.for_host("birch").device_spec is found.default.device_spec
+    assert without_spec(found.for_host("birch")) == {**DEFAULTS, "pci_in_placement": True, "audit_every": timedelta(minutes=5),
                                                "alias": [{"name": "a"}]}
 
 
@@ -192,7 +192,7 @@ def test_an_example_is_right(path: Path) -> None:
 def taken(example: str, host: str) -> dict[str, list[str]]:
     """What each entry of an example takes of a host of the example hosts, by address."""
     hosts = {each.name: each for each in hosts_file.load(ROOT / "examples" / "hosts" / "two-sockets.yaml").hosts}
-    spec = config.load(ROOT / "examples" / "config" / example).of(host).device_spec
+    spec = config.load(ROOT / "examples" / "config" / example).for_host(host).device_spec
     assert spec is not None
     found: dict[str, list[str]] = {}
     for where, entry in spec.match(scan.scan(hosts[host].tree()).devices).items():
@@ -221,7 +221,7 @@ def test_what_the_pages_show_is_right(page: Path) -> None:
 
 def test_the_pages_tell_every_key() -> None:
     told = {PAGES[0]: {*config.KEYS["file"], *config.ALIAS_KEYS, "history.keep"} - {"history"},
-            PAGES[1]: {*device_spec.KEYS, *pci_address_spec.PARTS}}
+            PAGES[1]: {*device_spec_parser.KEYS, *pci_address_spec.PARTS}}
     for page, keys in told.items():
         assert {key for key in keys if f"`{key}`" not in page.read_text()} == set()
 

@@ -30,7 +30,7 @@ WAYS = {
 
 @pytest.mark.parametrize(("path", "name"), WAYS.values(), ids=WAYS)
 def test_the_way_from_the_root(path: str, name: str | None) -> None:
-    assert device_name.way(path) == name
+    assert device_name.location_label(path) == name
 
 
 def test_bus_numbers_do_not_matter() -> None:

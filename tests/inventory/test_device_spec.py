@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outfitter import errors
-from outfitter.inventory import device_spec, pci_address_spec
+from outfitter.inventory import device_spec, device_spec_parser, pci_address_spec, placement_names
 from outfitter.inventory.pci import FunctionKind, HostDevice
 
 
@@ -49,17 +49,17 @@ def device(
 
 def matched(values: Sequence[Any], devices: Sequence[HostDevice], *, report: bool = True) -> dict[str, int | None]:
     """Address -> the index of the entry that won, None for none."""
-    found = device_spec.parse_entries(values, report=report).match(devices)
+    found = device_spec_parser.parse_entries(values, report=report).match(devices)
     return {each.address: found[each.address].index if each.address in found else None for each in devices}
 
 
 def entry(value: Any, *, report: bool = True) -> device_spec.DeviceSpecEntry:
-    return device_spec.parse_entries([value], report=report).entries[0]
+    return device_spec_parser.parse_entries([value], report=report).entries[0]
 
 
 def mistakes(values: Sequence[Any], *, report: bool = True) -> dict[str, str]:
     with pytest.raises(errors.Invalid) as caught:
-        device_spec.parse_entries(values, report=report)
+        device_spec_parser.parse_entries(values, report=report)
     for cause in caught.value.causes:
         assert cause.message in str(caught.value)
     return {cause.field: cause.message for cause in caught.value.causes}
@@ -139,7 +139,7 @@ def test_the_first_entry_that_fits_wins() -> None:
 
 def test_a_json_list_is_as_many_entries_as_it_has() -> None:
     values = ['[{"vendor_id": "1234"}, {"product_id": "2235"}]', {"vendor_id": "8086"}, "[]"]
-    spec = device_spec.parse_entries(values, report=False)
+    spec = device_spec_parser.parse_entries(values, report=False)
     assert [each.index for each in spec.entries] == [0, 1, 2]
     assert matched(values, [GPU, CARD]) == {GPU.address: 1, CARD.address: 2}
 
@@ -183,7 +183,7 @@ NOT_REMOTE: dict[str, tuple[dict[str, str], str, str]] = {
 @pytest.mark.parametrize("name", NOT_REMOTE)
 def test_remote_managed_is_refused_on_a_host_where_it_makes_no_sense(name: str) -> None:
     value, field, says = NOT_REMOTE[name]
-    spec = device_spec.parse_entries([{"vendor_id": "1234"}, {**value, "remote_managed": True}], report=False)
+    spec = device_spec_parser.parse_entries([{"vendor_id": "1234"}, {**value, "remote_managed": True}], report=False)
     with pytest.raises(errors.Invalid, match=says) as caught:
         spec.match(DPU)
     assert [cause.field for cause in caught.value.causes] == [field]
@@ -238,7 +238,7 @@ CLASSES = {"pgpu": "PGPU", "gpu": "CUSTOM_GPU", "GPU": "CUSTOM_GPU", "custom-x":
 
 @pytest.mark.parametrize("text", CLASSES)
 def test_a_class_as_placement_knows_it(text: str) -> None:
-    assert device_spec.normal_class(text) == CLASSES[text]
+    assert placement_names.normal_class(text) == CLASSES[text]
 
 
 TRAITS = {"HW_GPU_API_VULKAN": "HW_GPU_API_VULKAN", "hw_gpu_api_vulkan": "CUSTOM_HW_GPU_API_VULKAN", "a__b": "CUSTOM_A_B",
@@ -247,7 +247,7 @@ TRAITS = {"HW_GPU_API_VULKAN": "HW_GPU_API_VULKAN", "hw_gpu_api_vulkan": "CUSTOM
 
 @pytest.mark.parametrize("text", TRAITS)
 def test_a_trait_as_placement_knows_it(text: str) -> None:
-    assert device_spec.normal_trait(text) == TRAITS[text]
+    assert placement_names.normal_trait(text) == TRAITS[text]
 
 
 ILLEGAL = {"": "empty", "  ": "empty", "CUSTOM_": "at least one", "CUSTOM_foo-bar": "CUSTOM_FOO_BAR", "custom_é": "letters",
@@ -256,14 +256,14 @@ ILLEGAL = {"": "empty", "  ": "empty", "CUSTOM_": "at least one", "CUSTOM_foo-ba
 
 @pytest.mark.parametrize("text", ILLEGAL)
 def test_a_name_that_placement_refuses(text: str) -> None:
-    for normal in (device_spec.normal_class, device_spec.normal_trait):
+    for normal in (placement_names.normal_class, placement_names.normal_trait):
         with pytest.raises(errors.Invalid, match=ILLEGAL[text]):
             normal(text)
 
 
 @given(st.text(max_size=300))
 def test_a_name_is_legal_or_refused_and_stays_what_it_became(text: str) -> None:
-    for normal in (device_spec.normal_class, device_spec.normal_trait):
+    for normal in (placement_names.normal_class, placement_names.normal_trait):
         try:
             name = normal(text)
         except errors.Invalid:
@@ -273,7 +273,7 @@ def test_a_name_is_legal_or_refused_and_stays_what_it_became(text: str) -> None:
 
 
 def test_the_generated_class() -> None:
-    assert device_spec.generated_class("10de", "2235") == "CUSTOM_PCI_10DE_2235"
+    assert placement_names.generated_class("10de", "2235") == "CUSTOM_PCI_10DE_2235"
 
 
 # -- mistakes: entries -> the path of the field, and words of what is said about it
@@ -356,7 +356,7 @@ def test_all_mistakes_of_all_entries_are_told_at_once() -> None:
 
 def test_the_path_is_the_callers() -> None:
     with pytest.raises(errors.Invalid, match=r"hosts\.a\.device_spec\[0\]\.x"):
-        device_spec.parse_entries([{"x": ""}], "hosts.a.device_spec", report=False)
+        device_spec_parser.parse_entries([{"x": ""}], "hosts.a.device_spec", report=False)
 
 
 # -- patterns against a naive reading of them
@@ -385,13 +385,13 @@ def test_a_text_means_what_it_says(data: st.DataObject, meant: tuple[int, ...], 
         text = f"{parts[1]}:{parts[2]}.{parts[3]}" if wanted[1] is not None else f"{parts[2]}.{parts[3]}"
     else:
         text = f"{parts[0]}:{parts[1]}:{parts[2]}.{parts[3]}"
-    pattern = pci_address_spec.of_text(text)
+    pattern = pci_address_spec.from_text(text)
     name = "{:04x}:{:02x}:{:02x}.{:x}".format(*there)
     found = pci_address_spec.split(name)
     assert found is not None
     assert pattern.matches(found) == all(want in (None, got) for want, got in zip(wanted, there, strict=True))
     assert pattern.single == (None if None in wanted else "{:04x}:{:02x}:{:02x}.{:x}".format(*meant))
-    assert pci_address_spec.of_text(str(pattern)) == pattern
+    assert pci_address_spec.from_text(str(pattern)) == pattern
 
 
 REGEXES = st.sampled_from(["0", "00", "0000", ".*", "[0-3]", "a|0", "$", "(?i)A"])
@@ -402,16 +402,16 @@ def test_expressions_mean_what_python_says(there: tuple[int, ...], given_: dict[
     found = pci_address_spec.split("{:04x}:{:02x}:{:02x}.{:x}".format(*there))
     assert found is not None
     naive = all(re.match(given_.get(name, ""), part) for name, part in zip(pci_address_spec.PARTS, found, strict=True))
-    assert pci_address_spec.of_regexes(given_).matches(found) == naive
+    assert pci_address_spec.from_regexes(given_).matches(found) == naive
 
 
 @given(st.text(alphabet="0123456789abcdefxX:.* g", max_size=16))
 def test_any_text_is_a_pattern_or_refused(text: str) -> None:
     try:
-        pattern = pci_address_spec.of_text(text)
+        pattern = pci_address_spec.from_text(text)
     except errors.Invalid:
         return
-    assert pci_address_spec.of_text(str(pattern)) == pattern
+    assert pci_address_spec.from_text(str(pattern)) == pattern
 
 
 ENTRIES = st.lists(st.fixed_dictionaries({}, optional={
@@ -421,7 +421,7 @@ ENTRIES = st.lists(st.fixed_dictionaries({}, optional={
 
 @given(ENTRIES)
 def test_the_explanation_agrees_with_the_match(values: list[dict[str, Any]]) -> None:
-    spec = device_spec.parse_entries([json.dumps(value) for value in values], report=False)
+    spec = device_spec_parser.parse_entries([json.dumps(value) for value in values], report=False)
     taken = spec.match(HOST)
     for where, compared in spec.compare(HOST).items():
         fits = [index for index, comparison in enumerate(compared) if not comparison.unmet]

@@ -10,7 +10,7 @@ import pytest
 
 from outfitter.api.kinds import Object
 from outfitter.errors import Invalid
-from outfitter.inventory import device_spec, host_devices, slices
+from outfitter.inventory import device_spec_parser, host_devices, slices
 from outfitter.inventory.config import HostSettings
 from outfitter.inventory.host_devices import HostDevices
 from outfitter.inventory.mdev import Mdev
@@ -41,7 +41,7 @@ SLICE = Mdev(uuid=UUID, type_id="nvidia-63", type_name="GRID P4", device_api="vf
 
 
 def settings(spec: Spec) -> HostSettings:
-    return HostSettings(device_spec=None if spec is None else device_spec.parse_entries(spec, report=True))
+    return HostSettings(device_spec=None if spec is None else device_spec_parser.parse_entries(spec, report=True))
 
 
 def seen(
@@ -276,7 +276,7 @@ def test_a_card_in_a_group_excludes_its_functions_whichever_function_names_the_g
     second = replace(NIC, members=("0000:3a:00.0",))
     answer = seen(first, second, CHILD, spec=[{}])
     assert [one.name for one in answer.offered] == ["first", "nic-vf0"]
-    whole, child = host_devices.devices(answer, [], set(), {}, slices.Nobody)
+    whole, child = host_devices.devices(answer, [], set(), {}, slices.NO_PCI_IDS)
     assert whole["consumesCounters"] == child["consumesCounters"]
 
 

@@ -56,8 +56,8 @@ def test_vendors_and_products(
 ) -> None:
     database = PciIds(data)
     assert database
-    assert database.of(vendor, product) == known
-    assert database.of(vendor, product) == known  # and again, from what is remembered
+    assert database.vendor_and_product(vendor, product) == known
+    assert database.vendor_and_product(vendor, product) == known  # and again, from what is remembered
 
 
 @pytest.mark.parametrize(("code", "name"), [
@@ -71,14 +71,14 @@ def test_classes(code: str | None, name: str | None) -> None:
 def test_without_data_nothing_is_known() -> None:
     for empty in (PciIds(None), PciIds(b"")):
         assert not empty
-        assert empty.of("8086", "1592") == (None, None)
+        assert empty.vendor_and_product("8086", "1592") == (None, None)
         assert empty.class_name("020000") is None
 
 
 @given(st.binary(max_size=200), st.sampled_from(["8086", "0000", "ffff", "c 02"]))
 def test_garbage_is_survived(data: bytes, vendor: str) -> None:
     for text in (data, b"8086  " + data, DATA + data, data + DATA):
-        for name in (*PciIds(text).of(vendor, "1592"), PciIds(text).class_name("020000")):
+        for name in (*PciIds(text).vendor_and_product(vendor, "1592"), PciIds(text).class_name("020000")):
             assert name is None or (name.isprintable() and name and len(name) <= pci_ids.MAX_NAME)
 
 
@@ -86,7 +86,7 @@ def test_the_variable_names_the_file(tmp_path: Path) -> None:
     place = tmp_path / "pci.ids"
     place.write_bytes(DATA)
     database = pci_ids.database({pci_ids.VARIABLE: str(place)})
-    assert database.of("10de", "2204") == ("NVIDIA Corporation", "GA102 [GeForce RTX 3090]")
+    assert database.vendor_and_product("10de", "2204") == ("NVIDIA Corporation", "GA102 [GeForce RTX 3090]")
     assert pci_ids.database({pci_ids.VARIABLE: str(place)}) is database
     for wrong in (tmp_path, tmp_path / "none"):
         assert not pci_ids.database({pci_ids.VARIABLE: str(wrong)})
@@ -96,9 +96,9 @@ def test_the_systems_places_are_looked_at_in_order(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(pci_ids, "PLACES", (str(tmp_path / "none"), str(tmp_path / "first"), str(tmp_path / "second")))
     assert not pci_ids.database({})
     (tmp_path / "second").write_bytes(b"8086  Second\n")
-    assert pci_ids.database({}).of("8086", None) == ("Second", None)
+    assert pci_ids.database({}).vendor_and_product("8086", None) == ("Second", None)
     (tmp_path / "first").write_bytes(b"8086  First\n")
-    assert pci_ids.database({}).of("8086", None) == ("First", None)
+    assert pci_ids.database({}).vendor_and_product("8086", None) == ("First", None)
 
 
 def test_a_file_that_is_something_else_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,5 +112,5 @@ def test_a_file_that_is_something_else_is_not_read_to_its_end(tmp_path: Path, mo
                     reason="needs the pci.ids database; on Debian it comes with pci.ids")
 def test_the_systems_database_knows_what_is_common() -> None:
     database = pci_ids.database({})
-    assert database.of("8086", "10c9") == ("Intel Corporation", "82576 Gigabit Network Connection")
+    assert database.vendor_and_product("8086", "10c9") == ("Intel Corporation", "82576 Gigabit Network Connection")
     assert database.class_name("010802") == "Non-Volatile memory controller"

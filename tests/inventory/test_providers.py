@@ -13,7 +13,7 @@ from outfitter.api import providers as stored_form
 from outfitter.api.kinds import Object
 from outfitter.api.providers import Inventory, Provider
 from outfitter.errors import StartupRefused
-from outfitter.inventory import assignable, device_spec, providers
+from outfitter.inventory import assignable, device_spec_parser, providers
 from outfitter.inventory.assignable import AssignableDevice
 from outfitter.inventory.config import HostSettings
 from outfitter.inventory.mdev import Mdev
@@ -54,7 +54,7 @@ def test_a_new_tree() -> None:
 
 
 def test_each_host_has_providers_of_its_own() -> None:
-    settings = HostSettings(device_spec=device_spec.parse_entries(LISTED, report=True), report_in_placement=True)
+    settings = HostSettings(device_spec=device_spec_parser.parse_entries(LISTED, report=True), report_in_placement=True)
     offered = assignable.assignable(card(1), spec=settings.device_spec).offered
     [one], [two] = (providers.plan(host, settings, offered).providers for host in ("a", "b"))
     assert (one.name, one.parent, two.name, two.parent) == (CARD, "a", f"b_{PF.upper()}", "b")
@@ -65,7 +65,7 @@ def test_what_no_entry_lists_and_mediated_devices_are_not_counted() -> None:
     mdev = Mdev(uuid="4b20d080-1b54-4048-85b3-a6a62d165c01", type_id="nvidia-63", type_name="", device_api="", parent=GPU,
                 numa=0, pcie_root=None, iommu_group=9, memory=None)
     settings = HostSettings(
-        device_spec=device_spec.parse_entries([{"product_id": "2204"}], report=True), report_in_placement=True
+        device_spec=device_spec_parser.parse_entries([{"product_id": "2204"}], report=True), report_in_placement=True
     )
     assert settings.device_spec is not None
     offered = [AssignableDevice(gpu()), AssignableDevice(mdev, (), settings.device_spec.entries[0])]
@@ -134,7 +134,7 @@ CLASSES: dict[str, tuple[HostDevice, Spec, str]] = {
 
 @pytest.mark.parametrize(("device", "spec", "class_"), CLASSES.values(), ids=CLASSES)
 def test_class(device: HostDevice, spec: Spec, class_: str) -> None:
-    entries = device_spec.parse_entries(spec, report=True).entries
+    entries = device_spec_parser.parse_entries(spec, report=True).entries
     assert providers.resource_class(device, entries[0] if entries else None) == class_
 
 
@@ -153,7 +153,7 @@ TRAITS: dict[str, tuple[Mapping[str, str], set[str]]] = {
 
 @pytest.mark.parametrize(("says", "traits"), TRAITS.values(), ids=TRAITS)
 def test_traits(says: Mapping[str, str], traits: set[str]) -> None:
-    [entry] = device_spec.parse_entries([says], report=True).entries
+    [entry] = device_spec_parser.parse_entries([says], report=True).entries
     assert providers.traits(gpu(), entry) == traits
     assert providers.traits(gpu(), None) == frozenset()
 

@@ -45,7 +45,7 @@ def test_names_agree() -> None:
     database = pci_ids.database({})
     for device in scan.scan(FolderTree(Path("/"))).devices:
         kind, *called = told[device.address]
-        vendor, product = database.of(device.vendor, device.product)
+        vendor, product = database.vendor_and_product(device.vendor, device.product)
         # What lspci has no name for it calls by its number, which it puts behind the class of a subclass without a name.
         assert called == [vendor or f"Vendor {device.vendor}", product or f"Device {device.product}"]
         assert kind.startswith(database.class_name(device.class_code) or "Class")

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from outfitter.api.kinds import Object
-from outfitter.inventory import assignable, device_spec, scan, slices
+from outfitter.inventory import assignable, device_spec_parser, scan, slices
 from outfitter.inventory.assignable import AssignableDevice
 from outfitter.inventory.mdev import Mdev
 from outfitter.inventory.pci import HostDevice
@@ -24,7 +24,7 @@ DNS = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?
 def offered(pci: str, spec: list[dict[str, str]] | None = None) -> tuple[AssignableDevice, ...]:
     host = hosts_file.parse(f"hosts: [{{name: a, numa: [{{id: 3, cpus: 0-3, memory: 1Gi}}], pci: [{pci}]}}]").hosts[0]
     found = scan.scan(host.tree())
-    listed = None if spec is None else device_spec.parse_entries(spec, report=True)
+    listed = None if spec is None else device_spec_parser.parse_entries(spec, report=True)
     return assignable.assignable(found.devices, found.mdevs, listed).offered
 
 
@@ -214,9 +214,9 @@ def test_when_a_taint_was_added_is_no_news() -> None:
 def test_a_function_is_remembered_as_it_was_published() -> None:
     (entry,) = offered(NIC % 1)
     assert isinstance(entry.device, HostDevice)
-    again = slices.remembered(slices.describe([entry])[0])
+    again = slices.published_function(slices.describe([entry])[0])
     assert again == replace(entry.device, vf_index=None, interfaces=())
-    assert slices.remembered({"name": "other"}) is None
+    assert slices.published_function({"name": "other"}) is None
 
 
 def test_a_trait_list_that_is_too_long_is_cut_at_a_word() -> None:
@@ -228,7 +228,7 @@ def test_a_trait_list_that_is_too_long_is_cut_at_a_word() -> None:
     assert words == [f"CUSTOM_T{number:02}_{'X' * 40}" for number in range(5)]
 
 
-def attributes(entry: AssignableDevice, names: PciIds = slices.Nobody) -> Object:
+def attributes(entry: AssignableDevice, names: PciIds = slices.NO_PCI_IDS) -> Object:
     found: Object = slices.describe([entry], names)[0]["attributes"]
     return found
 
@@ -264,7 +264,7 @@ def test_names_for_people() -> None:
 
 
 def test_a_mediated_device() -> None:
-    (entry,) = device_spec.parse_entries([{"traits": "silver,gold"}], report=False).entries
+    (entry,) = device_spec_parser.parse_entries([{"traits": "silver,gold"}], report=False).entries
     made = Mdev(uuid="4b20d080-1b54-4048-85b3-a6a62d165c01", type_id="nvidia-63", type_name="GRID P4-1Q", device_api="vfio-pci",
                 parent="0000:65:00.0", numa=1, pcie_root="pci0000:64", iommu_group=9, memory=3 << 30)
     assert slices.describe([AssignableDevice(made, (), entry)]) == [{
@@ -286,7 +286,7 @@ def test_a_mediated_device() -> None:
     bare = slices.describe([AssignableDevice(replace(made, memory=None))])[0]
     assert "capacity" not in bare
     assert "traits" not in bare["attributes"]
-    assert slices.remembered(bare) is None, "it is no PCI function"
+    assert slices.published_function(bare) is None, "it is no PCI function"
     assert not slices.is_virtual(bare)
 
 
@@ -332,7 +332,7 @@ ODD: dict[str, Object] = {
 
 @pytest.mark.parametrize("published", ODD.values(), ids=ODD)
 def test_what_was_published_by_others_is_no_function_of_ours(published: Object) -> None:
-    assert slices.remembered(published) is None
+    assert slices.published_function(published) is None
     assert not slices.is_virtual(published)
 
 
@@ -373,6 +373,6 @@ def test_what_does_not_fit_is_left_out_whole_and_told() -> None:
     assert "resourceClass" not in said["attributes"], "a part of a class is another class"
     assert "traits" not in said["attributes"]
     assert said["attributes"]["vendorName"] == {"string": "v" * 64}
-    [sentence] = slices.unsaid([entry, entry])
+    [sentence] = slices.truncation_warnings([entry, entry])
     assert f"CUSTOM_{'A' * 80}" in sentence
-    assert slices.unsaid(offered(NIC % 2, [{"product_id": "1889", "traits": "gold"}])) == []
+    assert slices.truncation_warnings(offered(NIC % 2, [{"product_id": "1889", "traits": "gold"}])) == []

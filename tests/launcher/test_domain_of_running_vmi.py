@@ -16,7 +16,7 @@ GPU = 'device.attributes["pci.outfitter.dev"].class == "030000"'
 
 
 async def test_a_whole_card_of_a_machine_that_shows_its_nodes() -> None:
-    hosts = app.simulated_hosts(hosts_file.named(str(HOSTS)).hosts)
+    hosts = app.simulated_hosts(hosts_file.from_argument(str(HOSTS)).hosts)
     async with app.embedded(hosts=hosts, clock=ManualClock()) as product:
         await product.store.create(kinds.DEVICE_CLASS, {"metadata": {"name": "gpu"}, "spec": {
             "selectors": [{"cel": {"expression": GPU}}]}})

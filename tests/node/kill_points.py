@@ -175,7 +175,7 @@ class MortalHome(replicas.Home):
         roots = {host.name: host.env.root for host in self.hosts if host.env is not None}
         for (host, address), own in self.first.items():
             now = vfio.driver(roots[host], address)
-            if (host, address) in used and not pci.hands_over(now):
+            if (host, address) in used and not pci.is_vfio_driver(now):
                 yield f"a machine on {host} has {address}, which is with {now}"
             if now != own and (host, self.books.names[host, address]) not in ready:
                 yield f"{address} of {host} is with {now}, not with {own}, and nobody has it prepared"

@@ -144,7 +144,7 @@ def test_mediated_devices_are_the_same_after_every_start() -> None:
     before = {one.uuid for one in scan.scan(hand.kernel).mdevs}
     assert mediated(hand, LARGE) == []
     made = {one.uuid for one in scan.scan(hand.kernel).mdevs} - before
-    assert made == {provisioning.identity("a", "mbochs", "mbochs-large", number) for number in range(2)}
+    assert made == {provisioning.mdev_uuid("a", "mbochs", "mbochs-large", number) for number in range(2)}
     writes = len(hand.kernel.writes)  # type: ignore[attr-defined]
     hand.station = hand.fresh()
     assert mediated(hand, LARGE) == []
@@ -196,7 +196,7 @@ async def test_what_is_made_is_offered(bench: Bench) -> None:
         async with app.embedded(hosts=[one], clock=ManualClock(), names=IdGenerator(random.Random(1))) as product:  # type: ignore[list-item]
             return set(await Bench(product, ManualClock()).devices())
 
-    vgpus = {f"mdev-{provisioning.identity('a', '0000:65:00.0', 'nvidia-232', number)}" for number in range(2)}
+    vgpus = {f"mdev-{provisioning.mdev_uuid('a', '0000:65:00.0', 'nvidia-232', number)}" for number in range(2)}
     assert await start(host) == {f"pci-0000-3b-00-0-vf{number}" for number in range(4)} | vgpus
     machine = Simulated()
     await machine.start(foreign("theirs"))
@@ -236,5 +236,5 @@ def test_mistakes(text: str) -> None:
 
 def test_a_host_says_it_for_itself() -> None:
     found = config.parse(f"{FOUR}\nhosts: {{b: {{sriov: []}}, c: {{mdev: [{{type: t, count: 1}}]}}}}")
-    assert [len(found.of(name).sriov) for name in ("a", "b", "c")] == [1, 0, 1]
-    assert len(found.of("c").mdev) == 1
+    assert [len(found.for_host(name).sriov) for name in ("a", "b", "c")] == [1, 0, 1]
+    assert len(found.for_host("c").mdev) == 1

@@ -75,7 +75,7 @@ def check(file: Path | None, root: Path | None, simulation: str | None, host: st
     for line in _scheduling(settings):
         click.echo(line)
     found = list(_hosts(root, simulation, host))
-    reports = [(name, *_report(name, settings.of(name), tree)) for name, tree in found]
+    reports = [(name, *_report(name, settings.for_host(name), tree)) for name, tree in found]
     alike: dict[tuple[str, ...], list[str]] = {}
     for name, lines, _ in reports:
         alike.setdefault(lines, []).append(name)
@@ -95,7 +95,7 @@ def _hosts(root: Path | None, simulation: str | None, host: str | None) -> Itera
     if simulation is None:
         yield host or socket.gethostname(), scan.tree_at(root or Path("/"))
         return
-    hosts = {each.name: each for each in hosts_file.named(simulation).hosts}
+    hosts = {each.name: each for each in hosts_file.from_argument(simulation).hosts}
     if host is not None and host not in hosts:
         raise errors.NotFound(f"{simulation} has no host {host!r}; it has {_few(list(hosts))}")
     for name in hosts if host is None else (host,):

@@ -40,8 +40,8 @@ def _mediated(entry: Mediated) -> str:
 def _switched(index: int, entry: Virtual, wanted: Sequence[Virtual], devices: Sequence[HostDevice]) -> Iterator[str]:
     from outfitter.inventory import provisioning  # noqa: PLC0415
 
-    meant = [device for device in devices if entry.means(device)]
-    mine = [device for device in meant if provisioning.first(wanted, device) is entry]
+    meant = [device for device in devices if entry.matches(device)]
+    mine = [device for device in meant if provisioning.entry_for(wanted, device) is entry]
     for device in mine:
         yield from _numbers(index, entry, device)
     if not mine:
@@ -70,7 +70,7 @@ def _why_not(
     index: int, entry: Virtual, wanted: Sequence[Virtual], meant: Sequence[HostDevice], devices: Sequence[HostDevice]
 ) -> str:
     if meant:
-        earlier = sorted({place for device in meant for place, one in enumerate(wanted[:index]) if one.means(device)})
+        earlier = sorted({place for device in meant for place, one in enumerate(wanted[:index]) if one.matches(device)})
         return f"what it means is meant before, by {' and '.join(f'sriov[{place}]' for place in earlier)}"
     named = [device for device in devices if entry.address in (None, device.address)
              and entry.vendor in (None, device.vendor) and entry.product in (None, device.product)]
@@ -94,7 +94,7 @@ def _made(host: str, index: int, entry: Mediated, found: Scan) -> Iterator[str]:
     fit = {parent: type_ for parent, types in parents.items() if entry.parent in (None, parent)
            for type_ in types if type_.id == entry.type}
     for parent, type_ in fit.items():
-        ours = {provisioning.identity(host, parent, entry.type, number) for number in range(entry.count)}
+        ours = {provisioning.mdev_uuid(host, parent, entry.type, number) for number in range(entry.count)}
         there = ours & {one.uuid for one in found.mdevs}
         yield f"{parent} {_numbered(entry, type_, len(there), len(set(type_.instances) - ours))}"
         if (most := type_.available) is not None and most < entry.count - len(there):

@@ -73,7 +73,7 @@ def as_json(found: Scan, names: PciIds) -> dict[str, Any]:
 
 
 def _device(device: HostDevice, names: PciIds) -> dict[str, Any]:
-    vendor, product = names.of(device.vendor, device.product)
+    vendor, product = names.vendor_and_product(device.vendor, device.product)
     return {
         "name": device.name, "address": device.address, "kind": device.kind.value,
         "vendor": device.vendor, "vendorName": vendor, "product": device.product, "productName": product,

@@ -76,7 +76,7 @@ class _Tree:
                 Branch(parent.name, list(self._types(parent.name, parent.types))) for parent in self.found.parents])
 
     def _function(self, device: HostDevice, numa: int | None) -> Branch:
-        vendor, product = self.names.of(device.vendor, device.product)
+        vendor, product = self.names.vendor_and_product(device.vendor, device.product)
         if device.is_bridge and product is None:  # it has no facts that would say so
             product = self.names.class_name(device.class_code) or "bridge"
         called = " ".join(filter(None, (vendor, product)))

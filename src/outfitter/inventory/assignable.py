@@ -60,7 +60,7 @@ class _Divider:
             self.sliced[mdev.parent] += 1
         self.kept: dict[int | None, HostDevice] = {  # IOMMU group -> a bridge of it that keeps the others with the host
             device.iommu_group: device for device in devices
-            if device.is_bridge and pci.keeps_group(device.class_code, device.driver)}
+            if device.is_bridge and pci.blocks_iommu_group(device.class_code, device.driver)}
 
     def divide(self) -> AssignableDevices:
         groups: dict[int, list[HostDevice]] = defaultdict(list)

@@ -13,7 +13,7 @@ from typing import Any
 
 from outfitter import errors
 from outfitter.api import dra_feature_gates
-from outfitter.inventory import device_spec, provisioning, strict_yaml
+from outfitter.inventory import device_spec_parser, provisioning, strict_yaml
 from outfitter.inventory.device_spec import DeviceSpec
 from outfitter.inventory.provisioning import Mediated, Virtual
 from outfitter.inventory.strict_yaml import Reader, Section
@@ -78,7 +78,7 @@ class Config:
 
     scheduling: SchedulingSettings = SchedulingSettings()
 
-    def of(self, host: str) -> HostSettings:
+    def for_host(self, host: str) -> HostSettings:
         return self.hosts.get(host, self.default)
 
 
@@ -140,7 +140,7 @@ def _settings(section: Section, default: HostSettings) -> HostSettings:
 def _device_spec(section: Section, default: HostSettings, *, report: bool) -> DeviceSpec | None:
     if "device_spec" in section.fields:
         values = _list(section, "device_spec", "to offer nothing write []")
-        return device_spec.read_entries(section.reader, values, section.at("device_spec"), report=report)
+        return device_spec_parser.read_entries(section.reader, values, section.at("device_spec"), report=report)
     spec = default.device_spec
     burned = [entry.index for entry in spec.entries if entry.one_time_use] if spec is not None else []
     if burned and default.report_in_placement and not report:
@@ -175,7 +175,7 @@ def _switch(section: Section, key: str, default: bool) -> bool:
     found: dict[str, bool] = {}
     for name in dict.fromkeys((key, SPELLINGS.get(key, key))):
         text = section.text(name)
-        value = None if text is None else device_spec.boolean(text)
+        value = None if text is None else strict_yaml.boolean(text)
         if value is not None:
             found[name] = value
         elif text is not None and name not in found:
@@ -209,7 +209,7 @@ def parse_alias(values: Sequence[Any], path: str = "alias") -> tuple[Mapping[str
 def read_alias(reader: strict_yaml.Reader, values: Sequence[Any], path: str) -> tuple[Mapping[str, str], ...]:
     """As `parse_alias`, telling mistakes to the reader of a larger file. Each alias is checked for itself; what it means,
     and whether several fit together, is for those who schedule by it."""
-    return tuple(_one_alias(reader, where, value) for where, value in device_spec.mappings(
+    return tuple(_one_alias(reader, where, value) for where, value in device_spec_parser.mappings(
         reader, values, path, example={"name": "gpu", "resource_class": "PGPU"}))
 
 
@@ -218,7 +218,7 @@ def _one_alias(reader: strict_yaml.Reader, path: str, value: Mapping[str, Any]) 
     found: dict[str, str] = {}
     for key, text in value.items():
         if not isinstance(text, str):
-            reader.wrong(f"{path}.{key}", f"must be a string, not {device_spec.shown(text)}")
+            reader.wrong(f"{path}.{key}", f"must be a string, not {strict_yaml.shown(text)}")
             continue
         if message := _alias_mistake(key, text):
             reader.wrong(f"{path}.{key}", message)
@@ -226,7 +226,7 @@ def _one_alias(reader: strict_yaml.Reader, path: str, value: Mapping[str, Any]) 
     if "name" not in value:
         reader.wrong(f"{path}.name", "is missing; a flavor asks for the alias by its name", "FieldValueRequired")
     if found.get("live_migratable"):
-        found["live_migratable"] = "true" if device_spec.boolean(found["live_migratable"]) else "false"
+        found["live_migratable"] = "true" if strict_yaml.boolean(found["live_migratable"]) else "false"
     return MappingProxyType(found)
 
 
@@ -237,6 +237,6 @@ def _alias_mistake(key: str, text: str) -> str | None:
         return f"{text!r} is not four hex digits (without 0x), for example 10de"
     if key in ALIAS_CHOICES and text not in ALIAS_CHOICES[key]:
         return f"{text!r} is none of {', '.join(ALIAS_CHOICES[key])}"
-    if key == "live_migratable" and device_spec.boolean(text) is None:
+    if key == "live_migratable" and strict_yaml.boolean(text) is None:
         return f"{text!r} is neither true nor false"
     return None

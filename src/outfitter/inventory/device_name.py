@@ -29,12 +29,12 @@ def names(places: Iterable[PciLocation]) -> tuple[dict[str, str], tuple[str, ...
     """Address -> name, no two alike; and the addresses of functions whose ways look the same (which no sound tree has), or
     show nothing: these are named by address."""
     known = {place.address: place for place in places}
-    whole = {place.address: way(place.path) for place in known.values() if place.vf_index is None}
+    whole = {place.address: location_label(place.path) for place in known.values() if place.vf_index is None}
     ways = dict(whole)
     for place in known.values():
         if place.vf_index is not None:
             above = whole.get(place.parent or "")
-            ways[place.address] = way(place.path) if above is None else f"{above}-vf{place.vf_index}"
+            ways[place.address] = location_label(place.path) if above is None else f"{above}-vf{place.vf_index}"
     found = {address: pci.label(address) if text is None else _cut(text) for address, text in ways.items()}
     fallen = {address for address, text in ways.items() if text is None}
     while clashes := {name for name, count in Counter(found.values()).items() if count > 1}:
@@ -44,7 +44,7 @@ def names(places: Iterable[PciLocation]) -> tuple[dict[str, str], tuple[str, ...
     return found, tuple(sorted(fallen, key=pci.order))
 
 
-def way(path: str) -> str | None:
+def location_label(path: str) -> str | None:
     """The root and each hop from it: ".../pci0000:3a/0000:3a:00.0/0000:3b:00.0" -> "pci-0000-3a-00-0-00-0". None if the
     path shows no root, or no function below it."""
     parts = path.split("/")

@@ -68,7 +68,7 @@ def _ghosts(before: Mapping[str, Object], there: set[str], held: set[str], runni
     number of the one it was in may be another's by now."""
     out: dict[str, HostDevice] = {}
     for name, device in before.items():
-        ghost = slices.remembered(device) if name not in there else None
+        ghost = slices.published_function(device) if name not in there else None
         if ghost is not None and (name in held or not running.isdisjoint(_places(device))):
             out[name] = replace(ghost, iommu_group=-1 - len(out))
     return out

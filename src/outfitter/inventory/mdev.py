@@ -61,115 +61,115 @@ class Mdev:
         return f"mdev-{self.uuid}"
 
 
-def types(look: SysfsReader, base: str) -> tuple[MdevType, ...]:
+def types(reader: SysfsReader, base: str) -> tuple[MdevType, ...]:
     """What the function in that folder can make, by id."""
     folder = f"{base}/{TYPES}"
     found = []
-    for name in look.names(folder):
+    for name in reader.names(folder):
         if not _ID.fullmatch(name):
-            look.odd(f"{folder}/{name}", "is no id of a type of mediated device; left out")
+            reader.warn(f"{folder}/{name}", "is no id of a type of mediated device; left out")
         else:
-            found.append(_type(look, f"{folder}/{name}"))
+            found.append(_type(reader, f"{folder}/{name}"))
     return tuple(found)
 
 
-def _type(look: SysfsReader, folder: str) -> MdevType:
-    there = look.tree.names(folder)
+def _type(reader: SysfsReader, folder: str) -> MdevType:
+    there = reader.tree.names(folder)
     identity = folder.rpartition("/")[2]
     instances = []
-    for name in look.names(f"{folder}/devices"):
+    for name in reader.names(f"{folder}/devices"):
         if _UUID.fullmatch(name):
             instances.append(name)
         else:
-            look.odd(f"{folder}/devices/{name}", "is no UUID of a mediated device; left out")
-    available = look.number(f"{folder}/available_instances", most=65535)
-    device_api = look.text(f"{folder}/device_api")
+            reader.warn(f"{folder}/devices/{name}", "is no UUID of a mediated device; left out")
+    available = reader.number(f"{folder}/available_instances", most=65535)
+    device_api = reader.text(f"{folder}/device_api")
     if device_api is not None and not _ID.fullmatch(device_api):
-        look.odd(f"{folder}/device_api", f"says {short(device_api)}, which is no name of an API")
+        reader.warn(f"{folder}/device_api", f"says {short(device_api)}, which is no name of an API")
         device_api = None
     return MdevType(
         id=identity,
         # Both may be absent: the kernel asks drivers for neither.
-        name=(look.text(f"{folder}/name") if "name" in there else None) or identity,
-        description=(look.text(f"{folder}/description", MAX_TEXT) if "description" in there else None) or "",
+        name=(reader.text(f"{folder}/name") if "name" in there else None) or identity,
+        description=(reader.text(f"{folder}/description", MAX_TEXT) if "description" in there else None) or "",
         device_api=device_api or "",
         available=available if available is None or available >= 0 else None,
         instances=tuple(instances),
     )
 
 
-def parents(look: SysfsReader, functions: Mapping[str, pci.HostDevice]) -> tuple[Parent, ...]:
+def parents(reader: SysfsReader, functions: Mapping[str, pci.HostDevice]) -> tuple[Parent, ...]:
     """Those of all parents that are no PCI functions, by name."""
     found = []
-    for name in look.tree.names(PARENTS):
+    for name in reader.tree.names(PARENTS):
         if name in functions:
             continue
         entry = f"{PARENTS}/{name}"
-        base = look.tree.link(entry)
-        if base is None or TYPES not in look.tree.names(base) or not _ID.fullmatch(name):
-            look.odd(entry, "is no parent of mediated devices; left out")
+        base = reader.tree.link(entry)
+        if base is None or TYPES not in reader.tree.names(base) or not _ID.fullmatch(name):
+            reader.warn(entry, "is no parent of mediated devices; left out")
         else:
-            found.append(Parent(name, base, types(look, base)))
+            found.append(Parent(name, base, types(reader, base)))
     return tuple(found)
 
 
-def instances(look: SysfsReader, functions: Mapping[str, pci.HostDevice], others: Iterable[Parent]) -> tuple[Mdev, ...]:
+def instances(reader: SysfsReader, functions: Mapping[str, pci.HostDevice], others: Iterable[Parent]) -> tuple[Mdev, ...]:
     """All that were made, by UUID. `functions`: the PCI functions by address; `others`: the parents that are none."""
     by_path = {parent.path: parent for parent in others}
     made = {}
-    for name in look.tree.names(DEVICES):
+    for name in reader.tree.names(DEVICES):
         if not _UUID.fullmatch(name):
-            look.odd(f"{DEVICES}/{name}", "is no UUID of a mediated device; left out")
-        elif mdev := _instance(look, name, functions, by_path):
+            reader.warn(f"{DEVICES}/{name}", "is no UUID of a mediated device; left out")
+        elif mdev := _instance(reader, name, functions, by_path):
             made[name] = mdev
     for parent, known in [*((function.address, function.mdev_types) for function in functions.values()),
                           *((parent.name, parent.types) for parent in by_path.values())]:
         for mdev_type in known:
             for uuid in mdev_type.instances:
                 if uuid not in made or (made[uuid].parent, made[uuid].type_id) != (parent, mdev_type.id):
-                    look.odd(f"{DEVICES}/{uuid}", f"is not there as {mdev_type.id} of {parent}, which lists it")
+                    reader.warn(f"{DEVICES}/{uuid}", f"is not there as {mdev_type.id} of {parent}, which lists it")
     return tuple(made.values())
 
 
 def _instance(
-    look: SysfsReader, uuid: str, functions: Mapping[str, pci.HostDevice], by_path: Mapping[str, Parent]
+    reader: SysfsReader, uuid: str, functions: Mapping[str, pci.HostDevice], by_path: Mapping[str, Parent]
 ) -> Mdev | None:
     entry = f"{DEVICES}/{uuid}"
-    base = look.tree.link(entry)
-    there = frozenset(look.tree.names(base)) if base else frozenset()
+    base = reader.tree.link(entry)
+    there = frozenset(reader.tree.names(base)) if base else frozenset()
     if base is None or not there:
-        look.odd(entry, "leads nowhere; the mediated device is left out")
+        reader.warn(entry, "leads nowhere; the mediated device is left out")
         return None
     above = base.rpartition("/")[0]
     parent = above.rpartition("/")[2]
     function, other = functions.get(parent), by_path.get(above)
     if function is None and other is None:
-        look.odd(entry, f"is below {short(parent)}, which is no parent that could be read; left out")
+        reader.warn(entry, f"is below {short(parent)}, which is no parent that could be read; left out")
         return None
     known = function.mdev_types if function is not None else other.types if other is not None else ()
-    mdev_type = _type_of(look, base, known)
+    mdev_type = _type_of(reader, base, known)
     if mdev_type is not None and uuid not in mdev_type.instances:
-        look.odd(entry, f"is not listed among the instances of its type {mdev_type.id}")
+        reader.warn(entry, f"is not listed among the instances of its type {mdev_type.id}")
     return Mdev(
         uuid=uuid,
         type_id=mdev_type.id if mdev_type else "",
         type_name=mdev_type.name if mdev_type else "",
         device_api=mdev_type.device_api if mdev_type else "",
         parent=parent,
-        numa=function.numa if function is not None else look.numa(above, frozenset(look.tree.names(above)), must=False),
+        numa=function.numa if function is not None else reader.numa(above, frozenset(reader.tree.names(above)), must=False),
         pcie_root=function.pcie_root if function is not None
         else next((part for part in base.split("/") if pci.ROOT.fullmatch(part)), None),
-        iommu_group=look.group(uuid, base, there),
+        iommu_group=reader.group(uuid, base, there),
         memory=memory(mdev_type.description) if mdev_type else None,
     )
 
 
-def _type_of(look: SysfsReader, base: str, known: Iterable[MdevType]) -> MdevType | None:
+def _type_of(reader: SysfsReader, base: str, known: Iterable[MdevType]) -> MdevType | None:
     path = f"{base}/mdev_type"
-    identity = (look.tree.link(path) or "").rpartition("/")[2]
+    identity = (reader.tree.link(path) or "").rpartition("/")[2]
     found = next((mdev_type for mdev_type in known if mdev_type.id == identity), None)
     if found is None:
-        look.odd(path, "leads to no type of its parent")
+        reader.warn(path, "leads to no type of its parent")
     return found
 
 

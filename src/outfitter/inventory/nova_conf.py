@@ -16,7 +16,7 @@ from typing import Any
 
 from outfitter import errors
 from outfitter.errors import Cause
-from outfitter.inventory import config, device_spec, strict_yaml
+from outfitter.inventory import config, device_spec_parser, placement_names, strict_yaml
 
 # Our key -> (section, option) of Nova, the oldest name first.
 MANY = {
@@ -165,7 +165,7 @@ class _Import:
             for name in reversed(names):
                 found = [option for option in options if (option.section, option.key) == name]
                 if found:
-                    value = device_spec.boolean(found[-1].value)
+                    value = strict_yaml.boolean(found[-1].value)
                     if value is None:
                         self.wrong(found[-1], "", f"{found[-1].value!r} is neither true nor false")
                     return bool(value), found[-1]
@@ -188,13 +188,13 @@ class _Import:
     def entries(self, key: str, option: Option, *, report: bool) -> Iterator[dict[str, Any]]:
         """The mappings of one value as they go into our file. The mistakes in them are told with the line that they are on."""
         reader = strict_yaml.Reader(option.where)
-        values = [dict(value) for _, value in device_spec.mappings(reader, [option.value], key, example=_EXAMPLES[key])]
+        values = [dict(value) for _, value in device_spec_parser.mappings(reader, [option.value], key, example=_EXAMPLES[key])]
         for value in values:
             self.mend_traits(option, value, forbid=key == "alias")
         if key == "device_spec":
             for value in values:
                 self.mend(option, value, report=report)
-            device_spec.read_entries(reader, values, key, report=report)
+            device_spec_parser.read_entries(reader, values, key, report=report)
         else:
             config.read_alias(reader, values, key)
         for cause in reader.causes:
@@ -235,7 +235,7 @@ _EXAMPLES = {"device_spec": {"vendor_id": "10de", "product_id": "2235"}, "alias"
 
 def _nova_trait(name: str) -> str:
     upper = name.upper()
-    return upper if upper.startswith(device_spec.CUSTOM) else device_spec.CUSTOM + re.sub("[^0-9A-Z]+", "_", upper)
+    return upper if upper.startswith(placement_names.CUSTOM) else placement_names.CUSTOM + re.sub("[^0-9A-Z]+", "_", upper)
 
 
 def _flow(value: Any) -> str:

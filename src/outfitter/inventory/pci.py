@@ -69,17 +69,17 @@ class HostDevice:
     @property
     def self_vfio(self) -> bool:
         """Its driver hands it to a VM as it is: vfio-pci, or one of its vendor's."""
-        return hands_over(self.driver) or (self.driver is not None and self.kind is FunctionKind.VENDOR_VF)
+        return is_vfio_driver(self.driver) or (self.driver is not None and self.kind is FunctionKind.VENDOR_VF)
 
 
-def hands_over(driver: str | None) -> bool:
+def is_vfio_driver(driver: str | None) -> bool:
     """Whether a driver is one that gives its function to a machine: vfio-pci, or a vendor's variant of it."""
     return driver is not None and (driver == VFIO or VENDOR_VFIO.fullmatch(driver) is not None)
 
 
-def keeps_group(class_code: str | None, driver: str | None) -> bool:
+def blocks_iommu_group(class_code: str | None, driver: str | None) -> bool:
     """Whether the others of its IOMMU group cannot be given to a machine while a function of this class has this driver."""
-    return (driver is not None and not hands_over(driver) and driver not in HARMLESS
+    return (driver is not None and not is_vfio_driver(driver) and driver not in HARMLESS
             and not (class_code or "").startswith(BETWEEN_BUSES))
 
 

@@ -56,7 +56,7 @@ def split(address: str) -> tuple[str, ...] | None:
     return domain[-4:], bus, slot, function
 
 
-def of_text(text: str) -> Pattern:
+def from_text(text: str) -> Pattern:
     """ "0000:3b:00.0", "3b:00", ".1"; Invalid says which part is wrong."""
     place, _, function = text.partition(".")
     fields = place.split(":")
@@ -83,7 +83,7 @@ def _part(name: str, text: str, whole: str) -> str | None:
     return f"{value:0{digits}x}"
 
 
-def of_regexes(given: Mapping[str, str]) -> Pattern:
+def from_regexes(given: Mapping[str, str]) -> Pattern:
     """{"bus": "3[bc]"}: what is missing may be anything; Invalid says which expression is wrong. The keys are `PARTS`."""
     compiled = []
     for name in PARTS:

@@ -33,7 +33,7 @@ class PciIds:
     def __bool__(self) -> bool:
         return len(self._data) > 2
 
-    def of(self, vendor: str | None, product: str | None) -> tuple[str | None, str | None]:
+    def vendor_and_product(self, vendor: str | None, product: str | None) -> tuple[str | None, str | None]:
         """The names of a vendor and its product, each None if it is not known."""
         return self._name(vendor), self._name(vendor, product) if product is not None else None
 

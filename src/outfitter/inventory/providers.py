@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from outfitter.api.providers import Inventory, Provider
 from outfitter.errors import StartupRefused
-from outfitter.inventory import device_spec
+from outfitter.inventory import placement_names
 from outfitter.inventory.assignable import AssignableDevice
 from outfitter.inventory.config import HostSettings
 from outfitter.inventory.device_spec import DeviceSpecEntry
@@ -68,7 +68,7 @@ def resource_class(device: HostDevice, entry: DeviceSpecEntry | None) -> str:
         return NETWORK_CLASSES[device.kind]
     if entry is not None and entry.resource_class:
         return entry.resource_class
-    return device_spec.generated_class(device.vendor or "", device.product or "")
+    return placement_names.generated_class(device.vendor or "", device.product or "")
 
 
 def traits(device: HostDevice, entry: DeviceSpecEntry | None) -> frozenset[str]:
@@ -81,7 +81,7 @@ def traits(device: HostDevice, entry: DeviceSpecEntry | None) -> frozenset[str]:
     if entry.one_time_use:
         out.add(ONCE)
     if entry.physical_network:
-        out.add(PHYSNET + device_spec.normal_trait(entry.physical_network).removeprefix("CUSTOM_"))
+        out.add(PHYSNET + placement_names.normal_trait(entry.physical_network).removeprefix("CUSTOM_"))
         if device.kind is FunctionKind.PF:
             out.add(SRIOV)
     return frozenset(out)

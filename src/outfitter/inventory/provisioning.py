@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from outfitter.inventory import device_spec, pci
+from outfitter.inventory import pci, strict_yaml
 from outfitter.inventory.mdev import MdevType, Parent
 from outfitter.inventory.strict_yaml import Section
 
@@ -33,7 +33,7 @@ class Virtual:
     product: str | None = None
     replace: bool = False  # also where somebody else switched on another number
 
-    def means(self, function: pci.HostDevice) -> bool:
+    def matches(self, function: pci.HostDevice) -> bool:
         return function.kind is pci.FunctionKind.PF and self.address in (None, function.address) and (
             self.vendor in (None, function.vendor)) and self.product in (None, function.product)
 
@@ -47,9 +47,9 @@ class Mediated:
     parent: str | None = None  # a PCI address or another parent's name; None: every one that has the type
 
 
-def first(wanted: Sequence[Virtual], function: pci.HostDevice) -> Virtual | None:
+def entry_for(wanted: Sequence[Virtual], function: pci.HostDevice) -> Virtual | None:
     """The entry that counts for a function."""
-    return next((one for one in wanted if one.means(function)), None)
+    return next((one for one in wanted if one.matches(function)), None)
 
 
 def parents(functions: Iterable[pci.HostDevice], others: Iterable[Parent]) -> dict[str, tuple[MdevType, ...]]:
@@ -58,7 +58,7 @@ def parents(functions: Iterable[pci.HostDevice], others: Iterable[Parent]) -> di
             **{parent.name: parent.types for parent in others}}
 
 
-def identity(host: str, parent: str, type_: str, number: int) -> str:
+def mdev_uuid(host: str, parent: str, type_: str, number: int) -> str:
     """The UUID of a mediated device that is made, the same after every start."""
     return str(uuid.uuid5(SPACE, f"{host}/{parent}/{type_}/{number}"))
 
@@ -89,7 +89,7 @@ def _virtual(section: Section) -> Virtual | None:
         section.missing("address", "say which card: address: 0000:3b:00.0, or vendor_id and product_id")
     replace = section.text("replace", _boolean)
     count = _count(section, MAX_VFS)
-    return None if count is None else Virtual(count, address, vendor, product, bool(device_spec.boolean(replace or "no")))
+    return None if count is None else Virtual(count, address, vendor, product, bool(strict_yaml.boolean(replace or "no")))
 
 
 def _mediated(section: Section) -> Mediated | None:
@@ -117,4 +117,4 @@ def _parent(text: str) -> str | None:
 
 
 def _boolean(text: str) -> str | None:
-    return None if device_spec.boolean(text) is not None else f"{text!r} is neither true nor false"
+    return None if strict_yaml.boolean(text) is not None else f"{text!r} is neither true nor false"

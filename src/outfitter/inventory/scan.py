@@ -12,9 +12,9 @@ from outfitter.inventory import device_name, mdev, pci, serial
 from outfitter.inventory.host_tree import Tree
 from outfitter.inventory.mdev import Mdev
 from outfitter.inventory.pci import FunctionKind, HostDevice
-from outfitter.inventory.sysfs_reader import GROUPS, Oddity, SysfsReader, short
+from outfitter.inventory.sysfs_reader import GROUPS, ScanWarning, SysfsReader, short
 
-__all__ = ["DEVICES", "Oddity", "Scan", "scan"]
+__all__ = ["DEVICES", "Scan", "ScanWarning", "scan"]
 
 DEVICES = "/sys/bus/pci/devices"
 MAX_VFS = 65535  # as many as SR-IOV can count
@@ -34,7 +34,7 @@ class Scan:
 
     devices: tuple[HostDevice, ...]  # by address
     mdevs: tuple[Mdev, ...]  # by UUID
-    warnings: tuple[Oddity, ...]  # in the order they were met
+    warnings: tuple[ScanWarning, ...]  # in the order they were met
     parents: tuple[mdev.Parent, ...] = ()  # of mediated devices that are no PCI functions, by name
 
 
@@ -56,36 +56,37 @@ class _Scanner:
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
-        self.look = SysfsReader(tree)
+        self.reader = SysfsReader(tree)
         self.links = _Links({}, {})
 
     def scan(self) -> Scan:
         found: dict[str, HostDevice] = {}
         entries = self.tree.names(DEVICES)
         if not entries and (not self.tree.exists(DEVICES) or self.tree.read(DEVICES) is not None):
-            self.look.odd(DEVICES, "is no folder, so no PCI function is known; is the root of the tree right?")
+            self.reader.warn(DEVICES, "is no folder, so no PCI function is known; is the root of the tree right?")
         for name in entries:
             if not pci.ADDRESS.fullmatch(name):
-                self.look.odd(f"{DEVICES}/{name}", "is no PCI address; left out")
+                self.reader.warn(f"{DEVICES}/{name}", "is no PCI address; left out")
             elif device := self._function(name):
                 found[name] = device
-        for name in sorted(self.look.listed.keys() - entries):
+        for name in sorted(self.reader.listed.keys() - entries):
             if pci.ADDRESS.fullmatch(name):
-                self.look.odd(f"{GROUPS}/{self.look.listed[name]}/devices/{name}", f"is not in {DEVICES}")
+                self.reader.warn(f"{GROUPS}/{self.reader.listed[name]}/devices/{name}", f"is not in {DEVICES}")
         functions = self._together({address: found[address] for address in sorted(found, key=pci.order)})
-        parents = mdev.parents(self.look, functions)
-        mdevs = mdev.instances(self.look, functions, parents)
-        return Scan(tuple(functions.values()), mdevs, tuple(self.look.oddities), parents)
+        parents = mdev.parents(self.reader, functions)
+        mdevs = mdev.instances(self.reader, functions, parents)
+        return Scan(tuple(functions.values()), mdevs, tuple(self.reader.warnings), parents)
 
     def _function(self, address: str) -> HostDevice | None:
         entry = f"{DEVICES}/{address}"
         base = self.tree.link(entry) or entry
         there = frozenset(self.tree.names(base))
         if not there:
-            self.look.odd(entry, "leads nowhere; the function is left out")
+            self.reader.warn(entry, "leads nowhere; the function is left out")
             return None
         self.links.paths[address] = base
         class_code = self._hex(base, "class", 6)
+        has_vpd = "vpd" in there and (class_code or "").startswith(NETWORK)
         driver = self._driver(base, there)
         total, enabled = self._virtual(address, base, there)
         interfaces, speed = self._interfaces(base, there)
@@ -98,17 +99,17 @@ class _Scanner:
             revision=self._hex(base, "revision", 2),
             driver=driver,
             parent=self._parent(base, there),
-            numa=self.look.numa(base, there),
+            numa=self.reader.numa(base, there),
             pcie_root=self._root(base),
-            iommu_group=self.look.group(address, base, there),
+            iommu_group=self.reader.group(address, base, there),
             members=(),
-            serial=serial.of_function(self.look, base, there),
+            serial=serial.function_serial(self.reader, base, there),
             interfaces=interfaces,
             name="",  # needs the others
             total_vfs=total,
             num_vfs=enabled,
-            card_serial=serial.of_card(self.look, base) if "vpd" in there and (class_code or "").startswith(NETWORK) else None,
-            mdev_types=mdev.types(self.look, base) if mdev.TYPES in there else (),
+            card_serial=serial.card_serial(self.reader, base) if has_vpd else None,
+            mdev_types=mdev.types(self.reader, base) if mdev.TYPES in there else (),
             speed=speed,
         )
 
@@ -116,25 +117,25 @@ class _Scanner:
         path = f"{base}/{name}"
         text = self.tree.read(path)
         if text is None:
-            self.look.odd(path, "cannot be read")
+            self.reader.warn(path, "cannot be read")
             return None
         value = _HEX.fullmatch(text.strip())
         if value is None or len(value[1]) > digits:
-            self.look.odd(path, f"says {short(text)}, which is no 0x and {digits} hex digits")
+            self.reader.warn(path, f"says {short(text)}, which is no 0x and {digits} hex digits")
             return None
         return value[1].lower().zfill(digits)
 
     def _vendor(self, base: str) -> str | None:
         vendor = self._hex(base, "vendor", 4)
         if vendor == _GONE:
-            self.look.odd(f"{base}/vendor", f"says 0x{_GONE}: the function has fallen off the bus")
+            self.reader.warn(f"{base}/vendor", f"says 0x{_GONE}: the function has fallen off the bus")
             return None
         return vendor
 
     def _driver(self, base: str, there: frozenset[str]) -> str | None:
-        driver = self.look.last(base, "driver", there)
+        driver = self.reader.last(base, "driver", there)
         if driver is not None and not _DRIVER.fullmatch(driver):
-            self.look.odd(f"{base}/driver", f"leads to {short(driver)}, which is no name of a driver")
+            self.reader.warn(f"{base}/driver", f"leads to {short(driver)}, which is no name of a driver")
             return None
         return driver
 
@@ -153,7 +154,7 @@ class _Scanner:
         folder = f"{base}/nvidia"
         if "nvidia" not in there or "current_vgpu_type" not in self.tree.names(folder):
             return False
-        return bool(self.look.number(f"{folder}/current_vgpu_type"))
+        return bool(self.reader.number(f"{folder}/current_vgpu_type"))
 
     def _virtual(self, address: str, base: str, there: frozenset[str]) -> tuple[int | None, int | None]:
         """How many VFs the function could have and has; (None, None) if it is no PF or does not tell. Notes its links."""
@@ -162,7 +163,7 @@ class _Scanner:
         linked = {int(link[1]): f"{base}/{name}" for name in there if (link := _VIRTFN.fullmatch(name))}
         if not linked and "sriov_totalvfs" not in there and "sriov_numvfs" not in there:
             return None, None
-        total = self.look.number(f"{base}/sriov_totalvfs", MAX_VFS)
+        total = self.reader.number(f"{base}/sriov_totalvfs", MAX_VFS)
         if total == 0 and not linked:
             return None, None
         vfs: dict[int, str] = {}
@@ -172,17 +173,17 @@ class _Scanner:
             if pci.ADDRESS.fullmatch(last):
                 vfs[number] = last
             else:
-                self.look.odd(path, "leads to no PCI address")
+                self.reader.warn(path, "leads to no PCI address")
         self.links.vfs[address] = vfs
-        enabled = self.look.number(f"{base}/sriov_numvfs", MAX_VFS)
+        enabled = self.reader.number(f"{base}/sriov_numvfs", MAX_VFS)
         if enabled is not None and enabled != len(linked):
-            self.look.odd(f"{base}/sriov_numvfs", f"says {enabled}, but {len(linked)} virtual functions are linked")
+            self.reader.warn(f"{base}/sriov_numvfs", f"says {enabled}, but {len(linked)} virtual functions are linked")
         return total, enabled
 
     def _parent(self, base: str, there: frozenset[str]) -> str | None:
-        parent = self.look.last(base, "physfn", there)
+        parent = self.reader.last(base, "physfn", there)
         if parent is not None and not pci.ADDRESS.fullmatch(parent):
-            self.look.odd(f"{base}/physfn", f"leads to {short(parent)}, which is no PCI address")
+            self.reader.warn(f"{base}/physfn", f"leads to {short(parent)}, which is no PCI address")
             return None
         return parent
 
@@ -190,7 +191,7 @@ class _Scanner:
         for part in base.split("/"):
             if pci.ROOT.fullmatch(part):
                 return part
-        self.look.odd(base, "shows no PCIe root in its path")
+        self.reader.warn(base, "shows no PCIe root in its path")
         return None
 
     def _interfaces(self, base: str, there: frozenset[str]) -> tuple[tuple[str, ...], int | None]:
@@ -200,9 +201,9 @@ class _Scanner:
             folders.append(f"{base}/net")
         found, speed = [], None
         for folder in folders:
-            for name in self.look.names(folder):
+            for name in self.reader.names(folder):
                 if not _INTERFACE.fullmatch(name) or not name.isprintable():
-                    self.look.odd(f"{folder}/{name}", "is no name of a network interface; left out")
+                    self.reader.warn(f"{folder}/{name}", "is no name of a network interface; left out")
                     continue
                 found.append(name)
                 if speed is None:
@@ -213,7 +214,7 @@ class _Scanner:
         # An interface that is down refuses to tell, or says -1.
         if self.tree.read(path) is None:
             return None
-        speed = self.look.number(path)
+        speed = self.reader.number(path)
         return speed if speed is not None and speed > 0 else None
 
     def _together(self, devices: Mapping[str, HostDevice]) -> dict[str, HostDevice]:
@@ -227,7 +228,7 @@ class _Scanner:
         )
         for address in fallen:
             if devices[address].pcie_root is not None:  # else it was told
-                self.look.odd(f"{DEVICES}/{address}", "has the way from the root of another function; named by its address")
+                self.reader.warn(f"{DEVICES}/{address}", "has the way from the root of another function; named by its address")
         whole = {}
         for address, device in devices.items():
             parent = devices.get(parents[address] or "")
@@ -246,7 +247,7 @@ class _Scanner:
     def _members(self, devices: Mapping[str, HostDevice]) -> dict[int, list[str]]:
         """The endpoints of each group. What a group lists but nobody could read counts as one: the host may be using it."""
         groups: dict[int, set[str]] = defaultdict(set)
-        for address, group in self.look.listed.items():
+        for address, group in self.reader.listed.items():
             groups[group].add(address)
         for device in devices.values():
             if device.iommu_group is not None:
@@ -259,12 +260,12 @@ class _Scanner:
             return None
         parent, path = devices.get(device.parent), f"{self.links.paths[device.address]}/physfn"
         if parent is None:
-            self.look.odd(path, f"leads to {device.parent}, which is not there")
+            self.reader.warn(path, f"leads to {device.parent}, which is not there")
         elif parent.kind.is_vf:
-            self.look.odd(path, f"leads to {device.parent}, which is a VF itself")
+            self.reader.warn(path, f"leads to {device.parent}, which is a VF itself")
             return None
         elif parent.kind is not FunctionKind.PF:
-            self.look.odd(path, f"leads to {device.parent}, which knows of no VFs")
+            self.reader.warn(path, f"leads to {device.parent}, which knows of no VFs")
         return device.parent
 
     def _numbers(self, devices: Mapping[str, HostDevice]) -> dict[str, int]:
@@ -275,12 +276,12 @@ class _Scanner:
                 path = f"{self.links.paths[pf]}/virtfn{number}"
                 vf = devices.get(address)
                 if vf is None or vf.parent != pf:
-                    self.look.odd(path, f"leads to {address}, which is {'not there' if vf is None else 'no VF of it'}")
+                    self.reader.warn(path, f"leads to {address}, which is {'not there' if vf is None else 'no VF of it'}")
                 elif address in numbers:
-                    self.look.odd(path, f"leads to {address}, as virtfn{numbers[address]} does")
+                    self.reader.warn(path, f"leads to {address}, as virtfn{numbers[address]} does")
                 else:
                     numbers[address] = number
         for address, device in devices.items():
             if device.kind.is_vf and device.parent in devices and address not in numbers:
-                self.look.odd(f"{DEVICES}/{address}", f"is a VF of {device.parent}, which has no number for it")
+                self.reader.warn(f"{DEVICES}/{address}", f"is a VF of {device.parent}, which has no number for it")
         return numbers

@@ -23,61 +23,61 @@ _MAX_RESOURCES, _MAX_RESOURCE = 8, 4096
 _TEXT = re.compile(r"[\x20-\x7e]{1,64}")
 
 
-def of_function(look: SysfsReader, base: str, there: frozenset[str]) -> str | None:
+def function_serial(reader: SysfsReader, base: str, there: frozenset[str]) -> str | None:
     """As the kernel tells it, else as its configuration space, else as the NVMe controller on it does."""
-    if "serial_number" in there and (told := _file(look, f"{base}/serial_number", secret=True)):
+    if "serial_number" in there and (told := _file(reader, f"{base}/serial_number", secret=True)):
         return told
-    if "config" in there and (told := _capability(look, f"{base}/config")):
+    if "config" in there and (told := _capability(reader, f"{base}/config")):
         return told
-    for name in look.tree.names(f"{base}/nvme") if "nvme" in there else ():
-        if told := _file(look, f"{base}/nvme/{name}/serial"):
+    for name in reader.tree.names(f"{base}/nvme") if "nvme" in there else ():
+        if told := _file(reader, f"{base}/nvme/{name}/serial"):
             return told
     return None
 
 
-def _file(look: SysfsReader, path: str, *, secret: bool = False) -> str | None:
-    text = look.tree.read(path)
+def _file(reader: SysfsReader, path: str, *, secret: bool = False) -> str | None:
+    text = reader.tree.read(path)
     if text is None:
         if not secret:
-            look.odd(path, "cannot be read")
+            reader.warn(path, "cannot be read")
         return None
     text = text.strip()
     if not _TEXT.fullmatch(text):
-        look.odd(path, f"says {short(text)}, which is no serial number")
+        reader.warn(path, f"says {short(text)}, which is no serial number")
         return None
     return None if text in _NEVER_SET else text
 
 
-def _capability(look: SysfsReader, path: str) -> str | None:
+def _capability(reader: SysfsReader, path: str) -> str | None:
     """The device serial number among the extended capabilities, in the kernel's writing."""
     at, seen = _EXTENDED, set()
     while at:
         if at in seen or not _EXTENDED <= at <= _SPACE - _HEADER:
-            look.odd(path, "has extended capabilities that run in a circle or out of the space")
+            reader.warn(path, "has extended capabilities that run in a circle or out of the space")
             return None
         seen.add(at)
-        header = look.tree.read_bytes(path, _HEADER, at)
+        header = reader.tree.read_bytes(path, _HEADER, at)
         if header is None or len(header) < _HEADER or header in (b"\0\0\0\0", b"\xff\xff\xff\xff"):
             return None
         (word,) = struct.unpack("<I", header)
         if word & 0xFFFF == _SERIAL_NUMBER:
-            number = look.tree.read_bytes(path, 8, at + _HEADER) or b""
+            number = reader.tree.read_bytes(path, 8, at + _HEADER) or b""
             text = "-".join(f"{byte:02x}" for byte in reversed(number))
             return text if len(number) == 8 and text not in _NEVER_SET else None
         at = word >> 20 & 0xFFC
     return None
 
 
-def of_card(look: SysfsReader, base: str) -> str | None:
+def card_serial(reader: SysfsReader, base: str) -> str | None:
     """The serial number in the function's vital product data."""
     path = f"{base}/vpd"
-    first = look.tree.read_bytes(path, 1)
+    first = reader.tree.read_bytes(path, 1)
     if not first:
         return None
     try:
-        keywords = dict(_keywords(look, path))
+        keywords = dict(_keywords(reader, path))
     except ValueError as error:
-        look.odd(path, f"is no vital product data: {error}")
+        reader.warn(path, f"is no vital product data: {error}")
         return None
     if (data := keywords.get(b"SN")) is None:
         return None
@@ -85,13 +85,13 @@ def of_card(look: SysfsReader, base: str) -> str | None:
     if text and _TEXT.fullmatch(text):
         return text
     if text:
-        look.odd(path, f"says that the serial number is {short(text)}, which is none")
+        reader.warn(path, f"says that the serial number is {short(text)}, which is none")
     return None
 
 
-def _keywords(look: SysfsReader, path: str) -> Iterator[tuple[bytes, bytes]]:
+def _keywords(reader: SysfsReader, path: str) -> Iterator[tuple[bytes, bytes]]:
     """The keywords of the part that is read only. ValueError says what makes no sense."""
-    data = _read_only(look, path)
+    data = _read_only(reader, path)
     at = 0
     while at < len(data):
         if at + 3 > len(data) or at + 3 + data[at + 2] > len(data):
@@ -100,10 +100,10 @@ def _keywords(look: SysfsReader, path: str) -> Iterator[tuple[bytes, bytes]]:
         at += 3 + data[at + 2]
 
 
-def _read_only(look: SysfsReader, path: str) -> bytes:
+def _read_only(reader: SysfsReader, path: str) -> bytes:
     at = 0
     for _ in range(_MAX_RESOURCES):
-        head = look.tree.read_bytes(path, 3, at) or b""
+        head = reader.tree.read_bytes(path, 3, at) or b""
         if head[:1] == bytes([_END]):
             return b""
         if len(head) < 3:
@@ -114,7 +114,7 @@ def _read_only(look: SysfsReader, path: str) -> bytes:
         if tag == _READ_ONLY:
             if length > _MAX_RESOURCE:
                 raise ValueError(f"{length} bytes are too many")
-            data = look.tree.read_bytes(path, length, at + 3) or b""
+            data = reader.tree.read_bytes(path, length, at + 3) or b""
             if len(data) < length:
                 raise ValueError("it ends in the middle")
             return data

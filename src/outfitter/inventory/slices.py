@@ -32,10 +32,10 @@ COUNTER = "functions"  # of a physical function: how many virtual ones it can be
 FOR_PEOPLE = ("vendorName", "productName", "className", "mdevTypeName")  # may be cut; a part of anything else would be a lie
 VOLATILE = ("driver", "interface", "serial")
 
-Nobody = PciIds(None)
+NO_PCI_IDS = PciIds(None)
 
 
-def describe(offered: Sequence[AssignableDevice], names: PciIds = Nobody) -> list[Object]:
+def describe(offered: Sequence[AssignableDevice], names: PciIds = NO_PCI_IDS) -> list[Object]:
     """The devices as a slice lists them, without what they take of counters."""
     return [_mdev(one, one.device) if isinstance(one.device, Mdev) else _function(one, one.device, names) for one in offered]
 
@@ -59,7 +59,7 @@ class CounterSets:
 def counters(offered: Iterable[AssignableDevice], kept: Iterable[Mapping[str, object]] = ()) -> CounterSets:
     """Of all that is published: what is offered, and what is only kept until it is free."""
     units = [(one.name, one.members) for one in offered if isinstance(one.device, HostDevice)]
-    units += [(function.name, (function,)) for function in map(remembered, kept) if function is not None]
+    units += [(function.name, (function,)) for function in map(published_function, kept) if function is not None]
     owners = {function.address: name for name, functions in units for function in functions if function.kind is FunctionKind.PF}
     sets: dict[str, int] = defaultdict(int)
     takes: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
@@ -147,7 +147,7 @@ def _name(node: str, driver: str, part: str) -> str:
 
 
 def _function(one: AssignableDevice, device: HostDevice, names: PciIds) -> Object:
-    vendor, product = names.of(device.vendor, device.product)
+    vendor, product = names.vendor_and_product(device.vendor, device.product)
     entry = one.entry
     texts = {
         PCI_BUS_ID: device.address,
@@ -241,7 +241,7 @@ def _counted(device: Object, provider: Provider) -> Object:
     return {**device, "attributes": attributes}
 
 
-def unsaid(offered: Iterable[AssignableDevice]) -> list[str]:
+def truncation_warnings(offered: Iterable[AssignableDevice]) -> list[str]:
     """What device_spec says of devices and slices have no room for, a sentence for each entry: selectors cannot ask for it."""
     out = []
     for one in offered:
@@ -260,7 +260,7 @@ def unsaid(offered: Iterable[AssignableDevice]) -> list[str]:
 
 def is_virtual(published: Mapping[str, object]) -> bool:
     """Whether a published device is a virtual function."""
-    function = remembered(published)
+    function = published_function(published)
     return function is not None and function.kind.is_vf
 
 
@@ -272,7 +272,7 @@ def members(published: Mapping[str, object]) -> list[str]:
     return [address for text in texts for address in text.split(",") if address]
 
 
-def remembered(published: Mapping[str, object]) -> HostDevice | None:
+def published_function(published: Mapping[str, object]) -> HostDevice | None:
     """A PCI function as it was published, for one that is no longer on the bus; None if it was none."""
     attributes = published.get("attributes")
     said = {key: next(iter(value.values()), None) for key, value in attributes.items()} if isinstance(attributes, dict) else {}

@@ -7,8 +7,10 @@ address 0000:10:00.0 into a number of seconds and the class 020000 into an octal
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import yaml
 
@@ -21,6 +23,8 @@ Value = str | None | list["Value"] | dict[str, "Value"]
 MAX_DEPTH = 20  # far deeper than any file of ours
 MAX_SECTIONS = 1_000_000  # aliases can make a short file very long
 MAX_SHOWN = 30  # mistakes in one message; the error carries all
+_TRUE = frozenset({"1", "t", "true", "on", "y", "yes"})
+_FALSE = frozenset({"0", "f", "false", "off", "n", "no"})
 _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 
@@ -219,3 +223,15 @@ class Unique:
             return False
         self.seen[value] = path
         return True
+
+
+def boolean(text: str) -> bool | None:
+    """What a word says; None if it is none of those that say yes or no."""
+    word = text.strip().lower()
+    return word in _TRUE if word in _TRUE or word in _FALSE else None
+
+
+def shown(value: Any) -> str:
+    """A wrong value as JSON, short enough for a line."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else f"{text[:57]}..."

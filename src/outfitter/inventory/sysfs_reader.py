@@ -16,7 +16,7 @@ _NODE = re.compile(r"node([0-9]{1,9})")
 
 
 @dataclass(frozen=True, slots=True)
-class Oddity:
+class ScanWarning:
     """Something in the tree that is not as it should be, and what was made of it."""
 
     path: str
@@ -27,22 +27,22 @@ class Oddity:
 
 
 class SysfsReader:
-    """One pass over a tree; collects oddities on the way."""
+    """One pass over a tree; collects warnings on the way."""
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
-        self.oddities: list[Oddity] = []
+        self.warnings: list[ScanWarning] = []
         self.nodes = {int(node[1]) for name in tree.names(NODES) if (node := _NODE.fullmatch(name))}
         self.listed = self._groups()
 
-    def odd(self, path: str, message: str) -> None:
-        self.oddities.append(Oddity(path, message))
+    def warn(self, path: str, message: str) -> None:
+        self.warnings.append(ScanWarning(path, message))
 
     def names(self, path: str) -> list[str]:
         """What stands in a folder that must be one; it may be empty."""
         found = self.tree.names(path)
         if not found and (not self.tree.exists(path) or self.tree.read(path) is not None):
-            self.odd(path, "is no folder")
+            self.warn(path, "is no folder")
         return found
 
     def _groups(self) -> dict[str, int]:
@@ -50,11 +50,11 @@ class SysfsReader:
         listed: dict[str, int] = {}
         for name in self.tree.names(GROUPS):
             if not _is_group(name):
-                self.odd(f"{GROUPS}/{name}", "is no IOMMU group number; left out")
+                self.warn(f"{GROUPS}/{name}", "is no IOMMU group number; left out")
                 continue
             for member in self.names(f"{GROUPS}/{name}/devices"):
                 if member in listed:
-                    self.odd(f"{GROUPS}/{name}/devices/{member}", f"is in group {listed[member]} too")
+                    self.warn(f"{GROUPS}/{name}/devices/{member}", f"is in group {listed[member]} too")
                 listed[member] = int(name)
         return listed
 
@@ -62,18 +62,18 @@ class SysfsReader:
         text = self.tree.read(path)
         if text is not None and _NUMBER.fullmatch(text.strip()) and int(text) <= most:
             return int(text)
-        self.odd(path, "cannot be read" if text is None else f"says {short(text)}, which is no number up to {most}")
+        self.warn(path, "cannot be read" if text is None else f"says {short(text)}, which is no number up to {most}")
         return None
 
     def text(self, path: str, most: int = 64) -> str | None:
         """Something for people to read, in printable characters and line ends."""
         text = self.tree.read(path)
         if text is None:
-            self.odd(path, "cannot be read")
+            self.warn(path, "cannot be read")
             return None
         text = text.strip()
         if not text.replace("\n", "").isprintable():
-            self.odd(path, f"says {short(text)}, which cannot be printed")
+            self.warn(path, f"says {short(text)}, which cannot be printed")
             return None
         return text[:most]
 
@@ -83,7 +83,7 @@ class SysfsReader:
             return None
         target = self.tree.link(f"{base}/{name}")
         if target is None or target == "/":
-            self.odd(f"{base}/{name}", "is no link that leads anywhere")
+            self.warn(f"{base}/{name}", "is no link that leads anywhere")
             return None
         return target.rpartition("/")[2]
 
@@ -95,7 +95,7 @@ class SysfsReader:
         if number is None or number < 0:
             return None
         if self.nodes and number not in self.nodes:
-            self.odd(f"{base}/numa_node", f"says {number}, which is no node of the host")
+            self.warn(f"{base}/numa_node", f"says {number}, which is no node of the host")
             return None
         return number
 
@@ -104,11 +104,11 @@ class SysfsReader:
         path, listed = f"{base}/iommu_group", self.listed.get(member)
         text = self.last(base, "iommu_group", there)
         if text is not None and not _is_group(text):
-            self.odd(path, f"leads to {short(text)}, which is no IOMMU group number")
+            self.warn(path, f"leads to {short(text)}, which is no IOMMU group number")
             text = None
         linked = None if text is None else int(text)
         if linked != listed:
-            self.odd(path, f"says {_group_text(linked)}, but {GROUPS} says {_group_text(listed)}")
+            self.warn(path, f"says {_group_text(linked)}, but {GROUPS} says {_group_text(listed)}")
         return listed if linked is None else linked
 
 

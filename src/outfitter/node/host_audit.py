@@ -172,9 +172,16 @@ class HostAudit:
             held=[provider_tree.HeldDevice(name, str(booking.holder), name in virtual, devices.address(name))
                   for booking in Page(healed.object).bookings if booking.counted and booking.device.driver == host.driver
                   for name in (booking.device.device,)])
-        return AuditResult(devices, healed, tuple(attached), group, plan,
-                           (*host.provisioning_warnings, *map(str, found.warnings), *unknown, *slices.unsaid(devices.offered)),
-                           cells, bridges)
+        return AuditResult(
+            devices,
+            healed,
+            tuple(attached),
+            group,
+            plan,
+            (*host.provisioning_warnings, *map(str, found.warnings), *unknown, *slices.truncation_warnings(devices.offered)),
+            cells,
+            bridges,
+        )
 
     async def _attached(
         self, host: AgentHost, page: Page, domains: Collection[Domain], known: Mapping[str, str]

@@ -23,7 +23,7 @@ def arrange(
     asked = {name: Made(name, parent, entry.type)
              for entry in wanted for parent, types in parents.items()
              if entry.parent in (None, parent) and any(one.id == entry.type for one in types) for number in range(entry.count)
-             for name in [provisioning.identity(host, parent, entry.type, number)]}
+             for name in [provisioning.mdev_uuid(host, parent, entry.type, number)]}
     for entry in wanted:
         if not any(one.type == entry.type and entry.parent in (None, one.parent) for one in asked.values()) and entry.count:
             where = f"{entry.parent} does not have" if entry.parent else "no parent on this host has"

@@ -114,7 +114,7 @@ def _check(station: HostEnv, one: AllocatedDevice, memory: Taken, running: Colle
     if target.uuid is not None and not root.exists(f"{mdev.DEVICES}/{target.uuid}"):
         raise NotReady(f"{target.name} cannot be handed over: the mediated device {target.uuid} is no longer there")
     loose = [before.address for before in memory.functions
-             if before.address not in running and not pci.hands_over(vfio.driver(root, before.address))]
+             if before.address not in running and not pci.is_vfio_driver(vfio.driver(root, before.address))]
     if loose and not target.managed:
         names = ", ".join(f"{address} ({vfio.driver(root, address) or 'no driver'})" for address in loose)
         raise NotReady(f"{target.name} cannot be handed over: device_spec says managed: no, and {names} is not bound to "

@@ -21,7 +21,7 @@ def arrange(
     """Bring the numbers about; what could not be done, as sentences. `functions`: those of the host; `used`: addresses that
     machines have or that are booked, and those that would go with them."""
     for function in functions:
-        entry = provisioning.first(wanted, function)
+        entry = provisioning.entry_for(wanted, function)
         if entry is not None and (trouble := _switch(station, entry, function, functions, used)):
             yield trouble
 

@@ -42,12 +42,12 @@ def obstacle(root: Root, addresses: Collection[str]) -> str | None:
         number = group(root, f"{DEVICES}/{address}")
         for other in _neighbours(root, number) if number is not None else ():
             name = driver(root, other)
-            if other in addresses or not pci.keeps_group(_class(root, other), name):
+            if other in addresses or not pci.blocks_iommu_group(_class(root, other), name):
                 continue
             return (f"{address} is in IOMMU group {number} with {other}, which the host uses through {name}: only a whole "
                     f"group can be handed over; list {other} in device_spec too, or free it from {name}")
         virtual = [name for name in root.names(f"{DEVICES}/{address}") if name.startswith("virtfn")]
-        if virtual and not pci.hands_over(driver(root, address)):
+        if virtual and not pci.is_vfio_driver(driver(root, address)):
             return (f"{address} has {len(virtual)} virtual functions, which would go when it is taken from "
                     f"{driver(root, address) or 'the host'}: switch them off first (sriov_numvfs 0)")
     return None
@@ -59,7 +59,7 @@ def bind(root: Root, before: Before) -> None:
     if _ids(root, address) != before.ids:
         raise BindFailed(address, f"is no longer the function {before.ids} that it was")
     have = driver(root, address)
-    if pci.hands_over(have):
+    if pci.is_vfio_driver(have):
         return
     if not root.exists(f"{DRIVERS}/{pci.VFIO}"):
         raise BindFailed(address, f"cannot be bound to {pci.VFIO}: the module is not loaded (modprobe {pci.VFIO})")
@@ -79,8 +79,8 @@ def give_back(root: Root, before: Before) -> None:
     address = before.address
     if _ids(root, address) != before.ids:
         return
-    if pci.hands_over(before.driver):  # whoever runs the host bound it, and keeps it so
-        if not pci.hands_over(have := driver(root, address)):
+    if pci.is_vfio_driver(before.driver):  # whoever runs the host bound it, and keeps it so
+        if not pci.is_vfio_driver(have := driver(root, address)):
             raise BindFailed(address, f"was bound to {before.driver} and is bound to {have or 'no driver'} now")
         _reset(root, address)
         return
@@ -89,7 +89,7 @@ def give_back(root: Root, before: Before) -> None:
     if have is None or have != before.driver:  # else it was never taken, or is back already
         # An override that names another driver than it had would take it there: it is said again once it is back.
         _say_override(root, address, before.override and (before.driver or before.override), what)
-        if pci.hands_over(have):
+        if pci.is_vfio_driver(have):
             _write(root, address, f"{DRIVERS}/{have}/unbind", address, what)
             have = driver(root, address)
         if have is None:

@@ -239,10 +239,10 @@ def test_the_shorthand_means_hosts_times_vfs(tmp_path: Path) -> None:
     assert [host.name for host in hosts] == ["node-0", "node-1"]
     for host in hosts:
         assert len(assignable.assignable(scan.scan(host.tree()).devices).offered) == 8
-    assert hosts_file.named("2x8") == hosts_file.parse_shorthand("2x8")
+    assert hosts_file.from_argument("2x8") == hosts_file.parse_shorthand("2x8")
     file = tmp_path / "hosts.yaml"
     file.write_text("hosts: [{name: a}]")
-    assert hosts_file.named(str(file)).hosts[0].name == "a"
+    assert hosts_file.from_argument(str(file)).hosts[0].name == "a"
     assert len(assignable.assignable(scan.scan(hosts_file.parse_shorthand("1x1024").hosts[0].tree()).devices).offered) == 1024
 
 

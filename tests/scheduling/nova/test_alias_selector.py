@@ -47,7 +47,7 @@ def published(
 ) -> tuple[HostState, list[Object]] | None:
     """A host and its devices as slices list them, with more attributes; None if it does not start with this device_spec."""
     try:
-        settings = config.parse(yaml.safe_dump({"device_spec": spec, "report_in_placement": report})).of("elm")
+        settings = config.parse(yaml.safe_dump({"device_spec": spec, "report_in_placement": report})).for_host("elm")
         seen = host_devices.host_devices("elm", settings, scan.scan(nova_cloud.tree(PCI)), (), held=set(), running=set())
         tree = model.plan("elm", settings, seen.offered, orphans=seen.orphans).providers
     except OutfitterError:

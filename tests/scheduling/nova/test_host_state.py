@@ -10,7 +10,7 @@ from outfitter.api.device import DRIVER, DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, OutOfServiceRecord, Page
 from outfitter.api.providers import Inventory, Provider
-from outfitter.inventory import assignable, device_spec, scan, slices
+from outfitter.inventory import assignable, device_spec_parser, scan, slices
 from outfitter.inventory.pci import FunctionKind
 from outfitter.ledger import placement_view
 from outfitter.scheduling.nova import host_state
@@ -28,7 +28,7 @@ WHO = Holder("Consumer", "", "blue", "uid-blue")
 
 def pool() -> list[Object]:
     """A host with a GPU, a card and its two parts, as our own driver publishes it."""
-    spec = device_spec.parse_entries(SPEC, report=False)
+    spec = device_spec_parser.parse_entries(SPEC, report=False)
     offered = assignable.assignable(scan.scan(nova_cloud.tree([GPU, PF, *VFS])).devices, (), spec).offered
     counters = slices.counters(offered)
     devices = [counters.on(device) for device in slices.describe(offered)]

@@ -83,9 +83,9 @@ class World:
         for number, (pci, tells) in enumerate(described):
             name = f"h{number}"
             seen = host_devices.host_devices(
-                name, CONFIG.of(name), scan.scan(nova_cloud.tree(pci)), (), held=set(), running=set()
+                name, CONFIG.for_host(name), scan.scan(nova_cloud.tree(pci)), (), held=set(), running=set()
             )
-            tree = model.plan(name, CONFIG.of(name), seen.offered).providers
+            tree = model.plan(name, CONFIG.for_host(name), seen.offered).providers
             devices = slices.on_providers(host_devices.devices(seen, (), (), {}, pci_ids.PciIds(None)), tree)
             self.slices += slices.pool(name, DRIVER, devices, slices.counters(seen.offered).sets, generation=1)
             self.nodes.append({"metadata": {"name": name, "labels": {}}, "spec": {}, "status": {

@@ -53,18 +53,18 @@ def read(section: Section) -> DriverProfile:
     return DriverProfile(name, tuple(attributes[:MOST]))
 
 
-def renamed(found: Scan, guises: Mapping[str, DriverProfile]) -> Scan:
+def renamed(found: Scan, profiles: Mapping[str, DriverProfile]) -> Scan:
     """What a host has, with the names under which its driver knows it."""
-    names = {address: said.name for address, said in guises.items() if said.name is not None}
+    names = {address: said.name for address, said in profiles.items() if said.name is not None}
     if not names:
         return found
     return replace(found, devices=tuple(replace(device, name=names[device.address]) if device.address in names else device
                                         for device in found.devices))
 
 
-def described(devices: Iterable[Object], guises: Mapping[str, DriverProfile]) -> list[Object]:
+def described(devices: Iterable[Object], profiles: Mapping[str, DriverProfile]) -> list[Object]:
     """Devices as a slice lists them, with what the driver says besides. What the host shows stays, but for names for people."""
-    return [_described(device, guises.get((device["attributes"].get(PCI_BUS_ID) or {}).get("string", "")))
+    return [_described(device, profiles.get((device["attributes"].get(PCI_BUS_ID) or {}).get("string", "")))
             for device in devices]
 
 

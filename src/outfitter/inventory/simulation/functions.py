@@ -42,8 +42,8 @@ def functions(host: Section, nodes: set[int]) -> list[PciFunction]:
         addresses.add(function.address, section.at("address"))
         if function.interface is not None:
             interfaces.add(function.interface, section.at("interface"))
-        if function.guise is not None and function.guise.name is not None:
-            names.add(function.guise.name, f"{section.at('published')}.name")
+        if function.profile is not None and function.profile.name is not None:
+            names.add(function.profile.name, f"{section.at('published')}.name")
         for mdev_type, instance in ((t, i) for t in function.mdev_types for i in t.instances):
             mdevs.add(instance, f"{section.at('mdevTypes')} ({mdev_type.id})")
         found.append((path, function))
@@ -93,11 +93,11 @@ def _function(section: Section, nodes: set[int]) -> PciFunction | None:
         interface=section.text("interface", checks.interface),
         vfs=_vfs(section, address, product or "0000") if section.has("vfs") else None,
         mdev_types=mdev_types,
-        guise=_guise(section),
+        profile=_driver_profile(section),
     )
 
 
-def _guise(function: Section) -> driver_profile.DriverProfile | None:
+def _driver_profile(function: Section) -> driver_profile.DriverProfile | None:
     if not function.has("published"):
         return None
     return driver_profile.read(

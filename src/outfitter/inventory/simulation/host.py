@@ -72,7 +72,7 @@ class PciFunction:
     interface: str | None
     vfs: VirtualFunctions | None
     mdev_types: tuple[SimulatedMdevType, ...]
-    guise: DriverProfile | None = None  # in which its driver publishes it; None: as what it is
+    profile: DriverProfile | None = None  # in which its driver publishes it; None: as what it is
 
     def vf_addresses(self) -> Iterator[str]:
         if self.vfs is not None:
@@ -127,9 +127,9 @@ class SimulatedHost:
         return dict(self.label_pairs)
 
     @property
-    def guises(self) -> dict[str, DriverProfile]:
+    def driver_profiles(self) -> dict[str, DriverProfile]:
         """Address -> the guise in which that function is published."""
-        return {function.address: function.guise for function in self.hardware.pci if function.guise is not None}
+        return {function.address: function.profile for function in self.hardware.pci if function.profile is not None}
 
     def capacity(self) -> dict[str, str]:
         """What its Node object says it has, as Kubernetes quantities."""

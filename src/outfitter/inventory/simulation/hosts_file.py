@@ -25,7 +25,7 @@ from outfitter.inventory.simulation.host import (
 from outfitter.inventory.strict_yaml import Reader, Section, Unique
 
 __all__ = ["KEYS", "Bridge", "Hardware", "Nic", "NumaNode", "PciFunction", "SimulatedHost", "Simulation",
-           "VirtualFunctions", "load", "named", "parse", "parse_shorthand"]
+           "VirtualFunctions", "from_argument", "load", "parse", "parse_shorthand"]
 
 # Every key that may stand in the file, by where it stands.
 KEYS: dict[str, tuple[str, ...]] = {
@@ -51,7 +51,7 @@ class Simulation:
     hosts: tuple[SimulatedHost, ...]
 
 
-def named(argument: str) -> Simulation:
+def from_argument(argument: str) -> Simulation:
     """What `--simulate` was given: "2x8", or else the path of a hosts file."""
     if not argument.strip():
         raise errors.Invalid("--simulate says nothing; write for example 2x8, or the path of a hosts file")

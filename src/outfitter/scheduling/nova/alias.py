@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 
 from outfitter import errors
 from outfitter.errors import Cause
-from outfitter.inventory import config, device_spec, strict_yaml
+from outfitter.inventory import config, placement_names, strict_yaml
 
 Policy = Literal["required", "legacy", "preferred", "socket"]
 POLICIES: tuple[Policy, ...] = ("required", "legacy", "preferred", "socket")
@@ -116,17 +116,17 @@ def _default(key: str) -> str:
 
 def _spec(reader: strict_yaml.Reader, place: str, entry: Mapping[str, str]) -> Spec:
     vendor, product = entry.get("vendor_id"), entry.get("product_id")
-    class_ = device_spec.generated_class(vendor, product) if vendor and product else None
+    class_ = placement_names.generated_class(vendor, product) if vendor and product else None
     if entry.get("resource_class", "").strip():
         try:
-            class_ = device_spec.normal_class(entry["resource_class"])
+            class_ = placement_names.normal_class(entry["resource_class"])
         except errors.Invalid as error:
             reader.wrong(f"{place}: resource_class", str(error))
     return Spec(
         written={key: text for key, text in entry.items() if key not in ("name", "numa_policy", "capability_type")},
         resource_class=class_, traits=_traits(reader, place, entry), vendor=vendor and vendor.lower(),
         product=product and product.lower(), device_type=entry.get("device_type"),
-        live_migratable=device_spec.boolean(entry["live_migratable"]) if entry.get("live_migratable") else None,
+        live_migratable=strict_yaml.boolean(entry["live_migratable"]) if entry.get("live_migratable") else None,
     )
 
 
@@ -140,7 +140,7 @@ def _traits(reader: strict_yaml.Reader, place: str, entry: Mapping[str, str]) ->
 
         def name_of(word: str, at: str = f"{place}: {key}") -> set[str]:
             try:
-                return {device_spec.normal_trait(word)}
+                return {placement_names.normal_trait(word)}
             except errors.Invalid as error:
                 reader.wrong(at, str(error))
                 return set()

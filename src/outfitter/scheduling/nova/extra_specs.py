@@ -11,7 +11,7 @@ from typing import Literal, cast
 
 from outfitter.api import page
 from outfitter.errors import BadRequest
-from outfitter.inventory import device_spec
+from outfitter.inventory import strict_yaml
 from outfitter.scheduling.nova.alias import POLICIES, Alias, Policy, Spec
 
 ALIAS, POLICY, GROUPS = "pci_passthrough:alias", "hw:pci_numa_affinity_policy", "group_policy"
@@ -128,4 +128,4 @@ def _guest(extra_specs: Mapping[str, str], vcpus: int, memory_mb: int, disk_gb: 
 def _huge(extra_specs: Mapping[str, str]) -> bool:
     """Pages of a size that somebody chose come from a cell."""
     size = extra_specs.get("hw:mem_page_size") or ""
-    return bool(size) and device_spec.boolean(size) is not False and size != "any"
+    return bool(size) and strict_yaml.boolean(size) is not False and size != "any"
