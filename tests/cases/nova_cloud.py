@@ -163,7 +163,7 @@ class Cloud:
 
     def host(self, box: Box) -> AgentHost:
         return AgentHost(box.name, DRIVER, box.tree, box.hypervisor, {"cpu": "64", "memory": "256Gi"}, {}, simulated=True,
-                         settings=self.config(box).of(box.name))
+                         settings=self.config(box).for_host(box.name))
 
     async def start(self, name: str) -> None:
         box = self.boxes[name]

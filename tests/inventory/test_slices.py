@@ -344,7 +344,7 @@ def test_virtual_functions_are_told_from_others() -> None:
 class Wordy(PciIds):
     """Knows everything, at length."""
 
-    def of(self, vendor: str | None, product: str | None) -> tuple[str | None, str | None]:
+    def vendor_and_product(self, vendor: str | None, product: str | None) -> tuple[str | None, str | None]:
         return "v" * 200, "p" * 200
 
     def class_name(self, class_code: str | None) -> str | None:

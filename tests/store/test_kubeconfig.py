@@ -397,7 +397,7 @@ PLUGIN_MISTAKES: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     "prints nothing useful": (lambda folder: plugin(folder, {}), "status.token, or both"),
     "prints a certificate without its key": (
         lambda folder: plugin(folder, {"clientCertificateData": "x"}), "status.token, or both"),
-    "prints a number": (lambda folder: plugin(folder, {"clientKeyData": 5}), "text in status.token"),
+    "prints a number": (lambda folder: plugin(folder, {"clientKeyData": 5}), "strings in status.token"),
     "prints a bad time": (
         lambda folder: plugin(folder, {"token": "t", "expirationTimestamp": "soon"}), "expirationTimestamp like"),
     "prints a time of no zone": (
@@ -435,7 +435,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "a flag that is text": (
         config(cluster={"insecure-skip-tls-verify": "yes"}), "insecure-skip-tls-verify: must be true or false"),
     "insecure with an authority": (
-        config(cluster={"insecure-skip-tls-verify": True, "certificate-authority-data": b64(CA.cert)}), "drop one"),
+        config(cluster={"insecure-skip-tls-verify": True, "certificate-authority-data": b64(CA.cert)}), "remove one of them"),
     "an authority that is not there": (
         config(cluster={"certificate-authority": "no.crt"}),
         r"clusters\[c\]\.certificate-authority: cannot read .*no\.crt: No such file"),

@@ -99,7 +99,7 @@ async def test_big_changes_are_kept_by_their_bytes() -> None:
 
 @pytest.mark.parametrize("since", ["x", "-1", "1.5", "²", "9" * 30, ""])
 async def test_watch_from_what_is_no_revision(memory: Memory, since: str) -> None:
-    with pytest.raises(errors.BadRequest, match="the number that an earlier answer carried"):
+    with pytest.raises(errors.BadRequest, match="must be the number from an earlier answer"):
         await soon(anext(memory.watch(CONFIG_MAP, since=since)))
 
 

@@ -366,7 +366,7 @@ async def test_kinds_that_are_not_known_are_kept(tmp_path: Path, caplog: pytest.
     page = await store.create(LEDGER_PAGE, {"metadata": {"name": "n1"}, "spec": {}})
     await store.close()
     older = SQLite(tmp_path, [CONFIG_MAP])
-    assert "ledgerpages.outfitter.dev /n1 is of a kind this program does not know" in caplog.text
+    assert "ledgerpages.outfitter.dev /n1 is of a kind that this program does not know" in caplog.text
     await older.create(CONFIG_MAP, config("a"))
     await older.close()
     newer = SQLite(tmp_path, kinds.ALL)

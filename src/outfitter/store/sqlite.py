@@ -165,10 +165,8 @@ def _check_file(path: Path) -> None:
         except sqlite3.DatabaseError as error:
             faults, version = [str(error)], 0
     if faults != ["ok"]:
-        raise StartupRefused(
-            f"{path} is damaged ({'; '.join(faults)}): it was not modified; restore a backup of it, or move it "
-            "away to start empty"
-        )
+        raise StartupRefused(f"{path} is damaged ({'; '.join(faults)}): it was not modified; restore a backup of it, or "
+                             "move it away to start empty")
     if version > len(MIGRATIONS):
         raise StartupRefused(f"{path} was written by a newer outfitter (its format is {version}, this program supports up to "
                       f"{len(MIGRATIONS)}): it was not modified; run the newer program")
