@@ -43,10 +43,11 @@ class SchedulerCache:
         self._revisions: dict[str, int] = {}  # page -> its revision in the index
         self._pods.on_change(self._pod_changed)
         self._classes.on_change(self._class_changed)
-        for kind, put in ((kinds.RESOURCE_SLICE, self.devices.put_slice), (kinds.RESOURCE_SLICE, self._host_states.put_slice),
-                          (kinds.NODE, self.devices.put_node), (kinds.DEVICE_TAINT_RULE, self.devices.put_rule),
-                          (kinds.PROVIDER_TREE, self._host_states.put_tree),
-                          (kinds.HOST_INVENTORY, self._host_states.put_inventory), (kinds.LEDGER_PAGE, self._put_page)):
+        for kind, put in (
+            (kinds.RESOURCE_SLICE, self.devices.put_slice), (kinds.NODE, self.devices.put_node),
+            (kinds.DEVICE_TAINT_RULE, self.devices.put_rule), (kinds.LEDGER_PAGE, self._put_page),
+            (kinds.PROVIDER_TREE, self._host_states.put_tree), (kinds.HOST_INVENTORY, self._host_states.put_inventory),
+        ):
             context.informer(kind).on_change(_by_name(put))
 
     # -- reading

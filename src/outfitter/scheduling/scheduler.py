@@ -22,10 +22,10 @@ from outfitter.scheduling.explain.rejections import DeviceObstacle
 from outfitter.scheduling.filter import node_affinity
 from outfitter.scheduling.filter.node_fit import NodeInfoCache, PodRequirements
 from outfitter.scheduling.filter.node_usage import NodeUsage, nominated
-from outfitter.scheduling.filter.taints import RECORDED_ON_PAGE, untolerated_taint
+from outfitter.scheduling.filter.taints import untolerated_taint
 from outfitter.scheduling.nova import flavor_claim
 from outfitter.scheduling.nova.extra_specs import FlavorRequest
-from outfitter.scheduling.nova.host_state_cache import HostStateCache, Unmet
+from outfitter.scheduling.nova.host_state_cache import HostStateCache, Unmet, unsaid
 from outfitter.scheduling.plugins import GivenDevice, SchedulerPlugins
 from outfitter.scheduling.score import HostCandidate, Spot, rank, spot
 from outfitter.scheduling.snapshot import SchedulingSnapshot
@@ -282,9 +282,9 @@ class _Placer:
         rows, roster = self._counted(), self.roster
         if not self._flavored:
             return rows
-        names = self.index.names
-        every = {*rows, *(row for row, name in enumerate(names) if roster.unsaid(name))}
-        return sorted(every, key=lambda row: (roster.host(names[row], self.index.page(names[row])).free, names[row]))
+        names, site = self.index.names, self.index.node_devices
+        every = {*rows, *(row for row in range(len(names)) if unsaid(site(row)))}
+        return sorted(every, key=lambda row: (roster.host(site(row), self.index.page(names[row])).free, names[row]))
 
     def waiting(self, every_host: bool) -> Waiting:
         names, matching = self.index.names, self.index.matching(self.demands)
@@ -332,7 +332,8 @@ class _Placer:
         mine = [(one.claim, ask) for one, ask in zip(demands, flavors, strict=True) if ask is not None]
         if not mine:
             return self._search(host, demands)
-        chosen = self.roster.give(host, self.index.page(host), mine, self._barred(host))
+        site = self.index.pools.at(self.index.node(host), self.index.features)
+        chosen = self.roster.give(site, self.index.page(host), mine, self.index.held.kept)
         if isinstance(chosen, Unmet):
             return chosen
         others = [one for one, ask in zip(demands, flavors, strict=True) if ask is None]
@@ -349,18 +350,6 @@ class _Placer:
             return rest
         mixed, left = iter(chosen), iter(rest.allocations)
         return allocator.Allocated(tuple(next(left if ask is None else mixed) for ask in flavors))
-
-    def _barred(self, host: str) -> dict[DeviceId, str]:
-        """Devices of which neither slices nor the host's page say that a flavor cannot have them."""
-        out = dict(self.index.held.kept)
-        if self.index.features.device_taints:
-            for device in self.index.pools.at(self.index.node(host), self.index.features).devices:
-                own = [
-                    taint for taint in device.taints if taint["key"] not in RECORDED_ON_PAGE
-                ]  # the page says it sooner
-                if (taint := untolerated_taint(own, ())) is not None:
-                    out[device.id] = f"tainted {taint['key']}={taint.get('value', '')}:{taint.get('effect')}"
-        return out
 
     def _search(
         self, host: str, demands: Sequence[CompiledClaim]

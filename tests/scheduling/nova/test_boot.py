@@ -17,6 +17,7 @@ from outfitter.api.page import Page
 from outfitter.api.providers import Inventory, Provider
 from outfitter.errors import AlreadyHeld, Unavailable
 from outfitter.ledger import book
+from outfitter.scheduling.dra.slices import PublishedDevice
 from outfitter.scheduling.nova import boot
 from outfitter.scheduling.nova.boot import Order, PageChange, Placed
 from outfitter.scheduling.nova.extra_specs import FlavorRequest
@@ -56,7 +57,8 @@ class Farm:
         self.fails: dict[str, str] = {}  # host -> "prepare" or "start"
         cells = [NumaCell(0, cpus, ids=tuple(range(8, 8 + cpus)))] if cpus is not None else []
         self.offers = [PublishedHost(name, [self._provider(name, bus) for bus in range(count)],
-                                 [self._device(bus) for bus in range(count)], cells=cells) for name, count in devices.items()]
+                                 [PublishedDevice(DRIVER, name, self._device(bus), []) for bus in range(count)],
+                                 cells=cells) for name, count in devices.items()]
 
     @staticmethod
     def _device(bus: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from outfitter.scheduling.dra.device_index import DeviceIndex
 from outfitter.scheduling.filter.node_usage import NodeUsage
 from outfitter.scheduling.nova import flavor_claim, pci_allocator
 from outfitter.scheduling.nova.flavor_claim import AliasSet
-from outfitter.scheduling.nova.host_state import NoValidHost
+from outfitter.scheduling.nova.host_state import HostState, NoValidHost
 from outfitter.scheduling.nova.host_state_cache import HostStateCache
 from outfitter.scheduling.nova.numa_topology import NumaCell
 from outfitter.scheduling.scheduler import Placement, place, results
@@ -108,8 +108,12 @@ class World:
                         )
                     )
             self.pages.append(page)
-        self.roster = HostStateCache.of(self.slices, self.trees, self.inventories)
+        self.roster = HostStateCache.of(self.trees, self.inventories)
         self.index = DeviceIndex.of(self.slices, self.pages, self.nodes)
+
+    def host(self, page: Page) -> HostState:
+        """A host as a flavor sees it now."""
+        return self.roster.host(self.index.node_devices(self.index.hosts.index(page.host)), page)
 
     def place(self, *claims: Object) -> Any:
         by_name = {claim["metadata"]["name"]: claim for claim in claims}
@@ -138,7 +142,7 @@ def test_the_same_host_and_devices(world: World, extra: dict[str, str]) -> None:
     claim = claim_of(extra)
     ask = flavor_claim.read(claim)
     assert ask is not None
-    wanted = pci_allocator.pick([world.roster.host(page.host, page) for page in world.pages], ask)
+    wanted = pci_allocator.pick([world.host(page) for page in world.pages], ask)
     got = world.place(claim)
     if isinstance(wanted, NoValidHost):
         assert not isinstance(got, Placement), got
@@ -171,14 +175,14 @@ def test_what_changed_is_seen_and_the_rest_is_kept() -> None:
     pci = [{"address": "0000:17:00.0", "vendor_id": "10de", "product_id": "2235", "type": "PCI", "numa_node": 0}]
     world = World([(pci, True), (pci, True)], [])
     roster, (page, other) = world.roster, world.pages
-    before, kept = roster.host("h0", page), roster.host("h1", other)
-    assert roster.host("h0", page) is before
+    before, kept = world.host(page), world.host(other)
+    assert world.host(page) is before
     assert [cell.cpus for cell in before.cells] == [4, 4]
     roster.put_inventory("h0", {"metadata": {"name": "h0"}, "spec": {"cells": [{"id": 0, "cpus": "0", "socket": 0}]}})
-    assert [cell.cpus for cell in roster.host("h0", page).cells] == [1]
-    assert roster.host("h1", other) is kept
-    roster.put_slice(world.slices[0]["metadata"]["name"], None)
-    assert not roster.host("h0", page).devices
-    assert roster.host("h1", other).devices
+    assert [cell.cpus for cell in world.host(page).cells] == [1]
+    assert world.host(other) is kept
+    world.index.put_slice(f"{world.slices[0]['metadata']['name']}|0", None)
+    assert not world.host(page).devices
+    assert world.host(other).devices
     roster.put_tree("h1", None)
-    assert not roster.host("h1", other).rows
+    assert not world.host(other).rows

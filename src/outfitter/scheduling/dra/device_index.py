@@ -21,7 +21,7 @@ from outfitter.scheduling.dra.claim_request import ClaimDeviceRequest, CompiledC
 from outfitter.scheduling.dra.constraints import Constraint
 from outfitter.scheduling.dra.node_devices import NodeDevices, PoolSet
 from outfitter.scheduling.dra.selector_cache import SelectorCache, SelectorMatch
-from outfitter.scheduling.dra.slices import PublishedDevice
+from outfitter.scheduling.dra.slices import PublishedDevice, quantity_text
 from outfitter.scheduling.filter.taints import RECORDED_ON_PAGE, untolerated_taint
 
 FEATURES = Features.of({})
@@ -304,6 +304,9 @@ class DeviceIndex:
         self._refresh()
         return self._sites
 
+    def node_devices(self, row: int) -> NodeDevices:
+        return self._sites[row]
+
     def device(self, row: int, name: DeviceId) -> PublishedDevice | None:
         return next((device for device in self._sites[row].devices if device.id == name), None)
 
@@ -422,7 +425,7 @@ class DeviceIndex:
         site = self._pools.at(self._nodes[host], self.features)
         capacity = {device.id: {name: str(each.get("value")) for name, each in (device.raw.get("capacity") or {}).items()}
                     for device in site.devices if device.shared}
-        counters = {(*pool.id, name): {counter: _text(amount) for counter, amount in counters.items()}
+        counters = {(*pool.id, name): {counter: quantity_text(amount) for counter, amount in counters.items()}
                     for pool in site.pools for name, counters in pool.counters.items()}
         return Limits(capacity, counters)
 
@@ -430,7 +433,7 @@ class DeviceIndex:
         """What a device takes of counters that it shares with others."""
         site = self._pools.at(self._nodes[host], self.features)
         found = next((each for each in site.devices if each.id == device), None)
-        return {use.set: {name: _text(amount) for name, amount in use.counters.items()}
+        return {use.set: {name: quantity_text(amount) for name, amount in use.counters.items()}
                 for use in (found.uses if found is not None else ())}
 
 
@@ -448,16 +451,10 @@ class _Matching:
 
 
 NOWHERE = NodeDevices([], "", {}, frozenset(), SelectorCache())  # a host of which nothing is known yet
-NANO = 1_000_000_000
 
 
 def _is_coarse(site: NodeDevices) -> bool:
     return bool(site.counted or site.shared or site.invalid or site.incomplete)
-
-
-def _text(nano: int) -> str:
-    """Nano-units as a quantity."""
-    return str(nano // NANO) if nano % NANO == 0 else f"{nano}n"
 
 
 def _put(table: dict[str, Any], name: str, obj: Any | None) -> None:

@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 Object = Mapping[str, Any]
 CAPACITY = Read("capacity")  # all of it
 SKIPS = "DRAOptionalNodeOperations"  # what a node declares whose kubelet can leave out steps for a device
+NANO = 1_000_000_000
 REMEMBERED = 64  # answers kept for each node; claims are of few kinds
 
 
@@ -104,6 +105,11 @@ def _uses(entry: Object) -> Uses:
 def _amounts(counters: Object | None) -> dict[str, int]:
     return {name: consumable_capacity.number(entry.get("value"), f"counters[{name}].value").nano
             for name, entry in (counters or {}).items()}
+
+
+def quantity_text(nano: int) -> str:
+    """Nano-units as a quantity."""
+    return str(nano // NANO) if nano % NANO == 0 else f"{nano}n"
 
 
 class ParsedSlice:

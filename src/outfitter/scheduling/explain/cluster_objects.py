@@ -84,7 +84,7 @@ class Facts:
         return SchedulingSnapshot(
             devices=index, usage=NodeUsage(self.pods), claim=self.claim, device_class=self.class_,
             extended_resource=extended_resources.mapped(self.classes),
-            host_states=HostStateCache.of(self.slices, self.trees, self.inventories), plugins=self.plugins,
+            host_states=HostStateCache.of(self.trees, self.inventories), plugins=self.plugins,
             policy=self.policy, now=self.now)
 
     def snapshot_for(self, obj: Object, claims: Claims | None = None) -> SchedulingSnapshot:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from outfitter.api.device import DRIVER, PCI_BUS_ID, DeviceId, newest_pools
+from outfitter.api.device import DRIVER, PCI_BUS_ID, DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import MARKS, Limits, Page
 from outfitter.api.providers import Provider
@@ -16,6 +16,9 @@ from outfitter.inventory import pci, slices
 from outfitter.inventory.pci import FunctionKind
 from outfitter.ledger import placement_view
 from outfitter.ledger.placement_view import Row
+from outfitter.scheduling.config import Features
+from outfitter.scheduling.dra.node_devices import NodeDevices, PoolSet
+from outfitter.scheduling.dra.slices import PublishedDevice, quantity_text
 from outfitter.scheduling.filter.taints import KEEPS_AWAY, RECORDED_ON_PAGE
 from outfitter.scheduling.nova.extra_specs import AliasRequest
 from outfitter.scheduling.nova.numa_topology import NumaCell
@@ -142,14 +145,26 @@ class NoValidHost:
 
 @dataclass(frozen=True, slots=True)
 class PublishedHost:
-    """What a host offers; with a page it is a `Host`."""
+    """What a host offers to flavors: a view of its NodeDevices with its providers and NUMA cells; with a page it is a
+    `HostState`."""
 
     name: str
     tree: Sequence[Provider] = ()
-    devices: Sequence[Mapping[str, Any]] = ()  # as slices list them
+    devices: Sequence[PublishedDevice] = ()  # of our driver
     counters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     cells: Sequence[NumaCell] = ()  # with all CPUs that are for guests
     closed: str = ""
+
+    @classmethod
+    def of(
+        cls, site: NodeDevices, tree: Sequence[Provider] = (), cells: Sequence[NumaCell] = (), closed: str = ""
+    ) -> PublishedHost:
+        """Of what a node can reach, the devices of its own pool."""
+        own = (DRIVER, site.name)
+        devices = [device for device in site.devices if (device.id.driver, device.id.pool) == own]
+        counters = {name: {counter: quantity_text(amount) for counter, amount in amounts.items()}
+                    for pool in site.pools if pool.id == own for name, amounts in pool.counters.items()}
+        return cls(site.name, tree, devices, counters, cells, closed)
 
     @property
     def limits(self) -> Limits:
@@ -160,7 +175,7 @@ class PublishedHost:
         home = {device: provider.name for provider in self.tree for device in provider.devices}
         marked = {mark.device: f"{which} since {mark.since}{f': {mark.reason}' if mark.reason else ''}"
                   for which in reversed(MARKS) for mark in page.marks(which)}
-        found = [_device(self.name, raw, home) for raw in self.devices]
+        found = [_device(device, home) for device in self.devices]
         devices = [device for device in found if device is not None]
         left = {name: dict(amounts) for name, amounts in self.counters.items()}
         for device in devices:
@@ -194,19 +209,9 @@ def published(
     cells: Mapping[str, Sequence[NumaCell]] | None = None,
 ) -> list[PublishedHost]:
     """Every host that there is, from objects as the store has them. `cells`: what is known of hosts' NUMA cells."""
-    devices: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    counters: dict[str, dict[str, Mapping[str, str]]] = defaultdict(dict)
-    for (driver, pool), parts in newest_pools(published_slices).items():
-        for part in parts if driver == DRIVER else ():
-            devices[pool] += part["spec"].get("devices") or ()
-            for entry in part["spec"].get("sharedCounters") or ():
-                counters[pool][entry["name"]] = {name: str(each["value"]) for name, each in entry["counters"].items()}
-    out = []
-    for node in nodes:
-        name = node["metadata"]["name"]
-        out.append(PublishedHost(name, trees.get(name, ()), devices[name], counters[name], (cells or {}).get(name, ()),
-                             _closed(node)))
-    return out
+    pools = PoolSet(published_slices)
+    return [PublishedHost.of(pools.at(node, Features.of({})), trees.get(node["metadata"]["name"], ()),
+                             (cells or {}).get(node["metadata"]["name"], ()), _closed(node)) for node in nodes]
 
 
 def _closed(node: Object) -> str:
@@ -218,19 +223,20 @@ def _closed(node: Object) -> str:
     return ""
 
 
-def _device(host: str, raw: Mapping[str, Any], home: Mapping[str, str]) -> PciDevice | None:
+def _device(device: PublishedDevice, home: Mapping[str, str]) -> PciDevice | None:
     """A published PCI function; None for what is none (a mediated device)."""
+    raw = device.raw
     said: dict[str, Any] = {key: next(iter(value.values()), None) for key, value in (raw.get("attributes") or {}).items()}
     if said.get("kind") not in set(FunctionKind) or not isinstance(said.get(PCI_BUS_ID), str):
         return None
-    taints = [taint["key"] for taint in raw.get("taints") or () if taint.get("effect") in KEEPS_AWAY
+    taints = [taint["key"] for taint in device.taints if taint.get("effect") in KEEPS_AWAY
               and taint["key"] not in RECORDED_ON_PAGE]  # the page says these, and sooner
     takes = {entry["counterSet"]: {name: str(each["value"]) for name, each in entry["counters"].items()}
              for entry in raw.get("consumesCounters") or ()}
     pieces = sorted((len(key), text) for key, text in said.items() if key.rstrip("0123456789") == "members")
     members = tuple(address for _, text in pieces for address in str(text).split(","))
     return PciDevice(
-        DeviceId(DRIVER, host, raw["name"]), said[PCI_BUS_ID], FunctionKind(said["kind"]), said.get("vendor") or "",
+        device.id, said[PCI_BUS_ID], FunctionKind(said["kind"]), said.get("vendor") or "",
         said.get("product") or "", home.get(raw["name"], ""), said.get(f"{slices.STANDARD}/numaNode"),
         said.get("liveMigratable"), bool(said.get("remoteManaged")), f"is tainted {', '.join(taints)}" if taints else "", takes,
         members)

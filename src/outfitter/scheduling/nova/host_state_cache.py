@@ -1,7 +1,7 @@
 """What hosts offer to machines with flavors, kept up to date by events, and what such a machine gets on one of them.
 
-A host is put together from its slices, provider tree, inventory and page when somebody asks, and again only when one of these
-changed. Whether its node takes anybody is asked elsewhere."""
+A host's state is a view of its NodeDevices, provider tree, inventory and page. Whether its node takes new pods is decided
+elsewhere."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from outfitter.api import providers
-from outfitter.api.device import DRIVER, DeviceId
+from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import MARKS, Page
 from outfitter.inventory import numa_cells
+from outfitter.scheduling.dra.node_devices import NodeDevices
 from outfitter.scheduling.explain.rejections import DeviceObstacle
-from outfitter.scheduling.nova import flavor_claim, host_state, pci_allocator
+from outfitter.scheduling.nova import flavor_claim, pci_allocator
 from outfitter.scheduling.nova.extra_specs import AliasRequest, FlavorRequest
 from outfitter.scheduling.nova.host_state import HostState, PciAllocation, PciDevice, PublishedHost
 from outfitter.scheduling.nova.numa_topology import NumaCell
@@ -67,22 +68,20 @@ class Unmet:
 
 
 class HostStateCache:
-    """Fed with objects by name; None takes one out."""
+    """Fed with provider trees and inventories by name; None takes one out. Devices are those of the NodeDevices that it is
+    asked with, and a host is put together again only when one of these or its page changed."""
 
     def __init__(self) -> None:
-        self._slices: dict[str, dict[str, Object]] = {}  # host -> slices by name
-        self._owners: dict[str, str] = {}  # slice -> host
         self._trees: dict[str, Object] = {}
         self._inventories: dict[str, Object] = {}
-        self._published: dict[str, PublishedHost] = {}
+        self._published: dict[str, tuple[NodeDevices, PublishedHost]] = {}
         self._hosts: dict[str, tuple[PublishedHost, Page, HostState]] = {}
-        self._unsaid: dict[str, bool] = {}  # host -> some device has traits that selectors do not see
 
     @classmethod
-    def of(cls, slices: Iterable[Object], trees: Iterable[Object], inventories: Iterable[Object]) -> HostStateCache:
+    def of(cls, trees: Iterable[Object], inventories: Iterable[Object]) -> HostStateCache:
         """All at once."""
         made = cls()
-        for put, objects in ((made.put_slice, slices), (made.put_tree, trees), (made.put_inventory, inventories)):
+        for put, objects in ((made.put_tree, trees), (made.put_inventory, inventories)):
             for obj in objects:
                 put(obj["metadata"]["name"], obj)
         return made
@@ -93,58 +92,38 @@ class HostStateCache:
     def put_inventory(self, name: str, obj: Object | None) -> None:
         self._put(self._inventories, name, obj)
 
-    def put_slice(self, name: str, obj: Object | None) -> None:
-        if (host := self._owners.pop(name, None)) is not None:
-            self._slices[host].pop(name, None)
-            self._forget(host)
-        if obj is not None and obj["spec"]["driver"] == DRIVER and obj["spec"].get("nodeName"):
-            host = self._owners[name] = obj["spec"]["nodeName"]
-            self._slices.setdefault(host, {})[name] = obj
-            self._forget(host)
-
     def _put(self, table: dict[str, Object], name: str, obj: Object | None) -> None:
         if obj is None:
             table.pop(name, None)
         else:
             table[name] = obj
-        self._forget(name)
+        self._published.pop(name, None)
 
-    def _forget(self, host: str) -> None:
-        self._published.pop(host, None)
-        self._unsaid.pop(host, None)
+    def published(self, site: NodeDevices) -> PublishedHost:
+        known = self._published.get(site.name)
+        if known is None or known[0] is not site:
+            cells = [NumaCell(each.id, each.count, each.socket, each.ids)
+                     for each in numa_cells.read(self._inventories.get(site.name) or {})]
+            known = self._published[site.name] = site, PublishedHost.of(
+                site, providers.read(self._trees.get(site.name)), cells)
+        return known[1]
 
-    def published(self, name: str) -> PublishedHost:
-        if name not in self._published:
-            told = numa_cells.read(self._inventories.get(name) or {})
-            own = [NumaCell(each.id, each.count, each.socket, each.ids) for each in told]
-            (found,) = host_state.published([{"metadata": {"name": name}}], {name: providers.read(self._trees.get(name))},
-                                       (self._slices.get(name) or {}).values(), {name: own})
-            self._published[name] = found
-        return self._published[name]
-
-    def host(self, name: str, page: Page) -> HostState:
+    def host(self, site: NodeDevices, page: Page) -> HostState:
         """A host at the moment of a page."""
-        offer, known = self.published(name), self._hosts.get(name)
+        offer, known = self.published(site), self._hosts.get(site.name)
         if known is None or known[0] is not offer or known[1] is not page:
-            known = self._hosts[name] = (offer, page, offer.at(page))
+            known = self._hosts[site.name] = (offer, page, offer.at(page))
         return known[2]
-
-    def unsaid(self, name: str) -> bool:
-        """Whether selectors may leave out a device of this host that would do."""
-        if name not in self._unsaid:
-            self._unsaid[name] = any("unsaid" in (device.get("attributes") or {}) for part in
-                                     (self._slices.get(name) or {}).values() for device in part["spec"].get("devices") or ())
-        return self._unsaid[name]
 
     def give(
         self,
-        name: str,
+        site: NodeDevices,
         page: Page,
         wanted: Sequence[tuple[Mapping[str, Any], FlavorRequest]],
         barred: Mapping[DeviceId, str] = NOTHING,
     ) -> list[Object] | Unmet:
         """An allocation for each claim on a host, all or none. `barred`: devices that are kept from them, and why."""
-        host = self.host(name, page)
+        host = self.host(site, page)
         if barred:
             host = replace(host, devices=tuple(replace(one, blocked=one.blocked or barred.get(one.id, ""))
                                                for one in host.devices))
@@ -156,3 +135,9 @@ class HostStateCache:
             host = host.taking(verdict)
             out.append(flavor_claim.allocation(claim, verdict))
         return out
+
+
+def unsaid(site: NodeDevices) -> bool:
+    """Whether selectors may leave out a device of this host that would do: it has traits that its attributes do not contain."""
+    return bool(site.remembered("unsaid", lambda: any(
+        "unsaid" in (device.raw.get("attributes") or {}) for device in site.devices)))
