@@ -446,7 +446,7 @@ def test_who_uses_a_claim_and_which_request_it_has_are_told_with_what_helps(tmp_
             "  -> it can start once vmi/v1 ends; or give it a claim of its own (resourceClaimTemplateName)"]
         for about, helps in (("vmi/odd", "outfit delete vmi odd, and apply it again with a requestName that there is"),
                              ("vm/behind", "correct requestName in the template of vm/behind, then: outfit vm restart behind")):
-            until(lambda about=about: "has no request that; it has it" in up.ok("why", about), "it says which there is")  # type: ignore[misc]
+            until(lambda about=about: 'has no request "that"; it has it' in up.ok("why", about), "it says which there is")  # type: ignore[misc]
             assert up.ok("why", about).splitlines()[-1] == f"  -> {helps}"
         [_, row] = up.ok("vm", "devices", "odd").splitlines()
         assert row.split()[0] == "d0"

@@ -198,19 +198,10 @@ class _PodPlanner:
     def _lost_request(self, obj: Object, pod: Object) -> str:
         """A device of a machine that its claim does not ask for: it would never come. "" when there is none such."""
         claims = dict(pod_claims.claim_names(pod))
-        uses = [(f"spec.domain.devices.{ref.list}[{ref.index}].{ref.request_at}", ref.claim, ref.request)
-                for ref in device_refs.written_refs(obj) if ref.by_claim]
-        for index, network in enumerate((obj.get("spec") or {}).get("networks") or ()):
-            if asks := network.get("resourceClaim"):
-                path = f"spec.networks[{index}].resourceClaim.requestName"
-                uses.append((path, asks.get("claimName"), asks.get("requestName")))
-        for path, entry, request in uses:
+        for path, entry, request in device_refs.request_refs(obj):
             claim = self._claim(pod["metadata"]["namespace"], claims.get(entry or "") or "")
-            if claim is None:
-                continue
-            names = [str(each["name"]) for each in (claim["spec"].get("devices") or {}).get("requests") or ()]
-            if request not in names:
-                return f'{path}: claim {entry} has no request "{request}"; it has {", ".join(names) or "none"}'
+            if claim is not None and (message := device_refs.unknown_request(claim["spec"], request)):
+                return f"{path}: claim {entry} {message}"
         return ""
 
     def _already(self, kind: Kind, obj: Object) -> str:

@@ -64,18 +64,9 @@ def _devices(part: Object) -> Sequence[Device]:
 
 
 def _reaches(part: Mapping[str, Any], device: Device, host: str, node: Object | None) -> bool:
-    """Whether a host can use a device. One of which nothing is known but its name is asked for that alone."""
-    source = device if part.get("perDeviceNodeSelection") else part
-    if source.get("nodeName"):
-        return bool(source["nodeName"] == host)
-    selector = source.get("nodeSelector")
-    if not selector or source.get("allNodes"):
-        return True
-    if node is not None:
-        return node_affinity.matches(selector, host, node["metadata"].get("labels") or {})
-    by_name = [{"matchFields": term["matchFields"]} if term.get("matchFields") else None
-               for term in selector.get("nodeSelectorTerms") or ()]
-    return any(term is None or node_affinity.matches({"nodeSelectorTerms": [term]}, host, {}) for term in by_name)
+    """Whether a host can use a device."""
+    labels = (node["metadata"].get("labels") or {}) if node is not None else None
+    return node_affinity.reaches(device if part.get("perDeviceNodeSelection") else part, host, labels)
 
 
 def _pool(driver: str, pool: str) -> str:

@@ -78,9 +78,8 @@ def _entries(
     if not ref.request:
         return blank, f"it does not say which request of claim {claim_name} it means: write {ref.path}.{ref.request_at}"
     results = pod_claims.answers(claim, ref)
-    asked = [str(each.get("name")) for each in ((claim.get("spec") or {}).get("devices") or {}).get("requests") or ()]
-    if not results and ref.request not in asked:
-        return blank, f"claim {claim_name} has no request {ref.request}; it has {', '.join(asked) or 'none'}"
+    if not results and (message := device_refs.unknown_request(claim.get("spec") or {}, ref.request)):
+        return blank, f"claim {claim_name} {message}"
     if not status.get("allocation"):
         return blank, f"claim {claim_name} has no devices yet"
     others = users and all(user.get("resource") == "pods" for user in users)  # of a group the pod may be a part

@@ -15,7 +15,7 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import feature_gates, network_info
 from outfitter.api.kubevirt.feature_gates import Gates
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
-from outfitter.api.kubevirt.network_info import RESOURCE, STATUS, attachment, interface_name
+from outfitter.api.kubevirt.network_info import STATUS, attachment, interface_name
 from outfitter.errors import NotReady
 
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
@@ -89,7 +89,7 @@ def resources(instance: Mapping[str, Any], attachments: Attachments, open_: Gate
             if found is None and card.get("sriov") is not None:
                 raise NotReady(f"failed to locate network attachment definition {namespace}/{name}, which network "
                                f"{network['name']} names")
-            if resource := ((found or {}).get("metadata", {}).get("annotations") or {}).get(RESOURCE):
+            if found is not None and (resource := network_info.resource_of(found)):
                 out[network["name"]] = resource
     return out
 
@@ -102,12 +102,9 @@ def without_resource(instance: Mapping[str, Any], attachments: Attachments, open
         wired = network.get("multus") and card.get("sriov") is not None and card.get("state") != "absent"
         if not wired or feature_gates.INJECTION in open_.on:
             continue
-        namespace, name = attachment(instance, network)
-        found = attachments(namespace, name)
-        if found is not None and not (found["metadata"].get("annotations") or {}).get(RESOURCE):
-            raise NotReady(f"spec.networks[{index}].multus.networkName: NetworkAttachmentDefinition {namespace}/{name} names "
-                           f"no resource from which the sriov interface {network['name']} would get its function: add the "
-                           f"annotation {RESOURCE}, or use bridge for the interface")
+        found = attachments(*attachment(instance, network))
+        if found is not None and not network_info.resource_of(found):
+            raise NotReady(f"spec.networks[{index}].multus.networkName: {network_info.no_resource(found, network['name'])}")
 
 
 def asked_for(instance: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ from typing import Any
 from outfitter.api import kinds, launcher_environment
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, network_info, pod_claims
-from outfitter.api.kubevirt.network_info import RESOURCE, Wire
+from outfitter.api.kubevirt.network_info import Wire
 from outfitter.errors import NotFound, NotReady
 from outfitter.inventory.host_tree import Tree
 from outfitter.node.agent_host import AgentHost
@@ -115,7 +115,8 @@ def decide(around: Around) -> list[Wire]:
                 raise NotReady(f"{at}.multus.networkName: there is no NetworkAttachmentDefinition "
                                f"{'/'.join(network_info.attachment(instance, network))}")
             if card.get("sriov") is not None:
-                resource = (found["metadata"].get("annotations") or {}).get(RESOURCE, "")
+                if not (resource := network_info.resource_of(found)):
+                    raise NotReady(f"{at}.multus.networkName: {network_info.no_resource(found, network['name'])}")
                 functions = _counted(around, resource, taken[resource], at, found)
                 taken[resource] += 1
                 out.append(_function(around, card, functions, _config(found), path))
@@ -154,9 +155,6 @@ def _counted(around: Around, resource: str, number: int, at: str, definition: Ma
     """The functions of the device that a network takes of a resource: the one with this number of those that the pod got."""
     meta = definition["metadata"]
     called = f"NetworkAttachmentDefinition {meta['namespace']}/{meta['name']}"
-    if not resource:
-        raise NotReady(f"{at}.multus.networkName: {called} names no resource ({RESOURCE}) from which the interface would get "
-                      "its function")
     made = dict(pod_claims.claim_names(around.pod)).get(device_refs.EXTENDED)
     claim = around.claims(around.pod["metadata"]["namespace"], made) if made else None
     told = (around.pod.get("status") or {}).get("extendedResourceClaimStatus") or {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt.vm import CONTAINER, flavored
@@ -88,6 +88,36 @@ def written_refs(instance: Mapping[str, Any]) -> list[DeviceRef]:
     claimName + deviceRequestName, or as claim: {name, request}; they mean the same."""
     devices = ((instance.get("spec") or {}).get("domain") or {}).get("devices") or {}
     return [_ref(name, index, entry) for name in LISTS for index, entry in enumerate(devices.get(name) or ())]
+
+
+class RequestRef(NamedTuple):
+    """Where a VM names a request of one of its claims."""
+
+    path: str
+    claim: str | None  # the name in spec.resourceClaims
+    request: str | None
+
+
+def request_refs(instance: Mapping[str, Any], root: str = "spec") -> list[RequestRef]:
+    """Every request that devices and networks of the spec name; paths begin with `root`."""
+    refs = [RequestRef(f"{root}.domain.devices.{ref.list}[{ref.index}].{ref.request_at}", ref.claim, ref.request)
+            for ref in written_refs(instance) if ref.by_claim]
+    for index, network in enumerate((instance.get("spec") or {}).get("networks") or ()):
+        if claim := network.get("resourceClaim"):
+            path = f"{root}.networks[{index}].resourceClaim.requestName"
+            refs.append(RequestRef(path, claim.get("claimName"), claim.get("requestName")))
+    return refs
+
+
+def request_names(spec: Mapping[str, Any]) -> list[str]:
+    """The requests of a claim, by its spec."""
+    return [str(request.get("name")) for request in (spec.get("devices") or {}).get("requests") or ()]
+
+
+def unknown_request(spec: Mapping[str, Any], request: str | None) -> str:
+    """That a claim, by its spec, has no such request, so that a device for it never comes; "" if it has."""
+    names = request_names(spec)
+    return "" if request in names else f'has no request "{request}"; it has {", ".join(names) or "none"}'
 
 
 # Where an entry may say the claim and the request, in the order in which they are looked for.

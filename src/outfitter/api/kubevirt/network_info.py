@@ -83,6 +83,17 @@ def attachment(instance: Mapping[str, Any], network: Mapping[str, Any]) -> tuple
     return namespace or instance["metadata"]["namespace"], name
 
 
+def resource_of(definition: Mapping[str, Any]) -> str:
+    """The resource of which a network takes one device for each interface; "": none, so an sriov interface gets no function."""
+    return str((definition["metadata"].get("annotations") or {}).get(RESOURCE) or "")
+
+
+def no_resource(definition: Mapping[str, Any], network: str) -> str:
+    """That a NetworkAttachmentDefinition gives an sriov interface nothing, and what helps."""
+    return (f'NetworkAttachmentDefinition "{definition["metadata"]["name"]}" names no resource from which the sriov interface '
+            f"{network} would get its function: add the annotation {RESOURCE}, or use bridge for the interface")
+
+
 def interface_name(network: str) -> str:
     """What the interface on a secondary network is called in the pod."""
     return "pod" + hashlib.sha256(network.encode()).hexdigest()[:11]

@@ -83,11 +83,8 @@ def _networks(spec: Mapping[str, Any], place: SpecContext) -> Iterator[str]:
         if found is None:
             yield f'{here}: there is no NetworkAttachmentDefinition "{name}" in namespace "{namespace}" yet; the machine ' \
                   "waits for it"
-        elif card.get("sriov") is not None and not (found["metadata"].get("annotations") or {}).get(network_info.RESOURCE):
-            yield (
-                f'{here}: NetworkAttachmentDefinition "{name}" names no resource (annotation {network_info.RESOURCE}), from '
-                f"which the sriov interface {network['name']} would get its function"
-            )
+        elif card.get("sriov") is not None and not network_info.resource_of(found):
+            yield f"{here}: {network_info.no_resource(found, network['name'])}"
 
 
 def _plugins(spec: Mapping[str, Any], place: SpecContext) -> Iterator[str]:
@@ -112,18 +109,12 @@ def _asked(claim: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _requests(spec: Mapping[str, Any], root: str, known: Known) -> Iterator[str]:
-    uses = [(f"{root}.domain.devices.{ref.list}[{ref.index}].{ref.request_at}", ref.claim, ref.request)
-            for ref in device_refs.device_refs({"spec": spec}) if ref.by_claim]
-    for index, network in enumerate(spec.get("networks") or ()):
-        claim = network.get("resourceClaim") or {}
-        uses.append((f"{root}.networks[{index}].resourceClaim.requestName", claim.get("claimName"), claim.get("requestName")))
-    for path, claim, request in uses:
+    for path, claim, request in device_refs.request_refs({"spec": spec}, root):
         if claim is None or claim not in known:
             continue
         where, asked = known[claim]
-        names = [str(each.get("name")) for each in _asked(asked)]
-        if request not in names:
-            yield f'{path}: {where} has no request "{request}"; it has {", ".join(names) or "none"}'
+        if message := device_refs.unknown_request(asked, request):
+            yield f"{path}: {where} {message}"
 
 
 def _not_permitted(spec: Mapping[str, Any], root: str, settings: KubeVirtConfig) -> Iterator[str]:

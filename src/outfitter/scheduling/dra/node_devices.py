@@ -14,7 +14,8 @@ from outfitter.errors import Invalid
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra import selector_cache
 from outfitter.scheduling.dra.selector_cache import DeviceColumn, SelectorCache, SelectorError, SelectorMatch
-from outfitter.scheduling.dra.slices import CAPACITY, REMEMBERED, SKIPS, Asked, Object, ParsedSlice, Shares, _pool_of, _reaches
+from outfitter.scheduling.dra.slices import CAPACITY, REMEMBERED, SKIPS, Asked, Object, ParsedSlice, Shares, _pool_of
+from outfitter.scheduling.filter import node_affinity
 from outfitter.scheduling.filter import taints as device_taints
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ class NodeDevices:
         self.shared = _mask(device.shared for device in self.devices)
         self.binding = _mask(bool(device.raw.get("bindingConditions")) for device in self.devices)
         self.lazy = _mask(bool(part.skips) and SKIPS not in declared for part in self.slices)  # need what the node cannot do
-        self.there = _mask(not part.each or _reaches(device.raw, name, labels) for _, part, device in found)
+        self.there = _mask(not part.each or node_affinity.reaches(device.raw, name, labels) for _, part, device in found)
         self.contents = known  # shared with other nodes
         self._columns: dict[Hashable, DeviceColumn] = {}
         self._fits: dict[tuple[str, ...], SelectorMatch] = {}

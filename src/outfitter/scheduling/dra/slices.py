@@ -144,8 +144,8 @@ class ParsedSlice:
     def reaches(self, name: str, labels: Mapping[str, str]) -> bool:
         """Can the node use any device of it?"""
         if self.node or self.spec.get("allNodes") or self.spec.get("nodeSelector"):
-            return _reaches(self.spec, name, labels)
-        return self.each and any(_reaches(device.raw, name, labels) for device in self.devices)
+            return node_affinity.reaches(self.spec, name, labels)
+        return self.each and any(node_affinity.reaches(device.raw, name, labels) for device in self.devices)
 
     def where(self, device: PublishedDevice) -> node_affinity.Where:
         """Where a device of it can be used."""
@@ -153,15 +153,6 @@ class ParsedSlice:
         if device.raw.get("bindsToNode"):
             return "", None
         return source.get("nodeName") or None, source.get("nodeSelector")
-
-
-def _reaches(source: Object, name: str, labels: Mapping[str, str]) -> bool:
-    if node := source.get("nodeName"):
-        return bool(node == name)
-    if source.get("allNodes"):
-        return True
-    selector = source.get("nodeSelector")
-    return selector is not None and node_affinity.matches(selector, name, labels)
 
 
 def _pool_of(raw: Object) -> tuple[str, str]:

@@ -19,6 +19,21 @@ def matches(selector: Selector, name: str, labels: Mapping[str, str]) -> bool:
     return any(_term(term, name, labels) for term in selector.get("nodeSelectorTerms") or ())
 
 
+def reaches(source: Mapping[str, Any], name: str, labels: Mapping[str, str] | None) -> bool:
+    """Whether a node can use the devices of a slice, or one device of a slice with perDeviceNodeSelection (`source` is what
+    says so). Without labels the node is not known but by its name: only what a selector says of names counts."""
+    if node := source.get("nodeName"):
+        return bool(node == name)
+    if source.get("allNodes"):
+        return True
+    selector = source.get("nodeSelector") or {}
+    if labels is not None:
+        return matches(selector, name, labels)
+    by_name = [{"matchFields": term["matchFields"]} if term.get("matchFields") else None
+               for term in selector.get("nodeSelectorTerms") or ()]
+    return any(term is None or _term(term, name, {}) for term in by_name)
+
+
 def _term(term: Mapping[str, Any], name: str, labels: Mapping[str, str]) -> bool:
     expressions, names = term.get("matchExpressions") or (), term.get("matchFields") or ()
     if not expressions and not names:
