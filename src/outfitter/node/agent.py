@@ -12,11 +12,11 @@ import logging
 from collections.abc import Iterable
 
 from outfitter.api import kinds, launcher_environment
-from outfitter.api.hypervisor import BY_USER, Builder
+from outfitter.api.hypervisor import BY_USER, Builder, Domain
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, device_status, network_info, pod_claims, vm, vmi_actions
 from outfitter.errors import AlreadyHeld, HypervisorAway, HypervisorError, NotFound, NotReady, StartFailed
-from outfitter.node import claim_bookings, launcher_env, networks, secrets, status_reporter
+from outfitter.node import claim_bookings, launcher_env, networks, secrets, status_reporter, watch_filter
 from outfitter.node.agent_host import AgentHost
 from outfitter.node.claim_bookings import ClaimBookings
 from outfitter.node.claim_preparation import ClaimPreparation
@@ -59,6 +59,8 @@ class Agent:
         self.queue = WorkQueue(clock, age=pods.age)
         self._pods, self._instances, self._claims = pods, instances, claims
         self._prepared: set[str] = set()  # pods whose devices are in their hands; a new process looks again
+        self._written: dict[str, str] = {}  # pod or VMI -> the revision at which this process wrote that it runs
+        self._starting: set[str] = set()  # VMIs whose domains are being started
         self._asked: set[str] = set()  # pods whose machines were asked to shut down
         pods.add_index("node", lambda pod: [pod["spec"].get("nodeName") or ""])
         pods.add_index("instance", lambda pod: [vm.launches(pod) or ""])
@@ -81,11 +83,24 @@ class Agent:
         if new is None:
             self._prepared.discard(pod["metadata"]["uid"])
             self._asked.discard(pod["metadata"]["uid"])
+            self._written.pop(pod["metadata"]["uid"], None)
             self._networks.forget(pod)
-        if node in self.hosts:
-            self.queue.add(key_of(pod) if new is not None else SWEEP + node)
+        if node not in self.hosts:
+            return
+        if new is None:
+            self.queue.add(SWEEP + node)
+        elif not self._wrote(new) and watch_filter.pod_changed(old, new):
+            self.queue.add(key_of(new))
+
+    def _wrote(self, obj: Object) -> bool:
+        """Whether a pod or VMI is as this process wrote it, in a reconcile that went on with it."""
+        return bool(self._written.get(obj["metadata"]["uid"]) == obj["metadata"]["resourceVersion"])
 
     def _instance_changed(self, old: Object | None, new: Object | None) -> None:
+        if new is None and old is not None:
+            self._written.pop(old["metadata"]["uid"], None)
+        if (new is not None and self._wrote(new)) or not watch_filter.vmi_changed(old, new):
+            return
         for pod in self._pods.by("instance", key_of(new or old or {})):
             if pod["spec"].get("nodeName") in self.hosts:
                 self.queue.add(key_of(pod))
@@ -95,15 +110,19 @@ class Agent:
         self._try_again(self._pods.by("claim", key_of(new or old or {})))
 
     def _page_changed(self, old: Object | None, new: Object | None) -> None:
-        """A page that was written late: pods of that host that are not prepared yet try again."""
-        page = new or old
-        assert page is not None
-        name = page["metadata"]["name"]
-        if name in self.hosts:
-            self._try_again(self._pods.by("node", name))
+        """A claim got a booking after its pod was bound, or a device was released for which a pod waits."""
+        name = (new or old or {})["metadata"]["name"]
+        if name not in self.hosts:
+            return
+        for claim in watch_filter.newly_booked(old, new):
+            self._try_again(self._pods.by("claim", claim))
+        if watch_filter.released(old, new):
+            self._try_again(pod for pod in self._pods.by("node", name) if status_reporter.waits_for_devices(pod))
 
     def _machine_changed(self, name: str, uid: str) -> None:
-        """A machine that started or ended; without a uid, the hypervisor was away and any of them may have."""
+        """A domain started, ended or was paused; without a uid, the hypervisor was away and any of them may have."""
+        if uid in self._starting:
+            return  # the reconcile that starts it looks at it afterwards
         for pod in self._pods.by("node", name):
             if (reference := vm.owner(pod, kinds.VMI.kind)) is not None and uid in ("", reference["uid"]):
                 self.queue.add(key_of(pod))
@@ -168,6 +187,7 @@ class Agent:
                 return 1.0
         if pod["status"].get("phase") != "Running":
             pod = await self._report.running(pod, self._told(host, pod))
+            self._written[pod["metadata"]["uid"]] = pod["metadata"]["resourceVersion"]
             self._pods.put(pod)
         if instance is None or instance["metadata"].get("deletionTimestamp"):
             return None
@@ -244,14 +264,22 @@ class Agent:
             domain = self._build(instance, env, files, await host.hypervisor.abilities())
             if vmi_actions.starts_paused(instance):
                 domain = dataclasses.replace(domain, paused=BY_USER)
-            await host.hypervisor.start(domain)
+            await self._start_domain(host, domain)
         except (StartFailed, HypervisorError) as error:
             await self._report.not_started(pod, error.message)
-        else:
-            self._instances.put(await self._report.started(
-                instance, host.name, domain.paused, networks.statuses(instance, cards)))
-            self._networks.forget(pod)
-        return None
+            return None
+        started = await self._report.started(instance, host.name, domain.paused, networks.statuses(instance, cards))
+        self._written[started["metadata"]["uid"]] = started["metadata"]["resourceVersion"]
+        self._instances.put(started)
+        self._networks.forget(pod)
+        return await self._attend(host, pod, started)
+
+    async def _start_domain(self, host: AgentHost, domain: Domain) -> None:
+        self._starting.add(domain.uid)
+        try:
+            await host.hypervisor.start(domain)
+        finally:
+            self._starting.discard(domain.uid)
 
     async def _published(self, host: AgentHost, pod: Object) -> dict[str, str]:
         """What the pod got by the names of resources, as it is published: by this host, or in a pool that several reach."""

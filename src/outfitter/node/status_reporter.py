@@ -25,6 +25,11 @@ STILL = "; it still holds what it had: "  # between how a pod ended and why it d
 NAMED = 8  # devices that an event names; of the others it says how many
 
 
+def waits_for_devices(pod: Object) -> bool:
+    """Whether a pod's status contains that its devices could not be prepared."""
+    return bool((pod.get("status") or {}).get("reason") == UNPREPARED)
+
+
 class StatusReporter:
     def __init__(self, store: Store, *, clock: Clock, events: EventRecorder) -> None:
         self._store, self._clock, self._events = store, clock, events

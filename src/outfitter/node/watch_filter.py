@@ -1,0 +1,67 @@
+"""Which watch updates the agent reconciles a pod for: those that change something which the agent goes by. Pure.
+
+Every write of another controller, and of the agent itself, comes back as a watch update. Most change fields that the agent does
+not read. An update that is dropped here by mistake is a VM that waits for ever: when in doubt the answer is yes. The fields
+that the agent reads are listed here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from outfitter.api import conditions
+from outfitter.api.kinds import Object
+from outfitter.api.kubevirt import vm, vmi_actions
+
+
+def pod_changed(old: Object | None, new: Object) -> bool:
+    """Whether a pod changed in anything but what the API server counts and the conditions that others write."""
+    return old is None or _pod(old) != _pod(new)
+
+
+def vmi_changed(old: Object | None, new: Object | None) -> bool:
+    """Whether a VMI changed in what decides when its domain is started, or in what is asked of a running one."""
+    return old is None or new is None or _vmi(old) != _vmi(new)
+
+
+def newly_booked(old: Object | None, new: Object | None) -> set[str]:
+    """The claims ("namespace/name") that got a booking on a page."""
+    known = _bookings(old).keys()
+    return {claim for key, claim in _bookings(new).items() if key not in known}
+
+
+def released(old: Object | None, new: Object | None) -> bool:
+    """Whether a booking went from a page, so that a claim which waits for the device may get it."""
+    return not _bookings(old).keys() <= _bookings(new).keys()
+
+
+def _pod(pod: Object) -> object:
+    meta, status = pod["metadata"], pod.get("status") or {}
+    return (
+        {key: value for key, value in meta.items() if key not in ("resourceVersion", "generation", "managedFields")},
+        pod["spec"],
+        {key: value for key, value in status.items() if key != "conditions"},
+        conditions.is_true(pod, vmi_actions.UNPAUSED),
+    )
+
+
+def _vmi(vmi: Object) -> object:
+    meta, status = vmi["metadata"], vmi.get("status") or {}
+    phase = status.get("phase")
+    common = (meta["uid"], meta.get("generation"), meta.get("deletionTimestamp"), sorted(status.get("activePods") or ()))
+    if phase == "Scheduled":  # its domain is started once the status contains its devices
+        return (*common, phase, status.get("deviceStatus"), status.get("flavor"))
+    if phase == "Running":
+        paused = conditions.find(vmi, vmi_actions.PAUSED) or {}
+        return (*common, phase, status.get(vmi_actions.FIELD), paused.get("reason"))
+    return (*common, phase if phase in vm.FINAL else "waiting")
+
+
+def _bookings(page: Mapping[str, Any] | None) -> dict[tuple[str, str, str, str], str]:
+    """(holder's uid, driver, pool, device) -> the holder's namespace and name."""
+    out = {}
+    for booking in ((page or {}).get("spec") or {}).get("bookings") or ():
+        device, holder = booking["device"], booking["holder"]
+        key = holder.get("uid", ""), device.get("driver", ""), device.get("pool", ""), device.get("device", "")
+        out[key] = f"{holder.get('namespace', '')}/{holder.get('name', '')}"
+    return out
