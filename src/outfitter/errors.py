@@ -29,6 +29,7 @@ OutfitterError           500  InternalError          outfitter.error
 ├─ StartFailed           422  Invalid                outfitter.vm.start_failed     the VM cannot start: fail it for good
 ├─ CommandFailed         400  BadRequest             outfitter.command.failed      a command of `outfit` cannot be carried out
 └─ StartupRefused        500  InternalError          outfitter.startup.refused     the process must not start, or must end
+   └─ NoKubeconfig       500  InternalError          outfitter.no_kubeconfig       no kubeconfig at any of the usual places
 
 What a caller does with these: NotReady, report why and retry; StartFailed, fail the VM; StartupRefused, end the process;
 CommandFailed, print it and exit 1. HypervisorError depends on the call: a start fails the VM, a stop is retried, a pause or
@@ -240,3 +241,9 @@ class StartupRefused(OutfitterError):
     def __init__(self, message: str, reasons: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.reasons = tuple(reasons) or (message,)  # of a host with several: each by itself, without the host
+
+
+class NoKubeconfig(StartupRefused):
+    """No kubeconfig was given, and none was found; one that is invalid is StartupRefused."""
+
+    code = "outfitter.no_kubeconfig"

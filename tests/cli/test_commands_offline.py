@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import socket
 from pathlib import Path
 
 import pytest
 
 import outfitter
+from outfitter.cli import version
 from tests.e2e.process import EXAMPLE, Typed, typed
 
 INSTANCE = """
@@ -84,7 +87,6 @@ TYPED: dict[str, tuple[list[str], int, list[str]]] = {
     "domxml of a pod": (["domxml", "pod/x"], 2, ["'pod/x' is no machine"]),
     "domxml of an empty name": (["domxml", ""], 2, ["a NAME or -f FILE\n"]),
     "domxml of a name and a file": (["domxml", "blue", "-f", "x"], 2, ["a NAME or -f FILE, not both"]),
-    "version of a server that is not there": (["version"], 1, ["no kubeconfig"]),
     "no kubeconfig": (["get", "vmi"], 1, ["no kubeconfig: looked for {tmp}/.kube/config"]),
     "a kubeconfig that is not there": (["--kubeconfig", "{tmp}/none", "get", "vmi"], 1, ["{tmp}/none"]),
     "and the same behind the command": (["get", "vmi", "--kubeconfig", "{tmp}/none"], 1, ["{tmp}/none"]),
@@ -98,7 +100,7 @@ def test_a_mistake_is_told(name: str, tmp_path: Path) -> None:
     assert done.code == code, done
     for part in says:
         assert part.format(tmp=tmp_path) in done.err
-    if name not in ("no kubeconfig", "version of a server that is not there"):
+    if name != "no kubeconfig":
         assert "no kubeconfig" not in done.err
 
 
@@ -176,6 +178,57 @@ def test_what_was_made_from_generate_name_is_not_deleted_by_file(tmp_path: Path)
 
 def test_the_client_knows_its_own_version() -> None:
     assert typed("version", "--client") == Typed(0, f"outfit {outfitter.__version__}\n", "")
+    done = typed("version", "--client", "-o", "json")
+    assert (done.code, json.loads(done.out), done.err) == (0, {"clientVersion": {"gitVersion": outfitter.__version__}}, "")
+
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: it
+contexts: [{name: it, context: {cluster: it}}]
+clusters: [{name: it, cluster: {server: "http://127.0.0.1:1"}}]
+"""
+
+
+@pytest.mark.parametrize(("kubeconfig", "reason"), {
+    "no kubeconfig": (None, "no kubeconfig: looked for"),
+    "a server that is not running": (KUBECONFIG, "http://127.0.0.1:1 cannot be reached"),
+}.values(), ids=["no kubeconfig", "a server that is not running"])
+def test_version_without_a_server(tmp_path: Path, kubeconfig: str | None, reason: str) -> None:
+    file = None
+    if kubeconfig is not None:
+        file = tmp_path / "kubeconfig"
+        file.write_text(kubeconfig)
+    done = typed("version", kubeconfig=file)
+    assert (done.code, done.out) == (0, f"outfit {outfitter.__version__}\n")
+    assert done.err.startswith(f"warning: the server's version is unknown: {reason}")
+    assert len(done.err.splitlines()) == 1
+    done = typed("version", "-o", "json", kubeconfig=file)
+    assert (done.code, json.loads(done.out)) == (0, {"clientVersion": {"gitVersion": outfitter.__version__}})
+
+
+def test_version_of_a_server_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(version, "PATIENCE", 0.2)
+    file = tmp_path / "kubeconfig"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        server = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        file.write_text(KUBECONFIG.replace("http://127.0.0.1:1", server))
+        done = typed("version", kubeconfig=file)
+    assert (done.code, done.out) == (0, f"outfit {outfitter.__version__}\n")
+    assert done.err == f"warning: the server's version is unknown: {server} did not answer within 0.2 s\n"
+
+
+@pytest.mark.parametrize(("text", "reason"), {
+    "not there": (None, "cannot be read"), "with a mistake": ("clusters: 1", "clusters must be a list"),
+}.values(), ids=["not there", "with a mistake"])
+def test_version_with_a_broken_kubeconfig_is_an_error(tmp_path: Path, text: str | None, reason: str) -> None:
+    file = tmp_path / "kubeconfig"
+    if text is not None:
+        file.write_text(text)
+    done = typed("version", kubeconfig=file)
+    assert (done.code, done.out) == (1, "")
+    assert reason in done.err
 
 
 def test_a_domain_from_a_file(tmp_path: Path) -> None:

@@ -223,6 +223,8 @@ SEEN: dict[str, tuple[list[str], str]] = {
     "a description": (["describe", "vmi", "blue"], r"Name: +blue\n(.*\n)*Events:\n(.*\n)*Why:\n  vmi/blue runs .*\n.*\n"),
     "two descriptions": (["describe", "no/node-0", "ns/default"], r"Name: +node-0\n(.*\n)*Events: +none\n\nName: +def(.*\n)*"),
     "the versions": (["version"], rf"outfit {re.escape(outfitter.__version__)}\nserver v\S+\n"),
+    "the versions as JSON": (["version", "-o", "json"],
+                             r'{"clientVersion": {"gitVersion": "\d\S+"}, "serverVersion": {.*"gitVersion": "v\S+".*}}\n'),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -369,10 +370,15 @@ def _providers_reserve(context: click.Context, provider: str, count: int, resour
 
 @click.command("version")
 @click.option("--client", "only_client", is_flag=True, help="Do not ask the server.")
+@click.option("-o", "--output", "how", type=click.Choice(["text", "json"]), default="text",
+              help="How to show them (default: text).")
 @_place
 @click.pass_context
-def _version(context: click.Context, only_client: bool) -> None:
+def _version(context: click.Context, only_client: bool, how: str) -> None:
     """Print the versions of this program and of the server."""
-    click.echo(f"outfit {outfitter.__version__}")
     if not only_client:
-        _work(context, "version")
+        _work(context, "version.version", how=how)
+    elif how == "json":
+        click.echo(json.dumps({"clientVersion": {"gitVersion": outfitter.__version__}}))
+    else:
+        click.echo(f"outfit {outfitter.__version__}")

@@ -236,8 +236,3 @@ async def facts(client: Client) -> Facts:
         how = config.SchedulingConfig.read(await client.store.get(kinds.CONFIG_MAP, config.NAME, config.NAMESPACE))
     return Facts(instances, pods, claims, classes, slices, pages, nodes, plugins.load(plugins.left_out()), templates,
                  tuple(unread), rules, how.policy, how.features, trees, inventories, datetime.now(UTC))
-
-
-async def version(client: Client) -> None:
-    _, _, body = await client.store.raw("GET", "/version")
-    click.echo(f"server {json.loads(body).get('gitVersion', 'unknown')}")

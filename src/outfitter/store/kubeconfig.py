@@ -116,7 +116,7 @@ def load(
     service_account: Path = SERVICE_ACCOUNT,
 ) -> RestConfig:
     """The configuration that kubectl would use: the given file, else the files of $KUBECONFIG, else ~/.kube/config, else the
-    service account of this pod. StartupRefused when there is none, or when it is invalid."""
+    service account of this pod. NoKubeconfig when there is none, StartupRefused when it is invalid."""
     if path:
         return _rest_config(_merged([Path(path).expanduser()]), context, clock, env)
     listed = [Path(name) for name in env.get("KUBECONFIG", "").split(os.pathsep) if name]
@@ -125,7 +125,7 @@ def load(
         return _rest_config(_merged(existing), context, clock, env)
     if env.get("KUBERNETES_SERVICE_HOST") and env.get("KUBERNETES_SERVICE_PORT") and not context:
         return _in_cluster(env, service_account)
-    raise errors.StartupRefused(
+    raise errors.NoKubeconfig(
         f"no kubeconfig: looked for {', '.join(map(str, candidates))} and for a pod's service account"
         " (KUBERNETES_SERVICE_HOST); name a file or set KUBECONFIG"
     )
