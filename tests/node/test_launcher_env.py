@@ -12,14 +12,13 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from outfitter import app
-from outfitter.api import conditions, kinds
+from outfitter.api import conditions, device_metadata, kinds
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import network_info
 from outfitter.api.kubevirt.device_status import statuses
 from outfitter.errors import StartFailed
 from outfitter.inventory.simulation import hosts_file
 from outfitter.launcher import hostdev
-from outfitter.node import metadata
 from outfitter.node.launcher_env import launcher_devices, merged_environment
 from outfitter.node.metadata import PreparedDevice
 from outfitter.store.clock import ManualClock
@@ -258,7 +257,7 @@ def test_a_request_that_somebody_else_hands_over_too_is_not_told_of() -> None:
     mine, both, other = given("nic", "vf-0"), given("mix/near", "vf-1"), given("mix/near", "vf-2", "elsewhere")
     told = launcher_devices({}, [("net", claim(mine, both, other), [mine, both])])
     assert told.env == {"PCI_RESOURCE_MINE_NIC": "0000:3b:01.0"}
-    assert list(told.files) == [f"{metadata.BASE}/resourceclaims/mine/nic/{DRIVER}-metadata.json"]
+    assert list(told.files) == [f"{device_metadata.BASE}/resourceclaims/mine/nic/{DRIVER}-metadata.json"]
 
 
 @pytest.mark.parametrize("container", ["compute", "other"])

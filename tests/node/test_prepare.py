@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from outfitter.api.kinds import Object
 from outfitter.errors import NotReady
 from outfitter.node.prepare import AllocatedDevice, prepare
 from outfitter.node.simulation.kernel import SimulatedKernel
@@ -440,9 +441,18 @@ def test_the_file_for_container_runtimes() -> None:
     assert hand.cdi.names() == hand.metadata.names() == []
 
 
+def described(hand: Hand, folder: str) -> Object:
+    """What a request's metadata file says, the same in each version."""
+    newest, oldest = map(json.loads, (hand.metadata.read(f"{folder}/pci.outfitter.dev-metadata.json") or "").splitlines())
+    assert [newest.pop("apiVersion"), oldest.pop("apiVersion")] == [
+        "metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1"]
+    assert newest == oldest
+    return dict(newest)
+
+
 def test_metadata_for_launchers() -> None:
     """Where KubeVirt looks, in the words that it reads: by the name of a claim, or by its name in the pod if it was made from a
-    template; one file for each request."""
+    template; one file for each request, with one object for each version, newest first."""
     hand = Hand(kernel(f"{GPU}, {NVME}, {BOUND}"))
     wanted = [
         AllocatedDevice(hand.target(GFX), "gpu/large"),
@@ -453,10 +463,9 @@ def test_metadata_for_launchers() -> None:
     prepare(hand.station, made, wanted)
     base = "uid-1/resourceclaimtemplates/hardware"
     assert hand.metadata.names() == [f"{base}/{request}/pci.outfitter.dev-metadata.json" for request in ("disk", "gpu")]
-    gpu, disk = (json.loads(hand.metadata.read(f"{base}/{request}/pci.outfitter.dev-metadata.json") or "")
-                 for request in ("gpu", "disk"))
+    gpu, disk = (described(hand, f"{base}/{request}") for request in ("gpu", "disk"))
     assert gpu == {
-        "apiVersion": "metadata.resource.k8s.io/v1alpha1", "kind": "DeviceMetadata", "podClaimName": "hardware",
+        "kind": "DeviceMetadata", "podClaimName": "hardware",
         "metadata": {"name": "vm-x7", "namespace": "here", "uid": "uid-1", "generation": 1},
         "requests": [{"name": "gpu/large", "devices": [{
             "driver": "pci.outfitter.dev", "pool": "a", "name": "pci-0000-65-00-0",
@@ -471,7 +480,7 @@ def test_a_mediated_device_is_described_and_not_bound() -> None:
     uuid = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001"
     given = hand.give(uuid, to=claim("my.gold"), request="vgpu")
     assert given.env == {"MDEV_PCI_RESOURCE_MY_GOLD_VGPU": uuid}
-    said = json.loads(hand.metadata.read("uid-1/resourceclaims/my.gold/vgpu/pci.outfitter.dev-metadata.json") or "")
+    said = described(hand, "uid-1/resourceclaims/my.gold/vgpu")
     assert said["requests"][0]["devices"][0]["attributes"] == {"mdevUUID": {"string": uuid}}
     spec = json.loads(hand.cdi.read("pci.outfitter.dev-claim_uid-1.json") or "")
     assert spec["devices"][0]["containerEdits"]["deviceNodes"][0]["path"] == "/dev/vfio/22"

@@ -13,13 +13,12 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from outfitter.api.device_metadata import API_VERSIONS, BASE, EARLIER_BASE, SUFFIX
 from outfitter.errors import StartFailed
 from outfitter.launcher.device_assignment import AssignedDevice, DeviceNotAssigned, RequestedDevice, checked, published, same
 
 Files = Mapping[str, str]  # path -> text
-BASES = ("/var/run/kubernetes.io/dra-device-attributes", "/var/run/dra-device-attributes")
-KNOWN = "metadata.resource.k8s.io/v1alpha1"
-SUFFIX = "-metadata.json"
+BASES = (BASE, EARLIER_BASE)
 
 
 def claimed(ask: RequestedDevice, entry: Mapping[str, Any], claim: str | None, files: Files) -> tuple[AssignedDevice, ...]:
@@ -110,12 +109,12 @@ def _version(text: str) -> Mapping[str, Any]:
         version = value.get("apiVersion") if isinstance(value, dict) else None
         if not isinstance(version, str) or not version:
             raise StartFailed("an object of the metadata stream has no apiVersion")
-        if version == KNOWN:
+        if version in API_VERSIONS:
             return dict(value)
         others.append(version)
     if others:
-        raise StartFailed(f"no compatible metadata version found in stream (unknown versions: {', '.join(others)}); known is "
-                          f"{KNOWN}")
+        raise StartFailed(f"no compatible metadata version found in stream (unknown versions: {', '.join(others)}); known are "
+                          f"{' and '.join(API_VERSIONS)}")
     raise StartFailed("no metadata objects found in stream")
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from outfitter.api import device_metadata
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, vm
 from outfitter.errors import StartFailed
@@ -25,7 +26,7 @@ def launcher_devices(pod: Object, handed: Iterable[tuple[str, Object, Sequence[P
     for name, claim, given in handed:
         whole = [one for one in given if one.asked not in _of_others(claim, given)]
         out.env.update(metadata.environment(claim["metadata"]["name"], whole))
-        out.files.update({f"{metadata.BASE}/{path}": text for path, text in metadata.files(claim, whole).items()})
+        out.files.update({f"{device_metadata.BASE}/{path}": text for path, text in metadata.files(claim, whole).items()})
         if name == device_refs.EXTENDED:
             out.env.update(metadata.by_resource(_resources(pod), given))
     return out

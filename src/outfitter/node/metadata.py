@@ -11,11 +11,9 @@ from typing import Any
 
 from outfitter.api import launcher_environment as variables
 from outfitter.api.device import PCI_BUS_ID
+from outfitter.api.device_metadata import API_VERSIONS, KIND, SUFFIX
 from outfitter.api.kinds import Object
 
-API_VERSION = "metadata.resource.k8s.io/v1alpha1"
-KIND = "DeviceMetadata"
-BASE = "/var/run/kubernetes.io/dra-device-attributes"  # where a launcher looks, in its container
 POD_CLAIM = "resource.kubernetes.io/pod-claim-name"  # on a claim that was made from a template: its name in the pod
 
 
@@ -52,25 +50,27 @@ def folder(claim: Object) -> str:
 
 
 def files(claim: Object, given: Sequence[PreparedDevice]) -> dict[str, str]:
-    """Name below the base -> text: one file for each request and driver."""
+    """Name below the base -> text: one file for each request and driver, with one JSON object for each version."""
     meta = claim["metadata"]
     alias = (meta.get("annotations") or {}).get(POD_CLAIM)
     named = {"podClaimName": alias} if alias else {}
     by_place: dict[tuple[str, str], list[PreparedDevice]] = defaultdict(list)
     for one in given:
         by_place[one.asked, one.driver].append(one)
-    return {
-        f"{folder(claim)}/{asked}/{driver}-metadata.json": json.dumps({
-            "apiVersion": API_VERSION, "kind": KIND,
+    out = {}
+    for (asked, driver), devices in by_place.items():
+        content = {
+            "kind": KIND,
             "metadata": {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"],
                          "generation": meta.get("generation", 1)},
             **named,
             "requests": [{"name": request, "devices": [
                 {"driver": one.driver, "pool": one.pool, "name": one.device, "attributes": one.attributes()}
                 for one in devices if one.request == request]} for request in dict.fromkeys(one.request for one in devices)],
-        }) + "\n"
-        for (asked, driver), devices in by_place.items()
-    }
+        }
+        out[f"{folder(claim)}/{asked}/{driver}{SUFFIX}"] = "".join(
+            json.dumps({"apiVersion": version, **content}) + "\n" for version in API_VERSIONS)
+    return out
 
 
 def environment(claim_name: str, given: Sequence[PreparedDevice]) -> Mapping[str, str]:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from outfitter.api import device_metadata
 from outfitter.api.kinds import Object
 from outfitter.errors import NotReady
 from outfitter.inventory import mdev, pci
@@ -35,7 +36,7 @@ class PreparedClaim:
     devices: tuple[PreparedDevice, ...]
     env: Mapping[str, str]  # PCI_RESOURCE_<claim>_<request> and so on
     cdi: tuple[str, ...]  # names that a container runtime knows: "pci.outfitter.dev/device=..."
-    metadata: str  # the folder that stands at metadata.BASE in a container
+    metadata: str  # the folder that stands at device_metadata.BASE in a container
 
 
 def prepare(
@@ -74,7 +75,7 @@ def prepare(
     inside = metadata.folder(claim)
     _put(station.cdi, cdi.file_name(station.driver, uid), cdi.spec(
         station.driver, uid, {one.target.name: _nodes(station, one.target) for one in wanted}, env=env, dev=station.dev,
-        mounts={station.metadata.at(f"{uid}/{inside}"): f"{metadata.BASE}/{inside}"}))
+        mounts={station.metadata.at(f"{uid}/{inside}"): f"{device_metadata.BASE}/{inside}"}))
     for name, text in texts.items():
         _put(station.metadata, name, text)
     return PreparedClaim(
