@@ -158,7 +158,8 @@ class Cloud:
         spec = box.spec
         if isinstance(spec, list):  # as JSON, so that what is no text stays none
             spec = [each if isinstance(each, str) else json.dumps(each) for each in spec]
-        text = yaml.safe_dump({"device_spec": spec, **{key: box.switches[key] for key in SWITCHES}})
+        dedicated = {"cpu_dedicated_set": cpulist.text(range(sum(cell.cpus for cell in box.cells)))} if box.cells else {}
+        text = yaml.safe_dump({"device_spec": spec, **{key: box.switches[key] for key in SWITCHES}, **dedicated})
         return config.parse(text)
 
     def host(self, box: Box) -> AgentHost:
@@ -291,11 +292,12 @@ def _hostdev(address: str) -> str:
 
 
 def tree(devices: Sequence[Mapping[str, Any]], numa: Sequence[NumaCell] = ()) -> MemoryTree:
-    """A host's sysfs with these functions, each in an IOMMU group of its own, and these NUMA cells."""
+    """A host's sysfs with these functions, each in an IOMMU group of its own, and these NUMA cells. Each cell also has a CPU
+    that is shared; their numbers follow those of all dedicated ones."""
     entries: dict[str, Entry] = {"/sys/bus/pci/devices": None}
-    first = 0
-    for cell in numa:
-        mine, first = range(first, first + cell.cpus), first + cell.cpus
+    first, shared = 0, sum(cell.cpus for cell in numa)
+    for place, cell in enumerate(numa):
+        mine, first = [*range(first, first + cell.cpus), shared + place], first + cell.cpus
         entries[f"{numa_cells.NODES}/node{cell.id}/cpulist"] = cpulist.text(mine) + "\n"
         entries |= {
             f"{numa_cells.CPUS}/cpu{cpu}/topology/physical_package_id": f"{-1 if cell.socket is None else cell.socket}\n"

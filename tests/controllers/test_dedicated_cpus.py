@@ -15,7 +15,7 @@ from outfitter.api.page import Booking, Holder
 from outfitter.controllers.bind_transaction import BindTransaction
 from outfitter.ledger import book, placement_view
 from outfitter.store.base import Store
-from tests.controllers.numa_hosts import flavor, machine, scene
+from tests.controllers.numa_hosts import CONFIG, flavor, machine, scene
 from tests.controllers.scenario import Scene, addresses
 
 
@@ -55,6 +55,35 @@ async def test_cpus_of_their_own_are_booked_and_given_back() -> None:
             await here.delete(kinds.VMI, name)
         await here.gone("b", "c")
         await here.empty()
+
+
+ONE_SOCKET = """
+hosts:
+- name: elm
+  numa:
+  - {id: 0, cpus: 0-3, memory: 32Gi, socket: 0}
+  - {id: 1, cpus: 4-7, memory: 32Gi, socket: 0}
+  pci:
+  - {address: 0000:ca:00.0, vendor: 10de, product: 2235, class: 030000, numa: 1}
+  - {address: 0000:cb:00.0, vendor: 10de, product: 2235, class: 030000, numa: 1}
+"""
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "taken"])
+async def test_a_cell_without_a_free_cpu_keeps_its_socket(shared: bool) -> None:
+    """Its CPUs are all shared, or another machine has them: its device still is beside the other cell of the socket."""
+    conf = CONFIG + "- {name: beside, resource_class: gpu, numa_policy: socket}\n"
+    pinned = {"hw:cpu_policy": "dedicated"}
+    async with scene(conf + ("cpu_dedicated_set: 0-3\n" if shared else ""), ONE_SOCKET) as here:
+        if not shared:
+            await flavor(here, "near", "near gpu:1", vcpus=4, extraSpecs=pinned)
+            await machine(here, "first", "near")
+            assert (await here.running("first"))["status"]["flavor"]["hostCells"] == [1]
+        await flavor(here, "beside", "beside:1", vcpus=2, extraSpecs=pinned)
+        await machine(here, "a", "beside")
+        a = await here.running("a")
+        assert addresses(a) == ["0000:ca:00.0" if shared else "0000:cb:00.0"]
+        assert a["status"]["flavor"]["hostCells"] == [0]
 
 
 def own_cpus(cores: int, **more: Any) -> Object:

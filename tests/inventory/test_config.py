@@ -29,11 +29,12 @@ def mistakes(text: str) -> dict[str, str]:
 def without_spec(settings: HostSettings) -> dict[str, Any]:
     return {"report_in_placement": settings.report_in_placement, "pci_in_placement": settings.pci_in_placement,
             "report_networks": settings.report_networks, "alias": [dict(alias) for alias in settings.alias],
-            "history_keep": settings.history_keep, "audit_every": settings.audit_every}
+            "history_keep": settings.history_keep, "audit_every": settings.audit_every,
+            "cpu_dedicated_set": settings.cpu_dedicated_set}
 
 
 DEFAULTS = {"report_in_placement": False, "pci_in_placement": False, "report_networks": False, "alias": [],
-            "history_keep": timedelta(days=90), "audit_every": timedelta(seconds=60)}
+            "history_keep": timedelta(days=90), "audit_every": timedelta(seconds=60), "cpu_dedicated_set": None}
 
 SAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "an empty file": ("", {}),
@@ -47,6 +48,8 @@ SAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "networks": ("report_networks: on", {"report_networks": True}),
     "history": ("history: {keep: 12h}", {"history_keep": timedelta(hours=12)}),
     "no history": ("history: {keep: 0s}", {"history_keep": timedelta(0)}),
+    "dedicated CPUs": ('cpu_dedicated_set: "4-7,^5"', {"cpu_dedicated_set": frozenset({4, 6, 7})}),
+    "no dedicated CPUs": ('cpu_dedicated_set: ""', {"cpu_dedicated_set": frozenset()}),
     "audits": ("audit_every: 5m", {"audit_every": timedelta(minutes=5)}),
     "audits in days": ("audit_every: 1d", {"audit_every": timedelta(days=1)}),
     "an alias": ("alias: [{name: ' a ', vendor_id: 8086, product_id: 37c9, traits2: '!x', live_migratable: Yes}]",
@@ -123,6 +126,8 @@ WRONG: dict[str, tuple[str, str, str]] = {
     "two names that disagree": ("{report_in_placement: true, report_to_placement: false}", "report_to_placement",
                                 "another name of report_in_placement and says the opposite"),
     "two names of the other that disagree": ("{pci_in_placement: no, pci_prefilter: yes}", "pci_prefilter", "opposite"),
+    "no list of CPUs": ("cpu_dedicated_set: 4-x", "cpu_dedicated_set", "'4-x' is no list of CPUs such as 4-15 or 4-15,\\^8"),
+    "an exclusion that is no number": ("cpu_dedicated_set: 4-15,^x", "cpu_dedicated_set", "'x' is no number or range"),
     "a time without a unit": ("audit_every: 60", "audit_every", "'60' is no time.*for example 90s"),
     "a time of nothing": ("audit_every: 0s", "audit_every", "from 1s"),
     "a time of ages": ("history: {keep: 99999d}", "history.keep", "to 36500d"),

@@ -13,7 +13,7 @@ from typing import Any
 
 from outfitter import errors
 from outfitter.api import dra_feature_gates
-from outfitter.inventory import device_spec_parser, provisioning, strict_yaml
+from outfitter.inventory import cpulist, device_spec_parser, provisioning, strict_yaml
 from outfitter.inventory.device_spec import DeviceSpec
 from outfitter.inventory.provisioning import Mediated, Virtual
 from outfitter.inventory.strict_yaml import Reader, Section
@@ -21,7 +21,7 @@ from outfitter.inventory.strict_yaml import Reader, Section
 # Every key that may stand in the file, by where it stands. Those of "host" may also stand at the top, for all hosts.
 HOST_KEYS = ("device_spec", "alias", "report_in_placement", "report_to_placement", "pci_in_placement", "pci_prefilter",
              "report_networks", "audit_every", "history", "sriov", "mdev",
-             "pod_bridge")
+             "pod_bridge", "cpu_dedicated_set")
 KEYS: dict[str, tuple[str, ...]] = {"file": (*HOST_KEYS, "hosts", "scheduling", "features"), "host": HOST_KEYS,
                                     "history": ("keep",), "scheduling": ("policy",),
                                     "features": tuple(dra_feature_gates.DEVICE_GATES)}
@@ -58,6 +58,7 @@ class HostSettings:
     audit_every: timedelta = timedelta(seconds=60)
     sriov: tuple[Virtual, ...] = ()  # virtual functions to switch on at the start
     mdev: tuple[Mediated, ...] = ()  # mediated devices to make at the start
+    cpu_dedicated_set: frozenset[int] | None = None  # CPUs that guests may have for themselves; None: all
     pod_bridge: str = ""  # the bridge that stands for the pod network of machines; "": there is none
 
 
@@ -133,6 +134,7 @@ def _settings(section: Section, default: HostSettings) -> HostSettings:
         audit_every=_duration(section, "audit_every", default.audit_every, timedelta(seconds=1)),
         sriov=provisioning.read_sriov(section, default.sriov),
         mdev=provisioning.read_mdev(section, default.mdev),
+        cpu_dedicated_set=_cpus(section, "cpu_dedicated_set", default.cpu_dedicated_set),
         pod_bridge=default.pod_bridge if (bridge := section.text("pod_bridge", _bridge)) is None else bridge,
     )
 
@@ -153,6 +155,15 @@ def _alias(section: Section, default: HostSettings) -> tuple[Mapping[str, str], 
     if "alias" not in section.fields:
         return default.alias
     return read_alias(section.reader, _list(section, "alias", "for none write []"), section.at("alias"))
+
+
+def _cpus(section: Section, key: str, default: frozenset[int] | None) -> frozenset[int] | None:
+    text = section.text(key)
+    try:
+        return default if text is None else frozenset(cpulist.without_excluded(text))
+    except ValueError as error:
+        section.wrong(key, f'{text!r} is no list of CPUs such as 4-15 or 4-15,^8 (for none write ""): {error}')
+        return default
 
 
 def _bridge(text: str) -> str | None:

@@ -24,6 +24,14 @@ def numbers(text: str) -> list[int]:
     return sorted(found)
 
 
+def without_excluded(text: str) -> list[int]:
+    """The numbers in a list of Nova's, where "^8" takes a number or a range out: "4-12,^8". "" is none. ValueError as above."""
+    parts = [part.strip() for part in text.split(",")] if text.strip() else []
+    kept = [part for part in parts if not part.startswith("^")]
+    excluded = {number for part in parts if part.startswith("^") for number in numbers(part[1:])}
+    return [number for number in numbers(",".join(kept)) if number not in excluded] if kept else []
+
+
 def text(numbers: Iterable[int]) -> str:
     """The shortest list that names the numbers."""
     runs: list[list[int]] = []

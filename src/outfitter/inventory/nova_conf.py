@@ -16,7 +16,7 @@ from typing import Any
 
 from outfitter import errors
 from outfitter.errors import Cause
-from outfitter.inventory import config, device_spec_parser, placement_names, strict_yaml
+from outfitter.inventory import config, cpulist, device_spec_parser, placement_names, strict_yaml
 
 # Our key -> (section, option) of Nova, the oldest name first.
 MANY = {
@@ -27,7 +27,8 @@ ONE = {
     "report_in_placement": (("pci", "report_to_placement"), ("pci", "report_in_placement")),
     "pci_in_placement": (("scheduler", "pci_prefilter"), ("filter_scheduler", "pci_in_placement")),
 }
-_READ = {name for names in (*MANY.values(), *ONE.values()) for name in names}
+CPUS = "cpu_dedicated_set"
+_READ = {name for names in (*MANY.values(), *ONE.values(), (("compute", CPUS),)) for name in names}
 _REFERENCE = re.compile(r"\$(\{)?([a-zA-Z_][a-zA-Z0-9_]*)")
 
 
@@ -140,6 +141,8 @@ class _Import:
         for key, found in switches.items():
             if found is not None:
                 lines += ["", f"# {found[1].where} {found[1].name}", f"{key}: {'true' if found[0] else 'false'}"]
+        if (option := next(reversed([*self.many([("compute", CPUS)])]), None)) is not None:
+            lines += ["", f"# {option.where} {option.name}", f"{CPUS}: {_quoted(self.cpus(option))}"]
         for key, names in MANY.items():
             options = [self.expanded(option) for option in self.many(names)]
             if options:
@@ -170,6 +173,13 @@ class _Import:
                         self.wrong(found[-1], "", f"{found[-1].value!r} is neither true nor false")
                     return bool(value), found[-1]
         return None
+
+    def cpus(self, option: Option) -> str:
+        try:
+            return cpulist.text(cpulist.without_excluded(option.value))
+        except ValueError as error:
+            self.wrong(option, "", f"{option.value!r} is no list of CPUs: {error}")
+            return ""
 
     def wrong(self, option: Option, field: str, message: str) -> None:
         self.causes.append(Cause(f"{option.where}: {option.name}{field}", message))

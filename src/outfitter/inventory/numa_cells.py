@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,8 @@ _NODE = re.compile(r"node([0-9]{1,5})")
 @dataclass(frozen=True, slots=True)
 class HostCell:
     id: int
-    cpus: str  # a list as the kernel writes it: "0-7,16-23"; "" for a cell that has memory alone
-    socket: int | None = None  # None: the host does not tell, or its CPUs are on several
+    cpus: str  # those that a guest may have for itself, as the kernel writes them: "0-7,16-23"; "": none, or memory alone
+    socket: int | None = None  # of all its CPUs, shared ones too; None: unknown, or they are on several
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -33,8 +33,9 @@ class HostCell:
         return {"id": self.id, "cpus": self.cpus, **({"socket": self.socket} if self.socket is not None else {})}
 
 
-def scan(tree: Tree) -> tuple[HostCell, ...]:
-    """The cells of a host, by number; none when it does not tell them all."""
+def scan(tree: Tree, dedicated: Collection[int] | None = None) -> tuple[HostCell, ...]:
+    """The cells of a host, by number; none when it does not tell them all. `dedicated`: the CPUs that guests may have for
+    themselves (None: all). A cell without any of them keeps its socket."""
     found = []
     for number in sorted(int(match[1]) for name in tree.names(NODES) if (match := _NODE.fullmatch(name))):
         text = (tree.read(f"{NODES}/node{number}/cpulist") or "").strip()
@@ -43,7 +44,8 @@ def scan(tree: Tree) -> tuple[HostCell, ...]:
         except ValueError:
             return ()
         sockets = {_socket(tree, cpu) for cpu in cpus}
-        found.append(HostCell(number, cpulist.text(cpus), sockets.pop() if len(sockets) == 1 else None))
+        own = cpus if dedicated is None else [cpu for cpu in cpus if cpu in dedicated]
+        found.append(HostCell(number, cpulist.text(own), sockets.pop() if len(sockets) == 1 else None))
     return tuple(found)
 
 

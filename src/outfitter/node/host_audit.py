@@ -264,7 +264,8 @@ class HostAudit:
 def _read(host: AgentHost) -> tuple[Scan, tuple[HostCell, ...], tuple[str, ...]]:
     """All that is read from a host's tree: its devices, NUMA cells and bridges."""
     tree = host.tree()
-    return driver_profile.renamed(scan.scan(tree), host.driver_profiles), numa_cells.scan(tree), tuple(networks.bridges(tree))
+    cells = numa_cells.scan(tree, host.settings.cpu_dedicated_set)
+    return driver_profile.renamed(scan.scan(tree), host.driver_profiles), cells, tuple(networks.bridges(tree))
 
 
 def _out_of_service(page: Object | None) -> list[list[Object]]:
