@@ -375,6 +375,33 @@ async def test_a_kernel_that_does_not_answer_is_told_and_not_asked_twice() -> No
     assert await station.run(slow) == "done"
 
 
+async def test_the_process_that_has_a_device_open_is_named() -> None:
+    async with running(hosts(NVME)) as scene:
+        played(scene).hold(SSD, 4711, "fio", "/dev/nvme0")
+        await scene.machine("blue")
+        await refused(scene, "Device or resource busy; process 4711 (fio) has /dev/nvme0 open")
+        assert (await scene.pod("blue"))["status"]["reason"] == "FailedPrepareDevices"
+
+
+async def test_the_process_is_named_when_the_kernel_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    go = threading.Event()
+    async with running(hosts(NVME)) as scene:
+        env, kernel = scene.host.env, played(scene)
+        assert env is not None
+        env._patience = 0.05
+        kernel.hold(SSD, 4711, "fio", "/dev/nvme0")
+        with monkeypatch.context() as patched:
+            patched.setattr(kernel, "write", lambda path, text: go.wait(60))
+            await scene.machine("blue")
+            await refused(scene, "has not answered a write for more than 0 s: process 4711 (fio) has /dev/nvme0 open, and the "
+                                 "driver waits until it is closed")
+            go.set()
+            assert env._slow is not None
+            await asyncio.wait([env._slow])
+        kernel.busy.clear()
+        await scene.running("blue")
+
+
 async def test_a_real_host_writes_below_its_root_alone(tmp_path: Path) -> None:
     """A folder in the place of a machine: its attributes can be written and do nothing, so nothing is believed to be done."""
     root, data = tmp_path / "root", tmp_path / "data"

@@ -124,6 +124,9 @@ REFUSALS = {
     "its driver does not let go": Trouble(NVME, SSD, lambda k: k.fail("nvme/unbind", errno.EBUSY),
                                           f"{SSD} could not be taken from nvme: writing '{SSD}' to {PCI}/drivers/nvme/unbind: "
                                           "Device or resource busy"),
+    "a process has it open": Trouble(NVME, SSD, lambda k: k.hold(SSD, 4711, "fio", "/dev/nvme0"),
+                                     f"writing '{SSD}' to {PCI}/drivers/nvme/unbind: Device or resource busy; "
+                                     "process 4711 (fio) has /dev/nvme0 open"),
     "vfio-pci does not take it": Trouble(NVME, SSD, lambda k: k.refuses.add(("vfio-pci", SSD)),
                                          f"{SSD} is bound to no driver after vfio-pci was asked to take it"),
     "the override cannot be written": Trouble(NVME, SSD, lambda k: k.fail("driver_override", errno.EACCES),
@@ -235,6 +238,9 @@ STUCK = {
     "a driver that is not let go of": Trouble(NVME, SSD, lambda k: k.busy.add(SSD),
                                               f"{SSD} could not be given back to nvme: writing '{SSD}' to "
                                               f"{PCI}/drivers/vfio-pci/unbind: Device or resource busy"),
+    "a process that has its VFIO group open": Trouble(
+        NVME, SSD, lambda k: k.hold(SSD, 812, "qemu-system-x86"),
+        f"{PCI}/drivers/vfio-pci/unbind: Device or resource busy; process 812 (qemu-system-x86) has /dev/vfio/1 open"),
     "a reset that fails": Trouble(NVME, SSD, lambda k: k.fail("reset", errno.EIO), f"{SSD} could not be reset: "),
     "a driver that does not want it back": Trouble(NVME, SSD, lambda k: k.refuses.add(("nvme", SSD)),
                                                    f"{SSD} is bound to no driver, and was bound to nvme before it was"),

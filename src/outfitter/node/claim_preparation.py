@@ -67,7 +67,8 @@ class ClaimPreparation:
         left = await self._unprepare_leftovers(host) if others else {}
         running = await _running(host)
         try:
-            self._prepared[key] = await env.run(lambda: prepare(env, claim, allocated, running=running, left=left))
+            self._prepared[key] = await env.run(lambda: prepare(env, claim, allocated, running=running, left=left),
+                                                {place for place in places if place is not None})
         except OSError as error:
             raise NotReady(f"claim {claim['metadata']['name']} cannot be prepared on {host.name}: {error}") from error
         return self._prepared[key]
@@ -122,7 +123,8 @@ class ClaimPreparation:
         self._prepared.pop((host.name, uid), None)
         running = await _running(host)
         try:
-            faults = await env.run(lambda: unprepare(env, uid, running=running))
+            faults = await env.run(lambda: unprepare(env, uid, running=running),
+                                   {place for taken in env.checkpoint.of(uid) for place in taken.places})
         except OSError as error:
             raise NotReady(f"claim {uid} cannot be unprepared on {host.name}: {error}") from error
         for device, reason in faults.items():

@@ -4,16 +4,20 @@ the same code works on this machine, on a host below another root, and on one th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from outfitter.errors import NotReady
 from outfitter.node.atomic_files import Files, MemoryFiles
 from outfitter.node.checkpoint import Checkpoint
+from outfitter.node.device_holders import DeviceHolder, device_holders
 from outfitter.node.sysfs_root import Root
 
 T = TypeVar("T")
+HOLDERS_TIMEOUT = 5.0  # seconds to look for the processes that a driver waits for
+HOLDERS_EVERY = 10.0  # seconds after which they are looked for again
 
 
 class HostEnv:
@@ -34,6 +38,8 @@ class HostEnv:
         make whoever writes wait, and we do so for at most that many seconds; None: it answers at once."""
         self.host, self.driver, self.root, self.dev, self._patience = host, driver, root, dev, patience
         self._slow: asyncio.Task[object] | None = None  # what the kernel has not answered yet
+        self._slow_places: frozenset[str] = frozenset()  # addresses and UUIDs that it is about
+        self._holders: tuple[float, tuple[DeviceHolder, ...]] | None = None  # when they were looked for, and who has these open
         self.state, self.cdi, self.metadata = state or MemoryFiles(), cdi or MemoryFiles(), metadata or MemoryFiles()
 
     @functools.cached_property
@@ -49,21 +55,28 @@ class HostEnv:
 
         await self.run(first)
 
-    async def run(self, work: Callable[[], T]) -> T:
+    async def run(self, work: Callable[[], T], places: Collection[str] = ()) -> T:
         """Do something that writes to the host. NotReady: the kernel does not answer; it was not stopped, and until it is over
-        nothing else is begun here."""
+        nothing else is begun here. `places`: addresses and UUIDs that it is about."""
         if self._patience is None:
             return work()
         if self._slow is not None and not self._slow.done():
-            raise self._waits()
+            raise await self._waits()
         task = asyncio.ensure_future(asyncio.to_thread(work))
         done, _ = await asyncio.wait({task}, timeout=self._patience)
         if done:
             return task.result()
-        self._slow = task
+        self._slow, self._slow_places, self._holders = task, frozenset(places), None
         task.add_done_callback(lambda over: over.exception())  # it is done again, and says then what is wrong
-        raise self._waits()
+        raise await self._waits()
 
-    def _waits(self) -> NotReady:
-        return NotReady(f"the kernel of {self.host} has not answered a write for more than {self._patience:.0f} s: a driver "
-                        "waits for somebody who still has a device open (dmesg names it)")
+    async def _waits(self) -> NotReady:
+        now = asyncio.get_running_loop().time()
+        if self._holders is None or now - self._holders[0] >= HOLDERS_EVERY:
+            found: tuple[DeviceHolder, ...] = ()
+            with contextlib.suppress(TimeoutError):
+                found = await asyncio.wait_for(asyncio.to_thread(device_holders, self.root, self._slow_places), HOLDERS_TIMEOUT)
+            self._holders = now, found
+        because = (f"{'; '.join(map(str, self._holders[1]))}, and the driver waits until it is closed" if self._holders[1] else
+                   "a driver waits for a process that still has a device open (dmesg names it)")
+        return NotReady(f"the kernel of {self.host} has not answered a write for more than {self._patience:.0f} s: {because}")

@@ -3,12 +3,14 @@ repeated, and is read back: the kernel takes a write and then does what it can."
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Collection, Iterator
 
 from outfitter.errors import BindFailed
 from outfitter.inventory import pci
 from outfitter.node.checkpoint import Before
+from outfitter.node.device_holders import device_holders
 from outfitter.node.sysfs_root import Root
 
 DEVICES = "/sys/bus/pci/devices"
@@ -113,7 +115,9 @@ def _write(root: Root, address: str, path: str, text: str, what: str) -> None:
         root.write(path, text)
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
-        raise BindFailed(address, f"{what}: writing {text.strip() or 'nothing'!r} to {path}: {reason}") from error
+        holders = device_holders(root, [address]) if error.errno == errno.EBUSY else ()
+        raise BindFailed(address, f"{what}: writing {text.strip() or 'nothing'!r} to {path}: "
+                                  f"{'; '.join([reason, *map(str, holders)])}") from error
 
 
 def _ids(root: Root, address: str) -> str | None:

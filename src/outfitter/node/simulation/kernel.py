@@ -55,7 +55,7 @@ class SimulatedKernel(MemoryTree):
         self._folders = {path: set(names) for path, names in first._folders.items()}
         self.faults: list[SimulatedFault] = []
         self.refuses: set[tuple[str, str]] = set()  # driver and address: it does not take that function
-        self.busy: set[str] = set()  # addresses and UUIDs that a machine has open
+        self.busy: set[str] = set()  # addresses and UUIDs that a process has open
         self.no_reset: set[str] = set()  # addresses of functions that cannot be reset
         self.resets: list[str] = []  # addresses, as they were reset
         self.natural: dict[str, str] = {}  # address -> the driver that takes a function if nothing else is said
@@ -96,6 +96,18 @@ class SimulatedKernel(MemoryTree):
     def fail(self, ends: str, number: int, times: int = -1) -> None:
         """Writes to paths that end so fail with that errno."""
         self.faults.append(SimulatedFault(ends, number, times))
+
+    def hold(self, place: str, pid: int, command: str, node: str | None = None) -> None:
+        """A process opens a function or mediated device: that of its VFIO group, or another node of it ("/dev/nvme0")."""
+        self.busy.add(place)
+        base = self.link(f"{MDEVS}/{place}") or self._base(place)
+        group = posixpath.basename(self.link(f"{base}/iommu_group") or "")
+        if node is not None:
+            name = node.removeprefix("/dev/")
+            self._say(f"{base}/{name.rstrip('0123456789')}/{posixpath.basename(name)}/uevent", f"MAJOR=240\nDEVNAME={name}")
+        self._say(f"/proc/{pid}/comm", command)
+        self._link(f"/proc/{pid}/fd/0", "/dev/null")
+        self._link(f"/proc/{pid}/fd/7", node or f"/dev/vfio/{group}")
 
     def vanish(self, address: str) -> None:
         """The function falls off the bus."""
