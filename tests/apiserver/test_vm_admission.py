@@ -143,6 +143,23 @@ WARNED = {
             "template": {"spec": {"domain": {"devices": {"gpus": [gpu(claim="disk", request="y")]}}}}}},
         ['spec.resourceClaimTemplates[0].spec.spec: request "card" asks for DeviceClass "nvme", which is not there yet',
          "spec.template.spec.domain.devices.gpus[0].requestName: spec.resourceClaimTemplates[0].spec.spec has no request"]),
+    "a machine's own claim of a template that is not there": Case(
+        {"metadata": {"name": "blue"}, "spec": {
+            "running": False, "resourceClaimTemplates": [{"name": "disk", "resourceClaimTemplateName": "t"}],
+            "template": {"spec": {"domain": {"devices": {"gpus": [gpu(claim="disk")]}}}}}},
+        ['spec.resourceClaimTemplates[0].resourceClaimTemplateName: there is no ResourceClaimTemplate "t" in namespace '
+         '"default" yet; the machine waits for it']),
+    "a machine's own claim of a template": Case(
+        {"metadata": {"name": "blue"}, "spec": {
+            "running": False, "resourceClaimTemplates": [{"name": "disk", "resourceClaimTemplateName": "t"}],
+            "template": {"spec": {"domain": {"devices": {"gpus": [gpu(claim="disk", request="y")]}}}}}},
+        ['spec.template.spec.domain.devices.gpus[0].requestName: ResourceClaimTemplate "t" has no request "y"; it has card'],
+        (template(), CLASS)),
+    "a machine's own claim that is listed too": Case(
+        {"metadata": {"name": "blue"}, "spec": {
+            "running": False, "resourceClaimTemplates": [{"name": "acc", "resourceClaimTemplateName": "t"}],
+            "template": {"spec": {"resourceClaims": TEMPLATE, "domain": {"devices": {"gpus": [gpu()]}}}}}},
+        ["spec.template.spec.resourceClaims[0].resourceClaimTemplateName: there is no ResourceClaimTemplate"]),
     "a device that is not permitted": Case(vmi(gpus=[{"name": "g", "deviceName": "a.test/y"}]), [
         "spec.domain.devices.gpus[0].deviceName: a.test/y is not in permittedHostDevices"],
         ((kinds.KUBEVIRT, {"metadata": {"name": "kv", "namespace": "default"}, "spec": {"configuration": {

@@ -353,6 +353,19 @@ def test_a_plan_that_fits_ends_well(say: Say) -> None:
     assert "vmi/lost would wait: claim dev cannot be made, for there is no ResourceClaimTemplate one-vff" in missing
 
 
+def test_a_plan_with_a_claim_of_the_vm_s_own_from_a_template(say: Say) -> None:
+    def vm(name: str, template: str) -> Object:
+        spec = machine(name, template)["spec"]
+        return {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": name}, "spec": {
+            "runStrategy": "Always", "resourceClaimTemplates": [{"name": "dev", "resourceClaimTemplateName": template}],
+            "template": {"spec": spec}}}
+
+    lines = say("plan", "-f", "-", stdin=listed(vm("kept", "one-vf"), vm("lost", "one-vff")), code=1).splitlines()
+    assert lines[0].startswith("vm/kept would go to net-a ")
+    assert re.match(r"  dev/it: pci-\S+-vf\d", lines[1])
+    assert "vm/lost would wait: claim dev cannot be made, for there is no ResourceClaimTemplate one-vff" in lines
+
+
 def test_cpus_of_ones_own_are_planned_and_told(say: Say) -> None:
     def own(name: str, cores: int) -> Object:
         return {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": name}, "spec": {

@@ -3,6 +3,7 @@ lets go of them. Stories are for the embedded product and for a real control pla
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -283,6 +284,193 @@ async def _(scene: Scene) -> None:
         return await scene.find(kinds.RESOURCE_CLAIM, name) is None
 
     await scene.reach(gone, "the claim is gone")
+
+
+def by_template(template: str = "one-vf", *, listed: bool = True, **entry: Any) -> Object:
+    """The parts of a machine's spec that say: it has a claim of its own from that ResourceClaimTemplate, and a device from it.
+    KubeVirt wants it listed in the template of the instance too."""
+    same = [{"name": "gpu", "resourceClaimTemplateName": template}] if listed else []
+    return {"resourceClaimTemplates": [{"name": "gpu", "resourceClaimTemplateName": template, **entry}],
+            "template": {"spec": {"resourceClaims": same, "domain": {"memory": {"guest": "1Gi"}, "devices": {
+                "hostDevices": [device("g0", "nic", "gpu")]}}}}}
+
+
+async def own_claims(scene: Scene) -> list[Object]:
+    return [claim for claim in await scene.all(kinds.RESOURCE_CLAIM) if claim["metadata"]["name"].startswith("blue-")]
+
+
+async def freed(scene: Scene) -> None:
+    async def check() -> bool:
+        return not await own_claims(scene)
+
+    await scene.reach(check, "the claim is gone")
+
+
+async def crowded(scene: Scene) -> None:
+    """Both devices of the host are taken: one by blue, and the other one by green; red waits for the first that comes free."""
+    await scene.machine("green")
+    await scene.running("green")
+    await scene.machine("red")
+    await scene.waits("red", "PodScheduled")
+
+
+@story("a claim of a ResourceClaimTemplate is made when the machine starts, stays over restarts, and goes when it stops")
+async def _(scene: Scene) -> None:
+    made = await scene.create(kinds.VM, "blue", {"runStrategy": "Halted", **by_template()})
+    await shows(scene, "Stopped")
+    assert not await own_claims(scene)
+    await change(scene, {"runStrategy": "Always"})
+    await failure(scene, f"claim {vm_claims.claim_name(made, 'gpu')} cannot be made: there is no ResourceClaimTemplate one-vf "
+                         f"in namespace {scene.namespace}")
+    assert not await scene.all(kinds.VMI)
+    await scene.template()
+    first = await scene.running("blue")
+    [claim] = await own_claims(scene)
+    assert first["spec"]["resourceClaims"] == [{"name": "gpu", "resourceClaimName": claim["metadata"]["name"]}]
+    stored = await shows(scene, "Running")
+    assert {**stored["spec"], "runStrategy": "Halted"} == made["spec"], "what was written stays as it was written"
+    assert conditions.find(stored, "Failure") is None
+    await crowded(scene)
+    await scene.delete(kinds.VMI, "blue")  # as virtctl restart does
+    second = await another(scene, first["metadata"]["uid"])
+    await end(scene, "Failed")
+    await another(scene, second)
+    assert addresses(await scene.running("blue")) == addresses(first)
+    assert [one["metadata"]["uid"] for one in await own_claims(scene)] == [claim["metadata"]["uid"]]
+    await scene.waits("red", "PodScheduled")
+    await change(scene, {"runStrategy": "Halted"})
+    await shows(scene, "Stopped")
+    await freed(scene)
+    assert addresses(await scene.running("red")) == addresses(first)
+    assert any("the virtual machine is stopped" in one for one in await scene.events("SuccessfulDelete"))
+    await change(scene, {"runStrategy": "Always"})
+    await scene.waits("blue", "PodScheduled")
+    await scene.delete(kinds.VMI, "red")
+    await scene.running("blue")
+    for kind, name in ((kinds.VM, "blue"), (kinds.VMI, "green")):
+        await scene.delete(kind, name, propagation="Background")
+    await scene.empty()
+
+
+@story("with persistWhenStopped it stays while the machine is stopped, whatever becomes of the template")
+async def _(scene: Scene) -> None:
+    await scene.template()
+    await scene.template("other")
+    await scene.create(kinds.VM, "blue", {"runStrategy": "Halted", **by_template(listed=False, persistWhenStopped=True)})
+    await shows(scene, "Stopped")
+    assert not await own_claims(scene), "it is made when the machine starts"
+    await change(scene, {"runStrategy": "Always"})
+    had = addresses(await scene.running("blue"))
+    [claim] = await own_claims(scene)
+    await crowded(scene)
+    await change(scene, {"runStrategy": "Halted"})
+    await shows(scene, "Stopped")
+    await scene.delete(kinds.RESOURCE_CLAIM_TEMPLATE, "one-vf")
+    await scene.template("one-vf", count=2)
+    await change(scene, {"runStrategy": "Always"})
+    assert addresses(await scene.running("blue")) == had
+    assert [one["metadata"]["uid"] for one in await own_claims(scene)] == [claim["metadata"]["uid"]]
+    await change(scene, by_template("other", listed=False, persistWhenStopped=True))
+    await restart_required(scene)
+    await change(scene, {"runStrategy": "Halted"})
+    assert addresses(await scene.running("red")) == had, "it keeps what it has of its old template no longer"
+    await change(scene, by_template("other", listed=False, persistWhenStopped=False))
+    await freed(scene)
+
+
+@story("a guest that shuts down gives back what is not kept while the machine is stopped")
+async def _(scene: Scene) -> None:
+    await scene.template()
+    await scene.create(kinds.VM, "blue", {"runStrategy": "Manual", **by_template()})
+    await ask(scene, {"action": "Start"})
+    first = await scene.running("blue")
+    await crowded(scene)
+    await end(scene, "Succeeded")
+    await freed(scene)
+    assert addresses(await scene.running("red")) == addresses(first)
+    assert await scene.find(kinds.VMI, "blue") is not None
+    await scene.delete(kinds.VMI, "red")
+    await ask(scene, {"action": "Start"})
+    await another(scene, first["metadata"]["uid"])
+
+
+@story("a claim that is said in place is kept unless persistWhenStopped says otherwise")
+async def _(scene: Scene) -> None:
+    said = owning(scene, "a")
+    said["resourceClaimTemplates"][0]["persistWhenStopped"] = False
+    await scene.create(kinds.VM, "blue", {"runStrategy": "Halted", **said})
+    await shows(scene, "Stopped")
+    assert not await own_claims(scene)
+    await change(scene, {"runStrategy": "Always"})
+    await scene.running("blue")
+    assert len(await own_claims(scene)) == 1
+    await change(scene, {"runStrategy": "Halted"})
+    await freed(scene)
+    said["resourceClaimTemplates"][0]["persistWhenStopped"] = True
+    await change(scene, said)
+
+    async def there() -> bool:
+        return len(await own_claims(scene)) == 1
+
+    await scene.reach(there, "it is there before the first start")
+
+
+@story("a machine that runs again after a failure keeps what it has")
+async def _(scene: Scene) -> None:
+    await scene.template()
+    await scene.create(kinds.VM, "blue", {"runStrategy": "RerunOnFailure", **by_template()})
+    first = await scene.running("blue")
+    await crowded(scene)
+    await end(scene, "Failed")
+    await another(scene, first["metadata"]["uid"])
+    assert addresses(await scene.running("blue")) == addresses(first)
+
+
+async def test_a_machine_starts_when_its_template_comes() -> None:
+    async with scenes.embedded(1) as scene:
+        await scene.classes()
+        await scene.create(kinds.VM, "blue", {"runStrategy": "Always", **by_template()})
+        await scene.settle()
+        assert not await scene.all(kinds.VMI)
+        await scene.template()
+        await scene.settle()  # at once: no time goes by
+        assert await scene.all(kinds.VMI)
+
+
+async def test_who_has_not_seen_the_instance_frees_nothing() -> None:
+    async with scenes.embedded(1) as scene:
+        await scene.classes()
+        await scene.template()
+        await scene.create(kinds.VM, "blue", {"runStrategy": "Manual", **by_template()})
+        await ask(scene, {"action": "Start"})
+        await scene.running("blue")
+        [claim] = await own_claims(scene)
+        held = ControllerContext(scene.store, clock=scene.product.context.clock)
+        late = VmController(held)
+        held.informer(kinds.VM).put(await shows(scene, "Running", stateChangeRequests=None))
+        held.informer(kinds.RESOURCE_CLAIM).put({**claim, "status": {**claim["status"], "reservedFor": []}})
+        with pytest.raises(Conflict, match="on their way"):
+            await late.reconcile(f"{scene.namespace}/blue")
+
+
+async def test_who_was_held_up_frees_nothing_of_a_machine_that_runs() -> None:
+    """It knows the machine as it was before it was started."""
+    async with scenes.embedded(2) as scene:
+        await scene.classes()
+        await scene.template()
+        seen = await scene.create(kinds.VM, "blue", {"runStrategy": "Halted", **by_template()})
+        await scene.settle()
+        await change(scene, {"runStrategy": "Always"})
+        await scene.running("blue")
+        [claim] = await own_claims(scene)
+        held = ControllerContext(scene.store, clock=scene.product.context.clock)
+        late = VmController(held)
+        held.informer(kinds.VM).put(seen)
+        for status in (claim["status"], {**claim["status"], "reservedFor": []}):  # even where its pod is not known to use it
+            held.informer(kinds.RESOURCE_CLAIM).put({**claim, "status": status})
+            with contextlib.suppress(Conflict):
+                await late.reconcile(f"{scene.namespace}/blue")
+        assert [one["metadata"] for one in await own_claims(scene)] == [claim["metadata"]]
 
 
 async def test_who_was_held_up_gives_nothing_away_that_is_kept() -> None:

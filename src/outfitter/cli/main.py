@@ -317,7 +317,7 @@ def _graces(command: Callable[..., Any]) -> Callable[..., Any]:
 
 _paused_option = click.option("--paused", is_flag=True, help="With the processors standing still.")
 _vm_verb("start", "Start machines.", _paused_option)
-_vm_verb("stop", "Stop machines; claims of their own are kept.", _graces)
+_vm_verb("stop", "Stop machines; claims of their own are kept, unless persistWhenStopped says otherwise.", _graces)
 _vm_verb("restart", "Stop machines and start them again.", _graces)
 _vm_verb("pause", "Let the processors of machines stand still.")
 _vm_verb("unpause", "Let paused machines go on.")

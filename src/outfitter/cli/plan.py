@@ -15,7 +15,7 @@ import click
 from outfitter.api import admission, kinds
 from outfitter.api.device import DeviceId, text_attribute
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.kubevirt import device_refs, kubevirt_config, pod_claims
+from outfitter.api.kubevirt import device_refs, kubevirt_config, pod_claims, vm_claim_templates
 from outfitter.api.kubevirt import vm as vm_api
 from outfitter.cli import local_admission, time_format
 from outfitter.cli.client import Client, documents, standing
@@ -218,11 +218,16 @@ class _PodPlanner:
         if not ((vm.get("spec") or {}).get("template") or {}).get("spec"):
             raise BadRequest("it has no instance without spec.template.spec")
         namespace, out = vm["metadata"]["namespace"], {}
-        for template in vm["spec"].get("resourceClaimTemplates") or ():
-            claim = vm_claims.planned_claim(vm, template)
-            out[claim["metadata"]["name"]] = template["name"]
-            if self._claim(namespace, claim["metadata"]["name"]) is None:
-                self._bring(claim)
+        for entry in vm_claim_templates.entries(vm):
+            name, template = vm_claims.claim_name(vm, entry["name"]), entry.get("spec")
+            out[name] = entry["name"]
+            if self._claim(namespace, name) is not None:
+                continue
+            if (named := vm_claim_templates.template_name(entry)) is not None:
+                template = (self._facts.template(namespace, named) or {}).get("spec")
+                if template is None:
+                    raise BadRequest(f"claim {entry['name']} cannot be made, for there is no ResourceClaimTemplate {named}")
+            self._bring(vm_claims.planned_claim(vm, entry, template or {}))
         made = vm_controller.instance_for(vm)
         return {**made, "metadata": {**made["metadata"], "uid": f"{NIL}-{namespace}-{vm['metadata']['name']}"}}, out
 

@@ -11,7 +11,7 @@ from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import vm as vm_api
-from outfitter.api.kubevirt import vmi_actions
+from outfitter.api.kubevirt import vm_claim_templates, vmi_actions
 from outfitter.controllers import vm_run_strategy
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.controllers.vm_claims import VmClaims, claim_name, machine_of, owner_reference
@@ -65,7 +65,7 @@ class VmController:
             instance = found if found is not None and vm_api.belongs(found, vm) else None
             act = vm_run_strategy.decide(vm, instance, now)
         # What it lacks keeps it from starting, and from nothing else.
-        lacks = "" if vm["metadata"].get("deletionTimestamp") else await self._own.provide(vm, instance)
+        lacks = "" if vm["metadata"].get("deletionTimestamp") else await self._own.provide(vm, instance, act)
         failed = lacks if act.do == "create" and lacks else await self._do(vm, instance, found, act)
         failure = vm_run_strategy.failure(vm, instance, now)
         status = self._status(vm, instance, act, failed or lacks)
@@ -186,8 +186,9 @@ def instance_for(vm: Object, *, paused: bool = False) -> Object:
 
 
 def _spec(vm: Object) -> Object:
-    """The template, with the VM's own claims among those that devices can refer to."""
+    """The template, with the VM's own claims among those that devices can refer to, in the place of entries of their names."""
     spec: Object = copy.deepcopy(vm["spec"]["template"]["spec"])
-    own = [{"name": one["name"], "resourceClaimName": claim_name(vm, one["name"])}
-           for one in vm["spec"].get("resourceClaimTemplates") or ()]
-    return {**spec, "resourceClaims": [*(spec.get("resourceClaims") or ()), *own]} if own else spec
+    own = {one["name"]: {"name": one["name"], "resourceClaimName": claim_name(vm, one["name"])}
+           for one in vm_claim_templates.entries(vm)}
+    listed = {one["name"]: one for one in spec.get("resourceClaims") or ()}
+    return {**spec, "resourceClaims": list((listed | own).values())} if own else spec

@@ -1,5 +1,6 @@
-"""Claims that belong to a virtual machine itself: made from its `resourceClaimTemplates`, allocated when it first starts, and
-kept for it while it is stopped. A claim cannot change; one whose template did is made anew when the machine is stopped."""
+"""Claims that belong to a virtual machine itself: made from its `resourceClaimTemplates`, allocated when it starts, and kept
+for it over restarts. While it is stopped they are kept or deleted, as their entries say. A claim cannot change; one whose entry
+did is made anew when the machine is stopped."""
 
 from __future__ import annotations
 
@@ -9,12 +10,12 @@ import json
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import pod_claims
+from outfitter.api.kubevirt import pod_claims, vm_claim_templates
 from outfitter.api.kubevirt import vm as vm_api
-from outfitter.controllers import launcher_pod
+from outfitter.controllers import launcher_pod, vm_run_strategy
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
-from outfitter.store.informer import split_key
+from outfitter.store.informer import key_of, split_key
 from outfitter.store.workqueue import WorkQueue
 
 MADE_FROM = "outfitter.dev/made-from"  # annotation of a claim: what its template said
@@ -37,6 +38,9 @@ class VmClaims:
         enqueue_on_change(self._claims, queue, lambda obj: [*machine_of(obj), *_kept_for(obj)])
         self._queue, self._pods = queue, context.informer(kinds.POD)
         self._pods.on_change(self._pod_changed)
+        self._machines, self._templates = context.informer(kinds.VM), context.informer(kinds.RESOURCE_CLAIM_TEMPLATE)
+        self._machines.add_index("claim template", _template_keys)
+        self._templates.on_change(self._template_changed)
 
     def _pod_changed(self, old: Object | None, new: Object | None) -> None:
         """A pod that is over uses the claims of a machine no more."""
@@ -45,25 +49,64 @@ class VmClaims:
                 for key in machine_of(claim):
                     self._queue.add(key)
 
-    async def provide(self, vm: Object, instance: Object | None) -> str:
-        """Every claim that belongs to the machine is there as its template says, and stays allocated while the machine is; a
-        sentence of those that cannot be. Without an instance those go that its templates do not say any more."""
-        wanted = {claim_name(vm, template["name"]): template for template in vm["spec"].get("resourceClaimTemplates") or ()}
-        said = [await self._provide(vm, instance, name, template) for name, template in wanted.items()]
+    def _template_changed(self, old: Object | None, new: Object | None) -> None:
+        """A template that machines wait for is there."""
+        if old is None and new is not None:
+            for vm in self._machines.by("claim template", key_of(new)):
+                self._queue.add(key_of(vm))
+
+    async def provide(self, vm: Object, instance: Object | None, act: vm_run_strategy.RunDecision) -> str:
+        """Every claim that belongs to the machine is there as its entry says, and stays allocated while the machine is; a
+        sentence of those that cannot be. When the machine is stopped those go that are not kept so long, and without an
+        instance those that it has no entry for any more."""
+        wanted = {claim_name(vm, entry["name"]): entry for entry in vm_claim_templates.entries(vm)}
+        stopped = vm_run_strategy.is_stopped(instance, act)
+        needed = act.do == "create" or (instance is not None and not stopped and not _going(instance))
+        said = [await self._free(vm, instance, name) if stopped and not vm_claim_templates.kept_when_stopped(entry) else
+                await self._provide(vm, instance, name, entry, needed or vm_claim_templates.made_when_stopped(entry))
+                for name, entry in wanted.items()]
         for claim in self._claims.by("owning machine", vm["metadata"]["uid"]) if instance is None else ():
             if claim["metadata"]["name"] not in wanted and _made_from(claim) and not _going(claim) \
                     and not await self._pods_of(claim):
-                said.append(await self._give_up(vm, claim, "its template is gone"))
+                said.append(await self._give_up(vm, instance, claim, "its template is gone"))
         return "; ".join(filter(None, said))
 
-    async def _provide(self, vm: Object, instance: Object | None, name: str, template: Object) -> str:
+    async def _free(self, vm: Object, instance: Object | None, name: str) -> str:
+        """Delete a claim that the machine has while it runs alone, once its pod is over."""
+        claim = self._claims.get(f"{vm['metadata']['namespace']}/{name}")
+        if claim is None or _going(claim) or not vm_api.belongs(claim, vm) or await self._pods_of(claim):
+            return ""
+        return await self._give_up(vm, instance, claim, "the virtual machine is stopped")
+
+    async def _provide(self, vm: Object, instance: Object | None, name: str, entry: Object, needed: bool) -> str:
+        """`needed`: now, so that it is made where it is not there."""
+        claim = self._claims.get(f"{vm['metadata']['namespace']}/{name}")
+        if claim is None and not needed:
+            return ""
         try:
-            claim = self._claims.get(f"{vm['metadata']['namespace']}/{name}") or await self._make(vm, name, template)
-            return await self._look_after(vm, instance, claim, template)
+            if claim is None:
+                if (template := await self._template(vm, entry)) is None:
+                    return (f"claim {name} cannot be made: there is no ResourceClaimTemplate "
+                            f"{vm_claim_templates.template_name(entry)} in namespace {vm['metadata']['namespace']}")
+                claim = await self._make(vm, name, entry, template)
+            return await self._look_after(vm, instance, claim, entry)
         except (Invalid, Forbidden) as error:
             return f"claim {name} cannot be had: {error.message}"
 
-    async def _look_after(self, vm: Object, instance: Object | None, claim: Object, template: Object) -> str:
+    async def _template(self, vm: Object, entry: Object) -> Object | None:
+        """What the claim is made from, as a ResourceClaimTemplate has it in `spec`. None: the named one is not there."""
+        named, namespace = vm_claim_templates.template_name(entry), vm["metadata"]["namespace"]
+        if named is None:
+            return dict(entry["spec"])
+        found = self._templates.get(f"{namespace}/{named}")
+        if found is None:
+            try:
+                found = await self._store.get(kinds.RESOURCE_CLAIM_TEMPLATE, named, namespace)
+            except NotFound:
+                return None
+        return dict(found["spec"])
+
+    async def _look_after(self, vm: Object, instance: Object | None, claim: Object, entry: Object) -> str:
         name = claim["metadata"]["name"]
         if not vm_api.belongs(claim, vm):
             return f"claim {name} belongs to somebody else: delete it, and the machine makes its own"
@@ -71,8 +114,8 @@ class VmClaims:
             return f"claim {name} is being deleted, and is made anew when it is gone" if instance is None else ""
         if not _made_from(claim):  # made before that was noted: then as the template is now
             claim = await self._context.patch_metadata(
-                kinds.RESOURCE_CLAIM, claim, {"annotations": {MADE_FROM: _digest(template)}})
-        if instance is None and _made_from(claim) != _digest(template):
+                kinds.RESOURCE_CLAIM, claim, {"annotations": {MADE_FROM: _digest(entry)}})
+        if instance is None and _made_from(claim) != _digest(entry):
             return await self._replace(vm, claim)
         if (claim.get("status") or {}).get("allocation"):
             await self._keep(vm, claim)
@@ -80,28 +123,30 @@ class VmClaims:
 
     def outdated(self, vm: Object) -> bool:
         """Whether a claim is not as its template says now."""
-        known = [(self._claims.get(f"{vm['metadata']['namespace']}/{claim_name(vm, template['name'])}"), template)
-                 for template in vm["spec"].get("resourceClaimTemplates") or ()]
-        return any(claim is not None and vm_api.belongs(claim, vm) and _made_from(claim) not in ("", _digest(template))
-                   for claim, template in known)
+        known = [(self._claims.get(f"{vm['metadata']['namespace']}/{claim_name(vm, entry['name'])}"), entry)
+                 for entry in vm_claim_templates.entries(vm)]
+        return any(claim is not None and vm_api.belongs(claim, vm) and _made_from(claim) not in ("", _digest(entry))
+                   for claim, entry in known)
 
     async def _replace(self, vm: Object, claim: Object) -> str:
         name, users = claim["metadata"]["name"], await self._pods_of(claim)
         if users:
             return f"claim {name} is not as its template says now, and is made anew when pod/{users[0]['name']} is gone"
-        return await self._give_up(vm, claim, "its template says something else now") or (
+        return await self._give_up(vm, None, claim, "its template says something else now") or (
             f"claim {name} is made anew, as its template says now")
 
-    async def _give_up(self, vm: Object, claim: Object, why: str) -> str:
-        """Asks the store first: what is kept for a machine is not given away because of old news. A sentence if it may not."""
+    async def _give_up(self, vm: Object, known: Object | None, claim: Object, why: str) -> str:
+        """Asks the store first: what is kept for a machine is not given away because of old news. A sentence if it may not.
+        `known`: the instance that the machine has, which is over."""
         meta, theirs = vm["metadata"], claim["metadata"]
         stored = await self._store.get(kinds.VM, meta["name"], meta["namespace"])
         try:
             instance = await self._store.get(kinds.VMI, meta["name"], meta["namespace"])
         except NotFound:
             instance = None
-        if stored["metadata"]["resourceVersion"] != meta["resourceVersion"] or (
-                instance is not None and vm_api.belongs(instance, vm)):
+        own = instance is not None and vm_api.belongs(instance, vm) and instance["metadata"]["uid"]
+        if stored["metadata"]["resourceVersion"] != meta["resourceVersion"] or own != (
+                known is not None and known["metadata"]["uid"]):
             raise Conflict(f"news of machine {meta['namespace']}/{meta['name']} are on their way")
         try:
             await self._store.delete(kinds.RESOURCE_CLAIM, theirs["name"], theirs["namespace"], uid=theirs["uid"],
@@ -112,8 +157,8 @@ class VmClaims:
                                           f"Deleted claim {theirs['name']} of the virtual machine: {why}")
         return ""
 
-    async def _make(self, vm: Object, name: str, template: Object) -> Object:
-        claim = planned_claim(vm, template)
+    async def _make(self, vm: Object, name: str, entry: Object, template: Object) -> Object:
+        claim = planned_claim(vm, entry, template)
         try:
             made = await self._store.create(kinds.RESOURCE_CLAIM, claim)
         except AlreadyExists:
@@ -179,20 +224,30 @@ def claim_name(vm: Object, name: str) -> str:
     return f"{meta['name']}-{name}"[:247].rstrip("-.") + "-" + launcher_pod.suffix(meta["uid"], name)
 
 
-def planned_claim(vm: Object, template: Object) -> Object:
-    """The claim that a VM's entry of `resourceClaimTemplates` becomes."""
-    extra = template["spec"].get("metadata") or {}
-    meta: Object = {"name": claim_name(vm, template["name"]), "namespace": vm["metadata"]["namespace"],
+def planned_claim(vm: Object, entry: Object, template: Object) -> Object:
+    """The claim that a VM's entry of `resourceClaimTemplates` becomes. `template`: its own `spec`, or that of the
+    ResourceClaimTemplate that it names."""
+    extra = template.get("metadata") or {}
+    meta: Object = {"name": claim_name(vm, entry["name"]), "namespace": vm["metadata"]["namespace"],
                     "ownerReferences": [owner_reference(vm)],
-                    "annotations": {**(extra.get("annotations") or {}), MADE_FROM: _digest(template)}}
+                    "annotations": {**(extra.get("annotations") or {}), MADE_FROM: _digest(entry)}}
     if extra.get("labels"):
         meta["labels"] = dict(extra["labels"])
-    return {"metadata": meta, "spec": copy.deepcopy(template["spec"]["spec"])}
+    return {"metadata": meta, "spec": copy.deepcopy(template["spec"])}
 
 
-def _digest(template: Object) -> str:
-    """What a template says of the devices; a label is no reason to give them away."""
-    return hashlib.sha256(json.dumps(template["spec"]["spec"], sort_keys=True).encode()).hexdigest()[:16]
+def _digest(entry: Object) -> str:
+    """What an entry says of the devices; a label is no reason to give them away. Nor is a ResourceClaimTemplate that was
+    replaced under its name: VMs that keep a device did not ask for that."""
+    named = vm_claim_templates.template_name(entry)
+    said = entry["spec"]["spec"] if named is None else {"resourceClaimTemplateName": named}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _template_keys(vm: Object) -> list[str]:
+    """The keys of the ResourceClaimTemplates that a VM names."""
+    named = filter(None, map(vm_claim_templates.template_name, vm_claim_templates.entries(vm)))
+    return [f"{vm['metadata']['namespace']}/{name}" for name in named]
 
 
 def _made_from(claim: Object) -> str:

@@ -69,6 +69,15 @@ def decide(vm: Mapping[str, Any], instance: Mapping[str, Any] | None, now: datet
     return RunDecision(requests=requests[1:] if first == "Start" else requests)
 
 
+def is_stopped(instance: Mapping[str, Any] | None, act: RunDecision) -> bool:
+    """Whether the machine is off and stays so until a person starts it: not between the two halves of a restart, nor while it
+    waits for its next start after a failure."""
+    if act.do != "nothing" or act.wait is not None or any(one["action"] == "Start" for one in act.requests):
+        return False
+    return instance is None or bool((instance.get("status") or {}).get("phase") in vm_api.FINAL
+                                    and not instance["metadata"].get("deletionTimestamp"))
+
+
 def open_requests(vm: Mapping[str, Any], instance: Mapping[str, Any] | None) -> tuple[Object, ...]:
     """Requests that still mean something; our own request only while the VM is to run again after a failure."""
     reruns = vm_api.run_strategy(vm) == "RerunOnFailure"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.hypervisor import BY_USER, Ended, Paused
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, device_status, vmi_actions
+from outfitter.api.kubevirt import device_refs, device_status, pod_claims, vm_claim_templates, vmi_actions
 from outfitter.api.kubevirt import vm as vm_api
 from outfitter.errors import Forbidden, NotFound
 from outfitter.store.base import Store
@@ -22,6 +23,10 @@ AWAY = "HypervisorAway"
 UNTOLD = "SecretMissing"  # what its cloud-init is to be told is not there yet
 UNBUILT = "SyncFailed"
 STILL = "; it still holds what it had: "  # between how a pod ended and why it does not let go
+Keeps = Literal["no", "until stopped", "always"]
+KEPT: Mapping[Keeps, str] = {  # whether a virtual machine keeps a claim whose pod is over -> what is said of its devices
+    "no": "are given back", "until stopped": "stay its machine's own unless that is stopped",
+    "always": "stay its machine's own"}
 NAMED = 8  # devices that an event names; of the others it says how many
 
 
@@ -155,27 +160,31 @@ class StatusReporter:
 
     async def released(self, pod: Object, host: str, claims: Sequence[str]) -> None:
         """It is off, and what it had is given back, but for what its machine keeps while it is stopped."""
-        kept = [name for name in claims if await self._keeps(pod["metadata"]["namespace"], name)]
-        lost = [name for name in claims if name not in kept]
-        words = [f"the devices of {', '.join(lost)} are given back"] if lost else []
-        words += [f"the devices of {', '.join(kept)} stay its machine's own"] if kept else []
+        known = {name: await self._keeps(pod, name) for name in claims}
+        words = [f"the devices of {', '.join(named)} {what}" for keeps, what in KEPT.items()
+                 if (named := [name for name in claims if known[name] == keeps])]
         if pod["metadata"].get("deletionTimestamp"):
             words = [f"Signaled Deletion: it is off on {host}", *words]
             await self._events.normal(_machine(pod), "Deleted", "; ".join(words))
         else:
             await self._events.normal(_machine(pod), "Released", f"{host}: {'; '.join(words)}")
 
-    async def _keeps(self, namespace: str, claim: str) -> bool:
-        """Whether a claim belongs to a virtual machine, which has its devices whether it runs or not, until it goes."""
+    async def _keeps(self, pod: Object, claim: str) -> Keeps:
+        """Whether a claim belongs to a virtual machine, which has its devices until it goes, or until it is stopped."""
+        namespace = pod["metadata"]["namespace"]
         try:
             found = await self._store.get(kinds.RESOURCE_CLAIM, claim, namespace)
             owner = vm_api.owner(found, kinds.VM.kind)
             if owner is None or found["metadata"].get("deletionTimestamp"):
-                return False
+                return "no"
             vm = await self._store.get(kinds.VM, owner["name"], namespace)
         except (NotFound, Forbidden):
-            return False
-        return bool(vm["metadata"]["uid"] == owner["uid"] and not vm["metadata"].get("deletionTimestamp"))
+            return "no"
+        if vm["metadata"]["uid"] != owner["uid"] or vm["metadata"].get("deletionTimestamp"):
+            return "no"
+        named = {name for name, claim_name in pod_claims.claim_names(pod) if claim_name == claim}
+        entry = next((one for one in vm_claim_templates.entries(vm) if one["name"] in named), None)
+        return "always" if entry is None or vm_claim_templates.kept_when_stopped(entry) else "until stopped"
 
     async def kept(self, pod: Object, host: str) -> None:
         """It is off, and its object stays for as long as somebody wants it: as one that uses nothing any more."""

@@ -19,7 +19,8 @@ READERS = [
     *(PACKAGE / "node").glob("*.py"),
     *(
         PACKAGE / "api" / "kubevirt" / f"{name}.py"
-        for name in ("cloudinit", "guest_address", "device_refs", "vmi_actions", "network_info")
+        for name in ("cloudinit", "guest_address", "device_refs", "vmi_actions", "network_info",
+                     "vm_claim_templates")
     ),
 ]
 TEXT = "\n".join(path.read_text() for path in READERS)

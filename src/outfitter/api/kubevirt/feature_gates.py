@@ -22,6 +22,8 @@ INJECTION = "ExternalNetResourceInjection"  # on: somebody else adds what networ
 NAMING = "PodSecondaryInterfaceNamingUpgrade"  # on: interfaces that are counted get names made from the network's by moving
 IOMMUFD = "IOMMUFD"  # on: a pod asks for that device too; off unless it is listed
 OF_PODS = (INJECTION, NAMING, IOMMUFD)
+PERSISTENT = "PersistentDRAClaims"  # resourceClaimTemplates of a VM that name a ResourceClaimTemplate
+OF_VMS = (PERSISTENT,)
 STAND_FOR: Mapping[str, tuple[str, ...]] = {"DynamicResourceAllocation": CLAIMS, "DRADevices": CLAIMS}
 
 
@@ -59,7 +61,7 @@ def _meant(names: Iterable[str]) -> Iterator[str]:
 
 
 def unknown(names: Iterable[str]) -> list[str]:
-    return [name for name in names if name not in (*KNOWN, *STAND_FOR, *OF_PODS)]
+    return [name for name in names if name not in (*KNOWN, *STAND_FOR, *OF_PODS, *OF_VMS)]
 
 
 def used(spec: Mapping[str, Any]) -> list[str]:

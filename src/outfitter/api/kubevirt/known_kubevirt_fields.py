@@ -57,7 +57,8 @@ INSTANCE = _leaves("accessCredentials architecture dnsConfig dnsPolicy evictionS
     "domain": _DOMAIN, "networks": _NETWORK, "volumes": _VOLUME, "resourceClaims": _CLAIMS, "flavor": _leaves("name")}
 MACHINE = _leaves("dataVolumeTemplates instancetype preference runStrategy running updateVolumesStrategy") | {
     "template": {"metadata": None, "spec": INSTANCE},
-    "resourceClaimTemplates": {"name": None, "spec": {"metadata": None, "spec": None}}}
+    "resourceClaimTemplates": _leaves("name persistWhenStopped resourceClaimTemplateName") | {
+        "spec": {"metadata": None, "spec": None}}}
 _PERMITTED = _leaves("resourceName externalResourceProvider")
 _CONFIGURATION = _leaves(
     "additionalGuestMemoryOverheadRatio apiConfiguration architectureConfiguration autoCPULimitNamespaceLabelSelector "

@@ -54,7 +54,7 @@ def outlook(obj: Mapping[str, Any]) -> Iterator[str]:
     at = "spec.configuration.developerConfiguration"
     for field, names in (("featureGates", on), ("disabledFeatureGates", off)):
         if strange := feature_gates.unknown(names):
-            known = ", ".join([*feature_gates.KNOWN, *feature_gates.STAND_FOR, *feature_gates.OF_PODS])
+            known = ", ".join([*feature_gates.KNOWN, *feature_gates.STAND_FOR, *feature_gates.OF_PODS, *feature_gates.OF_VMS])
             yield f"{at}.{field}: {', '.join(strange)} changes nothing here; known are {known}"
     if both := [name for name in off if name in on]:
         yield f"{at}.disabledFeatureGates: {', '.join(both)} is also in featureGates, and stays on"

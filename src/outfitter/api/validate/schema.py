@@ -149,7 +149,8 @@ SHAPES: Mapping[str, Shape] = {
     "VirtualMachine": {
         "spec": {"running": bool, "runStrategy": str, "template": {
             "metadata": {"labels": LABELS, "annotations": LABELS}, "spec": INSTANCE_SPEC},
-            "resourceClaimTemplates": [{"name": str, "spec": TEMPLATE}]},
+            "resourceClaimTemplates": [
+                {"name": str, "spec": TEMPLATE, "resourceClaimTemplateName": str, "persistWhenStopped": bool}]},
         "status": {"printableStatus": str, "created": bool, "ready": bool, "conditions": CONDITIONS,
                    "stateChangeRequests": [{"action!": str, "uid": str, "data": {"*": str}}]},
     },

@@ -6,9 +6,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from outfitter.api.kubevirt import feature_gates
 from outfitter.api.kubevirt.device_refs import FLAVOR_CLAIM
+from outfitter.api.kubevirt.feature_gates import Gates
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
 from outfitter.api.kubevirt.vm import dedicated
+from outfitter.api.kubevirt.vm_claim_templates import SHAPES, template_name
 from outfitter.api.kubevirt.vmi_actions import START_PAUSED
 from outfitter.api.validate import devices, disks, guest, hardware, names, networks, node_placement, resources, volumes
 from outfitter.errors import Cause
@@ -30,7 +33,7 @@ def machine(obj: Mapping[str, Any], settings: KubeVirtConfig) -> Iterator[Cause]
         yield Cause("spec.running", "Running and RunStrategy are mutually exclusive: keep RunStrategy, Running is deprecated")
     if spec.get("runStrategy") is not None and spec["runStrategy"] not in STRATEGIES:
         yield Cause("spec.runStrategy", f'Invalid RunStrategy ({spec["runStrategy"]}): it may be {", ".join(STRATEGIES)}')
-    yield from own_claims(spec)
+    yield from own_claims(spec, settings.gates)
     if spec.get("template") is None:
         yield Cause("spec.template", "Required value: missing virtual machine template", "FieldValueRequired")
         return
@@ -39,11 +42,15 @@ def machine(obj: Mapping[str, Any], settings: KubeVirtConfig) -> Iterator[Cause]
     yield from _spec(spec["template"].get("spec"), "spec.template.spec", settings, own)
 
 
-def own_claims(spec: Mapping[str, Any]) -> Iterator[Cause]:
-    """Claims that belong to the machine itself and stay when it is stopped."""
+def own_claims(spec: Mapping[str, Any], gates: Gates) -> Iterator[Cause]:
+    """Claims that belong to the machine itself. One of a ResourceClaimTemplate may also be listed, with the same template, as
+    KubeVirt wants it."""
     template = (spec.get("template") or {}).get("spec") or {}
-    listed = {entry.get("name") for entry in template.get("resourceClaims") or ()}
+    listed = {entry.get("name"): entry for entry in template.get("resourceClaims") or ()}
     seen: set[str] = set()
+    if any(map(template_name, spec.get("resourceClaimTemplates") or ())) and not gates.open(feature_gates.PERSISTENT):
+        yield Cause("spec.resourceClaimTemplates", gates.refusal(
+            feature_gates.PERSISTENT, "contains resourceClaimTemplateName but feature gate is not enabled"))
     for index, entry in enumerate(spec.get("resourceClaimTemplates") or ()):
         here, name = f"spec.resourceClaimTemplates[{index}]", entry.get("name")
         if not name:
@@ -53,12 +60,24 @@ def own_claims(spec: Mapping[str, Any]) -> Iterator[Cause]:
             yield from names.label(name, f"{here}.name")
             if name in seen:
                 yield Cause(f"{here}.name", f'Duplicate value: "{name}"', "FieldValueDuplicate")
-            if name in listed:
+            if name in listed and template_name(entry) is not None:
+                if template_name(listed[name]) != template_name(entry):
+                    yield Cause(f"{here}.resourceClaimTemplateName", f'Invalid value: "{template_name(entry)}": claim "{name}" '
+                                "is also listed in spec.template.spec.resourceClaims, and has to name the same "
+                                "resourceClaimTemplateName there")
+            elif name in listed:
                 yield Cause(f"{here}.name", f'Duplicate value: "{name}" is also listed in spec.template.spec.resourceClaims: a '
                                             "claim is either the machine's own or made for each start", "FieldValueDuplicate")
             seen.add(name)
-        yield from resources.template_spec(entry.get("spec"), f"{here}.spec")
-        yield from names.notes((entry.get("spec") or {}).get("metadata"), f"{here}.spec.metadata")
+        given = [shape for shape in SHAPES if entry.get(shape) is not None]
+        if len(given) != 1:
+            yield Cause(here, f"at most one of {' or '.join(SHAPES)} may be specified" if given else
+                        f"must specify one of: {', '.join(SHAPES)}", "FieldValueInvalid" if given else "FieldValueRequired")
+        if "spec" in given:
+            yield from resources.template_spec(entry["spec"], f"{here}.spec")
+            yield from names.notes((entry["spec"] or {}).get("metadata"), f"{here}.spec.metadata")
+        if "resourceClaimTemplateName" in given:
+            yield from names.subdomain(entry["resourceClaimTemplateName"], f"{here}.resourceClaimTemplateName")
 
 
 def _spec(spec: Any, root: str, settings: KubeVirtConfig, own: Collection[str] = ()) -> Iterator[Cause]:

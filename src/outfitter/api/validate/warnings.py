@@ -9,7 +9,7 @@ from typing import Any
 
 from outfitter.api import kinds
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.kubevirt import cloudinit, device_refs, network_info
+from outfitter.api.kubevirt import cloudinit, device_refs, network_info, vm_claim_templates
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
 from outfitter.api.validate import unsupported_fields
 
@@ -39,28 +39,23 @@ def of_machine(obj: Mapping[str, Any], settings: KubeVirtConfig, look: Look) -> 
     if spec.get("running") is None and spec.get("runStrategy") is None:
         yield "spec.runStrategy: it is not said, so the machine stays stopped; Always starts it"
     yield from unsupported_fields.told(spec, "spec", unsupported_fields.MACHINE)
-    own = {entry["name"]: (f"spec.resourceClaimTemplates[{index}].spec.spec", (entry.get("spec") or {}).get("spec") or {})
-           for index, entry in enumerate(spec.get("resourceClaimTemplates") or ())}
-    for path, claim in own.values():
-        yield from _classes(claim, path, look)
     place = SpecContext("spec.template.spec", obj["metadata"].get("namespace", ""), settings, look)
+    own: dict[str, tuple[str, Object]] = {}
+    listed = {entry["name"] for entry in spec["template"]["spec"].get("resourceClaims") or ()}
+    for index, entry in enumerate(vm_claim_templates.entries(obj)):
+        here = f"spec.resourceClaimTemplates[{index}]"
+        if vm_claim_templates.template_name(entry) is None:
+            own[entry["name"]] = f"{here}.spec.spec", (entry.get("spec") or {}).get("spec") or {}
+            yield from _classes(own[entry["name"]][1], f"{here}.spec.spec", look)
+        elif entry["name"] not in listed:  # else it is said there
+            yield from _sources(entry, here, place, own)
     yield from _spec(spec["template"]["spec"], place, own)
 
 
 def _spec(spec: Mapping[str, Any], place: SpecContext, own: Known) -> Iterator[str]:
     known = dict(own)
     for index, entry in enumerate(spec.get("resourceClaims") or ()):
-        for source, kind in SOURCES:
-            name = entry.get(source)
-            found = place.look(kind, place.namespace, name) if name else None
-            if name and found is None:
-                yield f'{place.root}.resourceClaims[{index}].{source}: there is no {kind.kind} "{name}" in namespace ' \
-                      f'"{place.namespace}" yet; the machine waits for it'
-            elif found is not None:
-                asked = found.get("spec") or {}
-                asked = asked.get("spec") or {} if kind == kinds.RESOURCE_CLAIM_TEMPLATE else asked
-                known[entry["name"]] = (f'{kind.kind} "{name}"', asked)
-                yield from _classes(asked, f'{kind.kind} "{name}"', place.look)
+        yield from _sources(entry, f"{place.root}.resourceClaims[{index}]", place, known)
     yield from _requests(spec, place.root, known)
     yield from _not_permitted(spec, place.root, place.settings)
     yield from _networks(spec, place)
@@ -68,6 +63,21 @@ def _spec(spec: Mapping[str, Any], place: SpecContext, own: Known) -> Iterator[s
     yield from _tags(spec, place.root)
     yield from _secrets(spec, place)
     yield from unsupported_fields.told(spec, place.root, unsupported_fields.INSTANCE)
+
+
+def _sources(entry: Mapping[str, Any], here: str, place: SpecContext, known: dict[str, tuple[str, Object]]) -> Iterator[str]:
+    """The claim or template that an entry names; what it asks for goes into `known`."""
+    for source, kind in SOURCES:
+        name = entry.get(source)
+        found = place.look(kind, place.namespace, name) if name else None
+        if name and found is None:
+            yield f'{here}.{source}: there is no {kind.kind} "{name}" in namespace "{place.namespace}" yet; the machine ' \
+                  "waits for it"
+        elif found is not None:
+            asked = found.get("spec") or {}
+            asked = asked.get("spec") or {} if kind == kinds.RESOURCE_CLAIM_TEMPLATE else asked
+            known[entry["name"]] = (f'{kind.kind} "{name}"', asked)
+            yield from _classes(asked, f'{kind.kind} "{name}"', place.look)
 
 
 def _networks(spec: Mapping[str, Any], place: SpecContext) -> Iterator[str]:

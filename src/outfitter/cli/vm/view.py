@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, device_status, network_info, vm_actions, vmi_actions
+from outfitter.api.kubevirt import device_refs, device_status, network_info, vm_actions, vm_claim_templates, vmi_actions
 from outfitter.api.kubevirt import vm as vm_api
 from outfitter.cli import printers
 from outfitter.cli.client import Client
@@ -104,8 +104,8 @@ async def devices(client: Client, names: Sequence[str]) -> None:
             if vm_actions.comes(vm, None):
                 raise CommandFailed(f"{name} has not started yet, so it has no devices; what it waits for: outfit why "
                                     f"vm/{name}")
-            has = "what its own claims hold is among: outfit devices" if vm["spec"].get("resourceClaimTemplates") else (
-                "so it has no devices")
+            kept = any(map(vm_claim_templates.kept_when_stopped, vm_claim_templates.entries(vm)))
+            has = "what its own claims hold is among: outfit devices" if kept else "so it has no devices"
             raise CommandFailed(f"{name} does not run, {has}; start it with: outfit vm start {name}")
     for number, (name, instance) in enumerate(found):
         assert instance is not None
