@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -314,3 +315,60 @@ def test_a_place_that_cannot_be_written() -> None:
     Path("nova.conf").write_text(CONF)
     result = typed("import-nova", "nova.conf", "-o", "nowhere/ours.yaml")
     assert "nowhere/ours.yaml cannot be written" in str(result.exception)
+
+
+ALIASES = """
+pci_in_placement: true
+report_in_placement: true
+alias:
+- {name: gpu, vendor_id: 10de, product_id: "2235", traits: "fast,!old"}
+- {name: disk, resource_class: NVME, numa_policy: required}
+"""
+
+
+def flavor(*arguments: str, text: str = ALIASES) -> Result:
+    Path("file.yaml").write_text(text)
+    return typed("flavor", "file.yaml", *arguments)
+
+
+def test_a_flavor_as_requests_groups_and_query() -> None:
+    specs = ("pci_passthrough:alias=gpu:1, disk:2", "group_policy=isolate")
+    said = json.loads(flavor(*specs, "--vcpus", "4", "-o", "json").stdout)
+    assert said["aliases"]["disk"] == {"numa_policy": "required", "specs": [{"resource_class": "NVME"}]}
+    assert [(one["alias"], one["count"], one["numa_policy"]) for one in said["requests"]] == [
+        ("gpu", 1, "legacy"), ("disk", 2, "required")]
+    first, second = (one["request_id"] for one in said["requests"])
+    assert [(one["suffix"], one["resources"], one["required"], one["forbidden"]) for one in said["groups"]] == [
+        (f"{first}-0", {"CUSTOM_PCI_10DE_2235": 1}, ["CUSTOM_FAST"], ["CUSTOM_OLD"]),
+        (f"{second}-0", {"CUSTOM_NVME": 1}, [], []), (f"{second}-1", {"CUSTOM_NVME": 1}, [], [])]
+    assert ["resources", "VCPU:4,MEMORY_MB:512,DISK_GB:1"] in said["query"]
+    assert [f"required_{first}-0", "CUSTOM_FAST,!CUSTOM_OLD"] in said["query"]
+    assert ["group_policy", "isolate"] in said["query"]
+
+
+def test_a_flavor_for_people() -> None:
+    shown_lines = flavor("pci_passthrough:alias=disk:1").stdout.splitlines()
+    assert shown_lines[:2] == ["disk: 1, NUMA policy required", "  resource_class NVME"]
+    assert "GET /allocation_candidates" in shown_lines
+    assert flavor().stdout.startswith("the flavor requests no devices")
+
+
+FLAVORS: dict[str, tuple[list[str], str, type[errors.OutfitterError]]] = {
+    "an alias that is not defined": (["pci_passthrough:alias=fpga:1"], ALIASES, errors.BadRequest),
+    "a group policy": (["group_policy=far"], ALIASES, errors.BadRequest),
+    "an alias that is wrong": ([], 'alias: [{name: gpu, vendor_id: "1"}]', errors.Invalid),
+}
+
+
+@pytest.mark.parametrize("name", FLAVORS)
+def test_a_flavor_that_is_wrong(name: str) -> None:
+    arguments, text, kind = FLAVORS[name]
+    assert isinstance(flavor(*arguments, text=text).exception, kind)
+
+
+def test_a_mistake_in_an_alias_names_the_alias() -> None:
+    assert "alias 'gpu'" in str(flavor(text='alias: [{name: gpu, vendor_id: "1"}]').exception)
+
+
+def test_an_extra_spec_without_a_value() -> None:
+    assert "EXTRA_SPEC=VALUE" in flavor("hw:cpu_policy").output

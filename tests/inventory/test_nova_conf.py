@@ -111,7 +111,8 @@ def test_our_file_gives_the_same_entries() -> None:
     theirs = device_spec_parser.parse_entries([each.value for each in options if each.key == "device_spec"], report=True)
     assert len(theirs.entries) == 4
     assert entries(ours.device_spec) == entries(theirs)
-    assert ours.alias == config.parse_alias([each.value for each in options if each.key in ("alias", "pci_alias")])
+    aliases = [each.value for each in options if each.key in ("alias", "pci_alias")]
+    assert ours.alias == config.parse(yaml.safe_dump({"alias": aliases, "pci_in_placement": True})).default.alias
     assert (ours.report_in_placement, ours.pci_in_placement) == (True, True)
 
 

@@ -87,6 +87,24 @@ def check(file: Path | None, root: Path | None, simulation: str | None, host: st
         raise errors.CommandFailed(f"with this configuration would refuse to start: {_few(refused)}")
 
 
+@config.command("flavor")
+@click.argument("file", metavar="FILE", type=params.Named(click.Path(dir_okay=False, path_type=Path)))
+@click.argument("specs", nargs=-1, metavar="[EXTRA_SPEC=VALUE]...")
+@click.option("--vcpus", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="CPUs of the flavor.")
+@click.option("-o", "--output", "how", type=click.Choice(["text", "json"]), default="text", show_default=True,
+              help="How to print it.")
+def flavor(file: Path, specs: tuple[str, ...], vcpus: int, how: str) -> None:
+    """Show the device requests and the Placement query of a flavor."""
+    from outfitter.cli import config_flavor  # noqa: PLC0415
+    from outfitter.inventory import config as configuration  # noqa: PLC0415
+
+    if wrong := next((each for each in specs if "=" not in each), None):
+        raise click.UsageError(f"{wrong!r} is not of the form EXTRA_SPEC=VALUE, such as pci_passthrough:alias=gpu:1")
+    pairs = dict(each.split("=", 1) for each in specs)
+    for line in config_flavor.lines(configuration.load(file), pairs, vcpus=vcpus, how=how):
+        click.echo(line)
+
+
 def _hosts(root: Path | None, simulation: str | None, host: str | None) -> Iterator[tuple[str, Tree]]:
     """The hosts to look at, by name."""
     from outfitter.cli import scan  # noqa: PLC0415

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -209,22 +209,15 @@ def _duration(section: Section, key: str, default: timedelta, least: timedelta) 
     return timedelta(seconds=seconds)
 
 
-def parse_alias(values: Sequence[Any], path: str = "alias") -> tuple[Mapping[str, str], ...]:
-    """Read PCI aliases: mappings or texts of JSON. Invalid has a cause for each mistake."""
-    reader = Reader(path)
-    found = read_alias(reader, values, path)
-    reader.finish(shown=len(reader.causes))
-    return found
-
-
 def read_alias(reader: strict_yaml.Reader, values: Sequence[Any], path: str) -> tuple[Mapping[str, str], ...]:
-    """As `parse_alias`, telling mistakes to the reader of a larger file. Each alias is checked for itself; what it means,
-    and whether several fit together, is for those who schedule by it."""
+    """PCI aliases, from mappings or texts of JSON; each mistake is a cause of the reader, with the alias's name. Each alias
+    is checked alone; what it means, and whether several fit together, is for those who schedule by it."""
     return tuple(_one_alias(reader, where, value) for where, value in device_spec_parser.mappings(
         reader, values, path, example={"name": "gpu", "resource_class": "PGPU"}))
 
 
 def _one_alias(reader: strict_yaml.Reader, path: str, value: Mapping[str, Any]) -> Mapping[str, str]:
+    before = len(reader.causes)
     reader.known(path, [key for key in value if not key.startswith("traits")], ALIAS_KEYS)
     found: dict[str, str] = {}
     for key, text in value.items():
@@ -236,6 +229,9 @@ def _one_alias(reader: strict_yaml.Reader, path: str, value: Mapping[str, Any]) 
         found[key] = text.strip() if key == "name" else text
     if "name" not in value:
         reader.wrong(f"{path}.name", "is missing; a flavor asks for the alias by its name", "FieldValueRequired")
+    if isinstance(name := value.get("name"), str):
+        reader.causes[before:] = [replace(cause, message=f"of alias {name!r}: {cause.message}")
+                                  for cause in reader.causes[before:]]
     if found.get("live_migratable"):
         found["live_migratable"] = "true" if strict_yaml.boolean(found["live_migratable"]) else "false"
     return MappingProxyType(found)

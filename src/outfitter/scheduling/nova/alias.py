@@ -6,21 +6,17 @@ checked where the configuration file is read; here is what they mean, and whethe
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from outfitter import errors
-from outfitter.errors import Cause
 from outfitter.inventory import config, placement_names, strict_yaml
 
 Policy = Literal["required", "legacy", "preferred", "socket"]
 POLICIES: tuple[Policy, ...] = ("required", "legacy", "preferred", "socket")
 DEFAULT_POLICY: Policy = "legacy"
 FORBIDDEN, ANY_OF = "!", "in:"
-_PLACE = re.compile(r"alias\[(\d+)\](?:\[(\d+)\])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +59,6 @@ def parse(values: Sequence[Any], *, in_placement: bool) -> dict[str, Alias]:
     (`pci_in_placement`). Invalid has a cause for each mistake, with the name of the alias."""
     reader = strict_yaml.Reader("alias")
     entries = config.read_alias(reader, values, "alias")
-    reader.causes = [_named(cause, values) for cause in reader.causes]
     if not reader.causes:
         by_name: dict[str, list[Mapping[str, str]]] = {}
         for entry in entries:
@@ -71,20 +66,6 @@ def parse(values: Sequence[Any], *, in_placement: bool) -> dict[str, Alias]:
         found = {name: _alias(reader, name, same, in_placement=in_placement) for name, same in by_name.items()}
     reader.finish(shown=len(reader.causes))
     return found
-
-
-def _named(cause: Cause, values: Sequence[Any]) -> Cause:
-    """A cause that also says which alias it is about, by its name."""
-    found = _PLACE.match(cause.field)
-    value: Any = values[int(found[1])] if found else None
-    try:
-        value = json.loads(value) if isinstance(value, str) else value
-        if found and found[2] is not None:
-            value = value[int(found[2])]
-        name = value.get("name") if isinstance(value, Mapping) else None
-    except (ValueError, TypeError, LookupError):
-        name = None
-    return Cause(cause.field, f"of alias {name!r}: {cause.message}", cause.reason) if isinstance(name, str) else cause
 
 
 def _alias(reader: strict_yaml.Reader, name: str, entries: Sequence[Mapping[str, str]], *, in_placement: bool) -> Alias:
