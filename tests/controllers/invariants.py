@@ -198,7 +198,7 @@ def _machines(books: Books) -> Iterator[str]:
                 yield f"pod {name} was deleted and is still there"
         elif status.get("phase") == "Pending":
             yield f"pod {name} has a host and does not run: {status}"
-        elif status.get("reason") in ("SyncFailed", "DomainGone"):
+        elif status.get("reason") in ("SyncFailed", "FailedStart", "DomainGone"):
             yield f"pod {name} failed: {status}"
         if not conditions.is_true(pod, "PodScheduled"):
             yield f"pod {name} has a host and says that it has none: {status}"

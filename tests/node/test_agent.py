@@ -86,8 +86,8 @@ async def test_a_machine_that_the_hypervisor_refuses_fails_with_the_reason() -> 
         await scene.phase("blue", "Failed")
         found = await scene.condition("blue", "Ready")
         assert found is not None
-        assert (found["reason"], found["message"]) == ("SyncFailed", "the hypervisor has no room")
-        assert "the hypervisor has no room" in await scene.events("SyncFailed")
+        assert (found["reason"], found["message"]) == ("FailedStart", "the hypervisor has no room")
+        assert "the hypervisor has no room" in await scene.events("FailedStart")
 
         async def free() -> bool:
             return not await scene.bookings()
@@ -113,7 +113,7 @@ async def test_what_became_of_a_pod_is_not_said_of_another_of_its_name() -> None
         await scene.phase("blue", "Failed")
         await scene.reach(lambda: _no_pods(scene), "the second pod is gone")
         assert len({new["metadata"]["uid"] for _, new in news if new}) == 2
-        assert not [new for _, new in news if new and new["status"].get("reason") == "SyncFailed"]
+        assert not [new for _, new in news if new and new["status"].get("reason") == "FailedStart"]
 
 
 async def _no_pods(scene: Scene) -> bool:

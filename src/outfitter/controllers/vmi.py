@@ -5,12 +5,13 @@ The node agent reports that the VM runs or has ended; this controller reports ev
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import kubevirt_config, vm, vm_actions
-from outfitter.controllers import launcher_networks, launcher_pod
+from outfitter.api.kubevirt import failed_launches, kubevirt_config, vm, vm_actions
+from outfitter.controllers import launcher_networks, launcher_pod, vmi_relaunch
 from outfitter.controllers.flavor_claims import FlavorClaims
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.errors import AlreadyExists, Forbidden, Invalid, NotFound, NotReady, Terminating
@@ -85,6 +86,13 @@ class VmiController:
         if vm.FINALIZER not in (instance["metadata"].get("finalizers") or ()):
             finalizers = [*(instance["metadata"].get("finalizers") or ()), vm.FINALIZER]
             await self._set_finalizers(instance, finalizers)
+        if pod is not None and failed_launches.is_failed_launch(instance, pod):
+            await self._relaunch(instance, pod)
+            return None
+        patience = failed_launches.host_patience(instance, pod, self._context.clock.now()) if pod is not None else None
+        if patience is not None and patience <= timedelta():
+            await self._give_up(instance)
+            return None
         record: Object | None = None
         if self._flavors.unsettled(instance, pod):
             settled = await self._flavors.settle(instance)
@@ -97,7 +105,32 @@ class VmiController:
         if pod is None and phase in (None, "", "Pending", "Scheduling"):
             pod = await self._make_pod(instance)
         await self._follow(instance, pod, record)
+        if patience is not None:
+            return patience.total_seconds()
         return None if pod is not None else NETWORK_AGAIN if launcher_networks.asked_for(instance) else LOOK_AGAIN
+
+    async def _relaunch(self, instance: Object, failed: Object) -> None:
+        """Record the failed launch, then delete its pod; the next pod is created when that is gone. After a crash the
+        record is found, and the rest is done."""
+        launches = failed_launches.with_failure(instance, failed, self._context.now())
+        if launches != failed_launches.of(instance):
+            change = vmi_relaunch.next_status(instance, launches, self._context.now())
+            await self._patch_status(instance, change)
+            if change["phase"] in vm.FINAL:
+                await self._report_no_launch_left(instance, launches)
+                return
+        await self._delete(instance, [failed])
+
+    async def _give_up(self, instance: Object) -> None:
+        """No other host can take a VMI whose last start failed."""
+        launches = failed_launches.of(instance)
+        await self._patch_status(instance, vmi_relaunch.failed_status(instance, launches, self._context.now()))
+        await self._report_no_launch_left(instance, launches)
+
+    async def _report_no_launch_left(self, instance: Object, launches: Sequence[failed_launches.FailedLaunch]) -> None:
+        most = failed_launches.MAX_LAUNCHES
+        why = f"{most} launches failed" if len(launches) >= most else "the launch failed and no other host can take it"
+        await self._context.events.warning(instance, "NoValidHost", f"{why}: {failed_launches.summary(launches)}")
 
     async def _make_pod(self, instance: Object) -> Object | None:
         try:
@@ -117,7 +150,8 @@ class VmiController:
         """By the KubeVirt object as it is now: what is permitted may have changed since the VMI was admitted."""
         now = kubevirt_config.of(kubevirt_config.chosen(self._kubevirts.items()))
         known = {place: await self._attachment(*place) for place in launcher_networks.asked_for(instance)}
-        return launcher_pod.planned_pod(instance, now, lambda namespace, name: known.get((namespace, name)))
+        pod = launcher_pod.planned_pod(instance, now, lambda namespace, name: known.get((namespace, name)))
+        return vmi_relaunch.keep_away(pod, failed_launches.of(instance))
 
     async def _attachment(self, namespace: str, name: str) -> Object | None:
         """Asked of the store when it is needed: a cluster without such networks does not know the kind."""

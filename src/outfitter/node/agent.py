@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from outfitter.api import kinds, launcher_environment
 from outfitter.api.hypervisor import BY_USER, Builder, Domain
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, device_status, network_info, pod_claims, vm, vmi_actions
+from outfitter.api.kubevirt import device_refs, device_status, failed_launches, network_info, pod_claims, vm, vmi_actions
 from outfitter.errors import AlreadyHeld, HypervisorAway, HypervisorError, NotFound, NotReady, StartFailed
 from outfitter.node import claim_bookings, launcher_env, networks, secrets, status_reporter, watch_filter
 from outfitter.node.agent_host import AgentHost
@@ -31,6 +31,15 @@ from outfitter.store.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
 SWEEP = "host|"  # a key of this form asks for a host's leftovers
+PREPARE_PATIENCE = 60.0  # seconds for which a host may fail to prepare a VMI's devices before another host is tried
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unprepared:
+    """Why a pod's devices are not prepared."""
+
+    message: str
+    host_failed: bool = False  # the host could not do it; else something is still to be written for the pod
 
 
 class Agent:
@@ -62,6 +71,8 @@ class Agent:
         self._written: dict[str, str] = {}  # pod or VMI -> the revision at which this process wrote that it runs
         self._starting: set[str] = set()  # VMIs whose domains are being started
         self._asked: set[str] = set()  # pods whose machines were asked to shut down
+        self._failing: dict[str, float] = {}  # pods whose devices this host fails to prepare -> since when, monotonic
+        self._monotonic = clock.monotonic
         pods.add_index("node", lambda pod: [pod["spec"].get("nodeName") or ""])
         pods.add_index("instance", lambda pod: [vm.launches(pod) or ""])
         pods.add_index("claim", pod_claims.claim_keys)
@@ -84,6 +95,7 @@ class Agent:
             self._prepared.discard(pod["metadata"]["uid"])
             self._asked.discard(pod["metadata"]["uid"])
             self._written.pop(pod["metadata"]["uid"], None)
+            self._failing.pop(pod["metadata"]["uid"], None)
             self._networks.forget(pod)
         if node not in self.hosts:
             return
@@ -175,7 +187,10 @@ class Agent:
         if instance is not None and pod["status"].get("phase") == "Running" and _runs(instance):
             return await self._attend(host, pod, instance)
         if missing := await self._lacks(host, pod):
-            await self._report.waiting(pod, missing)
+            if instance is not None and self._gives_up(pod, missing):
+                await self._report.failed(pod, failed_launches.PREPARE_FAILED, missing.message)
+                return None  # its end releases what was prepared, and the VMI is launched elsewhere
+            await self._report.waiting(pod, missing.message)
             return 1.0
         if instance is None and instance_key and pod["status"].get("phase") != "Running":
             return None  # its news wakes us, or its end takes the pod along
@@ -205,7 +220,7 @@ class Agent:
             return None
         pod = await self._actions.carry_out(host, pod, instance, domain)
         if missing := await self._lacks(host, pod):
-            await self._report.waiting(pod, missing)
+            await self._report.waiting(pod, missing.message)
             return 1.0
         await self._report.no_longer_waits(pod)
         return None
@@ -217,35 +232,44 @@ class Agent:
                  for name, claim in claims if (found := pod_claims.given(claim or {}))]
         return f"Prepared on {host.name}: {'; '.join(given)}" if given else ""
 
-    async def _lacks(self, host: AgentHost, pod: Object) -> str | None:
+    def _gives_up(self, pod: Object, missing: Unprepared) -> bool:
+        """Whether the host has failed to prepare the pod's devices for long enough. A new process begins to count again."""
+        uid = pod["metadata"]["uid"]
+        if not missing.host_failed:
+            self._failing.pop(uid, None)
+            return False
+        now = self._monotonic()
+        return now - self._failing.setdefault(uid, now) >= PREPARE_PATIENCE
+
+    async def _lacks(self, host: AgentHost, pod: Object) -> Unprepared | None:
         """What a pod still lacks of its devices; nothing, once they are in its hands."""
         if pod["metadata"]["uid"] in self._prepared:
             return None
         if (missing := await self._prepare(host, pod)) is None:
             self._prepared.add(pod["metadata"]["uid"])
+            self._failing.pop(pod["metadata"]["uid"], None)
         return missing
 
-    async def _prepare(self, host: AgentHost, pod: Object) -> str | None:
+    async def _prepare(self, host: AgentHost, pod: Object) -> Unprepared | None:
         """Everything that the pod's claims hold here is prepared; else what is missing."""
         for name, claim_name in pod_claims.claim_names(pod):
             claim = self._claim(pod["metadata"]["namespace"], claim_name) if claim_name else None
             if claim is None:
-                return f"claim {claim_name or name} does not exist yet"
+                return Unprepared(f"claim {claim_name or name} does not exist yet")
             given = (claim.get("status") or {}).get("allocation")
             if not given:
-                return f"claim {claim_name} has no devices"
+                return Unprepared(f"claim {claim_name} has no devices")
             users = [user for user in claim["status"].get("reservedFor") or () if user.get("resource", "pods") == "pods"]
             if users and users[0]["uid"] != pod["metadata"]["uid"] and vm.launches(pod):
-                return f"claim {claim_name} is in use by pod/{users[0]['name']}: a machine's devices are its own"
+                return Unprepared(
+                    f"claim {claim_name} is in use by pod/{users[0]['name']}: a machine's devices are its own")
             results = (given.get("devices") or {}).get("results") or ()
             try:
                 if lacking := await self._bookings.prepare(host, claim, results):
-                    return f"{', '.join(sorted(lacking))}: not booked for claim {claim_name} on {host.name} yet"
+                    return Unprepared(f"{', '.join(sorted(lacking))}: not booked for claim {claim_name} on {host.name} yet")
                 await self._preparation.prepare(host, claim, claim_bookings.ours(host, results))
-            except AlreadyHeld as error:
-                return str(error)
-            except NotReady as error:
-                return error.message
+            except (AlreadyHeld, NotReady) as error:
+                return Unprepared(error.message, host_failed=True)
         return None
 
     async def _start(self, host: AgentHost, pod: Object, instance: Object) -> float | None:
@@ -265,8 +289,11 @@ class Agent:
             if vmi_actions.starts_paused(instance):
                 domain = dataclasses.replace(domain, paused=BY_USER)
             await self._start_domain(host, domain)
-        except (StartFailed, HypervisorError) as error:
+        except StartFailed as error:  # of the VMI, on whichever host
             await self._report.not_started(pod, error.message)
+            return None
+        except HypervisorError as error:  # of this host
+            await self._report.failed(pod, failed_launches.START_FAILED, error.message)
             return None
         started = await self._report.started(instance, host.name, domain.paused, networks.statuses(instance, cards))
         self._written[started["metadata"]["uid"]] = started["metadata"]["resourceVersion"]

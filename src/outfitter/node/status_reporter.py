@@ -9,14 +9,21 @@ from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.hypervisor import BY_USER, Ended, Paused
 from outfitter.api.kinds import Object
-from outfitter.api.kubevirt import device_refs, device_status, pod_claims, vm_claim_templates, vmi_actions
+from outfitter.api.kubevirt import (
+    device_refs,
+    device_status,
+    failed_launches,
+    pod_claims,
+    vm_claim_templates,
+    vmi_actions,
+)
 from outfitter.api.kubevirt import vm as vm_api
 from outfitter.errors import Forbidden, NotFound
 from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
 from outfitter.store.event_recorder import EventRecorder
 
-UNPREPARED = "FailedPrepareDevices"
+UNPREPARED = failed_launches.PREPARE_FAILED
 UNPLUGGED = "FailedPlugNetworks"
 UNRELEASED = "FailedReleaseDevices"  # also: what has them cannot be stopped
 AWAY = "HypervisorAway"

@@ -63,9 +63,14 @@ def left_out(pod: Object, now: datetime) -> dict[str, tuple[datetime, str]]:
 
 def leaving_out(pod: Object, host: str, why: str, now: datetime, seconds: float) -> dict[str, str]:
     """The annotation with one host more."""
-    kept = {name: [until.isoformat(), said] for name, (until, said) in left_out(pod, now).items()}
-    more = {host: [(now + timedelta(seconds=seconds)).isoformat(), why]} if host else {}
-    return {LEFT_OUT: json.dumps({**kept, **more}, sort_keys=True)}
+    more = {host: (now + timedelta(seconds=seconds), why)} if host else {}
+    return exclusion({**left_out(pod, now), **more})
+
+
+def exclusion(hosts: Mapping[str, tuple[datetime, str]]) -> dict[str, str]:
+    """The annotation that excludes these hosts, each until a moment and for a reason."""
+    said = {host: [until.isoformat(), why] for host, (until, why) in hosts.items()}
+    return {LEFT_OUT: json.dumps(said, sort_keys=True)}
 
 
 def waits_for(claims: Iterable[Object]) -> str:

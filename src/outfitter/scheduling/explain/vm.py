@@ -9,7 +9,7 @@ from typing import Any
 
 from outfitter.api import conditions, kinds
 from outfitter.api.device import DeviceId
-from outfitter.api.kubevirt import device_refs, device_status, network_info, vmi_actions
+from outfitter.api.kubevirt import device_refs, device_status, failed_launches, network_info, vmi_actions
 from outfitter.api.kubevirt import vm as vm_api
 from outfitter.inventory import cpulist
 from outfitter.scheduling.explain import grouping
@@ -65,6 +65,12 @@ def _with_template(obj: Mapping[str, Any], answer: Explanation) -> Explanation:
 
 
 def instance(facts: Facts, obj: Mapping[str, Any]) -> Explanation:
+    """A VMI, with the hosts on which its launch failed."""
+    answer, failed = _instance(facts, obj), failed_launches.of(obj)
+    return replace(answer, lines=(*answer.lines, *map(str, failed))) if failed else answer
+
+
+def _instance(facts: Facts, obj: Mapping[str, Any]) -> Explanation:
     meta, status = obj["metadata"], obj.get("status") or {}
     say = functools.partial(Explanation, f"vmi/{meta['name']}", meta["namespace"])
     phase, host = status.get("phase") or "Pending", host_of(facts, obj)
