@@ -16,7 +16,7 @@ from outfitter import app
 from outfitter.api import kinds
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
-from outfitter.errors import Refused
+from outfitter.errors import HypervisorError
 from outfitter.inventory import config
 from outfitter.inventory.simulation import hosts_file
 from outfitter.launcher.simulated import Simulated
@@ -43,7 +43,7 @@ class Refusing(Simulated):
     async def start(self, domain: Domain) -> None:
         if self.times:
             self.times -= 1
-            raise Refused(f"no memory for {domain.name}")
+            raise HypervisorError(f"no memory for {domain.name}")
         await super().start(domain)
 
 

@@ -199,9 +199,7 @@ class Binder:
         try:
             written = await transaction.commit(self._store)
         except Exception as error:
-            for each in placed:
-                self._cache.forget(each.pod)
-            await self._cache.reread(transaction.pages)
+            await self.abort(transaction, placed)
             if not isinstance(error, (Conflict, AlreadyExists, NotFound, Invalid)):
                 raise
             log.debug("%d pods: %s", len(placed), error)
@@ -216,6 +214,12 @@ class Binder:
             name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
             await self._context.events.normal(pod, "Scheduled", f"Successfully assigned {name} to {placement.host}")
         return True
+
+    async def abort(self, transaction: BindTransaction, placed: Sequence[PlacedPod]) -> None:
+        """The cache forgets what it assumed for a transaction that is not committed."""
+        for each in placed:
+            self._cache.forget(each.pod)
+        await self._cache.reread(transaction.pages)
 
     async def reread(self, placement: Placement) -> None:
         """The pages that a placement is booked on, as the store has them."""

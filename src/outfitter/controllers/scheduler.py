@@ -9,6 +9,7 @@ again by itself. What cannot be placed gets its reason and is woken by events, n
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 
 from outfitter.api import conditions, kinds
@@ -17,11 +18,13 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import pod_claims
 from outfitter.controllers.bind_transaction import Binder, BindTransaction, PlacedPod
 from outfitter.controllers.manager import ControllerContext
-from outfitter.controllers.scheduler_cache import SchedulerCache
+from outfitter.controllers.scheduler_cache import SchedulerCache, takes_resources
 from outfitter.controllers.scheduling_queue import SchedulingBatch, SchedulingQueue, waits_for_host
 from outfitter.errors import AlreadyHeld, Conflict, NotFound, OutfitterError, OutOfService
+from outfitter.scheduling import pod_group
 from outfitter.scheduling.dra import binding_conditions
 from outfitter.scheduling.filter.node_usage import nominated
+from outfitter.scheduling.pod_group import PodGroup
 from outfitter.scheduling.scheduler import Placement, Waiting, driven_out, place
 from outfitter.store.informer import key_of
 
@@ -37,6 +40,7 @@ class Scheduler:
     def __init__(self, context: ControllerContext, cache: SchedulerCache) -> None:
         self._context, self._store, self.cache = context, context.store, cache
         self._pods = context.informer(kinds.POD)
+        self._pods.add_index("group", pod_group.keys)
         self._templates = context.informer(kinds.RESOURCE_CLAIM_TEMPLATE)
         self._binder = Binder(context, cache)
         self.scheduling_queue = SchedulingQueue(context, self.name)
@@ -66,11 +70,13 @@ class Scheduler:
             first = self.scheduling_queue.ordered(self._waiting(ready))[:BATCH]
             if not first:
                 return
-            for pod, lost in await self._together(first, batch):
-                try:
-                    await self._alone(pod, batch, lost)
-                except OutfitterError as error:
-                    batch.errors[key_of(pod)] = error
+            groups: set[str] = set()
+            for group, some in itertools.groupby(first, pod_group.of):
+                if group is None:
+                    await self._place_pods(list(some), batch)
+                elif group.key not in groups:
+                    groups.add(group.key)
+                    await self._place_group(group, batch)
             for pod in first:
                 ready.pop(key_of(pod), None)
 
@@ -87,6 +93,58 @@ class Scheduler:
             except OutfitterError as error:
                 batch.errors[key_of(pod)] = error
         return ready
+
+    async def _place_pods(self, pods: Sequence[Object], batch: SchedulingBatch) -> None:
+        for pod, lost in await self._together(pods, batch):
+            try:
+                await self._alone(pod, batch, lost)
+            except OutfitterError as error:
+                batch.errors[key_of(pod)] = error
+
+    async def _place_group(self, group: PodGroup, batch: SchedulingBatch) -> None:
+        """Every member that waits, in one commit; none of them if too few would have a host then."""
+        members = [pod for pod in self._pods.by("group", group.key) if not pod["metadata"].get("deletionTimestamp")]
+        bound = sum(map(takes_resources, members))
+        ready = self.scheduling_queue.ordered(self._waiting(await self._ready([key_of(pod) for pod in members], batch)))
+        transaction, placed, waiting = await self._choose_group(ready)
+        if bound + len(placed) < group.min_available:
+            await self._binder.abort(transaction, placed)
+            rejected = [verdict for _, verdict in waiting]
+            verdict = pod_group.too_few_hosts(group, bound + len(placed), rejected, bound + len(ready))
+            waiting = [(pod, verdict) for pod in ready]
+        elif not await self._binder.commit(transaction, placed):
+            batch.errors |= {key_of(pod): Conflict(f"{key_of(pod)}: another writer was faster; retrying") for pod in ready}
+            return
+        for pod, verdict in waiting:
+            try:
+                await self._reject(pod, verdict, batch)
+            except OutfitterError as error:
+                batch.errors[key_of(pod)] = error
+
+    async def _choose_group(
+        self, pods: Sequence[Object]
+    ) -> tuple[BindTransaction, list[PlacedPod], list[tuple[Object, Waiting]]]:
+        """What is placed for these pods in one transaction, and who is not; again while a page rejects it, as in `_alone`."""
+        avoid: dict[str, str] = {}
+        lost: set[str] = set()
+        while True:
+            transaction, placed, waiting = self._begin(), list[PlacedPod](), list[tuple[Object, Waiting]]()
+            for pod in pods:
+                verdict = self._place(pod, transaction, avoid)
+                if isinstance(verdict, Waiting):
+                    waiting.append((pod, verdict))
+                    continue
+                try:
+                    placed.append(self._binder.add(transaction, pod, verdict))
+                except (AlreadyHeld, OutOfService) as error:
+                    await self._binder.abort(transaction, placed)
+                    await self._binder.reread(verdict)
+                    if verdict.host in lost:
+                        avoid[verdict.host] = error.message
+                    lost.add(verdict.host)
+                    break
+            else:
+                return transaction, placed, waiting
 
     async def _together(self, pods: Sequence[Object], batch: SchedulingBatch) -> list[tuple[Object, dict[str, str]]]:
         """One commit for all; those that have to be tried again, each by itself, with the hosts that rejected them."""

@@ -12,6 +12,7 @@ from typing import Any
 from outfitter.api import conditions
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import pod_claims, vm
+from outfitter.scheduling import pod_group
 from outfitter.scheduling.dra import assigned_devices, binding_conditions, extended_resources
 from outfitter.scheduling.explain import grouping, suggestions
 from outfitter.scheduling.explain.cluster_objects import Facts
@@ -80,6 +81,9 @@ def _unbound(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanatio
             return say("Waiting", f"waits for scheduler {scheduler}, which is not ours", "scheduler",
                        lines=(f"by what is published and held it {fits}", *theirs),
                        todo=(f"see whether {scheduler} runs, or take spec.schedulerName out",))
+        if spoken and (group := pod_group.of(obj)) is not None:
+            return say("Waiting", f"waits: {spoken}", "group", lines=(f"alone it {fits}",),
+                       todo=(f"free devices for all of pod group {group.name}, or lower {pod_group.MIN_AVAILABLE}",))
         if theirs:
             return say("Waiting", f"waits for {scheduler}; by what is published and held it {fits}", "scheduler", lines=theirs)
         return say("Fits", f"{fits} and is about to be given it", "scheduler")
