@@ -22,7 +22,7 @@ from outfitter.inventory.simulation import hosts_file
 from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book
 from outfitter.node import vfio
-from outfitter.node.host import Host
+from outfitter.node.agent_host import AgentHost
 from outfitter.node.simulation.kernel import SimulatedFault
 from outfitter.node.simulation.root import SimulatedRoot
 from outfitter.scheduling.explain import vm as explain
@@ -47,7 +47,7 @@ class Refusing(Simulated):
         await super().start(domain)
 
 
-def disks(*names: str) -> list[Host]:
+def disks(*names: str) -> list[AgentHost]:
     """Hosts with one disk each, which must be taken from its driver."""
     text = "\n".join(["hosts:", *(
         f"- {{name: {name}, pci: [{{address: '{DISK}', vendor: 144d, product: a80a, class: 010802, driver: nvme}}]}}"
@@ -55,14 +55,14 @@ def disks(*names: str) -> list[Host]:
     return app.simulated_hosts(hosts_file.parse(text).hosts, None, config.parse("device_spec: [{vendor_id: 144d}]"))
 
 
-def kernel(host: Host) -> Any:
-    assert host.station is not None
-    assert isinstance(host.station.root, SimulatedRoot)
-    return host.station.root.kernel
+def kernel(host: AgentHost) -> Any:
+    assert host.env is not None
+    assert isinstance(host.env.root, SimulatedRoot)
+    return host.env.root.kernel
 
 
 @contextlib.asynccontextmanager
-async def product(hosts: Sequence[Host], refusing: Mapping[str, int] | None = None) -> AsyncIterator[Scene]:
+async def product(hosts: Sequence[AgentHost], refusing: Mapping[str, int] | None = None) -> AsyncIterator[Scene]:
     """On these hosts, of which some refuse so many starts."""
     hosts = [replace(host, hypervisor=Refusing((refusing or {}).get(host.name, 0))) for host in hosts]
     clock = ManualClock()
