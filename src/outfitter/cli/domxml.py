@@ -18,7 +18,8 @@ from outfitter.api.kubevirt import cloudinit, device_refs, device_status, networ
 from outfitter.api.kubevirt import vm as vm_api
 from outfitter.cli import local_admission
 from outfitter.cli.client import Client, documents, standing
-from outfitter.cli.object_commands import NIL, kind_spoken
+from outfitter.cli.local_admission import NIL
+from outfitter.cli.why import kind_spoken
 from outfitter.controllers import vm as starting
 from outfitter.errors import BadRequest, CommandFailed, Forbidden, NotFound
 from outfitter.launcher import domain, metadata, sources

@@ -11,6 +11,8 @@ from outfitter.api.admission import AdmissionRules
 from outfitter.api.kinds import Kind, Object
 from outfitter.errors import BadRequest
 
+NIL = "00000000-0000-0000-0000-000000000000"  # uid of an object that no server has stored
+
 
 def as_stored(kind: Kind, obj: Object) -> tuple[Kind, Object]:
     """The kind of ours that an object of any version is, and the object as that is stored. BadRequest: it has fields that are

@@ -189,7 +189,7 @@ def _describe(context: click.Context, words: tuple[str, ...]) -> None:
 @click.pass_context
 def _why(context: click.Context, /, words: tuple[str, ...], **options: Any) -> None:
     """Say why a machine, pod or claim waits, or what it holds."""
-    _work(context, "why", words, **options)
+    _work(context, "why.why", words, **options)
 
 
 @click.command("plan")

@@ -21,7 +21,8 @@ from outfitter.cli import local_admission, time_format
 from outfitter.cli.client import Client, documents, standing
 from outfitter.cli.device import text
 from outfitter.cli.device.view import listed
-from outfitter.cli.object_commands import NIL, facts
+from outfitter.cli.local_admission import NIL
+from outfitter.cli.why import facts
 from outfitter.controllers import flavor_claims, launcher_networks, launcher_pod, vm_claims
 from outfitter.controllers import pod_claims as pod_claims_controller
 from outfitter.controllers import vm as vm_controller
