@@ -1,5 +1,5 @@
-"""`outfit get`, `apply`, `delete`, `describe` and `version`: commands for objects of any kind. Called by `main.py`, which parses the
-arguments; `why` has a module of its own."""
+"""`outfit get`, `apply`, `delete`, `describe` and `version`: commands for objects of any kind. Called by `main.py`, which
+parses the arguments; `why` has a module of its own."""
 
 from __future__ import annotations
 

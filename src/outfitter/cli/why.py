@@ -1,5 +1,5 @@
-"""`outfit why`: why a VM, VMI, pod or claim waits, or which devices it holds. Finds the object, reads what an explanation needs from
-the API server (`facts`, which `plan.py` uses too) and prints what `scheduling.explain` answers; decides nothing itself."""
+"""`outfit why`: why a VM, VMI, pod or claim waits, or which devices it holds. Finds the object, reads what an explanation needs
+from the API server (`facts`, which `plan.py` uses too) and prints what `scheduling.explain` answers; decides nothing itself."""
 
 from __future__ import annotations
 
