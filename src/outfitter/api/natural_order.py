@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 
-def natural(text: str) -> list[tuple[int, str]]:
+@functools.lru_cache(maxsize=1 << 16)
+def natural(text: str) -> tuple[tuple[int, str], ...]:
     """Sorts node-2 before node-10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", text) if part]
+    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", text) if part)

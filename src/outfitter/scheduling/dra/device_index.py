@@ -345,13 +345,14 @@ class DeviceIndex:
             everywhere |= nodes is None
             look |= nodes or set()
         self._moved, self._changed = set(), {}
-        if look or everywhere:
-            for row in range(len(self.names)) if everywhere else self._rows(look):
-                self._look(row, self._pools.at(self._nodes[self.names[row]], self.features))
-                self._count(row)
+        looked: Collection[int] = range(len(self.names)) if everywhere else set(self._rows(look))
+        for row in looked:
+            self._look(row, self._pools.at(self._nodes[self.names[row]], self.features))
+            self._count(row)
         if self._touched:
-            for row in self._reaching(self._touched):
-                self._count(row)
+            for row in self._reaching(self._touched) if len(looked) < len(self.names) else ():
+                if row not in looked:
+                    self._count(row)
             self._touched = set()
 
     def _rows(self, names: Iterable[str]) -> list[int]:

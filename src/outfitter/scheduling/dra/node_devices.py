@@ -251,7 +251,7 @@ class PoolSet:
             if part.reaches(name, labels):
                 seen[part.pool].add(part)
         pools = [pool for pool in (self._pool(key, parts, features) for key, parts in seen.items()) if pool is not None]
-        return sorted(pools, key=lambda pool: (_binds(pool), pool.id))
+        return sorted(pools, key=lambda pool: (_binds(pool), pool.id)) if len(pools) > 1 else pools
 
     def _pool(self, key: tuple[str, str], seen: set[ParsedSlice], features: Features) -> DevicePool | None:
         everywhere = [part for part in self._of[key] if features.compatibility_groups or not part.groups]

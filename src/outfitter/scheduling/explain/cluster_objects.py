@@ -63,7 +63,7 @@ class Facts:
         return "" if kinds.NODE.plural in self.unread else conditions.absence(self.node(name))
 
     def quarantine(self, device: DeviceId) -> OutOfServiceRecord | None:
-        return next((mark for page in map(Page, self.pages) for mark in page.quarantined if mark.device == device), None)
+        return next((mark for page in self._parsed_pages() for mark in page.quarantined if mark.device == device), None)
 
     def vanished(self, device: DeviceId) -> bool:
         """Whether a device is no longer on the bus of its host, though somebody has it."""
@@ -71,13 +71,13 @@ class Facts:
                    for host in self.inventories if host["metadata"]["name"] == device.pool)
 
     def bookings(self, uid: str) -> list[tuple[str, Booking]]:
-        return [(page.host, booking) for page in map(Page, self.pages) for booking in page.of(uid)]
+        return [(page.host, booking) for page in self._parsed_pages() for booking in page.of(uid)]
 
     @functools.cached_property
     def snapshot(self) -> SchedulingSnapshot:
         """What the scheduler would decide on. A device that a claim was allocated and that is on no page (another driver's) is
         held as well."""
-        index = DeviceIndex.of(self.slices, map(Page, self.pages), self.nodes, self.features, self.rules)
+        index = DeviceIndex.of(self.slices, self._parsed_pages(), self.nodes, self.features, self.rules)
         for claim in self.claims:
             for holder, result, why in self._unpaged(claim):
                 index.hold(holder, result, why)
@@ -107,8 +107,21 @@ class Facts:
         return {(claim["metadata"].get("namespace", ""), claim["metadata"]["name"]): claim for claim in reversed(self.claims)}
 
     @functools.cached_property
+    def _known_pages(self) -> dict[str, Page]:
+        return {}
+
+    def _parsed_pages(self) -> list[Page]:
+        """Each page is parsed once; a plan replaces some."""
+        known = self._known_pages
+        for obj in self.pages:
+            name = obj["metadata"]["name"]
+            if (page := known.get(name)) is None or page.object is not obj:
+                known[name] = Page(obj)
+        return [known[obj["metadata"]["name"]] for obj in self.pages]
+
+    @functools.cached_property
     def _booked(self) -> set[tuple[DeviceId, str]]:
-        return {(booking.device, booking.holder.uid) for page in map(Page, self.pages) for booking in page.bookings}
+        return {(booking.device, booking.holder.uid) for page in self._parsed_pages() for booking in page.bookings}
 
     def _unpaged(self, claim: Object) -> Iterator[tuple[Holder, Object, str]]:
         given = (claim.get("status") or {}).get("allocation") or {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,8 +13,10 @@ RECORDED_ON_PAGE = frozenset(f"outfitter.dev/{word}" for word in ("reserved", "q
 KEEPS_AWAY = ("NoSchedule", "NoExecute")  # the effects that stand in the way of somebody new
 
 
-def ruled(rules: Iterable[Mapping[str, Any]], driver: str, pool: str, device: str) -> list[Taint]:
+def ruled(rules: Sequence[Mapping[str, Any]], driver: str, pool: str, device: str) -> list[Taint]:
     """The taints that DeviceTaintRules put on a device. A rule without a selector is for no device, an empty one for all."""
+    if not rules:
+        return []
     wanted = {"driver": driver, "pool": pool, "device": device}
     out = []
     for rule in rules:
