@@ -4,19 +4,21 @@ DeviceTaintRule. What an operator takes out of service on a page is published as
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from outfitter.api import conditions, kinds
 from outfitter.api.conditions import Condition
 from outfitter.api.device import DeviceId
-from outfitter.api.kinds import Object
+from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import pod_claims, vm
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.controllers.scheduler_cache import SchedulerCache
 from outfitter.errors import NotFound
 from outfitter.scheduling.filter import taints
+from outfitter.scheduling.filter.taints import Taint
 from outfitter.store.informer import key_of
 from outfitter.store.workqueue import WorkQueue
 
@@ -32,22 +34,23 @@ class DeviceTaintEviction:
         self.queue = WorkQueue(context.clock)
         self._pods = context.informer(kinds.POD)
         self._claims = context.informer(kinds.RESOURCE_CLAIM)
-        self._slices = context.informer(kinds.RESOURCE_SLICE)
         self._seen: dict[tuple[DeviceId, str, str, str], datetime] = {}  # when we saw taints that do not say since when
-        self._slices.add_index("driver and pool", _pool)
+        self._evicting: set[tuple[Kind, str]] = set()  # slices and rules with a taint that evicts: without any nothing is done
         self._pods.add_index("claim", pod_claims.claim_keys)
-        enqueue_on_change(self._pods, self.queue, lambda pod: [key_of(pod)] if _holds(pod) else [])
-        enqueue_on_change(self._claims, self.queue, lambda claim: list(map(key_of, self._pods.by("claim", key_of(claim)))))
-        self._slices.on_change(self._slice_changed)
-        context.informer(kinds.DEVICE_TAINT_RULE).on_change(lambda old, new: self._look_at_all())
+        enqueue_on_change(self._pods, self.queue, lambda pod: [key_of(pod)] if self._evicting and _holds(pod) else [])
+        enqueue_on_change(self._claims, self.queue, lambda claim: (
+            list(map(key_of, self._pods.by("claim", key_of(claim)))) if self._evicting else []))
+        for kind, taints_of in ((kinds.RESOURCE_SLICE, _slice_taints), (kinds.DEVICE_TAINT_RULE, _rule_taints)):
+            context.informer(kind).on_change(functools.partial(self._taints_changed, kind, taints_of))
 
-    def _slice_changed(self, old: Object | None, new: Object | None) -> None:
-        """Only a taint that evicts concerns anyone; it may be in an older slice of the pool, which counts again."""
-        slices = [each for each in (old, new) if each is not None]
-        for pool in dict.fromkeys(pool for each in slices for pool in _pool(each)):
-            slices += self._slices.by("driver and pool", pool)
-        if any(taint.get("effect") == "NoExecute" for each in slices for device in each["spec"].get("devices") or ()
-               for taint in device.get("taints") or ()):
+    def _taints_changed(
+        self, kind: Kind, taints_of: Callable[[Object], Iterator[Taint]], old: Object | None, new: Object | None
+    ) -> None:
+        before, name = bool(self._evicting), (kind, (new or old or {})["metadata"]["name"])
+        self._evicting.discard(name)
+        if new is not None and any(taint.get("effect") == "NoExecute" for taint in taints_of(new)):
+            self._evicting.add(name)
+        if before or self._evicting:
             self._look_at_all()
 
     def _look_at_all(self) -> None:
@@ -105,8 +108,12 @@ async def send_away(context: ControllerContext, pod: Object, *, reason: str, eve
         return
 
 
-def _pool(part: Object) -> list[str]:
-    return [f"{part['spec']['driver']}/{part['spec']['pool']['name']}"]
+def _slice_taints(part: Object) -> Iterator[Taint]:
+    return (taint for device in part["spec"].get("devices") or () for taint in device.get("taints") or ())
+
+
+def _rule_taints(rule: Object) -> Iterator[Taint]:
+    yield (rule.get("spec") or {}).get("taint") or {}
 
 
 def _holds(pod: Object) -> bool:
