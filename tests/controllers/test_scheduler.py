@@ -14,6 +14,7 @@ from outfitter.controllers import launcher_pod
 from outfitter.controllers.scheduler import REPORT_INTERVAL, Scheduler
 from outfitter.inventory.config import SchedulingSettings
 from outfitter.ledger import book
+from outfitter.scheduling.dra import extended_resources
 from outfitter.scheduling.explain import vm
 from outfitter.scheduling.scheduler import Waiting
 from tests.controllers import scenario as scenes
@@ -146,6 +147,38 @@ async def test_a_claim_of_somebody_else_is_not_used(scene: Scene, told: bool, ow
 
 
 # -- extended resources
+
+
+async def test_no_second_claim_while_that_of_another_scheduler_is_on_its_way(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pod in the store names a claim for its extended resources that the informers have not seen yet."""
+    [schedule] = [each for each in scene.product.runner.controllers if isinstance(each, Scheduler)]
+    await scene.create(kinds.DEVICE_CLASS, "fabric", {
+        "selectors": [{"cel": {"expression": f'device.driver == "{FABRIC}"'}}], "extendedResourceName": GPU})
+    await pod(scene, "one", resources={"limits": {GPU: "1"}})
+    stale, name = await settled(scene, "one"), "one-extended-resources-theirs"
+    await scene.store.create(kinds.RESOURCE_CLAIM, {
+        "metadata": {"name": name, "namespace": scene.namespace, "annotations": {extended_resources.ANNOTATION: "true"},
+                     "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "one", "controller": True,
+                                          "uid": stale["metadata"]["uid"]}]},
+        "spec": {"devices": {"requests": [{"name": "container-0-request-0", "exactly": {"deviceClassName": "fabric"}}]}}})
+    await scene.store.patch(kinds.POD, "one", {"status": {"extendedResourceClaimStatus": {
+        "resourceClaimName": name, "requestMappings": [{"containerName": "main", "resourceName": GPU,
+                                                        "requestName": "container-0-request-0"}]}}},
+        scene.namespace, subresource="status")
+    known = schedule.cache.claim
+    monkeypatch.setattr(schedule.cache, "pod", lambda key: stale)
+    monkeypatch.setattr(schedule.cache, "claim", lambda space, each: None if each == name else known(space, each))
+    await scene.create(kinds.RESOURCE_SLICE, "rack", {
+        "driver": FABRIC, "pool": {"name": "rack/one", "generation": 1, "resourceSliceCount": 1}, "allNodes": True,
+        "devices": [{"name": "x0"}, {"name": "x1"}]})
+    await scene.settle()
+    assert [claim["metadata"]["name"] for claim in await scene.all(kinds.RESOURCE_CLAIM)] == [name]
+    monkeypatch.undo()
+    await scene.store.patch(kinds.POD, "one", {"metadata": {"labels": {"a": "b"}}}, scene.namespace)
+    assert (await settled(scene, "one"))["spec"]["nodeName"]
+    assert [claim["metadata"]["name"] for claim in await scene.all(kinds.RESOURCE_CLAIM)] == [name]
 
 
 @pytest.mark.parametrize("name", [GPU, "deviceclass.resource.kubernetes.io/fabric"])
