@@ -307,14 +307,14 @@ async def test_a_pod_that_ends_ends_the_machine_with_its_reason() -> None:
     async with desk() as here:
         made = await here.create()
         await here.settle()
-        change = {"status": {"phase": "Failed", "reason": "DomainGone", "message": "the machine no longer runs on far"}}
+        change = {"status": {"phase": "Failed", "reason": "DomainGone", "message": "the VM no longer runs on far"}}
         await here.store.patch(kinds.POD, pod_name(made), change, "default", subresource="status")
         blue = await here.machine()
         assert blue["status"]["phase"] == "Failed"
         found = conditions.find(blue, "Ready")
         assert found is not None
         assert (found["status"], found["reason"]) == ("False", "DomainGone")
-        assert found["message"] == "the machine no longer runs on far"
+        assert found["message"] == "the VM no longer runs on far"
 
 
 async def test_a_machine_that_was_started_is_not_in_a_pod_that_came_later() -> None:

@@ -46,7 +46,7 @@ async def test_from_its_making_to_its_end() -> None:
         await scene.gone("blue")
         assert (await told(scene))[len(BORN):] == GONE
         assert await scene.events("Deleted") == [
-            f"Signaled Deletion: it is off on node-0; the devices of {name} are given back"]
+            f"Signaled Deletion: stopped on node-0; the devices of {name} are released"]
         assert {event["type"] for event in await story(scene)} == {"Normal"}
 
 

@@ -392,7 +392,7 @@ async def _(scene: Scene) -> None:
     await scene.check_books()
 
 
-@story("two machines that name one claim: a machine's devices are its own")
+@story("two machines that name one claim: a VM's devices are not shared")
 async def _(scene: Scene) -> None:
     await scene.claim("mine")
     await scene.machine("blue", claim="mine")

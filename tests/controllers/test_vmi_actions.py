@@ -380,5 +380,5 @@ async def test_notes_that_nobody_understands_go_with_a_reason() -> None:
                                      subresource="status")
         await told.settle()
         assert await told.scene.events("FailedDance") == [
-            "nobody here knows how to; what can be asked is Pause, Unpause, Reset, SoftReboot"]
+            "this action is not supported; supported are Pause, Unpause, Reset, SoftReboot"]
         assert [button for _, button in told.hypervisor.pressed] == ["reset", "reboot"]

@@ -49,7 +49,7 @@ def test_a_device_goes_or_stays_when_its_vm_stops(up: Up) -> None:
 
     up.ok("vm", "stop", "jade")
     until(lambda: status(up, "onyx") == "Running", "onyx has got the device")
-    assert f"the devices of {first} stay its machine's own unless that is stopped\n" in up.ok("get", "events")
+    assert f"the devices of {first} stay with the VM unless it is stopped\n" in up.ok("get", "events")
     assert "jade does not run, so it has no devices" in typed("vm", "devices", "jade", kubeconfig=up.kubeconfig).err
     kept = claim(up, "onyx")
     up.ok("vm", "stop", "onyx")

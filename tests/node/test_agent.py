@@ -66,7 +66,7 @@ async def test_a_real_host_refuses_what_is_no_machine() -> None:
         await scene.reach(pod_is(scene, "web", "Failed"), "web failed")
         found = await scene.find(kinds.POD, "web")
         assert found is not None
-        assert found["status"]["message"] == "outfitter runs machines only: other pods need a kubelet on node-0"
+        assert found["status"]["message"] == "outfitter runs launcher pods of VMs only: other pods need a kubelet on node-0"
         await scene.machine("blue")
         await scene.running("blue")
 
@@ -154,7 +154,7 @@ async def test_a_machine_that_ends_by_itself_is_seen_at_the_next_look() -> None:
         blue = await scene.phase("blue", "Failed")
         found = conditions.find(blue, "Ready")
         assert found is not None
-        assert (found["status"], found["message"]) == ("False", "the machine no longer runs on node-0")
+        assert (found["status"], found["message"]) == ("False", "the VM no longer runs on node-0")
 
 
 @pytest.mark.parametrize(("failed", "phase", "reason"), [(True, "Failed", "DomainFailed"), (False, "Succeeded", "Stopped")])
@@ -422,7 +422,7 @@ async def test_a_claim_that_machines_share_serves_the_first_alone() -> None:
         users = [{"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]} for pod in (blue, green)]
         await scene.store.patch(kinds.RESOURCE_CLAIM, "mine", {"status": {"reservedFor": users}}, "here", subresource="status")
         await scene.store.patch(kinds.POD, green["metadata"]["name"], {"spec": {"nodeName": "node-0"}}, "here")
-        await scene.waits("green", "Ready", f"claim mine is in use by pod/{blue['metadata']['name']}", "devices are its own")
+        await scene.waits("green", "Ready", f"claim mine is in use by pod/{blue['metadata']['name']}", "devices are not shared")
         assert [domain.name for domain in await scene.domains()] == ["here_blue"]
         await scene.delete(kinds.VMI, "blue")
         await scene.running("green")

@@ -22,8 +22,8 @@ VGPU = Taken("uid-2", "here", "vgpu", "mdev-x", uuid="83b8f4f2-509f-382f-3c1e-e6
 def test_what_is_written_is_found_again(tmp_path: Path) -> None:
     one = Checkpoint(FolderFiles(tmp_path / "state"), "a")
     one.take([TAKEN, VGPU])
-    one.switched({"0000:3b:00.0": 4})
-    one.making([Made("u", "0000:65:00.0", "nvidia-232")])
+    one.set_vfs({"0000:3b:00.0": 4})
+    one.set_made([Made("u", "0000:65:00.0", "nvidia-232")])
     two = Checkpoint(FolderFiles(tmp_path / "state"), "a")
     assert (two.taken, two.vfs, two.made) == (one.taken, one.vfs, one.made) == (
         (TAKEN, VGPU), {"0000:3b:00.0": 4}, (Made("u", "0000:65:00.0", "nvidia-232"),))

@@ -97,9 +97,9 @@ async def refused(scene: Scene, *words: str) -> None:
 
 async def test_what_cannot_be_handed_over_is_told_and_tried_again() -> None:
     async with running(hosts(NVME)) as scene:
-        played(scene).refuses.add(("vfio-pci", SSD))
+        played(scene).rejects.add(("vfio-pci", SSD))
         await scene.machine("blue")
-        why = "0000:66:00.0 is bound to no driver after vfio-pci was asked to take it; the kernel's log (dmesg) says why"
+        why = "0000:66:00.0 is bound to no driver after it was bound to vfio-pci; the kernel's log (dmesg) says why"
 
         async def told() -> bool:
             return why in await scene.events("FailedPrepareDevices")
@@ -107,7 +107,7 @@ async def test_what_cannot_be_handed_over_is_told_and_tried_again() -> None:
         await scene.reach(told, "the pod says why")
         assert (await scene.pod("blue"))["status"]["message"] == why
         assert not await scene.domains()
-        played(scene).refuses.clear()
+        played(scene).rejects.clear()
         await scene.running("blue")
 
 
@@ -118,7 +118,7 @@ async def test_what_a_machine_has_is_handed_to_nobody_else_even_without_a_page()
         await scene.running("blue")
         await scene.store.delete(kinds.LEDGER_PAGE, "node")
         await scene.machine("green")
-        await refused(scene, "cannot be handed over: a machine still has it, by claim here/")
+        await refused(scene, "cannot be prepared: a VM still has it, by claim here/")
         assert len(await scene.domains()) == 1
         await scene.delete(kinds.VMI, "blue")
         await scene.running("green")
@@ -193,7 +193,7 @@ async def test_what_is_not_taken_back_yet_is_handed_to_nobody(tmp_path: Path, mo
     async with running(served, seed=2) as scene:  # with books of its own, in which nothing is booked
         kernel = played(scene)
         await scene.machine("green")
-        await refused(scene, "cannot be handed over: it is not back from claim here/", "Read-only file system")
+        await refused(scene, "cannot be prepared: it is not restored from claim here/", "Read-only file system")
         assert kernel.resets == []
         monkeypatch.undo()
         await scene.running("green")
@@ -211,10 +211,10 @@ async def test_what_did_not_come_back_whole_is_not_handed_to_who_was_promised_it
         await scene.running("blue")
         await scene.store.delete(kinds.LEDGER_PAGE, "node")
         await scene.machine("green")
-        await refused(scene, "cannot be handed over: a machine still has it, by claim here/")
+        await refused(scene, "cannot be prepared: a VM still has it, by claim here/")
         kernel.fail("reset", errno.EIO)
         await scene.delete(kinds.VMI, "blue")
-        await refused(scene, "it is not back from claim here/", f"{SSD} could not be reset")
+        await refused(scene, "it is not restored from claim here/", f"{SSD} could not be reset")
         assert not await scene.domains()
         assert [mark.device.device for mark in (await page(scene)).quarantined] == ["pci-0000-66-00-0"]
         kernel.faults.clear()
@@ -224,7 +224,7 @@ async def test_what_did_not_come_back_whole_is_not_handed_to_who_was_promised_it
 
 async def test_a_machine_that_never_starts_gives_everything_back() -> None:
     async with running(hosts(NVME)) as scene:
-        played(scene).refuses.add(("vfio-pci", SSD))
+        played(scene).rejects.add(("vfio-pci", SSD))
         await scene.machine("blue")
 
         async def tried() -> bool:
@@ -242,12 +242,12 @@ async def test_what_does_not_come_back_is_quarantined_and_given_to_nobody() -> N
         await scene.running("blue")
         [booking] = await scene.bookings()
         assert booking.device.device == "pci-0000-66-00-0"
-        played(scene).refuses.add(("nvme", SSD))
+        played(scene).rejects.add(("nvme", SSD))
         await scene.delete(kinds.VMI, "blue")
         await scene.empty()
         [mark] = (await page(scene)).quarantined
         assert (mark.device.device, mark.by) == ("pci-0000-66-00-0", "host node")
-        assert mark.reason == "0000:66:00.0 is bound to no driver, and was bound to nvme before it was handed over"
+        assert mark.reason == "0000:66:00.0 is bound to no driver, and was bound to nvme before it was prepared"
         await scene.machine("green")
         await scene.running("green")
         assert [booking.device.device for booking in await scene.bookings()] == ["pci-0000-67-00-0"]
@@ -307,7 +307,7 @@ async def test_a_card_of_a_machine_that_is_off_is_not_split(tmp_path: Path) -> N
         await scene.store.patch(kinds.VM, "blue", {"spec": {"runStrategy": "Always"}}, "here")
         await scene.running("blue")
         said = (await scene.store.get(kinds.HOST_INVENTORY, "node"))["spec"]["warnings"]
-        assert said == [f"{one} has 0 virtual functions, and 4 are asked for: it is left as it is while {one} is in use"
+        assert said == [f"{one} has 0 VFs, and 4 are configured: it is left as it is while {one} is in use"
                         for one in (PF, OTHER)]
 
 
@@ -415,7 +415,7 @@ async def test_a_real_host_writes_below_its_root_alone(tmp_path: Path) -> None:
     assert station is not None
     seen = host_devices.host_devices("node", host.settings, scan.scan(tree))
     known = passthrough_device.of(seen)
-    with pytest.raises(BindFailed, match=f"{SSD} is bound to nvme after vfio-pci was asked to take it"):
+    with pytest.raises(BindFailed, match=f"{SSD} is bound to nvme after it was bound to vfio-pci"):
         await station.run(lambda: prepare(station, claim(), [AllocatedDevice(known[seen.names[SSD]], "gpu")]))
     assert (root / "sys/bus/pci/drivers/nvme/unbind").read_text() == SSD
     made = claim("mine", uid="uid-2")
@@ -453,7 +453,7 @@ BY_HAND = "device_spec: [{vendor_id: 144d, managed: 'no'}]"
 
 @pytest.mark.parametrize(("before", "spec"), [(NVME, DISKS), (TAKEN, BY_HAND)], ids=["vfio-pci refuses", "not bound again"])
 async def test_a_machine_that_a_restart_of_its_host_ended_has_failed(before: str, spec: str, tmp_path: Path) -> None:
-    """The drivers have everything again, and its device cannot be handed over any more."""
+    """The drivers have everything again, and its device cannot be prepared any more."""
     async with running(hosts(before, spec, tmp_path), tmp_path) as scene:
         await scene.machine("blue")
         await scene.running("blue")
@@ -463,11 +463,11 @@ async def test_a_machine_that_a_restart_of_its_host_ended_has_failed(before: str
     served = hosts(NVME, spec, tmp_path)
     assert served[0].env is not None
     assert isinstance(served[0].env.root, SimulatedRoot)
-    served[0].env.root.kernel.refuses.add(("vfio-pci", SSD))
+    served[0].env.root.kernel.rejects.add(("vfio-pci", SSD))
     async with running(served, tmp_path) as scene:
         found = conditions.find(await scene.phase("blue", "Failed"), "Ready")
         assert found is not None
-        assert found["message"] == "the machine no longer runs on node"
+        assert found["message"] == "the VM no longer runs on node"
 
         async def free() -> bool:
             return not await scene.bookings()
@@ -535,7 +535,7 @@ async def test_what_cannot_be_given_back_is_told_and_tried_again(ends: bool, mon
         assert "cannot be unprepared on node: [Errno 30] Read-only file system" in why
         reason, message = "FailedReleaseDevices", why
         if ends:
-            reason, message = "DomainFailed", f"node: it was a warm day; it still holds what it had: {why}"
+            reason, message = "DomainFailed", f"node: it was a warm day; it still holds its devices: {why}"
         status = (await scene.pod("blue"))["status"]
         assert (status["reason"], status["message"]) == (reason, message)
         assert scene.clock is not None

@@ -93,7 +93,8 @@ def looks_again(patch: Patch) -> None:
     def anew(self: Checkpoint, taken: Iterable[Taken]) -> None:
         new = list(taken)
         root = Stations.last.root
-        fresh = [replace(one, functions=tuple(vfio.look(root, before.address) for before in one.functions)) for one in new]
+        fresh = [replace(one, functions=tuple(vfio.read_binding(root, before.address) for before in one.functions))
+                 for one in new]
         self.taken = tuple(one for one in self.taken if one.uid not in {each.uid for each in new})
         take(self, fresh)
 
@@ -126,7 +127,7 @@ def forgets_first(patch: Patch) -> None:
         assert host.env is not None
         for one in taken:
             for before in one.functions:
-                vfio.give_back(host.env.root, before)
+                vfio.restore(host.env.root, before)
         for name in [name for one in taken for name in one.files]:
             host.env.metadata.remove(name)
         host.env.cdi.remove(f"{host.driver}-claim_{uid}.json")
@@ -164,7 +165,7 @@ def said_before_it_runs(patch: Patch) -> None:
         books = self._home.books
         [instance] = [obj for obj in books.all(kinds.VMI) if obj["metadata"]["uid"] == domain.uid]
         reporter = StatusReporter(self._home, clock=self._home.clock, events=_Silent())  # type: ignore[arg-type]
-        await reporter.started(instance, "node-a", paused=None)
+        await reporter.vmi_running(instance, "node-a", paused=None)
         await start(self, domain)
 
     patch.setattr(MortalMachines, "start", late)

@@ -239,7 +239,7 @@ def test_what_is_published_and_what_was_handed_over_must_agree() -> None:
     ours, others, both = {"PCI_RESOURCE_X": "a"}, {"PCI_RESOURCE_Y": "b"}, {"PCI_RESOURCE_X": "a,c"}
     assert merged_environment(others, ours) == {**ours, **others}
     assert merged_environment(both, ours) == both
-    with pytest.raises(StartFailed, match="PCI_RESOURCE_X: a,c was handed over, but what is published says a: "):
+    with pytest.raises(StartFailed, match="PCI_RESOURCE_X: a,c was prepared, but a is published: "):
         merged_environment(ours, both)
 
 

@@ -17,7 +17,7 @@ from outfitter.errors import NotReady
 from outfitter.inventory.host_tree import MemoryTree
 from outfitter.inventory.simulation import hosts_file
 from outfitter.node import networks, node_status
-from outfitter.node.networks import Around
+from outfitter.node.networks import NetworkContext
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator
 from outfitter.store.memory import Memory
@@ -70,7 +70,7 @@ DEFINITIONS = {
 def around(
     nets: list[Object], cards: list[Object], got: list[str] | None = None, claimed: Mapping[str, list[str]] | None = None, *,
     tree: MemoryTree | None = None, pod_bridge: str = "", **devices: Any,
-) -> Around:
+) -> NetworkContext:
     """`got`: what the pod got of x.com/vf; `claimed`: and of the requests of its claim."""
     [host] = app.simulated_hosts(hosts_file.parse(HOST, "hosts").hosts)
     found = tree or host.tree()
@@ -87,7 +87,7 @@ def around(
             {"containerName": "compute", "resourceName": "x.com/vf", "requestName": "r"}]}}}
     instance = {"metadata": {"namespace": "here", "name": "blue", "uid": "u"}, "spec": {
         "networks": nets, "domain": {"devices": {"interfaces": cards, **devices}}}}
-    return Around(instance, pod, "rack", found, {("here", name): each for name, each in DEFINITIONS.items()},
+    return NetworkContext(instance, pod, "rack", found, {("here", name): each for name, each in DEFINITIONS.items()},
                   lambda namespace, name: claims.get(name) if namespace == "here" else None, slices, pod_bridge)
 
 
@@ -113,9 +113,9 @@ def made(name: str) -> str:
 
 
 CALLED = "NetworkAttachmentDefinition here/net"
-KNOWN = ('outfitter plugs network cards into a bridge of the host ("type": "bridge", "bridge": "br0") or gives them a virtual '
-         "function (sriov)")
-PLUGGED: dict[str, tuple[Around, list[Wire]]] = {
+KNOWN = ('outfitter attaches network interfaces to a bridge of the host ("type": "bridge", "bridge": "br0") or gives them a VF '
+         "(sriov)")
+PLUGGED: dict[str, tuple[NetworkContext, list[Wire]]] = {
     "behind the host": (around([{"name": "a", "pod": {}}], [card("a", masquerade={})]), [Wire("a", "user", made("a"))]),
     "as it was called before": (around([{"name": "a", "pod": {}}], [card("a", slirp={}, macAddress=GIVEN)]),
                                 [Wire("a", "user", GIVEN)]),
@@ -124,7 +124,7 @@ PLUGGED: dict[str, tuple[Around, list[Wire]]] = {
     "the pod's bridge": (around([{"name": "a", "pod": {}}], [card("a", bridge={})], pod_bridge="br1"),
                          [Wire("a", "bridge", made("a"), bridge="br1")]),
     "no bridge for the pod": (around([{"name": "a", "pod": {}}], [{"name": "a"}]), [Wire("a", "none", why=(
-        "rack has no bridge for the pod network: use masquerade, say pod_bridge in the configuration, or use a multus network "
+        "rack has no bridge for the pod network: use masquerade, set pod_bridge in the configuration, or use a multus network "
         "that names a bridge"))]),
     "functions in the order of the networks": (
         around([multus("b", "tagged"), multus("a", "fast")], [card("a"), card("b", sriov={}, macAddress="02-00-00-00-00-01")],
@@ -151,8 +151,8 @@ PLUGGED: dict[str, tuple[Around, list[Wire]]] = {
     "other networks": (
         around([multus("a", "vlan"), multus("b", "ovs"), multus("c", "empty"), multus("d", "fast")],
                [card(name, bridge={}) for name in "abcd"]),
-        [Wire("a", "none", why=f"{CALLED} asks for VLAN 5 on bridge br0, which libvirt does not set: name a bridge that is on "
-                               "that VLAN"),
+        [Wire("a", "none", why=f"{CALLED} asks for VLAN 5 on bridge br0, which libvirt does not set: name one on that "
+                               "VLAN"),
          Wire("b", "none", why=f"{CALLED} has the type ovs: {KNOWN}"),
          Wire("c", "none", why=f"{CALLED} names no bridge of the host in its config: {KNOWN}"),
          Wire("d", "none", why=f"{CALLED} has the type sriov: its interface has to be sriov")]),
@@ -174,7 +174,7 @@ def _off() -> MemoryTree:
     return MemoryTree({**tree.entries, "/sys/devices/pci0000:3b/0000:3b:00.0/net/ens1f0/flags": "0x1002\n"})
 
 
-MISSING: dict[str, tuple[Around, list[str]]] = {
+MISSING: dict[str, tuple[NetworkContext, list[str]]] = {
     "no definition": (around([multus("a", "nowhere")], [card("a", bridge={})]), [
         "spec.networks[0].multus.networkName", "there is no NetworkAttachmentDefinition here/nowhere"]),
     "no resource": (around([multus("a", "poor")], [card("a")]), ["names no resource", network_info.RESOURCE]),
@@ -187,11 +187,11 @@ MISSING: dict[str, tuple[Around, list[str]]] = {
         "pod_bridge: br9, which rack does not have"]),
     "a config that is none": (around([multus("a", "broken")], [card("a", bridge={})]), ["spec.config cannot be read"]),
     "an address without an uplink": (around([by_claim("a")], [card("a", sriov={}, macAddress=GIVEN)], claimed={"vf": [STUB]}), [
-        "interfaces[0]: a MAC address cannot be set on 0000:5e:01.0: its physical function 0000:5e:00.0 has no network"]),
+        "interfaces[0]: a MAC address cannot be set on 0000:5e:01.0: its PF 0000:5e:00.0 has no network"]),
     "a VLAN of a whole card": (around([multus("a", "tagged")], [card("a")], [WHOLE]), [
-        "VLAN 7 cannot be set on 0000:65:00.0: it is no virtual function"]),
+        "VLAN 7 cannot be set on 0000:65:00.0: it is not a VF"]),
     "an uplink that is off": (around([multus("a", "fast")], [card("a")], [A], tree=_off()), [
-        "ens1f0, which is switched off on rack: ip link set ens1f0 up"]),
+        "ens1f0, which is down on rack: ip link set ens1f0 up"]),
     "what libvirt does not set": (around([multus("a", "trusted")], [card("a")], [A]), ["asks for trust, which libvirt"]),
     "a VLAN that is none": (around([multus("a", "odd")], [card("a")], [A]), ["VLAN 'many'"]),
     "two for one card": (around([by_claim("a")], [card("a")], claimed={"vf": [A, B]}), ["has 2 devices for request vf"]),

@@ -119,16 +119,16 @@ REFUSALS = {
     "the host uses another of the group": Trouble(
         GPU, GFX, nothing, f"{GFX} is in IOMMU group 7 with {SOUND}, which the host uses through snd_hda_intel: only a whole",
         "device_spec: [{product_id: '2204'}, {product_id: 1aef}]"),
-    "virtual functions would go": Trouble(NIC % 2, PF, nothing, f"{PF} has 2 virtual functions, which would go"),
+    "virtual functions would go": Trouble(NIC % 2, PF, nothing, f"{PF} has 2 VFs, which would go"),
     "vfio-pci is not loaded": Trouble(NVME, SSD, unloaded, "the module is not loaded (modprobe vfio-pci)"),
     "its driver does not let go": Trouble(NVME, SSD, lambda k: k.fail("nvme/unbind", errno.EBUSY),
-                                          f"{SSD} could not be taken from nvme: writing '{SSD}' to {PCI}/drivers/nvme/unbind: "
-                                          "Device or resource busy"),
+                                          f"{SSD} could not be unbound from nvme: writing '{SSD}' to {PCI}/drivers/nvme/unbind"
+                                          ": Device or resource busy"),
     "a process has it open": Trouble(NVME, SSD, lambda k: k.hold(SSD, 4711, "fio", "/dev/nvme0"),
                                      f"writing '{SSD}' to {PCI}/drivers/nvme/unbind: Device or resource busy; "
                                      "process 4711 (fio) has /dev/nvme0 open"),
-    "vfio-pci does not take it": Trouble(NVME, SSD, lambda k: k.refuses.add(("vfio-pci", SSD)),
-                                         f"{SSD} is bound to no driver after vfio-pci was asked to take it"),
+    "vfio-pci does not take it": Trouble(NVME, SSD, lambda k: k.rejects.add(("vfio-pci", SSD)),
+                                         f"{SSD} is bound to no driver after it was bound to vfio-pci"),
     "the override cannot be written": Trouble(NVME, SSD, lambda k: k.fail("driver_override", errno.EACCES),
                                               "Permission denied"),
     "it is gone": Trouble(NVME, SSD, lambda k: k.vanish(SSD), f"{SSD} is no longer on the bus"),
@@ -151,9 +151,9 @@ def test_refused(name: str) -> None:
         prepare(hand.station, claim(), [AllocatedDevice(target, "gpu")])
     # Trying again once the trouble is over finishes it, and nothing is left in either case.
     played.faults.clear()
-    played.refuses.clear()
+    played.rejects.clear()
     assert unprepare(hand.station, "uid-1") == {}
-    assert played.driver(case.address) == played.natural.get(case.address) or "gone" in name
+    assert played.driver(case.address) == played.default_drivers.get(case.address) or "gone" in name
     assert hand.cdi.names() == hand.metadata.names() == []
 
 
@@ -181,12 +181,12 @@ def test_a_group_is_looked_at_though_everything_of_the_device_is_bound() -> None
 
 def test_a_second_try_goes_on_where_the_first_stopped() -> None:
     played = kernel(NVME)
-    played.refuses.add(("vfio-pci", SSD))
+    played.rejects.add(("vfio-pci", SSD))
     hand = Hand(played)
     with pytest.raises(NotReady):
         hand.give(SSD)
     assert drivers(played, SSD) == [None]
-    played.refuses.clear()
+    played.rejects.clear()
     hand.station = hand.fresh()
     hand.give(SSD)
     assert drivers(played, SSD) == ["vfio-pci"]
@@ -230,24 +230,24 @@ def test_what_an_operator_binds_is_left_to_him() -> None:
 # -- what does not come back
 
 def stolen(played: SimulatedKernel) -> None:
-    played.natural[SSD] = "stealer"
+    played.default_drivers[SSD] = "stealer"
     played._put(f"{PCI}/drivers/stealer", None)
 
 
 STUCK = {
     "a driver that is not let go of": Trouble(NVME, SSD, lambda k: k.busy.add(SSD),
-                                              f"{SSD} could not be given back to nvme: writing '{SSD}' to "
+                                              f"{SSD} could not be returned to nvme: writing '{SSD}' to "
                                               f"{PCI}/drivers/vfio-pci/unbind: Device or resource busy"),
     "a process that has its VFIO group open": Trouble(
         NVME, SSD, lambda k: k.hold(SSD, 812, "qemu-system-x86"),
         f"{PCI}/drivers/vfio-pci/unbind: Device or resource busy; process 812 (qemu-system-x86) has /dev/vfio/1 open"),
     "a reset that fails": Trouble(NVME, SSD, lambda k: k.fail("reset", errno.EIO), f"{SSD} could not be reset: "),
-    "a driver that does not want it back": Trouble(NVME, SSD, lambda k: k.refuses.add(("nvme", SSD)),
+    "a driver that does not want it back": Trouble(NVME, SSD, lambda k: k.rejects.add(("nvme", SSD)),
                                                    f"{SSD} is bound to no driver, and was bound to nvme before it was"),
     "another driver that was faster": Trouble(NVME, SSD, stolen, f"{SSD} is bound to stealer, and was bound to nvme"),
-    "an operator's device that he took back": Trouble(BOUND, CARD, lambda k: k._leave(CARD),
+    "an operator's device that he took back": Trouble(BOUND, CARD, lambda k: k._release(CARD),
                                                       f"{CARD} was bound to vfio-pci and is bound to no driver now"),
-    "one of a group": Trouble(GPU, GFX, lambda k: k.refuses.add(("snd_hda_intel", SOUND)), f"{SOUND} is bound to no driver"),
+    "one of a group": Trouble(GPU, GFX, lambda k: k.rejects.add(("snd_hda_intel", SOUND)), f"{SOUND} is bound to no driver"),
 }
 
 
@@ -281,7 +281,7 @@ def test_an_override_that_was_there_is_there_again(name: str) -> None:
     hand.give(address)
     assert drivers(played, address) == ["vfio-pci"]
     assert hand.take() == {}
-    assert (drivers(played, address), played.read(path)) == ([played.natural.get(address)], f"{said}\n")
+    assert (drivers(played, address), played.read(path)) == ([played.default_drivers.get(address)], f"{said}\n")
     assert (played.changes(), played.resets) == (before, [address])
 
 
@@ -344,7 +344,7 @@ def test_a_running_machine_is_not_touched() -> None:
     hand = Hand(played)
     hand.give(SSD)
     before = list(played.writes)
-    with pytest.raises(NotReady, match=f"is not taken back: a machine still has {SSD}"):
+    with pytest.raises(NotReady, match=f"is not unprepared: a VM still has {SSD}"):
         hand.take(running=(SSD,))
     assert hand.cdi.names()  # not even the files
     hand.station = hand.fresh()
@@ -385,7 +385,7 @@ def test_who_looks_on_touches_nothing_and_who_shares_goes_last() -> None:
     target = hand.target(SSD)
     hand.give(SSD)
     before = list(played.writes)
-    prepare(hand.station, claim("watch", uid="uid-2"), [AllocatedDevice(target, "all", looks_on=True)])
+    prepare(hand.station, claim("watch", uid="uid-2"), [AllocatedDevice(target, "all", admin_access=True)])
     assert hand.take("uid-2") == {}
     assert played.writes == before
     prepare(hand.station, claim("part", uid="uid-3"), [AllocatedDevice(target, "part")])
@@ -400,8 +400,8 @@ def test_who_looks_on_keeps_nothing_from_going_back() -> None:
     hand = Hand(played)
     target = hand.target(SSD)
     hand.give(SSD)
-    prepare(hand.station, claim("watch", uid="uid-2"), [AllocatedDevice(target, "all", looks_on=True)])
-    with pytest.raises(NotReady, match=f"is not taken back: a machine still has {SSD}"):
+    prepare(hand.station, claim("watch", uid="uid-2"), [AllocatedDevice(target, "all", admin_access=True)])
+    with pytest.raises(NotReady, match=f"is not unprepared: a VM still has {SSD}"):
         hand.take(running=(SSD,))
     hand.station = hand.fresh()
     hand.give(SSD, running=(SSD,))  # after a start, too, it is its own

@@ -36,11 +36,11 @@ def settings(text: str) -> HostSettings:
 
 
 def virtual(hand: Hand, text: str, used: tuple[str, ...] = ()) -> list[str]:
-    return list(sriov.arrange(hand.station, settings(text).sriov, scan.scan(hand.kernel).devices, used))
+    return list(sriov.provision(hand.station, settings(text).sriov, scan.scan(hand.kernel).devices, used))
 
 
 def mediated(hand: Hand, text: str, used: tuple[str, ...] = ()) -> list[str]:
-    return list(mdev.arrange(hand.station, settings(text).mdev, scan.scan(hand.kernel), used))
+    return list(mdev.provision(hand.station, settings(text).mdev, scan.scan(hand.kernel), used))
 
 
 def count(hand: Hand) -> int:
@@ -64,14 +64,15 @@ CASES = {
     "another card is meant": Case(0, "sriov: [{vendor_id: 8086, product_id: 1593, count: 2}]", 0),
     "the first entry that fits counts": Case(0, "sriov: [{address: 0000:3b:00.0, count: 3}, {vendor_id: 8086, count: 5}]", 3),
     "as many as asked for are there": Case(4, FOUR, 4),
-    "somebody else made another number": Case(2, FOUR, 2, "has 2 virtual functions, and 4 are asked for: somebody else"),
+    "created by another, with another number": Case(
+        2, FOUR, 2, "has 2 VFs, and 4 are configured: they were not created by outfitter"),
     "and may be overruled": Case(2, "sriov: [{address: 0000:3b:00.0, count: 4, replace: yes}]", 4),
     "we made another number": Case(2, FOUR, 4, ours={PF: 2}),
-    "we made none, somebody some": Case(2, FOUR, 2, "somebody else", ours={PF: 3}),
+    "created by another after ours": Case(2, FOUR, 2, "they were not created by outfitter", ours={PF: 3}),
     "one is in use": Case(2, FOUR, 2, "it is left as it is while 0000:3b:01.1 is in use", ("0000:3b:01.1",), {PF: 2}),
     "in use goes before overruling": Case(2, "sriov: [{address: 0000:3b:00.0, count: 0, replace: yes}]", 2, "in use",
                                           ("0000:3b:01.1",)),
-    "the card itself is in use": Case(0, FOUR, 0, f"4 are asked for: it is left as it is while {PF} is in use", (PF,)),
+    "the card itself is in use": Case(0, FOUR, 0, f"4 are configured: it is left as it is while {PF} is in use", (PF,)),
     "more than the card can": Case(0, "sriov: [{address: 0000:3b:00.0, count: 9}]", 0, "it can have 8 at most"),
     "the card refuses": Case(0, FOUR, 0, "No space left", make=lambda k: k.fail("sriov_numvfs", errno.ENOSPC)),
 }
@@ -81,7 +82,7 @@ CASES = {
 def test_virtual_functions(name: str) -> None:
     case = CASES[name]
     hand = Hand(kernel(NIC % case.have))
-    hand.station.checkpoint.switched(case.ours)
+    hand.station.checkpoint.set_vfs(case.ours)
     case.make(hand.kernel)
     said = virtual(hand, case.text, case.used)
     assert count(hand) == case.left
@@ -151,7 +152,7 @@ def test_mediated_devices_are_the_same_after_every_start() -> None:
     assert len(hand.kernel.writes) == writes  # type: ignore[attr-defined]
     one, two = sorted(made)
     said = mediated(hand, "{}", used=(one,))
-    assert said == [f"mediated device {one} is no longer asked for and stays while it is in use"]
+    assert said == [f"mediated device {one} is no longer configured and stays while it is in use"]
     assert {each.uuid for each in scan.scan(hand.kernel).mdevs} == before | {one}
     hand.station = hand.fresh()
     assert mediated(hand, "{}") == []
@@ -163,12 +164,12 @@ def test_mediated_devices_are_the_same_after_every_start() -> None:
 def test_mediated_devices_that_cannot_be_made() -> None:
     hand = Hand(captured("qemu-host.json"))
     [full] = mediated(hand, "mdev: [{type: mbochs-large, count: 4}]")
-    assert "(mbochs-large of mbochs) could not be made: writing to " in full
+    assert "(mbochs-large of mbochs) could not be created: writing to " in full
     assert full.endswith("No space left on device")
     assert len(scan.scan(hand.kernel).mdevs) == 3 + 3
-    assert "mediated devices of type nvidia-1 cannot be made: no parent on this host has that type" in mediated(
+    assert "mediated devices of type nvidia-1 cannot be created: no parent on this host has that type" in mediated(
         hand, "mdev: [{type: nvidia-1, count: 1}]")
-    assert "mediated devices of type mtty-1 cannot be made: mdpy does not have that type" in mediated(
+    assert "mediated devices of type mtty-1 cannot be created: mdpy does not have that type" in mediated(
         hand, "mdev: [{type: mtty-1, count: 1, parent: mdpy}]")
 
 
@@ -210,7 +211,7 @@ async def test_what_cannot_be_made_is_a_warning_of_the_host() -> None:
     async with app.embedded(hosts=app.simulated_hosts([played], config=config.parse(text)), clock=ManualClock()) as product:
         said = await product.store.get(kinds.HOST_INVENTORY, "a")
     assert said["spec"]["warnings"] == [
-        "0000:3b:00.0 has 0 virtual functions, and 9 are asked for: it can have 8 at most"]
+        "0000:3b:00.0 has 0 VFs, and 9 are configured: it can have 8 at most"]
 
 
 MISTAKES = {

@@ -43,8 +43,11 @@ async def running(hosts: list[AgentHost]) -> AsyncIterator[Scene]:
         yield scene
 
 
-@pytest.mark.parametrize("error", [StartFailed("no such bus"), HypervisorError("no room")], ids=["launcher", "hypervisor"])
-async def test_a_start_that_cannot_succeed_fails_the_vm(error: OutfitterError) -> None:
+@pytest.mark.parametrize(("error", "reason"), [
+    pytest.param(StartFailed("no such bus"), "SyncFailed", id="on whichever host"),
+    pytest.param(HypervisorError("no room"), "FailedStart", id="on this host"),
+])
+async def test_a_start_that_cannot_succeed_fails_the_vm(error: OutfitterError, reason: str) -> None:
     hypervisor = RejectingHypervisor()
     hypervisor.error = error
     async with running([replace(host, hypervisor=hypervisor) for host in hosts_of("node", 1)]) as scene:
@@ -52,7 +55,7 @@ async def test_a_start_that_cannot_succeed_fails_the_vm(error: OutfitterError) -
         await scene.phase("blue", "Failed")
         condition = await scene.condition("blue", "Ready")
         assert condition is not None
-        assert (condition["reason"], condition["message"]) == ("SyncFailed", error.message)
+        assert (condition["reason"], condition["message"]) == (reason, error.message)
 
 
 @pytest.mark.parametrize("error", [StartupRefused("the checkpoint is damaged"), Unauthorized("the exec plugin failed"),

@@ -1,8 +1,8 @@
-"""The agent of one host or, in embedded mode, of all simulated ones: runs the pods that were given to its hosts.
+"""The agent of one host or, in embedded mode, of all simulated ones: runs the pods that are bound to its hosts.
 
-A launcher pod: prepare its devices (the page is the fence), say that the pod runs, wait until the instance's status says which
-devices it got, start the domain, say that the machine runs. The end is the same backwards: stop, release, let the pod go.
-Every step may be repeated; a step that was done before a crash is found done."""
+A launcher pod: prepare its devices (the page is the exclusive check), report the pod as Running, wait until the VMI's status
+contains its devices, start the domain, report the VMI as Running. The end is the reverse: stop the domain, unprepare and
+release the devices, delete the pod. Every step may be repeated; a step that was done before a crash is found done."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from outfitter.store.informer import Informer, key_of
 from outfitter.store.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
-SWEEP = "host|"  # a key of this form asks for a host's leftovers
+SWEEP = "host|"  # a key of this form: stop and release what no pod of the host uses
 PREPARE_PATIENCE = 60.0  # seconds for which a host may fail to prepare a VMI's devices before another host is tried
 
 
@@ -67,10 +67,10 @@ class Agent:
         self.hosts = {host.name: host for host in hosts}
         self.queue = WorkQueue(clock, age=pods.age)
         self._pods, self._instances, self._claims = pods, instances, claims
-        self._prepared: set[str] = set()  # pods whose devices are in their hands; a new process looks again
+        self._prepared: set[str] = set()  # pods whose devices are prepared; a new process checks again
         self._written: dict[str, str] = {}  # pod or VMI -> the revision at which this process wrote that it runs
         self._starting: set[str] = set()  # VMIs whose domains are being started
-        self._asked: set[str] = set()  # pods whose machines were asked to shut down
+        self._shutdown_requested: set[str] = set()  # pods whose guests were asked to shut down
         self._failing: dict[str, float] = {}  # pods whose devices this host fails to prepare -> since when, monotonic
         self._monotonic = clock.monotonic
         pods.add_index("node", lambda pod: [pod["spec"].get("nodeName") or ""])
@@ -78,14 +78,14 @@ class Agent:
         pods.add_index("claim", pod_claims.claim_keys)
         instances.add_index("uid", lambda instance: [instance["metadata"]["uid"]])
         pods.on_change(self._pod_changed)
-        instances.on_change(self._instance_changed)
+        instances.on_change(self._vmi_changed)
         claims.on_change(self._claim_changed)
         pages.on_change(self._page_changed)
         for name, host in self.hosts.items():
-            host.hypervisor.on_change(functools.partial(self._machine_changed, name))
+            host.hypervisor.on_change(functools.partial(self._domain_changed, name))
             self.queue.add(SWEEP + name)
 
-    # -- who is woken by what
+    # -- which watch update wakes which pod
 
     def _pod_changed(self, old: Object | None, new: Object | None) -> None:
         pod = new or old
@@ -93,7 +93,7 @@ class Agent:
         node = pod["spec"].get("nodeName")
         if new is None:
             self._prepared.discard(pod["metadata"]["uid"])
-            self._asked.discard(pod["metadata"]["uid"])
+            self._shutdown_requested.discard(pod["metadata"]["uid"])
             self._written.pop(pod["metadata"]["uid"], None)
             self._failing.pop(pod["metadata"]["uid"], None)
             self._networks.forget(pod)
@@ -108,7 +108,7 @@ class Agent:
         """Whether a pod or VMI is as this process wrote it, in a reconcile that went on with it."""
         return bool(self._written.get(obj["metadata"]["uid"]) == obj["metadata"]["resourceVersion"])
 
-    def _instance_changed(self, old: Object | None, new: Object | None) -> None:
+    def _vmi_changed(self, old: Object | None, new: Object | None) -> None:
         if new is None and old is not None:
             self._written.pop(old["metadata"]["uid"], None)
         if (new is not None and self._wrote(new)) or not watch_filter.vmi_changed(old, new):
@@ -118,8 +118,8 @@ class Agent:
                 self.queue.add(key_of(pod))
 
     def _claim_changed(self, old: Object | None, new: Object | None) -> None:
-        """A claim that was seen after the pod that it is for."""
-        self._try_again(self._pods.by("claim", key_of(new or old or {})))
+        """A claim was seen after the pod that uses it."""
+        self._requeue_pending(self._pods.by("claim", key_of(new or old or {})))
 
     def _page_changed(self, old: Object | None, new: Object | None) -> None:
         """A claim got a booking after its pod was bound, or a device was released for which a pod waits."""
@@ -127,11 +127,11 @@ class Agent:
         if name not in self.hosts:
             return
         for claim in watch_filter.newly_booked(old, new):
-            self._try_again(self._pods.by("claim", claim))
+            self._requeue_pending(self._pods.by("claim", claim))
         if watch_filter.released(old, new):
-            self._try_again(pod for pod in self._pods.by("node", name) if status_reporter.waits_for_devices(pod))
+            self._requeue_pending(pod for pod in self._pods.by("node", name) if status_reporter.waits_for_devices(pod))
 
-    def _machine_changed(self, name: str, uid: str) -> None:
+    def _domain_changed(self, name: str, uid: str) -> None:
         """A domain started, ended or was paused; without a uid, the hypervisor was away and any of them may have."""
         if uid in self._starting:
             return  # the reconcile that starts it looks at it afterwards
@@ -141,7 +141,7 @@ class Agent:
         if not uid:
             self.queue.add(SWEEP + name)
 
-    def _try_again(self, pods: Iterable[Object]) -> None:
+    def _requeue_pending(self, pods: Iterable[Object]) -> None:
         for pod in pods:
             if pod["spec"].get("nodeName") in self.hosts and (pod.get("status") or {}).get("phase") == "Pending":
                 self.queue.add(key_of(pod))
@@ -161,13 +161,13 @@ class Agent:
             if pod is None or pod["spec"].get("nodeName") != name:
                 return None
             try:
-                return await self._bring(self.hosts[name], pod)
+                return await self._sync(self.hosts[name], pod)
             except HypervisorAway as error:
                 await self._report.waiting(self._pods.get(key) or pod, f"{name}: {error.message}", status_reporter.AWAY)
                 return error.retry_after
 
-    async def _bring(self, host: AgentHost, pod: Object) -> float | None:
-        """A pod nearer to where it should be."""
+    async def _sync(self, host: AgentHost, pod: Object) -> float | None:
+        """Run a pod, or end it."""
         phase = (pod.get("status") or {}).get("phase", "Pending")
         if pod["metadata"].get("deletionTimestamp") or phase in vm.FINAL:
             return await self._end(host, pod)
@@ -178,59 +178,59 @@ class Agent:
     async def _run(self, host: AgentHost, pod: Object) -> float | None:
         instance_key = vm.launches(pod)
         if instance_key is None and not host.simulated:
-            why = f"outfitter runs machines only: other pods need a kubelet on {host.name}"
-            await self._report.failed(pod, "NotAMachine", why)
+            why = f"outfitter runs launcher pods of VMs only: other pods need a kubelet on {host.name}"
+            await self._report.pod_failed(pod, "NotAMachine", why)
             return None
         instance = self._instances.get(instance_key) if instance_key else None
-        if instance is not None and instance["metadata"]["uid"] != self._machine_in(pod):
-            instance = None  # another one of the same name, or not in this pod
+        if instance is not None and instance["metadata"]["uid"] != self._vmi_uid(pod):
+            instance = None  # another VMI of the same name, or one that runs in another pod
         if instance is not None and pod["status"].get("phase") == "Running" and _runs(instance):
-            return await self._attend(host, pod, instance)
-        if missing := await self._lacks(host, pod):
+            return await self._sync_running(host, pod, instance)
+        if missing := await self._missing_devices(host, pod):
             if instance is not None and self._gives_up(pod, missing):
-                await self._report.failed(pod, failed_launches.PREPARE_FAILED, missing.message)
+                await self._report.pod_failed(pod, failed_launches.PREPARE_FAILED, missing.message)
                 return None  # its end releases what was prepared, and the VMI is launched elsewhere
             await self._report.waiting(pod, missing.message)
             return 1.0
         if instance is None and instance_key and pod["status"].get("phase") != "Running":
-            return None  # its news wakes us, or its end takes the pod along
+            return None  # a watch update of the VMI wakes the pod, or deletes it with the VMI
         if instance is not None and (instance.get("status") or {}).get("phase") not in ("Running", *vm.FINAL):
             try:
-                pod = await self._networks.plug(host, pod, instance)
+                pod = await self._networks.attach(host, pod, instance)
             except NotReady as error:
-                await self._report.waiting(pod, error.message, status_reporter.UNPLUGGED)
+                await self._report.waiting(pod, error.message, status_reporter.FAILED_NETWORKS)
                 return 1.0
         if pod["status"].get("phase") != "Running":
-            pod = await self._report.running(pod, self._told(host, pod))
+            pod = await self._report.pod_running(pod, self._prepared_devices(host, pod))
             self._written[pod["metadata"]["uid"]] = pod["metadata"]["resourceVersion"]
             self._pods.put(pod)
         if instance is None or instance["metadata"].get("deletionTimestamp"):
             return None
         if (instance.get("status") or {}).get("phase") == "Scheduled":
             return await self._start(host, pod, instance)
-        return await self._attend(host, pod, instance) if _runs(instance) else None
+        return await self._sync_running(host, pod, instance) if _runs(instance) else None
 
-    async def _attend(self, host: AgentHost, pod: Object, instance: Object) -> float | None:
-        """A machine that runs, as far as people know. That it ended, and what is asked of it, does not wait for its devices: a
-        host that was started again may not be able to hand them over any more."""
+    async def _sync_running(self, host: AgentHost, pod: Object, instance: Object) -> float | None:
+        """A VMI that is reported as Running. That its domain ended, and action requests, do not wait for its devices: a host
+        that was rebooted may be unable to prepare them."""
         uid = instance["metadata"]["uid"]
         domain = (await host.hypervisor.domains()).get(uid)
         if domain is None:
-            await self._report.ended(pod, host.name, (await host.hypervisor.ended()).get(uid))
+            await self._report.domain_ended(pod, host.name, (await host.hypervisor.ended()).get(uid))
             return None
         pod = await self._actions.carry_out(host, pod, instance, domain)
-        if missing := await self._lacks(host, pod):
+        if missing := await self._missing_devices(host, pod):
             await self._report.waiting(pod, missing.message)
             return 1.0
-        await self._report.no_longer_waits(pod)
+        await self._report.clear_waiting(pod)
         return None
 
-    def _told(self, host: AgentHost, pod: Object) -> str:
-        """What was prepared for a pod, for people."""
+    def _prepared_devices(self, host: AgentHost, pod: Object) -> str:
+        """The devices that were prepared for a pod, for its event."""
         claims = [(name, self._claim(pod["metadata"]["namespace"], name)) for _, name in pod_claims.claim_names(pod) if name]
-        given = [f"{', '.join(one['device'] for one in found)} for claim {name}"
-                 for name, claim in claims if (found := pod_claims.given(claim or {}))]
-        return f"Prepared on {host.name}: {'; '.join(given)}" if given else ""
+        devices = [f"{', '.join(result['device'] for result in results)} for claim {name}"
+                   for name, claim in claims if (results := pod_claims.given(claim or {}))]
+        return f"Prepared on {host.name}: {'; '.join(devices)}" if devices else ""
 
     def _gives_up(self, pod: Object, missing: Unprepared) -> bool:
         """Whether the host has failed to prepare the pod's devices for long enough. A new process begins to count again."""
@@ -241,8 +241,8 @@ class Agent:
         now = self._monotonic()
         return now - self._failing.setdefault(uid, now) >= PREPARE_PATIENCE
 
-    async def _lacks(self, host: AgentHost, pod: Object) -> Unprepared | None:
-        """What a pod still lacks of its devices; nothing, once they are in its hands."""
+    async def _missing_devices(self, host: AgentHost, pod: Object) -> Unprepared | None:
+        """Why a pod's devices are not prepared yet; None once they are."""
         if pod["metadata"]["uid"] in self._prepared:
             return None
         if (missing := await self._prepare(host, pod)) is None:
@@ -251,22 +251,21 @@ class Agent:
         return missing
 
     async def _prepare(self, host: AgentHost, pod: Object) -> Unprepared | None:
-        """Everything that the pod's claims hold here is prepared; else what is missing."""
+        """Prepare everything that is allocated to the pod's claims here; else why it is not."""
         for name, claim_name in pod_claims.claim_names(pod):
             claim = self._claim(pod["metadata"]["namespace"], claim_name) if claim_name else None
             if claim is None:
                 return Unprepared(f"claim {claim_name or name} does not exist yet")
-            given = (claim.get("status") or {}).get("allocation")
-            if not given:
-                return Unprepared(f"claim {claim_name} has no devices")
+            allocation = (claim.get("status") or {}).get("allocation")
+            if not allocation:
+                return Unprepared(f"claim {claim_name} is not allocated")
             users = [user for user in claim["status"].get("reservedFor") or () if user.get("resource", "pods") == "pods"]
             if users and users[0]["uid"] != pod["metadata"]["uid"] and vm.launches(pod):
-                return Unprepared(
-                    f"claim {claim_name} is in use by pod/{users[0]['name']}: a machine's devices are its own")
-            results = (given.get("devices") or {}).get("results") or ()
+                return Unprepared(f"claim {claim_name} is in use by pod/{users[0]['name']}: a VM's devices are not shared")
+            results = (allocation.get("devices") or {}).get("results") or ()
             try:
-                if lacking := await self._bookings.prepare(host, claim, results):
-                    return Unprepared(f"{', '.join(sorted(lacking))}: not booked for claim {claim_name} on {host.name} yet")
+                if unbooked := await self._bookings.prepare(host, claim, results):
+                    return Unprepared(f"{', '.join(sorted(unbooked))}: not booked for claim {claim_name} on {host.name} yet")
                 await self._preparation.prepare(host, claim, claim_bookings.ours(host, results))
             except (AlreadyHeld, NotReady) as error:
                 return Unprepared(error.message, host_failed=True)
@@ -274,32 +273,33 @@ class Agent:
 
     async def _start(self, host: AgentHost, pod: Object, instance: Object) -> float | None:
         if device_status.unsettled_devices(instance, pod, self._claim):
-            return None  # the status is on its way and wakes us
-        kept = await secrets.files(self._store, instance)
-        if isinstance(kept, str):
-            await self._report.waiting(pod, kept, status_reporter.UNTOLD)
-            return secrets.LOOK_AGAIN
+            return None  # the watch update of the status wakes the pod
+        secret_files = await secrets.files(self._store, instance)
+        if isinstance(secret_files, str):
+            await self._report.waiting(pod, secret_files, status_reporter.SECRET_MISSING)
+            return secrets.RETRY_AFTER
         try:
-            told = self._preparation.launcher_devices(host, pod, self._claim)
-            cards = self._networks.of(pod)
-            merged = launcher_env.merged_environment(await self._published(host, pod), told.env)
-            env = network_info.left_of(merged, pod, cards.values())
-            files = {**told.files, **({network_info.FILE: network_info.write(cards.values())} if cards else {}), **kept}
+            prepared = self._preparation.launcher_devices(host, pod, self._claim)
+            interfaces = self._networks.of(pod)
+            merged = launcher_env.merged_environment(await self._published(host, pod), prepared.env)
+            env = network_info.left_of(merged, pod, interfaces.values())
+            network_files = {network_info.FILE: network_info.write(interfaces.values())} if interfaces else {}
+            files = {**prepared.files, **network_files, **secret_files}
             domain = self._build(instance, env, files, await host.hypervisor.abilities())
             if vmi_actions.starts_paused(instance):
                 domain = dataclasses.replace(domain, paused=BY_USER)
             await self._start_domain(host, domain)
         except StartFailed as error:  # of the VMI, on whichever host
-            await self._report.not_started(pod, error.message)
+            await self._report.start_failed(pod, error.message)
             return None
         except HypervisorError as error:  # of this host
-            await self._report.failed(pod, failed_launches.START_FAILED, error.message)
+            await self._report.pod_failed(pod, failed_launches.START_FAILED, error.message)
             return None
-        started = await self._report.started(instance, host.name, domain.paused, networks.statuses(instance, cards))
+        started = await self._report.vmi_running(instance, host.name, domain.paused, networks.statuses(instance, interfaces))
         self._written[started["metadata"]["uid"]] = started["metadata"]["resourceVersion"]
         self._instances.put(started)
         self._networks.forget(pod)
-        return await self._attend(host, pod, started)
+        return await self._sync_running(host, pod, started)
 
     async def _start_domain(self, host: AgentHost, domain: Domain) -> None:
         self._starting.add(domain.uid)
@@ -309,61 +309,63 @@ class Agent:
             self._starting.discard(domain.uid)
 
     async def _published(self, host: AgentHost, pod: Object) -> dict[str, str]:
-        """What the pod got by the names of resources, as it is published: by this host, or in a pool that several reach."""
+        """The environment for the pod's extended resources, from the slices of this host or of pools that several hosts
+        reach."""
         made = dict(pod_claims.claim_names(pod)).get(device_refs.EXTENDED)
         if made is None or (claim := self._claim(pod["metadata"]["namespace"], made)) is None:
             return {}
         slices = (await self._store.list(kinds.RESOURCE_SLICE, fields=f"spec.nodeName={host.name}")).items
         pools = {(part["spec"]["driver"], part["spec"]["pool"]["name"]) for part in slices}
-        given = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
-        if any((one["driver"], one["pool"]) not in pools for one in given.get("results") or ()):
+        allocated = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
+        if any((result["driver"], result["pool"]) not in pools for result in allocated.get("results") or ()):
             slices = (await self._store.list(kinds.RESOURCE_SLICE)).items
         return launcher_environment.of_resources(pod, claim, slices)
 
     # -- ending
 
     async def _end(self, host: AgentHost, pod: Object) -> float | None:
-        """Stop what runs, release what was prepared, then let the pod object go if it was deleted. The guest has the pod's
-        grace period to shut down; the hypervisor's news, or the time that is left, brings us back."""
+        """Stop the domain, release what was prepared, then delete the pod object if its deletion was requested. The guest
+        has the pod's grace period to shut down; the hypervisor's event, or the end of the period, wakes the pod again."""
         self._prepared.discard(pod["metadata"]["uid"])
-        uid = self._machine_in(pod)
+        uid = self._vmi_uid(pod)
         grace = pod["metadata"].get("deletionGracePeriodSeconds") or 0.0
         try:
             if uid is not None and (left := await host.hypervisor.stop(uid, grace)) is not None:
-                if pod["metadata"]["uid"] not in self._asked:
-                    self._asked.add(pod["metadata"]["uid"])
-                    await self._report.stopping(pod, grace)
+                if pod["metadata"]["uid"] not in self._shutdown_requested:
+                    self._shutdown_requested.add(pod["metadata"]["uid"])
+                    await self._report.shutting_down(pod, grace)
                 return left
             released = await self._release(host, pod)
         except (NotReady, HypervisorError) as error:
-            await self._report.waiting(pod, error.message, status_reporter.UNRELEASED)
+            await self._report.waiting(pod, error.message, status_reporter.FAILED_RELEASE)
             return 1.0
         if pod["metadata"].get("deletionTimestamp"):
             try:
                 seen = await self._store.delete(kinds.POD, pod["metadata"]["name"], pod["metadata"]["namespace"],
                                                 uid=pod["metadata"]["uid"], grace=0)
             except NotFound:
-                return None  # it went before, and that was told
+                return None  # deleted before, and reported then
             if seen["metadata"].get("finalizers"):
                 if (seen.get("status") or {}).get("phase") in vm.FINAL and not released:
-                    return None  # that was told, too
-                await self._report.kept(seen, host.name)
+                    return None  # reported before, too
+                await self._report.held_by_finalizers(seen, host.name)
         else:
-            await self._report.no_longer_waits(pod)
+            await self._report.clear_waiting(pod)
         if uid is not None and (released or pod["metadata"].get("deletionTimestamp")):
             await self._report.released(pod, host.name, released)
         return None
 
     async def _release(self, host: AgentHost, pod: Object) -> list[str]:
-        """Give back what a pod had prepared and no other pod uses: the names of these claims. NotReady: one cannot be yet."""
+        """Release what a pod had prepared and no other pod uses: the names of these claims. NotReady: one cannot be yet."""
         others = self._claims_in_use(other for other in self._alive(host) if other["metadata"]["uid"] != pod["metadata"]["uid"])
         places = [(pod["metadata"]["namespace"], claim_name or "") for _, claim_name in pod_claims.claim_names(pod)]
         return [place[1] for place in places if place not in others and await self._bookings.release(host, *place)]
 
     async def _sweep(self, host: AgentHost) -> None:
-        """What runs or is prepared here for a pod that is no longer there: it went while we were not looking."""
+        """Stop and release what runs or is prepared here for pods that are gone: they were deleted while no agent was
+        running."""
         pods = self._alive(host)
-        alive = {uid for pod in pods if (uid := self._machine_in(pod)) is not None}
+        alive = {uid for pod in pods if (uid := self._vmi_uid(pod)) is not None}
         for uid, domain in (await host.hypervisor.domains()).items():
             if uid not in alive and not domain.foreign:
                 log.warning("%s: %s runs without a pod; stopping it", host.name, domain.name)
@@ -373,9 +375,9 @@ class Agent:
         await self._bookings.release_unused(host, self._claims_in_use(pods))
         await self._preparation.unprepare_leftovers(host)
 
-    def _machine_in(self, pod: Object) -> str | None:
-        """The uid of the machine that is in a pod. A reference alone says nothing: whoever may make pods may write any. One
-        that was taken from its instance (`--cascade=orphan`) is believed where the instance names the pod itself."""
+    def _vmi_uid(self, pod: Object) -> str | None:
+        """The uid of the VMI that runs in a pod. An owner reference alone proves nothing: anyone who may create pods can write
+        one. A pod that was orphaned (`--cascade=orphan`) is accepted where the VMI's status names the pod."""
         reference, key = vm.owner(pod, kinds.VMI.kind), vm.launches(pod)
         if reference is None:
             uid = (pod["metadata"].get("labels") or {}).get(vm.CREATED_BY)
@@ -385,7 +387,7 @@ class Agent:
             return uid if named else None
         if key is None:
             return None
-        known = self._instances.by("uid", reference["uid"])  # none: it is gone, and nobody else's
+        known = self._instances.by("uid", reference["uid"])  # none: the VMI is deleted, and no other has its uid
         its = all(key_of(instance) == key and vm.is_its(pod, instance.get("status") or {}) for instance in known)
         return str(reference["uid"]) if its else None
 
@@ -402,5 +404,5 @@ class Agent:
 
 
 def _runs(instance: Object) -> bool:
-    """As far as people know, and nobody wants it to end."""
+    """Whether a VMI is reported as Running and is not being deleted."""
     return (instance.get("status") or {}).get("phase") == "Running" and not instance["metadata"].get("deletionTimestamp")

@@ -1,5 +1,5 @@
-"""Small files that the node keeps: its checkpoint, CDI specs, device metadata. Each is replaced whole, so that a reader, or a
-start after a crash, finds the old text or the new one."""
+"""Small files that are replaced atomically: the checkpoint, CDI specs, device metadata. A reader, or a start after a crash,
+finds the old text or the new one."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class Files(Protocol):
     def read(self, name: str) -> str | None: ...
 
     def write(self, name: str, text: str) -> None:
-        """Make or replace a file; when it returns, the text is there to stay."""
+        """Create or replace a file; when it returns, the text is durable."""
         ...
 
     def remove(self, name: str) -> None:
-        """Remove a file, and the folders that are empty then; no harm if it is not there."""
+        """Remove a file, and the folders that are empty then; nothing happens if there is none."""
         ...
 
     def tidy(self) -> None:
-        """Remove what a crash left half-written; for files among which nobody else writes."""
+        """Remove half-written files of a crash; only for a folder that no other process writes to."""
         ...
 
     def names(self) -> list[str]:
@@ -33,12 +33,12 @@ class Files(Protocol):
         ...
 
     def at(self, name: str) -> str:
-        """Where a file or folder stands, for others who read it."""
+        """The path of a file or folder, for other processes that read it."""
         ...
 
 
 class FolderFiles:
-    """Files below a folder. `durable`: they outlive a loss of power, not only of the process."""
+    """Files below a folder. `durable`: they survive a power failure, not only a crash of the process."""
 
     def __init__(self, folder: Path, *, durable: bool = True) -> None:
         self._folder, self._durable = folder, durable
@@ -104,7 +104,7 @@ def _draft(path: Path) -> Path:
 
 
 class MemoryFiles:
-    """Files of a host that is only played, and not kept."""
+    """Files of a simulated host without a folder: lost with the process."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The Container Device Interface's file of a claim: what a container runtime adds to a container that uses the claim. Pure."""
+"""CDI specs (Container Device Interface): what a container runtime adds to a container that uses a claim. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 VERSION = "0.6.0"
-CONTROL = "vfio/vfio"  # the node by which VFIO is spoken to
+CONTROL = "vfio/vfio"  # the control node of VFIO, needed beside each group's
 
 
 def kind(driver: str) -> str:

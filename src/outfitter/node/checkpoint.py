@@ -1,6 +1,7 @@
-"""What this host is in the middle of, in one file: for each claim the devices that were taken from the host for it, and how
-they were before. Written before a device is touched and removed when everything is as it was, so that a start after a crash
-knows what to finish or undo. The ledger's page says who holds a device; this file says what was done to it."""
+"""The checkpoint of a host: for each claim the devices that were prepared for it, and how their functions were bound before.
+
+Written before a device is touched and removed when everything is restored, so that a start after a crash knows what to finish
+or undo. The ledger's page contains who holds a device; this file contains what was done to it."""
 
 from __future__ import annotations
 
@@ -20,35 +21,35 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """A function as it was before it was taken."""
+    """A function as it was before it was prepared."""
 
     address: str
-    ids: str  # "8086:1889": another card may stand at the address one day
+    ids: str  # "8086:1889": another card may be at the address later
     driver: str | None  # None: no driver was bound
-    override: str | None  # what driver_override said; None: nothing
+    override: str | None  # content of driver_override; None: empty
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """One device of one claim."""
+    """One prepared device of one claim."""
 
     uid: str  # of the claim
     namespace: str
     claim: str
     device: str  # its name in slices and on the page
-    functions: tuple[Before, ...] = ()  # none for a mediated device, and for who only looks on
-    uuid: str | None = None  # of a mediated device; None for who only looks on
+    functions: tuple[Before, ...] = ()  # none for a mediated device, and with admin access
+    uuid: str | None = None  # of a mediated device; None with admin access
     files: tuple[str, ...] = ()  # metadata files of the claim
 
     @property
     def places(self) -> frozenset[str]:
-        """Addresses and UUIDs that are this claim's until they are back."""
+        """Addresses and UUIDs that are this claim's until they are restored."""
         return frozenset((*(before.address for before in self.functions), *([self.uuid] if self.uuid else [])))
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A mediated device that was made because a setting asks for it."""
+    """A mediated device that was created because a setting asks for it."""
 
     uuid: str
     parent: str
@@ -56,12 +57,12 @@ class Made:
 
 
 class Checkpoint:
-    """The file of one host. Nothing else writes it; each change is there to stay when the call returns."""
+    """The file of one host, written by this class alone; each change is durable when the call returns."""
 
     def __init__(self, files: Files, host: str) -> None:
         self._files, self._host = files, host
         self.taken: tuple[Taken, ...] = ()
-        self.vfs: Mapping[str, int] = {}  # address of a physical function -> virtual functions that we switched on
+        self.vfs: Mapping[str, int] = {}  # address of a PF -> VFs that this host created
         self.made: tuple[Made, ...] = ()
         text = files.read(FILE)
         if text is not None:
@@ -71,17 +72,17 @@ class Checkpoint:
         return tuple(one for one in self.taken if one.uid == uid)
 
     def take(self, taken: Iterable[Taken]) -> None:
-        """Remember what is about to be done. A device that its claim has already stays as it was remembered."""
+        """Record what is about to be done. A device that is recorded for its claim already stays as it was recorded."""
         known = {(one.uid, one.device) for one in self.taken}
         self._save(taken=(*self.taken, *(one for one in taken if (one.uid, one.device) not in known)))
 
     def forget(self, uid: str) -> None:
         self._save(taken=tuple(one for one in self.taken if one.uid != uid))
 
-    def switched(self, vfs: Mapping[str, int]) -> None:
+    def set_vfs(self, vfs: Mapping[str, int]) -> None:
         self._save(vfs=vfs)
 
-    def making(self, made: Iterable[Made]) -> None:
+    def set_made(self, made: Iterable[Made]) -> None:
         self._save(made=tuple(made))
 
     def _save(
@@ -112,7 +113,7 @@ class Checkpoint:
                                  "says how to bring a host in order without it") from error
         if version != VERSION:
             raise StartupRefused(f"{where} has version {version}, and this outfitter knows {VERSION}: use the one that wrote "
-                                 "it, or stop all machines with it first")
+                                 "it, or stop all VMs with it first")
 
 
 def _taken(raw: dict[str, Any]) -> Taken:

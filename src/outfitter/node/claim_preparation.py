@@ -155,10 +155,10 @@ class ClaimPreparation:
             found = scan.scan(env.root)
             busy = used | {address for device in found.devices if device.name in booked or device.address in used
                            for address in (device.address, *device.members)}
-            yield from sriov.arrange(env, settings.sriov, found.devices, busy)
+            yield from sriov.provision(env, settings.sriov, found.devices, busy)
             found = scan.scan(env.root)  # a VF may be the parent of mediated devices
             busy = used | {device.uuid for device in found.mdevs if device.name in booked}
-            yield from mdev.arrange(env, settings.mdev, found, busy)
+            yield from mdev.provision(env, settings.mdev, found, busy)
 
         try:
             host.provisioning_warnings = tuple(await env.run(lambda: list(work())))

@@ -1,5 +1,7 @@
-"""Where the work on one host is done: its root, and the folders of what is written beside it. All paths come in here, so that
-the same code works on this machine, on a host below another root, and on one that is only played."""
+"""The environment of a host in which devices are prepared: its sysfs root, and the folders for checkpoint, CDI and metadata
+files.
+
+All paths come in here, so that the same code works on this host, on a host below another root, and on a simulated one."""
 
 from __future__ import annotations
 
@@ -34,10 +36,10 @@ class HostEnv:
         patience: float | None = None,
     ) -> None:
         """`state` has the checkpoint, `cdi` the files that container runtimes read, `metadata` those that launchers do: what is
-        left out is kept in memory. `dev` is the folder of device nodes as runtimes see it. `patience`: the kernel may
-        make whoever writes wait, and we do so for at most that many seconds; None: it answers at once."""
+        left out is kept in memory. `dev` is the folder of device nodes as runtimes see it. `patience`: for how many seconds
+        a write to the kernel is waited for; None: writes are done at once, in this thread."""
         self.host, self.driver, self.root, self.dev, self._patience = host, driver, root, dev, patience
-        self._slow: asyncio.Task[object] | None = None  # what the kernel has not answered yet
+        self._slow: asyncio.Task[object] | None = None  # a write that the kernel has not answered yet
         self._slow_places: frozenset[str] = frozenset()  # addresses and UUIDs that it is about
         self._holders: tuple[float, tuple[DeviceHolder, ...]] | None = None  # when they were looked for, and who has these open
         self.state, self.cdi, self.metadata = state or MemoryFiles(), cdi or MemoryFiles(), metadata or MemoryFiles()
@@ -56,8 +58,8 @@ class HostEnv:
         await self.run(first)
 
     async def run(self, work: Callable[[], T], places: Collection[str] = ()) -> T:
-        """Do something that writes to the host. NotReady: the kernel does not answer; it was not stopped, and until it is over
-        nothing else is begun here. `places`: addresses and UUIDs that it is about."""
+        """Do something that writes to the host. NotReady: the kernel does not answer; the write was not cancelled, and until it
+        ends nothing else is started here. `places`: addresses and UUIDs that it is about."""
         if self._patience is None:
             return work()
         if self._slow is not None and not self._slow.done():
@@ -67,7 +69,7 @@ class HostEnv:
         if done:
             return task.result()
         self._slow, self._slow_places, self._holders = task, frozenset(places), None
-        task.add_done_callback(lambda over: over.exception())  # it is done again, and says then what is wrong
+        task.add_done_callback(lambda over: over.exception())  # it is retried, and reports then what is wrong
         raise await self._waits()
 
     async def _waits(self) -> NotReady:

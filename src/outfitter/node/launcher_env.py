@@ -1,5 +1,5 @@
-"""What the launcher of a machine is told of its devices by whoever handed them over, besides what the instance's status says.
-It compares the two. Pure."""
+"""What a launcher gets to know about its prepared devices, besides the VMI's status: environment variables and metadata files.
+The launcher compares the two. Pure."""
 
 from __future__ import annotations
 
@@ -20,39 +20,41 @@ class LauncherDevices:
     files: dict[str, str] = field(default_factory=dict)  # path in the container -> text
 
 
-def launcher_devices(pod: Object, handed: Iterable[tuple[str, Object, Sequence[PreparedDevice]]]) -> LauncherDevices:
-    """`handed`: entries of the pod's claims, the claim of each, and what was handed over for it."""
+def launcher_devices(pod: Object, prepared: Iterable[tuple[str, Object, Sequence[PreparedDevice]]]) -> LauncherDevices:
+    """`prepared`: entries of the pod's claims, the claim of each, and what was prepared for it."""
     out = LauncherDevices()
-    for name, claim, given in handed:
-        whole = [one for one in given if one.asked not in _of_others(claim, given)]
+    for name, claim, devices in prepared:
+        incomplete = _incomplete_requests(claim, devices)
+        whole = [device for device in devices if device.asked not in incomplete]
         out.env.update(metadata.environment(claim["metadata"]["name"], whole))
         out.files.update({f"{device_metadata.BASE}/{path}": text for path, text in metadata.files(claim, whole).items()})
         if name == device_refs.EXTENDED:
-            out.env.update(metadata.by_resource(_resources(pod), given))
+            out.env.update(metadata.by_resource(_resources(pod), devices))
     return out
 
 
-def merged_environment(published: Mapping[str, str], handed: Mapping[str, str]) -> dict[str, str]:
-    """The environment, from what drivers publish of the devices that a pod got by the names of resources, and from what was
-    prepared. Of one resource some devices may be prepared by another driver. StartFailed: the two contradict each other."""
+def merged_environment(published: Mapping[str, str], prepared: Mapping[str, str]) -> dict[str, str]:
+    """The environment, from what drivers publish about a pod's extended resources, and from what was prepared here. Of one
+    resource some devices may be prepared by another driver. StartFailed: the two contradict each other."""
     out = dict(published)
-    for name, value in handed.items():
-        said = out.setdefault(name, value)
-        if not set(value.split(",")) <= set(said.split(",")):
-            raise StartFailed(f"{name}: {value} was handed over, but what is published says {said}: the machine does not start "
-                              "before they agree")
+    for name, value in prepared.items():
+        other = out.setdefault(name, value)
+        if not set(value.split(",")) <= set(other.split(",")):
+            raise StartFailed(f"{name}: {value} was prepared, but {other} is published: the VM does not start before they "
+                              "agree")
     return out
 
 
-def _of_others(claim: Object, given: Sequence[PreparedDevice]) -> set[str]:
-    """The requests that got something which is not ours to hand over: we cannot tell of all that they got."""
-    ours = {(one.driver, one.pool, one.device) for one in given}
+def _incomplete_requests(claim: Object, devices: Sequence[PreparedDevice]) -> set[str]:
+    """The requests that also have devices of other drivers: this host does not know all of them."""
+    ours = {(device.driver, device.pool, device.device) for device in devices}
     results = (((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}).get("results") or ()
-    return {str(one["request"]).partition("/")[0] for one in results if (one["driver"], one["pool"], one["device"]) not in ours}
+    return {str(result["request"]).partition("/")[0] for result in results
+            if (result["driver"], result["pool"], result["device"]) not in ours}
 
 
 def _resources(pod: Object) -> list[tuple[str, str]]:
     """Which requests of the claim for extended resources stand for which resource."""
-    said = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
-    return [(one["resourceName"], one["requestName"]) for one in said.get("requestMappings") or ()
-            if one["containerName"] == vm.CONTAINER]
+    status = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
+    return [(mapping["resourceName"], mapping["requestName"]) for mapping in status.get("requestMappings") or ()
+            if mapping["containerName"] == vm.CONTAINER]

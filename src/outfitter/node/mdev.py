@@ -1,5 +1,6 @@
-"""Mediated devices, made where the settings ask for them. Their UUIDs follow from host, parent, type and number, so that they
-are the same devices after every start; what we made and nobody asks for any longer is removed once nobody has it."""
+"""Creates mediated devices where the settings ask for them. Their UUIDs follow from host, parent, type and number, so that
+they are the same devices after every start. Those that were created here and are no longer configured are removed once they
+are free."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ from outfitter.node.host_env import HostEnv
 from outfitter.node.sysfs_root import Root
 
 
-def arrange(
-    station: HostEnv, wanted: Sequence[Mediated], found: scan.Scan, used: Collection[str]
+def provision(
+    host_env: HostEnv, wanted: Sequence[Mediated], found: scan.Scan, used: Collection[str]
 ) -> Iterator[str]:
-    """Make what is missing and remove what is too much; what could not be done, as sentences. `used`: UUIDs that machines have
-    or that are booked."""
-    root, checkpoint, host = station.root, station.checkpoint, station.host
+    """Create what is missing and remove what is not configured; a warning for each that failed. `used`: UUIDs that VMs have or
+    that are booked."""
+    root, checkpoint, host = host_env.root, host_env.checkpoint, host_env.host
     parents = provisioning.parents(found.devices, found.parents)
     asked = {name: Made(name, parent, entry.type)
              for entry in wanted for parent, types in parents.items()
@@ -27,26 +28,27 @@ def arrange(
     for entry in wanted:
         if not any(one.type == entry.type and entry.parent in (None, one.parent) for one in asked.values()) and entry.count:
             where = f"{entry.parent} does not have" if entry.parent else "no parent on this host has"
-            yield f"mediated devices of type {entry.type} cannot be made: {where} that type"
+            yield f"mediated devices of type {entry.type} cannot be created: {where} that type"
     there = {one.uuid for one in found.mdevs}
     for one in checkpoint.made:
         if one.uuid in asked or one.uuid not in there:
             continue
         if one.uuid in used:
-            yield f"mediated device {one.uuid} is no longer asked for and stays while it is in use"
+            yield f"mediated device {one.uuid} is no longer configured and stays while it is in use"
         elif trouble := _write(root, f"{mdev.DEVICES}/{one.uuid}/remove", "1"):
             yield f"mediated device {one.uuid} could not be removed: {trouble}"
         else:
             there.discard(one.uuid)
-    # Remembered before they are made, so that none is ever ours and not known to be.
-    checkpoint.making([*(one for one in checkpoint.made if one.uuid in there and one.uuid not in asked), *asked.values()])
+    # Recorded before they are created, so that none is ever left that is not known to be ours.
+    checkpoint.set_made([*(one for one in checkpoint.made if one.uuid in there and one.uuid not in asked), *asked.values()])
     for one in asked.values():
         if one.uuid in there:
             continue
         folder = f"{mdev.PARENTS}/{one.parent}/{mdev.TYPES}/{one.type}"
         trouble = _write(root, f"{folder}/create", one.uuid)
         if trouble or not root.exists(f"{mdev.DEVICES}/{one.uuid}"):
-            yield f"mediated device {one.uuid} ({one.type} of {one.parent}) could not be made: {trouble or 'it did not appear'}"
+            why = trouble or "it did not appear"
+            yield f"mediated device {one.uuid} ({one.type} of {one.parent}) could not be created: {why}"
 
 
 def _write(root: Root, path: str, text: str) -> str | None:

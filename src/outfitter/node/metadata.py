@@ -1,4 +1,4 @@
-"""How a launcher learns its devices without asking an API server: device metadata files (Kubernetes' device attributes downward
+"""How a launcher gets to know its devices without an API server: device metadata files (Kubernetes' device attributes downward
 API, as KubeVirt 1.8.3 and later read them) and environment variables by claim and request. Pure."""
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from outfitter.api.device import PCI_BUS_ID
 from outfitter.api.device_metadata import API_VERSIONS, KIND, SUFFIX
 from outfitter.api.kinds import Object
 
-POD_CLAIM = "resource.kubernetes.io/pod-claim-name"  # on a claim that was made from a template: its name in the pod
+POD_CLAIM = "resource.kubernetes.io/pod-claim-name"  # on a claim that was created from a template: its name in the pod
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedDevice:
-    """One device as it answers one request of a claim."""
+    """A device that was prepared for a request of a claim."""
 
     request: str  # "gpu", or "gpu/large" when the request names alternatives
     driver: str
@@ -29,11 +29,11 @@ class PreparedDevice:
     uuid: str | None  # of a mediated device
     numa: int | None = None
     pcie_root: str | None = None
-    functions: tuple[str, ...] = ()  # all PCI functions that were handed over with it, itself included
+    functions: tuple[str, ...] = ()  # all PCI functions that were prepared with it, itself included
 
     @property
     def asked(self) -> str:
-        """The request as machines name it."""
+        """The request as VMs name it: without the alternative that was chosen."""
         return self.request.partition("/")[0]
 
     def attributes(self) -> Object:
@@ -43,7 +43,7 @@ class PreparedDevice:
 
 
 def folder(claim: Object) -> str:
-    """Where a claim's files stand below the base."""
+    """The folder of a claim's files below the base."""
     meta = claim["metadata"]
     alias = (meta.get("annotations") or {}).get(POD_CLAIM)
     return f"resourceclaimtemplates/{alias}" if alias else f"resourceclaims/{meta['name']}"

@@ -1,4 +1,4 @@
-"""A host's Node object. Writes only what changed, and takes nothing from others who write to it."""
+"""A host's Node object: capacity, labels, readiness. Writes only what changed, and keeps what others write."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from outfitter.node.agent_host import AgentHost
 from outfitter.store.base import Store
 
 NOT_READY = "node.kubernetes.io/not-ready"
-BRIDGE = "bridge.network.kubevirt.io/"  # and the name of a bridge: a resource that hosts have which have the bridge
-PLENTY = "1000"
+BRIDGE = "bridge.network.kubevirt.io/"  # and the name of a bridge: a resource of the hosts that have it
+UNLIMITED = "1000"
 READY = Condition("Ready", True, "OutfitterReady", "outfitter is running on this host")
-TRIES = 10  # writes that may be too late, before somebody else has to see to it
-_SPOKEN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")  # interfaces may be called more than resources may
+TRIES = 10  # conflicting writes after which the error is raised
+_RESOURCE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")  # an interface may have other characters too
 
 
 async def node(store: Store, host: AgentHost, bridges: Sequence[str], now: str) -> Object:
-    amounts = {**host.capacity, "pods": PLENTY, **{f"{BRIDGE}{name}": PLENTY for name in bridges if _SPOKEN.fullmatch(name)}}
+    named = {f"{BRIDGE}{name}": UNLIMITED for name in bridges if _RESOURCE_NAME.fullmatch(name)}
+    amounts = {**host.capacity, "pods": UNLIMITED, **named}
     wanted: Object = {"capacity": amounts, "allocatable": amounts,
               "nodeInfo": {"kubeletVersion": "outfitter", "operatingSystem": "linux", "architecture": "amd64", "bootID": "",
                            "containerRuntimeVersion": "", "kernelVersion": "", "kubeProxyVersion": "", "machineID": "",
@@ -31,14 +32,14 @@ async def node(store: Store, host: AgentHost, bridges: Sequence[str], now: str) 
         labels["outfitter.dev/simulated"] = "true"
     for _ in range(TRIES):
         try:
-            return await _brought(store, host.name, wanted, labels, now)
+            return await _updated(store, host.name, wanted, labels, now)
         except Conflict:
-            continue  # others write to nodes as well, and what they wrote is to stay: look again
-    return await _brought(store, host.name, wanted, labels, now)
+            continue  # others write to nodes as well: read it again
+    return await _updated(store, host.name, wanted, labels, now)
 
 
-async def _brought(store: Store, name: str, wanted: Object, labels: Object, now: str) -> Object:
-    """The node as it should be. Lists are written whole, so each write is at the revision that was read."""
+async def _updated(store: Store, name: str, wanted: Object, labels: Object, now: str) -> Object:
+    """The Node after its update. Lists are written whole, so each write is at the revision that was read."""
     try:
         node = await store.get(kinds.NODE, name)
     except NotFound:

@@ -1,4 +1,4 @@
-"""A device as the node handles it: which functions are to be taken from the host for it, or which mediated device it is."""
+"""A host device as it is prepared: the functions that are bound to vfio-pci for it, or its mediated device."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from outfitter.inventory.host_devices import HostDevices
 from outfitter.inventory.mdev import Mdev
 from outfitter.inventory.pci import FunctionKind
 
-AS_IS = (FunctionKind.VENDOR_VF, FunctionKind.VDPA)  # handed over by the driver that has them
+AS_IS = (FunctionKind.VENDOR_VF, FunctionKind.VDPA)  # passed through by the driver that has them
 
 
 @dataclass(frozen=True, slots=True)
 class PassthroughDevice:
     name: str
-    address: str | None  # by which a machine gets it; None for a mediated device
-    functions: tuple[str, ...] = ()  # addresses to be taken from the host: the whole IOMMU group
+    address: str | None  # by which a VM gets it; None for a mediated device
+    functions: tuple[str, ...] = ()  # addresses to bind: the whole IOMMU group
     uuid: str | None = None  # of a mediated device
-    managed: bool = True  # False: somebody else binds the functions
+    managed: bool = True  # False: the operator binds the functions
     numa: int | None = None
     pcie_root: str | None = None
 

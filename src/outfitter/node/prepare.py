@@ -1,6 +1,6 @@
-"""Hands a claim's devices over. The order is what a start after a crash relies on: the page says `prepared` (the caller saw to
-that), the checkpoint remembers how everything is, the functions are bound, then come the files by which others learn of it.
-Every step may be repeated, and one that was done is found done."""
+"""Prepares a claim's devices. A start after a crash relies on the order: the page records `prepared` (by the caller), the
+checkpoint records how everything is, the functions are bound, then the files for runtimes and launchers are written. Every step
+may be repeated, and one that was done is found done."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from outfitter.node.passthrough_device import PassthroughDevice
 
 @dataclass(frozen=True, slots=True)
 class AllocatedDevice:
-    """A device that a claim was given."""
+    """A device that is allocated to a claim."""
 
     target: PassthroughDevice
     request: str
-    looks_on: bool = False  # by admin access: whoever has the device goes on having it
+    admin_access: bool = False  # its holder keeps it: nothing is bound
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedClaim:
-    """What whoever starts a container or a machine needs."""
+    """What is needed to start a container or a VM."""
 
     devices: tuple[PreparedDevice, ...]
     env: Mapping[str, str]  # PCI_RESOURCE_<claim>_<request> and so on
@@ -40,19 +40,19 @@ class PreparedClaim:
 
 
 def prepare(
-    station: HostEnv, claim: Object, wanted: Sequence[AllocatedDevice], *, running: Collection[str] = (),
+    host_env: HostEnv, claim: Object, wanted: Sequence[AllocatedDevice], *, running: Collection[str] = (),
     left: Mapping[str, str] = MappingProxyType({}),
 ) -> PreparedClaim:
-    """NotReady says which device cannot be handed over and why; what was done stays remembered, and doing it again goes on.
-    `running`: addresses and UUIDs that machines have: these are not touched. `left`: claims that hold nothing here any more and
-    whose devices are not back -> why."""
-    uid, root, checkpoint = claim["metadata"]["uid"], station.root, station.checkpoint
+    """NotReady says which device cannot be prepared and why; what was done stays in the checkpoint, and a retry continues.
+    `running`: addresses and UUIDs that VMs have: these are not touched. `left`: claims that hold nothing here any more and
+    whose devices are not restored -> why."""
+    uid, root, checkpoint = claim["metadata"]["uid"], host_env.root, host_env.checkpoint
     known = {one.device: one for one in checkpoint.of(uid)}
     given = tuple(
         PreparedDevice(
             one.request,
-            station.driver,
-            station.host,
+            host_env.driver,
+            host_env.host,
             one.target.name,
             one.target.address,
             one.target.uuid,
@@ -63,9 +63,9 @@ def prepare(
         for one in wanted
     )
     texts = {f"{uid}/{name}": text for name, text in metadata.files(claim, given).items()}
-    taken = [known.get(one.target.name) or _taken(station, claim, one, tuple(texts)) for one in wanted]
+    taken = [known.get(one.target.name) or _taken(host_env, claim, one, tuple(texts)) for one in wanted]
     for one, memory in zip(wanted, taken, strict=True):
-        _check(station, one, memory, running, left)
+        _check(host_env, one, memory, running, left)
     checkpoint.take(taken)
     for memory in taken:
         for before in memory.functions:
@@ -73,61 +73,61 @@ def prepare(
                 vfio.bind(root, before)
     env = metadata.environment(claim["metadata"]["name"], given)
     inside = metadata.folder(claim)
-    _put(station.cdi, cdi.file_name(station.driver, uid), cdi.spec(
-        station.driver, uid, {one.target.name: _nodes(station, one.target) for one in wanted}, env=env, dev=station.dev,
-        mounts={station.metadata.at(f"{uid}/{inside}"): f"{device_metadata.BASE}/{inside}"}))
+    _put(host_env.cdi, cdi.file_name(host_env.driver, uid), cdi.spec(
+        host_env.driver, uid, {one.target.name: _nodes(host_env, one.target) for one in wanted}, env=env, dev=host_env.dev,
+        mounts={host_env.metadata.at(f"{uid}/{inside}"): f"{device_metadata.BASE}/{inside}"}))
     for name, text in texts.items():
-        _put(station.metadata, name, text)
+        _put(host_env.metadata, name, text)
     return PreparedClaim(
         given,
         env,
-        tuple(f"{cdi.kind(station.driver)}={cdi.device_name(uid, one.target.name)}" for one in wanted),
-        station.metadata.at(uid),
+        tuple(f"{cdi.kind(host_env.driver)}={cdi.device_name(uid, one.target.name)}" for one in wanted),
+        host_env.metadata.at(uid),
     )
 
 
-def _taken(station: HostEnv, claim: Object, one: AllocatedDevice, files: tuple[str, ...]) -> Taken:
+def _taken(host_env: HostEnv, claim: Object, one: AllocatedDevice, files: tuple[str, ...]) -> Taken:
     meta, target = claim["metadata"], one.target
-    if one.looks_on:
+    if one.admin_access:
         return Taken(meta["uid"], meta["namespace"], meta["name"], target.name, files=files)
-    functions = tuple(_before(station, address) for address in target.functions)
+    functions = tuple(_before(host_env, address) for address in target.functions)
     return Taken(meta["uid"], meta["namespace"], meta["name"], target.name, functions, target.uuid, files)
 
 
-def _before(station: HostEnv, address: str) -> Before:
-    """A function as it was before anybody had it: whoever shares it would find what the first one did."""
-    now = vfio.look(station.root, address)
-    known = (before for taken in station.checkpoint.taken for before in taken.functions)
+def _before(host_env: HostEnv, address: str) -> Before:
+    """A function as it was before the first claim that shares it: a later one would find what that one did."""
+    now = vfio.read_binding(host_env.root, address)
+    known = (before for taken in host_env.checkpoint.taken for before in taken.functions)
     return next((before for before in known if (before.address, before.ids) == (address, now.ids)), now)
 
 
-def _check(station: HostEnv, one: AllocatedDevice, memory: Taken, running: Collection[str], left: Mapping[str, str]) -> None:
-    """NotReady before anything is touched."""
-    root, target = station.root, one.target
-    for other in station.checkpoint.taken:
+def _check(host_env: HostEnv, one: AllocatedDevice, memory: Taken, running: Collection[str], left: Mapping[str, str]) -> None:
+    """Raise NotReady before anything is touched."""
+    root, target = host_env.root, one.target
+    for other in host_env.checkpoint.taken:
         if other.uid == memory.uid or other.places.isdisjoint(memory.places):
             continue
         whose = f"{other.namespace}/{other.claim}"
         if not memory.places.isdisjoint(running):
-            raise NotReady(f"{target.name} cannot be handed over: a machine still has it, by claim {whose}")
+            raise NotReady(f"{target.name} cannot be prepared: a VM still has it, by claim {whose}")
         if other.uid in left:
-            raise NotReady(f"{target.name} cannot be handed over: it is not back from claim {whose} yet: {left[other.uid]}")
+            raise NotReady(f"{target.name} cannot be prepared: it is not restored from claim {whose} yet: {left[other.uid]}")
     if target.uuid is not None and not root.exists(f"{mdev.DEVICES}/{target.uuid}"):
-        raise NotReady(f"{target.name} cannot be handed over: the mediated device {target.uuid} is no longer there")
+        raise NotReady(f"{target.name} cannot be prepared: the mediated device {target.uuid} is no longer there")
     loose = [before.address for before in memory.functions
              if before.address not in running and not pci.is_vfio_driver(vfio.driver(root, before.address))]
     if loose and not target.managed:
         names = ", ".join(f"{address} ({vfio.driver(root, address) or 'no driver'})" for address in loose)
-        raise NotReady(f"{target.name} cannot be handed over: device_spec says managed: no, and {names} is not bound to "
+        raise NotReady(f"{target.name} cannot be prepared: device_spec says managed: no, and {names} is not bound to "
                        "vfio-pci; bind it, or leave managed out")
-    waits = bool(loose) or memory.places.isdisjoint(running)  # a machine that runs with it is the proof that it can
+    waits = bool(loose) or memory.places.isdisjoint(running)  # a VM that runs with it proves that it can be
     if waits and (trouble := vfio.obstacle(root, [before.address for before in memory.functions])):
-        raise NotReady(f"{target.name} cannot be handed over: {trouble}")
+        raise NotReady(f"{target.name} cannot be prepared: {trouble}")
 
 
-def _nodes(station: HostEnv, target: PassthroughDevice) -> list[str]:
+def _nodes(host_env: HostEnv, target: PassthroughDevice) -> list[str]:
     places = [f"{mdev.DEVICES}/{target.uuid}"] if target.uuid else [f"{vfio.DEVICES}/{target.address}"]
-    numbers = [vfio.group(station.root, place) for place in places]
+    numbers = [vfio.group(host_env.root, place) for place in places]
     return [f"vfio/{number}" for number in numbers if number is not None]
 
 

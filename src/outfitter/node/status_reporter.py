@@ -1,4 +1,6 @@
-"""What the agent writes of a pod and its machine: why it waits, that it runs, how it ended. Each is said once."""
+"""Writes the status and events of a pod and its VMI: why it waits, that it runs, how it ended. Each is written once.
+
+Called by the agent and by `VmiActions`. Decides nothing: the callers say what happened."""
 
 from __future__ import annotations
 
@@ -23,31 +25,30 @@ from outfitter.store.base import Store
 from outfitter.store.clock import Clock, rfc3339
 from outfitter.store.event_recorder import EventRecorder
 
-UNPREPARED = failed_launches.PREPARE_FAILED
-UNPLUGGED = "FailedPlugNetworks"
-UNRELEASED = "FailedReleaseDevices"  # also: what has them cannot be stopped
+FAILED_PREPARE = failed_launches.PREPARE_FAILED
+FAILED_NETWORKS = "FailedPlugNetworks"
+FAILED_RELEASE = "FailedReleaseDevices"  # also: the domain cannot be stopped
 AWAY = "HypervisorAway"
-UNTOLD = "SecretMissing"  # what its cloud-init is to be told is not there yet
-UNBUILT = "SyncFailed"
-STILL = "; it still holds what it had: "  # between how a pod ended and why it does not let go
+SECRET_MISSING = "SecretMissing"  # of its cloud-init volume
+SYNC_FAILED = "SyncFailed"
+STILL = "; it still holds its devices: "  # between how a pod ended and why they are not released
 Keeps = Literal["no", "until stopped", "always"]
-KEPT: Mapping[Keeps, str] = {  # whether a virtual machine keeps a claim whose pod is over -> what is said of its devices
-    "no": "are given back", "until stopped": "stay its machine's own unless that is stopped",
-    "always": "stay its machine's own"}
-NAMED = 8  # devices that an event names; of the others it says how many
+KEPT: Mapping[Keeps, str] = {  # whether a VM keeps a claim whose pod has terminated -> what the event says about its devices
+    "no": "are released", "until stopped": "stay with the VM unless it is stopped", "always": "stay with the VM"}
+MAX_NAMED = 8  # devices that an event names; the others are counted
 
 
 def waits_for_devices(pod: Object) -> bool:
     """Whether a pod's status contains that its devices could not be prepared."""
-    return bool((pod.get("status") or {}).get("reason") == UNPREPARED)
+    return bool((pod.get("status") or {}).get("reason") == FAILED_PREPARE)
 
 
 class StatusReporter:
     def __init__(self, store: Store, *, clock: Clock, events: EventRecorder) -> None:
         self._store, self._clock, self._events = store, clock, events
 
-    async def waiting(self, pod: Object, why: str, reason: str = UNPREPARED) -> None:
-        """Why it does not run yet, or does not end. One that has ended goes on to say how."""
+    async def waiting(self, pod: Object, why: str, reason: str = FAILED_PREPARE) -> None:
+        """Why a pod does not run yet, or does not end. The status of one that has terminated still contains how it ended."""
         change = {"reason": reason, "message": why}
         if pod["status"].get("phase") in vm_api.FINAL:
             change = {"message": pod["status"].get("message", "").partition(STILL)[0] + STILL + why}
@@ -56,16 +57,16 @@ class StatusReporter:
         await self._patch_pod(pod, change)
         await self._events.warning(pod, reason, why)
 
-    async def no_longer_waits(self, pod: Object) -> None:
-        """Whatever was in the way is over."""
-        how, still, _ = pod["status"].get("message", "").partition(STILL)
+    async def clear_waiting(self, pod: Object) -> None:
+        """Remove the reason for which a pod waited."""
+        ended, still, _ = pod["status"].get("message", "").partition(STILL)
         if still:
-            await self._patch_pod(pod, {"message": how or None})
-        elif pod["status"].get("reason") in (AWAY, UNTOLD, UNPREPARED):
+            await self._patch_pod(pod, {"message": ended or None})
+        elif pod["status"].get("reason") in (AWAY, SECRET_MISSING, FAILED_PREPARE):
             await self._patch_pod(pod, {"reason": None, "message": None})
 
-    async def running(self, pod: Object, prepared: str) -> Object:
-        """The pod as it is then; `prepared` says what it was given, "" for nothing."""
+    async def pod_running(self, pod: Object, prepared: str) -> Object:
+        """The pod as it is then. `prepared`: the devices that were prepared for it, "" for none."""
         now = rfc3339(self._clock.now())
         have = pod["status"].get("conditions") or []
         for type_ in ("Initialized", "ContainersReady", "Ready"):
@@ -81,8 +82,10 @@ class StatusReporter:
             await self._events.normal(pod, "Prepared", prepared)
         return fresh
 
-    async def started(self, instance: Object, host: str, paused: Paused | None, cards: Sequence[Object] = ()) -> Object:
-        """The instance as it is then. `cards`: what is known of its network cards."""
+    async def vmi_running(
+        self, instance: Object, host: str, paused: Paused | None, interfaces: Sequence[Object] = ()
+    ) -> Object:
+        """The VMI as it is then. `interfaces`: its status.interfaces."""
         now = rfc3339(self._clock.now())
         fresh = await self._patch_instance(
             instance,
@@ -93,19 +96,20 @@ class StatusReporter:
                 "phaseTransitionTimestamps": vm_api.entered(
                     instance["status"].get("phaseTransitionTimestamps"), "Running", now
                 ),
-                **({"interfaces": cards} if cards else {}),
+                **({"interfaces": interfaces} if interfaces else {}),
             },
         )
-        await self._events.normal(instance, "Started", f"VirtualMachineInstance started.{_given(instance)}")
+        await self._events.normal(instance, "Started", f"VirtualMachineInstance started.{_devices(instance)}")
         return fresh
 
-    async def stands(self, instance: Object, paused: Paused | None) -> None:
-        """Whether the processors of a machine that runs stand still; whatever was asked about that is done."""
-        was, open_ = conditions.find(instance, vmi_actions.PAUSED), vmi_actions.of(instance)
-        same = (was or {}).get("reason") == (paused.reason if paused else None)
-        if same and not open_:
+    async def vmi_paused(self, instance: Object, paused: Paused | None) -> None:
+        """Whether a running VMI is paused. Requests to pause or unpause it are done then, and removed."""
+        condition, requests = conditions.find(instance, vmi_actions.PAUSED), vmi_actions.of(instance)
+        same = (condition or {}).get("reason") == (paused.reason if paused else None)
+        if same and not requests:
             return
-        change: Object = {vmi_actions.FIELD: [note for note in open_ if note.get("action") not in vmi_actions.PAUSES] or None}
+        change: Object = {vmi_actions.FIELD: [
+            request for request in requests if request.get("action") not in vmi_actions.PAUSES] or None}
         if not same:
             change["conditions"] = self._conditions(instance, paused)
         await self._patch_instance(instance, change)
@@ -118,8 +122,8 @@ class StatusReporter:
         else:
             await self._events.warning(instance, paused.reason, paused.message)
 
-    async def pod_stands(self, pod: Object, paused: Paused | None) -> Object:
-        """Nobody sends anything to a pod whose machine stands still: it is not ready. The pod as it is then."""
+    async def pod_paused(self, pod: Object, paused: Paused | None) -> Object:
+        """The pod of a paused VMI is not ready, so that no service sends requests to it. The pod as it is then."""
         wanted = _unpaused(paused)
         if not _gated(pod) or conditions.is_true(pod, wanted.type) is wanted.status:
             return pod
@@ -129,7 +133,7 @@ class StatusReporter:
         return await self._patch_pod(pod, {"conditions": conditions.with_condition(have, ready, now)})
 
     def _conditions(self, instance: Object, paused: Paused | None) -> list[Object]:
-        """Of a machine that runs. One that stands still is not ready for anybody."""
+        """Of a running VMI. A paused one is not ready."""
         now, have = rfc3339(self._clock.now()), instance["status"].get("conditions")
         if paused is None:
             return conditions.with_condition(
@@ -138,46 +142,47 @@ class StatusReporter:
         have = conditions.with_condition(have, Condition("Ready", False, paused.reason, paused.message), now)
         return conditions.with_condition(have, Condition(vmi_actions.PAUSED, True, paused.reason, paused.message), now)
 
-    async def done(self, instance: Object, reason: str, message: str) -> None:
+    async def action_done(self, instance: Object, reason: str, message: str) -> None:
         await self._events.normal(instance, reason, message)
 
-    async def not_done(self, instance: Object, action: str, why: str) -> None:
-        """What was asked of a running machine, and could not be."""
+    async def action_failed(self, instance: Object, action: str, why: str) -> None:
+        """An action request for a running VMI could not be carried out."""
         await self._events.warning(instance, f"Failed{action}", why)
 
-    async def not_started(self, pod: Object, why: str) -> None:
-        await self.failed(pod, UNBUILT, why)
+    async def start_failed(self, pod: Object, why: str) -> None:
+        await self.pod_failed(pod, SYNC_FAILED, why)
 
-    async def ended(self, pod: Object, host: str, how: Ended | None) -> None:
-        """`how` is what the hypervisor knows of it: None is nothing at all."""
+    async def domain_ended(self, pod: Object, host: str, how: Ended | None) -> None:
+        """`how` is what the hypervisor knows about the end; None: nothing."""
         if how is None:
-            await self.failed(pod, "DomainGone", f"the machine no longer runs on {host}")
+            await self.pod_failed(pod, "DomainGone", f"the VM no longer runs on {host}")
         elif how.failed:
-            await self.failed(pod, "DomainFailed", f"{host}: {how.reason}")
+            await self.pod_failed(pod, "DomainFailed", f"{host}: {how.reason}")
         else:
             await self._patch_pod(pod, {"phase": "Succeeded", "reason": "Stopped", "message": f"{host}: {how.reason}"})
-            await self._events.normal(_machine(pod), "Stopped", f"{host}: {how.reason}")
+            await self._events.normal(_subject(pod), "Stopped", f"{host}: {how.reason}")
 
-    async def failed(self, pod: Object, reason: str, message: str) -> None:
+    async def pod_failed(self, pod: Object, reason: str, message: str) -> None:
         await self._patch_pod(pod, {"phase": "Failed", "reason": reason, "message": message})
-        await self._events.warning(_machine(pod), reason, message)
+        await self._events.warning(_subject(pod), reason, message)
 
-    async def stopping(self, pod: Object, grace: float) -> None:
-        await self._events.normal(_machine(pod), "ShuttingDown", f"Signaled Graceful Shutdown: its guest has {grace:g} seconds")
+    async def shutting_down(self, pod: Object, grace: float) -> None:
+        await self._events.normal(_subject(pod), "ShuttingDown", f"Signaled Graceful Shutdown: its guest has {grace:g} seconds")
 
     async def released(self, pod: Object, host: str, claims: Sequence[str]) -> None:
-        """It is off, and what it had is given back, but for what its machine keeps while it is stopped."""
+        """The domain is stopped and the devices of these claims are released, but for claims that the VM keeps while it is
+        stopped."""
         known = {name: await self._keeps(pod, name) for name in claims}
         words = [f"the devices of {', '.join(named)} {what}" for keeps, what in KEPT.items()
                  if (named := [name for name in claims if known[name] == keeps])]
         if pod["metadata"].get("deletionTimestamp"):
-            words = [f"Signaled Deletion: it is off on {host}", *words]
-            await self._events.normal(_machine(pod), "Deleted", "; ".join(words))
+            words = [f"Signaled Deletion: stopped on {host}", *words]
+            await self._events.normal(_subject(pod), "Deleted", "; ".join(words))
         else:
-            await self._events.normal(_machine(pod), "Released", f"{host}: {'; '.join(words)}")
+            await self._events.normal(_subject(pod), "Released", f"{host}: {'; '.join(words)}")
 
     async def _keeps(self, pod: Object, claim: str) -> Keeps:
-        """Whether a claim belongs to a virtual machine, which has its devices until it goes, or until it is stopped."""
+        """Whether a claim is owned by a VirtualMachine, which keeps its devices until it is deleted, or until it is stopped."""
         namespace = pod["metadata"]["namespace"]
         try:
             found = await self._store.get(kinds.RESOURCE_CLAIM, claim, namespace)
@@ -193,17 +198,17 @@ class StatusReporter:
         entry = next((one for one in vm_claim_templates.entries(vm) if one["name"] in named), None)
         return "always" if entry is None or vm_claim_templates.kept_when_stopped(entry) else "until stopped"
 
-    async def kept(self, pod: Object, host: str) -> None:
-        """It is off, and its object stays for as long as somebody wants it: as one that uses nothing any more."""
+    async def held_by_finalizers(self, pod: Object, host: str) -> None:
+        """The domain is stopped, and finalizers keep the object: the pod has failed, so that it no longer counts as using
+        anything."""
         if (pod.get("status") or {}).get("phase") not in vm_api.FINAL:
             await self._patch_pod(pod, {
                 "phase": "Failed", "reason": "Deleted",
-                "message": f"{host}: it was deleted and is off; the object stays until its finalizers are taken off: "
+                "message": f"{host}: deleted and stopped; the object stays until its finalizers are removed: "
                            f"{', '.join(pod['metadata']['finalizers'])}"})
 
     async def _patch_pod(self, pod: Object, status: Mapping[str, object]) -> Object:
-        """At the revision that was read: whoever wrote since does not lose it, and another pod of the same name does not get
-        what was meant for one that is gone."""
+        """At the revision that was read: no later write of others is lost, and another pod of the same name is not changed."""
         meta = pod["metadata"]
         return await self._store.patch(kinds.POD, meta["name"], {
             "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": status,
@@ -217,7 +222,7 @@ class StatusReporter:
 
 
 def _gated(pod: Object) -> bool:
-    """Whether a pod is ready only while its machine is not paused."""
+    """Whether a pod is ready only while its VMI is not paused."""
     return any(gate.get("conditionType") == vmi_actions.UNPAUSED for gate in pod["spec"].get("readinessGates") or ())
 
 
@@ -227,8 +232,8 @@ def _unpaused(paused: Paused | None) -> Condition:
     return Condition(vmi_actions.UNPAUSED, False, "Paused", "the virtual machine is paused")
 
 
-def _machine(pod: Object) -> Object:
-    """What an event is about that its owner should read: the machine in a pod, or the pod itself."""
+def _subject(pod: Object) -> Object:
+    """The object of an event that its owner should read: the VMI of a pod, or the pod itself."""
     reference = vm_api.owner(pod, kinds.VMI.kind)
     if reference is None:
         return pod
@@ -236,9 +241,9 @@ def _machine(pod: Object) -> Object:
     return {"apiVersion": reference.get("apiVersion"), "kind": reference["kind"], "metadata": meta}
 
 
-def _given(instance: Object) -> str:
-    """The devices that a machine got, each with its address."""
-    given = [f"{entry['name']} ({where[1]})" for list_ in device_refs.LISTS for entry in device_status.statuses(instance, list_)
-             if (where := device_status.address_of(entry))]
-    more = f" and {len(given) - NAMED} more" if len(given) > NAMED else ""
-    return f" It has {', '.join(given[:NAMED])}{more}." if given else ""
+def _devices(instance: Object) -> str:
+    """The devices of a VMI, each with its address, as a sentence."""
+    devices = [f"{entry['name']} ({where[1]})" for list_ in device_refs.LISTS
+               for entry in device_status.statuses(instance, list_) if (where := device_status.address_of(entry))]
+    more = f" and {len(devices) - MAX_NAMED} more" if len(devices) > MAX_NAMED else ""
+    return f" It has {', '.join(devices[:MAX_NAMED])}{more}." if devices else ""

@@ -1,5 +1,5 @@
-"""Where the node writes: a tree as the inventory reads it, whose attributes can be written too. Everything that changes a host
-goes through `Root.write`, below one root folder, so that a test or a simulated host can stand in for a machine."""
+"""The sysfs tree of a host, writable: every change to a host goes through `Root.write`, below one root folder, so that a
+folder or a simulated kernel can replace a real host."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from outfitter.inventory.host_tree import FolderTree, Tree
 
 class Root(Tree, Protocol):
     def write(self, path: str, text: str) -> None:
-        """Write an attribute in one go. OSError, as the kernel says it: EBUSY, ENODEV for a device that is gone, and so on.
-        That nothing was raised does not mean that it was done: read it back."""
+        """Write an attribute with one system call. OSError with the kernel's errno: EBUSY, ENODEV for a device that is gone.
+        A write that succeeds need not have had an effect: read it back."""
         ...
 
 
 class FolderRoot(FolderTree):
-    """A root below a folder: "/" for this machine."""
+    """A root below a folder: "/" for this host."""
 
     def write(self, path: str, text: str) -> None:
         place = self._place(path)
         if place is None:
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        # Neither made nor cut: an attribute is there or it is not.
+        # Neither created nor truncated: an attribute exists or it does not.
         handle = os.open(place, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             os.write(handle, text.encode())

@@ -1,5 +1,5 @@
-"""PCI functions between the host's drivers and vfio-pci, by driver_override, unbind and drivers_probe. Each step may be
-repeated, and is read back: the kernel takes a write and then does what it can."""
+"""Binds PCI functions to vfio-pci and restores their drivers, by driver_override, unbind and drivers_probe. Each step may be
+repeated, and is read back: a write that the kernel accepts need not have had an effect."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def driver(root: Root, address: str) -> str | None:
     return None if end is None else end.rpartition("/")[2]
 
 
-def look(root: Root, address: str) -> Before:
-    """A function as it is now. BindFailed: it is not there."""
+def read_binding(root: Root, address: str) -> Before:
+    """A function as it is now. BindFailed: it is gone."""
     ids = _ids(root, address)
     if ids is None:
         raise BindFailed(address, "is no longer on the bus")
@@ -38,8 +38,8 @@ def group(root: Root, place: str) -> str | None:
 
 
 def obstacle(root: Root, addresses: Collection[str]) -> str | None:
-    """Why these functions cannot be handed over together: another of their IOMMU group that the host uses, or virtual functions
-    that would go with their driver."""
+    """Why these functions cannot be bound together: the host uses another of their IOMMU group, or they have VFs that would go
+    with their driver."""
     for address in addresses:
         number = group(root, f"{DEVICES}/{address}")
         for other in _neighbours(root, number) if number is not None else ():
@@ -47,16 +47,16 @@ def obstacle(root: Root, addresses: Collection[str]) -> str | None:
             if other in addresses or not pci.blocks_iommu_group(_class(root, other), name):
                 continue
             return (f"{address} is in IOMMU group {number} with {other}, which the host uses through {name}: only a whole "
-                    f"group can be handed over; list {other} in device_spec too, or free it from {name}")
+                    f"group can be prepared; list {other} in device_spec too, or free it from {name}")
         virtual = [name for name in root.names(f"{DEVICES}/{address}") if name.startswith("virtfn")]
         if virtual and not pci.is_vfio_driver(driver(root, address)):
-            return (f"{address} has {len(virtual)} virtual functions, which would go when it is taken from "
-                    f"{driver(root, address) or 'the host'}: switch them off first (sriov_numvfs 0)")
+            return (f"{address} has {len(virtual)} VFs, which would go when it is unbound from "
+                    f"{driver(root, address) or 'the host'}: remove them first (sriov_numvfs 0)")
     return None
 
 
 def bind(root: Root, before: Before) -> None:
-    """The function is with vfio-pci, or with a driver that hands it over as well. BindFailed says what kept it."""
+    """Bind a function to vfio-pci, unless its driver passes it through itself. BindFailed says what failed."""
     address = before.address
     if _ids(root, address) != before.ids:
         raise BindFailed(address, f"is no longer the function {before.ids} that it was")
@@ -65,32 +65,32 @@ def bind(root: Root, before: Before) -> None:
         return
     if not root.exists(f"{DRIVERS}/{pci.VFIO}"):
         raise BindFailed(address, f"cannot be bound to {pci.VFIO}: the module is not loaded (modprobe {pci.VFIO})")
-    what = f"could not be taken from {have}" if have else f"could not be bound to {pci.VFIO}"
+    what = f"could not be unbound from {have}" if have else f"could not be bound to {pci.VFIO}"
     _write(root, address, f"{DEVICES}/{address}/driver_override", pci.VFIO, what)
     if have is not None:
         _write(root, address, f"{DRIVERS}/{have}/unbind", address, what)
     _write(root, address, PROBE, address, what)
     if (now := driver(root, address)) != pci.VFIO:
-        raise BindFailed(address, f"is bound to {now or 'no driver'} after {pci.VFIO} was asked to take it; "
+        raise BindFailed(address, f"is bound to {now or 'no driver'} after it was bound to {pci.VFIO}; "
                          "the kernel's log (dmesg) says why")
 
 
-def give_back(root: Root, before: Before) -> None:
-    """The function is reset and as it was before. One that is gone, or at whose address stands another card, is left alone.
-    BindFailed says what went wrong, and what state it is in."""
+def restore(root: Root, before: Before) -> None:
+    """Reset a function and restore the driver that it had. One that is gone, or whose address has another card now, is skipped.
+    BindFailed says what failed, and which state the function is in."""
     address = before.address
     if _ids(root, address) != before.ids:
         return
-    if pci.is_vfio_driver(before.driver):  # whoever runs the host bound it, and keeps it so
+    if pci.is_vfio_driver(before.driver):  # bound by the operator, and stays so
         if not pci.is_vfio_driver(have := driver(root, address)):
             raise BindFailed(address, f"was bound to {before.driver} and is bound to {have or 'no driver'} now")
         _reset(root, address)
         return
-    what = f"could not be given back to {before.driver or 'the host'}"
+    what = f"could not be returned to {before.driver or 'the host'}"
     have = driver(root, address)
-    if have is None or have != before.driver:  # else it was never taken, or is back already
-        # An override that names another driver than it had would take it there: it is said again once it is back.
-        _say_override(root, address, before.override and (before.driver or before.override), what)
+    if have is None or have != before.driver:  # else it was never bound, or is restored already
+        # An override with another driver than it had would bind it to that: it is written again once the driver is restored.
+        _write_override(root, address, before.override and (before.driver or before.override), what)
         if pci.is_vfio_driver(have):
             _write(root, address, f"{DRIVERS}/{have}/unbind", address, what)
             have = driver(root, address)
@@ -98,10 +98,10 @@ def give_back(root: Root, before: Before) -> None:
             _reset(root, address)
             if before.driver is not None:
                 _write(root, address, PROBE, address, what)
-    _say_override(root, address, before.override, what)
+    _write_override(root, address, before.override, what)
     if (now := driver(root, address)) != before.driver:
         raise BindFailed(address, f"is bound to {now or 'no driver'}, and was bound to {before.driver or 'none'} before it was "
-                         "handed over")
+                         "prepared")
 
 
 def _reset(root: Root, address: str) -> None:
@@ -130,7 +130,7 @@ def _override(root: Root, address: str) -> str | None:
     return text if text not in ("", "(null)") else None
 
 
-def _say_override(root: Root, address: str, name: str | None, what: str) -> None:
+def _write_override(root: Root, address: str, name: str | None, what: str) -> None:
     if _override(root, address) != name:
         _write(root, address, f"{DEVICES}/{address}/driver_override", name or "\n", what)
 

@@ -1,7 +1,7 @@
-"""A kernel that plays: a tree in memory in which writing an attribute has the effects that Linux gives it. Drivers let go of
-functions and take them, SR-IOV makes virtual functions, parents make mediated devices. What can go wrong can be made to.
+"""The simulated kernel: a tree in memory in which writing an attribute has the effects that Linux gives it. Drivers release and
+bind functions, SR-IOV creates VFs, parents create mediated devices. Faults can be injected.
 
-As on a real kernel a write that succeeds need not have done anything: a driver that refuses a function leaves it with none."""
+As on a real kernel a write that succeeds need not have had an effect: a function that a driver rejects has no driver."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DRIVERS = "/sys/bus/pci/drivers"
 GROUPS = "/sys/kernel/iommu_groups"
 MDEVS = "/sys/bus/mdev/devices"
 NETWORKS = "/sys/class/net"
-NULL = "(null)"  # how driver_override says that there is none
+NULL = "(null)"  # the content of an empty driver_override
 _DRIVER_FILE = re.compile(rf"{DRIVERS}/([^/]+)/(bind|unbind)")
 _RESET = re.compile(rf"{DEVICES}/([^/]+)/reset")
 _NUMBER = re.compile(r"[0-9]{1,5}")
@@ -30,14 +30,14 @@ _NUMBER = re.compile(r"[0-9]{1,5}")
 class SimulatedFault:
     """A write that fails."""
 
-    ends: str  # how the path ends
+    suffix: str  # of the path
     number: int  # errno
-    times: int  # how often from now on; below zero: always
+    times: int  # that are left; below zero: always
 
 
 @dataclass(frozen=True, slots=True)
 class KernelChanges:
-    """What was written since the beginning, as entries that differ."""
+    """What was written since the start, as entries that differ."""
 
     new: Mapping[str, Entry]
     gone: tuple[str, ...] = ()
@@ -47,18 +47,18 @@ class KernelChanges:
 
 
 class SimulatedKernel(MemoryTree):
-    """`first` is the host as it was described, and stays as it is."""
+    """`first` is the host as it is described, and is not changed."""
 
     def __init__(self, first: MemoryTree, changes: KernelChanges | None = None) -> None:
-        # In the place of its own beginning: that a tree is sound was seen when it was made.
+        # Instead of super().__init__: the tree was validated when it was made.
         self._entries = dict(first._entries)
         self._folders = {path: set(names) for path, names in first._folders.items()}
         self.faults: list[SimulatedFault] = []
-        self.refuses: set[tuple[str, str]] = set()  # driver and address: it does not take that function
+        self.rejects: set[tuple[str, str]] = set()  # driver and address: the driver does not bind the function
         self.busy: set[str] = set()  # addresses and UUIDs that a process has open
         self.no_reset: set[str] = set()  # addresses of functions that cannot be reset
         self.resets: list[str] = []  # addresses, as they were reset
-        self.natural: dict[str, str] = {}  # address -> the driver that takes a function if nothing else is said
+        self.default_drivers: dict[str, str] = {}  # address -> the driver that binds a function without an override
         self._put(f"{DRIVERS}/{pci.VFIO}", None)
         for address in self.names(DEVICES):
             driver = self.driver(address)
@@ -66,7 +66,7 @@ class SimulatedKernel(MemoryTree):
                 self._put(f"{DRIVERS}/{driver}", None)
                 self._link(f"{DRIVERS}/{driver}/{address}", self._base(address))
                 if driver != pci.VFIO:
-                    self.natural[address] = driver
+                    self.default_drivers[address] = driver
         self._first = dict(self._entries)
         self._first_vfs = {address: self._vfs(self._base(address)) for address in self.names(DEVICES)
                            if f"{self._base(address)}/sriov_numvfs" in self._first}
@@ -83,7 +83,7 @@ class SimulatedKernel(MemoryTree):
                        tuple(path for path in first if path not in now))
 
     def exists(self, path: str) -> bool:
-        if reset := _RESET.fullmatch(path):  # may be written only, so that no description of a host has it
+        if reset := _RESET.fullmatch(path):  # write-only, so that no description of a host contains it
             return super().exists(f"{DEVICES}/{reset[1]}") and reset[1] not in self.no_reset
         return super().exists(path)
 
@@ -91,11 +91,11 @@ class SimulatedKernel(MemoryTree):
         end = self.link(f"{self._base(address)}/driver")
         return None if end is None else posixpath.basename(end)
 
-    # -- making trouble
+    # -- faults
 
-    def fail(self, ends: str, number: int, times: int = -1) -> None:
-        """Writes to paths that end so fail with that errno."""
-        self.faults.append(SimulatedFault(ends, number, times))
+    def fail(self, suffix: str, number: int, times: int = -1) -> None:
+        """Writes to paths that end with `suffix` fail with that errno."""
+        self.faults.append(SimulatedFault(suffix, number, times))
 
     def hold(self, place: str, pid: int, command: str, node: str | None = None) -> None:
         """A process opens a function or mediated device: that of its VFIO group, or another node of it ("/dev/nvme0")."""
@@ -104,15 +104,15 @@ class SimulatedKernel(MemoryTree):
         group = posixpath.basename(self.link(f"{base}/iommu_group") or "")
         if node is not None:
             name = node.removeprefix("/dev/")
-            self._say(f"{base}/{name.rstrip('0123456789')}/{posixpath.basename(name)}/uevent", f"MAJOR=240\nDEVNAME={name}")
-        self._say(f"/proc/{pid}/comm", command)
+            self._set(f"{base}/{name.rstrip('0123456789')}/{posixpath.basename(name)}/uevent", f"MAJOR=240\nDEVNAME={name}")
+        self._set(f"/proc/{pid}/comm", command)
         self._link(f"/proc/{pid}/fd/0", "/dev/null")
         self._link(f"/proc/{pid}/fd/7", node or f"/dev/vfio/{group}")
 
     def vanish(self, address: str) -> None:
-        """The function falls off the bus."""
+        """The function disappears from the bus."""
         base = self._base(address)
-        self._leave(address)
+        self._release(address)
         if (pf := self.link(f"{base}/physfn")) is not None:
             for index, vf in self._vfs(pf).items():
                 if vf == address:
@@ -126,7 +126,7 @@ class SimulatedKernel(MemoryTree):
 
     def write(self, path: str, text: str) -> None:
         for fault in self.faults:
-            if path.endswith(fault.ends) and fault.times:
+            if path.endswith(fault.suffix) and fault.times:
                 fault.times -= 1
                 raise _error(fault.number, path)
         if (driver := _DRIVER_FILE.fullmatch(path)) is not None:
@@ -135,15 +135,15 @@ class SimulatedKernel(MemoryTree):
             (self._bind if driver[2] == "bind" else self._unbind)(driver[1], text.strip(), path)
             return
         if path == "/sys/bus/pci/drivers_probe":
-            self._there(text.strip(), path)
+            self._require(text.strip(), path)
             self._probe(text.strip())
             return
         folder, _, name = path.rpartition("/")
         inside = self._resolve(folder)
         if inside is None or not super().exists(inside):
             raise _error(errno.ENOENT, path)
-        effect = {"driver_override": self._override, "sriov_numvfs": self._switch, "reset": self._reset,
-                  "create": self._create, "remove": self._unmake}.get(name)
+        effect = {"driver_override": self._override, "sriov_numvfs": self._set_vf_count, "reset": self._reset,
+                  "create": self._create_mdev, "remove": self._remove_mdev}.get(name)
         if effect is None:
             raise _error(errno.EACCES, path)
         effect(inside, text.strip(), path)
@@ -153,20 +153,20 @@ class SimulatedKernel(MemoryTree):
     def _override(self, base: str, text: str, path: str) -> None:
         if f"{base}/driver_override" not in self._entries and not super().exists(f"{base}/vendor"):
             raise _error(errno.ENOENT, path)
-        self._say(f"{base}/driver_override", text or NULL)
+        self._set(f"{base}/driver_override", text or NULL)
 
     def _bind(self, driver: str, address: str, path: str) -> None:
-        self._there(address, path)
+        self._require(address, path)
         if self.driver(address) is not None or self._wanted(address) != driver or not self._take(address, driver):
             raise _error(errno.ENODEV, path)
 
     def _unbind(self, driver: str, address: str, path: str) -> None:
-        self._there(address, path)
+        self._require(address, path)
         if self.driver(address) != driver:
             raise _error(errno.ENODEV, path)
-        if address in self.busy:  # Linux waits for whoever has it open; here nobody can
+        if address in self.busy:  # Linux waits for the process that has it open; a simulated write cannot
             raise _error(errno.EBUSY, path)
-        self._leave(address)
+        self._release(address)
 
     def _probe(self, address: str) -> None:
         wanted = self._wanted(address)
@@ -175,23 +175,23 @@ class SimulatedKernel(MemoryTree):
 
     def _wanted(self, address: str) -> str | None:
         """The driver that matches a function."""
-        said = (self.read(f"{self._base(address)}/driver_override") or "").strip()
-        return said if said not in ("", NULL) else self.natural.get(address)
+        override = (self.read(f"{self._base(address)}/driver_override") or "").strip()
+        return override if override not in ("", NULL) else self.default_drivers.get(address)
 
     def _take(self, address: str, driver: str) -> bool:
-        if (driver, address) in self.refuses:
+        if (driver, address) in self.rejects:
             return False
         base = self._base(address)
         self._link(f"{base}/driver", f"{DRIVERS}/{driver}")
         self._link(f"{DRIVERS}/{driver}/{address}", base)
-        if driver == self.natural.get(address):
+        if driver == self.default_drivers.get(address):
             for path, entry in self._first.items():
                 if path.startswith(f"{base}/net/") or (
                         path.startswith(NETWORKS) and isinstance(entry, Link) and f"/{address}/net/" in entry.target):
                     self._put(path, entry)
         return True
 
-    def _leave(self, address: str) -> None:
+    def _release(self, address: str) -> None:
         base, driver = self._base(address), self.driver(address)
         if driver is None:
             return
@@ -211,7 +211,7 @@ class SimulatedKernel(MemoryTree):
 
     # -- virtual functions
 
-    def _switch(self, base: str, text: str, path: str) -> None:
+    def _set_vf_count(self, base: str, text: str, path: str) -> None:
         pf, total = posixpath.basename(base), int(self.read(f"{base}/sriov_totalvfs") or 0)
         if not _NUMBER.fullmatch(text):
             raise _error(errno.EINVAL, path)
@@ -227,14 +227,14 @@ class SimulatedKernel(MemoryTree):
         for address in have.values():
             self.vanish(address)
         for index in range(count):
-            self._appear(pf, base, index)
-        self._say(f"{base}/sriov_numvfs", str(count))
+            self._create_vf(pf, base, index)
+        self._set(f"{base}/sriov_numvfs", str(count))
 
     def _vfs(self, base: str) -> dict[int, str]:
         return {int(name.removeprefix("virtfn")): posixpath.basename(self.link(f"{base}/{name}") or "")
                 for name in self.names(base) if name.startswith("virtfn")}
 
-    def _appear(self, pf: str, base: str, index: int) -> None:
+    def _create_vf(self, pf: str, base: str, index: int) -> None:
         address = self._first_vfs.get(pf, {}).get(index)
         if address is None:
             domain, start = pci.routing(pf)
@@ -251,12 +251,12 @@ class SimulatedKernel(MemoryTree):
                 if (text := self.read(f"{base}/{name}")) is not None:
                     self._put(f"{place}/{name}", text)
             product = (self.read(f"{base}/sriov_vf_device") or self.read(f"{base}/device") or "ffff").strip()
-            self._say(f"{place}/device", f"0x{product.removeprefix('0x')}")
+            self._set(f"{place}/device", f"0x{product.removeprefix('0x')}")
             self._link(f"{place}/subsystem", "/sys/bus/pci")
             self._link(f"{place}/physfn", base)
             if self.link(f"{base}/iommu_group") is not None:
                 self._link(f"{place}/iommu_group", self._new_group())
-        self._say(f"{place}/driver_override", NULL)
+        self._set(f"{place}/driver_override", NULL)
         if (group := self.link(f"{place}/iommu_group")) is not None:
             self._link(f"{group}/devices/{address}", place)
         self._link(f"{DEVICES}/{address}", place)
@@ -268,14 +268,14 @@ class SimulatedKernel(MemoryTree):
 
     # -- mediated devices
 
-    def _create(self, folder: str, uuid: str, path: str) -> None:
+    def _create_mdev(self, folder: str, uuid: str, path: str) -> None:
         parent = posixpath.dirname(posixpath.dirname(folder))
         left = int(self.read(f"{folder}/available_instances") or 0)
         if self.link(f"{MDEVS}/{uuid}") is not None:
             raise _error(errno.EEXIST, path)
         if left <= 0:
             raise _error(errno.ENOSPC, path)
-        self._say(f"{folder}/available_instances", str(left - 1))
+        self._set(f"{folder}/available_instances", str(left - 1))
         group, base = self._new_group(), f"{parent}/{uuid}"
         self._link(f"{base}/mdev_type", folder)
         self._link(f"{base}/subsystem", "/sys/bus/mdev")
@@ -284,7 +284,7 @@ class SimulatedKernel(MemoryTree):
         self._link(f"{folder}/devices/{uuid}", base)
         self._link(f"{MDEVS}/{uuid}", base)
 
-    def _unmake(self, base: str, text: str, path: str) -> None:
+    def _remove_mdev(self, base: str, text: str, path: str) -> None:
         folder, uuid = self.link(f"{base}/mdev_type"), posixpath.basename(base)
         if folder is None:
             raise _error(errno.ENOENT, path)
@@ -296,14 +296,14 @@ class SimulatedKernel(MemoryTree):
             self._remove(group)
         for one in (f"{folder}/devices/{uuid}", f"{MDEVS}/{uuid}", base):
             self._remove(one)
-        self._say(f"{folder}/available_instances", str(1 + int(self.read(f"{folder}/available_instances") or 0)))
+        self._set(f"{folder}/available_instances", str(1 + int(self.read(f"{folder}/available_instances") or 0)))
 
     # -- entries
 
     def _base(self, address: str) -> str:
         return self.link(f"{DEVICES}/{address}") or f"{DEVICES}/{address}"
 
-    def _there(self, address: str, path: str) -> None:
+    def _require(self, address: str, path: str) -> None:
         if not super().exists(f"{DEVICES}/{address}"):
             raise _error(errno.ENODEV, path)
 
@@ -313,7 +313,7 @@ class SimulatedKernel(MemoryTree):
             self._folders.setdefault(path, set())
         self._imply(path)
 
-    def _say(self, path: str, text: str) -> None:
+    def _set(self, path: str, text: str) -> None:
         self._put(path, f"{text}\n")
 
     def _link(self, path: str, target: str) -> None:

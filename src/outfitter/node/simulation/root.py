@@ -1,5 +1,5 @@
-"""The root of a simulated host. It shows what the host's description says and what was written since. Only what was written is
-kept, in a file when the host has a folder: so it outlives this process, as a kernel does, and thousands of hosts are small."""
+"""The root of a simulated host: its description, and what was written since. Only the writes are kept, in a file when the
+host has a folder: so they survive this process, as a kernel does, and thousands of hosts are small."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outfitter.node.atomic_files import Files
 from outfitter.node.simulation.kernel import KernelChanges, SimulatedKernel
 
 FILE = "kernel.json"
-RECENT = 512  # hosts whose trees are kept, because they are likely to be asked for again
+RECENT = 512  # hosts whose trees are cached
 
 
 class SimulatedRoot:
@@ -23,7 +23,7 @@ class SimulatedRoot:
 
     @property
     def kernel(self) -> SimulatedKernel:
-        """The tree at this moment, and from now on."""
+        """The live tree."""
         if self._kernel is None:
             self._files.tidy()
             text = self._files.read(FILE)
@@ -35,7 +35,7 @@ class SimulatedRoot:
         return self._kernel
 
     def look(self) -> MemoryTree:
-        """The tree at this moment, for who reads all of it once."""
+        """The tree at this moment, for a reader of all of it: not cached."""
         return self._first() if self._kernel is None and self._files.read(FILE) is None else self.kernel
 
     def write(self, path: str, text: str) -> None:
@@ -63,14 +63,14 @@ class SimulatedRoot:
 
 
 def _object(changes: KernelChanges) -> dict[str, Any]:
-    def said(entry: Entry) -> dict[str, str] | None:
+    def wire(entry: Entry) -> dict[str, str] | None:
         if isinstance(entry, Link):
             return {"l": entry.target}
         return {"f": entry} if isinstance(entry, str) else None  # bytes are never written
 
-    return {"new": {path: said(entry) for path, entry in changes.new.items()}, "gone": list(changes.gone)}
+    return {"new": {path: wire(entry) for path, entry in changes.new.items()}, "gone": list(changes.gone)}
 
 
 def _changes(raw: dict[str, Any]) -> KernelChanges:
-    return KernelChanges({path: None if said is None else Link(said["l"]) if "l" in said else said["f"]
-                    for path, said in raw["new"].items()}, tuple(raw["gone"]))
+    return KernelChanges({path: None if entry is None else Link(entry["l"]) if "l" in entry else entry["f"]
+                    for path, entry in raw["new"].items()}, tuple(raw["gone"]))
