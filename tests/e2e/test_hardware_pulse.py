@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hardware.pulse import STILL, Pulse, StandsStill
+from tests.hardware.pulse import STILL, Pulse, StandsStill, time_given
 
 
 class Host:
@@ -57,3 +57,14 @@ def test_a_host_that_does_not_come_up_stands_still(host: Host) -> None:
     host.pass_by(STILL)
     with pytest.raises(StandsStill):
         host.pass_by(4.0)
+
+
+def test_time_in_which_the_emulator_waits_for_a_processor_does_not_count(tmp_path: Path) -> None:
+    def now() -> float:
+        return time_given(7, tmp_path, lambda: 1000.0)
+
+    assert now() == 1000.0, "a kernel that does not count"
+    for thread, waited in {"7": 2, "8": 30}.items():
+        (tmp_path / "7" / "task" / thread).mkdir(parents=True)
+        (tmp_path / "7" / "task" / thread / "schedstat").write_text(f"5000000000 {waited}000000000 12\n")
+    assert now() == 970.0

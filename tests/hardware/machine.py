@@ -5,13 +5,14 @@ its processors."""
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.hardware import parts
-from tests.hardware.pulse import Pulse
+from tests.hardware.pulse import Pulse, time_given
 
 CPUS = 2
 MEMORY = 3072  # MiB
@@ -67,9 +68,10 @@ class Machine:
         """Boot it and yield what it reports, line by line, until it powers off or the time is over. Raises StandsStill when a
         processor of it does nothing any more."""
         end, seen = time.monotonic() + limit, 0
-        pulse = Pulse([self.report.with_name(f"beat{cpu}") for cpu in range(CPUS)])
         with (self.folder / "qemu.txt").open("wb") as log:
             process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            beats = [self.report.with_name(f"beat{cpu}") for cpu in range(CPUS)]
+            pulse = Pulse(beats, functools.partial(time_given, process.pid))
             try:
                 while process.poll() is None and time.monotonic() < end:
                     time.sleep(POLL)
