@@ -23,6 +23,7 @@ from typing import Any
 from bench import gpu8
 from outfitter.api.device import DeviceId
 from outfitter.api.page import Booking, Holder, Page
+from outfitter.api.rejection_text import render_all
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra.allocated_devices import AllocatedDevices
 from outfitter.scheduling.dra.allocator import Allocated, allocate
@@ -261,7 +262,7 @@ def hard(table: Table) -> None:
             found = allocate(claims, node=NODE, pools=PoolSet([{"metadata": {"name": "a"}, "spec": spec}]),
                              classes=gpu8.CLASSES.get, held=AllocatedDevices(), features=Features())
             took.append(time.process_time() - start)
-        table.line(name, min(took), HARD.get(name, 0), "fits" if isinstance(found, Allocated) else found.summary)
+        table.line(name, min(took), HARD.get(name, 0), "fits" if isinstance(found, Allocated) else render_all(found.rejections))
 
 
 def main() -> None:

@@ -39,6 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 def shortened(text: str, most: int = 500) -> str:
@@ -60,6 +61,7 @@ class OutfitterError(Exception):
 
     code = "outfitter.error"
     status, kube_reason = 500, "InternalError"
+    rejection: Any = None  # the api.rejection.Rejection that it reports, if it reports one: for callers, instead of the text
 
     def __init__(self, message: str) -> None:
         super().__init__(message)

@@ -68,6 +68,8 @@ class Metrics:
                    lambda each: max(each.queue.metrics.in_work(), default=0.0))
         yield _many(count, "outfitter_reconcile_errors", "Failed reconciles, by controller and reason.",
                     ("name", "reason"), self._runner.errors)
+        yield _many(count, "outfitter_scheduling_rejections", "How often the scheduler reported a pod rejected, by code.",
+                    ("code",), self._context.rejections)
         yield _many(gauge, "outfitter_build_info", "What runs.", ("version",), {(__version__,): 1})
         yield _many(gauge, "outfitter_instances", "VirtualMachineInstances.", ("phase",), Counter(
             ((instance.get("status") or {}).get("phase") or "Pending",) for instance in self._items(kinds.VMI)))

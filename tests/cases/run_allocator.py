@@ -7,6 +7,7 @@ from typing import Any
 
 from outfitter import errors
 from outfitter.api.device import DeviceId
+from outfitter.api.rejection_text import render_all
 from outfitter.cel.library import quantity
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra.allocated_devices import AllocatedDevices
@@ -23,7 +24,7 @@ async def run(case: Case) -> list[str]:
         return [] if wanted else [f"ends in an error: {error}"]
     if isinstance(got, AllocationRejection):
         if got.invalid:
-            return [] if wanted else [f"ends in an error: {got.summary}"]
+            return [] if wanted else [f"ends in an error: {render_all(got.rejections)}"]
         found: tuple[dict[str, Any], ...] = ()
     else:
         found = got.allocations
@@ -31,7 +32,7 @@ async def run(case: Case) -> list[str]:
         return [f"gives {len(found)} allocations, but an error was expected: {wanted}"]
     results = case.expect.get("results") or []
     if len(found) != len(results):
-        why = f": {got.summary}; {'; '.join(got.details)}" if isinstance(got, AllocationRejection) else ""
+        why = f": {render_all((*got.rejections, *got.obstacles))}" if isinstance(got, AllocationRejection) else ""
         return [f"{len(results)} allocations were expected, there are {len(found)}{why}"]
     return [wrong for index, (want, have) in enumerate(zip(results, found, strict=True))
             for wrong in _differs(index, want, have)]
@@ -47,7 +48,7 @@ def answer(data: Mapping[str, Any]) -> Any:
 def _held(allocated: Mapping[str, Any]) -> AllocatedDevices:
     held = AllocatedDevices()
     for raw in allocated.get("devices") or ():
-        held.whole[_device(raw)] = ""
+        held.whole[_device(raw)] = None
     for raw in allocated.get("sharedDevices") or ():
         held.shares[_device(raw)] = held.shares.get(_device(raw), 0) + 1
     for raw in allocated.get("consumedCapacity") or ():

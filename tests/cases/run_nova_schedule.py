@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from outfitter.api.page import Page
+from outfitter.api.rejection_text import render
 from outfitter.errors import BadRequest, Invalid, OutfitterError, StartupRefused
 from outfitter.scheduling.nova import alias, boot, request_groups
 from outfitter.scheduling.nova import extra_specs as nova_extra_specs
@@ -135,7 +136,7 @@ class Schedule(Play):
             yield from super()._check_error(wanted, expect)
             return
         allowed = wanted["kind"] if isinstance(wanted["kind"], list) else [wanted["kind"]]
-        text = "\n".join(self.refused.lines())
+        text = "\n".join([self.refused.summary, *(f"{host}: {render(why.rejection)}" for host, why in self.refused.hosts)])
         if "no_valid_host" not in allowed:
             yield f"the error is no_valid_host, not {allowed}: {text}"
         yield from (f"the message lacks {part!r}: {text}" for part in wanted.get("contains") or ()

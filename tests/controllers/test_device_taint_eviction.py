@@ -9,6 +9,7 @@ import pytest
 
 from outfitter.api import conditions, kinds
 from outfitter.api.kinds import Object
+from outfitter.api.rejection import RejectionCode
 from outfitter.errors import Invalid
 from outfitter.ledger import book, out_of_service
 from outfitter.scheduling.explain import pod as explain_pod
@@ -132,8 +133,9 @@ async def test_a_toleration_that_is_over_brings_nobody_to_the_device(scene: Scen
     assert await held(scene) == [("x1", "two", "prepared")]
     told = replace(await scene.facts(), now=scene.clock.now()).choose(last)
     assert isinstance(told, Waiting)
-    assert any("tainted example.com/broken=:NoExecute, which request it does not tolerate any longer" in one
-               for _, refusal in told.hosts for one in refusal.details)
+    assert {one.device.device: one.detail for _, rejected in told.hosts for one in rejected.obstacles
+            if one.code is RejectionCode.TAINTED and one.device is not None} == {
+        device: {"request": "it", "taint": "example.com/broken:NoExecute", "expired": True} for device in ("x0", "x1")}
     await scene.delete(kinds.DEVICE_TAINT_RULE, "broken")
     assert (await settled(scene, "three"))["status"]["phase"] == "Running"
 

@@ -8,15 +8,15 @@ from typing import Any
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, Page, State
+from outfitter.api.rejection import Rejection
 from outfitter.scheduling.dra.device_index import DeviceIndex
 from outfitter.scheduling.filter.node_usage import NodeUsage
 from outfitter.scheduling.scheduler import Placement, Waiting, place
 from outfitter.scheduling.snapshot import SchedulingSnapshot
+from tests.rejected import Code, no
 
 DRIVER = "pci.example.com"
 SINCE = "2026-01-01T12:04:00Z"
-HELD = f"held by vmi/train (claim train) in here since {SINCE}"
-NONE = "0/1 hosts are available: a: "
 
 
 def dev(name: str, **attributes: Any) -> Object:
@@ -77,9 +77,38 @@ def taking(device: Object, amount: int) -> Object:
 
 
 CARD = [taking(dev("pf", **PF), 2), taking(dev("vf0", **VF), 1), taking(dev("vf1", **VF), 1)]
-SHORT = f"the devices share functions of card ({DRIVER}/n), of which too little is left"
-NO_VF, NO_PF = 'class vf wants kind == "VF"; it says kind PF', 'request card wants kind == "PF"; it says kind VF'
+DRAINED = no(Code.COUNTER_EXHAUSTED, counter=f"functions of card ({DRIVER}/n)")
 WHOLE = ask("card", deviceClassName="any", expression=f'device.attributes["{DRIVER}"].kind == "PF"')
+
+
+def held(device: str, host: str = "n", *, by: str = "train", **detail: Any) -> Rejection:
+    """A device of a `page`."""
+    holder = Holder("ResourceClaim", "here", by, f"uid-{by}", f"vmi/{by}")
+    return Rejection(Code.HELD, DeviceId(DRIVER, host, device), holder, SINCE, detail or {"request": "nic"})
+
+
+def no_vf(device: str, host: str = "n", request: str = "nic") -> Rejection:
+    """A PF, for the class vf."""
+    return unlike(device, host, request, "class vf", 'kind == "VF"', kind="PF")
+
+
+def no_pf(device: str, host: str = "n") -> Rejection:
+    """A VF, for the request WHOLE."""
+    return unlike(device, host, "card", "request card", 'kind == "PF"', kind="VF")
+
+
+def unlike(device: str, host: str, request: str, owner: str, term: str, **has: str) -> Rejection:
+    """A device of which the only selector is false."""
+    return no(Code.SELECTOR_FALSE, DeviceId(DRIVER, host, device), request=request, owner=owner, selector=1, selectors=1,
+              term=term, has=has, lacks=(), passed=0)
+
+
+def too_few(wanted: int, match: int, free: int, request: str = "nic") -> Rejection:
+    return no(Code.TOO_FEW_FREE, request=request, wanted=wanted, match=match, free=free)
+
+
+def no_match(devices: int, request: str = "nic", class_: str = "vf") -> Rejection:
+    return no(Code.NO_MATCH, devices=devices, alternatives=({"request": request, "class": class_},))
 
 
 def counted(node: str, amount: int, *devices: Object, limit: str = "", name: str = "card") -> list[Object]:

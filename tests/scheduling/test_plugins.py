@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from outfitter.api.rejection import Rejection
 from outfitter.errors import StartupRefused
 from outfitter.scheduling import plugins, score
 from outfitter.scheduling.plugins import GROUP, Filter, GivenDevice, PluginScore, SchedulerPlugins, Scorer
+from tests.rejected import Code, no
 
 EXAMPLE = Path(__file__).parent.parent / "plugins" / "team_rules"
 NOTHING: Sequence[GivenDevice] = ()
@@ -52,7 +54,8 @@ def test_an_installed_package_is_found(installed: SchedulerPlugins) -> None:
 
 FILTERED = {
     "team a off the hosts of team b": (
-        thing("p", "a"), thing("h", "b"), ("plug-in keep-apart: the host is for team b, the pod is of team a",)),
+        thing("p", "a"), thing("h", "b"), (
+            no(Code.PLUGIN_REJECTED, plugin="keep-apart", message="the host is for team b, the pod is of team a"),)),
     "team a on its own": (thing("p", "a"), thing("h", "a"), ()),
     "team a on a host of nobody": (thing("p", "a"), thing("h"), ()),
     "a pod of nobody": (thing("p"), thing("h", "b"), ()),
@@ -61,8 +64,8 @@ FILTERED = {
 
 @pytest.mark.parametrize("name", FILTERED)
 def test_the_filter_of_the_example(name: str, installed: SchedulerPlugins) -> None:
-    pod, node, says = FILTERED[name]
-    assert installed.refusals(pod, node) == says
+    pod, node, wanted = FILTERED[name]
+    assert installed.rejections(pod, node) == wanted
 
 
 def test_the_scorer_of_the_example_moves_a_pod_to_its_own_hosts(installed: SchedulerPlugins) -> None:
@@ -83,7 +86,7 @@ def test_one_may_be_left_out() -> None:
 def test_without_packages_there_are_none() -> None:
     none = plugins.load(found=[])
     assert none == SchedulerPlugins()
-    assert none.refusals(thing("p"), thing("h")) == ()
+    assert none.rejections(thing("p"), thing("h")) == ()
     assert none.points(thing("p"), thing("h")) == PluginScore(0.0)
 
 
@@ -182,15 +185,15 @@ def no_number(answer: str) -> PluginScore:
 
 
 FAILED = "plug-in x failed (KeyError: 'zone')"
-ASKED: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "it does not mind": (None, ()),
-    "a reason": ("too hot", ("plug-in x: too hot",)),
-    "no reason": ("", ("plug-in x: no, without a reason",)),
-    "an exception says no": (KeyError("zone"), (f"{FAILED}, so nobody knows whether the pod may run here",)),
-    "an answer of another kind says no": (True, (
-        "plug-in x failed (TypeError: it answered True, which is neither a reason nor None), "
-        "so nobody knows whether the pod may run here",)),
-    "it sees the devices": (lambda devices: devices[0].name, ("plug-in x: gpu-0",)),
+ASKED: dict[str, tuple[Any, Rejection | None]] = {
+    "it does not mind": (None, None),
+    "a reason": ("too hot", no(Code.PLUGIN_REJECTED, plugin="x", message="too hot")),
+    "no reason": ("", no(Code.PLUGIN_REJECTED, plugin="x", message="no, without a reason")),
+    "an exception rejects": (KeyError("zone"), no(Code.PLUGIN_FAILED, plugin="x", error="KeyError: 'zone'")),
+    "an answer of another kind rejects": (True, no(
+        Code.PLUGIN_FAILED, plugin="x", error="TypeError: it answered True, which is neither a reason nor None")),
+    "it sees the devices": (
+        lambda devices: devices[0].name, no(Code.PLUGIN_REJECTED, plugin="x", message="gpu-0")),
 }
 SCORED: dict[str, tuple[Any, PluginScore]] = {
     "a number": (12.5, PluginScore(12.5, ("plug-in x: 12.5",))),
@@ -211,9 +214,9 @@ GPU = GivenDevice("gpu.example.com", "h", "gpu-0", "gpu", 0, "pci0000:00", {"gpu
 
 @pytest.mark.parametrize("name", ASKED)
 def test_filters(name: str) -> None:
-    answer, says = ASKED[name]
+    answer, rejection = ASKED[name]
     both = SchedulerPlugins((Answers("x", answer), Good()))
-    assert both.refusals(thing("p"), thing("h"), [GPU]) == says
+    assert both.rejections(thing("p"), thing("h"), [GPU]) == (() if rejection is None else (rejection,))
 
 
 @pytest.mark.parametrize("name", SCORED)
@@ -226,7 +229,8 @@ def test_every_filter_is_asked_and_every_score_is_added() -> None:
     two = SchedulerPlugins(
         (Answers("x", "one"), Answers("y", "two")), (Answers("x", KeyError("zone")), Answers("y", 3), Good())
     )
-    assert two.refusals(thing("p"), thing("h"), NOTHING) == ("plug-in x: one", "plug-in y: two")
+    assert two.rejections(thing("p"), thing("h"), NOTHING) == (
+        no(Code.PLUGIN_REJECTED, plugin="x", message="one"), no(Code.PLUGIN_REJECTED, plugin="y", message="two"))
     assert two.points(thing("p"), thing("h"), NOTHING) == PluginScore(
         4.0, (f"{FAILED}, so it adds nothing", "plug-in y: 3", "plug-in good: 1"))
 
@@ -236,4 +240,4 @@ def test_an_interrupt_is_not_a_reason() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        SchedulerPlugins((Answers("x", stop),)).refusals(thing("p"), thing("h"), NOTHING)
+        SchedulerPlugins((Answers("x", stop),)).rejections(thing("p"), thing("h"), NOTHING)

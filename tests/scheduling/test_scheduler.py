@@ -1,4 +1,4 @@
-"""Which host, and what is said when there is none: place as a table of reasons."""
+"""Which host, and the rejections where there is none: place as a table."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ import pytest
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Page
+from outfitter.api.rejection import Rejection
 from outfitter.scheduling.dra.device_index import DeviceIndex
 from outfitter.scheduling.explain import grouping
 from outfitter.scheduling.plugins import GivenDevice, SchedulerPlugins
 from outfitter.scheduling.scheduler import Placement, Waiting, results
+from tests.rejected import Code, no
 from tests.scheduling.builders import (
     CARD,
     DRIVER,
-    HELD,
-    NO_VF,
     NODES,
-    NONE,
     PF,
     SINCE,
     VF,
@@ -33,11 +32,15 @@ from tests.scheduling.builders import (
     claim,
     counted,
     dev,
+    held,
+    no_match,
+    no_vf,
     node,
     page,
     part,
     placed,
     pod,
+    too_few,
 )
 
 # -- place: all hosts
@@ -52,7 +55,9 @@ class Place:
     pages: Sequence[Page] = ()
     host: str = ""
     gives: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    says: str = ""
+    rejects: Sequence[Rejection] = ()  # of the pod or its claims
+    hosts: Mapping[str, Sequence[Rejection]] = field(default_factory=dict)  # what each host that was asked rejects it for
+    unlike: int = 0  # hosts without such devices
 
 
 PLACES = {
@@ -62,62 +67,58 @@ PLACES = {
         pod("c"), [claim("c")], [A, B], NODES, [page("a", ("a0", "train"))], host="b", gives={"c": ["b0"]}),
     "what was released but not yet given back is still held": Place(
         pod("c"), [claim("c")], [A], [node("a")], [page("a", ("a0", "train"), state="released")],
-        says=f"{NONE}request nic wants 1: 1 match, 0 free (a0: {HELD})"),
+        hosts={"a": [too_few(1, 1, 0)]}),
     "two claims on one host": Place(
         pod("c", "d"), [claim("c"), claim("d")], [A, B], NODES, host="b", gives={"c": ["b0"], "d": ["b1"]}),
     "two claims and no host with two devices": Place(
         pod("c", "d"), [claim("c"), claim("d")], [A], [node("a")],
-        says=NONE + "the requests want 2 devices together, and 1 free ones match"),
+        hosts={"a": [no(Code.TOO_FEW_TOGETHER, wanted=2, free=1)]}),
     "two entries that name one claim": Place(pod("c", "c"), [claim("c")], [A], [node("a")], host="a", gives={"c": ["a0"]}),
-    "no host at all": Place(pod("c"), [claim("c")], says="0/0 hosts are available: there is no host"),
+    "no host at all": Place(pod("c"), [claim("c")], rejects=[no(Code.NO_HOST)]),
     "nodeSelector picks": Place(
         pod("c", nodeSelector={"zone": "east"}), [claim("c")], [A, B], [node("a"), node("b", zone="east")], host="b",
         gives={"c": ["b0"]}),
     "nodeSelector fits nobody": Place(
         pod("c", nodeSelector={"zone": "east"}), [claim("c")], [A, B], [node("a"), node("b", zone="west")],
-        says="0/2 hosts are available: a: nodeSelector wants zone=east; it has no such label; "
-             "b: nodeSelector wants zone=east; it has west"),
+        hosts={"a": [no(Code.NODE_SELECTOR, label="zone", wanted="east", has=None)],
+               "b": [no(Code.NODE_SELECTOR, label="zone", wanted="east", has="west")]}),
     "cordoned": Place(pod("c"), [claim("c")], [A], [node("a", cordoned=True)],
-                      says=NONE + "it takes no new pods (cordoned)"),
+                      hosts={"a": [no(Code.NODE_CORDONED)]}),
     "not ready": Place(pod("c"), [claim("c")], [A], [node("a", ready=False)],
-                       says=NONE + "it is not ready: the kubelet stopped posting"),
+                       hosts={"a": [no(Code.NODE_NOT_READY, message="the kubelet stopped posting")]}),
     "a node that says nothing of itself is taken": Place(
         pod("c"), [claim("c")], [A], [node("a", ready=None)], host="a", gives={"c": ["a0"]}),
-    "many hosts, a short sentence": Place(
+    "many hosts, some of which are asked": Place(
         pod("c"), [claim("c")], [], [node(name) for name in "abcde"],
-        says="0/5 hosts are available: a, b, c: it publishes no devices; and 2 more"),
-    "hosts with such devices are told of first": Place(
+        hosts={name: [no(Code.NO_DEVICES)] for name in "abc"}),
+    "hosts with such devices are asked first": Place(
         pod("c"), [claim("c")], [part("d", dev("d0", **VF))], [node(name) for name in "abcdef"],
         [page("d", ("d0", "train"))],
-        says=f"0/6 hosts are available: d: request nic wants 1: 1 match, 0 free (d0: {HELD}); 5 have no such devices"),
+        hosts={"d": [too_few(1, 1, 0)]}, unlike=5),
     "those that would take the pod first": Place(
         pod("c"), [claim("c")], [part(name, dev("x", **VF)) for name in "abcdef"],
         [node(name, cordoned=name in "abcd") for name in "abcdef"], [page("e", ("x", "train")), page("f", ("x", "train"))],
-        says="0/6 hosts are available: a: it takes no new pods (cordoned); e, f: request nic wants 1: 1 match, 0 free "
-             f"(x: {HELD}); and 3 more"),
-    "never longer than a condition": Place(
-        pod("c"), [claim("c")], [part(name * 200, dev("d" * 60 + str(n), **VF)) for n, name in enumerate("abcd")],
-        [node(name * 200) for name in "abcd"],
-        [page(name * 200, ("d" * 60 + str(n), "t" * 200)) for n, name in enumerate("abcd")], says="LONG"),
+        hosts={"a": [no(Code.NODE_CORDONED)], "e": [too_few(1, 1, 0)], "f": [too_few(1, 1, 0)]}),
     "too few on one NUMA node": Place(
         pod("c"), [{**claim("c", ask("nic", count=2)), "spec": {"devices": {
             "requests": [ask("nic", count=2)], "constraints": [{"matchAttribute": f"{DRIVER}/numa"}]}}}],
         [part("a", *(dev(f"a{n}", kind="VF", numa=n // 2) for n in range(4)))], [node("a")],
         [page("a", ("a0", "train"), ("a3", "train"))],
-        says=f"{NONE}numa 0 has 1 free, numa 1 has 1 free; 2 wanted together (matchAttribute numa) (a0: {HELD}; a3: {HELD})"),
+        hosts={"a": [no(Code.CONSTRAINT_UNMET, wanted=2, attribute=f"{DRIVER}/numa", distinct=False)]}),
     "a claim that does not exist": Place(
-        pod("c"), [], [A], NODES, says='claim "c" (resourceClaims entry entry-c) does not exist'),
+        pod("c"), [], [A], NODES, rejects=[no(Code.CLAIM_MISSING, claim="c", entry="entry-c")]),
     "a claim that is not made yet": Place(
         pod(resourceClaims=[{"name": "net", "resourceClaimTemplateName": "one-vf"}]), [], [A], NODES,
-        says='claim net has not been made yet: is there a ResourceClaimTemplate "one-vf"?'),
+        rejects=[no(Code.CLAIM_NOT_CREATED, entry="net", template="one-vf")]),
     "a claim that is being deleted": Place(
         pod("c"), [{**claim("c"), "metadata": {**claim("c")["metadata"], "deletionTimestamp": SINCE}}], [A], NODES,
-        says="claim c is being deleted"),
+        rejects=[no(Code.CLAIM_DELETING, claim="c")]),
     "a claim that cannot be served": Place(
         pod("c"), [claim("c", ask("nic", deviceClassName="gone"))], [A], NODES,
-        says="claim here/c, request nic: there is no DeviceClass gone"),
+        rejects=[no(Code.CLASS_MISSING, **{"where": "claim here/c, request nic", "class": "gone"})]),
     "a claim in use by another pod": Place(
-        pod("c"), [claim("c", **allocated("a", "a0", users=["other"]))], [A], NODES, says="claim c is in use by pod/other"),
+        pod("c"), [claim("c", **allocated("a", "a0", users=["other"]))], [A], NODES,
+        rejects=[no(Code.CLAIM_IN_USE, claim="c", pods=("other",))]),
     "a claim that this pod has already": Place(
         pod("c"), [claim("c", **allocated("b", "b0", users=["pod"]))], [A, B], NODES, [page("b", ("b0", "c"))], host="b"),
     "a claim whose pool is not named after the host": Place(
@@ -127,21 +128,16 @@ PLACES = {
                 {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["b"]}]}]}})], [A, B], NODES, host="b"),
     "a claim that was allocated on a host that is not asked": Place(
         pod("c", "d"), [claim("c", **allocated("b", "b0")), claim("d")], [A, B], [node("a")], [page("b", ("b0", "c"))],
-        says=NONE + "the devices that the pod's claims hold are on b"),
+        hosts={"a": [no(Code.CLAIM_ELSEWHERE, hosts=("b",))]}),
     "claims that were allocated on different hosts": Place(
         pod("c", "d"), [claim("c", **allocated("a", "a0")), claim("d", **allocated("b", "b0"))], [A, B], [node("a")],
-        says=NONE + "the devices that the pod's claims hold are on no common host"),
+        hosts={"a": [no(Code.CLAIM_ELSEWHERE, hosts=())]}),
     "an old generation is not looked at": Place(
         pod("c"), [claim("c")], [part("a", dev("old", **VF)), part("a", dev("new", **VF), generation=2)], [node("a")], host="a",
         gives={"c": ["new"]}),
     "a pool of which a part is missing is not used": Place(
         pod("c"), [claim("c")], [part("a", dev("a0", **VF), count=2)], [node("a")],
-        says=f"{NONE}pool {DRIVER}/a is being updated"),
-    "at most two holders are named": Place(
-        pod("c"), [claim("c")], [part("a", *(dev(f"a{n}", **VF) for n in range(4)))], [node("a")],
-        [page("a", *((f"a{n}", f"c{n}") for n in range(4)))],
-        says=f"{NONE}request nic wants 1: 4 match, 0 free (a0: held by vmi/c0 (claim c0) in here since {SINCE}; "
-             f"a1: held by vmi/c1 (claim c1) in here since {SINCE}; ...)"),
+        hosts={"a": [no(Code.POOL_UPDATING, pool=f"{DRIVER}/a")]}),
 }
 
 
@@ -149,13 +145,11 @@ PLACES = {
 def test_place(name: str) -> None:
     case = PLACES[name]
     verdict = placed(case.pod, case.claims, DeviceIndex.of(case.slices, case.pages, case.nodes))
-    if case.says:
+    if not case.host:
         assert isinstance(verdict, Waiting)
-        assert len(verdict.summary) <= 1000
-        if case.says == "LONG":
-            assert verdict.summary.endswith("...; and 1 more")
-        else:
-            assert verdict.summary == case.says
+        assert verdict.rejections == tuple(case.rejects)
+        assert {host: list(rejected.rejections) for host, rejected in verdict.hosts} == case.hosts
+        assert (verdict.unlike, verdict.total) == (case.unlike, len(case.nodes) if case.hosts else 0)
         return
     assert isinstance(verdict, Placement), verdict
     assert verdict.host == case.host
@@ -184,37 +178,36 @@ def test_many_hosts_in_few_lines() -> None:
     found = placed(pod("c"), [claim("c")], DeviceIndex.of(slices, [page(name, ("x", "train")) for name in names[:4]], nodes),
                    every_host=True)
     assert isinstance(found, Waiting)
-    assert grouping.short(found.hosts) == [
-        "4 hosts (n0, n1, n2, n3): request nic wants 1: 1 match, 0 free",
-        "n4: it takes no new pods (cordoned)",
-        "35 hosts (n5, n6, n7 and 32 more): none of their devices is what request nic (vf) asks for"]
-    long = grouping.long(found.hosts)
-    assert long[:3] == ["n0: request nic wants 1: 1 match, 0 free", f"  x: {HELD}", "n1: request nic wants 1: 1 match, 0 free"]
-    assert long[-1] == "20 hosts (n20, n21, n22 and 17 more): none of their devices is what request nic (vf) asks for"
-    assert f"  x: {NO_VF}" in long
+    assert [(group.hosts, group.nearest.rejections, group.alike) for group in grouping.groups(found.hosts)] == [
+        (("n0", "n1", "n2", "n3"), (too_few(1, 1, 0),), True), (("n4",), (no(Code.NODE_CORDONED),), True),
+        (tuple(f"n{number}" for number in range(5, 40)), (no_match(1),), True)]
+    by_host = dict(found.hosts)
+    assert by_host["n0"].obstacles == (held("x", "n0"),)
+    assert by_host["n5"].obstacles == (no_vf("x", "n5"),)
+    assert found.codes == (Code.TOO_FEW_FREE, Code.NODE_CORDONED, Code.NO_MATCH)
 
 
 def test_counting_says_what_a_search_would_say() -> None:
-    """Of a host that counting can judge the sentence is the same, and the search is made when its devices are asked for."""
-    for devices, held in (([dev("a", **VF)], ["a"]), ([dev("a", **PF)], []), ([dev("a", **VF), dev("b", **VF)], ["a"])):
-        index = DeviceIndex.of([part("n", *devices)], [page("n", *((name, "train") for name in held))], [node("n")])
+    """Of a host that counting can judge the rejection is the same, and the search is made when its devices are asked for."""
+    for devices, taken in (([dev("a", **VF)], ["a"]), ([dev("a", **PF)], []), ([dev("a", **VF), dev("b", **VF)], ["a"])):
+        index = DeviceIndex.of([part("n", *devices)], [page("n", *((name, "train") for name in taken))], [node("n")])
         found = placed(pod("c"), [claim("c", ask("nic", count=2))], index, every_host=True)
         assert isinstance(found, Waiting)
         refusal = found.hosts[0][1]
         assert refusal.found is not None
-        assert refusal.summary == refusal.found.summary
+        assert refusal.rejections == refusal.found.rejections
 
 
-@pytest.mark.parametrize(("condition", "says"), {
+@pytest.mark.parametrize(("condition", "message"), {
     "a message": ({"message": "gone", "reason": "Gone"}, "gone"), "a reason": ({"reason": "Gone"}, "Gone"),
     "nothing": ({}, "no reason given")}.values(), ids=["a message", "a reason", "nothing"])
-def test_why_a_host_is_not_ready(condition: Object, says: str) -> None:
+def test_why_a_host_is_not_ready(condition: Object, message: str) -> None:
     sick = node("a")
     sick["status"]["conditions"] = [{"type": "Sunny", "status": "True"},
                                     {"type": "Ready", "status": "Unknown", **condition}]
     found = placed(pod("c"), [claim("c")], DeviceIndex.of([A], [], [sick]))
     assert isinstance(found, Waiting)
-    assert found.summary == f"{NONE}it is not ready: {says}"
+    assert found.hosts[0][1].rejections == (no(Code.NODE_NOT_READY, message=message),)
 
 
 def test_pools_are_looked_at_in_the_order_of_their_drivers() -> None:
@@ -257,7 +250,7 @@ def test_filters_of_others_are_asked_and_their_reason_is_told() -> None:
     assert found.host == "b"
     alone = placed(pod("c"), [claim("c")], DeviceIndex.of([A], [], [node("a")]), plugins=SchedulerPlugins(filters=(Picky(),)))
     assert isinstance(alone, Waiting)
-    assert alone.summary == NONE + "plug-in picky: a0 is not for everybody"
+    assert alone.hosts[0][1].rejections == (no(Code.PLUGIN_REJECTED, plugin="picky", message="a0 is not for everybody"),)
 
 
 def test_scorers_of_others_count() -> None:
@@ -275,4 +268,5 @@ def test_a_host_without_room_is_passed_over() -> None:
     assert found.host == "b"
     alone = placed(wanted, [claim("c")], DeviceIndex.of([A], [], [small]))
     assert isinstance(alone, Waiting)
-    assert alone.summary == NONE + "1 of 1 cpu free, 2 wanted"
+    assert alone.hosts[0][1].rejections == (
+        no(Code.INSUFFICIENT_RESOURCE, resource="cpu", wanted=2000, free=1000, total=1000),)

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from outfitter.api import booking_limits
+from outfitter.api import booking_limits, rejection
 from outfitter.api.booking import (
     DOMAIN,
     MARKS,
@@ -33,6 +33,7 @@ from outfitter.api.booking import (
 )
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import LEDGER_PAGE, RESOURCE_CLAIM, Object
+from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.errors import AlreadyHeld, OutOfService, TooLarge
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "State",
     "device_object",
     "device_of",
+    "held_error",
     "holder_of",
     "is_pool_page",
     "pool_page",
@@ -117,7 +119,9 @@ class Page:
         for which in MARKS:
             for mark in self.marks(which):
                 if mark.device == device:
-                    return OutOfService(device.short, which, by=mark.by, since=mark.since, reason=mark.reason)
+                    error = OutOfService(device.short, which, by=mark.by, since=mark.since, reason=mark.reason)
+                    error.rejection = rejection.out_of_service(which, mark)
+                    return error
         return None
 
     # -- bookings
@@ -186,7 +190,7 @@ class Page:
         theirs = {booking.key: booking for booking in self.of(holder.uid)} if holder.uid != uid else {}
         for booking in self.of(uid):
             if taken := theirs.get(booking.key._replace(uid=holder.uid)):
-                raise AlreadyHeld(taken.device.short, by=str(taken.holder), since=taken.since)
+                raise held_error(taken)
         since = {"since": now} if now and holder.uid != uid else {}
         return self._changed(lambda booking, raw: raw if booking.holder.uid != uid else {
             **raw, "holder": _merged(raw["holder"], holder), **since})
@@ -254,11 +258,13 @@ class Page:
                 raise error
             for taken in there[booking.device]:
                 if taken.clashes(booking):
-                    raise AlreadyHeld(booking.device.short, by=str(taken.holder), since=taken.since)
+                    raise held_error(taken)
             for taken in self.bookings:
                 if taken.excludes(booking):
-                    raise AlreadyHeld(f"{taken.device.short}, with which {booking.device.device} cannot be together,",
-                                      by=str(taken.holder), since=taken.since)
+                    raise held_error(
+                        taken, f"{taken.device.short}, with which {booking.device.device} cannot be together,",
+                        Rejection(RejectionCode.EXCLUDED, booking.device, taken.holder, taken.since,
+                                  {"other": taken.device.device}))
             there[booking.device].append(booking)
         self._check_cpus([booking for booking in fresh if booking.cpus])
         booking_limits.check_shares(fresh, there, limits)
@@ -269,8 +275,17 @@ class Page:
         for booking in fresh:
             for cpu in booking.cpus:
                 if cpu in owners:
-                    raise AlreadyHeld(f"CPU {cpu} of {self.host}", by=str(owners[cpu].holder), since=owners[cpu].since)
+                    taken = owners[cpu]
+                    raise held_error(taken, f"CPU {cpu} of {self.host}", Rejection(
+                        RejectionCode.CPU_HELD, None, taken.holder, taken.since, {"cpu": cpu, "host": self.host}))
                 owners[cpu] = booking
+
+
+def held_error(taken: Booking, what: str = "", why: Rejection | None = None) -> AlreadyHeld:
+    """That a booking is in the way: of its device, or of `what`, rejected for `why`."""
+    error = AlreadyHeld(what or taken.device.short, by=str(taken.holder), since=taken.since)
+    error.rejection = why or rejection.held(taken)
+    return error
 
 
 def _merged(raw: Object, holder: Holder) -> Object:

@@ -8,17 +8,18 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from outfitter.api import allocation, conditions, kinds
+from outfitter.api import allocation, conditions, kinds, rejection_conditions, rejection_text
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import device_refs, vm
 from outfitter.api.kubevirt import pod_claims as pod_claims_api
-from outfitter.api.page import Booking, Holder, Page
+from outfitter.api.page import Booking, Holder, Page, held_error
+from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.controllers import pod_claims
 from outfitter.controllers.manager import ControllerContext
 from outfitter.controllers.scheduler_cache import SchedulerCache
 from outfitter.controllers.scheduling_queue import waits_for_host
-from outfitter.errors import AlreadyExists, AlreadyHeld, Conflict, Invalid, NotFound
+from outfitter.errors import AlreadyExists, Conflict, Invalid, NotFound
 from outfitter.ledger import book
 from outfitter.ledger import placement_view as ledger
 from outfitter.scheduling.dra import binding_conditions
@@ -120,7 +121,7 @@ class BindTransaction:
                 page = self._page(name)
                 found[name] = page.revision or ""
                 if (rival := next((one for one in page.bookings if one.clashes(mine)), None)) is not None:
-                    raise AlreadyHeld(mine.device.short, by=str(rival.holder), since=rival.since)
+                    raise held_error(rival)
         return found
 
     def _page(self, name: str) -> Page:
@@ -148,14 +149,14 @@ class BindTransaction:
             status["extendedResourceClaimStatus"] = {"resourceClaimName": made,
                                                      "requestMappings": [dict(one) for one in placement.mappings]}
         if ready:
-            placed = Condition("PodScheduled", True)
+            placed, codes = Condition("PodScheduled", True), dict[RejectionCode, str]()
             status.pop("nominatedNodeName", None)
         else:
             drafts = [{"status": {"allocation": given}} for _, given in placement.claims]
-            why = binding_conditions.waits_for(drafts)
-            placed = Condition("PodScheduled", False, NOT_READY, f"devices on {placement.host} are being made ready: {why}")
+            placed, codes = not_ready(placement.host, binding_conditions.waits_for(drafts))
             status["nominatedNodeName"] = placement.host
-        status["conditions"] = conditions.with_condition(status.get("conditions"), placed, self._now)
+        have = conditions.with_condition(status.get("conditions"), placed, self._now)
+        status["conditions"] = rejection_conditions.with_codes(have, codes, self._now)
         if not ready:
             return [Replace(kinds.POD, {**pod, "status": status}, "status")]
         bound = {**pod, "spec": {**pod["spec"], "nodeName": placement.host}}
@@ -228,7 +229,9 @@ class Binder:
         await self._cache.reread([host, *(page for device in those for page in (
             devices.home(device, host), *devices.other_homes(device, host)))])
 
-    async def release(self, pod: Object, claims: Sequence[Object], why: str, exclude_for: float) -> None:
+    async def release(
+        self, pod: Object, claims: Sequence[Object], causes: tuple[Rejection, ...], exclude_for: float
+    ) -> None:
         """Gives back what the pod's claims were allocated, and excludes the host for so many seconds."""
         uid = pod["metadata"]["uid"]
         pod = await self._store.get(kinds.POD, pod["metadata"]["name"], pod["metadata"]["namespace"])
@@ -241,11 +244,12 @@ class Binder:
         names = dict.fromkeys([*([host] if host else ()), *(  # a flavor has CPUs of the host besides devices
             self._cache.devices.home(device, host) for claim in given for device, _ in results(claim["status"]["allocation"]))])
         pages = [await book.read(self._store, name) for name in names]
-        message = f"devices on {host or 'its host'} were given back: {why}"
+        why = Rejection(RejectionCode.DEVICES_GIVEN_BACK, detail={"host": host}, causes=causes)
+        message = rejection_text.render(why)
         writes = [write for page in pages for write in await book.page_writes(
             self._store, page, _without(page, {claim["metadata"]["uid"] for claim in given}), now=self._context.now())]
         excluded = binding_conditions.leaving_out(pod, host, message, self._context.clock.now(), exclude_for)
-        *_, written = await self._store.commit([*writes, *give_back(pod, given, message, self._context.now(), excluded)])
+        *_, written = await self._store.commit([*writes, *give_back(pod, given, why, self._context.now(), excluded)])
         if written is not None:
             self._context.informer(kinds.POD).put(written)
         self._cache.released(pod)
@@ -253,7 +257,16 @@ class Binder:
         await self._context.events.warning(pod, "DevicesNotReady", message)
 
 
-def give_back(pod: Object, those: Sequence[Object], why: str, now: str, annotations: Mapping[str, str]) -> list[Write]:
+def not_ready(host: str, rejections: Sequence[Rejection]) -> tuple[Condition, dict[RejectionCode, str]]:
+    """The condition of a pod whose devices a driver makes ready, and its codes."""
+    text = rejection_text.render_all(rejections)
+    condition = Condition("PodScheduled", False, NOT_READY, f"devices on {host} are being made ready: {text}")
+    return condition, {rejection.code: text for rejection in rejections[:1]}
+
+
+def give_back(
+    pod: Object, those: Sequence[Object], why: Rejection, now: str, annotations: Mapping[str, str]
+) -> list[Write]:
     """What is written when devices were not made ready: all that the pod's claims got is free again, and the claim that the
     scheduler made goes. The pages go along in the same commit. The pod comes last."""
     writes: list[Write] = []
@@ -270,8 +283,10 @@ def give_back(pod: Object, those: Sequence[Object], why: str, now: str, annotati
             writes.append(Delete(kinds.RESOURCE_CLAIM, meta["name"], meta["namespace"], uid=meta["uid"]))
     kept = {key: value for key, value in pod["status"].items()
             if key not in ("nominatedNodeName", "extendedResourceClaimStatus")}
-    waits = Condition("PodScheduled", False, "Unschedulable", why)
-    kept["conditions"] = conditions.with_condition(kept.get("conditions"), waits, now)
+    text = rejection_text.render(why)
+    waits = Condition("PodScheduled", False, "Unschedulable", text)
+    have = conditions.with_condition(kept.get("conditions"), waits, now)
+    kept["conditions"] = rejection_conditions.with_codes(have, {why.code: text}, now)
     meta = {**pod["metadata"], "annotations": {**(pod["metadata"].get("annotations") or {}), **annotations}}
     return [*writes, Replace(kinds.POD, {**pod, "metadata": meta}),
             Replace(kinds.POD, {**pod, "metadata": _no_revision(meta), "status": kept}, "status")]

@@ -34,6 +34,7 @@ class ControllerContext:
         self.names = names or IdGenerator()
         self.events = EventRecorder(store, kinds.EVENT, component, clock=clock, names=self.names)
         self.informers: dict[Kind, Informer[Object]] = {}
+        self.rejections: Counter[tuple[str]] = Counter()  # code -> how often the scheduler reported it for a pod
 
     def informer(self, kind: Kind) -> Informer[Object]:
         """The one informer of a kind; asking for it before the start is what makes it run."""

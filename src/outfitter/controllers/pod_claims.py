@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from outfitter.api import conditions, kinds
+from outfitter.api import conditions, kinds, rejection_conditions, rejection_text
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import pod_claims, vm
+from outfitter.api.rejection import Rejection
 from outfitter.controllers import launcher_pod
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.errors import AlreadyExists, Forbidden, Invalid
@@ -63,7 +64,7 @@ class PodClaims:
         if pod is None:
             return None
         made: list[Object] = []
-        taken: list[str] = []
+        taken: list[Rejection] = []
         named = dict(pod_claims.claim_names(pod))
         for entry in list(self._unmade(pod)):
             claim = await self._make(pod, entry)
@@ -71,7 +72,7 @@ class PodClaims:
                 continue
             if whose := of_another(claim, pod):
                 taken.append(whose)
-                await self._context.events.warning(pod, NOT_MADE, whose)
+                await self._context.events.warning(pod, NOT_MADE, rejection_text.render(whose))
             elif claim["metadata"]["name"] != named.get(entry["name"]):
                 made.append({"name": entry["name"], "resourceClaimName": claim["metadata"]["name"]})
         change: Object = {}
@@ -80,8 +81,10 @@ class PodClaims:
             have = pod["status"].get("resourceClaimStatuses") or ()
             change["resourceClaimStatuses"] = [*(one for one in have if one["name"] not in new), *made]
         if taken and not pod["spec"].get("nodeName"):  # the scheduler does not look at it before its claims are there
-            why = Condition("PodScheduled", False, NOT_MADE, "; ".join(taken))
-            change["conditions"] = conditions.with_condition(pod["status"].get("conditions"), why, self._context.now())
+            text, now = rejection_text.render_all(taken), self._context.now()
+            have = conditions.with_condition(pod["status"].get("conditions"), Condition(
+                "PodScheduled", False, NOT_MADE, text), now)
+            change["conditions"] = rejection_conditions.with_codes(have, {taken[0].code: text}, now)
         if any(pod["status"].get(field) != value for field, value in change.items()):
             await self._context.patch_status(kinds.POD, pod, change)
         return None

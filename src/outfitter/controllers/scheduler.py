@@ -10,19 +10,21 @@ again by itself. What cannot be placed gets its reason and is woken by events, n
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from outfitter.api import conditions, kinds
+from outfitter.api import conditions, kinds, rejection_conditions
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import pod_claims
-from outfitter.controllers.bind_transaction import Binder, BindTransaction, PlacedPod
+from outfitter.api.rejection import Rejection, RejectionCode
+from outfitter.controllers.bind_transaction import Binder, BindTransaction, PlacedPod, not_ready
 from outfitter.controllers.manager import ControllerContext
 from outfitter.controllers.scheduler_cache import SchedulerCache, takes_resources
 from outfitter.controllers.scheduling_queue import SchedulingBatch, SchedulingQueue, waits_for_host
 from outfitter.errors import AlreadyHeld, Conflict, NotFound, OutfitterError, OutOfService
 from outfitter.scheduling import pod_group
 from outfitter.scheduling.dra import binding_conditions
+from outfitter.scheduling.explain import summary
 from outfitter.scheduling.filter.node_usage import nominated
 from outfitter.scheduling.pod_group import PodGroup
 from outfitter.scheduling.scheduler import Placement, Waiting, driven_out, place
@@ -125,7 +127,7 @@ class Scheduler:
         self, pods: Sequence[Object]
     ) -> tuple[BindTransaction, list[PlacedPod], list[tuple[Object, Waiting]]]:
         """What is placed for these pods in one transaction, and who is not; again while a page rejects it, as in `_alone`."""
-        avoid: dict[str, str] = {}
+        avoid: dict[str, Rejection] = {}
         lost: set[str] = set()
         while True:
             transaction, placed, waiting = self._begin(), list[PlacedPod](), list[tuple[Object, Waiting]]()
@@ -140,18 +142,18 @@ class Scheduler:
                     await self._binder.abort(transaction, placed)
                     await self._binder.reread(verdict)
                     if verdict.host in lost:
-                        avoid[verdict.host] = error.message
+                        avoid[verdict.host] = _of_page(error)
                     lost.add(verdict.host)
                     break
             else:
                 return transaction, placed, waiting
 
-    async def _together(self, pods: Sequence[Object], batch: SchedulingBatch) -> list[tuple[Object, dict[str, str]]]:
+    async def _together(self, pods: Sequence[Object], batch: SchedulingBatch) -> list[tuple[Object, dict[str, Rejection]]]:
         """One commit for all; those that have to be tried again, each by itself, with the hosts that rejected them."""
         transaction = self._begin()
         waiting: list[tuple[Object, Waiting]] = []
         placed: list[PlacedPod] = []
-        again: list[tuple[Object, dict[str, str]]] = []
+        again: list[tuple[Object, dict[str, Rejection]]] = []
         for pod in pods:
             try:
                 verdict = self._place(pod, transaction)
@@ -161,7 +163,7 @@ class Scheduler:
                 try:
                     placed.append(self._binder.add(transaction, pod, verdict))
                 except (AlreadyHeld, OutOfService) as error:
-                    again.append((pod, {verdict.host: error.message}))
+                    again.append((pod, {verdict.host: _of_page(error)}))
             except Exception as error:  # a fault that one pod brings to light does not stop the others
                 batch.errors[key_of(pod)] = error
         if not await self._binder.commit(transaction, placed):
@@ -174,13 +176,13 @@ class Scheduler:
                 batch.errors[key_of(pod)] = error
         return again
 
-    async def _alone(self, pod: Object, batch: SchedulingBatch, lost: dict[str, str]) -> None:
+    async def _alone(self, pod: Object, batch: SchedulingBatch, lost: dict[str, Rejection]) -> None:
         """Place and book one pod as the store has it, again for as long as a page rejects it. A host that was chosen twice in
         vain is avoided: what its page rejects is not in what it publishes."""
         pod = await self._store.get(kinds.POD, pod["metadata"]["name"], pod["metadata"]["namespace"])
         if await self._claims_arrive(pod):  # another scheduler made one for it
             return
-        avoid: dict[str, str] = {}
+        avoid: dict[str, Rejection] = {}
         while waits_for_host(pod):
             transaction = self._begin()
             verdict = self._place(pod, transaction, avoid)
@@ -192,8 +194,8 @@ class Scheduler:
             except (AlreadyHeld, OutOfService) as error:
                 await self._binder.reread(verdict)
                 if verdict.host in lost:
-                    avoid[verdict.host] = error.message
-                lost[verdict.host] = error.message
+                    avoid[verdict.host] = _of_page(error)
+                lost[verdict.host] = _of_page(error)
                 continue
             if await self._binder.commit(transaction, [placed]):
                 return
@@ -203,7 +205,9 @@ class Scheduler:
         self.cache.keep(self.scheduling_queue.preassigned)
         return self._binder.begin()
 
-    def _place(self, pod: Object, transaction: BindTransaction, avoid: dict[str, str] | None = None) -> Placement | Waiting:
+    def _place(
+        self, pod: Object, transaction: BindTransaction, avoid: dict[str, Rejection] | None = None
+    ) -> Placement | Waiting:
         return place(self.cache.snapshot(transaction.claim), pod, avoid=avoid or {})
 
     # -- what a pod waits for
@@ -230,16 +234,14 @@ class Scheduler:
                   if (claim := self.cache.claim(pod["metadata"]["namespace"], name or "")) is not None]
         found = binding_conditions.readiness(claims, self._context.clock.now())
         given = [(claim.get("status") or {}).get("allocation") or {} for claim in claims] if nominated(pod) else []
-        if given and (evicted := next(filter(None, (driven_out(self.cache.snapshot(), one) for one in given)), "")):
-            await self._binder.release(pod, claims, f"among them is {evicted}", 0.0)
+        if given and (evicted := next(filter(None, (driven_out(self.cache.snapshot(), one) for one in given)), None)):
+            await self._binder.release(pod, claims, (evicted,), 0.0)
             return False  # the claims that are free again wake us
         if found.state == "waiting":
-            host = nominated(pod) or "its host"
-            await self._report(pod, Condition("PodScheduled", False, "WaitingForDevices",
-                                              f"devices on {host} are being made ready: {found.why}"), batch)
+            await self._report(pod, *not_ready(nominated(pod) or "its host", found.rejections), batch)
             batch.look_again(pod, found.left)
         elif found.state == "failed":
-            await self._binder.release(pod, claims, found.why, EXCLUDED)
+            await self._binder.release(pod, claims, found.rejections, EXCLUDED)
             batch.look_again(pod, EXCLUDED)
         else:
             self._retry_excluded(pod, batch)
@@ -254,10 +256,14 @@ class Scheduler:
     # -- status
 
     async def _reject(self, pod: Object, waiting: Waiting, batch: SchedulingBatch) -> None:
-        if await self._report(pod, Condition("PodScheduled", False, "Unschedulable", waiting.summary), batch):
-            await self._context.events.warning(pod, "FailedScheduling", waiting.summary)
+        text = summary.summary(waiting)
+        if await self._report(pod, Condition("PodScheduled", False, "Unschedulable", text), summary.by_code(waiting), batch):
+            self._context.rejections.update((str(code),) for code in waiting.codes)
+            await self._context.events.warning(pod, "FailedScheduling", text)
 
-    async def _report(self, pod: Object, wanted: Condition, batch: SchedulingBatch) -> bool:
+    async def _report(
+        self, pod: Object, wanted: Condition, codes: Mapping[RejectionCode, str], batch: SchedulingBatch
+    ) -> bool:
         """Writes the reason on the pod; the same again writes nothing, and another message of the same reason is written after
         a while, as it is then: it would change whenever other pods come and go. Whether it was written."""
         condition, meta = conditions.find(pod, "PodScheduled") or {}, pod["metadata"]
@@ -269,6 +275,13 @@ class Scheduler:
             batch.look_again(pod, left)
             return False
         have = conditions.with_condition(pod["status"].get("conditions"), wanted, self._context.now())
+        have = rejection_conditions.with_codes(have, codes, self._context.now())
         await self._context.patch_status(kinds.POD, pod, {"conditions": have})
         self._reported[meta["uid"]] = now
         return True
+
+
+def _of_page(error: AlreadyHeld | OutOfService) -> Rejection:
+    """What a page rejects a booking for."""
+    rejection: Rejection | None = error.rejection
+    return rejection or Rejection.of(RejectionCode.PAGE_CONFLICT, message=error.message)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from outfitter.api import conditions, kinds
+from outfitter.api import conditions, kinds, rejection_conditions
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import failed_launches, kubevirt_config, vm, vm_actions
@@ -225,6 +225,7 @@ class VmiController:
             have = conditions.with_condition(have, wanted, self._context.now())
         else:
             have = conditions.without_condition(have, "PodScheduled")
+        have = rejection_conditions.copied(have, pod)
         if status["phase"] in vm.BEFORE:
             have = conditions.with_condition(have, _not_ready(pod, "Guest VM is not reported as running"), self._context.now())
         elif status["phase"] in vm.FINAL:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any, Protocol, runtime_checkable
 
+from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.errors import StartupRefused
 
 GROUP = "outfitter.scheduling"
@@ -71,9 +72,9 @@ class SchedulerPlugins:
     filters: tuple[Filter, ...] = ()
     scorers: tuple[Scorer, ...] = ()
 
-    def refusals(self, pod: Object, node: Object, devices: Sequence[GivenDevice] = ()) -> tuple[str, ...]:
-        """Why the pod may not run there; empty if no filter minds."""
-        return tuple(why for one in self.filters if (why := _ask(one, pod, node, devices)) is not None)
+    def rejections(self, pod: Object, node: Object, devices: Sequence[GivenDevice] = ()) -> tuple[Rejection, ...]:
+        """Why the pod may not run there; empty if no filter rejects it."""
+        return tuple(rejection for one in self.filters if (rejection := _ask(one, pod, node, devices)) is not None)
 
     def points(self, pod: Object, node: Object, devices: Sequence[GivenDevice] = ()) -> PluginScore:
         value, said = 0.0, []
@@ -97,12 +98,14 @@ def _number(given: object) -> float:
     return float(min(max(given, 0.0), MOST))
 
 
-def _ask(one: Filter, pod: Object, node: Object, devices: Sequence[GivenDevice]) -> str | None:
+def _ask(one: Filter, pod: Object, node: Object, devices: Sequence[GivenDevice]) -> Rejection | None:
     try:
-        why = _reason(one.filter(pod, node, devices))
-    except Exception as error:  # whatever it is, it is theirs
-        return f"{_failed(one, error)}, so nobody knows whether the pod may run here"
-    return None if why is None else f"plug-in {one.name}: {why or 'no, without a reason'}"
+        message = _reason(one.filter(pod, node, devices))
+    except Exception as error:  # any fault of the plug-in
+        return Rejection.of(RejectionCode.PLUGIN_FAILED, plugin=one.name, error=_short(error))
+    if message is None:
+        return None
+    return Rejection.of(RejectionCode.PLUGIN_REJECTED, plugin=one.name, message=message or "no, without a reason")
 
 
 def _reason(given: object) -> str | None:
@@ -112,7 +115,11 @@ def _reason(given: object) -> str | None:
 
 
 def _failed(one: Filter | Scorer, error: Exception) -> str:
-    return f"plug-in {one.name} failed ({type(error).__name__}: {str(error)[:200]})"
+    return f"plug-in {one.name} failed ({_short(error)})"
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error)[:200]}"
 
 
 def left_out(environment: Mapping[str, str] = os.environ) -> list[str]:

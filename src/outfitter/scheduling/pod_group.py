@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.scheduling.scheduler import Waiting
 
 NAME, MIN_AVAILABLE = "pod-group.scheduling.sigs.k8s.io/name", "pod-group.scheduling.sigs.k8s.io/min-available"
@@ -50,7 +51,8 @@ def keys(pod: Mapping[str, Any]) -> list[str]:
 def too_few_hosts(group: PodGroup, placed: int, rejected: Sequence[Waiting], members: int) -> Waiting:
     """Why nobody of a group gets a host. `placed`: members that have one or could get one; `members`: all that there are."""
     if members < group.min_available:
-        return Waiting(f"pod group {group.name} has {members} of at least {group.min_available} pods: it waits for the others")
-    first = rejected[0] if rejected else Waiting("")
-    return Waiting(f"there are not enough hosts available for pod group {group.name}: {placed} of at least "
-                   f"{group.min_available} pods can be placed together; {first.summary}", first.hosts)
+        return Waiting((Rejection.of(RejectionCode.POD_GROUP_INCOMPLETE, group=group.name, members=members,
+                                     wanted=group.min_available),))
+    first = rejected[0] if rejected else Waiting()
+    rejection = Rejection.of(RejectionCode.POD_GROUP_TOO_FEW_HOSTS, group=group.name, placed=placed, wanted=group.min_available)
+    return replace(first, rejections=(rejection, *first.rejections))

@@ -1,5 +1,6 @@
-"""A host for a pod and devices for its claims, or why it waits: the short sentence first, then what stands in the way of each
-host and each device."""
+"""A host for a pod and devices for its claims, or why it waits: rejections of the pod, of each host and of each device.
+
+Values in, values out; `explain.summary` and `explain.grouping` render them."""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ from outfitter.api import allocation
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import device_refs, pod_claims, vm
-from outfitter.api.page import MARKS
+from outfitter.api.rejection import TAKEN, UNLIKE, Rejection, RejectionCode
 from outfitter.errors import Invalid, Unsatisfiable
 from outfitter.scheduling.dra import allocator, assigned_devices, binding_conditions, bounds, extended_resources
 from outfitter.scheduling.dra.claim_request import CompiledClaim, compile_claim
 from outfitter.scheduling.dra.device_index import DeviceIndex
-from outfitter.scheduling.explain.rejections import DeviceObstacle
 from outfitter.scheduling.filter import node_affinity
+from outfitter.scheduling.filter import taints as taints_filter
 from outfitter.scheduling.filter.node_fit import NodeInfoCache, PodRequirements
 from outfitter.scheduling.filter.node_usage import NodeUsage, nominated
 from outfitter.scheduling.filter.taints import untolerated_taint
@@ -32,53 +33,60 @@ from outfitter.scheduling.snapshot import SchedulingSnapshot
 
 TOLD = 3  # hosts whose reasons stand in the one sentence
 LOOKED_AT = 8  # hosts that can take a pod and are compared
-TAKEN = ("held", *MARKS)  # what keeps a device that is what is asked for from being given
 NOT_MADE = "FailedResourceClaimCreation"  # the reason of a pod that waits because somebody else has the claim of that name
-LONGEST = 1000  # letters of the one sentence: it stands in conditions and events
-NOWHERE: Mapping[str, str] = {}
+NOWHERE: Mapping[str, Rejection] = {}
+SAME_VM = Rejection.of(RejectionCode.HELD, same="the flavor")  # a device that the same VM gets by its flavor
 FEWEST = "of those that can take it, it has the fewest free devices"  # why a machine with a flavor goes to a host
 
 
 @dataclass(frozen=True)
 class HostRejection:
-    """Why a host cannot take a pod: a sentence, and on request what is wrong with each of its devices."""
+    """Why a host cannot take a pod, and, made when it is read, what is wrong with each of its devices."""
 
-    summary: str
+    rejections: tuple[Rejection, ...]
     far: tuple[int, ...] = (0,)  # how far the host is from taking it: the smaller, the nearer
     seek: Callable[[], object] | None = field(default=None, repr=False, compare=False)  # None: it was not for its devices
 
     @functools.cached_property
     def found(self) -> allocator.AllocationRejection | Unmet | None:
-        """The search that failed; made when somebody wants to know more."""
+        """The search that failed; made when it is read."""
         found = self.seek() if self.seek is not None else None
         return found if isinstance(found, allocator.AllocationRejection | Unmet) else None
 
     @property
-    def obstacles(self) -> tuple[DeviceObstacle, ...]:
-        """What is wrong with each device: those first that somebody has, those last that are something else."""
+    def obstacles(self) -> tuple[Rejection, ...]:
+        """What is wrong with each device: held ones first, those last that are not what is asked for."""
         there = self.found.obstacles if self.found is not None else ()
-        return tuple(sorted(there, key=lambda one: (bool(one.device), one.code == "selector", one.code != "held", -one.passed)))
+        return tuple(sorted(there, key=lambda one: (
+            one.device is not None, one.code in UNLIKE, one.code is not RejectionCode.HELD, -one.detail.get("passed", 0))))
 
     @property
-    def details(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(map(str, self.obstacles)))
+    def blocking(self) -> tuple[Rejection, ...]:
+        """The same of those devices alone that are what is asked for, and of the host."""
+        return self.found.blocking if self.found is not None else ()
 
     @property
-    def short(self) -> str:
-        """The sentence, with who has what is wanted, of the first devices."""
-        there = self.found.blocking if self.found is not None else ()
-        apart = [one.text for one in there if one.code == "together"]
-        taken = [str(one) for one in there if one.code in TAKEN]
-        told = [*taken[:2], *(["..."] if len(taken) > 2 else [])]
-        return (apart or [self.summary])[0] + (f" ({'; '.join(told)})" if told else "")
+    def taken(self) -> tuple[Rejection, ...]:
+        """The devices that are what is asked for, and that are held or out of service."""
+        return tuple(one for one in self.blocking if one.code in TAKEN)
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Nothing was chosen. `summary` is the one sentence; `hosts` has a refusal for each host that was asked why."""
+    """No host was chosen. Without `hosts` it is for the pod or its claims, whatever hosts there are."""
 
-    summary: str
-    hosts: tuple[tuple[str, HostRejection], ...] = ()
+    rejections: tuple[Rejection, ...] = ()  # of the pod, its claims and its pre-assigned devices
+    hosts: tuple[tuple[str, HostRejection], ...] = ()  # those that were asked why, or all of them
+    total: int = 0  # hosts that there are
+    named: tuple[str, ...] = ()  # hosts that a summary names
+    unlike: int = 0  # hosts that have no devices of the kind, where a summary counts them apart
+
+    @property
+    def codes(self) -> tuple[RejectionCode, ...]:
+        """Each code once: of the pod, then of the nearest hosts first."""
+        ordered = sorted(self.hosts, key=lambda one: one[1].far)
+        return tuple(dict.fromkeys(one.code for one in (
+            *self.rejections, *(each for _, host in ordered for each in host.rejections))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +107,7 @@ def results(given: Mapping[str, Any]) -> list[tuple[DeviceId, Mapping[str, Any]]
 
 
 def place(
-    snapshot: SchedulingSnapshot, pod: Object, *, avoid: Mapping[str, str] = NOWHERE, every_host: bool = False
+    snapshot: SchedulingSnapshot, pod: Object, *, avoid: Mapping[str, Rejection] = NOWHERE, every_host: bool = False
 ) -> Placement | Waiting:
     """A host for a pod and devices for its claims that have none, or the reason why it waits; with `every_host` the reason of
     each host, which takes its time. `avoid`: hosts that are not tried, and why."""
@@ -114,11 +122,11 @@ def place(
                 continue  # it went, and another one is made
             given_already = True
         if claim is None:
-            return Waiting(_no_claim(pod, name, claim_name))
+            return Waiting((_no_claim(pod, name, claim_name),))
         if claim["metadata"].get("deletionTimestamp"):
-            return Waiting(f"claim {claim_name} is being deleted")
+            return Waiting((Rejection.of(RejectionCode.CLAIM_DELETING, claim=claim_name),))
         if _by_template(pod, name) and (whose := of_another(claim, pod)):
-            return Waiting(whose)
+            return Waiting((whose,))
         if any(claim is earlier for earlier in wanted):
             continue  # two entries of the pod name the same claim
         given = (claim.get("status") or {}).get("allocation")
@@ -126,9 +134,9 @@ def place(
             there = _reached(given, index)
             fixed = there if fixed is None else fixed & there
             if users := _strangers(claim, pod):
-                return Waiting(f"claim {claim_name} is in use by {', '.join(users)}")
-            if why := driven_out(snapshot, given):
-                return Waiting(f"claim {claim_name} keeps {why}")
+                return Waiting((Rejection.of(RejectionCode.CLAIM_IN_USE, claim=claim_name, pods=tuple(users)),))
+            if out := driven_out(snapshot, given):
+                return Waiting((out.with_detail(claim=claim_name),))
             continue
         wanted.append(claim)
     if fixed is not None and nominated(pod) in fixed:
@@ -141,25 +149,24 @@ def place(
         need = PodRequirements.of(pod, from_devices)
         flavors = [flavor_claim.read(claim) for claim in wanted]
     except Invalid as error:
-        return Waiting(error.message)
+        return Waiting((error.rejection or Rejection.of(RejectionCode.POD_INVALID, message=error.message),))
     if not given_already and (mistakes := assigned_devices.wrong(pod, index)):
-        return Waiting(f"devices that were assigned beforehand: {'; '.join(mistakes)}")
+        return Waiting(tuple(mistakes))
     left_out = binding_conditions.left_out(pod, snapshot.now) if snapshot.now is not None else {}
     placer = _Placer(snapshot, pod, wanted=wanted, demands=demands, fixed=fixed, need=need, flavors=flavors,
-                     avoid={**{host: why for host, (_, why) in left_out.items()}, **avoid},
+                     avoid={**binding_conditions.excluded(left_out), **avoid},
                      from_devices=frozenset() if given_already else from_devices,
                      preset=None if given_already else assigned_devices.hosts(pod, index))
     return placer.place() or placer.waiting(every_host)
 
 
-def driven_out(snapshot: SchedulingSnapshot, given: Mapping[str, Any]) -> str:
-    """A device of an allocation from which whoever uses it is sent away at once, and by what; empty: there is none."""
+def driven_out(snapshot: SchedulingSnapshot, given: Mapping[str, Any]) -> Rejection | None:
+    """A device of an allocation from which its user is evicted at once, and the taint; None: there is none."""
     for device, result in results(given):
         taints = [taint for taint in snapshot.taints(device) if taint.get("effect") == "NoExecute"]
         if (taint := untolerated_taint(taints, result.get("tolerations") or (), snapshot.now)) is not None:
-            value = f"={taint['value']}" if taint.get("value") else ""
-            return f"{device.short}, which has the taint {taint.get('key')}{value}:NoExecute"
-    return ""
+            return Rejection.of(RejectionCode.CLAIM_DEVICE_TAINTED, device, taint=taints_filter.text(taint))
+    return None
 
 
 def _reached(given: Mapping[str, Any], index: DeviceIndex) -> set[str]:
@@ -190,7 +197,7 @@ class _Placer:
     demands: Sequence[CompiledClaim] = field(kw_only=True)  # the same, compiled
     fixed: set[str] | None = field(kw_only=True)
     need: PodRequirements = field(kw_only=True)
-    avoid: Mapping[str, str] = field(kw_only=True)
+    avoid: Mapping[str, Rejection] = field(kw_only=True)
     from_devices: frozenset[str] = field(kw_only=True)  # extended resources that devices give where the host itself has none
     preset: set[str] | None = field(kw_only=True)  # the hosts that have the pre-assigned devices
     flavors: Sequence[FlavorRequest | None] = field(kw_only=True)  # what those of the claims ask for that are a flavor's
@@ -252,7 +259,7 @@ class _Placer:
             if not isinstance(given, allocator.Allocated):
                 continue
             devices, node = list(self._given(row, given)), self.index.node(host)
-            if self.plugins.refusals(self.pod, node, devices):
+            if self.plugins.rejections(self.pod, node, devices):
                 continue
             if self.plugins.scorers:
                 points = self.plugins.points(self.pod, node, devices)
@@ -292,12 +299,13 @@ class _Placer:
         could = set(self.index.candidates(self.demands)) if every_host else set()
         refusals = {row: self._refusal(row, names[row], row in could) for row in (range(len(names)) if every_host else told)}
         unlike = len(names) - len(matching) if len(names) > TOLD and self.demands else 0
-        summary = _summary([(names[row], refusals[row]) for row in told], len(names), unlike if matching else 0)
-        chosen = list(assigned_devices.reasons(self.pod, self.index)) if self.preset is not None else []
-        if self.preset is not None and not self.preset:
-            chosen.append("no host has all of them: " + "; ".join(assigned_devices.reasons(self.pod, self.index, "-")))
-        first = f"devices that were assigned beforehand: {'; '.join(chosen)}. " if chosen else ""
-        return Waiting(first + summary, tuple((names[row], refusal) for row, refusal in refusals.items()))
+        chosen = list(assigned_devices.rejections(self.pod, self.index)) if self.preset is not None else []
+        if self.preset is not None and not self.preset:  # no host has all of them
+            chosen += assigned_devices.rejections(self.pod, self.index, "-")
+        if not names:
+            chosen.append(Rejection(RejectionCode.NO_HOST))
+        return Waiting(tuple(dict.fromkeys(chosen)), tuple((names[row], refusal) for row, refusal in refusals.items()),
+                       len(names), tuple(names[row] for row in told), unlike if matching else 0)
 
     def _told(self, matching: Sequence[int]) -> list[int]:
         """The hosts of which the one sentence tells: those with devices of the kind first, and of these those that would
@@ -310,21 +318,18 @@ class _Placer:
     def _unfit(self, host: str) -> HostRejection | None:
         """Why a host cannot take the pod whatever devices it has."""
         if host in self.avoid:
-            return HostRejection(self.avoid[host], (1,))
+            return HostRejection((self.avoid[host],), (1,))
         if self.fixed is not None and host not in self.fixed:
-            return HostRejection(
-                f"the devices that the pod's claims hold are on {', '.join(sorted(self.fixed)) or 'no common host'}", (4,)
-            )
+            return HostRejection((Rejection.of(RejectionCode.CLAIM_ELSEWHERE, hosts=tuple(sorted(self.fixed))),), (4,))
         if self.preset is not None:
             if host not in self.preset:
-                return HostRejection(
-                    "; ".join(assigned_devices.reasons(self.pod, self.index, host)) or "it lacks the assigned devices", (4,)
-                )
+                lacking = tuple(assigned_devices.rejections(self.pod, self.index, host))
+                return HostRejection(lacking or (Rejection(RejectionCode.ASSIGNED_DEVICE_ELSEWHERE),), (4,))
             if own := sorted({name for name, _ in extended_resources.presets(self.pod)
                               if self.rooms.at(self.index.node(host)).amounts.get(name)}):
-                return HostRejection(f"it offers {', '.join(own)} itself, and then nobody can choose which", (4,))
-        reasons = self.need.unfit(self.rooms.at(self.index.node(host)), self.used)
-        return HostRejection("; ".join(reasons), (3, len(reasons))) if reasons else None
+                return HostRejection((Rejection.of(RejectionCode.ASSIGNED_RESOURCE_OFFERED, resources=tuple(own)),), (4,))
+        unfit = self.need.unfit(self.rooms.at(self.index.node(host)), self.used)
+        return HostRejection(unfit, (3, len(unfit))) if unfit else None
 
     def _allocate(self, host: str) -> allocator.Allocated | allocator.AllocationRejection | Unmet | HostRejection:
         demands = self._asks(host)
@@ -341,7 +346,7 @@ class _Placer:
             return allocator.Allocated(tuple(chosen))
         try:
             for given in chosen:
-                self.index.held.add(given, "goes to the flavor of the same machine")
+                self.index.held.add(given, SAME_VM)
             rest = self._search(host, others)
         finally:
             for given in chosen:
@@ -360,7 +365,7 @@ class _Placer:
                 classes=self.snapshot.device_class, held=self.index.held, features=self.index.features,
                 demands=demands, share_id=self.snapshot.share_id, now=self.snapshot.now)
         except Unsatisfiable as error:  # a selector that has no answer for a device of this host
-            return HostRejection(error.message)
+            return HostRejection((error.rejection or Rejection.of(RejectionCode.CLAIM_INVALID, message=error.message),))
 
     def _given(self, row: int, given: allocator.Allocated) -> Iterator[GivenDevice]:
         for one in given.allocations:
@@ -386,16 +391,18 @@ class _Placer:
             return counted
         found = self._allocate(host)
         if isinstance(found, allocator.Allocated):
-            minds = self.plugins.refusals(self.pod, self.index.node(host), list(self._given(row, found)))
-            return HostRejection("; ".join(minds) or "it could take the pod by now", (0,))
+            rejected = self.plugins.rejections(self.pod, self.index.node(host), list(self._given(row, found)))
+            return HostRejection(rejected or (Rejection(RejectionCode.FITS_NOW),), (0,))
         if isinstance(found, HostRejection):
             return found
         unmatched, unfree = found.lacking
-        return HostRejection(found.summary, _far(unmatched, unfree), lambda: found)
+        return HostRejection(found.rejections, _far(unmatched, unfree), lambda: found)
 
     def _by_counting(self, row: int, host: str) -> HostRejection | None:
-        """What a search would say, where counting can say it: of thousands of hosts few are worth a search."""
-        unlike, short, unmatched, unfree = "", "", 0, 0
+        """What a search would reject it for, where counting shows it: of thousands of hosts few are worth a search."""
+        unlike: Rejection | None = None
+        short: Rejection | None = None
+        unmatched = unfree = 0
         for request in (request for one in self.demands for request in one.requests):
             counts = [self.index.count(row, ask) for ask in request]
             there = [count for count in counts if count is not None]
@@ -408,9 +415,9 @@ class _Placer:
             elif len(request) == 1 and there[0].free is not None and there[0].free < request[0].count:
                 unfree += request[0].count - there[0].free
                 short = short or bounds.too_few(request[0], there[0].match, there[0].free)
-        return (
-            HostRejection(unlike or short, _far(unmatched, unfree), lambda: self._allocate(host)) if unlike or short else None
-        )
+        if (counted := unlike or short) is None:
+            return None
+        return HostRejection((counted,), _far(unmatched, unfree), lambda: self._allocate(host))
 
 
 def _far(unmatched: int, unfree: int) -> tuple[int, ...]:
@@ -419,20 +426,19 @@ def _far(unmatched: int, unfree: int) -> tuple[int, ...]:
 
 
 def _strangers(claim: Object, pod: Object) -> list[str]:
-    """Who uses a claim besides this pod, when it may not be shared by pods of ours: a machine's devices are its own."""
-    return [f"{user.get('resource', 'pods')[:-1]}/{user['name']}" for user in claim["status"].get("reservedFor") or ()
+    """The pods that use a claim besides this one: a VM's devices are not shared."""
+    return [user["name"] for user in claim["status"].get("reservedFor") or ()
             if user.get("resource", "pods") == "pods" and user.get("uid") != pod["metadata"].get("uid")]
 
 
-def of_another(claim: Object, pod: Object) -> str:
-    """That a claim which has the name of one that is made for a pod was not made for it; empty: it was."""
+def of_another(claim: Object, pod: Object) -> Rejection | None:
+    """That a claim with the name of one that is created for a pod was not created for it; None: it was."""
     meta = claim["metadata"]
     mine = vm.owner(claim, "Pod")
     if mine is not None and mine.get("uid") == pod["metadata"].get("uid"):
-        return ""
-    owners = [f"{one['kind']} {one['name']}" for one in meta.get("ownerReferences") or ()]
-    return (f"claim {meta['name']} belongs to {', '.join(owners) or 'nobody'} and not to pod {pod['metadata']['name']}, for "
-            "which one of this name is made; delete it, and the pod goes on")
+        return None
+    owners = tuple(f"{one['kind']} {one['name']}" for one in meta.get("ownerReferences") or ())
+    return Rejection.of(RejectionCode.CLAIM_NAME_TAKEN, claim=meta["name"], owners=owners, pod=pod["metadata"]["name"])
 
 
 def _by_template(pod: Object, name: str) -> bool:
@@ -440,23 +446,8 @@ def _by_template(pod: Object, name: str) -> bool:
                for entry in pod["spec"].get("resourceClaims") or ())
 
 
-def _no_claim(pod: Object, name: str, claim_name: str | None) -> str:
+def _no_claim(pod: Object, name: str, claim_name: str | None) -> Rejection:
     if claim_name:
-        return f'claim "{claim_name}" (resourceClaims entry {name}) does not exist'
+        return Rejection.of(RejectionCode.CLAIM_MISSING, claim=claim_name, entry=name)
     entry = next(entry for entry in pod["spec"]["resourceClaims"] if entry["name"] == name)
-    return f'claim {name} has not been made yet: is there a ResourceClaimTemplate "{entry.get("resourceClaimTemplateName")}"?'
-
-
-def _summary(refusals: Sequence[tuple[str, HostRejection]], hosts: int, unlike: int) -> str:
-    """Hosts that say the same stand together; `unlike`: how many have no devices of the kind."""
-    if not hosts:
-        return "0/0 hosts are available: there is no host"
-    same: dict[str, list[str]] = {}
-    for host, refusal in refusals:
-        same.setdefault(refusal.short, []).append(host)
-    told = [f"{', '.join(names)}: {short}" for short, names in same.items()]
-    more = hosts - len(refusals) - unlike
-    rest = [*([f"and {more} more"] if more > 0 else []), *([f"{unlike} have no such devices"] if unlike > 0 else [])]
-    head, tail = f"0/{hosts} hosts are available: ", "".join(f"; {one}" for one in rest)
-    room, body = LONGEST - len(head) - len(tail), "; ".join(told)
-    return head + (body if len(body) <= room else f"{body[:room - 3]}...") + tail
+    return Rejection.of(RejectionCode.CLAIM_NOT_CREATED, entry=name, template=entry.get("resourceClaimTemplateName"))

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from outfitter import cel
+from outfitter.api.booking import Holder
 from outfitter.api.device import DeviceId
+from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.errors import Invalid, Unsatisfiable
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra import allocator, claim_request, search
@@ -18,12 +20,14 @@ from outfitter.scheduling.dra.allocated_devices import AllocatedDevices
 from outfitter.scheduling.dra.allocator import Allocated, AllocationRejection
 from outfitter.scheduling.dra.node_devices import PoolSet
 from outfitter.scheduling.filter import node_affinity
+from tests.rejected import Code, no
 
 Object = dict[str, Any]
 DRIVER = "d.example"
 NODE = {"metadata": {"name": "here", "labels": {"zone": "a"}}}
 MINE = f'device.driver == "{DRIVER}"'
 CLASSES = {"any": {"metadata": {"name": "any"}, "spec": {"selectors": [{"cel": {"expression": MINE}}]}}}
+BLUE = Holder("ResourceClaim", "ns", "train", "uid-train", "vmi/blue")
 LISTS = Features(list_type_attributes=True)
 
 
@@ -151,7 +155,7 @@ def test_what_cannot_be_is_seen_early(hard: Hard) -> None:
 
 def test_a_search_that_takes_too_long_gives_up_aloud() -> None:
     hard = HARD["nine groups of four VFs on eight PFs"]
-    with pytest.raises(Unsatisfiable, match=r"claim ns/c.*: gave up on node here after 20 attempts"):
+    with pytest.raises(Unsatisfiable) as caught:
         allocator.allocate(
             hard.claims,
             node=NODE,
@@ -161,6 +165,9 @@ def test_a_search_that_takes_too_long_gives_up_aloud() -> None:
             features=LISTS,
             effort=20,
         )
+    rejection = caught.value.rejection
+    assert (rejection.code, rejection["node"], rejection["attempts"]) == (Code.SEARCH_LIMIT, "here", 20)
+    assert "claim ns/c" in rejection["where"]
 
 
 def test_a_pod_with_many_large_claims_is_no_matter_of_depth() -> None:
@@ -178,8 +185,11 @@ UNCLEAR = f'device.attributes["{DRIVER}"].speed > 1'
 def test_a_selector_without_an_answer_matters_only_when_its_device_is_reached() -> None:
     slices = published(device("a", speed=2), device("b"))
     assert names(answer(slices, claim(ask(1, UNCLEAR)))) == [["a"]]
-    with pytest.raises(Unsatisfiable, match=r"claim ns/c, request r0: selector #0: .*d\.example/here/b.*speed"):
+    with pytest.raises(Unsatisfiable) as caught:
         answer(slices, claim(ask(2, UNCLEAR)))
+    assert caught.value.rejection == no(
+        Code.SELECTOR_ERROR, DeviceId(DRIVER, "here", "b"), where="claim ns/c, request r0: selector #0",
+        error=f"CEL runtime error on device {DRIVER}/here/b: no such key: speed")
 
 
 def test_a_device_that_somebody_has_is_not_asked() -> None:
@@ -187,15 +197,32 @@ def test_a_device_that_somebody_has_is_not_asked() -> None:
     assert names(answer(published(device("a", speed=2), device("b")), claim(ask(2, UNCLEAR)), held=held)) is None
 
 
-def test_a_claim_that_cannot_be_understood_says_what_is_wrong() -> None:
-    slices = published(device("a"))
-    for wrong, words in ((ask(deviceClassName="no"), "request r0: there is no DeviceClass no"),
-                         (ask(allocationMode="Some"), "unsupported count mode Some: use ExactCount or All"),
-                         (ask(33), "number of requested devices 33 exceeds the claim limit of 32"),
-                         (ask(where="nothing"), "CEL compile error"),
-                         (ask(derivedAttributes=[{"name": "a/b", "expression": "1"}]), "DRADerivedAttributes")):
-        with pytest.raises(Invalid, match=words):
-            answer(slices, claim(wrong))
+WHERE = "claim ns/c, request r0"
+WRONG: dict[str, tuple[Object, RejectionCode, Object]] = {
+    "no class": (ask(deviceClassName="no"), Code.CLASS_MISSING, {"where": WHERE, "class": "no"}),
+    "a count mode": (ask(allocationMode="Some"), Code.CLAIM_INVALID, {
+        "where": WHERE, "message": "unsupported count mode Some: use ExactCount or All"}),
+    "too many": (ask(33), Code.TOO_MANY_DEVICES, {"where": "claim ns/c", "wanted": 33, "limit": 32}),
+    "a feature that is off": (ask(derivedAttributes=[{"name": "a/b", "expression": "1"}]), Code.FEATURE_DISABLED, {
+        "where": WHERE, "what": "has derived attributes", "feature": "DRADerivedAttributes"}),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_claim_that_cannot_be_understood(name: str) -> None:
+    wrong, code, detail = WRONG[name]
+    with pytest.raises(Invalid) as caught:
+        answer(published(device("a")), claim(wrong))
+    assert caught.value.rejection == no(code, **detail)
+
+
+def test_a_selector_that_cannot_be_compiled() -> None:
+    with pytest.raises(Invalid) as caught:
+        answer(published(device("a")), claim(ask(where="nothing")))
+    rejection = caught.value.rejection
+    assert (rejection.code, rejection.device.device, rejection["where"]) == (
+        Code.SELECTOR_ERROR, "a", f"{WHERE}: selector #0")
+    assert rejection["error"].startswith("CEL compile error: ")
 
 
 # -- reasons
@@ -204,51 +231,90 @@ def test_a_claim_that_cannot_be_understood_says_what_is_wrong() -> None:
 def test_a_refusal_says_of_each_device_what_is_wrong_with_it() -> None:
     held = AllocatedDevices()
     held.add({"devices": {"results": [{"driver": DRIVER, "pool": "here", "device": "a"}]}},
-             why="held by vmi/blue (claim train)")
+             Rejection(Code.HELD, DeviceId(DRIVER, "here", "a"), BLUE))
     tainted = device("b", model="x") | {"taints": [{"key": "broken", "value": "fan", "effect": "NoSchedule"}]}
     slices = published(device("a", model="x"), tainted, device("c", model="y"), device("d", model="x"))
     found = answer(slices, claim(ask(2, f'device.attributes["{DRIVER}"].model == "x"')), held=held)
     assert isinstance(found, AllocationRejection)
-    assert found.summary == "request r0 wants 2: 3 match, 1 free"
-    assert found.details == (
-        "a: held by vmi/blue (claim train)",
-        "b: tainted broken=fan:NoSchedule, which request r0 does not tolerate",
-        'c: request r0 wants model == "x"; it says model y',
+    assert found.rejections == (too_few(2, 3, 1),)
+    a, b, c = (DeviceId(DRIVER, "here", name) for name in "abc")
+    assert found.obstacles == (
+        Rejection(Code.HELD, a, BLUE, "", {"request": "r0"}),
+        no(Code.TAINTED, b, request="r0", taint="broken=fan:NoSchedule", expired=False),
+        no(Code.SELECTOR_FALSE, c, request="r0", owner="request r0", selector=1, selectors=1, term='model == "x"',
+           has={"model": "y"}, lacks=(), passed=1),
     )
+    assert found.blocking == found.obstacles[:2]
 
 
-SUMMARIES = {
-    "no devices": ([], claim(ask()), "it publishes no devices"),
-    "constraint": (published(*like(4, numa=4)), claim(ask(2), constraints=[match("numa")]),
-                   f"there are not 2 free devices with one value of {DRIVER}/numa"),
-    "more on one NUMA node than it has": (published(*like(8, numa=2)), claim(ask(6), constraints=[match("numa")]),
-                                          f"there are not 6 free devices with one value of {DRIVER}/numa"),
-    "more distinct values than there are": (published(*like(64, g=8)), claim(ask(9), constraints=[distinct("g")]),
-                                            f"there are not 9 different values of {DRIVER}/g"),
-    "nothing has the attribute": (published(*like(8)), claim(ask(2), constraints=[match("none")]),
-                                  f"there are not 2 free devices with one value of {DRIVER}/none"),
-    "one more than there are": (published(*like(24)), claim(ask(25)), "request r0 wants 25: 24 match, 24 free"),
-    "one request more than there are": (published(*like(24)), claim(*[ask()] * 25),
-                                        "the requests want 25 devices together, and 24 free ones match"),
-    "together": (published(*like(3)), claim(ask(2), ask(2)), "the requests want 4 devices together, and 3 free ones match"),
-    "counters": (published(*parts(2), counters={"s0": 2}), claim(ask(2)),
-                 "request r0 wants 2: too little is left of the counters that its devices share"),
-    "all are not free": (published(*like(2)), claim(ask(), ask(allocationMode="All")),
-                         "the requests want 3 devices together, and 2 free ones match"),
-    "no combination": (published(*like(4, numa=2)), claim(
-        ask(2), *(ask(1, f'device.attributes["{DRIVER}"].numa == {at}') for at in (0, 1)), constraints=[match("numa", "r0")]),
-                       "devices match each request, but no choice of them serves all requests together"),
-    "half a pool": ([{**published(device("a"))[0], "spec": {**published(device("a"))[0]["spec"], "pool": {
-        "name": "here", "generation": 1, "resourceSliceCount": 3}}}], claim(ask()), f"pool {DRIVER}/here is being updated"),
-    "a name twice": (published(device("a"), device("a")), claim(ask()), f"{DRIVER}/here: device a is there twice"),
+def too_few(wanted: int, match: int, free: int) -> Rejection:
+    return no(Code.TOO_FEW_FREE, request="r0", wanted=wanted, match=match, free=free)
+
+
+def unmet(wanted: int, attribute: str, *, distinct: bool = False) -> Rejection:
+    return no(Code.CONSTRAINT_UNMET, wanted=wanted, attribute=f"{DRIVER}/{attribute}", distinct=distinct)
+
+
+NODE_REJECTIONS = {
+    "no devices": ([], claim(ask()), no(Code.NO_DEVICES)),
+    "constraint": (published(*like(4, numa=4)), claim(ask(2), constraints=[match("numa")]), unmet(2, "numa")),
+    "more on one NUMA node than it has": (
+        published(*like(8, numa=2)),
+        claim(ask(6), constraints=[match("numa")]),
+        unmet(6, "numa"),
+    ),
+    "more distinct values than there are": (
+        published(*like(64, g=8)),
+        claim(ask(9), constraints=[distinct("g")]),
+        unmet(9, "g", distinct=True),
+    ),
+    "nothing has the attribute": (published(*like(8)), claim(ask(2), constraints=[match("none")]), unmet(2, "none")),
+    "one more than there are": (published(*like(24)), claim(ask(25)), too_few(25, 24, 24)),
+    "one request more than there are": (
+        published(*like(24)),
+        claim(*[ask()] * 25),
+        no(Code.TOO_FEW_TOGETHER, wanted=25, free=24),
+    ),
+    "together": (published(*like(3)), claim(ask(2), ask(2)), no(Code.TOO_FEW_TOGETHER, wanted=4, free=3)),
+    "counters": (published(*parts(2), counters={"s0": 2}), claim(ask(2)), no(Code.COUNTER_EXHAUSTED, request="r0", wanted=2)),
+    "all are not free": (
+        published(*like(2)),
+        claim(ask(), ask(allocationMode="All")),
+        no(Code.TOO_FEW_TOGETHER, wanted=3, free=2),
+    ),
+    "no combination": (
+        published(*like(4, numa=2)),
+        claim(
+            ask(2), *(ask(1, f'device.attributes["{DRIVER}"].numa == {at}') for at in (0, 1)), constraints=[match("numa", "r0")]
+        ),
+        no(Code.NO_COMBINATION),
+    ),
+    "half a pool": (
+        [
+            {
+                **published(device("a"))[0],
+                "spec": {
+                    **published(device("a"))[0]["spec"],
+                    "pool": {"name": "here", "generation": 1, "resourceSliceCount": 3},
+                },
+            }
+        ],
+        claim(ask()),
+        no(Code.POOL_UPDATING, pool=f"{DRIVER}/here"),
+    ),
+    "a name twice": (
+        published(device("a"), device("a")),
+        claim(ask()),
+        no(Code.POOL_INVALID, pool=f"{DRIVER}/here", message="device a is there twice"),
+    ),
 }
 
 
-@pytest.mark.parametrize(("slices", "wanted", "words"), SUMMARIES.values(), ids=SUMMARIES.keys())
-def test_the_summary_says_what_is_missing(slices: list[Object], wanted: Object, words: str) -> None:
+@pytest.mark.parametrize(("slices", "wanted", "rejection"), NODE_REJECTIONS.values(), ids=NODE_REJECTIONS.keys())
+def test_what_a_node_lacks(slices: list[Object], wanted: Object, rejection: Rejection) -> None:
     found = answer(slices, wanted)
     assert isinstance(found, AllocationRejection)
-    assert words in found.summary
+    assert found.rejections == (rejection,)
 
 
 # -- what is kept

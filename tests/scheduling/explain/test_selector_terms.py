@@ -1,4 +1,4 @@
-"""Which part of a selector a device fails, and what is said of it."""
+"""Which part of a selector a device fails, and what the device has instead."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from outfitter.scheduling.dra.claim_request import SelectorOwner
 from outfitter.scheduling.dra.slices import PublishedDevice
 from outfitter.scheduling.explain import selector_terms
 
@@ -41,37 +42,42 @@ def device(capacity: str = "", **attributes: Any) -> PublishedDevice:
 
 
 A40 = device("40Gi", model="A40", numa=1, busy=True)
-OWNERS = ("class gpu: selector #0", "claim here/c, request gpu: selector #0")
+CLASS, REQUEST = SelectorOwner("class gpu", "class gpu", 0, 1), SelectorOwner("claim here/c, request gpu", "request gpu", 0, 1)
+OWNERS = (CLASS, REQUEST)
+
+
+def failed(owner: SelectorOwner, term: str, passed: int, *lacks: str, **has: str) -> selector_terms.FailedTerm:
+    return selector_terms.FailedTerm(owner, term, passed, has, lacks)
+
+
 FAILS = {
     "a part of the class": ((f'device.driver == "{DRIVER}" && {SAYS}.model == "A100"', "true"),
-                            'class gpu wants model == "A100"; it says model A40', 1),
-    "a part of the request": (("true", f"{SAYS}.numa == 1 && {SAYS}.numa < 1"),
-                              "request gpu wants numa < 1; it says numa 1", 2),
-    "the other spelling": (("true", f'{SAYS}["model"] == "A100"'), 'request gpu wants model == "A100"; it says model A40', 1),
-    "what it does not say": (("true", f'"fast" in {SAYS}'), f'request gpu wants "fast" in {SAYS}', 1),
-    "a guard": (("true", f'has({SAYS}.fast) && {SAYS}.fast'), "request gpu wants has(fast); it has no fast", 1),
-    "true or false": (("true", f"!{SAYS}.busy"), "request gpu wants !busy; it says busy true", 1),
+                            failed(CLASS, 'model == "A100"', 1, model="A40")),
+    "a part of the request": (("true", f"{SAYS}.numa == 1 && {SAYS}.numa < 1"), failed(REQUEST, "numa < 1", 2, numa="1")),
+    "the other spelling": (("true", f'{SAYS}["model"] == "A100"'), failed(REQUEST, 'model == "A100"', 1, model="A40")),
+    "what it does not say": (("true", f'"fast" in {SAYS}'), failed(REQUEST, f'"fast" in {SAYS}', 1)),
+    "a guard": (("true", f'has({SAYS}.fast) && {SAYS}.fast'), failed(REQUEST, "has(fast)", 1, "fast")),
+    "true or false": (("true", f"!{SAYS}.busy"), failed(REQUEST, "!busy", 1, busy="true")),
     "another driver": (('device.driver == "nic.example.com"', "true"),
-                       f'class gpu wants driver == "nic.example.com"; it says driver {DRIVER}', 0),
+                       failed(CLASS, 'driver == "nic.example.com"', 0, driver=DRIVER)),
     "capacity": (("true", f'device.capacity["{DRIVER}"].memory.compareTo(quantity("80Gi")) >= 0'),
-                 'request gpu wants memory.compareTo(quantity("80Gi")) >= 0; it says memory 40Gi', 1),
+                 failed(REQUEST, 'memory.compareTo(quantity("80Gi")) >= 0', 1, memory="40Gi")),
     "either of two": (("true", f'{SAYS}.model == "A100" || {SAYS}.model == "H100"'),
-                      'request gpu wants model == "A100" || model == "H100"; it says model A40', 1),
+                      failed(REQUEST, 'model == "A100" || model == "H100"', 1, model="A40")),
 }
 
 
 @pytest.mark.parametrize("name", FAILS)
 def test_failing(name: str) -> None:
-    selectors, text, passed = FAILS[name]
-    assert selector_terms.failing(A40, selectors, OWNERS) == selector_terms.FailedTerm(passed, text)
+    selectors, wanted = FAILS[name]
+    assert selector_terms.failing(A40, selectors, OWNERS) == wanted
 
 
 def test_the_number_of_a_selector_where_there_are_several() -> None:
-    found = selector_terms.failing(
-        A40, ("true", f'{SAYS}.model == "A100"'), ("class gpu: selector #0", "class gpu: selector #1")
-    )
+    owners = [SelectorOwner("class gpu", "class gpu", number, 2) for number in range(2)]
+    found = selector_terms.failing(A40, ("true", f'{SAYS}.model == "A100"'), owners)
     assert found is not None
-    assert found.text == 'class gpu (selector 2 of 2) wants model == "A100"; it says model A40'
+    assert (found.detail["selector"], found.detail["selectors"], found.detail["owner"]) == (2, 2, "class gpu")
 
 
 def test_who_has_everything_fails_nothing() -> None:
@@ -81,5 +87,6 @@ def test_who_has_everything_fails_nothing() -> None:
 def test_a_long_part_is_cut() -> None:
     found = selector_terms.failing(A40, ("true", f"{SAYS}.numa in [{', '.join(map(str, range(50, 150)))}]"), OWNERS)
     assert found is not None
-    assert "...; it says numa 1" in found.text
-    assert len(found.text) < 180
+    assert found.term.endswith("...")
+    assert len(found.term) == selector_terms.LENGTH
+    assert found.has == {"numa": "1"}

@@ -171,7 +171,7 @@ async def test_what_fails_everywhere_says_so_for_each_host() -> None:
     farm.fails = {"elm": "prepare", "oak": "start"}
     verdict = await boot.boot(farm, order("a"))
     assert isinstance(verdict, NoValidHost)
-    assert [(host, why.summary) for host, why in verdict.hosts] == [
+    assert [(host, why.rejection["message"]) for host, why in verdict.hosts] == [
         ("elm", f"it was tried and failed: d0 is held by a stranger since {NOW}"),
         ("oak", "it was tried and failed: no memory")]
     assert await farm.held() == {"elm": {}, "oak": {}}

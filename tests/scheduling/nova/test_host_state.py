@@ -10,6 +10,7 @@ from outfitter.api.device import DRIVER, DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, OutOfServiceRecord, Page
 from outfitter.api.providers import Inventory, Provider
+from outfitter.api.rejection import Rejection
 from outfitter.inventory import assignable, device_spec_parser, scan, slices
 from outfitter.inventory.pci import FunctionKind
 from outfitter.ledger import placement_view
@@ -17,6 +18,7 @@ from outfitter.scheduling.nova import host_state
 from outfitter.scheduling.nova.host_state import HostState, PublishedHost
 from outfitter.scheduling.nova.numa_topology import NumaCell
 from tests.cases import nova_cloud
+from tests.rejected import Code, no
 
 GPU = {"address": "0000:17:00.0", "vendor_id": "10de", "product_id": "2235", "type": "PCI", "numa_node": 1}
 PF = {"address": "0000:3b:00.0", "vendor_id": "8086", "product_id": "37c8", "type": "PF"}
@@ -76,18 +78,31 @@ def test_what_is_published_is_read(offered: PublishedHost) -> None:
 def test_who_holds_a_device_and_what_was_done_to_it(offered: PublishedHost) -> None:
     ids = {address: device.id for address, device in by_address(offered.at(page())).items()}
     seen = by_address(offered.at(page(ids["0000:17:00.0"], marks={"quarantined": [ids["0000:3b:01.0"]]})))
-    assert seen["0000:17:00.0"].blocked == "is held by Consumer blue since 12:04"
-    assert seen["0000:3b:01.0"].blocked == "is quarantined since 12:05: bad fan"
+    taken, marked = seen["0000:17:00.0"].blocked, seen["0000:3b:01.0"].blocked
+    assert taken is not None
+    assert taken.holder is not None
+    assert (taken.code, taken.device, taken.holder.kind, taken.holder.name, taken.since) == (
+        Code.HELD, ids["0000:17:00.0"], "Consumer", "blue", "12:04")
+    assert marked is not None
+    assert (marked.code, marked.device, marked["reason"], marked.since) == (
+        Code.QUARANTINED, ids["0000:3b:01.0"], "bad fan", "12:05")
     assert not seen["0000:3b:01.1"].blocked
+
+
+VF_ADDRESSES = ("0000:3b:01.0", "0000:3b:01.1")
+
+
+def drained(device: DeviceId, amount: str, left: str) -> Rejection:
+    return no(Code.COUNTER_EXHAUSTED, device, amount=amount, counter="functions", set="pci-0000-3b-00-0", left=left)
 
 
 def test_a_card_is_gone_when_a_part_is_and_the_other_way_round(offered: PublishedHost) -> None:
     ids = {address: device.id for address, device in by_address(offered.at(page())).items()}
     seen = by_address(offered.at(page(ids["0000:3b:01.0"])))
-    assert "needs 2 functions" in seen["0000:3b:00.0"].blocked
+    assert seen["0000:3b:00.0"].blocked == drained(ids["0000:3b:00.0"], "2", "1")
     assert not seen["0000:3b:01.1"].blocked
     seen = by_address(offered.at(page(ids["0000:3b:00.0"])))
-    assert all("of which 0 are left" in seen[vf].blocked for vf in ("0000:3b:01.0", "0000:3b:01.1"))
+    assert [seen[vf].blocked for vf in VF_ADDRESSES] == [drained(ids[vf], "1", "0") for vf in VF_ADDRESSES]
 
 
 def test_dedicated_cpus_that_others_have_are_gone(offered: PublishedHost) -> None:
@@ -102,7 +117,9 @@ def test_taints_that_the_page_tells_sooner_are_not_believed() -> None:
         device["taints"] = [{"key": f"outfitter.dev/{word}", "effect": "NoSchedule"}]
     more[0]["taints"] = [{"key": "a.test/hot", "effect": "None"}]
     [found] = host_state.published([node()], {}, [part, *rest])
-    assert [device.blocked for device in found.at(page()).devices][:3] == ["", "is tainted outfitter.dev/unlisted", ""]
+    devices = found.at(page()).devices
+    assert [device.blocked for device in devices][:3] == [
+        None, no(Code.TAINTED, devices[1].id, taint="outfitter.dev/unlisted:NoSchedule"), None]
 
 
 def test_a_device_that_is_managed_remotely() -> None:
@@ -132,17 +149,18 @@ def test_the_room_of_a_provider(offered: PublishedHost, reserved: int, held: int
 
 
 CLOSED = {
-    "": node(),
-    "cordoned": node(spec={"unschedulable": True}),
-    "the disk is full": node(status={"conditions": [{"type": "Ready", "status": "False", "message": "the disk is full"}]}),
+    "open": (node(), None),
+    "cordoned": (node(spec={"unschedulable": True}), no(Code.NODE_CORDONED)),
+    "not ready": (node(status={"conditions": [{"type": "Ready", "status": "False", "message": "the disk is full"}]}),
+                  no(Code.NODE_NOT_READY, message="the disk is full")),
 }
 
 
-@pytest.mark.parametrize("word", CLOSED)
-def test_hosts_that_take_nobody(word: str) -> None:
-    [found] = host_state.published([CLOSED[word]], {}, pool())
-    assert word in found.at(page()).closed
-    assert bool(found.closed) == bool(word)
+@pytest.mark.parametrize("name", CLOSED)
+def test_hosts_that_take_nobody(name: str) -> None:
+    there, rejection = CLOSED[name]
+    [found] = host_state.published([there], {}, pool())
+    assert found.closed == found.at(page()).closed == rejection
 
 
 def test_an_unfinished_pool_offers_nothing() -> None:

@@ -12,14 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outfitter.api.rejection import Rejection
 from outfitter.inventory.pci import FunctionKind
 from outfitter.scheduling.nova import numa_topology, pci_allocator
 from outfitter.scheduling.nova.extra_specs import AliasRequest, FlavorRequest
 from outfitter.scheduling.nova.host_state import HostState, NoValidHost, PciAllocation, PciDevice, PciRejection
 from outfitter.scheduling.nova.numa_topology import NumaCell, Seat
+from tests.rejected import Code, no
 from tests.scheduling.flavor_requests import CLASS, IDS, ask, device, host, row
 
 GPU: Mapping[str, str] = {"name": "gpu", **IDS}
+HELD = no(Code.HELD)
 
 
 def got(verdict: PciAllocation | PciRejection | NoValidHost) -> list[str]:
@@ -27,43 +30,61 @@ def got(verdict: PciAllocation | PciRejection | NoValidHost) -> list[str]:
     return [given.device.address for given in verdict.given]
 
 
-def said(verdict: PciAllocation | PciRejection) -> str:
+def rejected(verdict: PciAllocation | PciRejection) -> Rejection:
     assert isinstance(verdict, PciRejection), verdict
-    return "\n".join([verdict.summary, *verdict.details])
+    return verdict.rejection
 
 
 # -- which devices are what an alias asks for
 
-FITS: dict[str, tuple[Mapping[str, str], PciDevice, str]] = {  # alias, device -> "" or why not
-    "the ids": (GPU, device(1), ""),
-    "another product": ({**GPU, "resource_class": CLASS, "product_id": "2236"}, device(1), "has the ids 10de:2235"),
-    "another class": ({"name": "gpu", "resource_class": "pgpu"}, device(1), "not a PGPU"),
-    "a physical function": (GPU, device(1, kind=FunctionKind.PF), "only to an alias that says device_type type-PF"),
-    "a physical function by its type": ({**GPU, "device_type": "type-PF"}, device(1, kind=FunctionKind.PF), ""),
-    "a virtual function": (GPU, device(1, kind=FunctionKind.VF), ""),
-    "a virtual function of a vendor's driver": ({**GPU, "device_type": "type-VF"}, device(1, kind=FunctionKind.VENDOR_VF), ""),
-    "a virtual function as a device": (
-        {**GPU, "device_type": "type-PCI"},
-        device(1, kind=FunctionKind.VF),
-        "is type-VF, not type-PCI",
-    ),
-    "vdpa": (GPU, device(1, kind=FunctionKind.VDPA), "vdpa"),
-    "managed remotely": (GPU, device(1, kind=FunctionKind.VF, remote_managed=True), "managed remotely"),
-    "migratable wanted and said": ({**GPU, "live_migratable": "yes"}, device(1, live_migratable=True), ""),
-    "migratable wanted and not said": ({**GPU, "live_migratable": "yes"}, device(1), "does not say"),
-    "not migratable wanted and not said": ({**GPU, "live_migratable": "no"}, device(1), "does not say"),
-    "not migratable wanted and said": ({**GPU, "live_migratable": "no"}, device(1, live_migratable=False), ""),
-    "migratable does not matter": (GPU, device(1, live_migratable=True), ""),
-    "on no provider": (GPU, device(1, provider=""), "is on no provider"),
-    "a trait": ({**GPU, "traits": "pink"}, device(1), "lacks trait CUSTOM_PINK"),
+FITS: dict[str, tuple[Mapping[str, str], PciDevice, Mapping[str, object] | None]] = {  # alias, device -> None or why not
+    "the ids": (GPU, device(1), None),
+    "another product": ({**GPU, "resource_class": CLASS, "product_id": "2236"}, device(1), {
+        "field": "ids", "has": "10de:2235", "wanted": "10de:2236"}),
+    "another class": ({"name": "gpu", "resource_class": "pgpu"}, device(1), {
+        "field": "resource_class", "has": (CLASS,), "wanted": "PGPU"}),
+    "a physical function": (GPU, device(1, kind=FunctionKind.PF), {
+        "field": "device_type", "has": "type-PF", "wanted": None}),
+    "a physical function by its type": ({**GPU, "device_type": "type-PF"}, device(1, kind=FunctionKind.PF), None),
+    "a virtual function": (GPU, device(1, kind=FunctionKind.VF), None),
+    "a virtual function of a vendor's driver": (
+        {**GPU, "device_type": "type-VF"}, device(1, kind=FunctionKind.VENDOR_VF), None),
+    "a virtual function as a device": ({**GPU, "device_type": "type-PCI"}, device(1, kind=FunctionKind.VF), {
+        "field": "device_type", "has": "type-VF", "wanted": "type-PCI"}),
+    "vdpa": (GPU, device(1, kind=FunctionKind.VDPA), {"field": "ports", "has": "a vdpa device"}),
+    "managed remotely": (GPU, device(1, kind=FunctionKind.VF, remote_managed=True), {
+        "field": "ports", "has": "managed remotely"}),
+    "migratable wanted and said": ({**GPU, "live_migratable": "yes"}, device(1, live_migratable=True), None),
+    "migratable wanted and not said": ({**GPU, "live_migratable": "yes"}, device(1), {
+        "field": "live_migratable", "has": None, "wanted": True}),
+    "not migratable wanted and not said": ({**GPU, "live_migratable": "no"}, device(1), {
+        "field": "live_migratable", "has": None, "wanted": False}),
+    "not migratable wanted and said": ({**GPU, "live_migratable": "no"}, device(1, live_migratable=False), None),
+    "migratable does not matter": (GPU, device(1, live_migratable=True), None),
+    "on no provider": (GPU, device(1, provider=""), {"field": "provider"}),
+    "a trait": ({**GPU, "traits": "pink"}, device(1), {"field": "traits", "lacks": ("lacks trait CUSTOM_PINK",)}),
 }
 
 
 @pytest.mark.parametrize("name", FITS)
 def test_what_an_alias_asks_for(name: str) -> None:
-    wish, one, why = FITS[name]
-    verdict = pci_allocator.choose(host("oak", one), ask("gpu:1", wish))
-    assert (why in said(verdict)) if why else got(verdict) == [one.address]
+    wish, one, mismatch = FITS[name]
+    oak, asked = host("oak", one), ask("gpu:1", wish)
+    verdict, why = pci_allocator.choose(oak, asked), pci_allocator.why_not(oak, asked.requests[0], one)
+    assert pci_allocator.matches(oak, asked.requests[0], one) is (mismatch is None)
+    if mismatch is None:
+        assert why is None
+        assert got(verdict) == [one.address]
+    else:
+        assert why == no(Code.ALIAS_MISMATCH, one.id, alias="gpu", **mismatch)
+        assert rejected(verdict) == no(Code.NO_MATCH, devices=1, alias="gpu")
+
+
+def test_each_spec_of_an_alias_has_its_cause() -> None:
+    both, one = ask("gpu:1", GPU, {**GPU, "product_id": "2236"}, placement=False), device(1, product="a80a")
+    why = pci_allocator.why_not(host("oak", one), both.requests[0], one)
+    assert why is not None
+    assert (why.code, [cause["wanted"] for cause in why.causes]) == (Code.ALIAS_MISMATCH, ["10de:2235", "10de:2236"])
 
 
 def test_without_placement_any_of_the_ids_will_do() -> None:
@@ -81,17 +102,19 @@ def vfs(bus: int, count: int) -> list[PciDevice]:
 
 def test_what_is_reserved_is_not_given_whichever_device_that_is() -> None:
     some = vfs(1, 4)
-    some[3] = replace(some[3], blocked="is held")
+    some[3] = replace(some[3], blocked=HELD)
     oak = host("oak", *some, rows={"oak_01": row("oak_01", some, reserved=1, used=1)})
     assert len(got(pci_allocator.choose(oak, ask("gpu:2")))) == 2
-    assert "oak_01 can give 2" in said(pci_allocator.choose(oak, ask("gpu:3")))
+    assert rejected(pci_allocator.choose(oak, ask("gpu:3"))) == no(
+        Code.TOO_FEW_TOGETHER, wanted=3, aliases=("gpu:3",), isolate=False, rooms={"oak_01": 2})
 
 
 def test_isolate_takes_each_from_another_provider() -> None:
     oak = host("oak", *vfs(1, 3), *vfs(2, 3))
     assert got(pci_allocator.choose(oak, ask("gpu:2"))) == ["0000:01:00.0", "0000:01:00.1"]
     assert got(pci_allocator.choose(oak, ask("gpu:1,gpu:1", group_policy="isolate"))) == ["0000:01:00.0", "0000:02:00.0"]
-    assert "isolate" in said(pci_allocator.choose(oak, ask("gpu:3", group_policy="isolate")))
+    assert rejected(pci_allocator.choose(oak, ask("gpu:3", group_policy="isolate"))) == no(
+        Code.TOO_FEW_TOGETHER, wanted=3, aliases=("gpu:3",), isolate=True, rooms={"oak_01": 1, "oak_02": 1})
 
 
 def test_isolate_leaves_the_last_ones_on_different_cards() -> None:
@@ -121,11 +144,17 @@ VF = {"name": "vf", "vendor_id": "10de", "product_id": "37c9", "device_type": "t
 def test_a_card_and_its_parts_exclude_each_other() -> None:
     oak = host("oak", *card(1, 2), counters={"card": {"functions": "2"}})
     assert len(got(pci_allocator.choose(oak, ask("vf:2", PF, VF, placement=False)))) == 2
-    assert "wanted together (pf:1, vf:1)" in said(pci_allocator.choose(oak, ask("pf:1,vf:1", PF, VF, placement=False)))
+    both = rejected(pci_allocator.choose(oak, ask("pf:1,vf:1", PF, VF, placement=False)))
+    assert (both.code, both["wanted"], both["aliases"]) == (Code.TOO_FEW_TOGETHER, 2, ("pf:1", "vf:1"))
     whole = pci_allocator.choose(oak, ask("pf:1", PF, VF, placement=False))
     assert isinstance(whole, PciAllocation)
     rest = oak.taking(whole)
-    assert "others have the rest of the card" in said(pci_allocator.choose(rest, ask("vf:1", PF, VF, placement=False)))
+    assert rejected(pci_allocator.choose(rest, ask("vf:1", PF, VF, placement=False))) == no(
+        Code.TOO_FEW_FREE, alias="vf", wanted=1, match=2, free=0)
+    assert [one.blocked for one in rest.devices] == [
+        no(Code.HELD, rest.devices[0].id, same="another claim"),
+        *(no(Code.COUNTER_EXHAUSTED, one.id, amount="1", counter="functions", set="card", left="0")
+          for one in rest.devices[1:])]
 
 
 # -- cells
@@ -147,8 +176,9 @@ def test_a_far_device_with_the_trait_is_better_than_a_near_one_without() -> None
         "oak_01": row("oak_01", [near]), "oak_02": row("oak_02", [far], traits=["CUSTOM_FAST"])})
     wish = {**GPU, "traits": "fast", "numa_policy": "preferred"}
     assert got(pci_allocator.choose(oak, ask("gpu:1", wish, hw__cpu_policy="dedicated"))) == [far.address]
-    assert "near enough (gpu required)" in said(pci_allocator.choose(oak, ask(
-        "gpu:1", {**wish, "numa_policy": "required"}, hw__cpu_policy="dedicated")))
+    assert rejected(pci_allocator.choose(oak, ask(
+        "gpu:1", {**wish, "numa_policy": "required"}, hw__cpu_policy="dedicated"))) == no(
+            Code.NUMA_TOO_FAR, cells={0: 4, 1: 0}, policies=("gpu required",))
 
 
 def test_as_many_near_devices_as_there_are() -> None:
@@ -165,9 +195,10 @@ def test_the_nearest_cell_wins_over_the_one_with_most_devices() -> None:
     assert verdict.cells == (1,)
 
 
-def test_too_few_cpus_are_told() -> None:
-    assert "needs 5 dedicated CPUs" in said(pci_allocator.choose(
-        host("oak", device(1), cells=TWO_CELLS), ask("gpu:1", vcpus=5, hw__cpu_policy="dedicated")))
+def test_too_few_cpus() -> None:
+    assert rejected(pci_allocator.choose(
+        host("oak", device(1), cells=TWO_CELLS), ask("gpu:1", vcpus=5, hw__cpu_policy="dedicated"))) == no(
+            Code.NUMA_TOO_FEW_CPUS, parts=(5,), pinned=True, wanted=1, cells={0: 4, 1: 4})
 
 
 # -- hosts
@@ -175,20 +206,19 @@ def test_too_few_cpus_are_told() -> None:
 
 def test_the_host_with_the_fewest_free_devices_then_the_first_name() -> None:
     farm = [host("c", device(1), device(2)), host("b", device(1)),
-            host("a", device(1), device(2, blocked="is held"), device(3))]
+            host("a", device(1), device(2, blocked=HELD), device(3))]
     assert [each.name for each in pci_allocator.by_weight(farm)] == ["b", "a", "c"]
     assert isinstance(one := pci_allocator.pick(farm, ask("gpu:2")), PciAllocation)
     assert one.host == "a"
 
 
 def test_a_refusal_has_a_reason_for_each_host_and_each_device() -> None:
-    farm = [host("a", device(1, blocked="is held by vm/blue since 12:04")), host("b"), host("c", closed="it is cordoned")]
-    verdict = pci_allocator.pick(farm, ask("gpu:1"), passed={"d": "unused"})
+    farm = [host("a", device(1, blocked=HELD)), host("b"), host("c", closed=no(Code.NODE_CORDONED))]
+    verdict = pci_allocator.pick(farm, ask("gpu:1"))
     assert isinstance(verdict, NoValidHost)
-    assert verdict.lines() == [
-        "no valid host among 3: a: alias gpu wants 1: 1 match, 0 free; b: it publishes no devices; c: it is cordoned",
-        "  a: alias gpu wants 1: 1 match, 0 free", "    0000:01:00.0 (d-1-0): is held by vm/blue since 12:04",
-        "  b: it publishes no devices", "  c: it is cordoned"]
+    assert {name: refusal.rejection for name, refusal in verdict.hosts} == {
+        "a": no(Code.TOO_FEW_FREE, alias="gpu", wanted=1, match=1, free=0), "b": no(Code.NO_DEVICES),
+        "c": no(Code.NODE_CORDONED)}
 
 
 def test_several_at_once_are_all_or_none() -> None:
@@ -225,7 +255,7 @@ def farms(draw: st.DrawFn) -> tuple[HostState, FlavorRequest]:
     rows = {}
     for bus in range(1, draw(st.integers(1, 4)) + 1):
         mine = [device(bus, number, kind=FunctionKind.VF, numa=draw(st.sampled_from([0, 1, 2, None])),
-                       product=draw(st.sampled_from(["2235", "2236"])), blocked=draw(st.sampled_from(["", "", "is held"])))
+                       product=draw(st.sampled_from(["2235", "2236"])), blocked=draw(st.sampled_from([None, None, HELD])))
                 for number in range(draw(st.integers(1, 3)))]
         traits = draw(st.lists(st.sampled_from(["CUSTOM_A", "CUSTOM_B"]), unique=True))
         rows[f"oak_{bus:02X}"] = row(f"oak_{bus:02X}", mine, traits=traits, reserved=draw(st.integers(0, 1)))
@@ -310,7 +340,7 @@ def test_a_guest_that_may_be_spread_has_as_few_cells_as_possible(vcpus: int, pin
     oak = host("oak", cells=[NumaCell(0, 2, ids=(0, 1)), NumaCell(1, 3, ids=(4, 5, 6))])
     verdict = pci_allocator.choose(oak, replace(wish, guest=replace(wish.guest, spread=True)))
     if pins is None:
-        assert "needs 3 and 3 dedicated CPUs on 2 of its 2 NUMA cells" in said(verdict)
+        assert rejected(verdict) == no(Code.NUMA_TOO_FEW_CPUS, parts=(3, 3), pinned=True, wanted=2, cells={0: 2, 1: 3})
         return
     assert isinstance(verdict, PciAllocation)
     assert verdict.pins == pins

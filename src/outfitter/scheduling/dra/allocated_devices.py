@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from outfitter.api import rejection
+from outfitter.api.booking import Booking
 from outfitter.api.device import DeviceId
+from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.scheduling.dra import consumable_capacity
 
 Allocation = Mapping[str, Any]  # a v1 AllocationResult
+Occupant = Booking | Rejection | None  # what a device is taken by; None: not known
 
 
 class AllocatedDevices:
@@ -17,21 +21,30 @@ class AllocatedDevices:
     Admin access holds nothing, so its results are passed over."""
 
     def __init__(self, allocations: Iterable[Allocation] = ()) -> None:
-        self.whole: dict[DeviceId, str] = {}  # a device -> why it is not to be had, for people; "" when that is not known
+        self.whole: dict[DeviceId, Occupant] = {}
         self.shares: dict[DeviceId, int] = {}  # a device that is shared -> how many have a part of it
         self.consumed: dict[DeviceId, dict[str, int]] = {}  # how much of it, in nano-units
-        self.kept: dict[DeviceId, str] = {}  # free, and only for those who name them (`Ask.only`) -> why
+        self.kept: dict[DeviceId, Rejection] = {}  # free, and only for requests that name them (`ClaimDeviceRequest.only`)
         for one in allocations:
             self.add(one)
 
-    def add(self, allocation: Allocation, why: str = "") -> None:
+    def why_taken(self, device: DeviceId) -> Rejection | None:
+        """Why no other request gets a device; None if one can. Made when it is read: bookings come and go more often."""
+        if device not in self.whole:
+            return self.kept.get(device)
+        occupant = self.whole[device]
+        if isinstance(occupant, Booking):
+            return rejection.held(occupant)
+        return occupant if occupant is not None else Rejection(RejectionCode.HELD, device)
+
+    def add(self, allocation: Allocation, occupant: Occupant = None) -> None:
         for result in _results(allocation):
             device = DeviceId(result["driver"], result["pool"], result["device"])
             if result.get("shareID"):
                 self.shares[device] = self.shares.get(device, 0) + 1
                 self.consume(device, result.get("consumedCapacity") or {})
             else:
-                self.whole[device] = why
+                self.whole[device] = occupant
 
     def remove(self, allocation: Allocation) -> None:
         for result in _results(allocation):

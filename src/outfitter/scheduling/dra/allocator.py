@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from outfitter.api.rejection import Rejection
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra.allocated_devices import AllocatedDevices
 from outfitter.scheduling.dra.claim_request import ClaimDeviceRequest, Classes, CompiledClaim, Object, compile_claim
@@ -32,7 +33,7 @@ class Allocated:
 
 
 class AllocationRejection:
-    """Why a node cannot serve the claims. The sentences are made when somebody reads them."""
+    """Why a node cannot serve the claims. The rejections are made when they are read."""
 
     def __init__(self, search: Search) -> None:
         self._search = search
@@ -43,8 +44,9 @@ class AllocationRejection:
         return tuple(f"{pool}: {pool.invalid}" for pool in self._search.site.invalid)
 
     @functools.cached_property
-    def summary(self) -> str:
-        return rejections.summary(self._search)
+    def rejections(self) -> tuple[Rejection, ...]:
+        """Of the node as a whole."""
+        return rejections.of_node(self._search)
 
     @property
     def lacking(self) -> tuple[int, int]:
@@ -52,19 +54,14 @@ class AllocationRejection:
         return rejections.lacking(self._search)
 
     @functools.cached_property
-    def obstacles(self) -> tuple[rejections.DeviceObstacle, ...]:
+    def obstacles(self) -> tuple[Rejection, ...]:
         """What is wrong with each device, for each request."""
-        return rejections.obstacles(self._search)
+        return rejections.of_devices(self._search)
 
     @functools.cached_property
-    def blocking(self) -> tuple[rejections.DeviceObstacle, ...]:
+    def blocking(self) -> tuple[Rejection, ...]:
         """The same of those devices alone that are what is asked for."""
-        return rejections.obstacles(self._search, deep=False)
-
-    @property
-    def details(self) -> tuple[str, ...]:
-        """A sentence for each request and device."""
-        return tuple(dict.fromkeys(map(str, self.obstacles)))
+        return rejections.of_devices(self._search, deep=False)
 
 
 def anything() -> str:

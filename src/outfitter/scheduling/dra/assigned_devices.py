@@ -4,9 +4,11 @@ the pod waits."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
+from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.scheduling.dra import extended_resources
 from outfitter.scheduling.dra.device_index import DeviceIndex
 
@@ -17,37 +19,39 @@ def resolve(word: str, index: DeviceIndex) -> list[DeviceId]:
     return [device for device in index.called(name) if not place or place in (device.pool, *index.where(device))]
 
 
-def kept(pods: Iterable[Object], index: DeviceIndex) -> dict[DeviceId, str]:
-    """What pods that wait, in this order, were given beforehand: for nobody else. Of several the first is named."""
+def kept(pods: Iterable[Object], index: DeviceIndex) -> dict[DeviceId, Rejection]:
+    """What is pre-assigned to pods that wait, in this order: no other pod gets it. Of several the first is named."""
     return {
-        device: f"kept for pod/{pod['metadata']['name']} in {pod['metadata']['namespace']}, which was given it beforehand"
+        device: Rejection.of(RejectionCode.ASSIGNED_TO_OTHER, device, pod=pod["metadata"]["name"],
+                             namespace=pod["metadata"]["namespace"])
         for pod in reversed(list(pods))
         for _, word in extended_resources.presets(pod)
         for device in resolve(word, index)[:1]
     }
 
 
-def wrong(pod: Object, index: DeviceIndex) -> list[str]:
+def wrong(pod: Object, index: DeviceIndex) -> list[Rejection]:
     """What is wrong with the ids themselves: there is no such device, or several."""
     out = []
     for resource, word in extended_resources.presets(pod):
         found = resolve(word, index)
         if not found:
-            out.append(f"{word} ({resource}) does not exist")
+            out.append(Rejection.of(RejectionCode.ASSIGNED_DEVICE_MISSING, id=word, resource=resource))
         elif len(found) > 1:
-            out.append(f"{word} ({resource}) may be any of {', '.join(sorted(one.short for one in found))}: write host/device")
+            out.append(Rejection.of(RejectionCode.ASSIGNED_DEVICE_AMBIGUOUS, id=word, resource=resource,
+                                    devices=tuple(sorted(one.short for one in found))))
     return out
 
 
-def reasons(pod: Object, index: DeviceIndex, host: str = "") -> Iterator[str]:
-    """For each id what stands in its way; with a host also that it is somewhere else."""
+def rejections(pod: Object, index: DeviceIndex, host: str = "") -> Iterator[Rejection]:
+    """For each id why it cannot be allocated; with a host also that it is on another one."""
     for _, word in extended_resources.presets(pod):
         for device in resolve(word, index)[:1]:
             where = index.where(device)
-            if why := index.held.whole.get(device):
-                yield f"{word} is {why}" if why.startswith("held") else f"{word} was {why}"
+            if device in index.held.whole and (taken := index.held.why_taken(device)) is not None:
+                yield replace(taken, device=None).with_detail(id=word)
             elif host and host not in where:
-                yield f"{word} is on {', '.join(where) or 'no host'}"
+                yield Rejection.of(RejectionCode.ASSIGNED_DEVICE_ELSEWHERE, id=word, hosts=tuple(where))
 
 
 def hosts(pod: Object, index: DeviceIndex) -> set[str] | None:

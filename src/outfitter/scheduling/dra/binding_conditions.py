@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
+from outfitter.api.device import DeviceId
+from outfitter.api.rejection import Rejection, RejectionCode
+
 Object = Mapping[str, Any]
 TIMEOUT = 600.0  # seconds, as in Kubernetes
 LEFT_OUT = "outfitter.dev/left-out"  # the annotation of a pod that says which hosts it does not go to for a while
@@ -17,7 +20,7 @@ LEFT_OUT = "outfitter.dev/left-out"  # the annotation of a pod that says which h
 @dataclass(frozen=True, slots=True)
 class Readiness:
     state: Literal["ready", "waiting", "failed"]
-    why: str = ""
+    rejections: tuple[Rejection, ...] = ()  # what is not ready, or the one that failed
     left: float = 0.0  # seconds until it fails because nobody made it ready
 
 
@@ -28,26 +31,26 @@ def binds(allocation: Object) -> bool:
 
 def readiness(claims: Iterable[Object], now: datetime, timeout: float = TIMEOUT) -> Readiness:
     """Of all claims of a pod together. One that has failed, or that was not made ready in time, decides for all."""
-    waits: list[str] = []
+    waits: list[Rejection] = []
     left = timeout
     for claim in claims:
         status = claim.get("status") or {}
         given = status.get("allocation") or {}
         if not binds(given):
             continue
-        for word, failed in _open(status):
-            if failed:
-                return Readiness("failed", word)
-            waits.append(word)
+        for rejection in _open(status):
+            if rejection.code is RejectionCode.DEVICE_FAILED:
+                return Readiness("failed", (rejection,))
+            waits.append(rejection)
         since = given.get("allocationTimestamp")
         spent = (now - datetime.fromisoformat(since)).total_seconds() if since else 0.0
         left = min(left, timeout - spent)
     if not waits:
         return Readiness("ready")
-    words = "; ".join(waits[:3]) + (f"; and {len(waits) - 3} more" if len(waits) > 3 else "")
     if left <= 0:
-        return Readiness("failed", f"not made ready within {timeout:.0f} s: {words}")
-    return Readiness("waiting", words, left)
+        late = Rejection(RejectionCode.DEVICE_READY_TIMEOUT, detail={"seconds": round(timeout)}, causes=tuple(waits))
+        return Readiness("failed", (late,))
+    return Readiness("waiting", tuple(waits), left)
 
 
 def left_out(pod: Object, now: datetime) -> dict[str, tuple[datetime, str]]:
@@ -59,6 +62,12 @@ def left_out(pod: Object, now: datetime) -> dict[str, tuple[datetime, str]]:
         return {host: (until, why) for host, (until, why) in found.items() if until > now}
     except (ValueError, TypeError, AttributeError):  # somebody else wrote it
         return {}
+
+
+def excluded(hosts: Mapping[str, tuple[datetime, str]]) -> dict[str, Rejection]:
+    """Hosts of `left_out`, as rejections."""
+    return {host: Rejection.of(RejectionCode.HOST_EXCLUDED, message=why, until=until.isoformat())
+            for host, (until, why) in hosts.items()}
 
 
 def leaving_out(pod: Object, host: str, why: str, now: datetime, seconds: float) -> dict[str, str]:
@@ -73,31 +82,31 @@ def exclusion(hosts: Mapping[str, tuple[datetime, str]]) -> dict[str, str]:
     return {LEFT_OUT: json.dumps(said, sort_keys=True)}
 
 
-def waits_for(claims: Iterable[Object]) -> str:
-    """What has to be made ready, for people."""
-    return "; ".join(word for claim in claims if binds(claim["status"]["allocation"]) for word, _ in _open(claim["status"]))
+def waits_for(claims: Iterable[Object]) -> tuple[Rejection, ...]:
+    """What has to be made ready."""
+    return tuple(rejection for claim in claims if binds(claim["status"]["allocation"]) for rejection in _open(claim["status"]))
 
 
-def _open(status: Object) -> Iterator[tuple[str, bool]]:
-    """What is not as it must be, and whether that is final."""
+def _open(status: Object) -> Iterator[Rejection]:
+    """The conditions of devices that are not as they must be: DEVICE_FAILED is final, DEVICE_NOT_READY is waited for."""
     told = {_place(entry): {one.get("type"): one for one in entry.get("conditions") or ()}
             for entry in status.get("devices") or ()}
     for result in status["allocation"]["devices"]["results"]:
         if not result.get("bindingConditions"):
             continue
-        have, name = told.get(_place(result), {}), f"{result['pool']}/{result['device']}"
+        have, device = told.get(_place(result), {}), DeviceId(result["driver"], result["pool"], result["device"])
         for type_ in result.get("bindingFailureConditions") or ():
             if (have.get(type_) or {}).get("status") == "True":
-                yield f"{name}: {type_}{_message(have[type_])}", True
+                yield _rejection(RejectionCode.DEVICE_FAILED, device, type_, have[type_])
         for type_ in result["bindingConditions"]:
             if (have.get(type_) or {}).get("status") != "True":
-                yield f"{name} is not {type_} yet{_message(have.get(type_) or {})}", False
+                yield _rejection(RejectionCode.DEVICE_NOT_READY, device, type_, have.get(type_) or {})
 
 
 def _place(entry: Object) -> tuple[str, str, str, str]:
     return entry["driver"], entry["pool"], entry["device"], entry.get("shareID") or ""
 
 
-def _message(condition: Object) -> str:
-    text = condition.get("message") or condition.get("reason")
-    return f" ({text})" if text else ""
+def _rejection(code: RejectionCode, device: DeviceId, type_: str, condition: Object) -> Rejection:
+    message = condition.get("message") or condition.get("reason")
+    return Rejection(code, device, detail={"condition": type_, **({"message": message} if message else {})})

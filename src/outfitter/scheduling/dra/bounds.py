@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.scheduling.dra.constraints import State, Table
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 Options = list[tuple["RequestStep", list[tuple["RequestCandidates", int]], int]]
 
 
-def why_not(search: Search, point: Point) -> str | None:
-    """Why the requests from here on cannot all be served, or None if counting does not tell."""
+def why_not(search: Search, point: Point) -> tuple[Rejection, ...]:
+    """Why the requests from here on cannot all be served; empty if counting does not tell."""
     options: Options = []
     for step in search.steps[point.at:]:
         having = [(want, want.ready if want.ask.admin else want.ready & ~point.used) for want in step.wants]
@@ -25,8 +26,8 @@ def why_not(search: Search, point: Point) -> str | None:
         if not possible:
             return _short(having, len(search.site.devices))
         options.append((step, possible, min(want.need for want, _ in possible)))
-    if len(options) > 1 and (reason := _crowded(search, options)):
-        return reason
+    if len(options) > 1 and (crowded := _crowded(search, options)):
+        return (crowded,)
     claim = search.steps[point.at].claim
     for number, demand in enumerate(search.demands):
         if not demand.constraints or number < claim:
@@ -37,9 +38,10 @@ def why_not(search: Search, point: Point) -> str | None:
             under = _under(mine, which)
             if under and not (_distinct(under, state) if constraint.distinct else _match(search, under, state)):
                 total = sum(least for *_, least in under)
-                words = "different values" if constraint.distinct else "free devices with one value"
-                return f"there are not {total} {words} of {constraint.attribute}"
-    return _drained(search, point, options) if search.counters is not None else None
+                return (Rejection.of(RejectionCode.CONSTRAINT_UNMET, wanted=total, attribute=constraint.attribute,
+                                     distinct=constraint.distinct),)
+    drained = _drained(search, point, options) if search.counters is not None else None
+    return () if drained is None else (drained,)
 
 
 def _enough(want: RequestCandidates, mask: int) -> bool:
@@ -48,23 +50,24 @@ def _enough(want: RequestCandidates, mask: int) -> bool:
     return mask.bit_count() >= want.need
 
 
-def _short(having: Sequence[tuple[RequestCandidates, int]], count: int) -> str:
+def _short(having: Sequence[tuple[RequestCandidates, int]], count: int) -> tuple[Rejection, ...]:
     if not any(want.fit for want, _ in having):
-        return nothing_like([want.ask for want, _ in having], count)
-    return "; ".join(too_few(want.ask, want.fit.bit_count(), mask.bit_count()) for want, mask in having)
+        return (nothing_like([want.ask for want, _ in having], count),)
+    return tuple(too_few(want.ask, want.fit.bit_count(), mask.bit_count()) for want, mask in having)
 
 
-def nothing_like(asks: Sequence[ClaimDeviceRequest], count: int) -> str:
+def nothing_like(asks: Sequence[ClaimDeviceRequest], count: int) -> Rejection:
     """No device is what a request asks for, whichever alternative is taken."""
-    names = " nor ".join(f"{ask.spoken} ({ask.class_['metadata']['name']})" for ask in asks)
-    return f"none of its {count} devices is what {names} asks for"
+    wanted = tuple({**ask.named, "class": ask.class_["metadata"]["name"]} for ask in asks)
+    return Rejection.of(RejectionCode.NO_MATCH, devices=count, alternatives=wanted)
 
 
-def too_few(ask: ClaimDeviceRequest, match: int, free: int) -> str:
-    return f"{ask.spoken} wants {'all' if ask.everything else ask.count}: {match} match, {free} free"
+def too_few(ask: ClaimDeviceRequest, match: int, free: int) -> Rejection:
+    wanted = {"all": True} if ask.everything else {"wanted": ask.count}
+    return Rejection(RejectionCode.TOO_FEW_FREE, detail={**ask.named, **wanted, "match": match, "free": free})
 
 
-def _crowded(search: Search, options: Options) -> str | None:
+def _crowded(search: Search, options: Options) -> Rejection | None:
     """Requests that must share fewer devices than they need together."""
     sharing = search.site.shared if search.features.consumable_capacity else 0
     needs = []
@@ -77,7 +80,7 @@ def _crowded(search: Search, options: Options) -> str | None:
     for union in dict.fromkeys(union for union, _ in needs):
         total = sum(least for inner, least in needs if inner & ~union == 0)
         if total > union.bit_count():
-            return f"the requests want {total} devices together, and {union.bit_count()} free ones match"
+            return Rejection.of(RejectionCode.TOO_FEW_TOGETHER, wanted=total, free=union.bit_count())
     return None
 
 
@@ -125,7 +128,7 @@ def _distinct(under: list[tuple[list[tuple[RequestCandidates, int, Table]], int]
                for values in {whole, *(values for values, _ in needs)})
 
 
-def _drained(search: Search, point: Point, options: Options) -> str | None:
+def _drained(search: Search, point: Point, options: Options) -> Rejection | None:
     """A counter of which all requests together take more than is left, even if each takes the most modest devices."""
     counters = search.counters
     assert counters is not None
@@ -153,7 +156,7 @@ def _drained(search: Search, point: Point, options: Options) -> str | None:
             wanted[counter] += least * amount
     for counter, amount in enumerate(wanted):
         if amount and amount + point.counters[counter] > counters.left[counter]:
-            return f"the devices share {counters.names[counter]}, of which too little is left"
+            return Rejection.of(RejectionCode.COUNTER_EXHAUSTED, counter=counters.names[counter])
     return None
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from outfitter.api import rejection_text
+from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.cel import Quantity
 from outfitter.errors import Unsatisfiable
 from outfitter.scheduling.config import Features
@@ -30,7 +32,7 @@ class RequestCandidates:
     need: int
     fit: int  # devices that are what it asks for
     ready: int  # and that it can have
-    wrong: dict[int, str]  # devices of which that cannot be told: reaching one is an error
+    wrong: dict[int, Rejection]  # devices for which a selector has no result: reaching one is an error
     bad: int  # the same, as a mask
     shares: Mapping[int, Mapping[str, Quantity]]  # what it takes of a device's capacity
     tables: Tables  # the constraints that are for it: which, the values, distinct or not
@@ -66,7 +68,8 @@ class CandidateSet:
                 least += min(want.need for want in wants)
                 steps.append(RequestStep(claim, wants))
             if least > MOST:
-                raise Unsatisfiable(f"{demand.title}: number of requested devices {least} exceeds the claim limit of {MOST}")
+                raise rejection_text.error(Unsatisfiable, Rejection.of(
+                    RejectionCode.TOO_MANY_DEVICES, where=demand.title, wanted=least, limit=MOST))
         later, live, claim = 0, frozenset[int](), -1
         for step in reversed(steps):
             step.later = later
@@ -90,7 +93,8 @@ class CandidateSet:
         if ask.only is not None:
             usable &= sum(1 << index for index, device in enumerate(site.devices) if device.id in ask.only)
         fit = mask & usable
-        wrong = {index: f"{ask.owners[position]}: {why}" for index, (position, why) in unclear.items() if usable >> index & 1}
+        wrong = {index: self._no_result(index, ask.owners[position].title, why)
+                 for index, (position, why) in unclear.items() if usable >> index & 1}
         where = f"{self.demands[claim].title}, request {ask.name}"
         shares, ready = NO_SHARES, fit
         if features.consumable_capacity:
@@ -106,7 +110,7 @@ class CandidateSet:
         tables = self._tables(ask, claim, ready, wrong, where)
         if ask.everything:
             if wrong:
-                raise Unsatisfiable(wrong[min(wrong)])
+                raise rejection_text.error(Unsatisfiable, wrong[min(wrong)])
             order = tuple(bits(fit))
             return RequestCandidates(ask, claim, len(order), fit, ready, {}, 0, shares.of, tables, order)
         bad = 0
@@ -115,18 +119,21 @@ class CandidateSet:
                 bad |= 1 << index
         return RequestCandidates(ask, claim, ask.count, fit, ready & ~bad, wrong, bad, shares.of, tables)
 
+    def _no_result(self, index: int, where: str, error: str) -> Rejection:
+        return Rejection.of(RejectionCode.SELECTOR_ERROR, self.site.devices[index].id, where=where, error=error)
+
     def _whole(self, ask: ClaimDeviceRequest, claim: int) -> None:
         """All devices can only be had when all are known."""
         for pool in self.site.pools:
             if pool.incomplete or pool.invalid:
-                state = "is currently being updated" if pool.incomplete else f"is currently invalid ({pool.invalid})"
-                raise Unsatisfiable(f"{self.demands[claim].title}, request {ask.name}: asks for all devices, but resource pool "
-                                    f"{pool} {state}")
+                code = RejectionCode.POOL_UPDATING if pool.incomplete else RejectionCode.POOL_INVALID
+                raise rejection_text.error(Unsatisfiable, Rejection.of(
+                    code, where=f"{self.demands[claim].title}, request {ask.name}", pool=str(pool), message=pool.invalid))
 
-    def _capacity(self, ask: ClaimDeviceRequest, fit: int, wrong: dict[int, str], where: str) -> tuple[Shares, int, int]:
+    def _capacity(self, ask: ClaimDeviceRequest, fit: int, wrong: dict[int, Rejection], where: str) -> tuple[Shares, int, int]:
         """What is taken of each device; those of the devices that can give it, and those that can give it now."""
         found, consumed = self.site.shares(ask.capacity, self.features.fractional_capacity_range), self.held.consumed
-        wrong |= {index: f"{where}: {why}" for index, why in found.wrong.items() if fit >> index & 1}
+        wrong |= {index: self._no_result(index, where, why) for index, why in found.wrong.items() if fit >> index & 1}
         ready = fit = fit & found.mask
         for index in bits(fit) if consumed else ():
             device = self.site.devices[index]
@@ -134,13 +141,13 @@ class CandidateSet:
                 ready &= ~(1 << index)
         return found, fit, ready
 
-    def _tables(self, ask: ClaimDeviceRequest, claim: int, ready: int, wrong: dict[int, str], where: str) -> Tables:
+    def _tables(self, ask: ClaimDeviceRequest, claim: int, ready: int, wrong: dict[int, Rejection], where: str) -> Tables:
         out, lists = [], self.features.list_type_attributes
         for which in ask.constraints:
             constraint = self.demands[claim].constraints[which]
             if expression := ask.derived.get(constraint.attribute):
                 table = constraints.derived(self.site, expression, lists)
-                wrong |= {index: f"{where}, derived attribute {constraint.attribute}: {why}"
+                wrong |= {index: self._no_result(index, f"{where}, derived attribute {constraint.attribute}", why)
                           for index, why in table.wrong.items() if ready >> index & 1 and index not in wrong}
             else:
                 table = constraints.published(self.site, constraint.attribute, lists)

@@ -7,10 +7,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from outfitter import cel
+from outfitter.api import rejection_text
 from outfitter.api.device import DeviceId
+from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.errors import Unsatisfiable
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra import consumable_capacity
@@ -24,6 +26,19 @@ Object = Mapping[str, Any]
 Classes = Callable[[str], Object | None]  # name -> DeviceClass
 
 
+class SelectorOwner(NamedTuple):
+    """Whose a selector is."""
+
+    where: str  # "class gpu", or "claim default/train, request gpu"
+    short: str  # "class gpu" or "request gpu"
+    number: int  # which of its selectors, from 0
+    total: int  # of how many
+
+    @property
+    def title(self) -> str:
+        return f"{self.where}: selector #{self.number}"
+
+
 @dataclass(slots=True)
 class ClaimDeviceRequest:
     """A request, or one alternative of a request."""
@@ -32,7 +47,7 @@ class ClaimDeviceRequest:
     parent: str  # the request's own name
     class_: Object
     selectors: tuple[str, ...]  # of the class, then its own
-    owners: tuple[str, ...]  # whose each of them is, for errors
+    owners: tuple[SelectorOwner, ...]  # whose each of them is
     everything: bool  # allocationMode All
     count: int  # unless it is for everything
     admin: bool
@@ -43,10 +58,10 @@ class ClaimDeviceRequest:
     only: frozenset[DeviceId] | None = None  # the very devices, chosen beforehand
 
     @property
-    def spoken(self) -> str:
-        """As people know it: they asked for a resource, where the scheduler made the request of it."""
+    def named(self) -> dict[str, str]:
+        """The request as a rejection's detail names it: by the resource where the scheduler made the request of one."""
         resource = (self.class_.get("spec") or {}).get("extendedResourceName")
-        return f"resource {resource}" if resource and _MADE.fullmatch(self.name) else f"request {self.name}"
+        return {"resource": resource} if resource and _MADE.fullmatch(self.name) else {"request": self.name}
 
 
 @dataclass(slots=True)
@@ -70,8 +85,8 @@ def compile_claim(claim: Object, classes: Classes, features: Features) -> Compil
     for index, raw in enumerate(devices.get("constraints") or ()):
         attribute = raw.get("matchAttribute") or raw.get("distinctAttribute")
         if not attribute:
-            raise Unsatisfiable(f"{out.title}, constraint #{index}: empty or of a type that is not known: "
-                                "use matchAttribute or distinctAttribute")
+            raise _invalid(f"{out.title}, constraint #{index}",
+                           "empty or of an unknown type: use matchAttribute or distinctAttribute")
         out.constraints.append(Constraint(attribute, not raw.get("matchAttribute"), frozenset(raw.get("requests") or ())))
     if out.constraints:
         for ask in (ask for request in out.requests for ask in request):
@@ -82,32 +97,35 @@ def compile_claim(claim: Object, classes: Classes, features: Features) -> Compil
 def _alternatives(raw: Object, title: str, classes: Classes, features: Features) -> list[ClaimDeviceRequest]:
     if subs := raw.get("firstAvailable"):
         if not features.prioritized_list:
-            raise Unsatisfiable(f"{title}, request {raw['name']}: has subrequests (firstAvailable), but the DRAPrioritizedList "
-                                "feature is disabled: use exactly")
-        return [_ask(f"{raw['name']}/{sub['name']}", sub, f"{title}, subrequest {sub['name']}", classes, features)
+            raise _disabled(f"{title}, request {raw['name']}", "has subrequests (firstAvailable)", "DRAPrioritizedList",
+                            instead="use exactly")
+        return [_ask(f"{raw['name']}/{sub['name']}", sub, (title, f"subrequest {sub['name']}"), classes, features)
                 for sub in subs]
-    return [_ask(raw["name"], raw.get("exactly") or {}, f"{title}, request {raw['name']}", classes, features)]
+    return [_ask(raw["name"], raw.get("exactly") or {}, (title, f"request {raw['name']}"), classes, features)]
 
 
-def _ask(full: str, exactly: Object, where: str, classes: Classes, features: Features) -> ClaimDeviceRequest:
+def _ask(full: str, exactly: Object, names: tuple[str, str], classes: Classes, features: Features) -> ClaimDeviceRequest:
+    """`names`: what the claim and the request are called."""
+    where, short = ", ".join(names), names[1]
     if exactly.get("capacity") is not None and not features.consumable_capacity:
-        raise Unsatisfiable(f"{where}: has capacity requests, but the DRAConsumableCapacity feature is disabled")
+        raise _disabled(where, "has capacity requests", "DRAConsumableCapacity")
     if exactly.get("derivedAttributes") and not features.derived_attributes:
-        raise Unsatisfiable(f"{where}: has derived attributes, but the DRADerivedAttributes feature is disabled")
+        raise _disabled(where, "has derived attributes", "DRADerivedAttributes")
     if exactly.get("adminAccess") is not None and not features.admin_access:
-        raise Unsatisfiable(f"{where}: admin access is requested, but the feature is disabled")
+        raise _disabled(where, "admin access is requested", "DRAAdminAccess")
     name = exactly.get("deviceClassName")
     if not name:
-        raise Unsatisfiable(f"{where}: missing device class name (a type of request that is not known?)")
+        raise _invalid(where, "missing device class name (an unknown type of request?)")
     class_ = classes(name)
     if class_ is None:
-        raise Unsatisfiable(f"{where}: there is no DeviceClass {name}")
+        raise rejection_text.error(Unsatisfiable, Rejection(
+            RejectionCode.CLASS_MISSING, detail={"where": where, "class": name}))
     mode = exactly.get("allocationMode") or "ExactCount"
     if mode not in ("ExactCount", "All"):
-        raise Unsatisfiable(f"{where}: unsupported count mode {mode}: use ExactCount or All")
+        raise _invalid(where, f"unsupported count mode {mode}: use ExactCount or All")
     count = exactly.get("count")
-    selectors = [*_texts(f"class {name}", (class_.get("spec") or {}).get("selectors")),
-                 *_texts(where, exactly.get("selectors"))]
+    selectors = [*_texts(f"class {name}", f"class {name}", (class_.get("spec") or {}).get("selectors")),
+                 *_texts(where, short, exactly.get("selectors"))]
     return ClaimDeviceRequest(
         name=full,
         parent=full.partition("/")[0],
@@ -123,11 +141,22 @@ def _ask(full: str, exactly: Object, where: str, classes: Classes, features: Fea
     )
 
 
-def _texts(owner: str, selectors: Sequence[Object] | None) -> list[tuple[str, str]]:
+def _texts(where: str, short: str, selectors: Sequence[Object] | None) -> list[tuple[SelectorOwner, str]]:
     for index, one in enumerate(selectors or ()):
         if not one.get("cel"):
-            raise Unsatisfiable(f"{owner}, selector #{index}: CEL expression empty (a type of selector that is not known?)")
-    return [(f"{owner}: selector #{index}", one["cel"]["expression"]) for index, one in enumerate(selectors or ())]
+            raise _invalid(f"{where}, selector #{index}", "CEL expression empty (an unknown type of selector?)")
+    return [(SelectorOwner(where, short, index, len(selectors or ())), one["cel"]["expression"])
+            for index, one in enumerate(selectors or ())]
+
+
+def _invalid(where: str, message: str) -> Unsatisfiable:
+    return rejection_text.error(Unsatisfiable, Rejection.of(RejectionCode.CLAIM_INVALID, where=where, message=message))
+
+
+def _disabled(where: str, what: str, feature: str, *, instead: str = "") -> Unsatisfiable:
+    detail = {"where": where, "what": what, "feature": feature}
+    return rejection_text.error(Unsatisfiable, Rejection(
+        RejectionCode.FEATURE_DISABLED, detail={**detail, "instead": instead} if instead else detail))
 
 
 def _amounts(exactly: Object, where: str) -> Asked:
@@ -140,5 +169,5 @@ def _amounts(exactly: Object, where: str) -> Asked:
 def _expression(raw: Object, where: str) -> cel.Selector:
     found = compiled(f"dyn({raw['expression']}\n)")  # a selector must be true or false; this may be any value
     if isinstance(found, SelectorError):
-        raise Unsatisfiable(f"{where}, derived attribute {raw['name']}: {found.why}")
+        raise _invalid(f"{where}, derived attribute {raw['name']}", found.why)
     return found

@@ -11,9 +11,11 @@ import functools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from outfitter.api import rejection
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import MARKS, Booking, Holder, Limits, Page, pool_page
+from outfitter.api.rejection import Rejection
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra import constraints
 from outfitter.scheduling.dra.allocated_devices import AllocatedDevices
@@ -45,7 +47,7 @@ class DeviceIndex:
         self._pages: dict[str, Page] = {}
         self._blank: dict[str, Page] = {}  # of hosts that have none
         self._mentions: dict[tuple[str, str], set[str]] = {}  # pool -> pages with bookings or marks of its devices
-        self._unpaged: dict[Holder, list[tuple[Object, str]]] = {}  # claim -> results that are on no page, and why held
+        self._unpaged: dict[Holder, list[tuple[Object, Rejection]]] = {}  # claim -> results that are on no page
         self._nodes: dict[str, Object] = {}
         self._rules: dict[str, Object] = {}
         self._pools = PoolSet(())
@@ -95,10 +97,11 @@ class DeviceIndex:
         if old is None or node is None or _labels(old) != _labels(node):
             self._moved.add(name)
 
-    def hold(self, holder: Holder, result: Object, why: str) -> None:
+    def hold(self, result: Object, held: Rejection) -> None:
         """A device that a claim was allocated and that is on no page: another driver's."""
-        self._unpaged.setdefault(holder, []).append((result, why))
-        self.held.add({"devices": {"results": [result]}}, why)
+        if held.holder is not None:
+            self._unpaged.setdefault(held.holder, []).append((result, held))
+        self.held.add({"devices": {"results": [result]}}, held)
         self._touched.add((result["driver"], result["pool"]))
 
     def put_page(self, name: str, page: Page | None) -> None:
@@ -111,7 +114,7 @@ class DeviceIndex:
             self._pages[name] = page
             for which in MARKS:
                 for mark in page.marks(which):
-                    self.held.whole[mark.device] = f"{which} since {mark.since}{f': {mark.reason}' if mark.reason else ''}"
+                    self.held.whole[mark.device] = rejection.out_of_service(which, mark)
             for booking in page.bookings:
                 self._add(booking)
         before, after = (_pools_of(one) if one is not None else set() for one in (old, page))
@@ -128,7 +131,7 @@ class DeviceIndex:
             self.held.shares[booking.device] = self.held.shares.get(booking.device, 0) + 1
             self.held.consume(booking.device, booking.amount.get("capacity") or {})
         else:
-            self.held.whole[booking.device] = f"held by {booking.holder} since {booking.since}"
+            self.held.whole[booking.device] = booking
 
     def _drop(self, booking: Booking) -> None:
         if not booking.counted:
@@ -156,10 +159,9 @@ class DeviceIndex:
         pages = {*out._nodes, *(name for pool in pools for name in self._mentions.get(pool, ()))}
         for name in sorted(pages & self._pages.keys()):
             out.put_page(name, self._pages[name])
-        for holder, those in self._unpaged.items():
-            for result, why in those:
-                if (result["driver"], result["pool"]) in pools:
-                    out.hold(holder, result, why)
+        for result, held in (each for those in self._unpaged.values() for each in those):
+            if (result["driver"], result["pool"]) in pools:
+                out.hold(result, held)
         out.held.kept = self.held.kept
         return out
 

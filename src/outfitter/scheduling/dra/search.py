@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
+from outfitter.api import rejection_text
 from outfitter.api.device import DeviceId
+from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.cel import Quantity
 from outfitter.errors import Unsatisfiable
 from outfitter.scheduling.config import Features
@@ -128,8 +130,8 @@ class Search:
             self.tried += 1
             if self.tried > self.effort:
                 titles = ", ".join(demand.title for demand in self.demands)
-                raise Unsatisfiable(f"{titles}: gave up on node {self.site.name} after {self.effort} attempts to combine "
-                                    "devices: use fewer constraints or alternatives at once")
+                raise rejection_text.error(Unsatisfiable, Rejection.of(
+                    RejectionCode.SEARCH_LIMIT, where=titles, node=self.site.name, attempts=self.effort))
             if isinstance(found, _Dead):
                 frame.large += found is _Dead.LARGE
             elif found.at == len(self.steps):
@@ -160,7 +162,7 @@ class Search:
         if self.careful:
             return False
         if point.want is None:
-            return bounds.why_not(self, point) is not None
+            return bool(bounds.why_not(self, point))
         return self.counters is not None and not point.want.ask.everything and not bounds.packs(self, point, point.want)
 
     def modest(self, want: RequestCandidates) -> list[tuple[int, int, int]]:
@@ -217,7 +219,7 @@ class Search:
             free ^= low
             index = low.bit_length() - 1
             if want.bad & low:
-                raise Unsatisfiable(want.wrong[index])
+                raise rejection_text.error(Unsatisfiable, want.wrong[index])
             if failed and (self.likeness.of[index], point.shares.get(index)) in failed:
                 continue
             child = self._take(point, want, index)
@@ -234,8 +236,11 @@ class Search:
         for which, table, distinct in want.tables:
             if not table.open(point.states[which], distinct) >> index & 1:
                 demand = self.demands[want.claim]
-                raise Unsatisfiable(f"{demand.title}, request {want.ask.name}: cannot add device {self.site.devices[index].id} "
-                                    f"because a claim constraint would not be satisfied: {demand.constraints[which]}")
+                constraint = demand.constraints[which]
+                raise rejection_text.error(Unsatisfiable, Rejection.of(
+                    RejectionCode.CONSTRAINT_UNMET, self.site.devices[index].id,
+                    where=f"{demand.title}, request {want.ask.name}", attribute=constraint.attribute,
+                    distinct=constraint.distinct))
         return self._take(point, want, index)
 
     def _counted(self, point: Point, index: int) -> tuple[Taken, Company] | None:

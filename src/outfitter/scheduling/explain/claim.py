@@ -9,7 +9,7 @@ from typing import Any
 from outfitter.api.device import DRIVER
 from outfitter.api.kubevirt import pod_claims
 from outfitter.api.page import is_pool_page
-from outfitter.scheduling.explain import explanation as answers
+from outfitter.api.rejection_text import Wording, holder_name
 from outfitter.scheduling.explain.cluster_objects import Facts
 from outfitter.scheduling.explain.explanation import Explanation
 from outfitter.scheduling.explain.object_state import (
@@ -38,7 +38,7 @@ def claim(facts: Facts, obj: Mapping[str, Any]) -> Explanation:
                       for one in results)
         if any(one["driver"] == DRIVER for one in results):
             return say("Holding", "was promised its devices; the page of the host does not say so yet", lines=lines)
-        who = answers.plain(facts.user(dict(obj)))
+        who = holder_name(facts.user(dict(obj)), Wording(meta["namespace"], claims=False))
         return say("Holding", f"holds {_count(lines)} for {who}: nothing is wrong", lines=lines)
     pods = [each for each in facts.pods if each["metadata"]["namespace"] == meta["namespace"]
              and meta["name"] in [name for _, name in pod_claims.claim_names(each)]]

@@ -14,6 +14,7 @@ from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import vm
 from outfitter.api.page import Booking, Holder, OutOfServiceRecord, Page
+from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra import assigned_devices, extended_resources
 from outfitter.scheduling.dra.device_index import FEATURES, DeviceIndex
@@ -79,8 +80,8 @@ class Facts:
         held as well."""
         index = DeviceIndex.of(self.slices, self._parsed_pages(), self.nodes, self.features, self.rules)
         for claim in self.claims:
-            for holder, result, why in self._unpaged(claim):
-                index.hold(holder, result, why)
+            for result, held in self._unpaged(claim):
+                index.hold(result, held)
         return SchedulingSnapshot(
             devices=index, usage=NodeUsage(self.pods), claim=self.claim, device_class=self.class_,
             extended_resource=extended_resources.mapped(self.classes),
@@ -123,27 +124,23 @@ class Facts:
     def _booked(self) -> set[tuple[DeviceId, str]]:
         return {(booking.device, booking.holder.uid) for page in self._parsed_pages() for booking in page.bookings}
 
-    def _unpaged(self, claim: Object) -> Iterator[tuple[Holder, Object, str]]:
+    def _unpaged(self, claim: Object) -> Iterator[tuple[Object, Rejection]]:
         given = (claim.get("status") or {}).get("allocation") or {}
         meta = claim["metadata"]
         for result in (given.get("devices") or {}).get("results") or ():
             device = DeviceId(result["driver"], result["pool"], result["device"])
             if (device, meta.get("uid", "")) not in self._booked:
-                since = given.get("allocationTimestamp")
-                holder = Holder(kinds.RESOURCE_CLAIM.kind, meta["namespace"], meta["name"], meta.get("uid", ""),
-                                self._used_by(claim))
-                yield holder, result, f"held by {self.user(claim)}" + (f" since {since}" if since else "")
+                yield result, Rejection(RejectionCode.HELD, device, self.user(claim), given.get("allocationTimestamp") or "")
 
     def called(self, namespace: str, name: str) -> str:
         """A pod of this name as people call it."""
         found = _named(self.pods, namespace, name)
         return machine_of(found) if found is not None else f"pod/{name}"
 
-    def user(self, claim: Object) -> str:
-        """For whom a claim has its devices, as a page would say it."""
-        meta, user = claim["metadata"], self._used_by(claim)
-        claimed = f"{user} (claim {meta['name']})" if user else f"claim {meta['name']}"
-        return f"{claimed} in {meta['namespace']}"
+    def user(self, claim: Object) -> Holder:
+        """For whom a claim has its devices, as a page would record it."""
+        meta = claim["metadata"]
+        return Holder(kinds.RESOURCE_CLAIM.kind, meta["namespace"], meta["name"], meta.get("uid", ""), self._used_by(claim))
 
     def _used_by(self, claim: Object) -> str:
         """The VM or pod that uses a claim; "" if there is none."""

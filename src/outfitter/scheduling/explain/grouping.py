@@ -1,38 +1,47 @@
-"""What many hosts say, in few lines: those that say the same stand together, the nearest to fitting first."""
+"""The rejections of many hosts in few lines: hosts that reject for the same reason stand together, the nearest to fitting
+first. Their golden file is tests/scheduling/explain/golden/grouping.txt. Pure; called by explanations and by the summary."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from outfitter.api.natural_order import natural
-from outfitter.scheduling.explain.rejections import DeviceObstacle
+from outfitter.api.rejection import Rejection, RejectionCode
+from outfitter.api.rejection_text import EXACT, Wording, render, render_all, sentence
 from outfitter.scheduling.scheduler import HostRejection
 
 NAMED = 3  # hosts or devices that are named of many
 SHORT = 4  # lines of the short answer
-LONG = 20  # hosts that the long answer tells of one by one
+LONG = 20  # hosts that the long answer shows one by one
 DEVICES = 12  # lines for the devices of one host
-_NUMBER = re.compile(r"\d[\d.]*")
-_COUNTED = re.compile(r"^none of its \d+ devices")
+HOLDERS = 2  # of devices, that the short line of a host names
 
 
 @dataclass(frozen=True, slots=True)
 class HostGroup:
-    """Hosts that refuse for the same reason, be it with other numbers."""
+    """Hosts that reject a pod for the same reason, be it with other amounts."""
 
     hosts: tuple[str, ...]
     nearest: HostRejection  # of the first of them
-    alike: bool  # they say the very same
+    alike: bool  # they reject it with the same amounts
 
-    def __str__(self) -> str:
+    def text(self, wording: Wording) -> str:
         many, first = f"{len(self.hosts)} hosts", self.hosts[0]
         if len(self.hosts) == 1:
-            return f"{first}: {self.nearest.summary}"
-        said = _COUNTED.sub("none of their devices", self.nearest.summary)
-        plain = self.alike or said != self.nearest.summary
-        return f"{many} ({few(self.hosts)}): {said}" if plain else f"{many} such as {first}: {said}"
+            return f"{first}: {render_all(self.nearest.rejections, wording)}"
+        text = render_all(self.nearest.rejections, replace(wording, many=True))
+        counted = all(rejection.code is RejectionCode.NO_MATCH for rejection in self.nearest.rejections)
+        return f"{many} ({few(self.hosts)}): {text}" if self.alike or counted else f"{many} such as {first}: {text}"
+
+
+def with_holders(host: HostRejection, wording: Wording) -> str:
+    """Why a host rejects a pod, with the holders of the first devices that it asks for."""
+    apart = [sentence(one, wording) for one in host.blocking if one.code is RejectionCode.CONSTRAINT_UNMET]
+    taken = [render(one, wording) for one in host.taken]
+    holders = [*taken[:HOLDERS], *(["..."] if len(taken) > HOLDERS else [])]
+    return (apart or [render_all(host.rejections, wording)])[0] + (f" ({'; '.join(holders)})" if holders else "")
 
 
 def by_distance(hosts: Sequence[tuple[str, HostRejection]]) -> list[tuple[str, HostRejection]]:
@@ -41,51 +50,66 @@ def by_distance(hosts: Sequence[tuple[str, HostRejection]]) -> list[tuple[str, H
 
 def groups(hosts: Sequence[tuple[str, HostRejection]]) -> list[HostGroup]:
     """The nearest first; of those that are equally near the larger ones."""
-    same: dict[str, list[tuple[str, HostRejection]]] = {}
-    for host, refusal in by_distance(hosts):
-        same.setdefault(_NUMBER.sub("#", refusal.summary), []).append((host, refusal))
-    found = [HostGroup(tuple(host for host, _ in those), those[0][1], len({refusal.summary for _, refusal in those}) == 1)
-             for those in same.values()]
+    same: dict[Hashable, list[tuple[str, HostRejection]]] = {}
+    for host, rejected in by_distance(hosts):
+        same.setdefault(tuple(map(_kind, rejected.rejections)), []).append((host, rejected))
+    found = [HostGroup(tuple(host for host, _ in those), those[0][1], all(
+        rejected.rejections == those[0][1].rejections for _, rejected in those)) for those in same.values()]
     return sorted(found, key=lambda group: (group.nearest.far, -len(group.hosts)))
 
 
-def short(hosts: Sequence[tuple[str, HostRejection]]) -> list[str]:
+def _kind(rejection: Rejection) -> Hashable:
+    """What two rejections have in common that differ in amounts and times alone."""
+    return rejection.code, rejection.device, rejection.holder, _frozen(rejection.detail), tuple(map(_kind, rejection.causes))
+
+
+def _frozen(value: Any) -> Hashable:
+    if isinstance(value, Mapping):
+        return tuple((key, _frozen(each)) for key, each in sorted(value.items(), key=lambda item: str(item[0])))
+    if isinstance(value, list | tuple):
+        return tuple(map(_frozen, value))
+    return None if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def short(hosts: Sequence[tuple[str, HostRejection]], wording: Wording = EXACT) -> list[str]:
     """A handful of lines."""
     found = groups(hosts)
-    out = [f"{group.hosts[0]}: {group.nearest.short}" if len(group.hosts) == 1 else str(group) for group in found[:SHORT]]
+    out = [f"{group.hosts[0]}: {with_holders(group.nearest, wording)}" if len(group.hosts) == 1 else group.text(wording)
+           for group in found[:SHORT]]
     if len(found) > SHORT:
         out.append(f"{sum(len(group.hosts) for group in found[SHORT:])} more hosts, for other reasons")
     if found and (near := nearest_device(hosts)):
         host, one = near
-        out.append(f"nearest device: {one.device} of {host}: {one.text}")
+        out.append(f"nearest device: {one.device.device if one.device else ''} of {host}: {sentence(one, wording)}")
     return out
 
 
 def headline(hosts: Sequence[tuple[str, HostRejection]]) -> str:
     """What is wrong, seen from the nearest host."""
-    nearest = min((refusal for _, refusal in hosts), key=lambda refusal: refusal.far)
+    nearest = min((rejected for _, rejected in hosts), key=lambda rejected: rejected.far)
     match nearest.far[0]:
         case 1 if nearest.seek is not None:
-            return "the devices that it asks for are there, but not to be had now"
+            return "matching devices exist but none is free"
         case 2:
             return "no host has the devices that it asks for"
     return "no host takes it"
 
 
-def long(hosts: Sequence[tuple[str, HostRejection]]) -> list[str]:
+def long(hosts: Sequence[tuple[str, HostRejection]], wording: Wording = EXACT) -> list[str]:
     """Host by host and device by device, as far as it fits a screen or two."""
     ordered = by_distance(hosts)
     out = []
-    for host, refusal in ordered[:LONG]:
-        out += [f"{host}: {refusal.summary}", *(f"  {line}" for line in devices(refusal.obstacles))]
-    return [*out, *map(str, groups(ordered[LONG:])[:LONG])]
+    for host, rejected in ordered[:LONG]:
+        out += [f"{host}: {render_all(rejected.rejections, wording)}",
+                *(f"  {line}" for line in devices(rejected.obstacles, wording))]
+    return [*out, *(group.text(wording) for group in groups(ordered[LONG:])[:LONG])]
 
 
-def devices(obstacles: Sequence[DeviceObstacle]) -> Iterator[str]:
-    """A line for each device; those with the same obstacle share one."""
+def devices(obstacles: Sequence[Rejection], wording: Wording = EXACT) -> Iterator[str]:
+    """A line for each device; those that are rejected with the same words share one."""
     same: dict[str, dict[str, None]] = {}
     for one in obstacles:
-        same.setdefault(one.text, {})[one.device] = None
+        same.setdefault(sentence(one, wording), {})[one.device.device if one.device is not None else ""] = None
     for text, names in list(same.items())[:DEVICES]:
         those = sorted(filter(None, names), key=natural)
         yield f"{few(those)}: {text}" if those else text
@@ -93,13 +117,14 @@ def devices(obstacles: Sequence[DeviceObstacle]) -> Iterator[str]:
         yield f"and {len(same) - DEVICES} more"
 
 
-def nearest_device(hosts: Sequence[tuple[str, HostRejection]]) -> tuple[str, DeviceObstacle] | None:
+def nearest_device(hosts: Sequence[tuple[str, HostRejection]]) -> tuple[str, Rejection] | None:
     """Where nothing matches: the device that fails the last of what is asked for. Only the first hosts are looked at."""
     ordered = by_distance(hosts)
     if not ordered or ordered[0][1].far[0] < 2:
         return None
-    found = [(host, one) for host, refusal in ordered[:LONG] for one in refusal.obstacles if one.code == "selector"]
-    return max(found, key=lambda one: one[1].passed, default=None)
+    found = [(host, one) for host, rejected in ordered[:LONG] for one in rejected.obstacles
+             if one.code is RejectionCode.SELECTOR_FALSE]
+    return max(found, key=lambda one: int(one[1]["passed"]), default=None)
 
 
 def few(names: Sequence[str]) -> str:

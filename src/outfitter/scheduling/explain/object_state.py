@@ -20,12 +20,14 @@ GOES = "is being deleted"
 NOT_SERVED = "NotServed"  # why a node is not ready that is not among the hosts that outfitter was started with
 
 
-def being_deleted(facts: Facts, obj: Mapping[str, Any], host: str, say: Callable[..., Explanation]) -> Explanation:
+def being_deleted(
+    facts: Facts, obj: Mapping[str, Any], host: str, say: Callable[..., Explanation], *, goes: str = GOES
+) -> Explanation:
     """Of what is being deleted. A host on which nobody does anything is why, whatever finalizers say; "" for no host."""
     meta = obj["metadata"]
     absent = facts.absence(host) if host else ""
     waits = f"{host}, {absent}" if absent else ", ".join(meta.get("finalizers") or ("its host to let go of it",))
-    return say("Deleting", f"{GOES} since {meta['deletionTimestamp']}; it waits for {waits}", "end",
+    return say("Deleting", f"{goes} since {meta['deletionTimestamp']}; it waits for {waits}", "end",
                todo=host_return_advice(facts, host) if absent else ())
 
 

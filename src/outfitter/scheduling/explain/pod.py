@@ -9,9 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from outfitter.api import conditions
+from outfitter.api import conditions, rejection_conditions
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import pod_claims, vm
+from outfitter.api.rejection import Rejection, RejectionCode
+from outfitter.api.rejection_text import Wording, render, render_all
 from outfitter.scheduling import pod_group
 from outfitter.scheduling.dra import assigned_devices, binding_conditions, extended_resources
 from outfitter.scheduling.explain import grouping, suggestions
@@ -24,6 +26,7 @@ from outfitter.scheduling.explain.object_state import (
     bookings_of_pod,
     host_return_advice,
 )
+from outfitter.scheduling.explain.summary import summary
 from outfitter.scheduling.filter.node_usage import nominated
 from outfitter.scheduling.scheduler import NOT_MADE, Placement, Waiting
 from outfitter.scheduling.snapshot import Claims
@@ -55,8 +58,12 @@ def _bound(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanation]
     if phase == "Running" and not status.get("message"):
         return say("Running", f"runs on {node}: nothing is wrong", lines=lines)
     if status.get("message"):
-        why, todo = suggestions.in_use(facts, obj["metadata"]["namespace"], status["message"])
-        return say("Waiting", f"is on {node} and {phase}: {why}", "node", lines=lines, todo=todo)
+        in_use = suggestions.claim_in_use(facts, obj)
+        if in_use is None:
+            return say("Waiting", f"is on {node} and {phase}: {status['message']}", "node", lines=lines)
+        named = suggestions.named_users(facts, obj["metadata"]["namespace"], in_use)
+        return say("Waiting", f"is on {node} and {phase}: {render(named)}", "node", lines=lines,
+                   todo=tuple(suggestions.waits_for_users([named])), rejections=(named,))
     booked = [booking.device.device for _, booking in held if booking.state == "booked"]
     doing = f"prepares {grouping.few(booked)}" if booked else "starts it"
     return say("Waiting", f"is on {node} and {phase}: the node agent there {doing}", "node", lines=lines)
@@ -73,7 +80,7 @@ def _unbound(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanatio
         return unready
     verdict = facts.choose(dict(obj))
     scheduler = obj["spec"].get("schedulerName") or SCHEDULER
-    foreign = scheduler != SCHEDULER or "nodes are available" in spoken  # ours says it of hosts, and not better than here
+    foreign = scheduler != SCHEDULER or not rejection_conditions.of(obj)  # ours reports codes, and no more than is said here
     theirs = (f"{scheduler} says: {spoken}",) if spoken and foreign else ()
     if isinstance(verdict, Placement):
         fits = f"fits on {verdict.host}"
@@ -98,21 +105,22 @@ def _unready(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanatio
     """What is to be said of a pod that has its devices, some of which are being made ready."""
     held = bookings_of_pod(facts, obj)
     mine = [facts.claim(obj["metadata"]["namespace"], name) for _, name in pod_claims.claim_names(obj) if name]
-    why = binding_conditions.waits_for(
+    unready = binding_conditions.waits_for(
         [claim for claim in mine if claim is not None and (claim.get("status") or {}).get("allocation")]
     )
-    if not why or not nominated(obj):
+    if not unready or not nominated(obj):
         return None
     drivers = sorted({booking.device.driver for _, booking in held})
     return say(
         "Waiting",
-        f"waits until its devices on {nominated(obj)} are made ready: {why}",
+        f"waits until its devices on {nominated(obj)} are made ready: {render_all(unready)}",
         "devices",
         lines=tuple(booking_line(host, booking) for host, booking in held),
         todo=(
             f"see whether {' or '.join(drivers)} makes them ready; what is not ready after {binding_conditions.TIMEOUT:.0f} s "
             "is given back",
         ),
+        rejections=unready,
     )
 
 
@@ -124,22 +132,24 @@ def refused(facts: Facts, obj: Mapping[str, Any], claims: Claims, verdict: Waiti
         todo = (*found, *suggestions.unmapped(facts, obj), *suggestions.unmade(facts, obj, claims, verdict))
         return say("Waiting", f"{verb}: 0/{len(verdict.hosts)} hosts are available: {grouping.headline(verdict.hosts)}",
                    "devices", lines=_assigned(facts, obj), todo=todo, waiting=verdict)
-    why, ends = suggestions.in_use(facts, obj["metadata"]["namespace"], verdict.summary)
-    todo, kind = _missing_class(facts, why)
-    return say("Waiting", f"{verb}: {why}", kind, todo=(*todo, *ends))
+    named = tuple(suggestions.named_users(facts, obj["metadata"]["namespace"], each) for each in verdict.rejections)
+    lacking = next((rejection for rejection in named if rejection.code is RejectionCode.CLASS_MISSING), None)
+    return say("Waiting", f"{verb}: {summary(replace(verdict, rejections=named))}", "claim" if lacking is None else "class",
+               todo=(*([] if lacking is None else [_missing_class(facts, lacking)]), *suggestions.waits_for_users(named)),
+               rejections=named)
 
 
 def _assigned(facts: Facts, obj: Mapping[str, Any]) -> tuple[str, ...]:
-    """What stands in the way of devices that were chosen beforehand."""
-    found = list(assigned_devices.reasons(dict(obj), facts.snapshot.devices)) if any(extended_resources.presets(obj)) else []
-    return (f"devices that were assigned beforehand: {'; '.join(found)}",) if found else ()
+    """Why pre-assigned devices cannot be allocated."""
+    devices = facts.snapshot.devices
+    found = list(assigned_devices.rejections(dict(obj), devices)) if any(extended_resources.presets(obj)) else []
+    wording = Wording(obj["metadata"]["namespace"], claims=False)
+    return (f"pre-assigned devices: {render_all(found, wording)}",) if found else ()
 
 
-def _missing_class(facts: Facts, summary: str) -> tuple[tuple[str, ...], str]:
-    _, found, name = summary.partition("there is no DeviceClass ")
-    if not found:
-        return (), "claim"
-    return (f"apply a DeviceClass {name}, or change the request; {_near(name, facts.classes, 'class')}",), "class"
+def _missing_class(facts: Facts, rejection: Rejection) -> str:
+    name = rejection["class"]
+    return f"apply a DeviceClass {name}, or change the request; {_near(name, facts.classes, 'class')}"
 
 
 def missing_claim(facts: Facts, obj: Mapping[str, Any], claims: Claims, say: Callable[..., Explanation], *,
@@ -152,18 +162,21 @@ def missing_claim(facts: Facts, obj: Mapping[str, Any], claims: Claims, say: Cal
         return None
     if claim_name:
         here = [claim for claim in facts.claims if claim["metadata"]["namespace"] == namespace]
-        return say("Waiting", f"{verb}: claim {claim_name} (resourceClaims entry {name}) does not exist", "claim",
+        missing = Rejection.of(RejectionCode.CLAIM_MISSING, claim=claim_name, entry=name)
+        return say("Waiting", f"{verb}: {render(missing)}", "claim", rejections=(missing,),
                    todo=(f"apply a ResourceClaim {claim_name} in namespace {namespace}; {_near(claim_name, here, 'claim')}",))
     entry = next(entry for entry in obj["spec"]["resourceClaims"] if entry["name"] == name)
     template = entry.get("resourceClaimTemplateName") or ""
     said = conditions.find(obj, "PodScheduled") or {}
     if said.get("reason") == NOT_MADE:
         return say("Waiting", f"{verb}: {said.get('message')}", "claim")
+    uncreated = (Rejection.of(RejectionCode.CLAIM_NOT_CREATED, entry=name, template=template),)
     if facts.template(namespace, template) is not None:
-        return say("Waiting", f"{verb}: claim {name} is about to be made from template {template}", "claim")
+        return say("Waiting", f"{verb}: claim {name} is about to be made from template {template}", "claim",
+                   rejections=uncreated)
     here = [each for each in facts.templates if each["metadata"]["namespace"] == namespace]
     return say("Waiting", f"{verb}: claim {name} cannot be made, for there is no ResourceClaimTemplate {template} in namespace "
-               f"{namespace}", "template", todo=(f"apply it; {_near(template, here, 'template')}",))
+               f"{namespace}", "template", todo=(f"apply it; {_near(template, here, 'template')}",), rejections=uncreated)
 
 
 def _near(name: str, objects: Sequence[Object], what: str) -> str:

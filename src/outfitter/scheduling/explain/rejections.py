@@ -1,42 +1,34 @@
-"""A failed search in words: the sentence that says what is missing, and for each request what is wrong with each device."""
+"""A failed search as rejections: what the node lacks, and for each request what is wrong with each device. Values, no text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.scheduling.dra import bounds
 from outfitter.scheduling.explain import selector_terms
-from outfitter.scheduling.filter.taints import untolerated_taint
+from outfitter.scheduling.filter import taints
 
 if TYPE_CHECKING:
     from outfitter.scheduling.dra.candidates import RequestCandidates
     from outfitter.scheduling.dra.search import Search
 
-
-@dataclass(frozen=True, slots=True)
-class DeviceObstacle:
-    """What stands in the way of a request at one device, or at the host as a whole."""
-
-    device: str  # "" for what is not of one device
-    request: str
-    code: str  # held, reserved, quarantined, unclean, tainted, selector, capacity, counters, attribute, together, updating, ...
-    text: str
-    passed: int = 0  # for a selector: parts of it that the device has
-
-    def __str__(self) -> str:
-        return f"{self.device}: {self.text}" if self.device else self.text
+VALUES = 4  # of an attribute, that are named
 
 
-def summary(search: Search) -> str:
+def of_node(search: Search) -> tuple[Rejection, ...]:
+    """The node as a whole, the first reason that explains it."""
     site = search.site
     if site.invalid:
-        return f"invalid resource pools were encountered: {'; '.join(f'{pool}: {pool.invalid}' for pool in site.invalid)}"
-    why = bounds.why_not(search, search.start())
+        return tuple(Rejection.of(RejectionCode.POOL_INVALID, pool=str(pool), message=pool.invalid) for pool in site.invalid)
     if not site.devices:
-        why = f"pool {site.incomplete[0]} is being updated" if site.incomplete else "it publishes no devices"
-    return why or _drained(search) or "devices match each request, but no choice of them serves all requests together"
+        return (_updating(site.incomplete[0]) if site.incomplete else Rejection(RejectionCode.NO_DEVICES),)
+    return bounds.why_not(search, search.start()) or (_drained(search) or Rejection(RejectionCode.NO_COMBINATION),)
+
+
+def _updating(pool: object) -> Rejection:
+    return Rejection.of(RejectionCode.POOL_UPDATING, pool=str(pool))
 
 
 def lacking(search: Search) -> tuple[int, int]:
@@ -49,93 +41,95 @@ def lacking(search: Search) -> tuple[int, int]:
     return unmatched, unfree
 
 
-def _drained(search: Search) -> str | None:
+def _drained(search: Search) -> Rejection | None:
     for step in search.steps if search.counters is not None else ():
         if not any(want.ask.everything or bounds.packs(search, search.start(), want) for want in step.wants):
             want = step.wants[-1]
-            return f"{want.ask.spoken} wants {want.need}: too little is left of the counters that its devices share"
+            return Rejection(RejectionCode.COUNTER_EXHAUSTED, detail={**want.ask.named, "wanted": want.need})
     return None
 
 
-def obstacles(search: Search, *, deep: bool = True) -> tuple[DeviceObstacle, ...]:
-    """Of each request and each device. Without `deep` those devices that are not what is asked for are left out: to say which
-    part of a selector they fail takes its time."""
-    out = [DeviceObstacle("", "", "updating", f"pool {pool} is being updated: not all of its slices are there")
-           for pool in search.site.incomplete]
+def of_devices(search: Search, *, deep: bool = True) -> tuple[Rejection, ...]:
+    """Of each request and each device. Without `deep` the devices that are not what is asked for are skipped: which part of a
+    selector they fail takes long to find out."""
+    out = [_updating(pool) for pool in search.site.incomplete]
     for step in search.steps:
         for want in step.wants:
             out += _apart(search, want)
-            for index, device in enumerate(search.site.devices):
-                if (deep or want.fit >> index & 1) and (why := _why(search, want, index)):
-                    out.append(DeviceObstacle(device.id.device, want.ask.name, *why))
+            for index in range(len(search.site.devices)):
+                if (deep or want.fit >> index & 1) and (rejection := _of_device(search, want, index)) is not None:
+                    out.append(rejection)
     return tuple(dict.fromkeys(out))
 
 
-def _apart(search: Search, want: RequestCandidates) -> Iterator[DeviceObstacle]:
+def _apart(search: Search, want: RequestCandidates) -> Iterator[Rejection]:
     """Enough is free, but not with one value of what it must have in common."""
     for which, table, distinct in want.tables:
         together = [(value, (mask & want.ready).bit_count()) for value, mask in table.by.items()]
         if distinct or want.need < 2 or want.ready.bit_count() < want.need or any(free >= want.need for _, free in together):
             continue
-        attribute = search.demands[want.claim].constraints[which].attribute
-        short = attribute.rpartition("/")[2]
-        said = ", ".join(f"{short} {value[1]} has {free} free"
-                         for value, free in sorted(together, key=lambda one: (-one[1], str(one[0])))[:4])
-        more = ", ..." if len(together) > 4 else ""
-        yield DeviceObstacle("", want.ask.name, "together",
-                       f"{said}{more}; {want.need} wanted together (matchAttribute {short})")
+        most = sorted(together, key=lambda one: (-one[1], str(one[0])))[:VALUES]
+        yield Rejection(RejectionCode.CONSTRAINT_UNMET, detail={
+            **want.ask.named, "attribute": search.demands[want.claim].constraints[which].attribute, "distinct": False,
+            "wanted": want.need, "free": {str(value[1]): free for value, free in most}, "more": len(together) > VALUES})
 
 
-def _excluded(search: Search, index: int) -> str:
-    """Who has what a device shares with others."""
+def _excluded(search: Search, index: int, request: dict[str, str]) -> Rejection:
+    """The devices that have what a device shares with them."""
     mine = search.site.devices[index]
     sets = {use.set for use in mine.uses}
     others = [device for device in search.site.devices if device is not mine and device.id.pool == mine.id.pool
               and search.held.touches(device.id) and sets & {use.set for use in device.uses}]
-    who = [f"{device.id.device}{f' ({why})' if (why := search.held.whole.get(device.id)) else ''}" for device in others]
-    words = ", ".join(who[:3]) + (" and more" if len(who) > 3 else "")
-    return f"excluded by {words or 'others'}, with which it shares {', '.join(sorted(sets))}"
+    causes = tuple(search.held.why_taken(device.id) or Rejection(RejectionCode.HELD, device.id) for device in others)
+    return Rejection(RejectionCode.COUNTER_EXHAUSTED, mine.id, detail={**request, "sets": tuple(sorted(sets))}, causes=causes)
 
 
-def _why(search: Search, want: RequestCandidates, index: int) -> tuple[str, str] | tuple[str, str, int] | None:
-    """Why a request cannot have a device (a word for programs, a sentence for people, for a selector how near it is), or None
-    if it can by itself."""
+def _of_device(search: Search, want: RequestCandidates, index: int) -> Rejection | None:
+    """Why a request cannot have a device, or None if it can by itself."""
     device, bit = search.site.devices[index], 1 << index
+    request = want.ask.named
     if index in want.wrong:
-        return "unclear", f"{want.ask.spoken} cannot be told of it: {want.wrong[index]}"
+        return want.wrong[index].with_detail(**request)
     if not want.fit & bit:
         if want.ask.only is not None and device.id not in want.ask.only:
-            return None  # others were chosen, and that is all there is to say
-        return _unlike(search, want, index)
+            return None  # other devices were pre-assigned, and that is all there is to say
+        return _unlike(search, want, index, request)
     if search.blocked & bit and not want.ask.admin:
-        why = search.held.whole.get(device.id) or search.held.kept.get(device.id) or "is held already"
-        return ("held" if why.startswith(("held", "is held")) else why.partition(" ")[0]), why
-    taint = untolerated_taint(device.taints, want.ask.tolerations, search.now) if search.features.device_taints else None
+        taken = search.held.why_taken(device.id) or Rejection(RejectionCode.HELD, device.id)
+        return taken.about(device.id).with_detail(**request)
+    taint = taints.untolerated_taint(device.taints, want.ask.tolerations, search.now) if search.features.device_taints else None
     if taint is not None:
-        words = f"{taint.get('key')}={taint.get('value', '')}:{taint.get('effect')}"
-        longer = " any longer" if untolerated_taint([taint], want.ask.tolerations) is None else ""
-        return "tainted", f"tainted {words}, which {want.ask.spoken} does not tolerate{longer}"
+        expired = taints.untolerated_taint([taint], want.ask.tolerations) is None
+        return Rejection(RejectionCode.TAINTED, device.id, detail={**request, "taint": taints.text(taint), "expired": expired})
     if search.site.counted & bit and not search.features.partitionable_devices:
-        return "off", "shares counters, which is switched off"
+        return _disabled(search, index, request, "shares counters", "DRAPartitionableDevices")
     if search.counters is not None and search.counters.take(*search.counters.nothing, index) is None and not (
             device.shared and search.held.parted(device.id)):
-        return "counters", _excluded(search, index)
+        return _excluded(search, index, request)
     if not want.ready & bit and device.shared:
-        return "capacity", f"has too little capacity left for {want.ask.spoken}"
+        return Rejection(RejectionCode.CAPACITY_USED, device.id, detail=request)
     for which, table, _ in want.tables:
         if not table.has & bit:
-            return "attribute", f"has no {search.demands[want.claim].constraints[which].attribute}"
+            attribute = search.demands[want.claim].constraints[which].attribute
+            return Rejection(RejectionCode.ATTRIBUTE_MISSING, device.id, detail={**request, "attribute": attribute})
     return None
 
 
-def _unlike(search: Search, want: RequestCandidates, index: int) -> tuple[str, str] | tuple[str, str, int]:
+def _unlike(search: Search, want: RequestCandidates, index: int, request: dict[str, str]) -> Rejection:
     """Why a device is not what a request asks for."""
     device, bit = search.site.devices[index], 1 << index
     if not search.site.fits(want.ask.selectors).mask & bit:
-        found = selector_terms.failing(device, want.ask.selectors, want.ask.owners)
-        return ("selector", found.text, found.passed) if found else ("elsewhere", "cannot be used on this host")
+        term = selector_terms.failing(device, want.ask.selectors, want.ask.owners)
+        if term is None:
+            return Rejection(RejectionCode.NOT_REACHABLE, device.id, detail=request)
+        return Rejection(RejectionCode.SELECTOR_FALSE, device.id, detail={**request, **term.detail})
     if search.site.binding & bit and not search.features.device_binding_and_status:
-        return "off", "has binding conditions, which are switched off"
+        return _disabled(search, index, request, "has binding conditions", "DRADeviceBindingConditions")
     if search.site.lazy & bit and search.features.optional_node_operations:
-        return "off", "leaves out operations that the node cannot leave out"
-    return "capacity", f"has too little capacity for {want.ask.spoken}"
+        return _disabled(search, index, request, "skips operations that the node must do", "DRAOptionalNodeOperations")
+    return Rejection(RejectionCode.CAPACITY_TOO_SMALL, device.id, detail=request)
+
+
+def _disabled(search: Search, index: int, request: dict[str, str], what: str, feature: str) -> Rejection:
+    return Rejection(RejectionCode.FEATURE_DISABLED, search.site.devices[index].id,
+                     detail={**request, "what": what, "feature": feature})

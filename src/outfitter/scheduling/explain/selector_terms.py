@@ -1,8 +1,8 @@
-"""Which part of a selector a device fails, in words: the selector is cut at its outermost &&, and each part is asked by itself.
+"""Which part of a selector a device fails: the selector is cut at its outermost &&, and each part is evaluated by itself.
 
-    failing(device, selectors, owners)   # request gpu wants model == "A100"; it says model A40
+    failing(device, selectors, owners)   # owner request gpu, term model == "A100", has {"model": "A40"}
 
-For people who ask why, not for those who choose: a choice asks whole selectors."""
+For explanations, not for the allocator, which evaluates whole selectors."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from typing import Any
 from outfitter.cel import lexer
 from outfitter.cel.lexer import Source, TokenKind
 from outfitter.errors import Invalid
+from outfitter.scheduling.dra.claim_request import SelectorOwner
 from outfitter.scheduling.dra.selector_cache import SelectorQuery
 from outfitter.scheduling.dra.slices import PublishedDevice
 
 MOST = 32  # parts that are asked; a longer selector is told of as a whole
+NAMED = 4  # attributes of a part, that are named
 LENGTH = 120  # letters of a part that are shown
 _NAME = r"""(?:\.(?P<{0}a>\w+)|\[\s*(?P<{0}q>["'])(?P<{0}b>[^"']+)(?P={0}q)\s*\])"""
 _REFERENCE = re.compile(
@@ -29,10 +31,19 @@ _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 
 @dataclass(frozen=True, slots=True)
 class FailedTerm:
-    """What a device lacks."""
+    """The part of a selector that is not true of a device."""
 
-    passed: int  # parts that it has; the more, the nearer it is
-    text: str
+    owner: SelectorOwner
+    term: str  # with attributes by their short names
+    passed: int  # parts that are true; the more, the nearer the device is
+    has: Mapping[str, str]  # what the device publishes of all that the part reads
+    lacks: tuple[str, ...]  # what it does not publish
+
+    @property
+    def detail(self) -> dict[str, Any]:
+        """As a rejection carries it."""
+        return {"owner": self.owner.short, "selector": self.owner.number + 1, "selectors": self.owner.total, "term": self.term,
+                "has": self.has, "lacks": self.lacks, "passed": self.passed}
 
 
 @functools.lru_cache(maxsize=1024)
@@ -63,8 +74,8 @@ def split(text: str) -> tuple[str, ...]:
     return tuple(flat) if len(flat) <= MOST else (text.strip(),)
 
 
-def failing(device: PublishedDevice, selectors: Sequence[str], owners: Sequence[str]) -> FailedTerm | None:
-    """The first part that is not true of a device; None if it has everything."""
+def failing(device: PublishedDevice, selectors: Sequence[str], owners: Sequence[SelectorOwner]) -> FailedTerm | None:
+    """The first part that is not true of a device; None if all of them are."""
     passed = 0
     for position, text in enumerate(selectors):
         terms = split(text)
@@ -73,9 +84,11 @@ def failing(device: PublishedDevice, selectors: Sequence[str], owners: Sequence[
             continue
         verdicts = [_verdict(device, term) for term in terms]
         wrong = next((term for term, verdict in zip(terms, verdicts, strict=True) if verdict is False), text.strip())
-        told = _told(device, wrong)
-        return FailedTerm(passed + sum(verdict is True for verdict in verdicts),
-                       f"{_owner(owners, position)} wants {_shown(wrong)}" + (f"; {told}" if told else ""))
+        read = _read(device, wrong)
+        return FailedTerm(
+            owners[position], _shown(wrong), passed + sum(verdict is True for verdict in verdicts),
+            dict([(name, value) for name, value in read.items() if value][:NAMED]),
+            tuple([name for name, value in read.items() if not value][:NAMED]))
     return None
 
 
@@ -85,21 +98,13 @@ def _verdict(device: PublishedDevice, text: str) -> bool | None:
     return None if said.why else said.matches
 
 
-def _owner(owners: Sequence[str], position: int) -> str:
-    """ "class gpu" or "request gpu", with the selector's number where there are several."""
-    owner, _, number = owners[position].rpartition(": selector #")
-    same = sum(one.rpartition(": selector #")[0] == owner for one in owners)
-    short = owner.rpartition(", ")[2]
-    return f"{short} (selector {int(number) + 1} of {same})" if same > 1 else short
-
-
 def _shown(term: str) -> str:
     words = " ".join(_REFERENCE.sub(lambda found: found["plain"] or found["na"] or found["nb"], term).split())
     return words if len(words) <= LENGTH else f"{words[:LENGTH - 3]}..."
 
 
-def _told(device: PublishedDevice, term: str) -> str:
-    """What the device says of all that a part asks for."""
+def _read(device: PublishedDevice, term: str) -> dict[str, str]:
+    """What the device publishes of all that a part reads; "" for what it does not."""
     has: dict[str, str] = {}
     for found in _REFERENCE.finditer(term):
         if found["plain"]:
@@ -110,10 +115,7 @@ def _told(device: PublishedDevice, term: str) -> str:
         raw = _find(device, found["map"], found["domain"], name)
         value = None if raw is None else next(iter(raw.values()), None)
         has[name] = "" if value is None else _value(value)
-    says = [f"{name} {value}" for name, value in has.items() if value]
-    lacks = [name for name, value in has.items() if not value]
-    told = [f"it says {', '.join(says[:4])}"] if says else []
-    return ", ".join([*told, *([f"it has no {', '.join(lacks[:4])}"] if lacks else [])])
+    return has
 
 
 def _find(device: PublishedDevice, which: str, domain: str, name: str) -> Mapping[str, Any] | None:

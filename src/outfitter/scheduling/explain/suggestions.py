@@ -3,8 +3,8 @@ where the pod then fits; and what a user may have forgotten. Called by the expla
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from outfitter.api import kinds
@@ -12,10 +12,12 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import pod_claims
 from outfitter.api.kubevirt import vm as vm_api
 from outfitter.api.page import MARKS, Booking, Holder, Page, is_pool_page
+from outfitter.api.rejection import Rejection, RejectionCode
+from outfitter.api.rejection_text import Wording, holder_name, render
 from outfitter.scheduling.dra import extended_resources
 from outfitter.scheduling.explain import grouping
 from outfitter.scheduling.explain.cluster_objects import Facts
-from outfitter.scheduling.scheduler import TAKEN, Placement, Waiting, place
+from outfitter.scheduling.scheduler import Placement, Waiting, place
 from outfitter.scheduling.snapshot import Claims, SchedulingSnapshot
 
 HOSTS = 5  # the nearest, that are tried
@@ -24,7 +26,6 @@ MOST = 3  # ways that are told
 UNDONE = {"reserved": "unreserve", "quarantined": "restore", "unclean": "clear"}  # a mark -> what takes it away
 PLAIN = ("cpu", "memory", "pods", "ephemeral-storage")
 VIRTUAL = ('"VF"', "'VF'")  # by which a selector asks for virtual functions
-_POD = re.compile(r"\bpod/([a-z0-9.-]+)")
 Fits = Callable[[SchedulingSnapshot], bool]
 
 
@@ -36,9 +37,11 @@ def ways(snapshot: SchedulingSnapshot, pod: Mapping[str, Any], waiting: Waiting)
     def never(emptied: SchedulingSnapshot) -> Iterator[str]:
         verdict = place(emptied, dict(pod), every_host=True)
         if isinstance(verdict, Waiting):
-            tainted = [one for _, refusal in verdict.hosts for one in refusal.obstacles if one.code == "tainted"]
-            yield (f"{host} could not take it even if nobody held anything there: {tainted[0] if tainted else 'ask for less'}")
+            tainted = [one for _, refusal in verdict.hosts for one in refusal.obstacles if one.code is RejectionCode.TAINTED]
+            reason = render(tainted[0], reader) if tainted else "ask for less"
+            yield f"{host} could not take it even if no device there were held: {reason}"
 
+    reader = Wording(pod["metadata"].get("namespace") or "", claims=False)
     out: list[str] = []
     for host, refusal in grouping.by_distance(waiting.hosts)[:HOSTS]:
         if refusal.far[0] != 1:
@@ -51,23 +54,23 @@ def ways(snapshot: SchedulingSnapshot, pod: Mapping[str, Any], waiting: Waiting)
         if refusal.seek is None:
             out += [f"{host} could take it after: kubectl uncordon {host}"] if cordoned and fits(here) else []
             continue
-        taken = refusal.found.blocking if refusal.found is not None else ()
-        found = list(_releases(host, here, {one.device for one in taken if one.code in TAKEN}, fits))
-        out += found or never(here.emptied())
+        wanted = {one.device.device for one in refusal.taken if one.device is not None}
+        out += list(_releases(host, here, wanted, fits, reader)) or never(here.emptied())
         if len(out) >= MOST:
             break
     return out[:MOST]
 
 
-def _releases(host: str, here: SchedulingSnapshot, wanted: set[str], fits: Fits) -> Iterator[str]:
+def _releases(host: str, here: SchedulingSnapshot, wanted: set[str], fits: Fits, reader: Wording) -> Iterator[str]:
     """What could be released on a host so that the pod fits. `wanted`: names of devices that match and are not free."""
     page = here.devices.page(host)
     yield from _unmarked(page, wanted, here, fits)
     pages = [page, *(one for one in here.devices.pages if is_pool_page(one.host)
                      and any(booking.device.device in wanted for booking in one.bookings))]
     for one in pages:
-        yield from _let_go(host, (booking.holder for booking in one.bookings if _matters(booking)), here, fits)
-    yield from _let_go(host, (holder for device in sorted(wanted) for holder in here.devices.unpaged(device)), here, fits)
+        yield from _let_go(host, (booking.holder for booking in one.bookings if _matters(booking)), here, fits, reader)
+    yield from _let_go(host, (holder for device in sorted(wanted) for holder in here.devices.unpaged(device)), here, fits,
+                       reader)
 
 
 def _matters(booking: Booking) -> bool:
@@ -83,14 +86,14 @@ def _unmarked(page: Page, wanted: set[str], here: SchedulingSnapshot, fits: Fits
                 return
 
 
-def _let_go(host: str, holders: Iterable[Holder], here: SchedulingSnapshot, fits: Fits) -> Iterator[str]:
+def _let_go(host: str, holders: Iterable[Holder], here: SchedulingSnapshot, fits: Fits, reader: Wording) -> Iterator[str]:
     """Those of the holders whose end alone would do, else some whose end together would."""
     who: dict[str, set[str]] = {}
     kept: dict[str, str] = {}  # who has ended and keeps it all the same -> what makes it let go
     for holder in holders:
-        name = (holder.purpose or f"{holder.kind} {holder.name}") + (f" in {holder.namespace}" if holder.namespace else "")
+        name = holder_name(holder, reader)
         if vm := _stopped(here.claim(holder.namespace, holder.name)):
-            name = f"vm/{vm} in {holder.namespace}"
+            name = holder_name(replace(holder, purpose=f"vm/{vm}"), reader)
             kept[name] = f"kubectl delete resourceclaim {holder.name} -n {holder.namespace}"
         who.setdefault(name, set()).add(holder.uid)
     tried = list(who)[:HOLDERS]
@@ -140,14 +143,32 @@ def unmade(facts: Facts, pod: Mapping[str, Any], claims: Claims, waiting: Waitin
         yield f"switch virtual functions on (sriov in the configuration, or sriov_numvfs): {grouping.few(found)}, and has none"
 
 
-def in_use(facts: Facts, namespace: str, reason: str) -> tuple[str, tuple[str, ...]]:
-    """A reason that a claim is in use, with the machines in place of their pods, and what helps; any other reason as it is."""
-    if " is in use by pod/" not in reason:
-        return reason, ()
-    users = dict.fromkeys(facts.called(namespace, name) for name in _POD.findall(reason))
-    told = _POD.sub(lambda found: facts.called(namespace, found[1]), reason)
-    return told, (f"it can start once {' and '.join(users)} end{'s' if len(users) == 1 else ''}; or give it a claim of its own "
-                  "(resourceClaimTemplateName)",)
+def claim_in_use(facts: Facts, pod: Mapping[str, Any]) -> Rejection | None:
+    """A claim that the node does not prepare for a launcher pod, because another pod uses it."""
+    if not vm_api.launches(pod):
+        return None
+    for claim in _claims(pod, facts.claim):
+        reserved = (claim.get("status") or {}).get("reservedFor") or ()
+        users = [user for user in reserved if user.get("resource", "pods") == "pods"]
+        if users and users[0].get("uid") != pod["metadata"].get("uid"):
+            return Rejection.of(RejectionCode.CLAIM_IN_USE, claim=claim["metadata"]["name"], pods=(users[0]["name"],))
+    return None
+
+
+def named_users(facts: Facts, namespace: str, rejection: Rejection) -> Rejection:
+    """A rejection with VMs in the place of their launcher pods."""
+    if rejection.code is not RejectionCode.CLAIM_IN_USE:
+        return rejection
+    return rejection.with_detail(users=tuple(dict.fromkeys(facts.called(namespace, name) for name in rejection["pods"])))
+
+
+def waits_for_users(rejections: Sequence[Rejection]) -> Iterator[str]:
+    """What helps where a claim is in use."""
+    for rejection in rejections:
+        if rejection.code is RejectionCode.CLAIM_IN_USE:
+            users = rejection["users"]
+            yield (f"it can start once {' and '.join(users)} end{'s' if len(users) == 1 else ''}; or give it a claim of its "
+                   "own (resourceClaimTemplateName)")
 
 
 def _asked(pod: Mapping[str, Any]) -> set[str]:

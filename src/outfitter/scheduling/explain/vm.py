@@ -9,7 +9,7 @@ from typing import Any
 
 from outfitter.api import conditions, kinds
 from outfitter.api.device import DeviceId
-from outfitter.api.kubevirt import device_refs, device_status, failed_launches, network_info, vmi_actions
+from outfitter.api.kubevirt import device_refs, device_status, failed_launches, network_info, pod_claims, vmi_actions
 from outfitter.api.kubevirt import vm as vm_api
 from outfitter.inventory import cpulist
 from outfitter.scheduling.explain import grouping
@@ -34,10 +34,8 @@ def vm(facts: Facts, obj: Mapping[str, Any]) -> Explanation:
     say = functools.partial(Explanation, f"vm/{meta['name']}", meta["namespace"])
     mine = [one for one in facts.instances if (vm_api.owner(one, kinds.VM.kind) or {}).get("uid") == meta["uid"]]
     if mine:
-        told = replace(instance(facts, mine[0]), about=f"vm/{meta['name']}")
-        if told.state == "Deleting" and not meta.get("deletionTimestamp"):  # only its instance goes
-            told = replace(told, sentence=told.sentence.replace(GOES, "is stopping", 1))
-        return _with_template(obj, told)
+        goes = GOES if meta.get("deletionTimestamp") else "is stopping"  # else only its instance is deleted
+        return _with_template(obj, replace(instance(facts, mine[0], goes=goes), about=f"vm/{meta['name']}"))
     if meta.get("deletionTimestamp"):
         return being_deleted(facts, obj, "", say)
     if conditions.find(obj, "Failure"):
@@ -64,18 +62,18 @@ def _with_template(obj: Mapping[str, Any], answer: Explanation) -> Explanation:
                    todo=(*answer.todo, f"outfit vm restart {obj['metadata']['name']}"))
 
 
-def instance(facts: Facts, obj: Mapping[str, Any]) -> Explanation:
-    """A VMI, with the hosts on which its launch failed."""
-    answer, failed = _instance(facts, obj), failed_launches.of(obj)
+def instance(facts: Facts, obj: Mapping[str, Any], *, goes: str = GOES) -> Explanation:
+    """A VMI, with the hosts on which its launch failed. `goes`: what it does while it is being deleted."""
+    answer, failed = _instance(facts, obj, goes=goes), failed_launches.of(obj)
     return replace(answer, lines=(*answer.lines, *map(str, failed))) if failed else answer
 
 
-def _instance(facts: Facts, obj: Mapping[str, Any]) -> Explanation:
+def _instance(facts: Facts, obj: Mapping[str, Any], *, goes: str) -> Explanation:
     meta, status = obj["metadata"], obj.get("status") or {}
     say = functools.partial(Explanation, f"vmi/{meta['name']}", meta["namespace"])
     phase, host = status.get("phase") or "Pending", host_of(facts, obj)
     if meta.get("deletionTimestamp"):
-        return being_deleted(facts, obj, host, say)
+        return being_deleted(facts, obj, host, say, goes=goes)
     if phase == "Running":
         if absent := facts.absence(host):
             return say(
@@ -94,22 +92,31 @@ def _instance(facts: Facts, obj: Mapping[str, Any]) -> Explanation:
         why = condition_suffix(obj, "DevicesReady")
         if answer.state == "Running" and why:  # the pod has all that it needs, the machine has not
             return replace(answer, about=f"vmi/{meta['name']}", state="Waiting", waits_for="deviceStatus",
-                           sentence=f"waits on {newest['spec']['nodeName']}{why}", todo=_rename(obj, why))
+                           sentence=f"waits on {newest['spec']['nodeName']}{why}", todo=_rename(facts, obj, newest))
         told = f"devices not known yet{why or ': ' + ', '.join(lacking)}"
         answer = replace(answer, state="Waiting", waits_for=answer.waits_for or "deviceStatus", lines=(*answer.lines, told))
-    if answer.sentence.startswith("waits"):  # its pod is only where it waits
+    if answer.state == "Waiting" and not newest["spec"].get("nodeName"):  # its pod is only where it waits
         return replace(answer, about=f"vmi/{meta['name']}")
     return answer.said_of(f"vmi/{meta['name']}", f"is {phase}:")
 
 
-def _rename(obj: Mapping[str, Any], why: str) -> tuple[str, ...]:
-    """What helps a machine that means a request which its claim does not have."""
-    if " has no request " not in why:
+def _rename(facts: Facts, obj: Mapping[str, Any], pod: Mapping[str, Any]) -> tuple[str, ...]:
+    """What helps a VM that names a request which its claim does not have."""
+    if not any(_names_no_request(facts, ref, pod) for ref in device_refs.device_refs(obj)):
         return ()
     vm, name = vm_api.owner(obj, kinds.VM.kind), obj["metadata"]["name"]
     if vm is None:
         return (f"outfit delete vmi {name}, and apply it again with a requestName that there is",)
     return (f"correct requestName in the template of vm/{vm['name']}, then: outfit vm restart {vm['name']}",)
+
+
+def _names_no_request(facts: Facts, ref: device_refs.DeviceRef, pod: Mapping[str, Any]) -> bool:
+    name = dict(pod_claims.claim_names(pod)).get(ref.claim) if ref.claim and ref.request else None
+    claim = facts.claim(pod["metadata"]["namespace"], name) if name else None
+    if claim is None:
+        return False
+    requests = ((claim.get("spec") or {}).get("devices") or {}).get("requests") or ()
+    return ref.request not in [each.get("name") for each in requests] and not pod_claims.answers(claim, ref)
 
 
 def _running(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanation]) -> Explanation:

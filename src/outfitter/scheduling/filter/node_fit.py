@@ -1,9 +1,9 @@
 """May a pod run on a node? As Kubernetes decides it, devices aside: where the pod wants to be, whom the node keeps away, and
 whether there is enough of everything that is counted.
 
-    used = Used(pods)                          # kept by its owner as pods come and go
-    room, need = Room.of(node), Need.of(pod)   # each read once
-    reasons = need.unfit(room, used)           # () if it fits
+    used = NodeUsage(pods)                                     # kept by its owner as pods come and go
+    room, need = NodeInfo.of(node), PodRequirements.of(pod)    # each read once
+    rejections = need.unfit(room, used)                        # () if it fits
 
 `fit` is all of it in one call, for those who ask once."""
 
@@ -12,28 +12,29 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.errors import Cause, Invalid
 from outfitter.scheduling.filter import node_affinity, taints
 from outfitter.scheduling.filter.node_usage import NodeUsage
-from outfitter.scheduling.filter.pod_requests import HUGE_PAGES, key, requests
+from outfitter.scheduling.filter.pod_requests import key, requests
 from outfitter.scheduling.filter.resource_amounts import Amounts, Object, nano_units, whole_units
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-UNITS = ("", "Ki", "Mi", "Gi", "Ti", "Pi")
 CORDONED = "node.kubernetes.io/unschedulable"
 # What a condition of a node means to new pods: the taint that a cluster's node controller sets for it. There is none here.
 CONDITIONS = {
-    ("Ready", "False"): ("node.kubernetes.io/not-ready", "it is not ready"),
-    ("Ready", "Unknown"): ("node.kubernetes.io/unreachable", "it is not ready"),
-    ("MemoryPressure", "True"): ("node.kubernetes.io/memory-pressure", "it is short of memory"),
-    ("DiskPressure", "True"): ("node.kubernetes.io/disk-pressure", "it is short of disk"),
-    ("PIDPressure", "True"): ("node.kubernetes.io/pid-pressure", "it is short of process ids"),
-    ("NetworkUnavailable", "True"): ("node.kubernetes.io/network-unavailable", "its network is not set up"),
+    ("Ready", "False"): ("node.kubernetes.io/not-ready", RejectionCode.NODE_NOT_READY, ""),
+    ("Ready", "Unknown"): ("node.kubernetes.io/unreachable", RejectionCode.NODE_NOT_READY, ""),
+    ("MemoryPressure", "True"): ("node.kubernetes.io/memory-pressure", RejectionCode.NODE_PRESSURE, "memory"),
+    ("DiskPressure", "True"): ("node.kubernetes.io/disk-pressure", RejectionCode.NODE_PRESSURE, "disk"),
+    ("PIDPressure", "True"): ("node.kubernetes.io/pid-pressure", RejectionCode.NODE_PRESSURE, "process ids"),
+    ("NetworkUnavailable", "True"): (
+        "node.kubernetes.io/network-unavailable", RejectionCode.NODE_NETWORK_UNAVAILABLE, ""),
 }
 
 
-def fit(node: Object, pod: Object, used: NodeUsage) -> tuple[str, ...]:
-    """Why a pod cannot run on a node; empty if it can. The name of the node is not in the sentences."""
+def fit(node: Object, pod: Object, used: NodeUsage) -> tuple[Rejection, ...]:
+    """Why a pod cannot run on a node; empty if it can."""
     return PodRequirements.of(pod).unfit(NodeInfo.of(node), used)
 
 
@@ -50,8 +51,8 @@ class NodeInfo:
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
     amounts: Amounts = field(default_factory=dict)  # allocatable
-    taints: tuple[tuple[Object, str], ...] = ()  # those that keep new pods away, each with its sentence
-    broken: Mapping[str, str] = field(default_factory=dict)  # amounts that cannot be read, and why: there is nothing of these
+    taints: tuple[tuple[Object, Rejection], ...] = ()  # those that keep new pods away, each with what it is rejected for
+    broken: Mapping[str, Rejection] = field(default_factory=dict)  # amounts that cannot be read: there is nothing of these
 
     @classmethod
     def of(cls, node: Object) -> NodeInfo:
@@ -63,7 +64,7 @@ class NodeInfo:
             try:
                 amounts[name] = whole_units(name, nano_units(str(value)))
             except ValueError as error:
-                broken[name] = f"its status.allocatable[{name}] cannot be read: {error}"
+                broken[name] = Rejection.of(RejectionCode.RESOURCE_UNREADABLE, resource=name, error=str(error))
         return cls(meta["name"], meta.get("labels") or {}, amounts, tuple(_taints(node)), broken)
 
     def share(self, used: NodeUsage, name: str, more: int = 0) -> float:
@@ -72,23 +73,25 @@ class NodeInfo:
         return max(0.0, 1 - (used.at(self.name).get(name, 0) + more) / total) if total > 0 else 0.0
 
 
-def _taints(node: Object) -> Iterator[tuple[Object, str]]:
+def _taints(node: Object) -> Iterator[tuple[Object, Rejection]]:
     """What keeps new pods away: being cordoned, conditions, and taints, where one of these does not say the same again."""
     said = set()
     spec = node.get("spec") or {}
     if spec.get("unschedulable"):
         said.add(CORDONED)
-        yield {"key": CORDONED, "effect": "NoSchedule"}, "it takes no new pods (cordoned)"
+        yield {"key": CORDONED, "effect": "NoSchedule"}, Rejection(RejectionCode.NODE_CORDONED)
     for condition in (node.get("status") or {}).get("conditions") or ():
-        taint, sentence = CONDITIONS.get((condition.get("type", ""), condition.get("status", "")), ("", ""))
-        if taint:
+        known = CONDITIONS.get((condition.get("type", ""), condition.get("status", "")))
+        if known is not None:
+            taint, code, short = known
             said.add(taint)
-            why = condition.get("message") or condition.get("reason") or "no reason given"
-            yield {"key": taint, "effect": "NoSchedule"}, f"{sentence}: {why}"
+            detail = {"message": condition.get("message") or condition.get("reason") or "no reason given"}
+            yield {"key": taint, "effect": "NoSchedule"}, Rejection(
+                code, detail={**detail, "condition": condition["type"], "short": short} if short else detail)
     for taint in spec.get("taints") or ():
         name, value, effect = taint.get("key", ""), taint.get("value") or "", taint.get("effect")
         if effect in taints.KEEPS_AWAY and not (name in said and effect == "NoSchedule" and not value):
-            yield taint, f"taint {name}{f'={value}' if value else ''}:{effect} is not tolerated"
+            yield taint, Rejection.of(RejectionCode.NODE_TAINTED, taint=taints.text(taint))
 
 
 class NodeInfoCache:
@@ -136,21 +139,21 @@ class PodRequirements:
         return cls(key(pod), spec.get("nodeName") or "", tuple((spec.get("nodeSelector") or {}).items()), required,
                    spec.get("tolerations") or (), tuple(amounts.items()), frozenset(from_devices) & amounts.keys())
 
-    def unfit(self, room: NodeInfo, used: NodeUsage) -> tuple[str, ...]:
+    def unfit(self, room: NodeInfo, used: NodeUsage) -> tuple[Rejection, ...]:
         """Every reason why the pod cannot run there; empty if it can."""
         if self.node and self.node != room.name:
-            return (f"the pod is for {self.node} alone (spec.nodeName)",)
-        out: list[str] = []
-        for taint, sentence in room.taints:
+            return (Rejection.of(RejectionCode.NODE_NAME, node=self.node),)
+        out: list[Rejection] = []
+        for taint, rejection in room.taints:
             # A pod that came with its node passes by the scheduler: the node itself refuses it for NoExecute only.
             if not (self.node and taint["effect"] == "NoSchedule") and taints.untolerated_taint([taint], self.tolerations):
-                out.append(sentence)
+                out.append(rejection)
         labels = room.labels
         for name, value in self.selector:
             if labels.get(name) != value:
-                out.append(f"nodeSelector wants {name}={value}; it has {labels.get(name, 'no such label')}")
+                out.append(Rejection.of(RejectionCode.NODE_SELECTOR, label=name, wanted=value, has=labels.get(name)))
         if self.affinity is not None and not node_affinity.matches(self.affinity, room.name, labels):
-            out.append(_far(self.affinity, room))
+            out.append(Rejection.of(RejectionCode.NODE_AFFINITY, terms=tuple(_failing_terms(self.affinity, room))))
         offered, taken = room.amounts, used.at(room.name)
         for name, wanted in self.amounts:
             if wanted > offered.get(name, 0) - taken.get(name, 0):
@@ -158,7 +161,7 @@ class PodRequirements:
                 break
         return tuple(out)
 
-    def _short(self, room: NodeInfo, taken: Amounts, mine: Amounts) -> Iterator[str]:
+    def _short(self, room: NodeInfo, taken: Amounts, mine: Amounts) -> Iterator[Rejection]:
         """What there is too little of. What the pod itself takes already does not stand in its way."""
         for name, wanted in self.amounts:
             total = room.amounts.get(name, 0)
@@ -168,10 +171,10 @@ class PodRequirements:
             if name in room.broken:
                 yield room.broken[name]
             elif name not in room.amounts:
-                yield f"it offers no {name}, {_words(name, wanted, up=True)} wanted"
+                yield Rejection.of(RejectionCode.RESOURCE_NOT_OFFERED, resource=name, wanted=wanted)
             else:
-                yield (f"{_words(name, max(free, 0))} of {_words(name, total)} {name} free, "
-                       f"{_words(name, wanted, up=True)} wanted")
+                yield Rejection.of(RejectionCode.INSUFFICIENT_RESOURCE, resource=name, wanted=wanted, free=max(free, 0),
+                                   total=total)
 
 
 def _requirements(selector: Object) -> Iterator[tuple[str, Object, str]]:
@@ -197,44 +200,14 @@ def _holds(part: str, requirement: Object, name: str, labels: Mapping[str, str])
     return node_affinity.matches({"nodeSelectorTerms": [{part: [requirement]}]}, name, labels)
 
 
-def _far(selector: Object, room: NodeInfo) -> str:
-    """Of each term the first thing that does not hold; any term would do."""
-    out: dict[str, None] = {}
+def _failing_terms(selector: Object, room: NodeInfo) -> Iterator[Object]:
+    """Of each term the first requirement that does not hold, with what the node has; {} for an empty term."""
     for term in selector.get("nodeSelectorTerms") or ():
         for part, requirement, _ in _requirements({"nodeSelectorTerms": [term]}):
             if not _holds(part, requirement, room.name, room.labels):
-                have = room.labels.get(requirement["key"], "no such label") if part == "matchExpressions" else room.name
-                out[f"{_asked(requirement)}; it has {have}"] = None
+                have = room.labels.get(requirement["key"]) if part == "matchExpressions" else room.name
+                yield {"key": requirement["key"], "operator": requirement["operator"],
+                       "values": tuple(requirement.get("values") or ()), "has": have}
                 break
         else:
-            out["nothing, which no node has (an empty term)"] = None
-    if not out:
-        return "nodeAffinity has no nodeSelectorTerms, so no node matches"
-    more = f", or one of {len(out) - 3} more" if len(out) > 3 else ""
-    return f"nodeAffinity wants {', or '.join(list(out)[:3])}{more}"
-
-
-def _asked(requirement: Object) -> str:
-    name, values = requirement["key"], ", ".join(requirement.get("values") or ())
-    match requirement["operator"]:
-        case "Exists":
-            return f"{name} to be there"
-        case "DoesNotExist":
-            return f"{name} not to be there"
-        case "In":
-            return f"{name} in ({values})"
-        case "NotIn":
-            return f"{name} not in ({values})"
-    return f"{name} {'>' if requirement['operator'] == 'Gt' else '<'} {values}"
-
-
-def _words(name: str, amount: int, *, up: bool = False) -> str:
-    """For people, with at most one digit after the point: what is free is rounded down and what is wanted up, so that the
-    one never looks like the other."""
-    if name == "cpu":
-        return f"{amount / 1000:.3f}".rstrip("0").rstrip(".")
-    if name not in ("memory", "ephemeral-storage") and not name.startswith(HUGE_PAGES):
-        return str(amount)
-    power = min(max(amount.bit_length() - 1, 0) // 10, len(UNITS) - 1)
-    tenths = -(-amount * 10 // 1024**power) if up else amount * 10 // 1024**power
-    return f"{tenths / 10:.1f}".removesuffix(".0") + UNITS[power]
+            yield {}

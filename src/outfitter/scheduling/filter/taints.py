@@ -28,6 +28,12 @@ def ruled(rules: Sequence[Mapping[str, Any]], driver: str, pool: str, device: st
     return out
 
 
+def text(taint: Taint) -> str:
+    """ "key=value:effect", as kubectl writes it."""
+    value = f"={taint['value']}" if taint.get("value") else ""
+    return f"{taint.get('key', '')}{value}:{taint.get('effect')}"
+
+
 def untolerated_taint(taints: Sequence[Taint], tolerations: Sequence[Toleration], now: datetime | None = None) -> Taint | None:
     """The first taint that keeps a request away, or None. With `now` that is also one which would send it away at once."""
     for taint in taints:

@@ -13,8 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from outfitter.api import rejection_text
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, Page
+from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.errors import AlreadyExists, Conflict, OutfitterError, TooLarge, Unsatisfiable
 from outfitter.ledger import placement_view
 from outfitter.ledger.heal import CONSUMER
@@ -23,7 +25,8 @@ from outfitter.scheduling.nova.extra_specs import FlavorRequest
 from outfitter.scheduling.nova.host_state import HostState, NoValidHost, PciAllocation, PciRejection, PublishedHost
 
 TRIES = 16  # how often everything is looked at again because others were faster
-BEATEN = PciRejection("others were faster")  # the only refusal after which it is worth to look again
+# The only refusal after which it is worth to look again.
+BEATEN = PciRejection(Rejection.of(RejectionCode.PAGE_CONFLICT, message="others were faster"))
 PageChange = Callable[[Page], Object]
 
 
@@ -92,7 +95,7 @@ def bookings(order: Order, choice: PciAllocation) -> list[Booking]:
 
 
 async def boot(
-    house: House, order: Order, *, only: str | None = None, passed: Mapping[str, str] | None = None
+    house: House, order: Order, *, only: str | None = None, passed: Mapping[str, PciRejection] | None = None
 ) -> Placed | NoValidHost:
     """Bring a machine onto a host (`only` that one, if it is said), or say why it is on none. `passed`: hosts that failed it
     already, and how."""
@@ -119,14 +122,14 @@ async def boot_all(house: House, orders: Sequence[Order], *, only: str | None = 
     return out
 
 
-async def _start(house: House, placed: Placed) -> str | None:
+async def _start(house: House, placed: Placed) -> PciRejection | None:
     """Hand over and start; how that failed, with everything given back."""
     try:
         await house.prepare(placed)
         await house.start(placed)
     except OutfitterError as error:
         await house.release(placed.host, placed.order.uid)
-        return f"it was tried and failed: {error.message}"
+        return PciRejection(Rejection.of(RejectionCode.PAGE_CONFLICT, message=f"it was tried and failed: {error.message}"))
     return None
 
 
@@ -136,13 +139,13 @@ async def _look(house: House, only: str | None) -> list[tuple[PublishedHost, Hos
     return [seen[host.name] for host in pci_allocator.by_weight(host for _, host in seen.values())]
 
 
-async def _book(house: House, order: Order, only: str | None, passed: Mapping[str, str]) -> Placed | NoValidHost:
+async def _book(house: House, order: Order, only: str | None, passed: Mapping[str, PciRejection]) -> Placed | NoValidHost:
     refusals: list[tuple[str, PciRejection]] = []
     for _ in range(TRIES):
         refusals, beaten = [], False
         for offer, host in await _look(house, only):
             if host.name in passed:
-                refusals.append((host.name, PciRejection(passed[host.name])))
+                refusals.append((host.name, passed[host.name]))
                 continue
             verdict: PciAllocation | PciRejection | Placed = pci_allocator.choose(host, order.ask)
             if isinstance(verdict, PciAllocation):
@@ -163,7 +166,7 @@ async def _book_on(house: House, offer: PublishedHost, order: Order) -> Placed |
     def change(page: Page) -> Object:
         verdict = pci_allocator.choose(offer.at(page), order.ask)
         if isinstance(verdict, PciRejection):
-            raise Unsatisfiable(verdict.summary)
+            raise rejection_text.error(Unsatisfiable, verdict.rejection)
         chosen[:] = [verdict]
         return page.holding(bookings(order, verdict), offer.limits)
 
@@ -172,7 +175,7 @@ async def _book_on(house: House, offer: PublishedHost, order: Order) -> Placed |
     except (Conflict, AlreadyExists, Unsatisfiable):
         return BEATEN
     except TooLarge as error:
-        return PciRejection(error.message)
+        return PciRejection(Rejection.of(RejectionCode.PAGE_CONFLICT, message=error.message))
     return Placed(order, chosen[0])
 
 

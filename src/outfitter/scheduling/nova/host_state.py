@@ -7,10 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from outfitter.api import rejection
 from outfitter.api.device import DRIVER, PCI_BUS_ID, DeviceId
 from outfitter.api.kinds import Object
 from outfitter.api.page import MARKS, Limits, Page
 from outfitter.api.providers import Provider
+from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.cel.library import quantity
 from outfitter.inventory import pci, slices
 from outfitter.inventory.pci import FunctionKind
@@ -19,11 +21,12 @@ from outfitter.ledger.placement_view import Row
 from outfitter.scheduling.config import Features
 from outfitter.scheduling.dra.node_devices import NodeDevices, PoolSet
 from outfitter.scheduling.dra.slices import PublishedDevice, quantity_text
+from outfitter.scheduling.filter import taints
 from outfitter.scheduling.filter.taints import KEEPS_AWAY, RECORDED_ON_PAGE
 from outfitter.scheduling.nova.extra_specs import AliasRequest
 from outfitter.scheduling.nova.numa_topology import NumaCell
 
-ELSEWHERE = "goes to another machine of the same request"
+ELSEWHERE = Rejection.of(RejectionCode.HELD, same="another claim")  # of the VM that devices are chosen for
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class PciDevice:
     numa: int | None = None
     live_migratable: bool | None = None  # None: device_spec does not say
     remote_managed: bool = False  # from elsewhere, by ports alone
-    blocked: str = ""  # why nobody new gets it
+    blocked: Rejection | None = None  # why no other VM gets it
     takes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # counter set -> counter -> how much
     members: tuple[str, ...] = ()  # addresses of all functions that travel together; empty: it travels alone
 
@@ -62,7 +65,7 @@ class HostState:
     rows: Mapping[str, Row] = field(default_factory=dict)  # provider -> what it has and what is used
     cells: tuple[NumaCell, ...] = ()  # empty: not known, and CPUs are no limit
     counters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # counter set -> counter -> what is left
-    closed: str = ""  # why it takes nobody
+    closed: Rejection | None = None  # why it takes no VM
 
     @property
     def free(self) -> int:
@@ -88,7 +91,7 @@ class HostState:
         rows = {name: replace(row, used={class_: row.used.get(class_, 0) + used[name] for class_ in row.inventories})
                 if name in used else row for name, row in self.rows.items()}
         devices = tuple(
-            replace(device, blocked=ELSEWHERE) if device.id in gone else
+            replace(device, blocked=ELSEWHERE.about(device.id)) if device.id in gone else
             replace(device, blocked=device.blocked or _exhausted(device, left)) if device.takes else device
             for device in self.devices)
         taken = {cpu for cpus in choice.cpus.values() for cpu in cpus}
@@ -118,10 +121,9 @@ class PciAllocation:
 
 @dataclass(frozen=True, slots=True)
 class PciRejection:
-    """Why a host cannot: a sentence, and one more for each device that was looked at."""
+    """Why a host cannot give what a flavor asks for."""
 
-    summary: str
-    details: tuple[str, ...] = ()
+    rejection: Rejection
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +132,6 @@ class NoValidHost:
 
     summary: str
     hosts: tuple[tuple[str, PciRejection], ...] = ()
-
-    def lines(self) -> list[str]:
-        """The long answer, for people."""
-        out = [self.summary]
-        for host, refusal in self.hosts:
-            out.append(f"  {host}: {refusal.summary}")
-            out += [f"    {detail}" for detail in refusal.details]
-        return out
 
 
 # -- what is published and held becomes hosts
@@ -153,11 +147,11 @@ class PublishedHost:
     devices: Sequence[PublishedDevice] = ()  # of our driver
     counters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     cells: Sequence[NumaCell] = ()  # with all CPUs that are for guests
-    closed: str = ""
+    closed: Rejection | None = None
 
     @classmethod
     def of(
-        cls, site: NodeDevices, tree: Sequence[Provider] = (), cells: Sequence[NumaCell] = (), closed: str = ""
+        cls, site: NodeDevices, tree: Sequence[Provider] = (), cells: Sequence[NumaCell] = (), closed: Rejection | None = None
     ) -> PublishedHost:
         """Of what a node can reach, the devices of its own pool."""
         own = (DRIVER, site.name)
@@ -173,7 +167,7 @@ class PublishedHost:
     def at(self, page: Page) -> HostState:
         """The host at the moment of a page."""
         home = {device: provider.name for provider in self.tree for device in provider.devices}
-        marked = {mark.device: f"{which} since {mark.since}{f': {mark.reason}' if mark.reason else ''}"
+        marked = {mark.device: rejection.out_of_service(which, mark)
                   for which in reversed(MARKS) for mark in page.marks(which)}
         found = [_device(device, home) for device in self.devices]
         devices = [device for device in found if device is not None]
@@ -185,12 +179,10 @@ class PublishedHost:
                         rest = quantity.parse(left.get(name, {}).get(counter, "0")) - quantity.parse(amount)
                         left.setdefault(name, {})[counter] = str(rest)
 
-        def blocked(device: PciDevice) -> str:
+        def blocked(device: PciDevice) -> Rejection | None:
             for booking in page.on(device.id):
-                return f"is held by {booking.holder} since {booking.since}"
-            if device.id in marked:
-                return f"is {marked[device.id]}"
-            return device.blocked or _exhausted(device, left)
+                return rejection.held(booking)
+            return marked.get(device.id) or device.blocked or _exhausted(device, left)
 
         used: dict[int, int] = defaultdict(int)
         taken = {cpu for booking in page.bookings for cpu in booking.cpus}
@@ -214,13 +206,14 @@ def published(
                              (cells or {}).get(node["metadata"]["name"], ()), _closed(node)) for node in nodes]
 
 
-def _closed(node: Object) -> str:
+def _closed(node: Object) -> Rejection | None:
     if (node.get("spec") or {}).get("unschedulable"):
-        return "it takes no new machines (cordoned)"
+        return Rejection(RejectionCode.NODE_CORDONED)
     ready = next((each for each in (node.get("status") or {}).get("conditions") or () if each["type"] == "Ready"), None)
     if ready is not None and ready.get("status") != "True":
-        return f"it is not ready: {ready.get('message') or ready.get('reason') or 'no reason given'}"
-    return ""
+        message = ready.get("message") or ready.get("reason") or "no reason given"
+        return Rejection.of(RejectionCode.NODE_NOT_READY, message=message)
+    return None
 
 
 def _device(device: PublishedDevice, home: Mapping[str, str]) -> PciDevice | None:
@@ -229,8 +222,8 @@ def _device(device: PublishedDevice, home: Mapping[str, str]) -> PciDevice | Non
     said: dict[str, Any] = {key: next(iter(value.values()), None) for key, value in (raw.get("attributes") or {}).items()}
     if said.get("kind") not in set(FunctionKind) or not isinstance(said.get(PCI_BUS_ID), str):
         return None
-    taints = [taint["key"] for taint in device.taints if taint.get("effect") in KEEPS_AWAY
-              and taint["key"] not in RECORDED_ON_PAGE]  # the page says these, and sooner
+    tainted = [taint for taint in device.taints if taint.get("effect") in KEEPS_AWAY
+               and taint["key"] not in RECORDED_ON_PAGE]  # the page records these, and sooner
     takes = {entry["counterSet"]: {name: str(each["value"]) for name, each in entry["counters"].items()}
              for entry in raw.get("consumesCounters") or ()}
     pieces = sorted((len(key), text) for key, text in said.items() if key.rstrip("0123456789") == "members")
@@ -238,15 +231,17 @@ def _device(device: PublishedDevice, home: Mapping[str, str]) -> PciDevice | Non
     return PciDevice(
         device.id, said[PCI_BUS_ID], FunctionKind(said["kind"]), said.get("vendor") or "",
         said.get("product") or "", home.get(raw["name"], ""), said.get(f"{slices.STANDARD}/numaNode"),
-        said.get("liveMigratable"), bool(said.get("remoteManaged")), f"is tainted {', '.join(taints)}" if taints else "", takes,
+        said.get("liveMigratable"), bool(said.get("remoteManaged")),
+        Rejection.of(RejectionCode.TAINTED, device.id, taint=", ".join(map(taints.text, tainted))) if tainted else None, takes,
         members)
 
 
-def _exhausted(device: PciDevice, left: Mapping[str, Mapping[str, str]]) -> str:
-    """Which counter has too little left for a device."""
+def _exhausted(device: PciDevice, left: Mapping[str, Mapping[str, str]]) -> Rejection | None:
+    """The counter that has too little left for a device."""
     for name, amounts in device.takes.items():
         for counter, amount in amounts.items():
             rest = left.get(name, {}).get(counter, "0")
             if quantity.parse(amount) > quantity.parse(rest):
-                return f"needs {amount} {counter} of {name}, of which {rest} are left: others have the rest of the card"
-    return ""
+                return Rejection.of(RejectionCode.COUNTER_EXHAUSTED, device.id, amount=amount, counter=counter, set=name,
+                                    left=rest)
+    return None

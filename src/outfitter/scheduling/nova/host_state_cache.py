@@ -12,59 +12,61 @@ from typing import Any
 from outfitter.api import providers
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import Object
-from outfitter.api.page import MARKS, Page
+from outfitter.api.page import Page
+from outfitter.api.rejection import UNLIKE, Rejection, RejectionCode
 from outfitter.inventory import numa_cells
 from outfitter.scheduling.dra.node_devices import NodeDevices
-from outfitter.scheduling.explain.rejections import DeviceObstacle
 from outfitter.scheduling.nova import flavor_claim, pci_allocator
 from outfitter.scheduling.nova.extra_specs import AliasRequest, FlavorRequest
 from outfitter.scheduling.nova.host_state import HostState, PciAllocation, PciDevice, PublishedHost
 from outfitter.scheduling.nova.numa_topology import NumaCell
 
-NOTHING: Mapping[DeviceId, str] = {}
-# The first word of why a device is not to be had -> the word for programs; any other says that somebody has it.
-CODES: Mapping[str, str] = {**{word: word for word in (*MARKS, "tainted")}, "needs": "counters"}
+NOTHING: Mapping[DeviceId, Rejection] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Unmet:
-    """Why a host cannot give what a flavor asks for; told as the refusal of a search by selectors is."""
+    """Why a host cannot give what a flavor asks for; read as the rejection of a search by selectors is."""
 
-    summary: str
+    rejection: Rejection
     host: HostState
     ask: FlavorRequest
+
+    @property
+    def rejections(self) -> tuple[Rejection, ...]:
+        """Of the host as a whole."""
+        return (self.rejection,)
 
     @property
     def lacking(self) -> tuple[int, int]:
         """How many devices are missing: those that no device matches, and those of which none is free."""
         unmatched = unfree = 0
         for request in self.ask.requests:
-            like = [device for device in self.host.devices if pci_allocator.why_not(self.host, request, device) is None]
+            like = [device for device in self.host.devices if pci_allocator.matches(self.host, request, device)]
             unmatched += max(request.count - len(like), 0)
             unfree += max(request.count - sum(not device.blocked for device in like), 0)
         return unmatched, unfree
 
     @property
-    def obstacles(self) -> tuple[DeviceObstacle, ...]:
+    def obstacles(self) -> tuple[Rejection, ...]:
         """What is wrong with each device, for each alias."""
         return tuple(dict.fromkeys(
-            DeviceObstacle(device.id.device, request.request_id, *found) for request in self.ask.requests
-            for device in self.host.devices if (found := self._obstacle(request, device)) is not None))
+            rejection.with_detail(request=request.request_id) for request in self.ask.requests
+            for device in self.host.devices if (rejection := self._obstacle(request, device)) is not None))
 
     @property
-    def blocking(self) -> tuple[DeviceObstacle, ...]:
+    def blocking(self) -> tuple[Rejection, ...]:
         """The same of those devices alone that are what is asked for."""
-        return tuple(one for one in self.obstacles if one.code != "selector")
+        return tuple(rejection for rejection in self.obstacles if rejection.code not in UNLIKE)
 
-    def _obstacle(self, request: AliasRequest, device: PciDevice) -> tuple[str, str] | None:
-        if why := pci_allocator.why_not(self.host, request, device):
-            return "selector", why
-        if device.blocked:
-            said = device.blocked.removeprefix("is ")
-            return CODES.get(said.partition(" ")[0], "held"), said
+    def _obstacle(self, request: AliasRequest, device: PciDevice) -> Rejection | None:
+        if (mismatch := pci_allocator.why_not(self.host, request, device)) is not None:
+            return mismatch
+        if device.blocked is not None:
+            return device.blocked
         if self.ask.guest.cells is None:
             return None
-        return "numa", f"is on {'an unknown NUMA cell' if device.numa is None else f'NUMA cell {device.numa}'}"
+        return Rejection.of(RejectionCode.NUMA_TOO_FAR, device.id, numa=device.numa)
 
 
 class HostStateCache:
@@ -120,18 +122,18 @@ class HostStateCache:
         site: NodeDevices,
         page: Page,
         wanted: Sequence[tuple[Mapping[str, Any], FlavorRequest]],
-        barred: Mapping[DeviceId, str] = NOTHING,
+        barred: Mapping[DeviceId, Rejection] = NOTHING,
     ) -> list[Object] | Unmet:
-        """An allocation for each claim on a host, all or none. `barred`: devices that are kept from them, and why."""
+        """An allocation for each claim on a host, all or none. `barred`: devices that they cannot have, and why."""
         host = self.host(site, page)
         if barred:
-            host = replace(host, devices=tuple(replace(one, blocked=one.blocked or barred.get(one.id, ""))
+            host = replace(host, devices=tuple(replace(one, blocked=one.blocked or barred.get(one.id))
                                                for one in host.devices))
         out: list[Object] = []
         for claim, ask in wanted:
             verdict = pci_allocator.choose(host, ask)
             if not isinstance(verdict, PciAllocation):
-                return Unmet(verdict.summary, host, ask)
+                return Unmet(verdict.rejection, host, ask)
             host = host.taking(verdict)
             out.append(flavor_claim.allocation(claim, verdict))
         return out

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from outfitter.api.device import DeviceId
+from outfitter.api.rejection import Rejection, RejectionCode
+from outfitter.api.rejection_text import render
 from outfitter.cel.library import quantity
 from outfitter.inventory import pci
 from outfitter.inventory.pci import FunctionKind
@@ -38,36 +40,48 @@ TYPES: Mapping[FunctionKind, str] = {
 MAX_SHOWN = 3  # hosts in one sentence
 
 
-
-def why_not(host: HostState, request: AliasRequest, device: PciDevice) -> str | None:
-    """Why a device is not what a request asks for, whoever has it; None if it is."""
-    reasons = [_unlike(host, request, spec, device) for spec in request.specs]
-    return None if None in reasons else "; ".join(dict.fromkeys(reason for reason in reasons if reason))
+def matches(host: HostState, request: AliasRequest, device: PciDevice) -> bool:
+    """Whether a device is what a request asks for, free or not."""
+    return any(next(_mismatches(host, request, spec, device), None) is None for spec in request.specs)
 
 
-def _unlike(host: HostState, request: AliasRequest, spec: Spec, device: PciDevice) -> str | None:
+def why_not(host: HostState, request: AliasRequest, device: PciDevice) -> Rejection | None:
+    """Why a device is not what a request asks for, free or not; None if it is. One cause for each spec of the alias."""
+    causes: dict[Rejection, None] = {}
+    for spec in request.specs:
+        detail = next(_mismatches(host, request, spec, device), None)
+        if detail is None:
+            return None
+        causes[Rejection(RejectionCode.ALIAS_MISMATCH, device.id, detail={"alias": request.alias, **detail})] = None
+    if len(causes) == 1:
+        return next(iter(causes))
+    return Rejection(RejectionCode.ALIAS_MISMATCH, device.id, detail={"alias": request.alias}, causes=tuple(causes))
+
+
+def _mismatches(host: HostState, request: AliasRequest, spec: Spec, device: PciDevice) -> Iterator[Mapping[str, object]]:
+    """What of an alias' spec is not true of a device: the field, what the device has and what is wanted."""
     if request.in_placement:
         row = host.rows.get(device.provider)
         if row is None:
-            return "is on no provider, and the alias asks Placement"
+            yield {"field": "provider"}
+            return
         if spec.resource_class not in row.inventories:
-            return f"is a {', '.join(row.inventories)}, not a {spec.resource_class}"
+            yield {"field": "resource_class", "has": tuple(row.inventories), "wanted": spec.resource_class}
         if lacking := spec.traits.lacks(row.provider.traits):
-            return "; ".join(lacking)
+            yield {"field": "traits", "lacks": tuple(lacking)}
     if spec.vendor not in (None, device.vendor) or spec.product not in (None, device.product):
-        return f"has the ids {device.vendor}:{device.product}, not {spec.vendor or '*'}:{spec.product or '*'}"
+        yield {"field": "ids", "has": f"{device.vendor}:{device.product}",
+               "wanted": f"{spec.vendor or '*'}:{spec.product or '*'}"}
     if device.kind is FunctionKind.VDPA:
-        return "is a vdpa device, which is for ports alone"
+        yield {"field": "ports", "has": "a vdpa device"}
     if spec.device_type is None and device.kind is FunctionKind.PF:
-        return "is a physical function, which is given only to an alias that says device_type type-PF"
+        yield {"field": "device_type", "has": TYPES[device.kind], "wanted": None}
     if spec.device_type not in (None, TYPES[device.kind]):
-        return f"is {TYPES[device.kind]}, not {spec.device_type}"
+        yield {"field": "device_type", "has": TYPES[device.kind], "wanted": spec.device_type}
     if device.remote_managed:
-        return "is managed remotely, which is for ports alone"
+        yield {"field": "ports", "has": "managed remotely"}
     if spec.live_migratable is not None and device.live_migratable is not spec.live_migratable:
-        said = {True: "is live_migratable", False: "is not live_migratable", None: "does not say whether it is live_migratable"}
-        return f"{said[device.live_migratable]}, and the alias wants {'yes' if spec.live_migratable else 'no'}"
-    return None
+        yield {"field": "live_migratable", "has": device.live_migratable, "wanted": spec.live_migratable}
 
 
 def choose(host: HostState, ask: FlavorRequest) -> PciAllocation | PciRejection:
@@ -77,7 +91,7 @@ def choose(host: HostState, ask: FlavorRequest) -> PciAllocation | PciRejection:
     if ask.guest.spread:
         return _fewest_cells(host, ask)
     requests = [request for request in ask.requests if request.count]
-    fits = [frozenset(device.id for device in host.devices if not device.blocked and why_not(host, request, device) is None)
+    fits = [frozenset(device.id for device in host.devices if not device.blocked and matches(host, request, device))
             for request in requests]
     for request, found in zip(requests, fits, strict=True):
         if len(found) < request.count:
@@ -91,7 +105,7 @@ def choose(host: HostState, ask: FlavorRequest) -> PciAllocation | PciRejection:
 
 def _fewest_cells(host: HostState, ask: FlavorRequest) -> PciAllocation | PciRejection:
     """On one cell, else on two, and so on; those that are too few for sure are not tried."""
-    verdict: PciAllocation | PciRejection = PciRejection("")
+    verdict: PciAllocation | PciRejection = PciRejection(Rejection(RejectionCode.NO_DEVICES))
     most = max(min(len(host.cells), ask.guest.vcpus), 1)
     rooms = sorted((cell.cpus for cell in host.cells), reverse=True)
     fewest = next((count for count in range(1, most) if sum(rooms[:count]) >= ask.guest.vcpus), most)
@@ -222,46 +236,30 @@ class _Chooser:
 
     def together(self) -> PciRejection:
         """Each request alone could be met."""
-        wanted = sum(request.count for request in self.requests)
-        names = ", ".join(f"{request.alias}:{request.count}" for request in self.requests)
-        policy = " with each from another provider (group_policy isolate)" if self.isolate else ""
-        rooms = "; ".join(f"{home} can give {self.rooms[home]}" for home in self.homes)
-        return PciRejection(f"{wanted} devices are wanted together ({names}){policy}, and there are too few: {rooms}",
-                       tuple(_details(self.host, self.requests)))
+        return PciRejection(Rejection.of(
+            RejectionCode.TOO_FEW_TOGETHER, wanted=sum(request.count for request in self.requests),
+            aliases=tuple(f"{request.alias}:{request.count}" for request in self.requests), isolate=self.isolate,
+            rooms={home: self.rooms[home] for home in self.homes}))
 
     def _no_seat(self, tried: int) -> PciRejection:
         host, guest = self.host, self.ask.guest
-        cells = "; ".join(f"cell {cell.id} has {cell.cpus} free CPUs" for cell in host.cells) or "its cells are not known"
+        cells = {cell.id: cell.cpus for cell in host.cells}
         if not tried:
-            parts = " and ".join(map(str, numa_topology.share(guest)))
-            return PciRejection(f"the guest needs {parts} {'dedicated ' if guest.pinned else ''}CPUs on "
-                           f"{guest.cells} of its {len(host.cells)} NUMA cells: {cells}")
-        policies = ", ".join(f"{request.alias} {request.numa_policy}" for request in self.requests)
-        where = [f"{device.label}: is on {'an unknown cell' if device.numa is None else f'cell {device.numa}'}"
-                 for devices in self.kinds.values() for device in devices]
-        return PciRejection(f"no NUMA cell has both the CPUs and devices that are near enough ({policies}): {cells}",
-                       (*where, *_details(host, self.requests)))
+            return PciRejection(Rejection.of(RejectionCode.NUMA_TOO_FEW_CPUS, parts=tuple(numa_topology.share(guest)),
+                                             pinned=guest.pinned, wanted=guest.cells, cells=cells))
+        return PciRejection(Rejection.of(
+            RejectionCode.NUMA_TOO_FAR, cells=cells,
+            policies=tuple(f"{request.alias} {request.numa_policy}" for request in self.requests)))
 
 
 def _too_few(host: HostState, request: AliasRequest, free: int) -> PciRejection:
-    matching = sum(why_not(host, request, device) is None for device in host.devices)
-    if not matching:
-        summary = (f"none of its {len(host.devices)} devices is what alias {request.alias} asks for" if host.devices
-                   else "it publishes no devices")
-    else:
-        summary = f"alias {request.alias} wants {request.count}: {matching} match, {free} free"
-    return PciRejection(summary, tuple(_details(host, [request])))
-
-
-def _details(host: HostState, requests: Iterable[AliasRequest]) -> Iterator[str]:
-    """What stands in the way of each device; those that would do but are not to be had first."""
-    told: dict[bool, list[str]] = {True: [], False: []}
-    for request in requests:
-        for device in host.devices:
-            why = why_not(host, request, device)
-            if why is not None or device.blocked:
-                told[why is None].append(f"{device.label}: {why or device.blocked}")
-    return iter(dict.fromkeys([*told[True], *told[False]]))
+    match = sum(matches(host, request, device) for device in host.devices)
+    if match:
+        return PciRejection(Rejection.of(RejectionCode.TOO_FEW_FREE, alias=request.alias, wanted=request.count, match=match,
+                                         free=free))
+    if host.devices:
+        return PciRejection(Rejection.of(RejectionCode.NO_MATCH, devices=len(host.devices), alias=request.alias))
+    return PciRejection(Rejection(RejectionCode.NO_DEVICES))
 
 
 # -- all hosts
@@ -273,14 +271,14 @@ def by_weight(hosts: Iterable[HostState]) -> list[HostState]:
 
 
 def pick(
-    hosts: Iterable[HostState], ask: FlavorRequest, *, passed: Mapping[str, str] | None = None
+    hosts: Iterable[HostState], ask: FlavorRequest, *, passed: Mapping[str, PciRejection] | None = None
 ) -> PciAllocation | NoValidHost:
     """The first host that can, and what it gives; or why none can. `passed`: hosts that were tried already, and why they
     failed."""
     refusals: list[tuple[str, PciRejection]] = []
     for host in by_weight(hosts):
         why = (passed or {}).get(host.name)
-        verdict = choose(host, ask) if why is None else PciRejection(why)
+        verdict = choose(host, ask) if why is None else why
         if isinstance(verdict, PciAllocation):
             return verdict
         refusals.append((host.name, verdict))
@@ -306,6 +304,6 @@ def pick_all(hosts: Iterable[HostState], asks: Sequence[FlavorRequest]) -> list[
 def nowhere(refusals: Sequence[tuple[str, PciRejection]]) -> NoValidHost:
     if not refusals:
         return NoValidHost("no valid host: there is no host")
-    first = "; ".join(f"{host}: {refusal.summary}" for host, refusal in refusals[:MAX_SHOWN])
+    first = "; ".join(f"{host}: {render(refusal.rejection)}" for host, refusal in refusals[:MAX_SHOWN])
     more = f"; and {len(refusals) - MAX_SHOWN} more" if len(refusals) > MAX_SHOWN else ""
     return NoValidHost(f"no valid host among {len(refusals)}: {first}{more}", tuple(refusals))

@@ -1,0 +1,165 @@
+"""Why a pod, a host or a device does not serve: values with a closed list of codes. No text: `rejection_text` renders them.
+
+    Rejection(RejectionCode.HELD, device, holder, since)     # "gpu-7f3c: held by vmi/blue (claim train-0) since 12:04"
+    Rejection.of(RejectionCode.TOO_FEW_FREE, request="gpu", wanted=2, match=4, free=1)
+
+Made by filters, the allocators, the ledger's page, the node's prepare and the start of a VM; read by whoever has to decide what
+to do next, which looks at `code` and the fields and never at a sentence. docs/rejection-codes.md lists the codes."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from outfitter.api.booking import Booking, Holder, OutOfServiceRecord, OutOfServiceRecords
+from outfitter.api.device import DeviceId
+from outfitter.api.kinds import Object
+
+EMPTY: Mapping[str, Any] = MappingProxyType({})
+
+
+class RejectionCode(enum.StrEnum):
+    """The value of a member is what JSON, conditions and metrics carry: it does not change once released."""
+
+    # The pod and its claims as a whole: no host is asked.
+    NO_HOST = "NoHost"
+    POD_INVALID = "PodInvalid"
+    CLAIM_MISSING = "ClaimMissing"
+    CLAIM_NOT_CREATED = "ClaimNotCreated"
+    CLAIM_NAME_TAKEN = "ClaimNameTaken"
+    CLAIM_DELETING = "ClaimDeleting"
+    CLAIM_IN_USE = "ClaimInUse"
+    CLAIM_DEVICE_TAINTED = "ClaimDeviceTainted"
+    CLAIM_INVALID = "ClaimInvalid"
+    CLASS_MISSING = "ClassMissing"
+    FEATURE_DISABLED = "FeatureDisabled"
+    ASSIGNED_DEVICE_MISSING = "AssignedDeviceMissing"
+    ASSIGNED_DEVICE_AMBIGUOUS = "AssignedDeviceAmbiguous"
+    POD_GROUP_INCOMPLETE = "PodGroupIncomplete"
+    POD_GROUP_TOO_FEW_HOSTS = "PodGroupTooFewHosts"
+    # Filters: the host, whatever devices it has.
+    NODE_NAME = "NodeName"
+    NODE_CORDONED = "NodeCordoned"
+    NODE_NOT_READY = "NodeNotReady"
+    NODE_PRESSURE = "NodePressure"
+    NODE_NETWORK_UNAVAILABLE = "NodeNetworkUnavailable"
+    NODE_TAINTED = "NodeTainted"
+    NODE_SELECTOR = "NodeSelector"
+    NODE_AFFINITY = "NodeAffinity"
+    INSUFFICIENT_RESOURCE = "InsufficientResource"
+    RESOURCE_NOT_OFFERED = "ResourceNotOffered"
+    RESOURCE_UNREADABLE = "ResourceUnreadable"
+    HOST_EXCLUDED = "HostExcluded"
+    CLAIM_ELSEWHERE = "ClaimElsewhere"
+    ASSIGNED_DEVICE_ELSEWHERE = "AssignedDeviceElsewhere"
+    ASSIGNED_RESOURCE_OFFERED = "AssignedResourceOffered"
+    PLUGIN_REJECTED = "PluginRejected"
+    PLUGIN_FAILED = "PluginFailed"
+    FITS_NOW = "FitsNow"
+    # Allocators: the devices of a host together.
+    NO_DEVICES = "NoDevices"
+    POOL_UPDATING = "PoolUpdating"
+    POOL_INVALID = "PoolInvalid"
+    NO_MATCH = "NoMatch"
+    TOO_FEW_FREE = "TooFewFree"
+    TOO_FEW_TOGETHER = "TooFewTogether"
+    TOO_MANY_DEVICES = "TooManyDevices"
+    CONSTRAINT_UNMET = "ConstraintUnmet"
+    COUNTER_EXHAUSTED = "CounterExhausted"
+    NO_COMBINATION = "NoCombination"
+    SEARCH_LIMIT = "SearchLimit"
+    # Allocators: one device.
+    SELECTOR_FALSE = "SelectorFalse"
+    SELECTOR_ERROR = "SelectorError"
+    ALIAS_MISMATCH = "AliasMismatch"
+    HELD = "Held"
+    RESERVED = "Reserved"
+    QUARANTINED = "Quarantined"
+    UNCLEAN = "Unclean"
+    ASSIGNED_TO_OTHER = "AssignedToOther"
+    TAINTED = "Tainted"
+    CAPACITY_TOO_SMALL = "CapacityTooSmall"
+    CAPACITY_USED = "CapacityUsed"
+    ATTRIBUTE_MISSING = "AttributeMissing"
+    NOT_REACHABLE = "NotReachable"
+    # NUMA
+    NUMA_TOO_FEW_CPUS = "NumaTooFewCpus"
+    NUMA_TOO_FAR = "NumaTooFar"
+    # The ledger's page, at the moment of booking.
+    EXCLUDED = "Excluded"
+    CPU_HELD = "CpuHeld"
+    PAGE_CONFLICT = "PageConflict"
+    # Between allocation and binding: the driver makes the device ready.
+    DEVICE_NOT_READY = "DeviceNotReady"
+    DEVICE_FAILED = "DeviceFailed"
+    DEVICE_READY_TIMEOUT = "DeviceReadyTimeout"
+    DEVICES_GIVEN_BACK = "DevicesGivenBack"
+
+
+TAKEN = frozenset({RejectionCode.HELD, RejectionCode.RESERVED, RejectionCode.QUARANTINED, RejectionCode.UNCLEAN})
+UNLIKE = frozenset({RejectionCode.SELECTOR_FALSE, RejectionCode.ALIAS_MISMATCH})  # the device is not what is asked for
+OUT_OF_SERVICE: Mapping[OutOfServiceRecords, RejectionCode] = {
+    "reserved": RejectionCode.RESERVED, "quarantined": RejectionCode.QUARANTINED, "unclean": RejectionCode.UNCLEAN}
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """One reason. Which keys `detail` has depends on the code alone; numbers are int, lists are tuples."""
+
+    code: RejectionCode
+    device: DeviceId | None = None  # None: not about one device
+    holder: Holder | None = None  # who has it
+    since: str = ""  # RFC 3339, as stored
+    detail: Mapping[str, Any] = field(default_factory=lambda: EMPTY, hash=False)
+    causes: tuple[Rejection, ...] = ()  # what this one follows from, where that is a rejection itself
+
+    @classmethod
+    def of(cls, code: RejectionCode, device: DeviceId | None = None, **detail: Any) -> Rejection:
+        return cls(code, device, detail=detail)
+
+    def __getitem__(self, key: str) -> Any:
+        return self.detail[key]
+
+    def to_object(self) -> Object:
+        """For programs; the message is added by whoever has a renderer (`rejection_text.to_object`)."""
+        out: Object = {"code": str(self.code)}
+        if self.device is not None:
+            out["device"] = {"driver": self.device.driver, "pool": self.device.pool, "name": self.device.device}
+        if self.holder is not None:
+            out["holder"] = self.holder.to_object()
+        if self.since:
+            out["since"] = self.since
+        if self.detail:
+            out["detail"] = _plain(self.detail)
+        return out
+
+    def about(self, device: DeviceId) -> Rejection:
+        return replace(self, device=device)
+
+    def with_detail(self, **more: Any) -> Rejection:
+        return replace(self, detail={**self.detail, **more})
+
+
+def held(booking: Booking) -> Rejection:
+    """A device that a booking on a page holds."""
+    return Rejection(RejectionCode.HELD, booking.device, booking.holder, booking.since)
+
+
+def out_of_service(which: OutOfServiceRecords, record: OutOfServiceRecord) -> Rejection:
+    """A device that was reserved, quarantined or is not clean."""
+    detail = {key: value for key, value in (("reason", record.reason), ("by", record.by)) if value}
+    return Rejection(OUT_OF_SERVICE[which], record.device, since=record.since, detail=detail)
+
+
+def codes(rejections: Iterator[Rejection] | tuple[Rejection, ...]) -> tuple[RejectionCode, ...]:
+    """Each code once, in the order of their first rejection."""
+    return tuple(dict.fromkeys(rejection.code for rejection in rejections))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,59 @@
+"""Why a pod waits, in the one sentence of its condition PodScheduled and its event FailedScheduling. Its golden file is
+tests/scheduling/explain/golden/summary.txt. Pure; called by the scheduler controller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from outfitter.api.rejection import Rejection, RejectionCode
+from outfitter.api.rejection_text import EXACT, render, render_all
+from outfitter.scheduling.explain import grouping
+from outfitter.scheduling.scheduler import Waiting
+
+LONGEST = 1000  # letters: it is written into conditions and events
+ASSIGNED = frozenset({RejectionCode.ASSIGNED_DEVICE_MISSING, RejectionCode.ASSIGNED_DEVICE_AMBIGUOUS})
+
+
+def summary(waiting: Waiting) -> str:
+    """Hosts that reject for the same reason stand together."""
+    own = render_all(waiting.rejections)
+    if not waiting.hosts:
+        if waiting.rejections and waiting.rejections[0].code in ASSIGNED:
+            return f"pre-assigned devices: {own}"
+        return f"0/0 hosts are available: {own}" if RejectionCode.NO_HOST in waiting.codes else own
+    head = ""
+    if own:
+        head = f"pre-assigned devices: {own}. " if waiting.rejections[0].code in ASSIGNED else f"{own}; "
+    head += f"0/{waiting.total} hosts are available: "
+    tail, body = "".join(f"; {rest}" for rest in _rest(waiting)), "; ".join(_lines(waiting))
+    room = LONGEST - len(head) - len(tail)
+    return head + (body if len(body) <= room else f"{body[:room - 3]}...") + tail
+
+
+def by_code(waiting: Waiting) -> dict[RejectionCode, str]:
+    """For each code the hosts that are rejected for it, with the words of the first."""
+    out = {rejection.code: render(rejection) for rejection in reversed(waiting.rejections)}
+    hosts: dict[RejectionCode, list[tuple[str, Rejection]]] = {}
+    for host, rejected in grouping.by_distance(waiting.hosts):
+        for rejection in rejected.rejections:
+            hosts.setdefault(rejection.code, []).append((host, rejection))
+    for code, those in hosts.items():
+        names = grouping.few(list(dict.fromkeys(host for host, _ in those)))
+        out.setdefault(code, f"{names}: {render(those[0][1])}"[:LONGEST])
+    return {code: out[code] for code in waiting.codes}
+
+
+def _lines(waiting: Waiting) -> list[str]:
+    same: dict[str, list[str]] = {}
+    for host, rejection in waiting.hosts:
+        if host in waiting.named:
+            same.setdefault(grouping.with_holders(rejection, EXACT), []).append(host)
+    return [f"{', '.join(names)}: {text}" for text, names in same.items()]
+
+
+def _rest(waiting: Waiting) -> Iterator[str]:
+    more = waiting.total - len(waiting.named) - waiting.unlike
+    if more > 0:
+        yield f"and {more} more"
+    if waiting.unlike > 0:
+        yield f"{waiting.unlike} have no such devices"

@@ -1,0 +1,73 @@
+"""The one sentence of a condition and an event, as a golden file; and the message of each code."""
+
+from __future__ import annotations
+
+from outfitter.api.page import Page
+from outfitter.api.rejection import Rejection
+from outfitter.scheduling.dra.device_index import DeviceIndex
+from outfitter.scheduling.explain import summary
+from outfitter.scheduling.scheduler import HostRejection, Waiting
+from tests import golden
+from tests.rejected import Code, no
+from tests.scheduling.builders import DRIVER, NODES, VF, A, B, ask, claim, dev, node, page, part, placed, pod, too_few
+
+NEAR = {**claim("c"), "spec": {"devices": {"requests": [ask("nic", count=2)],
+                                           "constraints": [{"matchAttribute": f"{DRIVER}/numa"}]}}}
+CARDS = part("a", *(dev(f"a{n}", kind="VF", numa=n // 2) for n in range(4)))
+
+
+def waits(wanted: object, parts: list[dict[str, object]], pages: list[Page], nodes: list[dict[str, object]]) -> Waiting:
+    found = placed(pod("c"), [wanted], DeviceIndex.of(parts, pages, nodes))  # type: ignore[list-item]
+    assert isinstance(found, Waiting)
+    return found
+
+
+def rejected(*hosts: tuple[str, Rejection], total: int = 0, unlike: int = 0, own: tuple[Rejection, ...] = ()) -> Waiting:
+    each = tuple((host, HostRejection((rejection,))) for host, rejection in hosts)
+    return Waiting(own, each, total or len(hosts), tuple(host for host, _ in hosts), unlike)
+
+
+CORDONED, NOT_HERE = no(Code.NODE_CORDONED), no(Code.ASSIGNED_DEVICE_ELSEWHERE, id="a/x", hosts=("a",))
+SUMMARIES = {
+    "no host at all": Waiting((no(Code.NO_HOST),)),
+    "a claim that does not exist": Waiting((no(Code.CLAIM_MISSING, claim="c", entry="gpu"),)),
+    "pre-assigned devices that are not there": Waiting(
+        (no(Code.ASSIGNED_DEVICE_MISSING, id="a/x", resource="example.com/gpu"),)
+    ),
+    "pre-assigned devices that are elsewhere": rejected(("b", NOT_HERE), own=(NOT_HERE,)),
+    "one host": rejected(("a", CORDONED)),
+    "hosts with other reasons": rejected(("a", CORDONED), ("b", no(Code.NODE_NOT_READY, message="gone"))),
+    "hosts with the same reason": rejected(("a", CORDONED), ("b", CORDONED), total=5),
+    "hosts without such devices": rejected(("a", too_few(1, 1, 0)), total=6, unlike=3),
+    "several reasons of one host": Waiting(
+        (), (("a", HostRejection((CORDONED, no(Code.NODE_TAINTED, taint="x:NoSchedule")))),), 1, ("a",)
+    ),
+    "the holder of a device": waits(claim("c"), [A], [page("a", ("a0", "train"))], [node("a")]),
+    "at most two holders": waits(claim("c"), [CARDS], [page("a", *((f"a{n}", f"c{n}") for n in range(4)))], [node("a")]),
+    "holders of two hosts": waits(
+        claim("c", ask("nic", count=2)), [A, B], [page("a", ("a0", "train")), page("b", ("b0", "train"))], NODES
+    ),
+    "too few on one NUMA node": waits(NEAR, [CARDS], [page("a", ("a0", "train"), ("a3", "train"))], [node("a")]),
+}
+
+
+def test_words() -> None:
+    golden.check(__file__, "summary", {name: summary.summary(waiting) for name, waiting in SUMMARIES.items()})
+
+
+def test_never_longer_than_a_condition() -> None:
+    names = {name: name * 200 for name in "abcd"}
+    found = waits(claim("c"), [part(long, dev("d" * 60 + name, **VF)) for name, long in names.items()],
+                  [page(long, ("d" * 60 + name, "t" * 200)) for name, long in names.items()],
+                  [node(long) for long in names.values()])
+    assert len(summary.summary(found)) == summary.LONGEST
+    assert summary.summary(found).endswith("; and 1 more")
+    assert all(len(message) <= summary.LONGEST for message in summary.by_code(found).values())
+
+
+def test_the_message_of_each_code_names_its_hosts() -> None:
+    hosts = [(f"n{number}", CORDONED) for number in range(5)] + [("a", too_few(1, 1, 0))]
+    found = summary.by_code(rejected(*hosts, own=(NOT_HERE,)))
+    assert list(found) == [Code.ASSIGNED_DEVICE_ELSEWHERE, Code.NODE_CORDONED, Code.TOO_FEW_FREE]
+    assert all(name in found[Code.NODE_CORDONED] for name in ("n0", "n1", "n2"))
+    assert "n3" not in found[Code.NODE_CORDONED]
