@@ -39,7 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 
 def shortened(text: str, most: int = 500) -> str:
@@ -131,6 +131,15 @@ class Unsatisfiable(Invalid):
 class BadRequest(OutfitterError):
     code = "outfitter.bad_request"
     status, kube_reason = 400, "BadRequest"
+
+    field, problem = "", ""  # what is wrong with which part of the request, where it is one
+
+    @classmethod
+    def of(cls, field: str, problem: str) -> Self:
+        """One field is wrong."""
+        error = cls(f"{field}: {problem}")
+        error.field, error.problem = field, problem
+        return error
 
 
 class TooLarge(OutfitterError):

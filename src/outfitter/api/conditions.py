@@ -8,6 +8,7 @@ from typing import Any
 
 from outfitter.api.kinds import Object
 
+UNRELEASED = "DevicesUnreleased"  # of a pod that has ended and still holds devices: the message says why
 GATES_IN_USE = "DisabledGatesInUse"  # of the KubeVirt object
 
 

@@ -458,7 +458,7 @@ _SENTENCES: Mapping[RejectionCode, Callable[[Rejection, Wording], str]] = {
     _Code.FEATURE_DISABLED: _feature_disabled,
     _Code.POD_GROUP_INCOMPLETE: lambda rejection, wording: (
         f"pod group {rejection['group']} has {rejection['members']} of at least {rejection['wanted']} pods: it waits for the "
-        "others"),
+        "others"
     ),
     _Code.POD_GROUP_TOO_FEW_HOSTS: lambda rejection, wording: (
         f"there are not enough hosts available for pod group {rejection['group']}: {rejection['placed']} of at least "

@@ -31,7 +31,6 @@ FAILED_RELEASE = "FailedReleaseDevices"  # also: the domain cannot be stopped
 AWAY = "HypervisorAway"
 SECRET_MISSING = "SecretMissing"  # of its cloud-init volume
 SYNC_FAILED = "SyncFailed"
-STILL = "; it still holds its devices: "  # between how a pod ended and why they are not released
 Keeps = Literal["no", "until stopped", "always"]
 KEPT: Mapping[Keeps, str] = {  # whether a VM keeps a claim whose pod has terminated -> what the event says about its devices
     "no": "are released", "until stopped": "stay with the VM unless it is stopped", "always": "stay with the VM"}
@@ -48,20 +47,22 @@ class StatusReporter:
         self._store, self._clock, self._events = store, clock, events
 
     async def waiting(self, pod: Object, why: str, reason: str = FAILED_PREPARE) -> None:
-        """Why a pod does not run yet, or does not end. The status of one that has terminated still contains how it ended."""
-        change = {"reason": reason, "message": why}
+        """Why a pod does not run yet, or does not end. One that has terminated keeps its reason, and gets a condition."""
+        change: Object = {"reason": reason, "message": why}
         if pod["status"].get("phase") in vm_api.FINAL:
-            change = {"message": pod["status"].get("message", "").partition(STILL)[0] + STILL + why}
-        if pod["status"].get("message") == change["message"]:
+            unreleased = Condition(conditions.UNRELEASED, True, reason, why)
+            change = {"conditions": conditions.with_condition(
+                pod["status"].get("conditions"), unreleased, rfc3339(self._clock.now()))}
+        if all(pod["status"].get(field) == value for field, value in change.items() if field != "reason"):
             return
         await self._patch_pod(pod, change)
         await self._events.warning(pod, reason, why)
 
     async def clear_waiting(self, pod: Object) -> None:
         """Remove the reason for which a pod waited."""
-        ended, still, _ = pod["status"].get("message", "").partition(STILL)
-        if still:
-            await self._patch_pod(pod, {"message": ended or None})
+        if conditions.is_true(pod, conditions.UNRELEASED):
+            rest = conditions.without_condition(pod["status"].get("conditions"), conditions.UNRELEASED)
+            await self._patch_pod(pod, {"conditions": rest})
         elif pod["status"].get("reason") in (AWAY, SECRET_MISSING, FAILED_PREPARE):
             await self._patch_pod(pod, {"reason": None, "message": None})
 

@@ -48,6 +48,7 @@ def launcher(**more: Any) -> Object:
 
 GIVEN = {"hostDeviceStatuses": [{"name": "nic0", "deviceResourceClaimStatus": {
     "name": "a0", "resourceClaimName": "c", "attributes": {"pciAddress": "0000:3b:01.0"}}}]}
+UNRELEASED = {"type": "DevicesUnreleased", "status": "True", "reason": "FailedReleaseDevices", "message": "read-only"}
 ANSWERS: dict[str, tuple[Explanation, str, tuple[RejectionCode, ...]]] = {
     "a machine that runs": (
         vm.instance(facts(), instance(phase="Running", nodeName="a", deviceStatus=GIVEN)),
@@ -75,6 +76,16 @@ ANSWERS: dict[str, tuple[Explanation, str, tuple[RejectionCode, ...]]] = {
     "a machine that failed": (
         vm.instance(facts(), instance(phase="Failed", conditions=[{"type": "Ready", "message": "gone"}])),
         "Failed",
+        (),
+    ),
+    "a machine that failed and still holds its device": (
+        vm.instance(facts(launcher(status={"phase": "Failed", "conditions": [UNRELEASED]})), instance(phase="Failed")),
+        "Failed",
+        (),
+    ),
+    "a pod that ended and still holds its device": (
+        explain_pod.pod(facts(), launcher(status={"phase": "Succeeded", "message": "done", "conditions": [UNRELEASED]})),
+        "Ended",
         (),
     ),
     "a machine that waits for a device": (

@@ -3,7 +3,7 @@ bookings that a pod holds. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from outfitter.api import conditions, kinds
@@ -76,6 +76,12 @@ def condition_suffix(obj: Mapping[str, Any], type_: str) -> str:
     found = conditions.find(obj, type_)
     message = (found or {}).get("message") or (found or {}).get("reason")
     return f": {message}" if message else ""
+
+
+def unreleased(pods: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Why pods that have ended still hold devices."""
+    return tuple(f"it still holds its devices{condition_suffix(pod, conditions.UNRELEASED)}" for pod in pods
+                 if conditions.is_true(pod, conditions.UNRELEASED))
 
 
 def pods_of(facts: Facts, obj: Mapping[str, Any]) -> list[Object]:

@@ -25,6 +25,7 @@ from outfitter.scheduling.explain.object_state import (
     booking_line,
     bookings_of_pod,
     host_return_advice,
+    unreleased,
 )
 from outfitter.scheduling.explain.summary import summary
 from outfitter.scheduling.filter.node_usage import nominated
@@ -40,7 +41,8 @@ def pod(facts: Facts, obj: Mapping[str, Any]) -> Explanation:
         return being_deleted(facts, obj, spec.get("nodeName") or "", say)
     if phase in vm.FINAL:
         more = f": {status['message']}" if status.get("message") else ""
-        return say("Ended" if phase == "Succeeded" else "Failed", f"has {'ended' if phase == 'Succeeded' else 'failed'}{more}")
+        return say("Ended" if phase == "Succeeded" else "Failed", f"has {'ended' if phase == 'Succeeded' else 'failed'}{more}",
+                   lines=unreleased([obj]))
     if spec.get("nodeName"):
         return _bound(facts, obj, say)
     if gates := [gate["name"] for gate in spec.get("schedulingGates") or ()]:

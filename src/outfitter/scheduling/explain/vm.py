@@ -22,6 +22,7 @@ from outfitter.scheduling.explain.object_state import (
     host_of,
     host_return_advice,
     pods_of,
+    unreleased,
 )
 from outfitter.scheduling.explain.pod import pod
 
@@ -82,7 +83,8 @@ def _instance(facts: Facts, obj: Mapping[str, Any], *, goes: str) -> Explanation
         return _running(facts, obj, say)
     if phase in vm_api.FINAL:
         ended = phase == "Succeeded"
-        return say("Ended" if ended else "Failed", f"has {'ended' if ended else 'failed'}{condition_suffix(obj, 'Ready')}")
+        return say("Ended" if ended else "Failed", f"has {'ended' if ended else 'failed'}{condition_suffix(obj, 'Ready')}",
+                   lines=unreleased(pods_of(facts, obj)))
     mine = pods_of(facts, obj)
     if not mine:
         return say("Waiting", f"has no pod yet{condition_suffix(obj, 'Synchronized')}", "pod")

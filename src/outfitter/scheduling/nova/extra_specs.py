@@ -84,15 +84,15 @@ def entries(text: str, aliases: Mapping[str, Alias]) -> list[tuple[str, int]]:
     for entry in text.split(","):
         found = _ENTRY.fullmatch(entry.strip())
         if found is None:
-            raise BadRequest(f"{ALIAS}: {text!r} is no list of alias:count, such as gpu:1 or gpu:2, nic:1; wrong is "
-                             f"{entry.strip()!r}")
+            raise BadRequest.of(ALIAS, f"{text!r} is no list of alias:count, such as gpu:1 or gpu:2, nic:1; wrong is "
+                                       f"{entry.strip()!r}")
         name, count = found[1], int(found[2])
         if name not in aliases:
             known = f"defined are {', '.join(sorted(aliases))}" if aliases else "none is defined"
-            raise BadRequest(f"{ALIAS}: PCI alias {name} is not defined; {known}")
+            raise BadRequest.of(ALIAS, f"PCI alias {name} is not defined; {known}")
         out.append((name, count))
     if sum(count for _, count in out) > MAX_DEVICES:
-        raise BadRequest(f"{ALIAS}: {text!r} asks for more than {MAX_DEVICES} devices, which no host can have")
+        raise BadRequest.of(ALIAS, f"{text!r} asks for more than {MAX_DEVICES} devices, which no host can have")
     return out
 
 
@@ -100,27 +100,27 @@ def _affinity(extra_specs: Mapping[str, str], image: Mapping[str, str]) -> Polic
     said = {key: source[key] for key, source in ((POLICY, extra_specs), (IMAGE_POLICY, image)) if source.get(key)}
     for key, value in said.items():
         if value not in POLICIES:
-            raise BadRequest(f"{key}: {value!r} is none of {', '.join(POLICIES)}")
+            raise BadRequest.of(key, f"{value!r} is none of {', '.join(POLICIES)}")
     if len(set(said.values())) > 1:
-        raise BadRequest(f"{POLICY}: the flavor says {said[POLICY]} and the image says {said[IMAGE_POLICY]} "
-                         f"({IMAGE_POLICY}); make them agree, or leave one out")
+        raise BadRequest.of(POLICY, f"the flavor says {said[POLICY]} and the image says {said[IMAGE_POLICY]} "
+                                    f"({IMAGE_POLICY}); make them agree, or leave one out")
     return cast(Policy | None, next(iter(said.values()), None))
 
 
 def _group_policy(extra_specs: Mapping[str, str]) -> GroupPolicy | None:
     value = extra_specs.get(GROUPS) or None
     if value not in (None, "none", "isolate"):
-        raise BadRequest(f"{GROUPS}: {value!r} is neither none nor isolate")
+        raise BadRequest.of(GROUPS, f"{value!r} is neither none nor isolate")
     return cast(GroupPolicy | None, value)
 
 
 def _guest(extra_specs: Mapping[str, str], vcpus: int, memory_mb: int, disk_gb: int) -> Guest:
     policy = extra_specs.get(CPU_POLICY) or "shared"
     if policy not in ("shared", "dedicated"):
-        raise BadRequest(f"{CPU_POLICY}: {policy!r} is neither shared nor dedicated")
+        raise BadRequest.of(CPU_POLICY, f"{policy!r} is neither shared nor dedicated")
     text = extra_specs.get("hw:numa_nodes") or ""
     if text and not (re.fullmatch("[0-9]{1,3}", text) and 1 <= int(text) <= vcpus):
-        raise BadRequest(f"hw:numa_nodes: {text!r} is no number from 1 to {vcpus}, which is how many CPUs there are")
+        raise BadRequest.of("hw:numa_nodes", f"{text!r} is no number from 1 to {vcpus}, which is how many CPUs there are")
     cells = int(text) if text else 1 if policy == "dedicated" or _huge(extra_specs) else None
     return Guest(vcpus, memory_mb, disk_gb, policy == "dedicated", cells)
 

@@ -101,8 +101,7 @@ def _wrong(spec: Mapping[str, Any], aliases: AliasSet) -> Iterator[Cause]:
     try:
         _spec(obj, _ask(obj, {}, aliases))
     except BadRequest as error:
-        key, _, words = error.message.partition(": ")
-        yield Cause(f"spec.extraSpecs[{key}]", f"Invalid value: {words}")
+        yield Cause(f"spec.extraSpecs[{error.field}]", f"Invalid value: {error.problem}")
     except Invalid as error:
         yield Cause(f"spec.extraSpecs[{extra_specs.ALIAS}]", f"Invalid value: {error.message}")
 
@@ -121,9 +120,10 @@ def _ask(obj: Mapping[str, Any], instance: Mapping[str, Any], aliases: AliasSet)
         vcpus=vm.vcpus(sized), memory_mb=-(-quantity.to_int(vm.memory(sized)) // MIB),
         disk_gb=-(-quantity.to_int(spec.get("disk") or "0") // GIB))
     if found.count > claim_request.MOST:
-        raise BadRequest(
-            f"{extra_specs.ALIAS}: {spec['extraSpecs'][extra_specs.ALIAS]!r} asks for {found.count} devices, and one "
-            f"machine can have {claim_request.MOST}"
+        raise BadRequest.of(
+            extra_specs.ALIAS,
+            f"{spec['extraSpecs'][extra_specs.ALIAS]!r} asks for {found.count} devices, and one VM can have "
+            f"{claim_request.MOST}",
         )
     if instance and not vm.flavor_name(instance):
         found = replace(found, guest=replace(found.guest, spread=True))
