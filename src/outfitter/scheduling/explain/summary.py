@@ -23,7 +23,11 @@ def summary(waiting: Waiting) -> str:
         return f"0/0 hosts are available: {own}" if RejectionCode.NO_HOST in waiting.codes else own
     head = ""
     if own:
-        head = f"{own}; " if waiting.rejections[0].code == RejectionCode.POD_GROUP_TOO_FEW_HOSTS else f"pre-assigned devices: {own}. "
+        head = (
+            f"{own}; "
+            if waiting.rejections[0].code == RejectionCode.POD_GROUP_TOO_FEW_HOSTS
+            else f"pre-assigned devices: {own}. "
+        )
     head += f"0/{waiting.total} hosts are available: "
     tail, body = "".join(f"; {rest}" for rest in _rest(waiting)), "; ".join(_lines(waiting))
     room = LONGEST - len(head) - len(tail)
