@@ -1,28 +1,41 @@
-"""The hosts, machines and switches of a placement case, and the product that keeps them.
+"""The hosts, servers and switches of a placement case, and the product that serves them.
 
-Each host's part of the product runs on one store, as it does on a host of its own; machines run in a hypervisor that plays.
-What a step needs and the product does not have raises `NotDriven`."""
+The embedded product runs without hosts of its own; each host of the case has a node agent on the same store, as in a cluster. A
+server is what a user creates: a Flavor and a VirtualMachine, through the API server. Hosts have a simulated kernel and a
+simulated hypervisor, in which a step can inject faults. What a step needs and the product lacks raises `NotDriven`."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import copy
+import errno
+import io
 import json
 import random
+import re
 import uuid
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import yaml
 
 from outfitter import app
-from outfitter.api import kinds, providers
+from outfitter.api import conditions, kinds, providers
 from outfitter.api.device import DRIVER, DeviceId
-from outfitter.api.page import Booking, Holder, Page
+from outfitter.api.hypervisor import Domain
+from outfitter.api.kinds import Object
+from outfitter.api.page import Booking, Holder
 from outfitter.api.providers import Inventory, Provider
-from outfitter.errors import AlreadyHeld, NotFound, Unavailable
+from outfitter.cli import object_commands
+from outfitter.cli import providers as cli_providers
+from outfitter.cli.client import Client
+from outfitter.controllers.manager import ControllerContext, settle
+from outfitter.errors import BadRequest, HypervisorError, Invalid, NotFound
 from outfitter.inventory import config, cpulist, numa_cells, scan
 from outfitter.inventory.config import Config
 from outfitter.inventory.host_tree import Entry, Link, MemoryTree
@@ -30,48 +43,149 @@ from outfitter.launcher import domain
 from outfitter.launcher.simulated import Simulated
 from outfitter.ledger import book, placement_view
 from outfitter.node.agent_host import AgentHost
-from outfitter.node.host_audit import HostAudit
-from outfitter.scheduling.nova import host_state
-from outfitter.scheduling.nova.boot import PageChange, Placed
-from outfitter.scheduling.nova.host_state import PublishedHost
-from outfitter.scheduling.nova.numa_topology import NumaCell
+from outfitter.node.atomic_files import MemoryFiles
+from outfitter.node.host_env import HostEnv
+from outfitter.node.simulation.root import SimulatedRoot
+from outfitter.scheduling.nova.flavor_claim import AliasSet
+from outfitter.scheduling.pod_group import MIN_AVAILABLE, NAME
 from outfitter.store.clock import ManualClock
 from outfitter.store.id_generator import IdGenerator
-from tests.cases.case_product import NotDriven
+from outfitter.store.memory import Memory
+from tests.cases.case_product import Api, NotDriven
 
 SWITCHES = {"report_in_placement": True, "pci_in_placement": True}
 NOW = "2026-01-01T00:00:00Z"
+NAMESPACE = "default"
+VFIO = "/sys/bus/pci/drivers/vfio-pci"
+# Seconds between two looks at servers that are on their way: a host may fail to prepare devices for a minute, three times.
+LOOKS = (1, 1, 1, 11, 1, 31, 31, 1, 1, 11, 31, 31, 1, 1, 11, 31, 31, 1, 1, 1)
 ROOT = {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 1}
 _UUIDS = uuid.UUID("0b53c2a4-6a0f-4a39-9f5d-0a54f1bb3c55")
 
 
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A NUMA cell of a host and its CPUs for guests."""
+
+    id: int
+    cpus: int
+    socket: int | None = None
+
+
+@dataclass
+class Fault:
+    """Something that goes wrong on a host, for so many servers."""
+
+    kind: str  # "spawn_failure", or "tracker_device_taken"
+    host: str  # "first_selected": the one that is tried first from now on
+    times: int
+    address: str = ""
+    victims: set[str] = field(default_factory=set)  # for whom it went wrong: it stays so on that host
+
+    def strikes(self, host: str, victim: str, address: str = "") -> bool:
+        if self.host not in ("first_selected", host) or (self.address and address and self.address != address):
+            return False
+        if victim not in self.victims:
+            if not self.times:
+                return False
+            self.host, self.times = host, self.times - 1
+            self.victims.add(victim)
+        return True
+
+
+class FaultyHypervisor(Simulated):
+    """Refuses to start servers that a fault is about."""
+
+    def __init__(self, host: str, faults: Sequence[Fault]) -> None:
+        super().__init__()
+        self.host, self.faults = host, faults
+
+    async def start(self, domain: Domain) -> None:
+        if not domain.foreign and any(fault.kind == "spawn_failure" and fault.strikes(self.host, domain.uid)
+                                      for fault in self.faults):
+            raise HypervisorError(f"{self.host} could not start {domain.name.partition('_')[2]}")
+        await super().start(domain)
+
+
+class FaultyRoot(SimulatedRoot):
+    """A kernel that does not release a function that a fault is about: something that nobody booked for has it open."""
+
+    env: HostEnv
+    faults: Sequence[Fault] = ()
+
+    def write(self, path: str, text: str) -> None:
+        folder, _, attribute = path.rpartition("/")
+        address = folder.rpartition("/")[2]
+        claim = next((taken.uid for taken in self.env.checkpoint.taken if address in taken.places), "")
+        if attribute == "driver_override" and text.strip() and any(
+                fault.kind == "tracker_device_taken" and fault.strikes(self.env.host, claim, address)
+                for fault in self.faults):
+            raise OSError(errno.EBUSY, "Device or resource busy")
+        super().write(path, text)
+
+
 @dataclass
 class Box:
-    """One host of the case: what it has and how it is set up now, and what runs on it."""
+    """One host of the case: what it has and how it is set up now, what runs on it, and what its files keep."""
 
     name: str
     pci: Sequence[Mapping[str, Any]]
     spec: Any
     switches: Mapping[str, Any]
-    hypervisor: Simulated = field(default_factory=Simulated)
-    keeper: HostAudit | None = None
-    cells: Sequence[NumaCell] = ()
+    hypervisor: FaultyHypervisor
+    faults: Sequence[Fault]
+    cells: Sequence[Cell] = ()
+    agent: app.Product | None = None  # None: it does not run
+    kernel: MemoryFiles = field(default_factory=MemoryFiles)
+    state: MemoryFiles = field(default_factory=MemoryFiles)
 
     def tree(self) -> MemoryTree:
         return tree(self.pci, self.cells)
+
+    def host(self, settings: Config) -> AgentHost:
+        """As a process finds it that starts now."""
+        root = FaultyRoot(self.tree, self.kernel, OrderedDict())
+        root.env = HostEnv(self.name, DRIVER, root, state=self.state)
+        root.faults = self.faults
+        return AgentHost(self.name, DRIVER, root.look, self.hypervisor, {"cpu": "4096", "memory": "64Ti"}, {}, simulated=True,
+                    settings=settings.of(self.name), env=root.env)
+
+
+class InProcess(Client):
+    """The command line's way to the server, without a socket."""
+
+    def __init__(self, store: Memory) -> None:
+        super().__init__(None, NAMESPACE)
+        self.__dict__["store"] = InProcessStore(store)
+
+
+class InProcessStore:
+    """The store of the product, with what the command line knows of its own access besides."""
+
+    access = SimpleNamespace(impersonate=(("Impersonate-User", "operator"),), namespace=NAMESPACE)
+
+    def __init__(self, store: Memory) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
 
 
 class Cloud:
     def __init__(self, product: app.Embedded, given: Mapping[str, Any], clock: ManualClock) -> None:
         self.product, self.store, self.clock, self.given = product, product.store, clock, given
+        self.api = Api(product)
+        self.faults: list[Fault] = []
         self.switches = {**SWITCHES, **(given.get("config") or {})}
         self.boxes = {host["name"]: Box(host["name"], host.get("pci_devices") or (),
                                         host.get("device_spec", given.get("device_spec", [])),
                                         {**self.switches, **(host.get("config") or {})},
-                                        cells=[NumaCell(cell["id"], cell["pcpus"], cell.get("socket"))
-                                               for cell in host.get("numa_cells") or ()]) for host in given.get("hosts") or ()}
+                                        FaultyHypervisor(host["name"], self.faults), self.faults,
+                                        [Cell(cell["id"], cell["pcpus"], cell.get("socket"))
+                                         for cell in host.get("numa_cells") or ()]) for host in given.get("hosts") or ()}
         self.servers = {server["name"]: server for server in given.get("servers") or ()}
-        self.names = {uid_of(name): name for name in self.servers}  # consumer's uid -> server
+        self.names = {uid_of(name): name for name in self.servers}  # uid of a consumer or of a claim -> server
+        self.machines: dict[str, str] = {}  # server that a step created -> its VirtualMachine
 
     # -- the world before the first step
 
@@ -138,7 +252,7 @@ class Cloud:
 
     def _listed(self, host: str) -> set[str]:
         box = self.boxes[host]
-        spec = self.config(box).for_host(host).device_spec
+        spec = self.config(box).of(host).device_spec
         return set(spec.match(scan.scan(box.tree()).devices)) if spec is not None else set()
 
     async def _book(self, server: Mapping[str, Any], host: str, devices: Sequence[DeviceId],
@@ -152,133 +266,192 @@ class Cloud:
         found = scan.scan(self.boxes[host].tree()).devices
         return DeviceId(DRIVER, host, next(device.name for device in found if device.address == address))
 
-    # -- steps
+    # -- hosts
 
     def config(self, box: Box) -> Config:
-        spec = box.spec
-        if isinstance(spec, list):  # as JSON, so that what is no text stays none
-            spec = [each if isinstance(each, str) else json.dumps(each) for each in spec]
-        dedicated = {"cpu_dedicated_set": cpulist.text(range(sum(cell.cpus for cell in box.cells)))} if box.cells else {}
-        text = yaml.safe_dump({"device_spec": spec, **{key: box.switches[key] for key in SWITCHES}, **dedicated})
-        return config.parse(text)
-
-    def host(self, box: Box) -> AgentHost:
-        return AgentHost(box.name, DRIVER, box.tree, box.hypervisor, {"cpu": "64", "memory": "256Gi"}, {}, simulated=True,
-                         settings=self.config(box).for_host(box.name))
+        return settings({**self.given, "alias": []}, box.spec, box.switches)
 
     async def start(self, name: str) -> None:
         box = self.boxes[name]
-        host = self.host(box)
-        box.keeper = None
-        keeper = HostAudit(self.store, [host], clock=self.clock, pages=self.product.context.informer(kinds.LEDGER_PAGE))
-        await keeper.start()
-        box.keeper = keeper
+        await self.down(box)
+        context = ControllerContext(self.store, clock=self.clock, names=self.store.names)
+        agent = app.Product(self.store, [box.host(self.config(box))], [], context)
+        try:
+            await agent.start()
+        except BaseException:
+            await agent.runner.stop()
+            raise
+        box.agent = agent
+        await self._cordon(name, on=False)
+        await self.settle()
+
+    async def down(self, box: Box) -> None:
+        """The host's agent stops. Where an operator knows of it nothing new goes there."""
+        if box.agent is not None:
+            await box.agent.runner.stop()
+            box.agent = None
+            await self._cordon(box.name, on=True)
+
+    async def _cordon(self, name: str, *, on: bool) -> None:
+        await self.api.send("PATCH", f"/api/v1/nodes/{name}", {"spec": {"unschedulable": on or None}})
+
+    async def close(self) -> None:
+        for box in self.boxes.values():
+            if box.agent is not None:
+                await box.agent.runner.stop()
+
+    async def settle(self) -> None:
+        """Until nobody has anything to do."""
+        before: list[int] = []
+        running = [self.product, *(box.agent for box in self.boxes.values() if box.agent is not None)]
+        while before != (before := [self.store.watch_cache(kind).revision for kind in kinds.ALL]):
+            for each in running:
+                await settle(lambda kind: self.store.watch_cache(kind).revision, each.context, [each.runner])
 
     async def restart(self, step: Mapping[str, Any]) -> None:
         box = self.boxes[step["host"]]
         if "device_spec" in step:
             box.spec = step["device_spec"]
         if "pci_devices" in step:
-            box.pci = step["pci_devices"]
+            box.pci, box.kernel = step["pci_devices"], MemoryFiles()
         box.switches = {**box.switches, **(step.get("config") or {})}
         await self.start(box.name)
 
     async def audit(self, name: str) -> None:
-        keeper = self.boxes[name].keeper
-        if keeper is None:
+        agent = self.boxes[name].agent
+        if agent is None:
             raise NotDriven(f"{name} is not running")
-        await keeper.audit(name)
+        await agent.host_audit.audit(name)
+        await self.settle()
+
+    async def reserve(self, provider: str, resource_class: str, count: int) -> None:
+        """An operator types `outfit providers reserve`."""
+        with contextlib.redirect_stdout(io.StringIO()):
+            await cli_providers.reserve(InProcess(self.store), provider, count, resource_class=resource_class)
+        await self.settle()
+
+    async def why(self, server: str) -> list[str]:
+        """What `outfit why --long` says of a server that a step created."""
+        shown = io.StringIO()
+        with contextlib.redirect_stdout(shown):
+            await object_commands.why(InProcess(self.store), [f"vm/{self.machines[server]}"], long=True, how="text")
+        return shown.getvalue().splitlines()
+
+    # -- servers
+
+    async def boot(self, servers: Sequence[str], flavor: Object, host: str | None, *, together: bool) -> None:
+        """A user creates a Flavor and a VirtualMachine for each server; with `together` they are one group. BadRequest: the
+        flavor is refused."""
+        name = f"of-{_label(servers[0])}"
+        answer = await self.api.create({"apiVersion": "outfitter.dev/v1alpha1", "kind": "Flavor", "metadata": {"name": name},
+                                        "spec": flavor})
+        if not answer.ok:
+            raise BadRequest("; ".join(message for _, message in answer.causes))
+        group = {NAME: _label(servers[0]), MIN_AVAILABLE: str(len(servers))} if together else {}
+        place = {"nodeSelector": {"kubernetes.io/hostname": host}} if host else {}
+        for server in servers:
+            label = _label(server)
+            self.machines[server] = label if label not in self.machines.values() else f"{label}-{len(self.machines)}"
+        answers = await asyncio.gather(*(self.api.create({
+            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+            "metadata": {"name": self.machines[server], "namespace": NAMESPACE},
+            "spec": {"runStrategy": "Once", "template": {"metadata": {"labels": group}, "spec": {
+                "flavor": {"name": name}, "domain": {}, **place}}}}) for server in servers))
+        if refused := next((answer for answer in answers if not answer.ok), None):
+            raise NotDriven(f"a VirtualMachine was refused: {refused.body.get('message')}")
+        await self._arrived(servers)
+        await self.api.send("DELETE", f"/apis/outfitter.dev/v1alpha1/flavors/{name}")
+        await self.settle()
+
+    async def _arrived(self, servers: Sequence[str]) -> None:
+        """Until each of them runs, has failed, or has waited for a host for more than a moment."""
+        waited = dict.fromkeys(servers, 0)
+        for seconds in LOOKS:
+            await self.settle()
+            moving = False
+            for server in servers:
+                vmi = await self.instance(server)
+                phase = ((vmi or {}).get("status") or {}).get("phase")
+                waited[server] = waited[server] + 1 if vmi is not None and await self._waits(vmi) else 0
+                moving = moving or not (phase in ("Running", "Failed") or waited[server] > 2)
+            if not moving:
+                return
+            self.clock.advance(seconds)
+
+    async def _waits(self, vmi: Object) -> bool:
+        """For a host, and with a reason."""
+        return any((conditions.find(vmi, type_) or {}).get("status") == "False" for type_ in ("PodScheduled", "Synchronized"))
+
+    async def instance(self, server: str) -> Object | None:
+        """The VMI of a server that a step created."""
+        path = f"/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/virtualmachineinstances/{self.machines[server]}"
+        answer = await self.api.send("GET", path)
+        return answer.body if answer.ok else None
 
     async def delete(self, name: str) -> None:
-        """Somebody ends a machine and gives its resources back."""
-        for box in self.boxes.values():
-            await box.hypervisor.stop(uid_of(name))
-            await book.release(self.store, box.name, uid_of(name))
+        """A user deletes a server. One that ran before the first step is not the product's: its owner stops it and gives back
+        what Placement had for it."""
+        if (vm := self.machines.pop(name, None)) is not None:
+            await self.api.send("DELETE", f"/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/virtualmachines/{vm}")
+        else:
+            for box in self.boxes.values():
+                await box.hypervisor.stop(uid_of(name))
+                await book.release(self.store, box.name, uid_of(name))
+        await self.settle()
 
     def match(self, step: Mapping[str, Any]) -> dict[str, int | None]:
         """Address -> the entry that takes it, over all hosts; Invalid."""
         matched: dict[str, int | None] = {}
         for box in self.boxes.values():
-            changed = Box(box.name, box.pci, step.get("device_spec", box.spec), {**box.switches, **(step.get("config") or {})})
-            spec = self.config(changed).for_host(box.name).device_spec
+            switches = {**box.switches, **(step.get("config") or {})}
+            changed = settings({**self.given, "alias": []}, step.get("device_spec", box.spec), switches)
+            spec = changed.of(box.name).device_spec
             devices = scan.scan(box.tree()).devices
             taken = spec.match(devices) if spec is not None else {}
             matched |= {device.address: taken[device.address].index if device.address in taken else None for device in devices}
         return matched
 
 
-@dataclass
-class Fault:
-    """Something that goes wrong on a host, so many times."""
-
-    kind: str  # "spawn_failure", or "tracker_device_taken"
-    host: str  # "first_selected": the one that is tried first from now on
-    times: int
-    address: str = ""
-
-    def strikes(self, host: str, addresses: Sequence[str] = ()) -> bool:
-        if not self.times or self.host not in ("first_selected", host) or (self.address and self.address not in addresses):
-            return False
-        self.host, self.times = host, self.times - 1
-        return True
+def settings(given: Mapping[str, Any], spec: Any = ..., switches: Mapping[str, Any] | None = None) -> Config:
+    """A configuration file with a case's aliases and switches and, for a host, its device_spec. Invalid."""
+    return config.parse(settings_text(given, spec, switches))
 
 
-class House:
-    """What a machine's way onto a host needs, with the hosts of the case."""
-
-    def __init__(self, made: Cloud, faults: Sequence[Fault], line: asyncio.Barrier | None = None) -> None:
-        self.cloud, self.faults = made, faults
-        self.line = line  # of several that boot at the same time: each has looked before any books
-
-    async def look(self) -> list[tuple[PublishedHost, Page]]:
-        store, up = self.cloud.store, {name: box for name, box in self.cloud.boxes.items() if box.keeper is not None}
-        nodes = [node for node in (await store.list(kinds.NODE)).items if node["metadata"]["name"] in up]
-        told = {obj["metadata"]["name"]: [NumaCell(each.id, each.count, each.socket) for each in numa_cells.read(obj)]
-                for obj in (await store.list(kinds.HOST_INVENTORY)).items}
-        found = host_state.published(
-            nodes, await placement_view.trees(store), (await store.list(kinds.RESOURCE_SLICE)).items, told
-        )
-        seen = [(each, await book.read(store, each.name)) for each in found]
-        if self.line is not None:
-            line, self.line = self.line, None
-            await line.wait()
-        return seen
-
-    async def change(self, host: str, change: PageChange) -> None:
-        await book.change_page(self.cloud.store, host, change, now=NOW)
-
-    async def prepare(self, placed: Placed) -> None:
-        keeper = self.cloud.boxes[placed.host].keeper
-        assert keeper is not None
-        for fault in self.faults:
-            if fault.kind == "tracker_device_taken" and fault.strikes(placed.host, addresses_of(placed)):
-                raise AlreadyHeld(f"{placed.host}/{fault.address}", by="somebody that nobody booked for", since=NOW)
-        single_use = keeper.hosts[placed.host].single_use
-        once = {given.device.id for given in placed.choice.given if given.device.id.device in single_use}
-        await book.set_state(self.cloud.store, placed.host, placed.order.uid, "prepared", now=NOW, unclean=once)
-
-    async def start(self, placed: Placed) -> None:
-        for fault in self.faults:
-            if fault.kind == "spawn_failure" and fault.strikes(placed.host):
-                raise Unavailable(f"{placed.host} could not start {placed.order.name}")
-        await self.cloud.run(placed.host, placed.order.name, addresses_of(placed))
-
-    async def release(self, host: str, uid: str) -> None:
-        await book.release(self.cloud.store, host, uid, now=NOW)
+def settings_text(given: Mapping[str, Any], spec: Any = ..., switches: Mapping[str, Any] | None = None) -> str:
+    switches = switches or {**SWITCHES, **(given.get("config") or {})}
+    alias = given.get("alias") or []
+    said = {"alias": _texts(alias if isinstance(alias, list) else [alias]), **{key: switches[key] for key in SWITCHES}}
+    if spec is not ...:
+        said["device_spec"] = _texts(spec) if isinstance(spec, list) else spec
+    return yaml.safe_dump(said)
 
 
-def addresses_of(placed: Placed) -> list[str]:
-    return [address for given in placed.choice.given for address in given.device.functions]
+def _texts(values: Sequence[Any]) -> list[str]:
+    """As JSON, so that what is no text stays none."""
+    return [value if isinstance(value, str) else json.dumps(value) for value in values]
 
 
 @contextlib.asynccontextmanager
-async def cloud(given: Mapping[str, Any], settings: Config = config.DEFAULT) -> AsyncIterator[Cloud]:
-    clock = ManualClock()
-    async with app.embedded(clock=clock, names=IdGenerator(random.Random(1)), config=settings) as product:
-        await product.runner.stop()  # nothing happens between the steps
+async def cloud(given: Mapping[str, Any]) -> AsyncIterator[Cloud]:
+    clock = ManualClock(datetime.now(UTC))  # the command line has the clock of whoever types
+    try:
+        aliases = settings(given)
+        AliasSet.of(aliases.default)
+    except Invalid:
+        aliases = config.DEFAULT  # whoever reads them finds the mistake
+    async with app.embedded(clock=clock, names=IdGenerator(random.Random(1)), config=aliases) as product:
         made = Cloud(product, copy.deepcopy(given), clock)
-        await made.load()
-        yield made
+        try:
+            await made.load()
+            await made.settle()
+            yield made
+        finally:
+            await made.close()
+
+
+def _label(server: str) -> str:
+    """A name that objects may have."""
+    return re.sub("[^a-z0-9]+", "-", server.lower()).strip("-")[:40] or "server"
 
 
 def uid_of(name: str) -> str:
@@ -291,13 +464,12 @@ def _hostdev(address: str) -> str:
             f"<address domain='0x{domain_}' bus='0x{bus}' slot='0x{slot}' function='0x{function}'/></source></hostdev>")
 
 
-def tree(devices: Sequence[Mapping[str, Any]], numa: Sequence[NumaCell] = ()) -> MemoryTree:
-    """A host's sysfs with these functions, each in an IOMMU group of its own, and these NUMA cells. Each cell also has a CPU
-    that is shared; their numbers follow those of all dedicated ones."""
+def tree(devices: Sequence[Mapping[str, Any]], numa: Sequence[Cell] = ()) -> MemoryTree:
+    """A host's sysfs with these functions, each in an IOMMU group of its own, and these NUMA cells."""
     entries: dict[str, Entry] = {"/sys/bus/pci/devices": None}
-    first, shared = 0, sum(cell.cpus for cell in numa)
-    for place, cell in enumerate(numa):
-        mine, first = [*range(first, first + cell.cpus), shared + place], first + cell.cpus
+    first = 0
+    for cell in numa:
+        mine, first = range(first, first + cell.cpus), first + cell.cpus
         entries[f"{numa_cells.NODES}/node{cell.id}/cpulist"] = cpulist.text(mine) + "\n"
         entries |= {
             f"{numa_cells.CPUS}/cpu{cpu}/topology/physical_package_id": f"{-1 if cell.socket is None else cell.socket}\n"
@@ -315,6 +487,8 @@ def tree(devices: Sequence[Mapping[str, Any]], numa: Sequence[NumaCell] = ()) ->
             files["serial_number"] = device["serial"]
         if kind == "PF":
             own = sum(other.get("parent") == address for other in devices)
+            if own:  # else its VFs would go when it is taken from its driver
+                entries |= {VFIO: None, f"{base}/driver": Link(VFIO)}
             files |= {"sriov_totalvfs": str(max(own, 1)), "sriov_numvfs": str(own)}
         entries |= {f"{base}/{name}": text + "\n" for name, text in files.items()}
         entries[f"/sys/bus/pci/devices/{address}"] = Link(base)

@@ -1,48 +1,54 @@
-"""Areas alias, prefilter, scheduling, numa and claim: aliases are read, flavors become requests, and servers are booted. What
-is chosen and booked is the product's doing; hosts and faults are those of the case.
+"""The steps of a placement case that are about aliases, flavors and servers. Aliases and flavors are read by
+`outfit config flavor`, servers are VirtualMachines of the product; hosts and faults are those of the case.
 
-When a case is over, every host is audited once more: what the pages say must be what the machines have."""
+When a case is over, every host is audited once more: what the pages say must be what the domains have."""
 
 from __future__ import annotations
 
-import asyncio
+import json
 import re
-import uuid
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner
+
+from outfitter.api import kinds
+from outfitter.api.kinds import Object
 from outfitter.api.page import Page
-from outfitter.api.rejection_text import render
+from outfitter.cli import main
 from outfitter.errors import BadRequest, Invalid, OutfitterError, StartupRefused
-from outfitter.scheduling.nova import alias, boot, request_groups
+from outfitter.ledger import placement_view
 from outfitter.scheduling.nova import extra_specs as nova_extra_specs
-from outfitter.scheduling.nova.alias import Alias
-from outfitter.scheduling.nova.boot import Order, Placed
-from outfitter.scheduling.nova.extra_specs import FlavorRequest
-from outfitter.scheduling.nova.host_state import NoValidHost
+from tests.cases import nova_cloud
 from tests.cases.case import Case
 from tests.cases.case_product import NotDriven
-from tests.cases.nova_cloud import NOW, Cloud, Fault, House, cloud, shown, uid_of
+from tests.cases.nova_cloud import NAMESPACE, Cloud, Fault, cloud, shown, uid_of
 from tests.cases.run_nova import Log, Play
+
+NOBODY: Mapping[str, Any] = {
+    "host": None, "devices": [], "device_count": 0, "devices_on_host": [], "cell": None, "devices_parent_count": {},
+    "devices_by_alias": {}, "device_cell_equals_guest_cell": False}
 
 
 async def run(case: Case) -> list[str]:
-    with Log() as log:
-        try:
-            async with cloud(case.data["given"]) as made:
-                play = Schedule(made, log)
-                return [wrong async for wrong in play.play(case)] + await play.audited()
-        except NotDriven as error:
-            return [str(error)]
+    return await _run(case, audited=True)
 
 
 async def run_hosts(case: Case) -> list[str]:
-    """The areas that are about hosts alone: servers may be booted in them too."""
+    """The areas that are about hosts: what the page of one says may wait for its next audit."""
+    return await _run(case, audited=False)
+
+
+async def _run(case: Case, *, audited: bool) -> list[str]:
     with Log() as log:
         try:
             async with cloud(case.data["given"]) as made:
-                return [wrong async for wrong in Schedule(made, log).play(case)]
+                schedule = Schedule(made, log)
+                wrong = [wrong async for wrong in schedule.play(case)]
+                return [*wrong, *(await schedule.audited() if audited else ()), *log.faults]
         except NotDriven as error:
             return [str(error)]
 
@@ -52,11 +58,10 @@ class Schedule(Play):
 
     def __init__(self, made: Cloud, log: Log) -> None:
         super().__init__(made, log)
-        self.aliases: Mapping[str, Alias] | None = None
-        self.ask: FlavorRequest | None = None  # of the last request that was built
-        self.faults: list[Fault] = []
-        self.results: dict[str, Placed | NoValidHost] = {}  # server -> what became of it
-        self.refused: NoValidHost | None = None  # by the last step
+        self.aliases: Mapping[str, Any] | None = None  # as `outfit config flavor` shows them
+        self.flavor: Mapping[str, Any] | None = None  # the last flavor, as it shows that
+        self.why: dict[str, list[str]] = {}  # server that does not run -> what `outfit why` says of it
+        self.refused: list[str] | None = None  # the same, by the last step
         self.about_alias = False  # the error is
 
     # -- steps
@@ -65,60 +70,67 @@ class Schedule(Play):
         self.refused, self.about_alias = None, False
         match step["op"]:
             case "load_alias":
-                self.aliases = self._aliases(step)
+                self.aliases = self._config_flavor({"alias": self.cloud.given.get("alias"), **step}, {}, 1)["aliases"]
             case "build_request":
-                self.ask = self._ask(step["flavor"])
+                self.flavor = self._config_flavor({}, extra_specs(step["flavor"]), vcpus(step["flavor"]))
             case "boot" if "count" in step:
-                await self._boot_all([f"{step['server']}-{number + 1}" for number in range(step["count"])], step)
+                await self._boot([f"{step['server']}-{number + 1}" for number in range(step["count"])], step, together=True)
             case "boot":
-                await self._boot(self._order(step["server"], step), step)
+                await self._boot([step["server"]], step)
             case "boot_concurrently":
-                line = asyncio.Barrier(len(step["servers"]))
-                orders = [self._order(name, step) for name in step["servers"]]
-                await asyncio.gather(*(self._boot(order, step, line) for order in orders))
-            case "inject":
-                self.faults.append(_fault(step))
+                await self._boot(step["servers"], step)
             case "delete":
-                self.results.pop(step["server"], None)
+                self.why.pop(step["server"], None)
                 await super()._do(step)
+            case "inject":
+                self.cloud.faults.append(_fault(step))
             case _:
                 await super()._do(step)
 
-    def _aliases(self, step: Mapping[str, Any]) -> dict[str, Alias]:
-        values = step.get("alias", self.cloud.given.get("alias") or [])
+    def _config_flavor(self, step: Mapping[str, Any], specs: Mapping[str, str], vcpus: int) -> Mapping[str, Any]:
+        """What `outfit config flavor` prints, with the aliases and switches of the case or of the step. Invalid: an alias is
+        wrong; BadRequest: an extra spec is."""
         switches = {**self.cloud.switches, **(step.get("config") or {})}
-        self.about_alias = True
-        found = alias.parse(values if isinstance(values, list) else [values], in_placement=bool(switches["pci_in_placement"]))
-        self.about_alias = False
+        aliases = step.get("alias", self.cloud.given.get("alias"))
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            file.write(nova_cloud.settings_text({"alias": aliases}, switches=switches))
+            file.flush()
+            said = [f"{key}={value}" for key, value in specs.items()]
+            command = ["config", "flavor", str(Path(file.name)), *said, "--vcpus", str(vcpus), "-o", "json"]
+            result = CliRunner().invoke(main.commands(_no_server), command)
+        if isinstance(result.exception, OutfitterError):
+            self.about_alias = isinstance(result.exception, Invalid)
+            raise result.exception
+        if result.exception is not None:
+            raise NotDriven(f"outfit {' '.join(command)}: {result.output or result.exception!r}")
+        found: Mapping[str, Any] = json.loads(result.stdout)
         return found
 
-    def _ask(self, given: Mapping[str, Any]) -> FlavorRequest:
-        return nova_extra_specs.read(extra_specs(given), self._aliases({}), new_id=lambda: str(uuid.uuid4()),
-                           in_placement=bool(self.cloud.switches["pci_in_placement"]), vcpus=vcpus(given))
-
-    def _order(self, name: str, step: Mapping[str, Any]) -> Order:
-        return Order(uid_of(name), name, self._ask(step["flavor"]), NOW)
-
-    async def _boot(self, order: Order, step: Mapping[str, Any], line: asyncio.Barrier | None = None) -> None:
-        self._note(order.name, await boot.boot(House(self.cloud, self.faults, line), order, only=step.get("host")))
-
-    async def _boot_all(self, names: Sequence[str], step: Mapping[str, Any]) -> None:
-        house = House(self.cloud, self.faults)
-        results = await boot.boot_all(house, [self._order(name, step) for name in names], only=step.get("host"))
-        for name, result in zip(names, results, strict=True):
-            self._note(name, result)
-
-    def _note(self, name: str, result: Placed | NoValidHost) -> None:
-        self.cloud.names[uid_of(name)] = name
-        self.results[name] = result
-        if isinstance(result, NoValidHost):
-            self.refused = result
+    async def _boot(self, servers: Sequence[str], step: Mapping[str, Any], *, together: bool = False) -> None:
+        given = step["flavor"]
+        self._config_flavor({}, {}, 1)  # a server cannot be created while an alias is wrong
+        flavor = {"vcpus": vcpus(given), "memory": "512Mi", "disk": "1Gi", "extraSpecs": extra_specs(given)}
+        await self.cloud.boot(servers, flavor, step.get("host"), together=together)
+        waiting = []
+        for server in servers:
+            vmi = await self.cloud.instance(server)
+            status = (vmi or {}).get("status") or {}
+            if status.get("phase") == "Running":
+                self.why.pop(server, None)
+                if claim := (status.get("flavor") or {}).get("claimName"):
+                    uid = (await self.cloud.store.get(kinds.RESOURCE_CLAIM, claim, NAMESPACE))["metadata"]["uid"]
+                    self.cloud.names[uid] = server
+            else:
+                waiting.append(server)
+                self.why[server] = self.refused = await self.cloud.why(server)
+        for server in waiting:  # it would go on when it can; in a case it has failed
+            await self.cloud.delete(server)
 
     async def audited(self) -> list[str]:
         """What the pages say after one more audit that they did not say before."""
         before = await self._pages()
         for box in self.cloud.boxes.values():
-            if box.keeper is not None:
+            if box.agent is not None:
                 await self.cloud.audit(box.name)
         after = await self._pages()
         return [f"an audit at the end changed the page of {name}: {shown(_held(before.get(name)))} became "
@@ -136,15 +148,18 @@ class Schedule(Play):
             yield from super()._check_error(wanted, expect)
             return
         allowed = wanted["kind"] if isinstance(wanted["kind"], list) else [wanted["kind"]]
-        text = "\n".join([self.refused.summary, *(f"{host}: {render(why.rejection)}" for host, why in self.refused.hosts)])
+        text = "\n".join(self.refused)
         if "no_valid_host" not in allowed:
             yield f"the error is no_valid_host, not {allowed}: {text}"
         yield from (f"the message lacks {part!r}: {text}" for part in wanted.get("contains") or ()
                     if str(part).lower() not in text.lower())
 
+    async def _allocations(self) -> placement_view.Allocations:
+        found = await super()._allocations()
+        return {uid_of(self.cloud.names[uid]) if uid in self.cloud.names else uid: amounts for uid, amounts in found.items()}
+
     def _check_aliases(self, wanted: Mapping[str, Mapping[str, Any]], _: Any) -> Iterator[str]:
-        have = {name: {"numa_policy": each.numa_policy, "specs": [dict(spec.written) for spec in each.specs]}
-                for name, each in (self.aliases or {}).items()}
+        have = self.aliases or {}
         if self.aliases is None or set(have) != set(wanted):
             yield f"aliases are {sorted(have)}, not {sorted(wanted)}"
         for name, expected in wanted.items():
@@ -153,26 +168,25 @@ class Schedule(Play):
                     yield f"{key} of {name} is {shown(got)}, not {shown(value)}"
 
     def _check_requests(self, wanted: Sequence[Mapping[str, Any]], _: Any) -> Iterator[str]:
-        have = [{"alias": each.alias, "count": each.count, "numa_policy": each.numa_policy,
-                 **{key: [dict(spec.written) for spec in each.specs] for key in ("spec", "specs")}}
-                for each in self._asked().requests]
+        have = self._asked("requests")
         if len(have) != len(wanted):
             yield f"there are {len(have)} requests, not {len(wanted)}"
-        if len({each.request_id for each in self._asked().requests}) != len(have):
+        if len({each["request_id"] for each in have}) != len(have):
             yield "two requests have the same id"
-        for number, (got, expected) in enumerate(zip(have, wanted, strict=False)):
+        both = [{**each, "spec": each["specs"]} for each in have]
+        for number, (got, expected) in enumerate(zip(both, wanted, strict=False)):
             yield from (f"{key} of request {number} is {got.get(key)}, not {value}" for key, value in expected.items()
                         if got.get(key) != value)
 
     def _check_request_groups(self, wanted: Sequence[Mapping[str, Any]], _: Any) -> Iterator[str]:
-        have = request_groups.query(self._asked()).groups
-        if any(group.suffix != f"{group.request_id}-{group.index}" for group in have):
-            yield f"suffixes are {[group.suffix for group in have]}"
+        have = self._asked("groups")
+        if any(group["suffix"] != f"{group['request_id']}-{group['index']}" for group in have):
+            yield f"suffixes are {[group['suffix'] for group in have]}"
         for pattern in (each["suffix_pattern"] for each in wanted if "suffix_pattern" in each):
             yield from self._check_suffix_pattern(pattern, _)
-        labels = {group.request_id for group in have}
-        got = Counter(tuple(sorted(_words(group.index, group.resources, group.traits.required, group.traits.forbidden)
-                                   for group in have if group.request_id == label)) for label in labels)
+        labels = {group["request_id"] for group in have}
+        got = Counter(tuple(sorted(_words(group["index"], group["resources"], group["required"], group["forbidden"])
+                                   for group in have if group["request_id"] == label)) for label in labels)
         meant = Counter(tuple(sorted(_words(each.get("index"), each["resources"], each.get("required", ()),
                                             each.get("forbidden", ())) for each in wanted if each.get("request") == label))
                         for label in {each.get("request") for each in wanted})
@@ -180,38 +194,49 @@ class Schedule(Play):
             yield f"groups are {sorted(got.elements())}, not {sorted(meant.elements())}"
 
     def _check_suffix_pattern(self, wanted: str, _: Any) -> Iterator[str]:
-        for group in request_groups.query(self._asked()).groups:
-            if not re.fullmatch(wanted, group.suffix):
-                yield f"the suffix {group.suffix} is not {wanted}"
+        for group in self._asked("groups"):
+            if not re.fullmatch(wanted, group["suffix"]):
+                yield f"the suffix {group['suffix']} is not {wanted}"
 
     def _check_query(self, wanted: Mapping[str, Any], _: Any) -> Iterator[str]:
         have: dict[str, list[str]] = {}
-        for name, value in request_groups.query(self._asked()).parameters():
+        for name, value in self._asked("query"):
             have.setdefault(name, []).append(value)
         for name, value in wanted.items():
             expected = None if value is None else [",".join(map(str, value)) if isinstance(value, list) else str(value)]
             if have.get(name) != expected:
                 yield f"{name} of the query is {have.get(name)}, not {expected}"
 
-    def _asked(self) -> FlavorRequest:
-        if self.ask is None:
+    def _asked(self, key: str) -> list[Any]:
+        if self.flavor is None:
             raise NotDriven(f"no request was built: {self.error}")
-        return self.ask
+        found: list[Any] = self.flavor[key]
+        return found
 
     async def _state(self, name: str) -> dict[str, Any]:
-        have, result = await super()._state(name), self.results.get(name)
-        if isinstance(result, NoValidHost):
-            return {**have, "status": "ERROR" if have["status"] == "DELETED" else have["status"], "device_count": 0,
-                    "devices_on_host": [], "cell": None, "devices_parent_count": {}, "device_cell_equals_guest_cell": False}
-        if result is None or have["status"] != "ACTIVE":
-            return have
-        cells, given = result.choice.cells, result.choice.given
+        if name in self.why and name not in self.cloud.machines:
+            return {**NOBODY, "status": "ERROR"}
+        if name not in self.cloud.machines:
+            return await super()._state(name)
+        vmi = await self.cloud.instance(name)
+        return await self._running(vmi) if vmi is not None else {**NOBODY, "status": "DELETED"}
+
+    async def _running(self, vmi: Object) -> dict[str, Any]:
+        status = vmi["status"]
+        host, record = status["nodeName"], status.get("flavor") or {}
+        domain = (await self.cloud.boxes[host].hypervisor.domains())[vmi["metadata"]["uid"]]
+        given = [(entry["name"].rpartition("-")[0], entry["deviceResourceClaimStatus"]["attributes"]["pciAddress"])
+                 for entry in (status.get("deviceStatus") or {}).get("hostDeviceStatuses") or ()]
+        alias_of = {entry["name"]: entry["alias"] for entry in record.get("devices") or ()}
+        cells, devices = record.get("hostCells") or [], sorted(domain.devices)
+        near = {device["address"]: device.get("numa_node") for device in self.cloud.boxes[host].pci}
         return {
-            **have, "cell": cells[0] if len(cells) == 1 else list(cells) or None,
-            "devices_by_alias": {name: sorted(each.device.address for each in given if each.request.alias == name)
-                                 for name in {each.request.alias for each in given}},
-            "devices_parent_count": dict(Counter(self._parent(have["host"], address) for address in have["devices"])),
-            "device_cell_equals_guest_cell": all(each.device.numa in cells for each in given),
+            "status": {"Running": "ACTIVE"}.get(status["phase"], status["phase"]), "host": host, "devices": devices,
+            "device_count": len(devices), "devices_on_host": devices, "cell": cells[0] if len(cells) == 1 else cells or None,
+            "devices_by_alias": {alias: sorted(address for request, address in given if alias_of[request] == alias)
+                                 for alias in alias_of.values()},
+            "devices_parent_count": dict(Counter(self._parent(host, address) for address in devices)),
+            "device_cell_equals_guest_cell": all(near[address] in cells for address in devices),
         }
 
     def _parent(self, host: str, address: str) -> str:
@@ -257,7 +282,7 @@ class Schedule(Play):
         elif "server" in wanted:
             wanted = {wanted["server"]: {key: value for key, value in wanted.items() if key != "server"}}
         for base, said in wanted.items():
-            members = [name for name in self.results if re.fullmatch(re.escape(base) + r"-\d+", name)]
+            members = [name for name in {**self.cloud.machines, **self.why} if re.fullmatch(re.escape(base) + r"-\d+", name)]
             if not members:
                 yield f"there are no servers of {base}"
             plain = {key: value for key, value in said.items() if key != "distinct_devices"}
@@ -290,6 +315,10 @@ def extra_specs(given: Mapping[str, Any]) -> dict[str, str]:
 def vcpus(given: Mapping[str, Any]) -> int:
     found: int = given.get("vcpus", given.get("guest_cells", 1))
     return found
+
+
+def _no_server(**_: object) -> None:
+    raise AssertionError("no server is started")
 
 
 def _held(page: Page | None) -> list[tuple[str, str, str]]:

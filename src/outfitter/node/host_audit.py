@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 AT_ONCE = 64  # hosts that are written at the same time, so that their writes share syncs
 EXPIRE = "history|"  # the key under which old history is deleted
 EXPIRE_EVERY = 3600.0
+RELEASED_AFTER = 1.0  # seconds from the release of a device that is only kept until its removal: others may follow it
 KEPT_BECAUSE = {"unlisted": "no longer listed in device_spec", "vanished": "no longer on the bus"}
 
 
@@ -138,8 +139,10 @@ class HostAudit:
     def _page_changed(self, old: Object | None, new: Object | None) -> None:
         """A device was reserved, quarantined or cleaned, or one that only stays until it is free was released."""
         name = (new or old or {})["metadata"]["name"]
-        if name in self.hosts and (_out_of_service(old) != _out_of_service(new) or self._releases_kept(name, old, new)):
+        if name in self.hosts and _out_of_service(old) != _out_of_service(new):
             self.queue.add(name)
+        elif name in self.hosts and self._releases_kept(name, old, new):
+            self.queue.add_after(name, RELEASED_AFTER)
 
     def _slice_changed(self, old: Object | None, new: Object | None) -> None:
         """A slice of a host was deleted, by this process or by another: the audit finds out, and publishes it again."""
