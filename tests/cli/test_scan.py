@@ -165,7 +165,7 @@ def test_a_source_that_is_none_is_told(tmp_path: Path, name: str, says: str) -> 
 
 def test_serial_numbers_are_left_out_everywhere(tmp_path: Path) -> None:
     tree = MemoryTree({**TREE.entries, "/sys/devices/pci0000:3a/0000:3b:00.0/vpd": CARD})
-    capture.save(capture.capture(tree), tmp_path / "host.json")
+    capture.save(capture.record(tree)[1], tmp_path / "host.json")
     source = ("--sysfs", str(tmp_path / "host.json"))
     whole = outfit(*source).stdout
     assert "serial S-1" in whole

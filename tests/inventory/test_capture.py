@@ -49,7 +49,7 @@ def test_this_machine_can_be_captured(tmp_path: Path) -> None:
 
 
 def test_only_what_a_scan_asks_for_is_in_it() -> None:
-    captured = capture.capture(MemoryTree(FULL))
+    captured = capture.record(MemoryTree(FULL))[1]
     text = json.dumps(captured)
     assert "secret" not in text
     assert "c2VjcmV0" not in text  # the same in base64
@@ -124,10 +124,10 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
     with monkeypatch.context() as patched:
         patched.setattr("os.fsync", full)
         with pytest.raises(errors.CommandFailed, match=r"cannot be written .*No space left"):
-            capture.save(capture.capture(TREE), place)
+            capture.save(capture.record(TREE)[1], place)
     assert place.read_bytes() == before
     assert list(tmp_path.iterdir()) == [place]
-    capture.save(capture.capture(TREE), place)
+    capture.save(capture.record(TREE)[1], place)
     assert scan.scan(capture.load(place)) == scan.scan(TREE)
     assert list(tmp_path.iterdir()) == [place]
 
@@ -145,7 +145,7 @@ def test_a_place_that_cannot_be_written_is_told_and_left_as_it_is(tmp_path: Path
 
 def test_a_link_stays_one(tmp_path: Path) -> None:
     (tmp_path / "latest.json").symlink_to("host.json")
-    capture.save(capture.capture(TREE), tmp_path / "latest.json")
+    capture.save(capture.record(TREE)[1], tmp_path / "latest.json")
     assert (tmp_path / "latest.json").is_symlink()
     assert scan.scan(capture.load(tmp_path / "host.json")) == scan.scan(TREE)
 

@@ -21,7 +21,7 @@ from outfitter.inventory.simulation import hosts_file
 ROOT = Path(__file__).parents[2]
 HOSTS = {host.name: host.tree() for host in hosts_file.load(ROOT / "examples" / "hosts" / "two-sockets.yaml").hosts}
 HOSTS["qemu"] = capture.load(ROOT / "tests" / "hosts" / "qemu-host.json")
-ASKED = {name: sorted(capture.capture(tree)) for name, tree in HOSTS.items()}  # paths that a scan looks at
+ASKED = {name: sorted(capture.record(tree)[1]) for name, tree in HOSTS.items()}  # paths that a scan looks at
 
 EACH: dict[str, list[str]] = {}  # of the paths of a host that end alike, the first and the last
 for _host, _paths in ASKED.items():

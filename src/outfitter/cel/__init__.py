@@ -10,7 +10,7 @@ from __future__ import annotations
 from outfitter.cel.closures import LIMIT
 from outfitter.cel.declarations import NEWEST, CelFeatures
 from outfitter.cel.device import CelDevice
-from outfitter.cel.evaluator import Selector, compile_selector, cost_on
+from outfitter.cel.evaluator import Selector, compile_selector
 from outfitter.cel.library.quantity import Quantity
 from outfitter.cel.library.semver import Semver
 from outfitter.errors import EvaluationError
@@ -25,5 +25,4 @@ __all__ = [
     "Selector",
     "Semver",
     "compile_selector",
-    "cost_on",
 ]

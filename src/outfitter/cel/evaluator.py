@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from outfitter import errors
-from outfitter.cel import checker, closures, cost_estimate, field_usage, lexer, macro_expansion, parser, runtime_cost, values
+from outfitter.cel import checker, cost_estimate, field_usage, lexer, macro_expansion, parser, runtime_cost, values
 from outfitter.cel.closures import LIMIT, Frame, Run
 from outfitter.cel.compiler import Compiler
 from outfitter.cel.declarations import NEWEST, CelFeatures
@@ -84,20 +84,6 @@ def _compiled(text: str, features: CelFeatures, limit: int | None) -> Selector:
     except RecursionError:
         raise source.invalid(0, "the expression nests too deeply: take brackets away or split it") from None
     return Selector(text, tree, run, compiler.slots, most, seen)
-
-
-def cost_on(selector: Selector, device: CelDevice) -> int:
-    """What the selector really costs on a device, in Kubernetes' units, whatever it answers."""
-    expanded = macro_expansion.expand(selector.tree)
-    checker.check(Source(selector.text), expanded, NEWEST)
-    compiler = Compiler(runtime_cost.by_place(expanded))
-    run = compiler.compile(selector.tree)
-    frame: Frame = [device, LIMIT, *(None,) * compiler.slots]
-    try:
-        run(frame)
-    except (EvaluationError, OutOfBudget):
-        pass
-    return LIMIT - int(frame[closures.BUDGET])
 
 
 def _too_dear(source: Source, most: int, limit: int) -> errors.Invalid:

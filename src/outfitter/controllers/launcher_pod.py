@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outfitter.api.kinds import VMI, Object
-from outfitter.api.kubevirt import device_refs, vm, vmi_actions
+from outfitter.api.kubevirt import device_refs, failed_launches, vm, vmi_actions
+from outfitter.api.kubevirt.failed_launches import FailedLaunch
 from outfitter.api.kubevirt.kubevirt_config import KubeVirtConfig
 from outfitter.api.launcher_environment import NETWORK_RESOURCE
 from outfitter.controllers import launcher_networks, launcher_resources
+from outfitter.scheduling.dra import binding_conditions
 
 IMAGE = "outfitter/launcher"
 PLACEMENT = ("nodeSelector", "schedulerName", "tolerations", "affinity", "topologySpreadConstraints", "priorityClassName")
@@ -78,3 +80,19 @@ def launcher_pod(
         pod["spec"]["resourceClaims"] = listed
     return pod
 
+
+def keep_away(pod: Object, launches: Sequence[FailedLaunch]) -> Object:
+    """The next launcher pod, which avoids the hosts of failed launches: our scheduler reads the annotation, with the reason and
+    for a while; kube-scheduler prefers any other node."""
+    hosts = failed_launches.excluded_hosts(launches)
+    if not hosts:
+        return pod
+    annotations = {**pod["metadata"]["annotations"], **binding_conditions.exclusion(hosts)}
+    affinity = pod["spec"].get("affinity") or {}
+    nodes = affinity.get("nodeAffinity") or {}
+    elsewhere = {"weight": 100, "preference": {"matchFields": [
+        {"key": "metadata.name", "operator": "NotIn", "values": [host]} for host in sorted(hosts)]}}
+    preferred = [*(nodes.get("preferredDuringSchedulingIgnoredDuringExecution") or ()), elsewhere]
+    nodes = {**nodes, "preferredDuringSchedulingIgnoredDuringExecution": preferred}
+    return {**pod, "metadata": {**pod["metadata"], "annotations": annotations},
+            "spec": {**pod["spec"], "affinity": {**affinity, "nodeAffinity": nodes}}}

@@ -11,7 +11,7 @@ from outfitter.api import conditions, kinds, rejection_conditions
 from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import failed_launches, kubevirt_config, vm, vm_actions
-from outfitter.controllers import launcher_networks, launcher_pod, vmi_relaunch
+from outfitter.controllers import launcher_networks, launcher_pod
 from outfitter.controllers.flavor_claims import FlavorClaims
 from outfitter.controllers.manager import ControllerContext, enqueue_on_change
 from outfitter.errors import AlreadyExists, Forbidden, Invalid, NotFound, NotReady, Terminating
@@ -114,7 +114,7 @@ class VmiController:
         record is found, and the rest is done."""
         launches = failed_launches.with_failure(instance, failed, self._context.now())
         if launches != failed_launches.of(instance):
-            change = vmi_relaunch.next_status(instance, launches, self._context.now())
+            change = failed_launches.next_status(instance, launches, self._context.now())
             await self._patch_status(instance, change)
             if change["phase"] in vm.FINAL:
                 await self._report_no_launch_left(instance, launches)
@@ -124,7 +124,7 @@ class VmiController:
     async def _give_up(self, instance: Object) -> None:
         """No other host can take a VMI whose last start failed."""
         launches = failed_launches.of(instance)
-        await self._patch_status(instance, vmi_relaunch.failed_status(instance, launches, self._context.now()))
+        await self._patch_status(instance, failed_launches.failed_status(instance, launches, self._context.now()))
         await self._report_no_launch_left(instance, launches)
 
     async def _report_no_launch_left(self, instance: Object, launches: Sequence[failed_launches.FailedLaunch]) -> None:
@@ -151,7 +151,7 @@ class VmiController:
         now = kubevirt_config.of(kubevirt_config.chosen(self._kubevirts.items()))
         known = {place: await self._attachment(*place) for place in launcher_networks.asked_for(instance)}
         pod = launcher_pod.planned_pod(instance, now, lambda namespace, name: known.get((namespace, name)))
-        return vmi_relaunch.keep_away(pod, failed_launches.of(instance))
+        return launcher_pod.keep_away(pod, failed_launches.of(instance))
 
     async def _attachment(self, namespace: str, name: str) -> Object | None:
         """Asked of the store when it is needed: a cluster without such networks does not know the kind."""

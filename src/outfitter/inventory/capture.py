@@ -98,11 +98,6 @@ def record(tree: Tree, *, serials: bool = True) -> tuple[Scan, Captured]:
     return result, recorder.captured()
 
 
-def capture(tree: Tree, *, serials: bool = True) -> Captured:
-    """All that a scan asks for."""
-    return record(tree, serials=serials)[1]
-
-
 def save(captured: Captured, path: Path) -> None:
     """Write a file, whole or not at all: whoever reads it meanwhile sees what was there before."""
     lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(entry)}" for key, entry in captured.items())

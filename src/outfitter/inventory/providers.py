@@ -34,14 +34,6 @@ NETWORK_CLASSES: Mapping[FunctionKind, str] = {
     FunctionKind.PF: "PCI_NETDEV",
     FunctionKind.PCI: "PCI_NETDEV",
 }
-VNIC_CLASSES: Mapping[str, str] = {
-    "direct": "SRIOV_NET_VF",
-    "macvtap": "SRIOV_NET_VF",
-    "virtio-forwarder": "SRIOV_NET_VF",
-    "remote-managed": "SRIOV_NET_VF",
-    "direct-physical": "PCI_NETDEV",
-    "vdpa": "VDPA_NETDEV",
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from outfitter.api.rejection import Rejection
 from outfitter.cel.library import quantity
 from outfitter.errors import Invalid
-from outfitter.scheduling.filter.node_fit import NodeInfo, NodeInfoCache, PodRequirements, fit
+from outfitter.scheduling.filter.node_fit import NodeInfo, NodeInfoCache, PodRequirements
 from outfitter.scheduling.filter.node_usage import NodeUsage
 from outfitter.scheduling.filter.pod_requests import requests
 from tests.rejected import Code, no
@@ -21,6 +21,11 @@ from tests.rejected import Code, no
 Object = dict[str, Any]
 ROOMY = {"cpu": "16", "memory": "64Gi", "ephemeral-storage": "100Gi", "pods": "110"}
 GI = 1 << 30
+
+
+def fit(node: Object, pod: Object, used: NodeUsage) -> tuple[str, ...]:
+    """Why a pod cannot run on a node; empty if it can."""
+    return PodRequirements.of(pod).unfit(NodeInfo.of(node), used)
 
 
 def node(*, name: str = "a", allocatable: Mapping[str, Any] | None = None, taints: Any = (), cordoned: bool = False,

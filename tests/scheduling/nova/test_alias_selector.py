@@ -55,9 +55,7 @@ def published(
     devices = slices.on_providers(host_devices.devices(seen, (), (), {}, pci_ids.PciIds(None)), tree)
     devices = [{**device, "attributes": {**device["attributes"], **(more or {})}} for device in devices]
     made = slices.pool("elm", DRIVER, devices, slices.counters(seen.offered, seen.kept).sets, generation=1)
-    (offer,) = host_state.published(
-        [NODE], {"elm": providers.read(providers.with_providers(providers.blank("elm"), tree))}, made
-    )
+    offer = host_state.published("elm", made, providers.read(providers.with_providers(providers.blank("elm"), tree)))
     return offer.at(Page(Page.blank("elm"))), devices
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from outfitter.api.rejection import Rejection
 from outfitter.inventory.pci import FunctionKind
 from outfitter.scheduling.nova import numa_topology, pci_allocator
 from outfitter.scheduling.nova.extra_specs import AliasRequest, FlavorRequest
-from outfitter.scheduling.nova.host_state import HostState, NoValidHost, PciAllocation, PciDevice, PciRejection
+from outfitter.scheduling.nova.host_state import HostState, PciAllocation, PciDevice, PciRejection
 from outfitter.scheduling.nova.numa_topology import NumaCell, Seat
 from tests.rejected import Code, no
 from tests.scheduling.flavor_requests import CLASS, IDS, ask, device, host, row
@@ -25,7 +24,16 @@ GPU: Mapping[str, str] = {"name": "gpu", **IDS}
 HELD = no(Code.HELD)
 
 
-def got(verdict: PciAllocation | PciRejection | NoValidHost) -> list[str]:
+def several(oak: HostState, wish: FlavorRequest, count: int) -> list[PciAllocation]:
+    """What VMs get one after the other, until one is rejected."""
+    out: list[PciAllocation] = []
+    while len(out) < count and isinstance(choice := pci_allocator.choose(oak, wish), PciAllocation):
+        out.append(choice)
+        oak = oak.taking(choice)
+    return out
+
+
+def got(verdict: PciAllocation | PciRejection) -> list[str]:
     assert isinstance(verdict, PciAllocation), verdict
     return [given.device.address for given in verdict.given]
 
@@ -119,7 +127,7 @@ def test_isolate_takes_each_from_another_provider() -> None:
 
 def test_isolate_leaves_the_last_ones_on_different_cards() -> None:
     oak, wish = host("oak", *vfs(1, 1), *vfs(2, 1), *vfs(3, 1), *vfs(4, 3)), ask("gpu:2", group_policy="isolate")
-    assert isinstance(pci_allocator.pick_all([oak], [wish] * 3), list)
+    assert len(several(oak, wish, 3)) == 3
 
 
 def test_the_choosy_alias_gets_what_only_it_can_use() -> None:
@@ -199,37 +207,6 @@ def test_too_few_cpus() -> None:
     assert rejected(pci_allocator.choose(
         host("oak", device(1), cells=TWO_CELLS), ask("gpu:1", vcpus=5, hw__cpu_policy="dedicated"))) == no(
             Code.NUMA_TOO_FEW_CPUS, parts=(5,), pinned=True, wanted=1, cells={0: 4, 1: 4})
-
-
-# -- hosts
-
-
-def test_the_host_with_the_fewest_free_devices_then_the_first_name() -> None:
-    farm = [host("c", device(1), device(2)), host("b", device(1)),
-            host("a", device(1), device(2, blocked=HELD), device(3))]
-    assert [each.name for each in pci_allocator.by_weight(farm)] == ["b", "a", "c"]
-    assert isinstance(one := pci_allocator.pick(farm, ask("gpu:2")), PciAllocation)
-    assert one.host == "a"
-
-
-def test_a_refusal_has_a_reason_for_each_host_and_each_device() -> None:
-    farm = [host("a", device(1, blocked=HELD)), host("b"), host("c", closed=no(Code.NODE_CORDONED))]
-    verdict = pci_allocator.pick(farm, ask("gpu:1"))
-    assert isinstance(verdict, NoValidHost)
-    assert {name: refusal.rejection for name, refusal in verdict.hosts} == {
-        "a": no(Code.TOO_FEW_FREE, alias="gpu", wanted=1, match=1, free=0), "b": no(Code.NO_DEVICES),
-        "c": no(Code.NODE_CORDONED)}
-
-
-def test_several_at_once_are_all_or_none() -> None:
-    farm = [host("a", device(1), device(2)), host("b", device(1))]
-    plan = pci_allocator.pick_all(farm, [ask("gpu:1")] * 3)
-    assert isinstance(plan, list)
-    assert sorted((one.host, one.given[0].device.address) for one in plan) == [
-        ("a", "0000:01:00.0"), ("a", "0000:02:00.0"), ("b", "0000:01:00.0")]
-    verdict = pci_allocator.pick_all(farm, [ask("gpu:1")] * 4)
-    assert isinstance(verdict, NoValidHost)
-    assert "not enough hosts available for 4 machines: 3 would fit" in verdict.summary
 
 
 def test_many_like_devices_are_no_explosion() -> None:
@@ -350,22 +327,10 @@ def test_a_guest_that_may_be_spread_has_as_few_cells_as_possible(vcpus: int, pin
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(farms(), min_size=1, max_size=4), st.randoms(use_true_random=False))
-def test_the_order_of_hosts_does_not_matter(farm: list[tuple[HostState, FlavorRequest]], chance: random.Random) -> None:
-    hosts = [replace(oak, name=f"h{number}") for number, (oak, _) in enumerate(farm)]
-    shuffled = hosts[:]
-    chance.shuffle(shuffled)
-    wish = farm[0][1]
-    assert pci_allocator.pick(hosts, wish) == pci_allocator.pick(shuffled, wish)
-
-
-@settings(max_examples=100, deadline=None)
 @given(farms(), st.integers(1, 4))
 def test_machines_of_one_request_share_nothing(farm: tuple[HostState, FlavorRequest], count: int) -> None:
     oak, wish = farm
-    plan = pci_allocator.pick_all([oak], [wish] * count)
-    if isinstance(plan, NoValidHost):
-        return
+    plan = several(oak, wish, count)
     devices = [one.device.id for choice in plan for one in choice.given]
     assert len(set(devices)) == len(devices)
     cpus: Counter[int] = Counter()

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from outfitter.api import conditions
+from outfitter.api.conditions import Condition
 from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import vm as vm_api
 
@@ -18,6 +19,7 @@ MAX_LAUNCHES = 3  # as Nova's [scheduler]max_attempts
 EXCLUDED_FOR = timedelta(seconds=60)  # after the last failure; by then the hosts may be tried again
 HOST_PATIENCE = timedelta(seconds=10)  # for another host after a failed start: devices may still be on their way back
 PREPARE_FAILED, START_FAILED = "FailedPrepareDevices", "FailedStart"  # reasons on the pod: another host may succeed
+FLAVOR_PLACE = ("hostCells", "pinned", "cpus")  # of status.flavor: where the guest's NUMA cells were on the failed host
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +90,29 @@ def summary(launches: Sequence[FailedLaunch]) -> str:
     if len(launches) == 1:
         return launches[0].message
     return "; ".join(f"{launch.host}: {launch.message}" for launch in launches)
+
+
+def next_status(vmi: Object, launches: Sequence[FailedLaunch], now: str) -> Object:
+    """The patch that records the last of these launches: no host, no devices, and Failed if it was the last one possible."""
+    if len(launches) >= MAX_LAUNCHES:
+        return {**_recorded(launches), **failed_status(vmi, launches, now)}
+    status, last = vmi.get("status") or {}, launches[-1]
+    have = conditions.without_condition(status.get("conditions"), "DevicesReady")
+    not_ready = Condition("Ready", False, last.reason, str(last))
+    change: Object = {"phase": "Pending", "nodeName": None, "deviceStatus": None,
+                      "conditions": conditions.with_condition(have, not_ready, now), **_recorded(launches)}
+    if status.get("flavor"):
+        change["flavor"] = dict.fromkeys(FLAVOR_PLACE)
+    return change
+
+
+def failed_status(vmi: Object, launches: Sequence[FailedLaunch], now: str) -> Object:
+    """The patch for a VMI that is not launched again."""
+    status = vmi.get("status") or {}
+    not_ready = Condition("Ready", False, launches[-1].reason, summary(launches))
+    return {"phase": "Failed", "conditions": conditions.with_condition(status.get("conditions"), not_ready, now),
+            "phaseTransitionTimestamps": vm_api.entered(status.get("phaseTransitionTimestamps"), "Failed", now)}
+
+
+def _recorded(launches: Sequence[FailedLaunch]) -> Object:
+    return {FIELD: [launch.to_object() for launch in launches]}

@@ -3,7 +3,6 @@ selector says is remembered for all devices with the same content (`contents`)."
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +17,6 @@ from outfitter.scheduling.filter import node_affinity
 from outfitter.scheduling.filter import taints as device_taints
 from outfitter.scheduling.score import Spot, spot
 
-log = logging.getLogger(__name__)
 Object = Mapping[str, Any]
 CAPACITY = Read("capacity")  # all of it
 SKIPS = "DRAOptionalNodeOperations"  # what a node declares whose kubelet can leave out steps for a device

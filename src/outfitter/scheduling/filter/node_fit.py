@@ -33,14 +33,6 @@ CONDITIONS = {
 }
 
 
-def fit(node: Object, pod: Object, used: NodeUsage) -> tuple[Rejection, ...]:
-    """Why a pod cannot run on a node; empty if it can."""
-    return PodRequirements.of(pod).unfit(NodeInfo.of(node), used)
-
-
-# -- amounts
-
-
 # -- a node, read once
 
 

@@ -23,7 +23,6 @@ from outfitter.scheduling.nova.extra_specs import AliasRequest, FlavorRequest
 from outfitter.scheduling.nova.host_state import (
     AssignedPciDevice,
     HostState,
-    NoValidHost,
     PciAllocation,
     PciDevice,
     PciRejection,
@@ -37,7 +36,6 @@ TYPES: Mapping[FunctionKind, str] = {
     FunctionKind.VENDOR_VF: "type-VF",
     FunctionKind.VDPA: "vdpa",
 }
-MAX_SHOWN = 3  # hosts in one sentence
 
 
 def matches(host: HostState, request: AliasRequest, device: PciDevice) -> bool:
@@ -86,8 +84,6 @@ def _mismatches(host: HostState, request: AliasRequest, spec: Spec, device: PciD
 
 def choose(host: HostState, ask: FlavorRequest) -> PciAllocation | PciRejection:
     """Everything that is asked for, on one host, or why not."""
-    if host.closed:
-        return PciRejection(host.closed)
     if ask.guest.spread:
         return _fewest_cells(host, ask)
     requests = [request for request in ask.requests if request.count]
@@ -260,50 +256,3 @@ def _too_few(host: HostState, request: AliasRequest, free: int) -> PciRejection:
     if host.devices:
         return PciRejection(Rejection.of(RejectionCode.NO_MATCH, devices=len(host.devices), alias=request.alias))
     return PciRejection(Rejection(RejectionCode.NO_DEVICES))
-
-
-# -- all hosts
-
-
-def by_weight(hosts: Iterable[HostState]) -> list[HostState]:
-    """Those with the fewest free devices first, so that the others stay whole; of these by name."""
-    return sorted(hosts, key=lambda host: (host.free, host.name))
-
-
-def pick(
-    hosts: Iterable[HostState], ask: FlavorRequest, *, passed: Mapping[str, PciRejection] | None = None
-) -> PciAllocation | NoValidHost:
-    """The first host that can, and what it gives; or why none can. `passed`: hosts that were tried already, and why they
-    failed."""
-    refusals: list[tuple[str, PciRejection]] = []
-    for host in by_weight(hosts):
-        why = (passed or {}).get(host.name)
-        verdict = choose(host, ask) if why is None else why
-        if isinstance(verdict, PciAllocation):
-            return verdict
-        refusals.append((host.name, verdict))
-    return nowhere(refusals)
-
-
-def pick_all(hosts: Iterable[HostState], asks: Sequence[FlavorRequest]) -> list[PciAllocation] | NoValidHost:
-    """A host for each of several machines, which never get the same device; or why not all of them can be."""
-    now = {host.name: host for host in hosts}
-    out: list[PciAllocation] = []
-    for ask in asks:
-        verdict = pick(now.values(), ask)
-        if isinstance(verdict, NoValidHost):
-            if not out:
-                return verdict
-            return replace(verdict, summary=f"there are not enough hosts available for {len(asks)} machines: "
-                                            f"{len(out)} would fit; {verdict.summary}")
-        now[verdict.host] = now[verdict.host].taking(verdict)
-        out.append(verdict)
-    return out
-
-
-def nowhere(refusals: Sequence[tuple[str, PciRejection]]) -> NoValidHost:
-    if not refusals:
-        return NoValidHost("no valid host: there is no host")
-    first = "; ".join(f"{host}: {render(refusal.rejection)}" for host, refusal in refusals[:MAX_SHOWN])
-    more = f"; and {len(refusals) - MAX_SHOWN} more" if len(refusals) > MAX_SHOWN else ""
-    return NoValidHost(f"no valid host among {len(refusals)}: {first}{more}", tuple(refusals))
