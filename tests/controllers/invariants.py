@@ -12,12 +12,13 @@ from outfitter.api import conditions, kinds
 from outfitter.api.device import DeviceId
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Kind, Object
-from outfitter.api.kubevirt import pod_claims, vmi_actions
+from outfitter.api.kubevirt import failed_launches, pod_claims, vmi_actions
 from outfitter.api.kubevirt import vm as vm_api
 from outfitter.api.page import MARKS, Booking, Page
 from outfitter.cel.library import quantity
 
 Key = tuple[str, str]  # namespace and name
+RETRIED = (failed_launches.PREPARE_FAILED, failed_launches.START_FAILED)
 KEPT = "example.com/kept"  # a finalizer of somebody else
 
 
@@ -198,10 +199,18 @@ def _machines(books: Books) -> Iterator[str]:
                 yield f"pod {name} was deleted and is still there"
         elif status.get("phase") == "Pending":
             yield f"pod {name} has a host and does not run: {status}"
-        elif status.get("reason") in ("SyncFailed", "FailedStart", "DomainGone"):
+        elif status.get("reason") in ("SyncFailed", "DomainGone") or (
+                status.get("reason") in RETRIED and not _launched_enough(instances, pod)):
             yield f"pod {name} failed: {status}"
         if not conditions.is_true(pod, "PodScheduled"):
             yield f"pod {name} has a host and says that it has none: {status}"
+
+
+def _launched_enough(instances: Mapping[str, Object], pod: Object) -> bool:
+    """Whether no launch is left for the VMI of a pod that failed on its host."""
+    vmi = instances.get((vm_api.owner(pod, kinds.VMI.kind) or {}).get("uid", "")) or {}
+    return (vmi.get("status") or {}).get("phase") == "Failed" and pod["metadata"]["uid"] in [
+        launch.pod_uid for launch in failed_launches.of(vmi)]
 
 
 def _wanted(books: Books) -> Iterator[str]:

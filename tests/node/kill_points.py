@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,7 @@ from outfitter.api import kinds, write_request
 from outfitter.api.device import DeviceId
 from outfitter.api.hypervisor import Domain
 from outfitter.api.kubevirt import vm as vm_api
+from outfitter.errors import HypervisorError
 from outfitter.inventory import pci
 from outfitter.launcher.simulated import Simulated
 from outfitter.node import vfio
@@ -38,6 +41,7 @@ STEPS = {
     ("outfitter.node.claim_bookings", "release"): "release",
     ("outfitter.node.agent", "_sweep"): "sweep",
     ("outfitter.controllers.pod_claims", "_free"): "free",
+    ("outfitter.controllers.vmi", "_relaunch"): "relaunch",
 }
 
 
@@ -143,6 +147,9 @@ class MortalHome(replicas.Home):
         self.first: dict[tuple[str, str], str | None] = {}  # (host, address) -> the driver that it had at first
         self.resets: list[str] = []  # instances whose reset button was pressed, by whichever process
         self.over: set[str] = set()  # instances whose guests ended by themselves
+        self.refusing: Counter[str] = Counter()  # host -> starts that its hypervisor still refuses
+        self.in_use: defaultdict[str, float] = defaultdict(float)  # host -> until when, monotonic, its functions are in use
+        self.refused: list[str] = []  # what either of these kept from happening
         self.owned: dict[str, list[DeviceId]] = {}  # claim of a machine's own -> what it has, for as long as the machine is
 
     async def write(
@@ -187,7 +194,7 @@ class MortalMachines(Simulated):
 
     def __init__(self, folder: Path, home: MortalHome, deaf: set[str]) -> None:
         super().__init__(folder, monotonic=home.clock.monotonic)
-        self._home, self.deaf = home, deaf
+        self._home, self.deaf, self._host = home, deaf, folder.name
         home.broken += [f"{self._domains[uid].name} had ended and runs again" for uid in self._domains.keys() & home.over]
 
     @property
@@ -210,6 +217,10 @@ class MortalMachines(Simulated):
         await asyncio.sleep(0)  # a real one takes its time
         before = self.incarnation(domain.uid) if domain.uid in self._domains else None
         with self._home.deaths.point(f"the start of {domain.name}"):
+            if self._home.refusing[self._host] and before is None:
+                self._home.refusing[self._host] -= 1
+                self._home.refused.append(domain.uid)
+                raise HypervisorError(f"{self._host} has no memory for {domain.name}")
             await super().start(domain)
         if before not in (None, self.incarnation(domain.uid)):
             self._home.broken.append(f"{domain.name} was started and ran already")
@@ -266,6 +277,10 @@ class WatchedRoot:
                 for address in {other for source in domain.devices for other in self._together(source)}:
                     if address in path or address == text.strip():
                         self._home.broken.append(f"{path} was written while {domain.name} has {address}")
+            in_use = self._home.clock.monotonic() < self._home.in_use[self._host]
+            if in_use and path.endswith("/driver_override") and text.strip():
+                self._home.refused.append(path)
+                raise OSError(errno.EBUSY, "Device or resource busy")
             self._root.write(path, text)
 
     def _together(self, address: str) -> list[str]:

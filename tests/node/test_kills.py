@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -23,13 +24,16 @@ STRATEGIES = ["Always", "Always", "Manual", "RerunOnFailure", "Halted", "Once"]
 PLAN = [("prepare", 24), ("start", 6), ("stop", 6), ("release", 20),
         ("prepare", 48), ("start", 9), ("stop", 9), ("release", 40)]
 ACTS = ("create", "create", "start", "start", "stop", "restart", "delete", "end", "drop", "force", "deafen", "pause", "unpause")
+# A launch fails on a host, and the product dies while the VMI is launched on another one.
+FAILING = (*ACTS, "create", "refuse", "refuse", "refuse", "busy", "busy")
+RELAUNCHES = [("relaunch", 3), ("relaunch", 6), ("release", 20), ("relaunch", 4), ("prepare", 24), ("relaunch", 6)]
 PATIENCE = 150  # acts after which a kill should have happened
 
 
-async def act(world: World, chance: random.Random) -> None:
+async def act(world: World, chance: random.Random, acts: Sequence[str] = ACTS) -> None:
     """What users, guests and operators do; what cannot be done is refused, and nothing happens."""
     name = chance.choice(NAMES)
-    match chance.choice(ACTS):
+    match chance.choice(acts):
         case "create":
             spec = world.wish(chance.choice(["template", "own", "resource"]), chance.choice([0, 30]),
                               chance.choice(["gpus", "hostDevices"]))
@@ -46,6 +50,10 @@ async def act(world: World, chance: random.Random) -> None:
             for pod in await world.all(kinds.POD):
                 if pod["metadata"]["labels"]["vm.kubevirt.io/name"] == name:
                     await world.delete(kinds.POD, pod["metadata"]["name"], grace=0)
+        case "refuse":  # a host cannot start domains for a while
+            world.home.refusing[chance.choice(world.home.hosts).name] += chance.choice([1, 2])
+        case "busy":  # nor can it take its functions from their drivers
+            world.home.in_use[chance.choice(world.home.hosts).name] = world.clock.monotonic() + chance.choice([5, 90])
         case "end" | "deafen" as what:  # a guest shuts down or crashes, or will not listen when it is asked to shut down
             for _, machines in world.hypervisors():
                 for uid in [uid for uid, domain in machines.running.items() if domain.name == f"here_{name}"]:
@@ -55,16 +63,16 @@ async def act(world: World, chance: random.Random) -> None:
                         world.deaf.add(uid)
 
 
-async def life(folder: Path, seed: int) -> World:
+async def life(folder: Path, seed: int, plan: Sequence[tuple[str, int]] = PLAN, acts: Sequence[str] = ACTS) -> World:
     """Machines are started, stopped, restarted and deleted, and the product is killed at every point of the plan."""
     chance = random.Random(seed)
     world = await World.begin(folder, seed=seed)
 
     async def one_act() -> None:
         with world.deaths.as_user(), contextlib.suppress(AlreadyExists, Conflict, NotFound):
-            await act(world, chance)
+            await act(world, chance, acts)
 
-    for step, most in PLAN:
+    for step, most in plan:
         world.deaths.plan = Kill(chance.randint(1, most), chance.choice(["before", "after"]), step)
         if chance.random() < 0.25:
             world.deaths.then = Kill(chance.randint(1, 25), chance.choice(["before", "after"]))  # and soon after the next start
@@ -73,7 +81,7 @@ async def life(folder: Path, seed: int) -> World:
         for _ in range(PATIENCE):
             await one_act()
             if chance.random() < 0.3:
-                world.clock.advance(chance.choice([0.01, 1, 31]))
+                world.clock.advance(chance.choice([0.01, 1, 31, *([61] if acts is FAILING else [])]))
             await world.live(vmi_lifecycle.turns(chance.choice([0, 1, 10, 60, 300])))
             if len(world.deaths.places) > deaths:
                 break
@@ -82,6 +90,7 @@ async def life(folder: Path, seed: int) -> World:
         if chance.random() < 0.3:  # somebody waited for it to come back
             await one_act()
             world.release_from_running()
+        world.home.refusing.clear()
         await world.rest()
     world.deaths.plan = None
     for kind in (kinds.VM, kinds.VMI):
@@ -93,20 +102,32 @@ async def life(folder: Path, seed: int) -> World:
     return world
 
 
-async def check(folder: Path, seed: int) -> None:
+async def check(folder: Path, seed: int, plan: Sequence[tuple[str, int]] = PLAN, acts: Sequence[str] = ACTS) -> None:
     """A life with all kill points of the plan."""
     try:
-        places = (await life(folder, seed)).deaths.places
+        world = await life(folder, seed, plan, acts)
+        places = world.deaths.places
     except AssertionError as error:
         error.add_note(f"seed {seed}")
         raise
     deaths = Counter(place.partition(":")[0] for place in places)
-    assert deaths >= Counter(step for step, _ in PLAN)
+    assert deaths >= Counter(step for step, _ in plan)
+    assert bool(world.home.refused) == (acts is FAILING)
 
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_forty_kill_points(seed: int, tmp_path: Path) -> None:
     await check(tmp_path, seed)
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_kill_points_of_launches_on_another_host(seed: int, tmp_path: Path) -> None:
+    await check(tmp_path, seed, RELAUNCHES, FAILING)
+
+
+@pytest.mark.long(seeds=range(100, 110))
+async def test_many_kill_points_of_launches_on_another_host(seed: int, tmp_path: Path) -> None:
+    await check(tmp_path, seed, RELAUNCHES, FAILING)
 
 
 @pytest.mark.long(seeds=range(100, 125))
