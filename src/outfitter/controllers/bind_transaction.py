@@ -190,7 +190,7 @@ class Binder:
         return BindTransaction(self._cache.devices, self._cache.claim, self._context.now(), self._context.names)
 
     def add(self, transaction: BindTransaction, pod: Object, placement: Placement) -> PlacedPod:
-        """AlreadyHeld, OutOfService: a page rejects it, and nothing is in the transaction."""
+        """AlreadyHeld, OutOfService, TooLarge: a page rejects it, and nothing is in the transaction."""
         placed = PlacedPod(pod, placement, transaction.add(pod, placement))
         self._cache.assume(pod, placement.host)
         return placed

@@ -21,7 +21,7 @@ from outfitter.controllers.bind_transaction import Binder, BindTransaction, Plac
 from outfitter.controllers.manager import ControllerContext
 from outfitter.controllers.scheduler_cache import SchedulerCache, takes_resources
 from outfitter.controllers.scheduling_queue import SchedulingBatch, SchedulingQueue, waits_for_host
-from outfitter.errors import AlreadyHeld, Conflict, NotFound, OutfitterError, OutOfService
+from outfitter.errors import AlreadyHeld, Conflict, NotFound, OutfitterError, OutOfService, TooLarge
 from outfitter.scheduling import pod_group
 from outfitter.scheduling.dra import binding_conditions
 from outfitter.scheduling.explain import summary
@@ -138,7 +138,7 @@ class Scheduler:
                     continue
                 try:
                     placed.append(self._binder.add(transaction, pod, verdict))
-                except (AlreadyHeld, OutOfService) as error:
+                except (AlreadyHeld, OutOfService, TooLarge) as error:
                     await self._binder.abort(transaction, placed)
                     await self._binder.reread(verdict)
                     if verdict.host in lost:
@@ -162,7 +162,7 @@ class Scheduler:
                     continue
                 try:
                     placed.append(self._binder.add(transaction, pod, verdict))
-                except (AlreadyHeld, OutOfService) as error:
+                except (AlreadyHeld, OutOfService, TooLarge) as error:
                     again.append((pod, {verdict.host: _of_page(error)}))
             except Exception as error:  # a fault that one pod brings to light does not stop the others
                 batch.errors[key_of(pod)] = error
@@ -191,7 +191,7 @@ class Scheduler:
                 return
             try:
                 placed = self._binder.add(transaction, pod, verdict)
-            except (AlreadyHeld, OutOfService) as error:
+            except (AlreadyHeld, OutOfService, TooLarge) as error:
                 await self._binder.reread(verdict)
                 if verdict.host in lost:
                     avoid[verdict.host] = _of_page(error)
@@ -281,7 +281,7 @@ class Scheduler:
         return True
 
 
-def _of_page(error: AlreadyHeld | OutOfService) -> Rejection:
+def _of_page(error: AlreadyHeld | OutOfService | TooLarge) -> Rejection:
     """What a page rejects a booking for."""
-    rejection: Rejection | None = error.rejection
+    rejection: Rejection | None = None if isinstance(error, TooLarge) else error.rejection
     return rejection or Rejection.of(RejectionCode.PAGE_CONFLICT, message=error.message)
