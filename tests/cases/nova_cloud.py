@@ -31,8 +31,8 @@ from outfitter.api.hypervisor import Domain
 from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder
 from outfitter.api.providers import Inventory, Provider
-from outfitter.cli import object_commands
 from outfitter.cli import providers as cli_providers
+from outfitter.cli import why as cli_why
 from outfitter.cli.client import Client
 from outfitter.controllers.manager import ControllerContext, settle
 from outfitter.errors import BadRequest, HypervisorError, Invalid, NotFound
@@ -148,7 +148,7 @@ class Box:
         root.env = HostEnv(self.name, DRIVER, root, state=self.state)
         root.faults = self.faults
         return AgentHost(self.name, DRIVER, root.look, self.hypervisor, {"cpu": "4096", "memory": "64Ti"}, {}, simulated=True,
-                    settings=settings.of(self.name), env=root.env)
+                    settings=settings.for_host(self.name), env=root.env)
 
 
 class InProcess(Client):
@@ -252,7 +252,7 @@ class Cloud:
 
     def _listed(self, host: str) -> set[str]:
         box = self.boxes[host]
-        spec = self.config(box).of(host).device_spec
+        spec = self.config(box).for_host(host).device_spec
         return set(spec.match(scan.scan(box.tree()).devices)) if spec is not None else set()
 
     async def _book(self, server: Mapping[str, Any], host: str, devices: Sequence[DeviceId],
@@ -334,7 +334,7 @@ class Cloud:
         """What `outfit why --long` says of a server that a step created."""
         shown = io.StringIO()
         with contextlib.redirect_stdout(shown):
-            await object_commands.why(InProcess(self.store), [f"vm/{self.machines[server]}"], long=True, how="text")
+            await cli_why.why(InProcess(self.store), [f"vm/{self.machines[server]}"], long=True, how="text")
         return shown.getvalue().splitlines()
 
     # -- servers
@@ -405,7 +405,7 @@ class Cloud:
         for box in self.boxes.values():
             switches = {**box.switches, **(step.get("config") or {})}
             changed = settings({**self.given, "alias": []}, step.get("device_spec", box.spec), switches)
-            spec = changed.of(box.name).device_spec
+            spec = changed.for_host(box.name).device_spec
             devices = scan.scan(box.tree()).devices
             taken = spec.match(devices) if spec is not None else {}
             matched |= {device.address: taken[device.address].index if device.address in taken else None for device in devices}

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from outfitter.api.providers import Provider
-from outfitter.inventory import assignable, device_spec_parser, providers
+from outfitter.inventory import assignable, providers
 from outfitter.inventory.config import HostSettings
 from outfitter.inventory.pci import FunctionKind, HostDevice
 from outfitter.inventory.providers import HeldDevice, Plan
+from tests.inventory.spec_entries import parse_entries
 
 PF, VF0, VF1, VF2, GPU = "0000:3b:00.0", "0000:3b:01.0", "0000:3b:01.1", "0000:3b:01.2", "0000:65:00.0"
 CARD, SLOT = f"a_{PF.upper()}", f"a_{GPU.upper()}"  # their providers
@@ -41,7 +42,7 @@ def planned(
     devices: Sequence[HostDevice], spec: Spec, stored: Sequence[Provider] = (), held: Sequence[HeldDevice] = (), *,
     orphans: Sequence[HostDevice] = (), **switches: bool
 ) -> Plan:
-    listed = device_spec_parser.parse_entries(spec, report=True)
+    listed = parse_entries(spec, report=True)
     settings = HostSettings(device_spec=listed, **{"report_in_placement": True, **switches})  # type: ignore[arg-type]
     return providers.plan("a", settings, assignable.assignable(devices, spec=listed).offered, stored, held, orphans=orphans)
 

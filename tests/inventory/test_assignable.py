@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from outfitter.inventory import assignable, device_spec_parser, pci
+from outfitter.inventory import assignable, pci
 from outfitter.inventory.mdev import Mdev
 from outfitter.inventory.pci import FunctionKind, HostDevice
+from tests.inventory.spec_entries import parse_entries
 
 
 def gpu(address: str, **fields: object) -> HostDevice:
@@ -102,7 +103,7 @@ def test_a_group_bears_the_name_of_its_lowest_address() -> None:
 def listed(
     devices: list[HostDevice], spec: list[dict[str, str]], mdevs: list[Mdev] | None = None
 ) -> tuple[list[str], dict[str, str]]:
-    answer = assignable.assignable(devices, mdevs or [], device_spec_parser.parse_entries(spec, report=False))
+    answer = assignable.assignable(devices, mdevs or [], parse_entries(spec, report=False))
     return [entry.name for entry in answer.offered], {entry.device.name: entry.reason for entry in answer.withheld}
 
 
@@ -123,7 +124,7 @@ def test_the_unlisted_neighbour_of_a_listed_function(driver: str | None, togethe
 
 def test_a_group_bears_the_name_and_the_words_of_the_function_that_is_listed() -> None:
     answer = assignable.assignable(
-        group(gpu(A), gpu(B)), spec=device_spec_parser.parse_entries([{"address": B, "traits": "x"}], report=False)
+        group(gpu(A), gpu(B)), spec=parse_entries([{"address": B, "traits": "x"}], report=False)
     )
     (entry,) = answer.offered
     assert (entry.name, [member.address for member in entry.members]) == (pci.label(B), [A, B])
@@ -181,7 +182,7 @@ def test_a_neighbour_that_is_listed_and_says_it_is_elsewhere_is_told() -> None:
 
 
 def test_a_mediated_device_has_the_words_of_the_entry_that_lists_its_parent() -> None:
-    spec = device_spec_parser.parse_entries([{"address": A, "traits": "x"}], report=False)
+    spec = parse_entries([{"address": A, "traits": "x"}], report=False)
     (entry,) = assignable.assignable([gpu(A)], [mdev("4b20d080-1b54-4048-85b3-a6a62d165c01", A)], spec).offered
     assert entry.entry == spec.entries[0]
 

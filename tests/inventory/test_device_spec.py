@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outfitter import errors
-from outfitter.inventory import device_spec, device_spec_parser, pci_address_spec, placement_names
+from outfitter.inventory import device_spec, pci_address_spec, placement_names
 from outfitter.inventory.pci import FunctionKind, HostDevice
+from tests.inventory.spec_entries import parse_entries
 
 
 def device(
@@ -49,17 +50,17 @@ def device(
 
 def matched(values: Sequence[Any], devices: Sequence[HostDevice], *, report: bool = True) -> dict[str, int | None]:
     """Address -> the index of the entry that won, None for none."""
-    found = device_spec_parser.parse_entries(values, report=report).match(devices)
+    found = parse_entries(values, report=report).match(devices)
     return {each.address: found[each.address].index if each.address in found else None for each in devices}
 
 
 def entry(value: Any, *, report: bool = True) -> device_spec.DeviceSpecEntry:
-    return device_spec_parser.parse_entries([value], report=report).entries[0]
+    return parse_entries([value], report=report).entries[0]
 
 
 def mistakes(values: Sequence[Any], *, report: bool = True) -> dict[str, str]:
     with pytest.raises(errors.Invalid) as caught:
-        device_spec_parser.parse_entries(values, report=report)
+        parse_entries(values, report=report)
     for cause in caught.value.causes:
         assert cause.message in str(caught.value)
     return {cause.field: cause.message for cause in caught.value.causes}
@@ -139,7 +140,7 @@ def test_the_first_entry_that_fits_wins() -> None:
 
 def test_a_json_list_is_as_many_entries_as_it_has() -> None:
     values = ['[{"vendor_id": "1234"}, {"product_id": "2235"}]', {"vendor_id": "8086"}, "[]"]
-    spec = device_spec_parser.parse_entries(values, report=False)
+    spec = parse_entries(values, report=False)
     assert [each.index for each in spec.entries] == [0, 1, 2]
     assert matched(values, [GPU, CARD]) == {GPU.address: 1, CARD.address: 2}
 
@@ -183,7 +184,7 @@ NOT_REMOTE: dict[str, tuple[dict[str, str], str, str]] = {
 @pytest.mark.parametrize("name", NOT_REMOTE)
 def test_remote_managed_is_refused_on_a_host_where_it_makes_no_sense(name: str) -> None:
     value, field, says = NOT_REMOTE[name]
-    spec = device_spec_parser.parse_entries([{"vendor_id": "1234"}, {**value, "remote_managed": True}], report=False)
+    spec = parse_entries([{"vendor_id": "1234"}, {**value, "remote_managed": True}], report=False)
     with pytest.raises(errors.Invalid, match=says) as caught:
         spec.match(DPU)
     assert [cause.field for cause in caught.value.causes] == [field]
@@ -356,7 +357,7 @@ def test_all_mistakes_of_all_entries_are_told_at_once() -> None:
 
 def test_the_path_is_the_callers() -> None:
     with pytest.raises(errors.Invalid, match=r"hosts\.a\.device_spec\[0\]\.x"):
-        device_spec_parser.parse_entries([{"x": ""}], "hosts.a.device_spec", report=False)
+        parse_entries([{"x": ""}], "hosts.a.device_spec", report=False)
 
 
 # -- patterns against a naive reading of them
@@ -421,7 +422,7 @@ ENTRIES = st.lists(st.fixed_dictionaries({}, optional={
 
 @given(ENTRIES)
 def test_the_explanation_agrees_with_the_match(values: list[dict[str, Any]]) -> None:
-    spec = device_spec_parser.parse_entries([json.dumps(value) for value in values], report=False)
+    spec = parse_entries([json.dumps(value) for value in values], report=False)
     taken = spec.match(HOST)
     for where, compared in spec.compare(HOST).items():
         fits = [index for index, comparison in enumerate(compared) if not comparison.unmet]

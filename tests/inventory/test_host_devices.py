@@ -10,13 +10,14 @@ import pytest
 
 from outfitter.api.kinds import Object
 from outfitter.errors import Invalid
-from outfitter.inventory import device_spec_parser, host_devices, slices
+from outfitter.inventory import host_devices, slices
 from outfitter.inventory.config import HostSettings
 from outfitter.inventory.host_devices import HostDevices
 from outfitter.inventory.mdev import Mdev
 from outfitter.inventory.pci import FunctionKind, HostDevice
 from outfitter.inventory.pci_ids import PciIds
 from outfitter.inventory.scan import Scan
+from tests.inventory.spec_entries import parse_entries
 
 NOBODY = PciIds(None)
 PF, VF0, VF1, GPU, AUDIO = "0000:3b:00.0", "0000:3b:01.0", "0000:3b:01.1", "0000:65:00.0", "0000:65:00.1"
@@ -41,7 +42,7 @@ SLICE = Mdev(uuid=UUID, type_id="nvidia-63", type_name="GRID P4", device_api="vf
 
 
 def settings(spec: Spec) -> HostSettings:
-    return HostSettings(device_spec=None if spec is None else device_spec_parser.parse_entries(spec, report=True))
+    return HostSettings(device_spec=None if spec is None else parse_entries(spec, report=True))
 
 
 def seen(

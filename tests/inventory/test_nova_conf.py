@@ -14,7 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from outfitter import errors
-from outfitter.inventory import config, device_spec, device_spec_parser, nova_conf
+from outfitter.inventory import config, device_spec, nova_conf
+from tests.inventory.spec_entries import parse_entries
 
 
 def imported(*texts: str) -> nova_conf.Imported:
@@ -108,7 +109,7 @@ pci_in_placement = true
 def test_our_file_gives_the_same_entries() -> None:
     ours = config.parse(imported(WHOLE).text).default
     options = nova_conf.read(WHOLE, "nova.conf")
-    theirs = device_spec_parser.parse_entries([each.value for each in options if each.key == "device_spec"], report=True)
+    theirs = parse_entries([each.value for each in options if each.key == "device_spec"], report=True)
     assert len(theirs.entries) == 4
     assert entries(ours.device_spec) == entries(theirs)
     aliases = [each.value for each in options if each.key in ("alias", "pci_alias")]
@@ -124,7 +125,7 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="$"), min_size=1
 def test_any_text_arrives_as_it_was(network: str, traits: list[str]) -> None:
     value = {"physical_network": network, "traits": traits}
     try:
-        theirs = device_spec_parser.parse_entries([value], report=False)
+        theirs = parse_entries([value], report=False)
     except errors.Invalid:
         return
     text = nova_conf.convert([[nova_conf.Option("pci", "device_spec", json.dumps(value), "nova.conf", 1)]]).text

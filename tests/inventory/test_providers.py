@@ -13,7 +13,7 @@ from outfitter.api import providers as stored_form
 from outfitter.api.kinds import Object
 from outfitter.api.providers import Inventory, Provider
 from outfitter.errors import StartupRefused
-from outfitter.inventory import assignable, device_spec_parser, providers
+from outfitter.inventory import assignable, providers
 from outfitter.inventory.assignable import AssignableDevice
 from outfitter.inventory.config import HostSettings
 from outfitter.inventory.mdev import Mdev
@@ -36,6 +36,7 @@ from tests.inventory.provider_hosts import (
     planned,
     vf,
 )
+from tests.inventory.spec_entries import parse_entries
 
 # -- a tree where none was
 
@@ -54,7 +55,7 @@ def test_a_new_tree() -> None:
 
 
 def test_each_host_has_providers_of_its_own() -> None:
-    settings = HostSettings(device_spec=device_spec_parser.parse_entries(LISTED, report=True), report_in_placement=True)
+    settings = HostSettings(device_spec=parse_entries(LISTED, report=True), report_in_placement=True)
     offered = assignable.assignable(card(1), spec=settings.device_spec).offered
     [one], [two] = (providers.plan(host, settings, offered).providers for host in ("a", "b"))
     assert (one.name, one.parent, two.name, two.parent) == (CARD, "a", f"b_{PF.upper()}", "b")
@@ -65,7 +66,7 @@ def test_what_no_entry_lists_and_mediated_devices_are_not_counted() -> None:
     mdev = Mdev(uuid="4b20d080-1b54-4048-85b3-a6a62d165c01", type_id="nvidia-63", type_name="", device_api="", parent=GPU,
                 numa=0, pcie_root=None, iommu_group=9, memory=None)
     settings = HostSettings(
-        device_spec=device_spec_parser.parse_entries([{"product_id": "2204"}], report=True), report_in_placement=True
+        device_spec=parse_entries([{"product_id": "2204"}], report=True), report_in_placement=True
     )
     assert settings.device_spec is not None
     offered = [AssignableDevice(gpu()), AssignableDevice(mdev, (), settings.device_spec.entries[0])]
@@ -114,13 +115,10 @@ def test_networks_are_left_out_one_device_at_a_time() -> None:
     assert {each.name: each.devices for each in plan.providers} == {CARD: ("nic-vf1", "nic-vf2"), SLOT: ("gpu",)}
 
 
-def test_ports_ask_for_one_class_each() -> None:
-    """The table of document 002."""
-    by_class = {"SRIOV_NET_VF": ["direct", "macvtap", "virtio-forwarder", "remote-managed"],
-                "PCI_NETDEV": ["direct-physical"], "VDPA_NETDEV": ["vdpa"]}
-    assert {vnic: class_ for class_, vnics in by_class.items() for vnic in vnics} == providers.VNIC_CLASSES
+def test_every_kind_of_function_has_a_network_class() -> None:
+    """The classes of document 002."""
     assert set(providers.NETWORK_CLASSES) == set(FunctionKind)
-    assert set(providers.NETWORK_CLASSES.values()) == set(by_class)
+    assert set(providers.NETWORK_CLASSES.values()) == {"SRIOV_NET_VF", "PCI_NETDEV", "VDPA_NETDEV"}
 
 
 CLASSES: dict[str, tuple[HostDevice, Spec, str]] = {
@@ -134,7 +132,7 @@ CLASSES: dict[str, tuple[HostDevice, Spec, str]] = {
 
 @pytest.mark.parametrize(("device", "spec", "class_"), CLASSES.values(), ids=CLASSES)
 def test_class(device: HostDevice, spec: Spec, class_: str) -> None:
-    entries = device_spec_parser.parse_entries(spec, report=True).entries
+    entries = parse_entries(spec, report=True).entries
     assert providers.resource_class(device, entries[0] if entries else None) == class_
 
 
@@ -153,7 +151,7 @@ TRAITS: dict[str, tuple[Mapping[str, str], set[str]]] = {
 
 @pytest.mark.parametrize(("says", "traits"), TRAITS.values(), ids=TRAITS)
 def test_traits(says: Mapping[str, str], traits: set[str]) -> None:
-    [entry] = device_spec_parser.parse_entries([says], report=True).entries
+    [entry] = parse_entries([says], report=True).entries
     assert providers.traits(gpu(), entry) == traits
     assert providers.traits(gpu(), None) == frozenset()
 

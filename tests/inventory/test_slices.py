@@ -10,12 +10,13 @@ from dataclasses import replace
 import pytest
 
 from outfitter.api.kinds import Object
-from outfitter.inventory import assignable, device_spec_parser, scan, slices
+from outfitter.inventory import assignable, scan, slices
 from outfitter.inventory.assignable import AssignableDevice
 from outfitter.inventory.mdev import Mdev
 from outfitter.inventory.pci import HostDevice
 from outfitter.inventory.pci_ids import PciIds
 from outfitter.inventory.simulation import hosts_file
+from tests.inventory.spec_entries import parse_entries
 
 DRIVER = "pci.outfitter.dev"
 DNS = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -24,7 +25,7 @@ DNS = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?
 def offered(pci: str, spec: list[dict[str, str]] | None = None) -> tuple[AssignableDevice, ...]:
     host = hosts_file.parse(f"hosts: [{{name: a, numa: [{{id: 3, cpus: 0-3, memory: 1Gi}}], pci: [{pci}]}}]").hosts[0]
     found = scan.scan(host.tree())
-    listed = None if spec is None else device_spec_parser.parse_entries(spec, report=True)
+    listed = None if spec is None else parse_entries(spec, report=True)
     return assignable.assignable(found.devices, found.mdevs, listed).offered
 
 
@@ -264,7 +265,7 @@ def test_names_for_people() -> None:
 
 
 def test_a_mediated_device() -> None:
-    (entry,) = device_spec_parser.parse_entries([{"traits": "silver,gold"}], report=False).entries
+    (entry,) = parse_entries([{"traits": "silver,gold"}], report=False).entries
     made = Mdev(uuid="4b20d080-1b54-4048-85b3-a6a62d165c01", type_id="nvidia-63", type_name="GRID P4-1Q", device_api="vfio-pci",
                 parent="0000:65:00.0", numa=1, pcie_root="pci0000:64", iommu_group=9, memory=3 << 30)
     assert slices.describe([AssignableDevice(made, (), entry)]) == [{

@@ -26,17 +26,9 @@ NETWORK_CLASSES = "SRIOV_NET_VF for a VF, VDPA_NETDEV for a VDPA device, else PC
 _HEX = re.compile(r"(0[xX])?[0-9a-fA-F]+")
 
 
-def parse_entries(values: Sequence[Any], path: str = "device_spec", *, report: bool) -> DeviceSpec:
-    """Read entries: mappings, or texts of JSON with a mapping or a list of them. `report` tells whether the devices are
-    reported in Placement. Invalid has a cause for each mistake."""
-    reader = strict_yaml.Reader(path)
-    spec = read_entries(reader, values, path, report=report)
-    reader.finish(shown=len(reader.causes))
-    return spec
-
-
 def read_entries(reader: strict_yaml.Reader, values: Sequence[Any], path: str, *, report: bool) -> DeviceSpec:
-    """As `parse_entries`, telling mistakes to the reader of a larger file."""
+    """Entries: mappings, or texts of JSON with a mapping or a list of them. `report`: the devices are reported in Placement.
+    Each mistake is a cause of the reader."""
     entries: list[DeviceSpecEntry] = []
     for where, value in mappings(reader, values, path, example={"vendor_id": "10de", "product_id": "2235", "traits": "A,B"}):
         entries.append(_EntryFields(reader, where, value).entry(len(entries), report=report))

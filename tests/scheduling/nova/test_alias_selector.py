@@ -19,10 +19,11 @@ from outfitter.api.page import Page
 from outfitter.errors import OutfitterError
 from outfitter.inventory import config, host_devices, pci_ids, scan, slices
 from outfitter.inventory import providers as model
-from outfitter.scheduling.nova import alias, alias_selector, extra_specs, host_state, pci_allocator
+from outfitter.scheduling.nova import alias, alias_selector, extra_specs, pci_allocator
 from outfitter.scheduling.nova.extra_specs import AliasRequest
 from outfitter.scheduling.nova.host_state import HostState
 from tests.cases import nova_cloud
+from tests.scheduling import published_hosts
 
 NODE: Object = {"metadata": {"name": "elm"}}
 TRAITS = ("a", "b", "c", "d", "HW_GPU_API_VULKAN", "COMPUTE_MANAGED_PCI_DEVICE", "HW_PCI_LIVE_MIGRATABLE", "ab")
@@ -55,7 +56,7 @@ def published(
     devices = slices.on_providers(host_devices.devices(seen, (), (), {}, pci_ids.PciIds(None)), tree)
     devices = [{**device, "attributes": {**device["attributes"], **(more or {})}} for device in devices]
     made = slices.pool("elm", DRIVER, devices, slices.counters(seen.offered, seen.kept).sets, generation=1)
-    offer = host_state.published("elm", made, providers.read(providers.with_providers(providers.blank("elm"), tree)))
+    offer = published_hosts.published("elm", made, providers.read(providers.with_providers(providers.blank("elm"), tree)))
     return offer.at(Page(Page.blank("elm"))), devices
 
 

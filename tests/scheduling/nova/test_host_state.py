@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from outfitter.api.device import DRIVER, DeviceId
@@ -11,14 +9,16 @@ from outfitter.api.kinds import Object
 from outfitter.api.page import Booking, Holder, OutOfServiceRecord, Page
 from outfitter.api.providers import Inventory, Provider
 from outfitter.api.rejection import Rejection
-from outfitter.inventory import assignable, device_spec_parser, scan, slices
+from outfitter.inventory import assignable, scan, slices
 from outfitter.inventory.pci import FunctionKind
 from outfitter.ledger import placement_view
 from outfitter.scheduling.nova import host_state
 from outfitter.scheduling.nova.host_state import HostState, PublishedHost
 from outfitter.scheduling.nova.numa_topology import NumaCell
 from tests.cases import nova_cloud
+from tests.inventory.spec_entries import parse_entries
 from tests.rejected import Code, no
+from tests.scheduling.published_hosts import published
 
 GPU = {"address": "0000:17:00.0", "vendor_id": "10de", "product_id": "2235", "type": "PCI", "numa_node": 1}
 PF = {"address": "0000:3b:00.0", "vendor_id": "8086", "product_id": "37c8", "type": "PF"}
@@ -30,15 +30,11 @@ WHO = Holder("Consumer", "", "blue", "uid-blue")
 
 def pool() -> list[Object]:
     """A host with a GPU, a card and its two parts, as our own driver publishes it."""
-    spec = device_spec_parser.parse_entries(SPEC, report=False)
+    spec = parse_entries(SPEC, report=False)
     offered = assignable.assignable(scan.scan(nova_cloud.tree([GPU, PF, *VFS])).devices, (), spec).offered
     counters = slices.counters(offered)
     devices = [counters.on(device) for device in slices.describe(offered)]
     return slices.pool("oak", DRIVER, devices, counters.sets, generation=3)
-
-
-def node(**more: Any) -> Object:
-    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "oak"}, **more}
 
 
 def page(*held: DeviceId, marks: dict[str, list[DeviceId]] | None = None, cells: dict[str, int] | None = None) -> Page:
@@ -58,8 +54,7 @@ def tree(name: str, *devices: str, reserved: int = 0) -> Provider:
 
 @pytest.fixture
 def offered() -> PublishedHost:
-    [found] = host_state.published([node()], {}, pool(), {"oak": [NumaCell(0, 4), NumaCell(1, 4)]})
-    return found
+    return published("oak", pool(), cells=[NumaCell(0, 4), NumaCell(1, 4)])
 
 
 def by_address(host: HostState) -> dict[str, host_state.PciDevice]:
@@ -116,8 +111,7 @@ def test_taints_that_the_page_tells_sooner_are_not_believed() -> None:
     for word, device in taints.items():
         device["taints"] = [{"key": f"outfitter.dev/{word}", "effect": "NoSchedule"}]
     more[0]["taints"] = [{"key": "a.test/hot", "effect": "None"}]
-    [found] = host_state.published([node()], {}, [part, *rest])
-    devices = found.at(page()).devices
+    devices = published("oak", [part, *rest]).at(page()).devices
     assert [device.blocked for device in devices][:3] == [
         None, no(Code.TAINTED, devices[1].id, taint="outfitter.dev/unlisted:NoSchedule"), None]
 
@@ -125,44 +119,20 @@ def test_taints_that_the_page_tells_sooner_are_not_believed() -> None:
 def test_a_device_that_is_managed_remotely() -> None:
     [part, *rest] = pool()
     part["spec"]["devices"][2]["attributes"]["remoteManaged"] = {"bool": True}
-    [found] = host_state.published([node()], {}, [part, *rest])
+    found = published("oak", [part, *rest])
     assert [device.remote_managed for device in found.at(page()).devices] == [False, False, True, False]
-
-
-def test_functions_that_travel_together() -> None:
-    [part, *rest] = pool()
-    said = part["spec"]["devices"][0]["attributes"]
-    said |= {"members2": {"string": "0000:17:00.2"}, "members": {"string": "0000:17:00.0,0000:17:00.1"}}
-    [found] = host_state.published([node()], {}, [part, *rest])
-    assert [device.functions for device in found.at(page()).devices][:2] == [
-        ("0000:17:00.0", "0000:17:00.1", "0000:17:00.2"), ("0000:3b:00.0",)]
 
 
 @pytest.mark.parametrize(("reserved", "held", "room"), [(0, 0, 2), (1, 0, 1), (0, 1, 1), (1, 1, 0), (2, 1, 0)])
 def test_the_room_of_a_provider(offered: PublishedHost, reserved: int, held: int, room: int) -> None:
     names = [device.id for device in offered.at(page()).devices if device.kind is FunctionKind.VF]
     home = tree("p", *(each.device for each in names), reserved=reserved)
-    [found] = host_state.published([node()], {"oak": [home]}, pool())
+    found = published("oak", pool(), [home])
     host = found.at(page(*names[:held]))
     assert host.room("p") == room
     assert {device.provider for device in host.devices} == {"", "p"}
 
 
-CLOSED = {
-    "open": (node(), None),
-    "cordoned": (node(spec={"unschedulable": True}), no(Code.NODE_CORDONED)),
-    "not ready": (node(status={"conditions": [{"type": "Ready", "status": "False", "message": "the disk is full"}]}),
-                  no(Code.NODE_NOT_READY, message="the disk is full")),
-}
-
-
-@pytest.mark.parametrize("name", CLOSED)
-def test_hosts_that_take_nobody(name: str) -> None:
-    there, rejection = CLOSED[name]
-    [found] = host_state.published([there], {}, pool())
-    assert found.closed == found.at(page()).closed == rejection
-
-
 def test_an_unfinished_pool_offers_nothing() -> None:
-    [found] = host_state.published([node()], {}, pool()[:1])
+    found = published("oak", pool()[:1])
     assert found.at(page()).devices == ()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from outfitter.api import rejection
 from outfitter.api.device import DRIVER, PCI_BUS_ID, DeviceId
-from outfitter.api.kinds import Object
-from outfitter.api.page import MARKS, Limits, Page
+from outfitter.api.page import MARKS, Page
 from outfitter.api.providers import Provider
 from outfitter.api.rejection import Rejection, RejectionCode
 from outfitter.cel.library import quantity
@@ -18,8 +17,7 @@ from outfitter.inventory import pci, slices
 from outfitter.inventory.pci import FunctionKind
 from outfitter.ledger import placement_view
 from outfitter.ledger.placement_view import Row
-from outfitter.scheduling.config import Features
-from outfitter.scheduling.dra.node_devices import NodeDevices, PoolSet
+from outfitter.scheduling.dra.node_devices import NodeDevices
 from outfitter.scheduling.dra.slices import PublishedDevice, quantity_text
 from outfitter.scheduling.filter import taints
 from outfitter.scheduling.filter.taints import KEEPS_AWAY, RECORDED_ON_PAGE
@@ -44,12 +42,6 @@ class PciDevice:
     remote_managed: bool = False  # from elsewhere, by ports alone
     blocked: Rejection | None = None  # why no other VM gets it
     takes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # counter set -> counter -> how much
-    members: tuple[str, ...] = ()  # addresses of all functions that travel together; empty: it travels alone
-
-    @property
-    def functions(self) -> tuple[str, ...]:
-        """The addresses that a machine gets with it."""
-        return self.members or (self.address,)
 
     @property
     def label(self) -> str:
@@ -65,7 +57,6 @@ class HostState:
     rows: Mapping[str, Row] = field(default_factory=dict)  # provider -> what it has and what is used
     cells: tuple[NumaCell, ...] = ()  # empty: not known, and CPUs are no limit
     counters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # counter set -> counter -> what is left
-    closed: Rejection | None = None  # why it takes no VM
 
     @property
     def free(self) -> int:
@@ -126,14 +117,6 @@ class PciRejection:
     rejection: Rejection
 
 
-@dataclass(frozen=True, slots=True)
-class NoValidHost:
-    """Why no host can."""
-
-    summary: str
-    hosts: tuple[tuple[str, PciRejection], ...] = ()
-
-
 # -- what is published and held becomes hosts
 
 
@@ -147,22 +130,15 @@ class PublishedHost:
     devices: Sequence[PublishedDevice] = ()  # of our driver
     counters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     cells: Sequence[NumaCell] = ()  # with all CPUs that are for guests
-    closed: Rejection | None = None
 
     @classmethod
-    def of(
-        cls, site: NodeDevices, tree: Sequence[Provider] = (), cells: Sequence[NumaCell] = (), closed: Rejection | None = None
-    ) -> PublishedHost:
+    def of(cls, site: NodeDevices, tree: Sequence[Provider] = (), cells: Sequence[NumaCell] = ()) -> PublishedHost:
         """Of what a node can reach, the devices of its own pool."""
         own = (DRIVER, site.name)
         devices = [device for device in site.devices if (device.id.driver, device.id.pool) == own]
         counters = {name: {counter: quantity_text(amount) for counter, amount in amounts.items()}
                     for pool in site.pools if pool.id == own for name, amounts in pool.counters.items()}
-        return cls(site.name, tree, devices, counters, cells, closed)
-
-    @property
-    def limits(self) -> Limits:
-        return Limits(counters={(DRIVER, self.name, name): amounts for name, amounts in self.counters.items()})
+        return cls(site.name, tree, devices, counters, cells)
 
     def at(self, page: Page) -> HostState:
         """The host at the moment of a page."""
@@ -193,27 +169,7 @@ class PublishedHost:
             self.name, tuple(sorted((replace(device, blocked=blocked(device)) for device in devices),
                                     key=lambda device: pci.order(device.address))),
             {row.provider.name: row for row in placement_view.rows(self.tree, page)},
-            tuple(cell.without(taken, used[cell.id]) for cell in self.cells), left, self.closed)
-
-
-def published(
-    nodes: Iterable[Object], trees: Mapping[str, Sequence[Provider]], published_slices: Iterable[Object],
-    cells: Mapping[str, Sequence[NumaCell]] | None = None,
-) -> list[PublishedHost]:
-    """Every host that there is, from objects as the store has them. `cells`: what is known of hosts' NUMA cells."""
-    pools = PoolSet(published_slices)
-    return [PublishedHost.of(pools.at(node, Features.of({})), trees.get(node["metadata"]["name"], ()),
-                             (cells or {}).get(node["metadata"]["name"], ()), _closed(node)) for node in nodes]
-
-
-def _closed(node: Object) -> Rejection | None:
-    if (node.get("spec") or {}).get("unschedulable"):
-        return Rejection(RejectionCode.NODE_CORDONED)
-    ready = next((each for each in (node.get("status") or {}).get("conditions") or () if each["type"] == "Ready"), None)
-    if ready is not None and ready.get("status") != "True":
-        message = ready.get("message") or ready.get("reason") or "no reason given"
-        return Rejection.of(RejectionCode.NODE_NOT_READY, message=message)
-    return None
+            tuple(cell.without(taken, used[cell.id]) for cell in self.cells), left)
 
 
 def _device(device: PublishedDevice, home: Mapping[str, str]) -> PciDevice | None:
@@ -226,14 +182,11 @@ def _device(device: PublishedDevice, home: Mapping[str, str]) -> PciDevice | Non
                and taint["key"] not in RECORDED_ON_PAGE]  # the page records these, and sooner
     takes = {entry["counterSet"]: {name: str(each["value"]) for name, each in entry["counters"].items()}
              for entry in raw.get("consumesCounters") or ()}
-    pieces = sorted((len(key), text) for key, text in said.items() if key.rstrip("0123456789") == "members")
-    members = tuple(address for _, text in pieces for address in str(text).split(","))
     return PciDevice(
         device.id, said[PCI_BUS_ID], FunctionKind(said["kind"]), said.get("vendor") or "",
         said.get("product") or "", home.get(raw["name"], ""), said.get(f"{slices.STANDARD}/numaNode"),
         said.get("liveMigratable"), bool(said.get("remoteManaged")),
-        Rejection.of(RejectionCode.TAINTED, device.id, taint=", ".join(map(taints.text, tainted))) if tainted else None, takes,
-        members)
+        Rejection.of(RejectionCode.TAINTED, device.id, taint=", ".join(map(taints.text, tainted))) if tainted else None, takes)
 
 
 def _exhausted(device: PciDevice, left: Mapping[str, Mapping[str, str]]) -> Rejection | None:
