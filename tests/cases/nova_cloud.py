@@ -269,7 +269,8 @@ class Cloud:
     # -- hosts
 
     def config(self, box: Box) -> Config:
-        return settings({**self.given, "alias": []}, box.spec, box.switches)
+        return settings({**self.given, "alias": []}, box.spec, box.switches,
+                        sum(cell.cpus for cell in box.cells) if box.cells else None)
 
     async def start(self, name: str) -> None:
         box = self.boxes[name]
@@ -412,17 +413,24 @@ class Cloud:
         return matched
 
 
-def settings(given: Mapping[str, Any], spec: Any = ..., switches: Mapping[str, Any] | None = None) -> Config:
-    """A configuration file with a case's aliases and switches and, for a host, its device_spec. Invalid."""
-    return config.parse(settings_text(given, spec, switches))
+def settings(
+    given: Mapping[str, Any], spec: Any = ..., switches: Mapping[str, Any] | None = None, dedicated: int | None = None
+) -> Config:
+    """A configuration file with a case's aliases and switches and, for a host, its device_spec and its dedicated CPUs, which
+    have the first numbers. Invalid."""
+    return config.parse(settings_text(given, spec, switches, dedicated))
 
 
-def settings_text(given: Mapping[str, Any], spec: Any = ..., switches: Mapping[str, Any] | None = None) -> str:
+def settings_text(
+    given: Mapping[str, Any], spec: Any = ..., switches: Mapping[str, Any] | None = None, dedicated: int | None = None
+) -> str:
     switches = switches or {**SWITCHES, **(given.get("config") or {})}
     alias = given.get("alias") or []
     said = {"alias": _texts(alias if isinstance(alias, list) else [alias]), **{key: switches[key] for key in SWITCHES}}
     if spec is not ...:
         said["device_spec"] = _texts(spec) if isinstance(spec, list) else spec
+    if dedicated is not None:
+        said["cpu_dedicated_set"] = cpulist.text(range(dedicated))
     return yaml.safe_dump(said)
 
 
@@ -465,11 +473,12 @@ def _hostdev(address: str) -> str:
 
 
 def tree(devices: Sequence[Mapping[str, Any]], numa: Sequence[Cell] = ()) -> MemoryTree:
-    """A host's sysfs with these functions, each in an IOMMU group of its own, and these NUMA cells."""
+    """A host's sysfs with these functions, each in an IOMMU group of its own, and these NUMA cells. Each cell also has a CPU
+    that is shared; their numbers follow those of all dedicated ones."""
     entries: dict[str, Entry] = {"/sys/bus/pci/devices": None}
-    first = 0
-    for cell in numa:
-        mine, first = range(first, first + cell.cpus), first + cell.cpus
+    first, shared = 0, sum(cell.cpus for cell in numa)
+    for place, cell in enumerate(numa):
+        mine, first = [*range(first, first + cell.cpus), shared + place], first + cell.cpus
         entries[f"{numa_cells.NODES}/node{cell.id}/cpulist"] = cpulist.text(mine) + "\n"
         entries |= {
             f"{numa_cells.CPUS}/cpu{cpu}/topology/physical_package_id": f"{-1 if cell.socket is None else cell.socket}\n"
