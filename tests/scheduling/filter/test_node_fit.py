@@ -23,7 +23,7 @@ ROOMY = {"cpu": "16", "memory": "64Gi", "ephemeral-storage": "100Gi", "pods": "1
 GI = 1 << 30
 
 
-def fit(node: Object, pod: Object, used: NodeUsage) -> tuple[str, ...]:
+def fit(node: Object, pod: Object, used: NodeUsage) -> tuple[Rejection, ...]:
     """Why a pod cannot run on a node; empty if it can."""
     return PodRequirements.of(pod).unfit(NodeInfo.of(node), used)
 

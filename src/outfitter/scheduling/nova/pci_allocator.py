@@ -8,12 +8,11 @@ same answer."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from outfitter.api.device import DeviceId
 from outfitter.api.rejection import Rejection, RejectionCode
-from outfitter.api.rejection_text import render
 from outfitter.cel.library import quantity
 from outfitter.inventory import pci
 from outfitter.inventory.pci import FunctionKind
