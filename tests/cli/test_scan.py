@@ -127,7 +127,7 @@ def test_warnings_come_last_and_not_without_end() -> None:
     broken = MemoryTree({**TREE.entries, "/sys/devices/pci0000:65/0000:65:00.0/vendor": "\x1b[31mred\n"})
     assert shown(broken)[-2:] == [
         "1 warning:",
-        "  /sys/devices/pci0000:65/0000:65:00.0/vendor: says '\\x1b[31mred', which is no 0x and 4 hex digits"]
+        "  /sys/devices/pci0000:65/0000:65:00.0/vendor: is '\\x1b[31mred', which is not 0x and 4 hex digits"]
     many = MemoryTree({**TREE.entries, **{f"/sys/bus/pci/devices/x{number}": "" for number in range(50)}})
     assert shown(many)[-1] == "  and 20 more; -o json shows all"
 

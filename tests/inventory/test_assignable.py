@@ -50,9 +50,9 @@ CASES: dict[str, tuple[list[HostDevice], list[tuple[str, ...]], dict[str, str]]]
         [gpu(A, driver=None)], [], {A: f"{A} is bound to no driver; bind it to vfio-pci, or list it in "
                     "device_spec, to offer it"}),
     "a bridge, even bound to vfio-pci": (
-        [gpu(A, class_code="060400")], [], {A: f"{A} is a bridge (class 060400); bridges stay with the host"}),
+        [gpu(A, class_code="060400")], [], {A: f"{A} is a bridge (class 060400); bridges are not assignable"}),
     "no IOMMU": ([gpu(A, iommu_group=None)], [], {A: "no IOMMU group; switch the IOMMU on"}),
-    "a class that could not be read": ([gpu(A, class_code=None)], [], {A: "does not tell its vendor, product and class"}),
+    "a class that could not be read": ([gpu(A, class_code=None)], [], {A: "has no readable vendor, product and class"}),
     "a GPU and its audio function are one device": (group(gpu(B), gpu(A)), [(A, B)], {}),
     "a bridge in the group is no obstacle": (
         group(gpu(A), gpu(B, class_code="060400", driver="pcieport")), [(A,)], {B: "is a bridge"}),
@@ -69,7 +69,8 @@ CASES: dict[str, tuple[list[HostDevice], list[tuple[str, ...]], dict[str, str]]]
          B: f"{B} is used by the host through snd_hda_intel; bind it to vfio-pci, or list it in device_spec, to offer it"}),
     "a member without a driver keeps the others": (
         group(gpu(A), gpu(B, driver=None), gpu(C)), [], {A: B, B: "no driver", C: B}),
-    "a member whose class is unknown keeps the others": (group(gpu(A), gpu(B, class_code=None)), [], {A: B, B: "tell"}),
+    "a member whose class is unknown keeps the others": (
+        group(gpu(A), gpu(B, class_code=None)), [], {A: B, B: "readable vendor"}),
     "a member that nobody could read keeps the others": (
         [gpu(A, members=(B,))], [], {A: f"with {B}, which could not be read"}),
     "a member that says it is elsewhere keeps the others": (
@@ -141,10 +142,10 @@ def test_a_function_that_is_sliced_is_not_given_whole() -> None:
     one, two = mdev("4b20d080-1b54-4048-85b3-a6a62d165c01", A), mdev("4b20d080-1b54-4048-85b3-a6a62d165c02", B)
     answer = assignable.assignable([gpu(A)], [one])
     assert [entry.name for entry in answer.offered] == [one.name]
-    assert "carries 1 mediated device, which are given away instead" in answer.withheld[0].reason
+    assert "has 1 mediated device, which are offered instead" in answer.withheld[0].reason
     names, reasons = listed([gpu(A, driver="nvidia"), gpu(B, driver="nvidia", iommu_group=21)], [{"address": A}], [two, one])
     assert names == [one.name]
-    assert reasons[two.name] == f"no entry of device_spec lists {B}, which carries it"
+    assert reasons[two.name] == f"no entry of device_spec lists {B}, its parent"
 
 
 def test_a_virtual_function_without_a_parent_stays() -> None:
@@ -157,7 +158,7 @@ def test_all_mediated_devices_of_a_function_are_counted() -> None:
     three = [mdev(f"4b20d080-1b54-4048-85b3-a6a62d165c0{number}", A) for number in (3, 1, 2)]
     answer = assignable.assignable([gpu(A)], three)
     assert [entry.name[-1] for entry in answer.offered] == ["1", "2", "3"]
-    assert "carries 3 mediated devices, which" in answer.withheld[0].reason
+    assert "has 3 mediated devices, which" in answer.withheld[0].reason
 
 
 @pytest.mark.parametrize("unknown", ["vendor", "product", "class_code"])
@@ -165,7 +166,7 @@ def test_what_does_not_tell_what_it_is_stays(unknown: str) -> None:
     answer = assignable.assignable([gpu(A, **{unknown: None})])
     assert answer.offered == ()
     assert answer.withheld[0].reason == (
-        f"{A} does not tell its vendor, product and class; they must be known to offer it")
+        f"{A} has no readable vendor, product and class; they must be known to offer it")
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,7 @@ def test_what_a_driver_of_its_vendor_hands_over_is_offered(device: HostDevice) -
 def test_a_neighbour_that_is_listed_and_says_it_is_elsewhere_is_told() -> None:
     names, reasons = listed([gpu(A, members=(B,)), gpu(B, iommu_group=21)], [{"address": B}])
     assert names == [pci.label(B)]
-    assert "says that it is in another group (21)" in reasons[pci.label(A)]
+    assert "is in another group (21)" in reasons[pci.label(A)]
 
 
 def test_a_mediated_device_has_the_words_of_the_entry_that_lists_its_parent() -> None:

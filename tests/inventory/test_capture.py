@@ -159,9 +159,9 @@ WRONG = {
     "a text that is a number": ('{"/sys/a": {"f": 7}}', "/sys/a: write"),
     "a folder of numbers": ('{"/sys/a": {"d": [7]}}', "/sys/a: write"),
     "a folder that leads out": ('{"/sys/a": {"d": ["../b"]}}', "/sys/a: write"),
-    "a folder with its parent in it": ('{"/sys/a": {"d": [".."]}}', "no absolute path"),
+    "a folder with its parent in it": ('{"/sys/a": {"d": [".."]}}', "not an absolute path"),
     "bytes that are no base64": ('{"/sys/a": {"b": "%"}}', "base64"),
-    "a path that is none": ('{"sys": {"f": "x"}}', "no absolute path"),
+    "a path that is none": ('{"sys": {"f": "x"}}', "not an absolute path"),
     "a file with something below": ('{"/a": {"f": "x"}, "/a/b": {"f": "x"}}', "at once"),
     "too deep": ("[" * 100_000, "no JSON"),
 }

@@ -151,14 +151,14 @@ alias:
 
 WARNED: dict[str, tuple[str, str]] = {
     "blanks around traits": ('[pci]\ndevice_spec = {"traits": "a, b"}', r"0\.conf:2: \[pci\]device_spec: .*' b'.* CUSTOM__B"),
-    "an empty trait": ('[pci]\ndevice_spec = {"traits": "a,"}', "empty trait in 'a,' is left out; Nova made CUSTOM_ of it"),
+    "an empty trait": ('[pci]\ndevice_spec = {"traits": "a,"}', "empty trait in 'a,' is dropped; Nova reads it as CUSTOM_"),
     "blanks around the traits of an alias": ('[pci]\nalias = {"name": "a", "traits": "x ,y"}', "CUSTOM_X_"),
-    "a forbidden trait": ('[pci]\nalias = {"name": "a", "traits": "!x"}', "'!x' forbids .*; Nova asked for CUSTOM__X"),
+    "a forbidden trait": ('[pci]\nalias = {"name": "a", "traits": "!x"}', "'!x' forbids .*; Nova requires CUSTOM__X"),
     "a class beside a network": ('[pci]\ndevice_spec = {"physical_network": "a", "resource_class": "b"}',
-                                 "resource_class is left out"),
+                                 "resource_class is dropped"),
     "an interface with reporting": ('[pci]\nreport_in_placement = true\ndevice_spec = {"devname": "ens1"}',
                                     r"0\.conf:3: .*devname 'ens1' cannot be reported"),
-    "an option that nobody reads": ("[pci]\ndevice_specs = {}", r"0\.conf:2: \[pci\]device_specs: is no option"),
+    "an option that nobody reads": ("[pci]\ndevice_specs = {}", r"0\.conf:2: \[pci\]device_specs: is not imported"),
 }
 
 
@@ -172,14 +172,14 @@ def test_what_means_something_else_is_told(name: str) -> None:
 
 
 WRONG: dict[str, tuple[str, str]] = {
-    "no section": ("device_spec = {}", r"0\.conf:1: device_spec stands before the first section"),
-    "a section without an end": ("[pci\n", r"0\.conf:1: '\[pci' is no section"),
-    "a section without a name": ("[]\n", r"0\.conf:1: '\[\]' is no section"),
-    "no assignment": ("[pci]\ndevice_spec\n", r"0\.conf:2: 'device_spec' is no assignment"),
-    "no name": ("[pci]\n = 1\n", r"0\.conf:2: begins with a blank"),
-    "an empty name": ("[pci]\n= 1\n", r"0\.conf:2: '= 1' is no assignment"),
-    "a value goes on after an empty line": ("[pci]\ndevice_spec = [\n\n  {}]", r"0\.conf:4: begins with a blank"),
-    "a value goes on after a comment": ("[pci]\ndevice_spec = [\n# x\n  {}]", r"0\.conf:4: begins with a blank"),
+    "no section": ("device_spec = {}", r"0\.conf:1: device_spec is before the first section"),
+    "a section without an end": ("[pci\n", r"0\.conf:1: '\[pci' is not a section"),
+    "a section without a name": ("[]\n", r"0\.conf:1: '\[\]' is not a section"),
+    "no assignment": ("[pci]\ndevice_spec\n", r"0\.conf:2: 'device_spec' is not an assignment"),
+    "no name": ("[pci]\n = 1\n", r"0\.conf:2: is indented"),
+    "an empty name": ("[pci]\n= 1\n", r"0\.conf:2: '= 1' is not an assignment"),
+    "a value goes on after an empty line": ("[pci]\ndevice_spec = [\n\n  {}]", r"0\.conf:4: is indented"),
+    "a value goes on after a comment": ("[pci]\ndevice_spec = [\n# x\n  {}]", r"0\.conf:4: is indented"),
     "no JSON": ("[pci]\nalias = {name: a}", r"0\.conf:2: \[pci\]alias: invalid entry.*no JSON"),
     "nothing": ("[pci]\ndevice_spec =", r"0\.conf:2: \[pci\]device_spec: invalid entry"),
     "an unknown key": ('[pci]\n\ndevice_spec = {"adress": "1"}', r"0\.conf:3: \[pci\]device_spec\.adress: .* address"),

@@ -51,30 +51,30 @@ def listed_both(advice: str) -> str:
 
 
 def in_use(was: str, now: str, who: str, provider: str = CARD) -> str:
-    return (f"inventory of {was} on resource provider {provider} is in use by {who}, and device_spec now makes it {now}; keep "
-            "the class until they are gone")
+    return (f"inventory of {was} on resource provider {provider} is in use by {who}, and device_spec now gives it {now}; keep "
+            "the class until they are released")
 
 
 def other_traits(was: str, now: str, who: str, provider: str = CARD) -> str:
     return (f"the traits of resource provider {provider} are {was} and device_spec now says {now}, but its devices are in use "
-            f"by {who}; keep the traits until they are gone")
+            f"by {who}; keep the traits until they are released")
 
 
 def swapped(device: str, who: str, now: str) -> str:
-    return (f"{device} is in use by {who}, and device_spec now lists {now} in its place; a physical function and its virtual "
-            "ones exclude each other: list it until it is free")
+    return (f"{device} is in use by {who}, and device_spec now lists {now} instead; a physical function and its virtual "
+            "functions exclude each other: list it until it is released")
 
 
 def not_for_one_use(devices: str, entries: str) -> str:
     return (f"only whole devices (type-PCI) and physical functions (type-PF) may set one_time_use, and {devices} of provider "
-            f"{CARD} are virtual functions and do not qualify; take it out of {entries}")
+            f"{CARD} are virtual functions and do not qualify; remove it from {entries}")
 
 
-DEVNAME = ("entry 1 of device_spec, {\"devname\": \"ens1f0\"}, chooses by devname, which may name another device after a "
-           "reboot; write the PCI address instead while report_in_placement is on")
-ORPHAN = (f"{VF0} is a virtual function whose parent device is not known, so there is no provider to count it on; leave it "
-          "out of device_spec, or find out why the host does not show its physfn")
-FREE = "none of them is held, so list whichever you want: the physical function, or its virtual functions"
+DEVNAME = ("entry 1 of device_spec, {\"devname\": \"ens1f0\"}, selects by devname, which may be another device after a "
+           "reboot; use the PCI address instead while report_in_placement is on")
+ORPHAN = (f"{VF0} is a virtual function whose parent device is not known, so it belongs to no provider; remove it "
+          "from device_spec, or find out why its physfn link is missing")
+FREE = "none of them is held, so list either the physical function or its virtual functions"
 SAME: Spec = [{"product_id": "1592", "resource_class": "nic"}]
 SAME_VFS: Spec = [{"product_id": "1889", "resource_class": "nic"}]
 
@@ -82,14 +82,14 @@ BAD = {
     "an interface's name chooses": Bad([{"product_id": "2204"}, {"devname": "ens1f0"}], [DEVNAME], devices=[gpu()]),
     "a card and its functions, free": Bad(BOTH, [listed_both(FREE)]),
     "a card and its functions, the card is held": Bad(BOTH, [listed_both(
-        f"{PF} is held by Consumer s9, so keep it listed and take its virtual functions out")], held=[NIC]),
+        f"{PF} is held by Consumer s9, so keep it listed and remove its virtual functions")], held=[NIC]),
     "a card and its functions, a function is held": Bad(BOTH, [listed_both(
-        f"virtual functions are held ({VF1} by Consumer s1), so take {PF} out and keep at least these listed")], held=[vf(1)]),
+        f"virtual functions are held ({VF1} by Consumer s1), so remove {PF} and keep at least these listed")], held=[vf(1)]),
     "a card and its functions, some are held, one by two": Bad(BOTH, [listed_both(
-        f"virtual functions are held ({VF0} by Consumer s1, Consumer s2, {VF1} by Consumer s3), so take {PF} out and keep at "
+        f"virtual functions are held ({VF0} by Consumer s1, Consumer s2, {VF1} by Consumer s3), so remove {PF} and keep at "
         "least these listed")], held=[vf(0), vf(0, "Consumer s2"), vf(1, "Consumer s3")]),
     "a card and its functions, all are held": Bad(BOTH, [listed_both(
-        f"{PF} is held by Consumer s9, so keep it listed and take its virtual functions out")], held=[NIC, vf(0)]),
+        f"{PF} is held by Consumer s9, so keep it listed and remove its virtual functions")], held=[NIC, vf(0)]),
     "a card and many functions": Bad([{"vendor_id": "8086"}], [
         f"device_spec lists both the physical function {PF} (entry 0) and its virtual functions "
         + ", ".join(f"0000:3b:01.{number} (entry 0)" for number in range(8))
@@ -100,21 +100,21 @@ BAD = {
         + f", which is not supported: only one of the two can be offered; {FREE}"], devices=card(8)),
     "functions of two classes": Bad(
         [{"address": VF0, "resource_class": "gold"}, {"product_id": "1889"}],
-        [f"virtual functions of one parent cannot have different resource_class values: device_spec says CUSTOM_GOLD for {VF0} "
+        [f"virtual functions of one parent cannot have different resource_class values: device_spec has CUSTOM_GOLD for {VF0} "
          f"(entry 0); {VFS} for {VF1} (entry 1), {VF2} (entry 1); make entries 0, 1 agree"], devices=card(3)),
     "functions with different traits": Bad(
         [{"address": VF0, "traits": "b,a"}, {"product_id": "1889"}],
-        [f"virtual functions of one parent cannot have different traits values: device_spec says CUSTOM_A, CUSTOM_B for {VF0} "
+        [f"virtual functions of one parent cannot have different traits values: device_spec has CUSTOM_A, CUSTOM_B for {VF0} "
          f"(entry 0); none for {VF1} (entry 1); make entries 0, 1 agree"]),
     "functions of which some can move": Bad(
         [{"address": VF0, "live_migratable": "yes"}, {"product_id": "1889", "live_migratable": "no"}],
-        [f"virtual functions of one parent cannot have different traits values: device_spec says HW_PCI_LIVE_MIGRATABLE for "
+        [f"virtual functions of one parent cannot have different traits values: device_spec has HW_PCI_LIVE_MIGRATABLE for "
          f"{VF0} (entry 0); none for {VF1} (entry 1); make entries 0, 1 agree"]),
     "functions that differ in both": Bad(
         [{"address": VF0, "traits": "x", "resource_class": "y"}, {"product_id": "1889"}],
-        [f"virtual functions of one parent cannot have different resource_class values: device_spec says CUSTOM_Y for {VF0} "
+        [f"virtual functions of one parent cannot have different resource_class values: device_spec has CUSTOM_Y for {VF0} "
          f"(entry 0); {VFS} for {VF1} (entry 1); make entries 0, 1 agree",
-         f"virtual functions of one parent cannot have different traits values: device_spec says CUSTOM_X for {VF0} (entry 0); "
+         f"virtual functions of one parent cannot have different traits values: device_spec has CUSTOM_X for {VF0} (entry 0); "
          f"none for {VF1} (entry 1); make entries 0, 1 agree"]),
     "functions for one use": Bad([{"product_id": "1889", "one_time_use": "yes"}], [
         not_for_one_use(f"{VF0} (entry 0), {VF1} (entry 0)", "entry 0")]),
@@ -216,9 +216,9 @@ def cards(count: int) -> list[HostDevice]:
 
 
 @pytest.mark.parametrize(("count", "named"), {
-    1: "1 providers stand in the tree (a_0000:60:00.0)",
-    4: "4 providers stand in the tree (a_0000:60:00.0, a_0000:61:00.0, a_0000:62:00.0, a_0000:63:00.0)",
-    5: "5 providers stand in the tree (a_0000:60:00.0, a_0000:61:00.0, a_0000:62:00.0, a_0000:63:00.0 and more)",
+    1: "1 providers are in the tree (a_0000:60:00.0)",
+    4: "4 providers are in the tree (a_0000:60:00.0, a_0000:61:00.0, a_0000:62:00.0, a_0000:63:00.0)",
+    5: "5 providers are in the tree (a_0000:60:00.0, a_0000:61:00.0, a_0000:62:00.0, a_0000:63:00.0 and more)",
 }.items())
 def test_reporting_cannot_be_switched_off_while_a_provider_stands(count: int, named: str) -> None:
     stored = planned(cards(count), [{"product_id": "2204"}]).providers
@@ -226,7 +226,7 @@ def test_reporting_cannot_be_switched_off_while_a_provider_stands(count: int, na
         planned(cards(count), [], stored, report_in_placement=False)
     assert str(error.value) == (
         f"host a does not start: report_in_placement is off, but it was enabled before and {named}; disabling it again is not "
-        "supported: switch it on, or first take all devices out of device_spec and start once")
+        "supported: switch it on, or first remove all devices from device_spec and start once")
 
 
 def test_the_way_back() -> None:

@@ -212,8 +212,8 @@ def test_an_oddity_is_told_and_the_rest_stays_known(path: str, entry: object, ad
 def test_pf_and_vf_each_say_what_they_miss() -> None:
     result = scan.scan(with_entry(f"{ROOT}/virtfn1", Link("../x")))
     assert [str(warning) for warning in result.warnings] == [
-        f"{ROOT}/virtfn1: leads to no PCI address",
-        "/sys/bus/pci/devices/0000:3b:01.1: is a VF of 0000:3b:00.0, which has no number for it"]
+        f"{ROOT}/virtfn1: does not link to a PCI address",
+        "/sys/bus/pci/devices/0000:3b:01.1: is a VF of 0000:3b:00.0, which has no virtfn link to it"]
 
 
 def test_a_function_that_vanished_is_told_and_left_out() -> None:
@@ -221,7 +221,7 @@ def test_a_function_that_vanished_is_told_and_left_out() -> None:
     result = scan.scan(tree)
     assert "0000:65:00.0" not in {found.address for found in result.devices}
     assert [str(warning) for warning in result.warnings] == [
-        "/sys/bus/pci/devices/0000:65:00.0: leads nowhere; the function is left out"]
+        "/sys/bus/pci/devices/0000:65:00.0: is a broken link or empty; the function is skipped"]
     # Its neighbour still knows of it, and is not given away without it.
     assert device(result, "0000:65:00.1").members == ("0000:65:00.0",)
     assert "pci-0000-65-00-1" not in {entry.name for entry in assignable.assignable(result.devices).offered}
@@ -421,7 +421,7 @@ def test_an_oddity_of_mediated_devices_is_told(path: str, entry: object, known: 
 def test_an_instance_that_only_its_type_knows_is_told() -> None:
     entries = {path: entry for path, entry in MDEVS.entries.items() if not path.startswith("/sys/bus/mdev")}
     assert [str(warning) for warning in scan.scan(MemoryTree(entries)).warnings] == [
-        f"/sys/bus/mdev/devices/{UUID}: is not there as nvidia-231 of 0000:ca:00.0, which lists it"]
+        f"/sys/bus/mdev/devices/{UUID}: is listed by 0000:ca:00.0 as nvidia-231, but does not exist as such"]
 
 
 def test_a_parent_need_not_be_a_pci_function() -> None:

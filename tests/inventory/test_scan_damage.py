@@ -120,7 +120,7 @@ def judge(tree: MemoryTree) -> None:
     addresses = {device.address for device in result.devices}
     for device in result.devices:
         assert device.parent is None or device.parent in addresses or any(
-            f"leads to {device.parent}, which is not there" in warning.message for warning in result.warnings)
+            f"links to {device.parent}, which does not exist" in warning.message for warning in result.warnings)
         assert device.vf_index is None or device.parent is not None
         assert device.driver is None or device.driver.isprintable()
     command.as_json(result, pci_ids.PciIds(None))

@@ -215,16 +215,16 @@ async def test_what_cannot_be_made_is_a_warning_of_the_host() -> None:
 
 
 MISTAKES = {
-    "sriov: [{count: 4}]": "sriov[0].address: is missing; say which card",
-    "sriov: [{address: 3b:00.0, count: 4}]": "is no PCI address in full",
+    "sriov: [{count: 4}]": "sriov[0].address: is missing; name the PF",
+    "sriov: [{address: 3b:00.0, count: 4}]": "is not a full PCI address",
     "sriov: [{address: 0000:3b:00.0}]": "sriov[0].count: is missing",
-    "sriov: [{address: 0000:3b:00.0, count: 70000}]": "is no number from 0 to 65535",
+    "sriov: [{address: 0000:3b:00.0, count: 70000}]": "is not a number from 0 to 65535",
     "sriov: [{address: 0000:3b:00.0, count: 4, replace: maybe}]": "'maybe' is neither true nor false",
     "sriov: {address: 0000:3b:00.0}": "sriov: must be a list",
     "sriov:": "sriov: is empty; for none write []",
     "mdev: [{count: 4}]": "mdev[0].type: is missing",
     "mdev: [{type: nvidia-1, count: 4, host: a}]": "mdev[0].host",
-    "mdev: [{type: a b, count: 4}]": "'a b' is no id of a type",
+    "mdev: [{type: a b, count: 4}]": "'a b' is not a type id",
 }
 
 

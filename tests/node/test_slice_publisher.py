@@ -114,8 +114,8 @@ async def test_oddities_of_a_host_are_told(bench: Bench, caplog: pytest.LogCaptu
     odd = replace(host(NIC % 1), tree=lambda: MemoryTree({"/sys/bus/pci/devices/what": "?"}))
     await bench.start(odd)
     inventory = await bench.store.get(kinds.HOST_INVENTORY, "a")
-    assert any("what: is no PCI address" in warning for warning in inventory["spec"]["warnings"])
-    assert any("is no PCI address" in record.message for record in caplog.records)
+    assert any("what: is not a PCI address" in warning for warning in inventory["spec"]["warnings"])
+    assert any("is not a PCI address" in record.message for record in caplog.records)
 
 
 async def test_a_physical_function_and_its_virtual_ones_exclude_each_other() -> None:
@@ -191,7 +191,7 @@ async def test_what_is_withheld_is_described_as_far_as_it_is_known(bench: Bench)
         "name": SSD, "address": "0000:65:00.0", "kind": "PCI", "vendor": "10de", "product": "2204", "class": "030000"}
     assert mdev == {"name": "mdev-4b20d080-1b54-4048-85b3-a6a62d165c01", "uuid": "4b20d080-1b54-4048-85b3-a6a62d165c01",
                     "type": "nvidia-63", "parent": "0000:65:00.0",
-                    "reason": "no entry of device_spec lists 0000:65:00.0, which carries it"}
+                    "reason": "no entry of device_spec lists 0000:65:00.0, its parent"}
 
 
 async def test_a_device_has_each_taint_once(bench: Bench) -> None:

@@ -1,8 +1,8 @@
-"""A host's tree as one file, for those who have the host to send to those who have not. It holds what a scan asks for, and
-no more, so that scanning it gives what scanning the host gave.
+"""A host's sysfs tree as one file, to reproduce a scan elsewhere. It holds only what a scan reads, so that scanning the file
+gives the same result as scanning the host. Called by `outfit scan` and by tests.
 
-The file is JSON: each path with what stands there, {"f": text}, {"b": bytes in base64}, {"l": where a link leads} or
-{"d": [names]} for a folder. A name in a folder that has no entry is there, but could not be read or was not asked for."""
+The file is JSON: path -> {"f": text}, {"b": bytes in base64}, {"l": link target} or {"d": [names]} for a folder. A name in a
+folder without an entry of its own exists, but could not be read or was not needed."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from outfitter import errors
 from outfitter.inventory.host_tree import Entry, Link, MemoryTree, Tree
 from outfitter.inventory.scan import Scan, scan
 
-MAX_BYTES = 256 << 20  # a file beyond that is no capture
-# Left out when serial numbers are. The folder of an NVMe controller has nothing else that a scan asks for.
+MAX_BYTES = 256 << 20  # a larger file is no capture
+# Omitted without serial numbers. A scan reads nothing but the serial number in the folder of an NVMe controller.
 SECRET = frozenset({"serial_number", "config", "vpd", "nvme"})
 
 Captured = dict[str, dict[str, Any]]
 
 
 class _Recorder:
-    """A tree that remembers its answers, and gives the same one twice."""
+    """A tree that records every answer, and repeats it."""
 
     def __init__(self, tree: Tree, *, serials: bool) -> None:
         self.tree, self.serials = tree, serials
         self.files: dict[str, str | None] = {}
-        self.parts: dict[str, dict[tuple[int, int], bytes | None]] = {}  # path -> length and offset -> what was there
+        self.parts: dict[str, dict[tuple[int, int], bytes | None]] = {}  # path -> (length, offset) -> bytes
         self.folders: dict[str, list[str]] = {}
         self.links: dict[str, str | None] = {}
-        self.there: dict[str, bool] = {}
+        self.existing: dict[str, bool] = {}
 
     def read(self, path: str) -> str | None:
         if path not in self.files:
@@ -60,29 +60,29 @@ class _Recorder:
         return self.links[path]
 
     def exists(self, path: str) -> bool:
-        if path not in self.there:
-            self.there[path] = self.tree.exists(path)
-        return self.there[path]
+        if path not in self.existing:
+            self.existing[path] = self.tree.exists(path)
+        return self.existing[path]
 
     def captured(self) -> Captured:
-        found: Captured = {path: {"d": []} for path, there in self.there.items() if there}
-        found |= {path: {"d": names} for path, names in self.folders.items() if names}
-        found |= {path: {"f": text} for path, text in self.files.items() if text is not None}
+        captured: Captured = {path: {"d": []} for path, there in self.existing.items() if there}
+        captured |= {path: {"d": names} for path, names in self.folders.items() if names}
+        captured |= {path: {"f": text} for path, text in self.files.items() if text is not None}
         for path, parts in self.parts.items():
             if (data := _joined(parts)) is not None:
-                found[path] = {"b": base64.b64encode(data).decode()}
+                captured[path] = {"b": base64.b64encode(data).decode()}
         for path, end in self.links.items():
             if end is not None:
-                found[path] = {"l": posixpath.relpath(end, posixpath.dirname(path))}
-        for path, there in self.there.items():
+                captured[path] = {"l": posixpath.relpath(end, posixpath.dirname(path))}
+        for path, there in self.existing.items():
             folder, _, name = path.rpartition("/")
-            if not there and path not in found and name in self.folders.get(folder, ()):
-                found[path] = {"l": name}  # there is a name and nothing behind it, as of a link to itself
-        return dict(sorted(found.items()))
+            if not there and path not in captured and name in self.folders.get(folder, ()):
+                captured[path] = {"l": name}  # the name exists and its target does not: recorded as a link to itself
+        return dict(sorted(captured.items()))
 
 
 def _joined(parts: Mapping[tuple[int, int], bytes | None]) -> bytes | None:
-    """What was read of a file, with zeros where nobody looked."""
+    """The parts of a file that were read, with zeros in between."""
     whole = bytearray()
     for (_, offset), data in parts.items():
         if data:
@@ -92,35 +92,35 @@ def _joined(parts: Mapping[tuple[int, int], bytes | None]) -> bytes | None:
 
 
 def record(tree: Tree, *, serials: bool = True) -> tuple[Scan, Captured]:
-    """What a scan finds, and all that it asked for on the way. Without serial numbers it finds none."""
+    """The result of a scan, and everything that it read. Without `serials` neither has serial numbers."""
     recorder = _Recorder(tree, serials=serials)
     result = scan(recorder)
     return result, recorder.captured()
 
 
 def save(captured: Captured, path: Path) -> None:
-    """Write a file, whole or not at all: whoever reads it meanwhile sees what was there before."""
+    """Write the file atomically: a concurrent reader sees the old content."""
     lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(entry)}" for key, entry in captured.items())
-    place = Path(os.path.realpath(path))
-    if place.exists() and not place.is_file():
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
         raise errors.CommandFailed(f"the capture cannot be written to {path}: it is no file")
-    beside = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
         try:
-            with beside.open("x", encoding="ascii") as file:
+            with temporary.open("x", encoding="ascii") as file:
                 file.write(f"{{\n{lines}\n}}\n")
                 file.flush()
                 os.fsync(file.fileno())
-            beside.replace(place)
+            temporary.replace(target)
         except BaseException:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
         raise errors.CommandFailed(f"the capture cannot be written to {path}: {error.strerror or error}") from error
 
 
 def load(path: Path) -> MemoryTree:
-    """The tree in a file; Invalid says what is wrong with it."""
+    """The tree in a capture file; Invalid says what is wrong with it."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -145,7 +145,7 @@ def tree(captured: Mapping[str, Mapping[str, Any]]) -> MemoryTree:
     entries = {path: _entry(path, entry) for path, entry in captured.items()}
     for path, entry in captured.items():
         for name in entry.get("d", ()):
-            # What could not be read answers like an empty folder: no text, no names, no link, but there.
+            # An unreadable entry behaves like an empty folder: it exists and has no text, names or link.
             entries.setdefault(f"{path.rstrip('/')}/{name}", None)
     return MemoryTree(entries)
 

@@ -1,5 +1,5 @@
-"""The configuration file: what hosts offer, and how much of it Placement is told. docs/configuration.md tells people what may
-stand in it. Like every file that people write it is read strictly, and all mistakes are told at once."""
+"""The configuration file: which devices hosts offer, what is reported in Placement, scheduling policy and feature gates.
+Parsed strictly, with all mistakes reported at once. docs/configuration.md documents it. Called by the app and the CLI."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from outfitter.inventory.device_spec import DeviceSpec
 from outfitter.inventory.provisioning import Mediated, Virtual
 from outfitter.inventory.strict_yaml import Reader, Section
 
-# Every key that may stand in the file, by where it stands. Those of "host" may also stand at the top, for all hosts.
+# Allowed keys by section. Those of "host" are also allowed at the top level, for all hosts.
 HOST_KEYS = ("device_spec", "alias", "report_in_placement", "report_to_placement", "pci_in_placement", "pci_prefilter",
              "report_networks", "audit_every", "history", "sriov", "mdev",
              "pod_bridge", "cpu_dedicated_set")
@@ -26,7 +26,7 @@ KEYS: dict[str, tuple[str, ...]] = {"file": (*HOST_KEYS, "hosts", "scheduling", 
                                     "history": ("keep",), "scheduling": ("policy",),
                                     "features": tuple(dra_feature_gates.DEVICE_GATES)}
 POLICIES = ("pack", "spread")
-# Keys that mean the same: the name of today, and that of the design document.
+# Synonyms: the current name, and that of the design document.
 SPELLINGS = {"report_in_placement": "report_to_placement", "pci_in_placement": "pci_prefilter"}
 
 ALIAS_KEYS = ("name", "vendor_id", "product_id", "device_type", "numa_policy", "resource_class", "traits",
@@ -47,34 +47,34 @@ _ALIAS_ID = re.compile(r"[0-9a-fA-F]{4}")
 
 @dataclass(frozen=True, slots=True)
 class HostSettings:
-    """What is said for one host."""
+    """The settings of one host."""
 
-    device_spec: DeviceSpec | None = None  # None: not written, then what is bound to vfio-pci is offered
+    device_spec: DeviceSpec | None = None  # None: not configured, then devices bound to vfio-pci are offered
     report_in_placement: bool = False
-    pci_in_placement: bool = False  # aliases ask Placement for their devices
-    report_networks: bool = False  # devices with a physical_network are in the provider tree too
-    alias: tuple[Mapping[str, str], ...] = ()  # as written, checked one by one
+    pci_in_placement: bool = False  # aliases are scheduled by Placement
+    report_networks: bool = False  # devices with a physical_network are reported in the provider tree too
+    alias: tuple[Mapping[str, str], ...] = ()  # as written; each is checked on its own
     history_keep: timedelta = timedelta(days=90)
     audit_every: timedelta = timedelta(seconds=60)
-    sriov: tuple[Virtual, ...] = ()  # virtual functions to switch on at the start
-    mdev: tuple[Mediated, ...] = ()  # mediated devices to make at the start
-    cpu_dedicated_set: frozenset[int] | None = None  # CPUs that guests may have for themselves; None: all
-    pod_bridge: str = ""  # the bridge that stands for the pod network of machines; "": there is none
+    sriov: tuple[Virtual, ...] = ()  # VFs to create at start
+    mdev: tuple[Mediated, ...] = ()  # mediated devices to create at start
+    cpu_dedicated_set: frozenset[int] | None = None  # host CPUs for dedicated vCPUs; None: all
+    pod_bridge: str = ""  # the bridge that VMs use as pod network; "": none
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulingSettings:
-    """How hosts and devices are chosen, for all hosts."""
+    """Scheduling policy and feature gates, for all hosts."""
 
     policy: str = "pack"
-    features: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))  # gates that were switched
+    features: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))  # feature gates that are set
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
     """The whole file."""
 
-    default: HostSettings = HostSettings()  # of a host that is not named
+    default: HostSettings = HostSettings()  # of hosts without a section
     hosts: Mapping[str, HostSettings] = field(default_factory=lambda: MappingProxyType({}))
 
     scheduling: SchedulingSettings = SchedulingSettings()
@@ -121,7 +121,7 @@ def _scheduling(top: Section) -> SchedulingSettings:
 
 
 def _settings(section: Section, default: HostSettings) -> HostSettings:
-    """What a section says, and the default for all that it does not."""
+    """The settings of a section, with defaults for missing keys."""
     report = _switch(section, "report_in_placement", default.report_in_placement)
     history = section.reader.section(section.fields.get("history"), section.at("history"), KEYS["history"])
     return HostSettings(
@@ -144,10 +144,10 @@ def _device_spec(section: Section, default: HostSettings, *, report: bool) -> De
         values = _list(section, "device_spec", "to offer nothing write []")
         return device_spec_parser.read_entries(section.reader, values, section.at("device_spec"), report=report)
     spec = default.device_spec
-    burned = [entry.index for entry in spec.entries if entry.one_time_use] if spec is not None else []
-    if burned and default.report_in_placement and not report:
-        section.wrong("report_in_placement", f"must stay on here: device_spec[{burned[0]}] says one_time_use, and a used "
-                                             "device is remembered in Placement")
+    one_time = [entry.index for entry in spec.entries if entry.one_time_use] if spec is not None else []
+    if one_time and default.report_in_placement and not report:
+        section.wrong("report_in_placement", f"must stay on here: device_spec[{one_time[0]}] has one_time_use, and a used "
+                                             "device is recorded in Placement")
     return spec
 
 
@@ -162,16 +162,16 @@ def _cpus(section: Section, key: str, default: frozenset[int] | None) -> frozens
     try:
         return default if text is None else frozenset(cpulist.without_excluded(text))
     except ValueError as error:
-        section.wrong(key, f'{text!r} is no list of CPUs such as 4-15 or 4-15,^8 (for none write ""): {error}')
+        section.wrong(key, f'{text!r} is not a list of CPUs such as 4-15 or 4-15,^8 (for none write ""): {error}')
         return default
 
 
 def _bridge(text: str) -> str | None:
-    return None if _INTERFACE.fullmatch(text) else f"{text!r} is no name of a network interface, for example br0"
+    return None if _INTERFACE.fullmatch(text) else f"{text!r} is not a network interface name, for example br0"
 
 
 def _list(section: Section, key: str, instead: str) -> list[Any]:
-    """A list, or a text with JSON of one."""
+    """A list, or a JSON string with one."""
     value = section.fields[key]
     if isinstance(value, str):
         return [value]
@@ -182,36 +182,36 @@ def _list(section: Section, key: str, instead: str) -> list[Any]:
 
 
 def _switch(section: Section, key: str, default: bool) -> bool:
-    """A boolean, by either of its names."""
-    found: dict[str, bool] = {}
+    """A boolean, under either of its two names."""
+    values: dict[str, bool] = {}
     for name in dict.fromkeys((key, SPELLINGS.get(key, key))):
         text = section.text(name)
         value = None if text is None else strict_yaml.boolean(text)
         if value is not None:
-            found[name] = value
-        elif text is not None and name not in found:
+            values[name] = value
+        elif text is not None and name not in values:
             section.wrong(name, f"{text!r} is neither true nor false")
-    if len(set(found.values())) > 1:
-        section.wrong(SPELLINGS[key], f"is another name of {key} and says the opposite; keep one of the two")
-    return next(iter(found.values()), default)
+    if len(set(values.values())) > 1:
+        section.wrong(SPELLINGS[key], f"is another name of {key} and contradicts it; keep one of the two")
+    return next(iter(values.values()), default)
 
 
 def _duration(section: Section, key: str, default: timedelta, least: timedelta) -> timedelta:
     text = section.text(key)
     if text is None:
         return default
-    found = _DURATION.fullmatch(text)
-    seconds = int(found[1]) * _SECONDS[found[2]] if found else -1
+    match = _DURATION.fullmatch(text)
+    seconds = int(match[1]) * _SECONDS[match[2]] if match else -1
     if not least.total_seconds() <= seconds <= _LONGEST.total_seconds():
-        section.wrong(key, f"{text!r} is no time from {int(least.total_seconds())}s to {_LONGEST.days}d; write a whole number "
-                           "and s, m, h or d, for example 90s or 30d")
+        section.wrong(key, f"{text!r} is not a duration from {int(least.total_seconds())}s to {_LONGEST.days}d; write a whole "
+                           "number and s, m, h or d, for example 90s or 30d")
         return default
     return timedelta(seconds=seconds)
 
 
 def read_alias(reader: strict_yaml.Reader, values: Sequence[Any], path: str) -> tuple[Mapping[str, str], ...]:
-    """PCI aliases, from mappings or texts of JSON; each mistake is a cause of the reader, with the alias's name. Each alias
-    is checked alone; what it means, and whether several fit together, is for those who schedule by it."""
+    """Parse PCI aliases: mappings or JSON strings; mistakes are reported to the reader, with the name of the alias. Each alias
+    is checked on its own; `scheduling.nova.alias` interprets them and checks that several with one name agree."""
     return tuple(_one_alias(reader, where, value) for where, value in device_spec_parser.mappings(
         reader, values, path, example={"name": "gpu", "resource_class": "PGPU"}))
 
@@ -219,22 +219,22 @@ def read_alias(reader: strict_yaml.Reader, values: Sequence[Any], path: str) -> 
 def _one_alias(reader: strict_yaml.Reader, path: str, value: Mapping[str, Any]) -> Mapping[str, str]:
     before = len(reader.causes)
     reader.known(path, [key for key in value if not key.startswith("traits")], ALIAS_KEYS)
-    found: dict[str, str] = {}
+    alias: dict[str, str] = {}
     for key, text in value.items():
         if not isinstance(text, str):
             reader.wrong(f"{path}.{key}", f"must be a string, not {strict_yaml.shown(text)}")
             continue
         if message := _alias_mistake(key, text):
             reader.wrong(f"{path}.{key}", message)
-        found[key] = text.strip() if key == "name" else text
+        alias[key] = text.strip() if key == "name" else text
     if "name" not in value:
         reader.wrong(f"{path}.name", "is missing; a flavor asks for the alias by its name", "FieldValueRequired")
     if isinstance(name := value.get("name"), str):
         reader.causes[before:] = [replace(cause, message=f"of alias {name!r}: {cause.message}")
                                   for cause in reader.causes[before:]]
-    if found.get("live_migratable"):
-        found["live_migratable"] = "true" if strict_yaml.boolean(found["live_migratable"]) else "false"
-    return MappingProxyType(found)
+    if alias.get("live_migratable"):
+        alias["live_migratable"] = "true" if strict_yaml.boolean(alias["live_migratable"]) else "false"
+    return MappingProxyType(alias)
 
 
 def _alias_mistake(key: str, text: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Lists of numbers as the kernel writes them: "0-7,16-23"."""
+"""CPU lists as the kernel writes them: "0-7,16-23"."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ _PART = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 
 
 def numbers(text: str) -> list[int]:
-    """The numbers in a list, in order. ValueError if it is none, runs backwards or names a number twice."""
+    """The numbers of a list, sorted. ValueError if it is malformed, has a descending range or a number twice."""
     found: list[int] = []
     for part in text.split(","):
         ends = _PART.fullmatch(part.strip())
         if ends is None:
-            raise ValueError(f"{part!r} is no number or range")
+            raise ValueError(f"{part!r} is not a number or range")
         first, last = int(ends[1]), int(ends[2] or ends[1])
         if last < first:
-            raise ValueError(f"{part!r} runs backwards")
+            raise ValueError(f"{part!r} is a descending range")
         found += range(first, last + 1)
     if len(set(found)) < len(found):
-        raise ValueError("a number stands there twice")
+        raise ValueError("a number is listed twice")
     return sorted(found)
 
 
@@ -33,7 +33,7 @@ def without_excluded(text: str) -> list[int]:
 
 
 def text(numbers: Iterable[int]) -> str:
-    """The shortest list that names the numbers."""
+    """The shortest list of these numbers."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and runs[-1][1] == number - 1:

@@ -1,7 +1,7 @@
-"""What a function is called for life: a DNS label made of the way from its PCIe root down to it.
+"""Stable device names: a DNS label made of the slots from the PCIe root down to the function.
 
-Addresses will not do, because bus numbers move when somebody adds a card; nor will serial numbers, which come and go with
-the driver that is bound and the kernel that runs. The slots that one passes on the way stay as they are soldered."""
+Not the PCI address, because bus numbers change when a card is added; not the serial number, which depends on the bound driver
+and the kernel. The slots on the way are fixed by the hardware. Called by `scan`."""
 
 from __future__ import annotations
 
@@ -17,35 +17,36 @@ MAX_NAME = 63  # characters of a DNS label
 
 @dataclass(frozen=True, slots=True)
 class PciLocation:
-    """Where a function stands."""
+    """The location of a function."""
 
     address: str
-    path: str  # its folder below /sys/devices, links followed
+    path: str  # its resolved folder below /sys/devices
     parent: str | None = None  # of a VF: the address of its PF
-    vf_index: int | None = None  # of a VF: its number at its PF
+    vf_index: int | None = None  # of a VF: its index at its PF
 
 
-def names(places: Iterable[PciLocation]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Address -> name, no two alike; and the addresses of functions whose ways look the same (which no sound tree has), or
-    show nothing: these are named by address."""
-    known = {place.address: place for place in places}
-    whole = {place.address: location_label(place.path) for place in known.values() if place.vf_index is None}
-    ways = dict(whole)
-    for place in known.values():
-        if place.vf_index is not None:
-            above = whole.get(place.parent or "")
-            ways[place.address] = location_label(place.path) if above is None else f"{above}-vf{place.vf_index}"
-    found = {address: pci.label(address) if text is None else _cut(text) for address, text in ways.items()}
-    fallen = {address for address, text in ways.items() if text is None}
-    while clashes := {name for name, count in Counter(found.values()).items() if count > 1}:
-        # What an address is called may be another's way; then that one goes by its address too, and so on.
-        fallen |= {address for address, name in found.items() if name in clashes}
-        found = {address: pci.label(address) if name in clashes else name for address, name in found.items()}
-    return found, tuple(sorted(fallen, key=pci.order))
+def names(locations: Iterable[PciLocation]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Address -> unique name; and the addresses of functions that are named by their address, because their path has no PCIe
+    root or equals that of another function (which no valid tree has)."""
+    known = {location.address: location for location in locations}
+    pf_labels = {location.address: location_label(location.path) for location in known.values() if location.vf_index is None}
+    labels = dict(pf_labels)
+    for location in known.values():
+        if location.vf_index is not None:
+            above = pf_labels.get(location.parent or "")
+            labels[location.address] = location_label(location.path) if above is None else f"{above}-vf{location.vf_index}"
+    names_by_address = {address: pci.label(address) if text is None else _cut(text) for address, text in labels.items()}
+    by_address = {address for address, text in labels.items() if text is None}
+    while clashes := {name for name, count in Counter(names_by_address.values()).items() if count > 1}:
+        # The label of an address may equal the location label of another function; then that one is named by address too.
+        by_address |= {address for address, name in names_by_address.items() if name in clashes}
+        names_by_address = {address: pci.label(address) if name in clashes else name
+                            for address, name in names_by_address.items()}
+    return names_by_address, tuple(sorted(by_address, key=pci.order))
 
 
 def location_label(path: str) -> str | None:
-    """The root and each hop from it: ".../pci0000:3a/0000:3a:00.0/0000:3b:00.0" -> "pci-0000-3a-00-0-00-0". None if the
+    """The root and each slot below it: ".../pci0000:3a/0000:3a:00.0/0000:3b:00.0" -> "pci-0000-3a-00-0-00-0". None if the
     path shows no root, or no function below it."""
     parts = path.split("/")
     start = next((number for number, part in enumerate(parts) if pci.ROOT.fullmatch(part)), None)
@@ -57,9 +58,9 @@ def location_label(path: str) -> str | None:
     for number, part in enumerate(parts[start + 1:]):
         hop = pci.ADDRESS.fullmatch(part)
         if hop is None:
-            continue  # a root in a root, as behind Intel's volume management
+            continue  # a nested root, as behind Intel VMD
         domain, bus, slot, function = hop.groups()
-        # The bridges to another bus are left out on simulated hosts. Then the bus tells apart what they would.
+        # Simulated hosts have no bridges to other buses in their paths; there the bus number is included.
         text += f"-{slot}-{function}" if number or f"{domain}:{bus}" == root else f"-{bus}-{slot}-{function}"
         hops += 1
     return text if hops else None
@@ -68,5 +69,5 @@ def location_label(path: str) -> str | None:
 def _cut(text: str) -> str:
     if len(text) <= MAX_NAME:
         return text
-    mark = hashlib.sha256(text.encode()).hexdigest()[:10]
-    return f"{text[:MAX_NAME - len(mark) - 1].rstrip('-')}-{mark}"
+    digest = hashlib.sha256(text.encode()).hexdigest()[:10]
+    return f"{text[:MAX_NAME - len(digest) - 1].rstrip('-')}-{digest}"

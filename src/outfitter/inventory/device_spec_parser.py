@@ -37,38 +37,38 @@ def read_entries(reader: strict_yaml.Reader, values: Sequence[Any], path: str, *
 
 def mappings(reader: strict_yaml.Reader, values: Sequence[Any], path: str, *,
              example: Mapping[str, str]) -> list[tuple[str, Mapping[str, Any]]]:
-    """(path, mapping) of each of a list of mappings, of texts of JSON with one, and of such texts with a list of them. What
-    is none of these is told, with the example."""
-    found: list[tuple[str, Mapping[str, Any]]] = []
-    for place, value in enumerate(values):
-        where = f"{path}[{place}]"
+    """(path, mapping) of each value: a mapping, or a JSON string with a mapping or a list of them. Anything else is reported,
+    with the example."""
+    out: list[tuple[str, Mapping[str, Any]]] = []
+    for index, value in enumerate(values):
+        where = f"{path}[{index}]"
         items = _from_json(reader, where, value, example) if isinstance(value, str) else value
         if isinstance(items, Mapping):
-            found.append((where, items))
+            out.append((where, items))
         elif isinstance(items, list) and isinstance(value, str):
             for inner, item in enumerate(items):
                 if isinstance(item, Mapping):
-                    found.append((f"{where}[{inner}]", item))
+                    out.append((f"{where}[{inner}]", item))
                 else:
                     reader.wrong(f"{where}[{inner}]",
                                  f"expecting dict (a mapping), such as {json.dumps(example)}, not {shown(item)}")
         elif items is not _BROKEN:
             reader.wrong(where, f"expecting list or dict: a mapping such as {json.dumps(example)}, or the JSON text of one or "
                                 f"of a list of them, not {shown(value)}")
-    return found
+    return out
 
 
-_BROKEN = object()  # a text that is no JSON, which has been told
+_BROKEN = object()  # a string that is not JSON; reported already
 
 
 def _from_json(reader: strict_yaml.Reader, path: str, text: str, example: Mapping[str, str]) -> Any:
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(items)
-        for key in found:
+        fields = dict(items)
+        for key in fields:
             if sum(1 for name, _ in items if name == key) > 1:
-                reader.wrong(f"{path}.{key}", "stands there twice; keep one", "FieldValueDuplicate")
-        return found
+                reader.wrong(f"{path}.{key}", "is given twice; keep one", "FieldValueDuplicate")
+        return fields
 
     try:
         return json.loads(text, object_pairs_hook=pairs)
@@ -79,7 +79,7 @@ def _from_json(reader: strict_yaml.Reader, path: str, text: str, example: Mappin
 
 
 class _EntryFields:
-    """One entry while it is read. Each getter answers something usable even when it complains."""
+    """One entry being parsed. Each getter returns a usable value even when it reports a mistake."""
 
     def __init__(self, reader: strict_yaml.Reader, path: str, value: Mapping[str, Any]) -> None:
         self.reader, self.path, self.value = reader, path, value
@@ -106,38 +106,38 @@ class _EntryFields:
             pattern=self.pattern(),
         )
         if entry.physical_network and entry.resource_class:
-            self.wrong("resource_class", "cannot stand beside physical_network: a device of a network has the class "
+            self.wrong("resource_class", "cannot be combined with physical_network: a device of a network has the class "
                                          f"{NETWORK_CLASSES}; remove one of the two")
         if entry.devname and entry.pattern:
-            self.wrong("devname", "cannot stand beside address: both say which device is meant; remove one of the two")
+            self.wrong("devname", "cannot be combined with address: both select the device; remove one of the two")
         if entry.one_time_use and not report:
-            self.wrong("one_time_use", "one_time_use true requires report_in_placement to be on: that is where a used "
-                                       "device is remembered")
+            self.wrong("one_time_use", "one_time_use true requires report_in_placement to be on: a used device is "
+                                       "recorded there")
         return entry
 
     def text(self, key: str) -> str | None:
-        """A text without blanks around it; None if it is absent, empty or wrong."""
+        """A string, stripped; None if it is absent, empty or wrong."""
         value = self.value.get(key)
         if value is None or isinstance(value, str):
             return (value or "").strip() or None
-        self.wrong(key, f"must be a text, not {shown(value)}")
+        self.wrong(key, f"must be a string, not {shown(value)}")
         return None
 
     def network(self) -> str | None:
-        """The name of a network, from which a trait can be made."""
+        """The name of a physical network; it must be valid as a trait."""
         text = self.text("physical_network")
         try:
             for name in (text, f"PHYSNET_{text}") if text is not None else ():
                 normal_trait(name)
             return text
         except errors.Invalid as error:
-            self.wrong("physical_network", f"cannot be told to Placement: {error}")
+            self.wrong("physical_network", f"cannot be reported in Placement: {error}")
             return None
 
     def empty(self, key: str, instead: str) -> bool:
-        """Whether a key that says which devices are meant says nothing. A forgotten value must not offer everything."""
+        """Whether a key that selects devices is present without a value, which must not select all devices."""
         if key in self.value and self.value[key] is None:
-            self.wrong(key, f"is empty; {instead}, or leave {key} out if any will do")
+            self.wrong(key, f"is empty; {instead}, or remove {key} to match any")
             return True
         return False
 
@@ -146,7 +146,7 @@ class _EntryFields:
         if self.empty(key, "write four hex digits"):
             return None
         if not isinstance(value, str):
-            self.wrong(key, f"must be hex digits as a text, for example \"10de\", not {shown(value)}")
+            self.wrong(key, f"must be hex digits as a string, for example \"10de\", not {shown(value)}")
             return None
         value = value.strip()
         if value == pci_address_spec.ANY:
@@ -163,7 +163,7 @@ class _EntryFields:
         if self.empty("devname", "name a network interface such as ens1f0"):
             return None
         if "devname" in self.value and isinstance(self.value["devname"], str) and not self.value["devname"].strip():
-            self.wrong("devname", "is empty; name a network interface such as ens1f0, or leave devname out")
+            self.wrong("devname", "is empty; name a network interface such as ens1f0, or remove devname")
         return self.text("devname")
 
     def pattern(self) -> Pattern | None:
@@ -190,8 +190,8 @@ class _EntryFields:
         given = {key: text for key, text in value.items() if key in pci_address_spec.PARTS}
         for key, text in given.items():
             if not isinstance(text, str):
-                self.wrong(f"address.{key}", f"the address has an incorrect format: {shown(text)} is no text with a regular "
-                                             "expression")
+                self.wrong(f"address.{key}", f"the address has an incorrect format: {shown(text)} is not a regular expression "
+                                             "string")
         if len(given) < len(value) or not all(isinstance(text, str) for text in given.values()):
             return None
         return pci_address_spec.from_regexes(given)
@@ -219,13 +219,13 @@ class _EntryFields:
         if items is None:
             return frozenset()
         if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-            self.wrong("traits", f"must be a text such as \"A,B\" or a list of texts, not {shown(value)}")
+            self.wrong("traits", f"must be a string such as \"A,B\" or a list of strings, not {shown(value)}")
             return frozenset()
-        found = set()
+        names = set()
         for item in items:
             try:
                 if item.strip():
-                    found.add(normal_trait(item))
+                    names.add(normal_trait(item))
             except errors.Invalid as error:
                 self.wrong("traits", str(error))
-        return frozenset(found)
+        return frozenset(names)

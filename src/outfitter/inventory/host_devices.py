@@ -1,7 +1,7 @@
-"""A host at one moment: what it offers, what it withholds and why, and what it no longer offers though somebody has it.
+"""The devices of a host at one moment: offered ones, withheld ones and why, and held ones that are no longer offered.
 
-A device that somebody has stays where people can see it: when it is no longer listed or no longer on the bus it is published
-as it was, and nobody new gets it. Pure."""
+A held device that is no longer listed in device_spec or no longer on the bus is still published as it was, with a taint that
+prevents new allocations. Pure; called by the host audit and the CLI."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ Left = Literal["unlisted", "vanished"]
 class HostDevices:
     offered: tuple[AssignableDevice, ...]
     withheld: tuple[WithheldDevice, ...]
-    left: Mapping[str, Left]  # devices that somebody has and that are not as they were: name -> what became of them
-    kept: tuple[Object, ...]  # those of them that are no longer offered, as they were published
-    names: Mapping[str, str]  # PCI address or UUID -> name of the device that it belongs to
-    groups: Mapping[str, str]  # device -> the provider on which it is counted
-    once: frozenset[str]  # devices that are given away once, and then must be cleaned
+    left: Mapping[str, Left]  # held devices that are no longer offered as before: name -> why
+    kept: tuple[Object, ...]  # those of `left` that are not offered, as they were published
+    names: Mapping[str, str]  # PCI address or mdev UUID -> name of its device
+    groups: Mapping[str, str]  # device -> its provider in Placement
+    once: frozenset[str]  # one-time-use devices
     orphans: tuple[HostDevice, ...]  # listed virtual functions without a parent
 
     def address(self, device: str) -> str:
-        """Where a device stands or stood, for a person."""
+        """The current or last known address of a device, for people."""
         return next((where for where, name in self.names.items() if name == device), device)
 
 
@@ -41,41 +41,44 @@ def host_devices(
     host: str, settings: HostSettings, found: Scan, published: Sequence[Object] = (), *, held: Collection[str] = (),
     running: Collection[str] = (),
 ) -> HostDevices:
-    """`published`: devices of the host's slices as they stand; `held`: names of those that are booked; `running`: addresses and
-    UUIDs that machines on the host really have. Invalid: device_spec asks of this host what cannot be."""
+    """`published`: the devices in the host's current slices; `held`: names of booked devices; `running`: addresses and UUIDs
+    that are attached to domains on the host. Invalid when device_spec is impossible on this host."""
     before = {device["name"]: device for device in published}
     there = {device.name for device in found.devices} | {mdev.name for mdev in found.mdevs}
-    ghosts = _ghosts(before, there, set(held), set(running))
-    answer = assignable((*found.devices, *ghosts.values()), found.mdevs, settings.device_spec)
-    offered = {one.name: one for one in answer.offered}
-    left: dict[str, Left] = dict.fromkeys(ghosts, "vanished")
+    vanished = _vanished_functions(before, there, set(held), set(running))
+    division = assignable((*found.devices, *vanished.values()), found.mdevs, settings.device_spec)
+    offered = {entry.name: entry for entry in division.offered}
+    left: dict[str, Left] = dict.fromkeys(vanished, "vanished")
     for name, device in before.items():
-        if name not in offered and (name in held or not set(running).isdisjoint(_places(device))):
+        if name not in offered and (name in held or not set(running).isdisjoint(_identifiers(device))):
             left[name] = "unlisted" if name in there else "vanished"
     entries = settings.device_spec.match(found.devices) if settings.device_spec is not None else {}
     return HostDevices(
-        answer.offered, tuple(one for one in answer.withheld if one.device.name not in ghosts), left,
-        tuple(before[name] for name in left if name not in offered), _names(found, answer.offered, before, left),
-        {one.name: providers.provider_name(host, one.device) for one in answer.offered if isinstance(one.device, HostDevice)},
-        frozenset(one.name for one in answer.offered if one.entry is not None and one.entry.one_time_use),
+        division.offered, tuple(entry for entry in division.withheld if entry.device.name not in vanished), left,
+        tuple(before[name] for name in left if name not in offered), _names(found, division.offered, before, left),
+        {entry.name: providers.provider_name(host, entry.device) for entry in division.offered
+         if isinstance(entry.device, HostDevice)},
+        frozenset(entry.name for entry in division.offered if entry.entry is not None and entry.entry.one_time_use),
         tuple(device for device in found.devices if device.kind.is_vf and device.parent is None
               and device.address in entries and not entries[device.address].physical_network),
     )
 
 
-def _ghosts(before: Mapping[str, Object], there: set[str], held: set[str], running: set[str]) -> dict[str, HostDevice]:
-    """Functions that somebody has and that are no longer on the bus, as they were published. Each is in a group of its own: the
-    number of the one it was in may be another's by now."""
+def _vanished_functions(
+    before: Mapping[str, Object], there: set[str], held: set[str], running: set[str]
+) -> dict[str, HostDevice]:
+    """Held functions that are no longer on the bus, as they were published. Each gets an IOMMU group of its own, as the number
+    of its former group may be in use by another one now."""
     out: dict[str, HostDevice] = {}
     for name, device in before.items():
-        ghost = slices.published_function(device) if name not in there else None
-        if ghost is not None and (name in held or not running.isdisjoint(_places(device))):
-            out[name] = replace(ghost, iommu_group=-1 - len(out))
+        function = slices.published_function(device) if name not in there else None
+        if function is not None and (name in held or not running.isdisjoint(_identifiers(device))):
+            out[name] = replace(function, iommu_group=-1 - len(out))
     return out
 
 
-def _places(published: Object) -> list[str]:
-    """Where a published device is found: its addresses, or its UUID."""
+def _identifiers(published: Object) -> list[str]:
+    """The addresses of a published device, or its UUID."""
     attributes = published.get("attributes") or {}
     texts = [(attributes.get(key) or {}).get("string") for key in (PCI_BUS_ID, "mdevUUID")]
     return [*(text for text in texts if text), *slices.members(published)]
@@ -84,42 +87,42 @@ def _places(published: Object) -> list[str]:
 def _names(
     found: Scan, offered: Sequence[AssignableDevice], before: Mapping[str, Object], left: Collection[str]
 ) -> dict[str, str]:
-    """What is there goes before what was published; but what is only kept is still the whole group that it was."""
-    names = {where: name for name, device in before.items() for where in _places(device)}
+    """Scanned devices take precedence over published ones; a kept device keeps all members of its former group."""
+    names = {where: name for name, device in before.items() for where in _identifiers(device)}
     names |= {device.address: device.name for device in found.devices}
     names |= {mdev.uuid: mdev.name for mdev in found.mdevs}
-    names |= {where: name for name in left for where in _places(before[name])}
-    names |= {member.address: one.name for one in offered for member in one.members}
+    names |= {where: name for name in left for where in _identifiers(before[name])}
+    names |= {member.address: entry.name for entry in offered for member in entry.members}
     return names
 
 
 def devices(
     seen: HostDevices, published: Sequence[Object], held: Collection[str], taints: Mapping[str, Sequence[Object]], names: PciIds
 ) -> list[Object]:
-    """What the slices say: what is offered, then what is only kept, each with its taints. While somebody has a device it says
-    what it said before of what only its own driver tells."""
+    """The devices to publish: offered ones, then kept ones, each with its taints. A held device keeps the attributes that only
+    its own driver provides (it is bound to vfio-pci now)."""
     before = {device["name"]: device for device in published}
     counters = slices.counters(seen.offered, seen.kept)
     out = []
     for device in (*slices.describe(seen.offered, names), *seen.kept):
         name, old = device["name"], before.get(device["name"])
-        said = device
+        entry = device
         if old is not None and name in seen.left:
-            said = old
+            entry = old
         elif old is not None and name in held:
-            said = _steady(device, old)
-        out.append(_tainted(counters.on(said), old, taints.get(name, ())))
+            entry = _keep_volatile(device, old)
+        out.append(_tainted(counters.on(entry), old, taints.get(name, ())))
     return out
 
 
-def _steady(device: Object, old: Object) -> Object:
+def _keep_volatile(device: Object, old: Object) -> Object:
     attributes = {key: value for key, value in device["attributes"].items() if key not in slices.VOLATILE}
     attributes |= {key: old["attributes"][key] for key in slices.VOLATILE if key in old["attributes"]}
     return {**device, "attributes": attributes} | ({"capacity": old["capacity"]} if "capacity" in old else {})
 
 
 def _tainted(device: Object, old: Object | None, taints: Sequence[Object]) -> Object:
-    """With these taints; one that was there already keeps its time."""
+    """The device with these taints; an existing taint keeps its timeAdded."""
     out = {key: value for key, value in device.items() if key != "taints"}
     times = {taint["key"]: taint["timeAdded"] for taint in (old or {}).get("taints") or () if "timeAdded" in taint}
     if taints:

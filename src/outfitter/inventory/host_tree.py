@@ -1,8 +1,8 @@
-"""Where a host's files come from. A tree is read only and every answer may be "not there": on a living host entries vanish
-between two calls, so nothing here raises for a missing or unreadable path.
+"""Read-only access to a host's files: of a real host, a captured folder or a simulated one. A missing or unreadable path is
+None or empty, never an error: on a running host entries vanish between two calls.
 
-Links are followed inside the tree alone, as if its root were the machine's: an absolute target starts again at the root,
-and ".." stops there. So a captured folder, whoever sent it, shows nothing but itself."""
+Links are resolved inside the tree only, as with chroot: an absolute target starts at the root of the tree, and ".." stops
+there. So a captured folder of unknown origin exposes no other files."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from typing import Protocol
 
 from outfitter import errors
 
-MAX_LINKS = 40  # as many as Linux follows before it speaks of a loop
-MAX_BYTES = 1 << 20  # more than any text file of sysfs; a captured folder may hold anything
+MAX_LINKS = 40  # as Linux, before it reports ELOOP
+MAX_BYTES = 1 << 20  # larger than any text file of sysfs; a captured folder may contain anything
 
 
 class Tree(Protocol):
     """A folder of small files and links, with paths such as "/sys/bus/pci/devices"."""
 
     def read(self, path: str) -> str | None:
-        """The text of a file; None if it is not there, is no file or cannot be read."""
+        """The text of a file; None if it does not exist, is no file or cannot be read."""
         ...
 
     def read_bytes(self, path: str, length: int, offset: int = 0) -> bytes | None:
-        """At most so many bytes of a file that is no text, fewer at its end; None as for `read`."""
+        """At most `length` bytes of a binary file, fewer at its end; None as for `read`."""
         ...
 
     def names(self, path: str) -> list[str]:
-        """What stands in a folder, sorted; broken links too. Empty if there is no such folder."""
+        """The names in a folder, sorted, including broken links. Empty if there is no such folder."""
         ...
 
     def link(self, path: str) -> str | None:
-        """Where a link ends, as an absolute path in the tree without further links; the end itself may be missing.
-        None if the path is no link, or one that runs in a circle."""
+        """The resolved target of a link, as an absolute path in the tree; the target itself may be missing. None if the path is
+        no link, or a loop."""
         ...
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or folder, links followed."""
+        """Whether there is a file or folder, with links resolved."""
         ...
 
 
 def resolve(path: str, target_of: Callable[[str], str | None]) -> str | None:
-    """The path with all links followed, inside the tree; None for a circle. `target_of` tells where a path leads whose
-    parents are no links, or None if it is no link."""
+    """The path with all links resolved inside the tree; None for a loop. `target_of` returns the target of a path whose parents
+    are no links, or None if it is no link."""
     todo = path.split("/")[::-1]
     here, followed = "", 0
     while todo:
@@ -71,7 +71,7 @@ def resolve(path: str, target_of: Callable[[str], str | None]) -> str | None:
 
 
 def follow(path: str, target_of: Callable[[str], str | None]) -> str | None:
-    """What `Tree.link` promises, for any home."""
+    """The common implementation of `Tree.link`."""
     parent, _, name = path.rstrip("/").rpartition("/")
     folder = resolve(parent, target_of)
     if folder is None or target_of(f"{folder.rstrip('/')}/{name}") is None:
@@ -80,8 +80,8 @@ def follow(path: str, target_of: Callable[[str], str | None]) -> str | None:
 
 
 class FolderTree:
-    """A tree below a folder: "/" for this machine, or a captured copy. With `at` the folder is no root, but stands at that
-    path of the tree, which has nothing else."""
+    """A tree below a folder: "/" for this host, or a captured copy. With `at`, the folder is that path of the tree, which has
+    nothing else."""
 
     def __init__(self, root: Path, at: str = "") -> None:
         self._root = os.path.realpath(root).rstrip("/")
@@ -92,12 +92,12 @@ class FolderTree:
         return None if data is None else data.decode("utf-8", "replace")
 
     def read_bytes(self, path: str, length: int, offset: int = 0) -> bytes | None:
-        place = self._place(path)
-        if place is None:
+        real_path = self._real_path(path)
+        if real_path is None:
             return None
         try:
-            # Not following and not blocking: the entry may have become a link or a pipe since it was looked at.
-            handle = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            # O_NOFOLLOW and O_NONBLOCK: the entry may have become a link or a pipe since it was resolved.
+            handle = os.open(real_path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except (OSError, ValueError):
             return None
         try:
@@ -110,11 +110,11 @@ class FolderTree:
             os.close(handle)
 
     def names(self, path: str) -> list[str]:
-        place = self._place(path)
-        if place is None:
+        real_path = self._real_path(path)
+        if real_path is None:
             return []
         try:
-            return sorted(os.listdir(place))
+            return sorted(os.listdir(real_path))
         except (OSError, ValueError):
             return []
 
@@ -122,10 +122,10 @@ class FolderTree:
         return follow(path, self._target)
 
     def exists(self, path: str) -> bool:
-        place = self._place(path)
-        return place is not None and os.path.lexists(place)
+        real_path = self._real_path(path)
+        return real_path is not None and os.path.lexists(real_path)
 
-    def _place(self, path: str) -> str | None:
+    def _real_path(self, path: str) -> str | None:
         inside = resolve(path, self._target)
         return None if inside is None else self._outside(inside)
 
@@ -135,21 +135,21 @@ class FolderTree:
         return self._root + inside[len(self._at):]
 
     def _target(self, inside: str) -> str | None:
-        place = self._outside(inside)
+        real_path = self._outside(inside)
         try:
-            return None if place is None else os.readlink(place)
+            return None if real_path is None else os.readlink(real_path)
         except (OSError, ValueError):
             return None
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """An entry of a `MemoryTree` that leads elsewhere."""
+    """A symbolic link in a `MemoryTree`."""
 
     target: str  # relative to the folder of the link, or absolute in the tree
 
 
-# What may stand at a path: a file's text or bytes, a link, or None for a folder that may be empty.
+# The content of a path: a file's text or bytes, a link, or None for a folder that may be empty.
 Entry = str | bytes | Link | None
 
 
@@ -161,7 +161,7 @@ class MemoryTree:
         self._folders: dict[str, set[str]] = {"/": set()}
         for path, entry in self._entries.items():
             if not path.startswith("/") or path != "/" + "/".join(p for p in path.split("/") if p not in ("", ".", "..")):
-                raise errors.Invalid(f"{path!r} is no absolute path without '.', '..' and empty parts")
+                raise errors.Invalid(f"{path!r} is not an absolute path without '.', '..' and empty parts")
             if entry is None:
                 self._folders.setdefault(path, set())
             self._imply(path)
@@ -171,7 +171,7 @@ class MemoryTree:
 
     @property
     def entries(self) -> Mapping[str, Entry]:
-        """What the tree was made of."""
+        """The entries that the tree was built from."""
         return self._entries
 
     def read(self, path: str) -> str | None:
@@ -191,7 +191,7 @@ class MemoryTree:
         entry = self._entries.get(path)
         if not isinstance(entry, Link):
             return follow(path, self._target) if entry is None and path not in self._folders else None
-        # The folders above an entry are no links, so that ".." may be taken word by word.
+        # The folders above an entry are no links, so ".." can be resolved textually.
         folder, target = path.rpartition("/")[0], entry.target
         while target.startswith("../") and folder:
             folder, target = folder.rpartition("/")[0], target[3:]
@@ -213,7 +213,7 @@ class MemoryTree:
         return path if self._is_end(path) else resolve(path, self._target)
 
     def _is_end(self, path: str) -> bool:
-        """Whether the path needs no resolving: it stands here and is no link, so that nothing above it is one either."""
+        """Whether the path needs no resolving: it is an entry and no link, so no folder above it is one."""
         return path in self._folders or isinstance(self._entries.get(path), str | bytes)
 
     def _target(self, inside: str) -> str | None:
@@ -221,7 +221,7 @@ class MemoryTree:
         return entry.target if isinstance(entry, Link) else None
 
     def _imply(self, path: str) -> None:
-        """Note the path in its folder, and that folder in its own, up to one that is known."""
+        """Add the path to its folder, and that folder to its own, up to one that is known."""
         while path != "/":
             parent, _, name = path.rpartition("/")
             parent = parent or "/"

@@ -1,4 +1,5 @@
-"""Mediated devices: those that a driver could make, and those that it made. Most parents are PCI functions; one need not be."""
+"""Scans mediated devices: the types that a parent supports, and the existing instances. Most parents are PCI functions; some
+(mtty) are not. Called by `scan`."""
 
 from __future__ import annotations
 
@@ -22,19 +23,19 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 @dataclass(frozen=True, slots=True)
 class MdevType:
-    """One kind of mediated device that a parent can make."""
+    """A type of mediated device that a parent supports."""
 
     id: str  # "nvidia-232"
-    name: str  # for people; the id when the driver tells none
-    description: str  # as the driver words it; may be empty, and have several lines
-    device_api: str  # "vfio-pci"; empty when the driver does not tell
-    available: int | None  # how many more could be made; None when the driver does not tell
-    instances: tuple[str, ...]  # UUIDs of those made
+    name: str  # for people; the id when the driver has none
+    description: str  # as the driver writes it; may be empty, and have several lines
+    device_api: str  # "vfio-pci"; empty when unknown
+    available: int | None  # how many more can be created; None when unknown
+    instances: tuple[str, ...]  # UUIDs of existing ones
 
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """What makes mediated devices and is no PCI function."""
+    """A parent of mediated devices that is not a PCI function."""
 
     name: str  # "mtty"
     path: str  # its folder
@@ -43,31 +44,31 @@ class Parent:
 
 @dataclass(frozen=True, slots=True)
 class Mdev:
-    """A mediated device that was made."""
+    """An existing mediated device."""
 
     uuid: str
-    type_id: str  # "nvidia-232"; empty, as the next two, when the host does not tell
+    type_id: str  # "nvidia-232"; empty, here and for the next two, when unknown
     type_name: str
     device_api: str  # "vfio-pci"
-    parent: str  # the address of a PCI function, or the name of a parent that is none
+    parent: str  # the address of a PCI function, or the name of another parent
     numa: int | None  # of its parent
-    pcie_root: str | None  # None, as for the NUMA node, when its parent shows none
+    pcie_root: str | None  # None, as for the NUMA node, when its parent has none
     iommu_group: int | None  # its own, not its parent's
-    memory: int | None  # bytes, where the description of its type tells
+    memory: int | None  # bytes, from the description of its type
 
     @property
     def name(self) -> str:
-        """Ours for life, and a DNS label."""
+        """The stable device name, a DNS label."""
         return f"mdev-{self.uuid}"
 
 
 def types(reader: SysfsReader, base: str) -> tuple[MdevType, ...]:
-    """What the function in that folder can make, by id."""
+    """The mediated device types of the function in that folder, by id."""
     folder = f"{base}/{TYPES}"
     found = []
     for name in reader.names(folder):
         if not _ID.fullmatch(name):
-            reader.warn(f"{folder}/{name}", "is no id of a type of mediated device; left out")
+            reader.warn(f"{folder}/{name}", "is not a mediated device type; skipped")
         else:
             found.append(_type(reader, f"{folder}/{name}"))
     return tuple(found)
@@ -81,15 +82,15 @@ def _type(reader: SysfsReader, folder: str) -> MdevType:
         if _UUID.fullmatch(name):
             instances.append(name)
         else:
-            reader.warn(f"{folder}/devices/{name}", "is no UUID of a mediated device; left out")
+            reader.warn(f"{folder}/devices/{name}", "is not the UUID of a mediated device; skipped")
     available = reader.number(f"{folder}/available_instances", most=65535)
     device_api = reader.text(f"{folder}/device_api")
     if device_api is not None and not _ID.fullmatch(device_api):
-        reader.warn(f"{folder}/device_api", f"says {short(device_api)}, which is no name of an API")
+        reader.warn(f"{folder}/device_api", f"is {short(device_api)}, which is not an API name")
         device_api = None
     return MdevType(
         id=identity,
-        # Both may be absent: the kernel asks drivers for neither.
+        # Both are optional for drivers.
         name=(reader.text(f"{folder}/name") if "name" in there else None) or identity,
         description=(reader.text(f"{folder}/description", MAX_TEXT) if "description" in there else None) or "",
         device_api=device_api or "",
@@ -99,7 +100,7 @@ def _type(reader: SysfsReader, folder: str) -> MdevType:
 
 
 def parents(reader: SysfsReader, functions: Mapping[str, pci.HostDevice]) -> tuple[Parent, ...]:
-    """Those of all parents that are no PCI functions, by name."""
+    """The parents that are not PCI functions, by name."""
     found = []
     for name in reader.tree.names(PARENTS):
         if name in functions:
@@ -107,28 +108,28 @@ def parents(reader: SysfsReader, functions: Mapping[str, pci.HostDevice]) -> tup
         entry = f"{PARENTS}/{name}"
         base = reader.tree.link(entry)
         if base is None or TYPES not in reader.tree.names(base) or not _ID.fullmatch(name):
-            reader.warn(entry, "is no parent of mediated devices; left out")
+            reader.warn(entry, "is not a parent of mediated devices; skipped")
         else:
             found.append(Parent(name, base, types(reader, base)))
     return tuple(found)
 
 
 def instances(reader: SysfsReader, functions: Mapping[str, pci.HostDevice], others: Iterable[Parent]) -> tuple[Mdev, ...]:
-    """All that were made, by UUID. `functions`: the PCI functions by address; `others`: the parents that are none."""
+    """All existing mediated devices, by UUID. `functions`: the PCI functions by address; `others`: the other parents."""
     by_path = {parent.path: parent for parent in others}
-    made = {}
+    mdevs = {}
     for name in reader.tree.names(DEVICES):
         if not _UUID.fullmatch(name):
-            reader.warn(f"{DEVICES}/{name}", "is no UUID of a mediated device; left out")
+            reader.warn(f"{DEVICES}/{name}", "is not the UUID of a mediated device; skipped")
         elif mdev := _instance(reader, name, functions, by_path):
-            made[name] = mdev
+            mdevs[name] = mdev
     for parent, known in [*((function.address, function.mdev_types) for function in functions.values()),
                           *((parent.name, parent.types) for parent in by_path.values())]:
         for mdev_type in known:
             for uuid in mdev_type.instances:
-                if uuid not in made or (made[uuid].parent, made[uuid].type_id) != (parent, mdev_type.id):
-                    reader.warn(f"{DEVICES}/{uuid}", f"is not there as {mdev_type.id} of {parent}, which lists it")
-    return tuple(made.values())
+                if uuid not in mdevs or (mdevs[uuid].parent, mdevs[uuid].type_id) != (parent, mdev_type.id):
+                    reader.warn(f"{DEVICES}/{uuid}", f"is listed by {parent} as {mdev_type.id}, but does not exist as such")
+    return tuple(mdevs.values())
 
 
 def _instance(
@@ -138,13 +139,13 @@ def _instance(
     base = reader.tree.link(entry)
     there = frozenset(reader.tree.names(base)) if base else frozenset()
     if base is None or not there:
-        reader.warn(entry, "leads nowhere; the mediated device is left out")
+        reader.warn(entry, "is a broken link; the mediated device is skipped")
         return None
-    above = base.rpartition("/")[0]
-    parent = above.rpartition("/")[2]
-    function, other = functions.get(parent), by_path.get(above)
+    parent_path = base.rpartition("/")[0]
+    parent = parent_path.rpartition("/")[2]
+    function, other = functions.get(parent), by_path.get(parent_path)
     if function is None and other is None:
-        reader.warn(entry, f"is below {short(parent)}, which is no parent that could be read; left out")
+        reader.warn(entry, f"is below {short(parent)}, which is not a readable parent; skipped")
         return None
     known = function.mdev_types if function is not None else other.types if other is not None else ()
     mdev_type = _type_of(reader, base, known)
@@ -156,7 +157,8 @@ def _instance(
         type_name=mdev_type.name if mdev_type else "",
         device_api=mdev_type.device_api if mdev_type else "",
         parent=parent,
-        numa=function.numa if function is not None else reader.numa(above, frozenset(reader.tree.names(above)), must=False),
+        numa=function.numa if function is not None
+        else reader.numa(parent_path, frozenset(reader.tree.names(parent_path)), must=False),
         pcie_root=function.pcie_root if function is not None
         else next((part for part in base.split("/") if pci.ROOT.fullmatch(part)), None),
         iommu_group=reader.group(uuid, base, there),
@@ -169,12 +171,12 @@ def _type_of(reader: SysfsReader, base: str, known: Iterable[MdevType]) -> MdevT
     identity = (reader.tree.link(path) or "").rpartition("/")[2]
     found = next((mdev_type for mdev_type in known if mdev_type.id == identity), None)
     if found is None:
-        reader.warn(path, "leads to no type of its parent")
+        reader.warn(path, "does not link to a type of its parent")
     return found
 
 
 def memory(description: str) -> int | None:
-    """Bytes of memory that a type's description speaks of: "num_heads=4, framebuffer=2048M" -> 2 GiB."""
+    """Bytes of memory in a type's description: "num_heads=4, framebuffer=2048M" -> 2 GiB."""
     found = _MEMORY.search(description)
     if found is None:
         return None

@@ -1,9 +1,8 @@
-"""From nova.conf to our configuration file, for hosts that Nova ran until now. The reader knows no more of oslo.config than
-is needed: sections, comments, values over several lines, and options that may stand there many times.
+"""Converts nova.conf into our configuration file. Reads the part of oslo.config's syntax that is needed: sections, comments,
+multi-line values, and options that are given several times. Called by `outfit config import-nova`.
 
-As oslo.config does, an option with many values (device_spec, alias) collects them: of earlier files before those of later
-ones, and within a file those under older names before those under the name of today. Of an option with one value the last
-file that has it decides."""
+As in oslo.config, a multi-valued option (device_spec, alias) collects its values: those of earlier files first, and within a
+file those under deprecated names first. For an option with one value the last file that has it decides."""
 
 from __future__ import annotations
 
@@ -34,9 +33,9 @@ _REFERENCE = re.compile(r"\$(\{)?([a-zA-Z_][a-zA-Z0-9_]*)")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One assignment, where it stands."""
+    """One assignment and its location."""
 
-    section: str  # in small letters, but DEFAULT
+    section: str  # in lower case, except DEFAULT
     key: str
     value: str  # all its lines
     source: str
@@ -53,14 +52,14 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """Our file, and what its reader should know."""
+    """The configuration file, and warnings for the user."""
 
     text: str
     warnings: tuple[str, ...]
 
 
 def load(paths: Sequence[Path]) -> Imported:
-    """Read the files of one service, in the order in which it is given them; Invalid names every line that is wrong."""
+    """Convert the configuration files of one service, in their order; Invalid names every wrong line."""
     options: list[list[Option]] = []
     for path in paths:
         try:
@@ -71,8 +70,8 @@ def load(paths: Sequence[Path]) -> Imported:
 
 
 def read(text: str, source: str) -> list[Option]:
-    """Every assignment of a file, in its order; Invalid at the first line that makes no sense."""
-    found: list[Option] = []
+    """All assignments of a file, in order; Invalid at the first malformed line."""
+    options: list[Option] = []
     section = ""
     open_value = False  # whether the next line may continue the last value
     for number, line in enumerate(text.split("\n"), 1):
@@ -80,34 +79,34 @@ def read(text: str, source: str) -> list[Option]:
             open_value = False
         elif line[0] in " \t":
             if not open_value:
-                raise errors.Invalid(f"{source}:{number}: begins with a blank but continues no value: {line.strip()!r}")
-            last = found[-1]
-            found[-1] = Option(last.section, last.key, f"{last.value}\n{line.strip()}", source, last.line)
+                raise errors.Invalid(f"{source}:{number}: is indented but continues no value: {line.strip()!r}")
+            last = options[-1]
+            options[-1] = Option(last.section, last.key, f"{last.value}\n{line.strip()}", source, last.line)
         elif line[0] in "#;":
             open_value = False
         elif line[0] == "[":
             section = _section(line.rstrip(), f"{source}:{number}")
             open_value = False
         else:
-            found.append(_assignment(line, section, source, number))
+            options.append(_assignment(line, section, source, number))
             open_value = True
-    return found
+    return options
 
 
 def _section(line: str, where: str) -> str:
     name = line[1:-1]
     if not line.endswith("]") or not name:
-        raise errors.Invalid(f"{where}: {line!r} is no section; write for example [pci]")
+        raise errors.Invalid(f"{where}: {line!r} is not a section; write for example [pci]")
     return name if name == "DEFAULT" else name.lower()
 
 
 def _assignment(line: str, section: str, source: str, number: int) -> Option:
     parts = re.match(r"([^=:]*)[=:](.*)", line)
     if parts is None or not parts[1].strip():
-        raise errors.Invalid(f"{source}:{number}: {line.strip()!r} is no assignment; write for example device_spec = "
+        raise errors.Invalid(f"{source}:{number}: {line.strip()!r} is not an assignment; write for example device_spec = "
                              "{\"vendor_id\": \"10de\"}")
     if not section:
-        raise errors.Invalid(f"{source}:{number}: {parts[1].strip()} stands before the first section, for example [pci]")
+        raise errors.Invalid(f"{source}:{number}: {parts[1].strip()} is before the first section, for example [pci]")
     value = parts[2].strip()
     if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
         value = value[1:-1]
@@ -115,7 +114,7 @@ def _assignment(line: str, section: str, source: str, number: int) -> Option:
 
 
 def convert(files: Sequence[Sequence[Option]]) -> Imported:
-    """Our file from the assignments of each of Nova's; Invalid names every line that is wrong."""
+    """The configuration file from the assignments of each file; Invalid names every wrong line."""
     work = _Import(files)
     text = work.text()
     if work.causes:
@@ -125,7 +124,7 @@ def convert(files: Sequence[Sequence[Option]]) -> Imported:
 
 
 class _Import:
-    """One conversion; collects mistakes and warnings on the way."""
+    """One conversion; collects mistakes and warnings."""
 
     def __init__(self, files: Sequence[Sequence[Option]]) -> None:
         self.files = files
@@ -133,7 +132,7 @@ class _Import:
         self.warnings: list[str] = []
 
     def text(self) -> str:
-        """The file; of use only when no causes were found."""
+        """The text of the configuration file; valid only when `causes` is empty."""
         sources = dict.fromkeys(option.source for options in self.files for option in options)
         lines = [f"# From {', '.join(sources) or 'nothing'}."]
         switches = {key: self.switch(key, names) for key, names in ONE.items()}
@@ -163,7 +162,7 @@ class _Import:
                 yield from (option for option in options if (option.section, option.key) == name)
 
     def switch(self, key: str, names: Sequence[tuple[str, str]]) -> tuple[bool, Option] | None:
-        """What an option with one value says, and where."""
+        """The value of an option, and the option that set it; None when it is not set."""
         for options in reversed(self.files):
             for name in reversed(names):
                 found = [option for option in options if (option.section, option.key) == name]
@@ -178,7 +177,7 @@ class _Import:
         try:
             return cpulist.text(cpulist.without_excluded(option.value))
         except ValueError as error:
-            self.wrong(option, "", f"{option.value!r} is no list of CPUs: {error}")
+            self.wrong(option, "", f"{option.value!r} is not a list of CPUs: {error}")
             return ""
 
     def wrong(self, option: Option, field: str, message: str) -> None:
@@ -188,7 +187,7 @@ class _Import:
         self.warnings.append(f"{option.where}: {option.name}: {message}")
 
     def expanded(self, option: Option) -> Option:
-        """With $$ as the $ that it stands for. Other options that a value refers to are not known here."""
+        """The option with $$ unescaped. References to other options are not supported."""
         text = option.value.replace("\\$", "$$")
         for reference in _REFERENCE.finditer(text.replace("$$", "")):
             self.wrong(option, "", f"refers to the option {reference[2]}; write its value instead of {reference[0]}"
@@ -196,7 +195,7 @@ class _Import:
         return Option(option.section, option.key, text.replace("$$", "$"), option.source, option.line)
 
     def entries(self, key: str, option: Option, *, report: bool) -> Iterator[dict[str, Any]]:
-        """The mappings of one value as they go into our file. The mistakes in them are told with the line that they are on."""
+        """The mappings of one value, as they are written to the configuration file. Mistakes are reported with their line."""
         reader = strict_yaml.Reader(option.where)
         values = [dict(value) for _, value in device_spec_parser.mappings(reader, [option.value], key, example=_EXAMPLES[key])]
         for value in values:
@@ -213,31 +212,31 @@ class _Import:
         yield from values
 
     def mend(self, option: Option, value: dict[str, Any], *, report: bool) -> None:
-        """Leave out what Nova does not heed and we refuse, and tell what means something else here."""
+        """Drop keys that Nova ignores and our parser rejects; warn about keys with another meaning here."""
         if value.get("physical_network") and value.pop("resource_class", None):
-            self.warn(option, "resource_class is left out: beside physical_network Nova does not heed it")
+            self.warn(option, "resource_class is dropped: Nova ignores it together with physical_network")
         if value.get("devname") and report:
-            self.warn(option, f"devname {value['devname']!r} cannot be reported in Placement: no host will start with it while "
+            self.warn(option, f"devname {value['devname']!r} cannot be reported in Placement: no host starts with it while "
                               "report_in_placement is on; use address")
 
     def mend_traits(self, option: Option, value: dict[str, Any], *, forbid: bool) -> None:
-        """Tell which traits mean something else here. `forbid`: an alias may say what a device must not have."""
+        """Warn about traits with another meaning here. `forbid`: in an alias, "!" forbids a trait."""
         for key, traits in value.items():
             for name in traits.split(",") if key.startswith("traits") and isinstance(traits, str) else ():
                 if not name.strip():
-                    self.warn(option, f"the empty trait in {traits!r} is left out; Nova made {_nova_trait(name)} of it")
+                    self.warn(option, f"the empty trait in {traits!r} is dropped; Nova reads it as {_nova_trait(name)}")
                 elif forbid and name.strip().startswith("!"):
-                    self.warn(option, f"{name.strip()!r} forbids a trait here; Nova asked for {_nova_trait(name)} instead")
+                    self.warn(option, f"{name.strip()!r} forbids a trait here; Nova requires {_nova_trait(name)} instead")
                 elif name != name.strip():
-                    self.warn(option, f"the blanks around the trait {name!r} do not count; Nova made {_nova_trait(name)} of it")
+                    self.warn(option, f"the blanks around the trait {name!r} are ignored; Nova reads it as {_nova_trait(name)}")
 
     def unread(self) -> None:
-        """Options that look as if they should have been read."""
+        """Warn about unknown options in section [pci]."""
         known = [key for section, key in _READ if section == "pci"]
         for options in self.files:
             for option in options:
                 if option.section == "pci" and (option.section, option.key) not in _READ:
-                    self.warn(option, f"is no option that is read here; known are {', '.join(sorted(known))}")
+                    self.warn(option, f"is not imported; known are {', '.join(sorted(known))}")
 
 
 _EXAMPLES = {"device_spec": {"vendor_id": "10de", "product_id": "2235"}, "alias": {"name": "gpu", "resource_class": "PGPU"}}
@@ -249,7 +248,7 @@ def _nova_trait(name: str) -> str:
 
 
 def _flow(value: Any) -> str:
-    """A value as YAML on one line. A JSON text is one of YAML too, and in quotes nothing is taken for a number."""
+    """A value as YAML flow style on one line. JSON strings are valid YAML, and quoted scalars stay strings."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_key(key)}: {_flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
@@ -258,7 +257,7 @@ def _flow(value: Any) -> str:
 
 
 def _quoted(value: Any) -> str:
-    """As JSON, with what a person would not see as YAML escapes it."""
+    """As JSON, with non-printable characters escaped as in YAML."""
     text = json.dumps(value, ensure_ascii=False)
     return "".join(sign if sign.isprintable() else f"\\u{ord(sign):04x}" if ord(sign) < 0x10000 else f"\\U{ord(sign):08x}"
                    for sign in text)

@@ -1,4 +1,5 @@
-"""A host's NUMA cells: which CPUs each has, and on which socket it is. Read from sysfs; what it does not tell stays unknown."""
+"""The NUMA cells of a host: CPUs and socket of each. Read from sysfs, or from a HostInventory object. Called by the host audit
+and the scheduler."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ _NODE = re.compile(r"node([0-9]{1,5})")
 @dataclass(frozen=True, slots=True)
 class HostCell:
     id: int
-    cpus: str  # those that a guest may have for itself, as the kernel writes them: "0-7,16-23"; "": none, or memory alone
-    socket: int | None = None  # of all its CPUs, shared ones too; None: unknown, or they are on several
+    cpus: str  # CPU list of those for dedicated vCPUs: "0-7,16-23"; "": none, or memory only
+    socket: int | None = None  # of all its CPUs, shared ones too; None: unknown, or on several sockets
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -29,13 +30,13 @@ class HostCell:
         return len(self.ids)
 
     def to_object(self) -> dict[str, Any]:
-        """As HostInventory lists it."""
+        """The entry in a HostInventory."""
         return {"id": self.id, "cpus": self.cpus, **({"socket": self.socket} if self.socket is not None else {})}
 
 
 def scan(tree: Tree, dedicated: Collection[int] | None = None) -> tuple[HostCell, ...]:
-    """The cells of a host, by number; none when it does not tell them all. `dedicated`: the CPUs that guests may have for
-    themselves (None: all). A cell without any of them keeps its socket."""
+    """The cells of a host, by number; empty when one of them cannot be read. `dedicated`: the CPUs for dedicated vCPUs (None:
+    all). A cell without any of them keeps its socket."""
     found = []
     for number in sorted(int(match[1]) for name in tree.names(NODES) if (match := _NODE.fullmatch(name))):
         text = (tree.read(f"{NODES}/node{number}/cpulist") or "").strip()
@@ -50,12 +51,12 @@ def scan(tree: Tree, dedicated: Collection[int] | None = None) -> tuple[HostCell
 
 
 def read(inventory: Mapping[str, Any]) -> Iterable[HostCell]:
-    """The cells that a HostInventory lists."""
+    """The cells in a HostInventory."""
     for raw in (inventory.get("spec") or {}).get("cells") or ():
         yield HostCell(raw["id"], raw["cpus"], raw.get("socket"))
 
 
 def _socket(tree: Tree, cpu: int) -> int | None:
-    """The kernel says -1 when the firmware does not tell."""
+    """The socket of a CPU; None when the firmware does not report it (-1 in sysfs)."""
     text = (tree.read(f"{CPUS}/cpu{cpu}/topology/physical_package_id") or "").strip()
     return int(text) if re.fullmatch("[0-9]{1,9}", text) else None

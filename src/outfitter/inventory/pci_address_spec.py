@@ -1,5 +1,5 @@
-"""Which PCI addresses somebody means: one as text in which parts may be missing, or as a regular expression for each part.
-The syntax is Nova's, for people who have their patterns already."""
+"""Patterns of PCI addresses in Nova's syntax: a text in which parts may be missing or "*", or a regular expression for each
+part. Pure; called by `device_spec_parser` and `device_spec`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from outfitter.inventory import pci
 PARTS = ("domain", "bus", "slot", "function")
 ANY, ANYTHING = "*", ".*"  # as a part of a text, and as a regular expression
 FORM = "[[[domain:]bus:]slot][.function], for example 0000:3b:00.0, 3b:00 or *:3b:*.1"
-MAX_DOMAIN = 0xFFFF  # what is behind a larger one cannot be named, and no pattern takes it
+MAX_DOMAIN = 0xFFFF  # an address with a larger domain matches no pattern
 
 # Part -> its largest value, the digits it is written with, and the word for it in messages.
 _LIMITS = {"domain": (MAX_DOMAIN, 4, "domain"), "bus": (0xFF, 2, "bus"), "slot": (0x1F, 2, "slot"),
@@ -28,9 +28,9 @@ _PLAIN = re.compile(r"[0-9a-fA-F]*")
 class Pattern:
     """One of the two forms of a pattern; the other's field is empty."""
 
-    parts: tuple[str | None, ...] = ()  # as an address is written, None for any
+    parts: tuple[str | None, ...] = ()  # in the form of an address; None for any
     regexes: tuple[re.Pattern[str], ...] = ()  # each must match at the beginning of its part
-    single: str | None = None  # the one address that is meant; as a PF's it stands for its VFs too
+    single: str | None = None  # the only address that matches; that of a PF selects its VFs too
 
     def __str__(self) -> str:
         if self.regexes:
@@ -40,26 +40,26 @@ class Pattern:
         return f"{domain}:{bus}:{slot}.{function}"
 
     def matches(self, parts: tuple[str, ...]) -> bool:
-        """Whether an address is meant; `parts` are its four."""
+        """Whether an address matches; `parts` are its four parts."""
         if self.regexes:
             return all(regex.match(part) for regex, part in zip(self.regexes, parts, strict=True))
-        return all(mine is None or mine == part for mine, part in zip(self.parts, parts, strict=True))
+        return all(expected is None or expected == part for expected, part in zip(self.parts, parts, strict=True))
 
 
 @functools.lru_cache(maxsize=65_536)
 def split(address: str) -> tuple[str, ...] | None:
-    """The four parts of a function's address; None for one that no pattern can name."""
-    found = pci.ADDRESS.fullmatch(address)
-    if found is None or int(found[1], 16) > MAX_DOMAIN:
+    """The four parts of an address; None for one that no pattern matches."""
+    match = pci.ADDRESS.fullmatch(address)
+    if match is None or int(match[1], 16) > MAX_DOMAIN:
         return None
-    domain, bus, slot, function = found.groups()
+    domain, bus, slot, function = match.groups()
     return domain[-4:], bus, slot, function
 
 
 def from_text(text: str) -> Pattern:
     """ "0000:3b:00.0", "3b:00", ".1"; Invalid says which part is wrong."""
-    place, _, function = text.partition(".")
-    fields = place.split(":")
+    location, _, function = text.partition(".")
+    fields = location.split(":")
     if len(fields) > 3:
         raise errors.Invalid(f"the address {text!r} has an incorrect format; write {FORM}")
     fields = [ANY] * (3 - len(fields)) + fields + [function]
@@ -73,26 +73,26 @@ def _part(name: str, text: str, whole: str) -> str | None:
         return None
     high, digits, word = _LIMITS[name]
     if not _HEX.fullmatch(text):
-        tip = f"; a * stands alone in its part ({ANY} for any {word}), patterns within one are written as a mapping of " \
+        hint = f"; * must be the whole part ({ANY} for any {word}); for patterns within a part use a mapping of " \
               f"regular expressions" if ANY in text else f"; the format is {FORM}"
-        raise errors.Invalid(f"the {word} {text!r} of the address {whole!r} is no hex number{tip}")
+        raise errors.Invalid(f"the {word} {text!r} of the address {whole!r} is not a hex number{hint}")
     value = int(text, 16)
     if value > high:
-        tip = f"; a lone number is a slot, a bus is written {text}:*" if name == "slot" and ":" not in whole else ""
-        raise errors.Invalid(f"the {word} {text!r} of the address {whole!r} is greater than the maximum {high:X}{tip}")
+        hint = f"; a lone number is a slot, a bus is written {text}:*" if name == "slot" and ":" not in whole else ""
+        raise errors.Invalid(f"the {word} {text!r} of the address {whole!r} is greater than the maximum {high:X}{hint}")
     return f"{value:0{digits}x}"
 
 
 def from_regexes(given: Mapping[str, str]) -> Pattern:
-    """{"bus": "3[bc]"}: what is missing may be anything; Invalid says which expression is wrong. The keys are `PARTS`."""
+    """{"bus": "3[bc]"}: missing parts match anything; Invalid says which expression is wrong. The keys are `PARTS`."""
     compiled = []
     for name in PARTS:
         text = given.get(name, ANYTHING)
         try:
-            with warnings.catch_warnings(action="ignore"):  # of what some later version may read in another way
+            with warnings.catch_warnings(action="ignore"):  # about syntax that a later Python may read differently
                 compiled.append(re.compile(text))
         except (re.error, RecursionError, OverflowError) as error:
-            raise errors.Invalid(f"the address has an incorrect format: its {name} {text!r} is no regular expression: "
+            raise errors.Invalid(f"the address has an incorrect format: its {name} {text!r} is not a regular expression: "
                                  f"{error}") from error
     texts = [given.get(name, ANYTHING) for name in PARTS]
     address = f"{texts[0]}:{texts[1]}:{texts[2]}.{texts[3]}"

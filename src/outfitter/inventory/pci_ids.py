@@ -1,7 +1,7 @@
-"""What people call vendors, products and classes: the names of the pci.ids database that most systems have.
+"""Names of PCI vendors, products and classes, from the pci.ids database that most systems have.
 
-The database has tens of thousands of lines, of which a host needs a few dozen. So nothing is parsed ahead: the file is kept
-as bytes, a name is found by searching for its line, and what was found is remembered."""
+The database has tens of thousands of lines, of which a host needs a few dozen. So it is not parsed: the file is kept as bytes,
+a name is searched for when needed, and the result is cached. Called for slices and by the CLI."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-VARIABLE = "OUTFITTER_PCI_IDS"  # names the file; then no other place is looked at
+VARIABLE = "OUTFITTER_PCI_IDS"  # environment variable with the path; then PLACES are not searched
 PLACES = ("/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids", "/var/lib/pciutils/pci.ids")
 MISSING = f"For names of vendors and products install the package pci.ids or hwdata, or set {VARIABLE}."
-MAX_BYTES = 16 << 20  # ten times what the database has; a file beyond that is another
+MAX_BYTES = 16 << 20  # ten times the size of the database; a larger file is something else
 MAX_NAME = 200  # characters
 
 _HEX = frozenset("0123456789abcdef")
@@ -23,18 +23,18 @@ _TOP = re.compile(rb"\n(?=[0-9a-fA-F]{4}  |C [0-9a-fA-F]{2}  )")  # where a vend
 
 
 class PciIds:
-    """One database; without data it knows no name."""
+    """One database; without data every name is None."""
 
     def __init__(self, data: bytes | None) -> None:
         self._data: Final = b"\n%b\n" % (data or b"").replace(b"\r\n", b"\n")
-        self._vendors: dict[str, tuple[int, int]] = {}  # where the lines below a vendor begin and end
+        self._vendors: dict[str, tuple[int, int]] = {}  # start and end of the section of a vendor or class
         self._found: dict[tuple[str, ...], str | None] = {}
 
     def __bool__(self) -> bool:
         return len(self._data) > 2
 
     def vendor_and_product(self, vendor: str | None, product: str | None) -> tuple[str | None, str | None]:
-        """The names of a vendor and its product, each None if it is not known."""
+        """The names of a vendor and its product, each None if unknown."""
         return self._name(vendor), self._name(vendor, product) if product is not None else None
 
     def class_name(self, class_code: str | None) -> str | None:
@@ -57,13 +57,12 @@ class PciIds:
             return None
         if below is None:
             return _text(self._data[start + len(top) + 3:self._data.find(b"\n", start + 1)])
-        mark = f"\n\t{below}  ".encode()
-        at = self._data.find(mark, start, end)
-        return _text(self._data[at + len(mark):self._data.find(b"\n", at + 1)]) if at >= 0 else None
+        prefix = f"\n\t{below}  ".encode()
+        at = self._data.find(prefix, start, end)
+        return _text(self._data[at + len(prefix):self._data.find(b"\n", at + 1)]) if at >= 0 else None
 
     def _section(self, top: str) -> tuple[int, int]:
-        """Where the part of a vendor or class begins, at the end of the line before it, and where it ends; begins at -1 if
-        there is none."""
+        """Start (the line break before it) and end of the section of a vendor or class; the start is -1 if there is none."""
         if top not in self._vendors:
             start = self._data.find(f"\n{top}  ".encode())
             following = _TOP.search(self._data, start + 1) if start >= 0 else None

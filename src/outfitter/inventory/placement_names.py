@@ -14,20 +14,21 @@ _LEGAL = re.compile(r"CUSTOM_[0-9A-Z_]+")
 
 
 def normal_class(text: str) -> str:
-    """A resource class as Placement knows it: "pgpu" -> PGPU, "far gpu" -> CUSTOM_FAR_GPU. Invalid if it knows no such."""
+    """A resource class as in Placement: "pgpu" -> PGPU, "far gpu" -> CUSTOM_FAR_GPU. Invalid if
+    it is no valid name."""
     upper = text.strip().upper()
     return upper if upper in _standard_classes() else _custom(text.strip(), upper, "resource class")
 
 
 def normal_trait(text: str) -> str:
-    """A trait as Placement knows it: "HW_GPU_API_VULKAN" stays, "fast link" -> CUSTOM_FAST_LINK. Invalid if it knows no
-    such. A standard one must be written as it is, as for Nova."""
+    """A trait as in Placement: "HW_GPU_API_VULKAN" is kept, "fast link" -> CUSTOM_FAST_LINK. Invalid if it is no valid name. A
+    standard trait must be written exactly, as in Nova."""
     name = text.strip()
     return name if name in _standard_traits() else _custom(name, name.upper(), "trait")
 
 
 def generated_class(vendor: str, product: str) -> str:
-    """The class of devices for which no other is given: CUSTOM_PCI_10DE_2235."""
+    """The default resource class of a device: CUSTOM_PCI_10DE_2235."""
     return f"CUSTOM_PCI_{vendor}_{product}".upper()
 
 
@@ -40,20 +41,20 @@ def _custom(text: str, upper: str, noun: str) -> str:
                              f"{MAX_NAME} are allowed")
     if not _LEGAL.fullmatch(name):
         right = CUSTOM + (re.sub("[^0-9A-Z_]+", "_", upper.removeprefix(CUSTOM)) or "GPU")
-        raise errors.Invalid(f"the {noun} {text!r} may have letters, digits and _ alone behind {CUSTOM}, and at least one; "
+        raise errors.Invalid(f"the {noun} {text!r} may have only letters, digits and _ after {CUSTOM}, and at least one; "
                              f"write for example {right}")
     return name
 
 
 @functools.cache
 def _standard_classes() -> frozenset[str]:
-    import os_resource_classes  # noqa: PLC0415  only who has a device_spec needs it
+    import os_resource_classes  # noqa: PLC0415  needed with a device_spec only
 
     return frozenset(os_resource_classes.STANDARDS)
 
 
 @functools.cache
 def _standard_traits() -> frozenset[str]:
-    import os_traits  # noqa: PLC0415  takes a twentieth of a second
+    import os_traits  # noqa: PLC0415  importing it takes 50 ms
 
     return frozenset(os_traits.get_traits())

@@ -1,8 +1,8 @@
-"""The provider tree: how a host's devices are counted for those who ask in Placement's words (document 002).
+"""The provider tree of a host in Placement's model (document 002): a resource provider for each PCI device or PF, named after
+host and address, with one resource class. VFs are inventory of the provider of their PF.
 
-A provider for each PCI device or physical function, named after host and address; virtual functions are counted on the
-provider of their parent. One resource class for each provider. Pure: what is offered, what stands in the stored tree and who
-holds what come in; the tree to store comes out, or every reason why the host must not start with this configuration."""
+Pure: `plan` takes the offered devices, the stored tree and the holders, and returns the tree to store, or all reasons why the
+host must not start with this configuration. Called by the host audit and `outfit config check`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from outfitter.inventory.config import HostSettings
 from outfitter.inventory.device_spec import DeviceSpecEntry
 from outfitter.inventory.pci import FunctionKind, HostDevice
 
-MANAGED = "COMPUTE_MANAGED_PCI_DEVICE"  # on every provider that we keep: others have no business here, and we none elsewhere
+MANAGED = "COMPUTE_MANAGED_PCI_DEVICE"  # on every provider that we own; providers without it belong to others
 MIGRATABLE, ONCE, SRIOV = "HW_PCI_LIVE_MIGRATABLE", "HW_PCI_ONE_TIME_USE", "HW_NIC_SRIOV"
-MARKS = {MIGRATABLE, ONCE, SRIOV}  # traits that follow from something else than a name in device_spec
+DERIVED = {MIGRATABLE, ONCE, SRIOV}  # traits that follow from other keys of device_spec
 PHYSNET = "CUSTOM_PHYSNET_"
-MAX_NAMED = 8  # devices in one sentence
+MAX_NAMED = 8  # devices named in one message
 _NAMESPACE = uuid.UUID("7f0d6a0e-2d3c-5b7e-9a56-0f9d8f6a4c11")
 
-# What a device of a physical network is counted as, by its kind, and with which of the vnic types of a port it is asked for.
+# The resource class of a device of a physical network by its kind, and the class that each vnic type of a port requests.
 NETWORK_CLASSES: Mapping[FunctionKind, str] = {
     FunctionKind.VF: "SRIOV_NET_VF",
     FunctionKind.VENDOR_VF: "SRIOV_NET_VF",
@@ -38,24 +38,24 @@ NETWORK_CLASSES: Mapping[FunctionKind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class HeldDevice:
-    """Somebody has a device of this host."""
+    """A device of this host that has a holder."""
 
     device: str  # its name
-    holder: str  # for a person
-    virtual: bool = False  # it is a virtual function
-    address: str = ""  # where it stands or stood
+    holder: str  # for people
+    virtual: bool = False  # it is a VF
+    address: str = ""  # current or last known
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The tree to store, and what a person should know about it."""
+    """The tree to store, and warnings for people."""
 
     providers: tuple[Provider, ...]
     warnings: tuple[str, ...] = ()
 
 
 def resource_class(device: HostDevice, entry: DeviceSpecEntry | None) -> str:
-    """What a device is counted as."""
+    """The resource class of a device."""
     if entry is not None and entry.physical_network:
         return NETWORK_CLASSES[device.kind]
     if entry is not None and entry.resource_class:
@@ -64,7 +64,7 @@ def resource_class(device: HostDevice, entry: DeviceSpecEntry | None) -> str:
 
 
 def traits(device: HostDevice, entry: DeviceSpecEntry | None) -> frozenset[str]:
-    """What can be asked of a device: the entry's own words, and what follows from its marks."""
+    """The traits of a device: those of the entry, and those derived from its other keys."""
     if entry is None:
         return frozenset()
     out = set(entry.traits)
@@ -80,19 +80,19 @@ def traits(device: HostDevice, entry: DeviceSpecEntry | None) -> frozenset[str]:
 
 
 def provider_name(host: str, device: HostDevice) -> str:
-    """`<host>_<address>` of the function that is a provider: a virtual function's parent, else itself."""
+    """`<host>_<address>` of the function that is the provider: the PF of a VF, otherwise the function itself."""
     address = device.parent if device.kind.is_vf and device.parent is not None else device.address
     return f"{host}_{address.upper()}"
 
 
 def provider_uuid(name: str) -> str:
-    """The same as long as the name is: a provider that went and came back is known again."""
+    """Derived from the name: a provider that is deleted and recreated has the same UUID."""
     return str(uuid.uuid5(_NAMESPACE, name))
 
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """A device on its provider."""
+    """A device in the inventory of its provider."""
 
     name: str  # the device's
     device: HostDevice
@@ -119,8 +119,8 @@ def plan(
     *,
     orphans: Sequence[HostDevice] = (),
 ) -> Plan:
-    """The providers of a host. `stored`: the host's tree as it stands; `held`: who has what now; `orphans`: listed virtual
-    functions without a parent. StartupRefused, with every reason, when the host must not start like this."""
+    """The providers of a host. `stored`: the current tree; `held`: devices with holders; `orphans`: listed VFs without a PF.
+    StartupRefused, with all reasons, when the host must not start with this configuration."""
     ours = [provider for provider in stored if MANAGED in provider.traits]
     others = tuple(provider for provider in stored if MANAGED not in provider.traits)
     if not settings.report_in_placement:
@@ -139,20 +139,21 @@ class _TreePlanner:
     ) -> None:
         self.host, self.settings = host, settings
         self.stored: Mapping[str, Provider] = {}
-        self.holders: dict[str, list[str]] = defaultdict(list)  # device -> who has it
-        for each in held:
-            self.holders[each.device].append(each.holder)
-        self.virtual = {each.device for each in held if each.virtual}
-        self.addresses = {each.device: each.address or each.device for each in held}
+        self.holders: dict[str, list[str]] = defaultdict(list)  # device -> its holders
+        for booked in held:
+            self.holders[booked.device].append(booked.holder)
+        self.virtual = {device.device for device in held if device.virtual}
+        self.addresses = {device.device: device.address or device.device for device in held}
         self.counted: dict[str, list[_Counted]] = defaultdict(list)  # provider -> devices
-        self.homes: dict[str, str] = {}  # device -> its provider
-        self.whole: dict[str, _Counted] = {}  # address of a function that is no virtual one -> the device that it is part of
-        for one in offered:
-            if isinstance(one.device, HostDevice) and one.entry is not None and self._reported(one.entry):
-                mine, home = _Counted(one.name, one.device, one.entry), provider_name(host, one.device)
-                self.counted[home].append(mine)
-                self.homes[one.name] = home
-                self.whole |= {function.address: mine for function in one.members if not function.kind.is_vf}
+        self.provider_of: dict[str, str] = {}  # device -> its provider
+        self.physical: dict[str, _Counted] = {}  # address of a function that is no VF -> its device
+        for device in offered:
+            if isinstance(device.device, HostDevice) and device.entry is not None and self._reported(device.entry):
+                counted = _Counted(device.name, device.device, device.entry)
+                provider = provider_name(host, device.device)
+                self.counted[provider].append(counted)
+                self.provider_of[device.name] = provider
+                self.physical |= {function.address: counted for function in device.members if not function.kind.is_vf}
         self.refusals: list[str] = []
         self.warnings: list[str] = []
 
@@ -161,8 +162,8 @@ class _TreePlanner:
 
     def plan(self, orphans: Sequence[HostDevice]) -> list[Provider]:
         self._check_entries()
-        self.refusals += [f"{device.address} is a virtual function whose parent device is not known, so there is no provider "
-                          "to count it on; leave it out of device_spec, or find out why the host does not show its physfn"
+        self.refusals += [f"{device.address} is a virtual function whose parent device is not known, so it belongs to no "
+                          "provider; remove it from device_spec, or find out why its physfn link is missing"
                           for device in orphans]
         providers: list[Provider] = []
         for name, devices in self.counted.items():
@@ -175,106 +176,106 @@ class _TreePlanner:
             raise _refused(self.host, self.refusals)
         return sorted(providers, key=lambda provider: provider.name)
 
-    # -- what is wrong with the configuration itself
+    # -- mistakes of the configuration itself
 
     def _check_entries(self) -> None:
         entries = self.settings.device_spec.entries if self.settings.device_spec is not None else ()
         for entry in entries:
             if entry.devname:
                 self.refusals.append(
-                    f"entry {entry.index} of device_spec, {entry.text}, chooses by devname, which may name another device "
-                    "after a reboot; write the PCI address instead while report_in_placement is on")
+                    f"entry {entry.index} of device_spec, {entry.text}, selects by devname, which may be another device "
+                    "after a reboot; use the PCI address instead while report_in_placement is on")
 
     def _consistent(self, name: str, devices: Sequence[_Counted]) -> bool:
-        """Whether the devices of one provider can be counted together; else why not is told."""
+        """Whether the devices can belong to one provider; if not, the reasons are added to `refusals`."""
         before = len(self.refusals)
-        virtual = [each for each in devices if each.device.kind.is_vf]
-        if virtual and (parent := self.whole.get(virtual[0].device.parent or "")):
-            self._both(parent, virtual)
+        vfs = [device for device in devices if device.device.kind.is_vf]
+        if vfs and (parent := self.physical.get(vfs[0].device.parent or "")):
+            self._refuse_pf_and_vfs(parent, vfs)
         else:
-            self._siblings("resource_class", virtual, {each.name: each.counted_as for each in virtual})
-            self._siblings("traits", virtual, {each.name: ", ".join(sorted(each.traits)) or "none" for each in virtual})
-        once = [each for each in virtual if each.entry.one_time_use is not None]
+            self._refuse_different("resource_class", vfs, {vf.name: vf.counted_as for vf in vfs})
+            self._refuse_different("traits", vfs, {vf.name: ", ".join(sorted(vf.traits)) or "none" for vf in vfs})
+        once = [vf for vf in vfs if vf.entry.one_time_use is not None]
         if once:
             self.refusals.append(f"only whole devices (type-PCI) and physical functions (type-PF) may set one_time_use, and "
-                                 f"{_names(once)} of provider {name} are virtual functions and do not qualify; take it out of "
+                                 f"{_names(once)} of provider {name} are virtual functions and do not qualify; remove it from "
                                  f"{_entries(once)}")
         return len(self.refusals) == before
 
-    def _both(self, parent: _Counted, children: Sequence[_Counted]) -> None:
+    def _refuse_pf_and_vfs(self, parent: _Counted, children: Sequence[_Counted]) -> None:
         held = [child for child in children if self.holders.get(child.name)]
         if self.holders.get(parent.name):
-            advice = (f"{parent.device.address} is held by {self._who(parent.name)}, so keep it listed and take its virtual "
-                      "functions out")
+            advice = (f"{parent.device.address} is held by {self._who(parent.name)}, so keep it listed and remove its virtual "
+                      "functions")
         elif held:
             who = ", ".join(f"{child.device.address} by {self._who(child.name)}" for child in held)
-            advice = (f"virtual functions are held ({who}), so take {parent.device.address} out and keep at least these listed")
+            advice = (f"virtual functions are held ({who}), so remove {parent.device.address} and keep at least these listed")
         else:
-            advice = "none of them is held, so list whichever you want: the physical function, or its virtual functions"
+            advice = "none of them is held, so list either the physical function or its virtual functions"
         self.refusals.append(f"device_spec lists both the physical function {parent} and its virtual functions "
                              f"{_names(children)}, which is not supported: only one of the two can be offered; {advice}")
 
-    def _siblings(self, what: str, devices: Sequence[_Counted], values: Mapping[str, str]) -> None:
+    def _refuse_different(self, what: str, devices: Sequence[_Counted], values: Mapping[str, str]) -> None:
         by_value: dict[str, list[_Counted]] = defaultdict(list)
-        for each in devices:
-            by_value[values[each.name]].append(each)
+        for device in devices:
+            by_value[values[device.name]].append(device)
         if len(by_value) > 1:
             shown = "; ".join(f"{value} for {_names(group)}" for value, group in by_value.items())
-            self.refusals.append(f"virtual functions of one parent cannot have different {what} values: device_spec says "
+            self.refusals.append(f"virtual functions of one parent cannot have different {what} values: device_spec has "
                                  f"{shown}; make {_entries(devices)} agree")
 
-    # -- a provider and what stood there before
+    # -- a provider and its stored state
 
     def _provider(self, name: str, devices: Sequence[_Counted]) -> Provider:
         first, old = devices[0], self.stored.get(name)
-        listed = {each.name for each in devices}
+        listed = {device.name for device in devices}
         wanted = Provider(
             name=name, uuid=old.uuid if old else provider_uuid(name), parent=self.host, generation=old.generation if old else 0,
             inventories={first.counted_as: Inventory(total=len(devices))}, traits=first.traits | {MANAGED},
-            configured=first.traits - MARKS, devices=tuple(each.name for each in devices),
+            configured=first.traits - DERIVED, devices=tuple(device.name for device in devices),
         )
         if old is None:
             return wanted
         used = self._held_of(old)
         gone = {device: who for device, who in used.items() if device not in listed}
-        if used and not self._changed(old, wanted, used):
-            self._not_swapped(devices, gone)
+        if used and not self._refuse_change(old, wanted, used):
+            self._refuse_swap(devices, gone)
         for device, who in gone.items():
             self._warn_kept(device, who)
         class_, inventory = next(iter(wanted.inventories.items()))
         total = max(inventory.total, len(used))
         if total != inventory.total:
             self.warnings.append(f"needed to adjust inventories of {class_} on resource provider {name} from {inventory.total} "
-                                 f"to {total} due to existing placement allocations ({_people(used)})")
+                                 f"to {total} due to existing placement allocations ({_holders(used)})")
         reserved = old.inventories[class_].reserved if class_ in old.inventories else 0
         return _next(old, replace(wanted, inventories={class_: Inventory(total=total, reserved=min(reserved, total))},
                                   devices=(*wanted.devices, *sorted(gone))))
 
-    def _changed(self, old: Provider, wanted: Provider, used: Mapping[str, Sequence[str]]) -> bool:
-        """Whether class or traits of a provider that is in use would change, which is then told."""
+    def _refuse_change(self, old: Provider, wanted: Provider, used: Mapping[str, Sequence[str]]) -> bool:
+        """Whether class or traits of a provider in use would change; the reasons are added to `refusals`."""
         before = len(self.refusals)
         for class_ in sorted(old.inventories.keys() - wanted.inventories.keys()):
             self.refusals.append(
-                f"inventory of {class_} on resource provider {old.name} is in use by {_people(used)}, and device_spec now "
-                f"makes it {', '.join(wanted.inventories)}; keep the class until they are gone")
+                f"inventory of {class_} on resource provider {old.name} is in use by {_holders(used)}, and device_spec now "
+                f"gives it {', '.join(wanted.inventories)}; keep the class until they are released")
         if old.configured != wanted.configured:
             self.refusals.append(
-                f"the traits of resource provider {old.name} are {_words(old.configured)} and device_spec now says "
-                f"{_words(wanted.configured)}, but its devices are in use by {_people(used)}; keep the traits until they are "
-                "gone")
+                f"the traits of resource provider {old.name} are {_listed(old.configured)} and device_spec now says "
+                f"{_listed(wanted.configured)}, but its devices are in use by {_holders(used)}; keep the traits until they are "
+                "released")
         return len(self.refusals) > before
 
-    def _not_swapped(self, devices: Sequence[_Counted], gone: Mapping[str, Sequence[str]]) -> None:
-        """A held physical function may not give way to its virtual ones under the same class, nor they to it."""
+    def _refuse_swap(self, devices: Sequence[_Counted], gone: Mapping[str, Sequence[str]]) -> None:
+        """A held PF must not be replaced by its VFs in the same class, nor held VFs by their PF."""
         virtual = devices[0].device.kind.is_vf
         for device, who in gone.items():
             if (device in self.virtual) != virtual:
                 self.refusals.append(
-                    f"{device} is in use by {', '.join(who)}, and device_spec now lists {_names(devices)} in its place; a "
-                    "physical function and its virtual ones exclude each other: list it until it is free")
+                    f"{device} is in use by {', '.join(who)}, and device_spec now lists {_names(devices)} instead; a "
+                    "physical function and its virtual functions exclude each other: list it until it is released")
 
     def _kept(self, old: Provider, used: Mapping[str, Sequence[str]]) -> Provider:
-        """Nothing of it is listed any more, but somebody has a device of it."""
+        """A provider of which no device is listed any more, but some are held."""
         for device, who in used.items():
             self._warn_kept(device, who)
         inventories = {name: Inventory(total=len(used), reserved=min(inventory.reserved, len(used)))
@@ -287,24 +288,24 @@ class _TreePlanner:
                              "in the placement view until it is free")
 
     def _held_of(self, provider: Provider) -> dict[str, list[str]]:
-        """The devices of a stored provider that somebody has, but for those that are counted elsewhere by now."""
+        """The held devices of a stored provider, except those that belong to another provider now."""
         return {device: self.holders[device] for device in provider.devices
-                if self.holders.get(device) and self.homes.get(device, provider.name) == provider.name}
+                if self.holders.get(device) and self.provider_of.get(device, provider.name) == provider.name}
 
     def _who(self, device: str) -> str:
         return ", ".join(self.holders[device])
 
 
 def _next(old: Provider, new: Provider) -> Provider:
-    """A provider's generation rises when something that others can see changes."""
-    seen = (old.inventories, old.traits, old.parent)
-    return new if seen == (new.inventories, new.traits, new.parent) else replace(new, generation=old.generation + 1)
+    """The new provider; its generation is raised when its inventories, traits or parent change."""
+    visible = (old.inventories, old.traits, old.parent)
+    return new if visible == (new.inventories, new.traits, new.parent) else replace(new, generation=old.generation + 1)
 
 
 def _switched_off(ours: Sequence[Provider]) -> str:
     names = ", ".join(provider.name for provider in ours[:4]) + (" and more" if len(ours) > 4 else "")
-    return (f"report_in_placement is off, but it was enabled before and {len(ours)} providers stand in the tree ({names}); "
-            "disabling it again is not supported: switch it on, or first take all devices out of device_spec and start once")
+    return (f"report_in_placement is off, but it was enabled before and {len(ours)} providers are in the tree ({names}); "
+            "disabling it again is not supported: switch it on, or first remove all devices from device_spec and start once")
 
 
 def _refused(host: str, reasons: Sequence[str]) -> StartupRefused:
@@ -316,17 +317,17 @@ def _refused(host: str, reasons: Sequence[str]) -> StartupRefused:
 
 def _names(devices: Sequence[_Counted]) -> str:
     more = len(devices) - MAX_NAMED
-    return ", ".join(str(each) for each in devices[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(str(device) for device in devices[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _entries(devices: Iterable[_Counted]) -> str:
-    numbers = sorted({each.entry.index for each in devices})
+    numbers = sorted({device.entry.index for device in devices})
     return ("entry " if len(numbers) == 1 else "entries ") + ", ".join(str(number) for number in numbers)
 
 
-def _people(used: Mapping[str, Sequence[str]]) -> str:
+def _holders(used: Mapping[str, Sequence[str]]) -> str:
     return ", ".join(dict.fromkeys(who for holders in used.values() for who in holders))
 
 
-def _words(names: Iterable[str]) -> str:
+def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "none"

@@ -1,5 +1,5 @@
-"""What a host is asked to make of its cards when it starts: virtual functions (`sriov`) and mediated devices (`mdev`) of the
-configuration file. The inventory only reads what is asked; the node does it."""
+"""VFs (`sriov`) and mediated devices (`mdev`) to create when a host starts: the sections of the configuration file. Parses and
+matches them; `node.sriov` and `node.mdev` create the devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SRIOV_KEYS = ("address", "vendor_id", "product_id", "count", "replace")
 MDEV_KEYS = ("type", "parent", "count")
 MAX_VFS = 65535
 MAX_MDEVS = 1024
-SPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "mdev.outfitter.dev")
+UUID_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "mdev.outfitter.dev")
 _TYPE = re.compile(r"[\x21-\x2e\x30-\x7e]{1,64}")
 
 T = TypeVar("T")
@@ -25,13 +25,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Virtual:
-    """So many virtual functions on each physical function that is meant."""
+    """`count` VFs on each PF that matches."""
 
     count: int
-    address: str | None = None  # None, as for the next two: any
+    address: str | None = None  # None, here and for the next two: any
     vendor: str | None = None
     product: str | None = None
-    replace: bool = False  # also where somebody else switched on another number
+    replace: bool = False  # also on a PF that has another number of VFs already
 
     def matches(self, function: pci.HostDevice) -> bool:
         return function.kind is pci.FunctionKind.PF and self.address in (None, function.address) and (
@@ -40,27 +40,27 @@ class Virtual:
 
 @dataclass(frozen=True, slots=True)
 class Mediated:
-    """So many mediated devices of a type on each parent that is meant."""
+    """`count` mediated devices of a type on each parent that matches."""
 
     type: str
     count: int
-    parent: str | None = None  # a PCI address or another parent's name; None: every one that has the type
+    parent: str | None = None  # a PCI address or the name of another parent; None: every parent that has the type
 
 
 def entry_for(wanted: Sequence[Virtual], function: pci.HostDevice) -> Virtual | None:
-    """The entry that counts for a function."""
-    return next((one for one in wanted if one.matches(function)), None)
+    """The first entry that matches a function."""
+    return next((entry for entry in wanted if entry.matches(function)), None)
 
 
 def parents(functions: Iterable[pci.HostDevice], others: Iterable[Parent]) -> dict[str, tuple[MdevType, ...]]:
-    """What can make mediated devices of which types, by the name that entries give it."""
+    """The parents of mediated devices and their types, by address or name."""
     return {**{function.address: function.mdev_types for function in functions if function.mdev_types},
             **{parent.name: parent.types for parent in others}}
 
 
 def mdev_uuid(host: str, parent: str, type_: str, number: int) -> str:
-    """The UUID of a mediated device that is made, the same after every start."""
-    return str(uuid.uuid5(SPACE, f"{host}/{parent}/{type_}/{number}"))
+    """The UUID of a mediated device that we create; the same after every start."""
+    return str(uuid.uuid5(UUID_NAMESPACE, f"{host}/{parent}/{type_}/{number}"))
 
 
 def read_sriov(section: Section, default: tuple[Virtual, ...]) -> tuple[Virtual, ...]:
@@ -72,21 +72,21 @@ def read_mdev(section: Section, default: tuple[Mediated, ...]) -> tuple[Mediated
 
 
 def _read(
-    section: Section, key: str, default: tuple[T, ...], keys: tuple[str, ...], one: Callable[[Section], T | None]
+    section: Section, key: str, default: tuple[T, ...], keys: tuple[str, ...], parse_one: Callable[[Section], T | None]
 ) -> tuple[T, ...]:
     if key not in section.fields:
         return default
     if section.fields[key] is None:
         section.wrong(key, "is empty; for none write []")
-    found = (one(section.reader.section(value, path, keys)) for path, value in section.items(key))
-    return tuple(each for each in found if each is not None)
+    entries = (parse_one(section.reader.section(value, path, keys)) for path, value in section.items(key))
+    return tuple(entry for entry in entries if entry is not None)
 
 
 def _virtual(section: Section) -> Virtual | None:
     address = section.text("address", _address)
     vendor, product = section.hex("vendor_id", 4), section.hex("product_id", 4)
     if not any(section.has(key) for key in ("address", "vendor_id", "product_id")):
-        section.missing("address", "say which card: address: 0000:3b:00.0, or vendor_id and product_id")
+        section.missing("address", "name the PF: address: 0000:3b:00.0, or vendor_id and product_id")
     replace = section.text("replace", _boolean)
     count = _count(section, MAX_VFS)
     return None if count is None else Virtual(count, address, vendor, product, bool(strict_yaml.boolean(replace or "no")))
@@ -105,15 +105,15 @@ def _count(section: Section, most: int) -> int | None:
 
 
 def _address(text: str) -> str | None:
-    return None if pci.ADDRESS.fullmatch(text) else f"{text!r} is no PCI address in full; write for example 0000:3b:00.0"
+    return None if pci.ADDRESS.fullmatch(text) else f"{text!r} is not a full PCI address; write for example 0000:3b:00.0"
 
 
 def _type(text: str) -> str | None:
-    return None if _TYPE.fullmatch(text) else f"{text!r} is no id of a type; write for example nvidia-232"
+    return None if _TYPE.fullmatch(text) else f"{text!r} is not a type id; write for example nvidia-232"
 
 
 def _parent(text: str) -> str | None:
-    return None if _TYPE.fullmatch(text) else f"{text!r} is no address or name of a parent; write for example 0000:65:00.0"
+    return None if _TYPE.fullmatch(text) else f"{text!r} is not an address or name of a parent; write for example 0000:65:00.0"
 
 
 def _boolean(text: str) -> str | None:

@@ -1,5 +1,6 @@
-"""From a host's tree to its PCI functions and mediated devices. What is missing or makes no sense is told as an oddity and
-leaves the field unknown; it never stops the scan, and never makes a device look freer than it is."""
+"""Scans a host's sysfs tree for PCI functions and mediated devices. A missing or invalid value becomes a warning and leaves the
+field unknown. It never stops the scan, and never makes a device look unused. Called by the host audit, the CLI and
+`capture`."""
 
 from __future__ import annotations
 
@@ -17,24 +18,24 @@ from outfitter.inventory.sysfs_reader import GROUPS, ScanWarning, SysfsReader, s
 __all__ = ["DEVICES", "Scan", "ScanWarning", "scan"]
 
 DEVICES = "/sys/bus/pci/devices"
-MAX_VFS = 65535  # as many as SR-IOV can count
-NETWORK = "02"  # the class of network cards
+MAX_VFS = 65535  # the maximum of SR-IOV
+NETWORK = "02"  # prefix of the class code of network cards
 
 _HEX = re.compile(r"0x([0-9a-fA-F]{1,8})")
 _DRIVER = re.compile(r"[\x21-\x7e]{1,64}")
 _INTERFACE = re.compile(r"[^\s/:]{1,15}")
 _VIRTFN = re.compile(r"virtfn([0-9]{1,5})")
 _VDPA = re.compile(r"vdpa[0-9]+")
-_GONE = "ffff"  # what a bus answers for a function that no longer does
+_GONE = "ffff"  # vendor id that is read from a function that no longer responds
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a host has."""
+    """The PCI functions and mediated devices of a host."""
 
     devices: tuple[HostDevice, ...]  # by address
     mdevs: tuple[Mdev, ...]  # by UUID
-    warnings: tuple[ScanWarning, ...]  # in the order they were met
+    warnings: tuple[ScanWarning, ...]  # in the order of the scan
     parents: tuple[mdev.Parent, ...] = ()  # of mediated devices that are no PCI functions, by name
 
 
@@ -45,14 +46,14 @@ def scan(tree: Tree) -> Scan:
 
 @dataclass(slots=True)
 class _Links:
-    """What the links of one host's functions say, by address."""
+    """The sysfs links of a host's functions, by address."""
 
     paths: dict[str, str]  # the folder of each function
-    vfs: dict[str, dict[int, str]]  # of each PF, and of no other function: number -> address
+    vfs: dict[str, dict[int, str]]  # of PFs only: VF index -> address
 
 
 class _Scanner:
-    """One pass over a tree: each function on its own first, then what they say of each other."""
+    """One pass over a tree: each function on its own first, then the relations between them."""
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
@@ -63,16 +64,16 @@ class _Scanner:
         found: dict[str, HostDevice] = {}
         entries = self.tree.names(DEVICES)
         if not entries and (not self.tree.exists(DEVICES) or self.tree.read(DEVICES) is not None):
-            self.reader.warn(DEVICES, "is no folder, so no PCI function is known; is the root of the tree right?")
+            self.reader.warn(DEVICES, "is not a folder, so no PCI function was found; is the root of the tree right?")
         for name in entries:
             if not pci.ADDRESS.fullmatch(name):
-                self.reader.warn(f"{DEVICES}/{name}", "is no PCI address; left out")
+                self.reader.warn(f"{DEVICES}/{name}", "is not a PCI address; skipped")
             elif device := self._function(name):
                 found[name] = device
         for name in sorted(self.reader.listed.keys() - entries):
             if pci.ADDRESS.fullmatch(name):
                 self.reader.warn(f"{GROUPS}/{self.reader.listed[name]}/devices/{name}", f"is not in {DEVICES}")
-        functions = self._together({address: found[address] for address in sorted(found, key=pci.order)})
+        functions = self._related({address: found[address] for address in sorted(found, key=pci.order)})
         parents = mdev.parents(self.reader, functions)
         mdevs = mdev.instances(self.reader, functions, parents)
         return Scan(tuple(functions.values()), mdevs, tuple(self.reader.warnings), parents)
@@ -82,7 +83,7 @@ class _Scanner:
         base = self.tree.link(entry) or entry
         there = frozenset(self.tree.names(base))
         if not there:
-            self.reader.warn(entry, "leads nowhere; the function is left out")
+            self.reader.warn(entry, "is a broken link or empty; the function is skipped")
             return None
         self.links.paths[address] = base
         class_code = self._hex(base, "class", 6)
@@ -105,7 +106,7 @@ class _Scanner:
             members=(),
             serial=serial.function_serial(self.reader, base, there),
             interfaces=interfaces,
-            name="",  # needs the others
+            name="",  # set by _related: depends on the others
             total_vfs=total,
             num_vfs=enabled,
             card_serial=serial.card_serial(self.reader, base) if has_vpd else None,
@@ -121,21 +122,21 @@ class _Scanner:
             return None
         value = _HEX.fullmatch(text.strip())
         if value is None or len(value[1]) > digits:
-            self.reader.warn(path, f"says {short(text)}, which is no 0x and {digits} hex digits")
+            self.reader.warn(path, f"is {short(text)}, which is not 0x and {digits} hex digits")
             return None
         return value[1].lower().zfill(digits)
 
     def _vendor(self, base: str) -> str | None:
         vendor = self._hex(base, "vendor", 4)
         if vendor == _GONE:
-            self.reader.warn(f"{base}/vendor", f"says 0x{_GONE}: the function has fallen off the bus")
+            self.reader.warn(f"{base}/vendor", f"is 0x{_GONE}: the function has named_by_address off the bus")
             return None
         return vendor
 
     def _driver(self, base: str, there: frozenset[str]) -> str | None:
         driver = self.reader.last(base, "driver", there)
         if driver is not None and not _DRIVER.fullmatch(driver):
-            self.reader.warn(f"{base}/driver", f"leads to {short(driver)}, which is no name of a driver")
+            self.reader.warn(f"{base}/driver", f"links to {short(driver)}, which is not a driver name")
             return None
         return driver
 
@@ -150,14 +151,14 @@ class _Scanner:
         return FunctionKind.VF
 
     def _has_vgpu(self, base: str, there: frozenset[str]) -> bool:
-        """Whether NVIDIA's driver made the VF a vGPU; without a type it is none that could be given away."""
+        """Whether NVIDIA's driver has configured the VF as a vGPU; without a vGPU type it cannot be assigned."""
         folder = f"{base}/nvidia"
         if "nvidia" not in there or "current_vgpu_type" not in self.tree.names(folder):
             return False
         return bool(self.reader.number(f"{folder}/current_vgpu_type"))
 
     def _virtual(self, address: str, base: str, there: frozenset[str]) -> tuple[int | None, int | None]:
-        """How many VFs the function could have and has; (None, None) if it is no PF or does not tell. Notes its links."""
+        """How many VFs the function supports and has; (None, None) if it is no PF or does not report it. Stores its links."""
         if "physfn" in there:
             return None, None
         linked = {int(link[1]): f"{base}/{name}" for name in there if (link := _VIRTFN.fullmatch(name))}
@@ -173,17 +174,17 @@ class _Scanner:
             if pci.ADDRESS.fullmatch(last):
                 vfs[number] = last
             else:
-                self.reader.warn(path, "leads to no PCI address")
+                self.reader.warn(path, "does not link to a PCI address")
         self.links.vfs[address] = vfs
         enabled = self.reader.number(f"{base}/sriov_numvfs", MAX_VFS)
         if enabled is not None and enabled != len(linked):
-            self.reader.warn(f"{base}/sriov_numvfs", f"says {enabled}, but {len(linked)} virtual functions are linked")
+            self.reader.warn(f"{base}/sriov_numvfs", f"is {enabled}, but {len(linked)} virtual functions are linked")
         return total, enabled
 
     def _parent(self, base: str, there: frozenset[str]) -> str | None:
         parent = self.reader.last(base, "physfn", there)
         if parent is not None and not pci.ADDRESS.fullmatch(parent):
-            self.reader.warn(f"{base}/physfn", f"leads to {short(parent)}, which is no PCI address")
+            self.reader.warn(f"{base}/physfn", f"links to {short(parent)}, which is no PCI address")
             return None
         return parent
 
@@ -191,7 +192,7 @@ class _Scanner:
         for part in base.split("/"):
             if pci.ROOT.fullmatch(part):
                 return part
-        self.reader.warn(base, "shows no PCIe root in its path")
+        self.reader.warn(base, "has no PCIe root in its path")
         return None
 
     def _interfaces(self, base: str, there: frozenset[str]) -> tuple[tuple[str, ...], int | None]:
@@ -203,7 +204,7 @@ class _Scanner:
         for folder in folders:
             for name in self.reader.names(folder):
                 if not _INTERFACE.fullmatch(name) or not name.isprintable():
-                    self.reader.warn(f"{folder}/{name}", "is no name of a network interface; left out")
+                    self.reader.warn(f"{folder}/{name}", "is not a network interface name; skipped")
                     continue
                 found.append(name)
                 if speed is None:
@@ -211,24 +212,25 @@ class _Scanner:
         return tuple(sorted(found)), speed
 
     def _speed(self, path: str) -> int | None:
-        # An interface that is down refuses to tell, or says -1.
+        # An interface that is down returns an error or -1.
         if self.tree.read(path) is None:
             return None
         speed = self.reader.number(path)
         return speed if speed is not None and speed > 0 else None
 
-    def _together(self, devices: Mapping[str, HostDevice]) -> dict[str, HostDevice]:
-        """What a function gets from others: its neighbours in the IOMMU group, its PF, its name."""
-        numbers = self._numbers(devices)
+    def _related(self, devices: Mapping[str, HostDevice]) -> dict[str, HostDevice]:
+        """Adds what depends on other functions: the members of the IOMMU group, the PF, the name."""
+        numbers = self._vf_indexes(devices)
         parents = {address: self._parent_of(device, devices) for address, device in devices.items()}
         members = self._members(devices)
-        names, fallen = device_name.names(
+        names, named_by_address = device_name.names(
             device_name.PciLocation(address, self.links.paths[address], parents[address], numbers.get(address))
             for address in devices
         )
-        for address in fallen:
-            if devices[address].pcie_root is not None:  # else it was told
-                self.reader.warn(f"{DEVICES}/{address}", "has the way from the root of another function; named by its address")
+        for address in named_by_address:
+            if devices[address].pcie_root is not None:  # otherwise reported already
+                self.reader.warn(f"{DEVICES}/{address}", "has the same path from the root as another function; it is named by "
+                                                         "its address")
         whole = {}
         for address, device in devices.items():
             parent = devices.get(parents[address] or "")
@@ -245,7 +247,7 @@ class _Scanner:
         return whole
 
     def _members(self, devices: Mapping[str, HostDevice]) -> dict[int, list[str]]:
-        """The endpoints of each group. What a group lists but nobody could read counts as one: the host may be using it."""
+        """The endpoints of each IOMMU group. A member that could not be read counts as one: the host may be using it."""
         groups: dict[int, set[str]] = defaultdict(set)
         for address, group in self.reader.listed.items():
             groups[group].add(address)
@@ -260,28 +262,29 @@ class _Scanner:
             return None
         parent, path = devices.get(device.parent), f"{self.links.paths[device.address]}/physfn"
         if parent is None:
-            self.reader.warn(path, f"leads to {device.parent}, which is not there")
+            self.reader.warn(path, f"links to {device.parent}, which does not exist")
         elif parent.kind.is_vf:
-            self.reader.warn(path, f"leads to {device.parent}, which is a VF itself")
+            self.reader.warn(path, f"links to {device.parent}, which is a VF itself")
             return None
         elif parent.kind is not FunctionKind.PF:
-            self.reader.warn(path, f"leads to {device.parent}, which knows of no VFs")
+            self.reader.warn(path, f"links to {device.parent}, which has no VFs")
         return device.parent
 
-    def _numbers(self, devices: Mapping[str, HostDevice]) -> dict[str, int]:
-        """Address of a VF -> its number, where PF and VF agree."""
+    def _vf_indexes(self, devices: Mapping[str, HostDevice]) -> dict[str, int]:
+        """Address of a VF -> its index, where PF and VF agree."""
         numbers: dict[str, int] = {}
         for pf, vfs in self.links.vfs.items():
             for number, address in vfs.items():
                 path = f"{self.links.paths[pf]}/virtfn{number}"
                 vf = devices.get(address)
                 if vf is None or vf.parent != pf:
-                    self.reader.warn(path, f"leads to {address}, which is {'not there' if vf is None else 'no VF of it'}")
+                    problem = "does not exist" if vf is None else "is not a VF of it"
+                    self.reader.warn(path, f"links to {address}, which {problem}")
                 elif address in numbers:
-                    self.reader.warn(path, f"leads to {address}, as virtfn{numbers[address]} does")
+                    self.reader.warn(path, f"links to {address}, as virtfn{numbers[address]} does")
                 else:
                     numbers[address] = number
         for address, device in devices.items():
             if device.kind.is_vf and device.parent in devices and address not in numbers:
-                self.reader.warn(f"{DEVICES}/{address}", f"is a VF of {device.parent}, which has no number for it")
+                self.reader.warn(f"{DEVICES}/{address}", f"is a VF of {device.parent}, which has no virtfn link to it")
         return numbers

@@ -1,6 +1,6 @@
-"""Serial numbers of functions and cards, from the places where the hardware keeps them. On a real host only root may read
-the kernel's `serial_number`, the configuration space beyond its beginning and the vital product data; for others these say
-nothing, which is no oddity. Anybody may read that of an NVMe controller."""
+"""Serial numbers of PCI functions and cards. On a real host only root can read the kernel's `serial_number`, the extended
+configuration space and the vital product data; for other users they are absent, without a warning. The serial number of an NVMe
+controller is readable for all. Called by `scan`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from collections.abc import Iterator
 
 from outfitter.inventory.sysfs_reader import SysfsReader, short
 
-# Extended capabilities stand behind the first 256 bytes, up to the end of the space.
+# Extended capabilities follow the first 256 bytes, up to the end of the configuration space.
 _EXTENDED, _SPACE, _HEADER = 0x100, 0x1000, 4
-_SERIAL_NUMBER = 0x0003  # the capability that tells a device's serial number
+_SERIAL_NUMBER = 0x0003  # id of the Device Serial Number capability
 _NEVER_SET = {"00-00-00-00-00-00-00-00", "ff-ff-ff-ff-ff-ff-ff-ff"}
 
-# Vital product data is a row of resources, each a byte of tag, two of length and its content. Reading it takes long on
-# real hardware, so no more is read than needed.
+# Vital product data is a sequence of resources: one byte tag, two bytes length, content. Reading it is slow on real hardware,
+# so only the needed part is read.
 _NAME, _READ_ONLY, _END = 0x82, 0x90, 0x78
 _MAX_RESOURCES, _MAX_RESOURCE = 8, 4096
 
@@ -24,14 +24,14 @@ _TEXT = re.compile(r"[\x20-\x7e]{1,64}")
 
 
 def function_serial(reader: SysfsReader, base: str, there: frozenset[str]) -> str | None:
-    """As the kernel tells it, else as its configuration space, else as the NVMe controller on it does."""
-    if "serial_number" in there and (told := _file(reader, f"{base}/serial_number", secret=True)):
-        return told
-    if "config" in there and (told := _capability(reader, f"{base}/config")):
-        return told
+    """The serial number from the kernel, otherwise from the configuration space, otherwise from the NVMe controller."""
+    if "serial_number" in there and (serial := _file(reader, f"{base}/serial_number", secret=True)):
+        return serial
+    if "config" in there and (serial := _capability(reader, f"{base}/config")):
+        return serial
     for name in reader.tree.names(f"{base}/nvme") if "nvme" in there else ():
-        if told := _file(reader, f"{base}/nvme/{name}/serial"):
-            return told
+        if serial := _file(reader, f"{base}/nvme/{name}/serial"):
+            return serial
     return None
 
 
@@ -43,17 +43,17 @@ def _file(reader: SysfsReader, path: str, *, secret: bool = False) -> str | None
         return None
     text = text.strip()
     if not _TEXT.fullmatch(text):
-        reader.warn(path, f"says {short(text)}, which is no serial number")
+        reader.warn(path, f"is {short(text)}, which is not a serial number")
         return None
     return None if text in _NEVER_SET else text
 
 
 def _capability(reader: SysfsReader, path: str) -> str | None:
-    """The device serial number among the extended capabilities, in the kernel's writing."""
+    """The Device Serial Number capability, in the kernel's format."""
     at, seen = _EXTENDED, set()
     while at:
         if at in seen or not _EXTENDED <= at <= _SPACE - _HEADER:
-            reader.warn(path, "has extended capabilities that run in a circle or out of the space")
+            reader.warn(path, "has extended capabilities that loop or leave the configuration space")
             return None
         seen.add(at)
         header = reader.tree.read_bytes(path, _HEADER, at)
@@ -77,7 +77,7 @@ def card_serial(reader: SysfsReader, base: str) -> str | None:
     try:
         keywords = dict(_keywords(reader, path))
     except ValueError as error:
-        reader.warn(path, f"is no vital product data: {error}")
+        reader.warn(path, f"is not valid vital product data: {error}")
         return None
     if (data := keywords.get(b"SN")) is None:
         return None
@@ -85,17 +85,17 @@ def card_serial(reader: SysfsReader, base: str) -> str | None:
     if text and _TEXT.fullmatch(text):
         return text
     if text:
-        reader.warn(path, f"says that the serial number is {short(text)}, which is none")
+        reader.warn(path, f"has the serial number {short(text)}, which is not printable")
     return None
 
 
 def _keywords(reader: SysfsReader, path: str) -> Iterator[tuple[bytes, bytes]]:
-    """The keywords of the part that is read only. ValueError says what makes no sense."""
+    """The keywords of the read-only section. ValueError for malformed data."""
     data = _read_only(reader, path)
     at = 0
     while at < len(data):
         if at + 3 > len(data) or at + 3 + data[at + 2] > len(data):
-            raise ValueError("a keyword ends behind the end")
+            raise ValueError("a keyword exceeds its section")
         yield data[at:at + 2], data[at + 3:at + 3 + data[at + 2]]
         at += 3 + data[at + 2]
 

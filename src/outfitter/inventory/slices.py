@@ -1,7 +1,8 @@
-"""How a host's devices are published: ResourceSlices of resource.k8s.io/v1, one pool per host.
+"""Describes a host's devices as ResourceSlices of resource.k8s.io/v1, one pool per host. Pure; the slice publisher of the node
+agent writes them.
 
-A physical function and its virtual ones exclude each other: where both are offered, each virtual function takes one of a
-shared counter and the physical one takes all of it, so that whoever allocates, Kubernetes included, gives one or the others."""
+A PF and its VFs exclude each other. Where both are offered, each VF consumes one of a shared counter and the PF consumes all of
+it, so that every allocator, Kubernetes' included, allocates either the PF or its VFs."""
 
 from __future__ import annotations
 
@@ -20,35 +21,37 @@ from outfitter.inventory.mdev import Mdev
 from outfitter.inventory.pci import FunctionKind, HostDevice
 from outfitter.inventory.pci_ids import PciIds
 
-PER_SLICE = 128  # devices that Kubernetes takes in one slice
-PER_SLICE_COUNTED = 64  # and when one of them has taints or takes of counters
+PER_SLICE = 128  # maximum of Kubernetes
+PER_SLICE_COUNTED = 64  # maximum when a device has taints or consumes counters
 MAX_COUNTER_SETS = 8  # in one slice
 MAX_NAME = 253  # characters of an object's name
 MAX_TEXT = 64  # characters of an attribute's text
-MAX_PIECES = 5  # attributes over which a list of traits may be spread: there are at most 32 for a device
+MAX_PIECES = 5  # attributes for a list of traits; a device has at most 32
 STANDARD = "resource.kubernetes.io"
-COUNTER = "functions"  # of a physical function: how many virtual ones it can be
-# What a device has only while the host's own driver is bound to it; not news while a machine has it.
-FOR_PEOPLE = ("vendorName", "productName", "className", "mdevTypeName")  # may be cut; a part of anything else would be a lie
+COUNTER = "functions"  # counter of a PF: how many VFs of it are published
+# May be truncated; other values are published whole or not at all.
+FOR_PEOPLE = ("vendorName", "productName", "className", "mdevTypeName")
+# Known only while the host's own driver is bound; kept as published while a VM has the device.
 VOLATILE = ("driver", "interface", "serial")
 
 NO_PCI_IDS = PciIds(None)
 
 
 def describe(offered: Sequence[AssignableDevice], names: PciIds = NO_PCI_IDS) -> list[Object]:
-    """The devices as a slice lists them, without what they take of counters."""
-    return [_mdev(one, one.device) if isinstance(one.device, Mdev) else _function(one, one.device, names) for one in offered]
+    """The devices as entries of a slice, without consumesCounters."""
+    return [_mdev(entry, entry.device) if isinstance(entry.device, Mdev) else _function(entry, entry.device, names)
+            for entry in offered]
 
 
 @dataclass(frozen=True, slots=True)
 class CounterSets:
-    """Which devices exclude each other, because one is or has the physical function of the other."""
+    """Shared counters that make a PF and its VFs exclude each other."""
 
-    sets: Mapping[str, int]  # device with a physical function -> how many virtual ones of it are published
-    takes: Mapping[str, Mapping[str, int]]  # device -> counter set -> how much of it
+    sets: Mapping[str, int]  # device with a PF -> how many VFs of it are published
+    takes: Mapping[str, Mapping[str, int]]  # device -> counter set -> amount that it consumes
 
     def on(self, device: Object) -> Object:
-        """A device with what it takes."""
+        """A device with its consumesCounters."""
         out = {key: value for key, value in device.items() if key != "consumesCounters"}
         if taken := self.takes.get(device["name"]):
             out["consumesCounters"] = [{"counterSet": name, "counters": {COUNTER: {"value": str(amount)}}}
@@ -57,8 +60,8 @@ class CounterSets:
 
 
 def counters(offered: Iterable[AssignableDevice], kept: Iterable[Mapping[str, object]] = ()) -> CounterSets:
-    """Of all that is published: what is offered, and what is only kept until it is free."""
-    units = [(one.name, one.members) for one in offered if isinstance(one.device, HostDevice)]
+    """The counters of all published devices: offered ones, and kept ones that are still held."""
+    units = [(entry.name, entry.members) for entry in offered if isinstance(entry.device, HostDevice)]
     units += [(function.name, (function,)) for function in map(published_function, kept) if function is not None]
     owners = {function.address: name for name, functions in units for function in functions if function.kind is FunctionKind.PF}
     sets: dict[str, int] = defaultdict(int)
@@ -78,13 +81,14 @@ def pool(
     node: str, driver: str, devices: Sequence[Object], counters: Mapping[str, int], *, generation: int,
     node_uid: str | None = None,
 ) -> list[Object]:
-    """The whole pool of a host at one generation; no slices if it offers nothing. With the uid of its Node object the slices go
-    when the node goes.
+    """All slices of a host's pool at one generation; none if it offers nothing. With `node_uid` the Node owns the slices.
 
-    A pool that is one slice keeps its name, and is replaced. Several have names of their own in each generation: the old ones
-    stand until all the new ones do, so that no device is ever in none of them."""
-    each = PER_SLICE_COUNTED if any("taints" in one or "consumesCounters" in one for one in devices) else PER_SLICE
-    parts: list[Object] = [{"devices": list(devices[start:start + each])} for start in range(0, len(devices), each)]
+    A pool of one slice keeps its name and is replaced. Slices of a larger pool are named by generation: the old ones are
+    deleted after all new ones exist, so that every device is always in a slice."""
+    counted = any("taints" in device or "consumesCounters" in device for device in devices)
+    per_slice = PER_SLICE_COUNTED if counted else PER_SLICE
+    parts: list[Object] = [{"devices": list(devices[start:start + per_slice])}
+                           for start in range(0, len(devices), per_slice)]
     sets = [{"name": name, "counters": {COUNTER: {"value": str(count)}}} for name, count in counters.items()]
     parts += [{"sharedCounters": sets[start:start + MAX_COUNTER_SETS]} for start in range(0, len(sets), MAX_COUNTER_SETS)]
     return [
@@ -104,7 +108,7 @@ def pool(
 
 
 def same_pool(some: Sequence[Object], others: Sequence[Object]) -> bool:
-    """Whether two sets of slices have the same names and content, in any order: then there is nothing to write."""
+    """Whether two sets of slices have the same names and content, in any order, so that nothing has to be written."""
     return _by_name(some) == _by_name(others)
 
 
@@ -113,7 +117,7 @@ def _by_name(objects: Sequence[Object]) -> list[tuple[str, Object]]:
 
 
 def _content(obj: Object) -> Object:
-    """What a slice says: without its generation, and without when a taint was added."""
+    """The spec of a slice without generation and without timeAdded of taints."""
     spec = obj["spec"]
     out = {**spec, "pool": {key: value for key, value in spec["pool"].items() if key != "generation"}}
     if "devices" in spec:
@@ -137,18 +141,18 @@ def _metadata(name: str, node: str, node_uid: str | None) -> Object:
 
 
 def _name(node: str, driver: str, part: str) -> str:
-    """A DNS subdomain as node and driver are; a node's name too long for it is cut and told apart by a hash."""
+    """The name of a slice: a DNS subdomain. A node name that is too long is truncated and made unique by a hash."""
     tail = f"-{driver}-{part}"
     if len(node) + len(tail) > MAX_NAME:
-        mark = hashlib.sha256(node.encode()).hexdigest()[:10]
-        room = MAX_NAME - len(tail) - len(mark) - 1
-        node = f"{node[:room].rstrip('-.')}-{mark}"
+        digest = hashlib.sha256(node.encode()).hexdigest()[:10]
+        room = MAX_NAME - len(tail) - len(digest) - 1
+        node = f"{node[:room].rstrip('-.')}-{digest}"
     return node + tail
 
 
-def _function(one: AssignableDevice, device: HostDevice, names: PciIds) -> Object:
+def _function(offer: AssignableDevice, device: HostDevice, names: PciIds) -> Object:
     vendor, product = names.vendor_and_product(device.vendor, device.product)
-    entry = one.entry
+    entry = offer.entry
     texts = {
         PCI_BUS_ID: device.address,
         f"{STANDARD}/pcieRoot": device.pcie_root,
@@ -166,17 +170,17 @@ def _function(one: AssignableDevice, device: HostDevice, names: PciIds) -> Objec
         "interface": device.interfaces[0] if device.interfaces else None,
         "resourceClass": providers.resource_class(device, entry),
         "physicalNetwork": entry.physical_network if entry else None,
-        **_pieces("members", [member.address for member in one.members] if len(one.members) > 1 else ()),
+        **_pieces("members", [member.address for member in offer.members] if len(offer.members) > 1 else ()),
         **_pieces("traits", sorted(providers.traits(device, entry)), MAX_PIECES),
     }
     flags = {"liveMigratable": entry.live_migratable, "oneTimeUse": entry.one_time_use or None,
              "remoteManaged": entry.remote_managed or None} if entry else {}
     capacity = {"bandwidth": f"{device.speed}M"} if device.speed else {}
-    return _device(one.name, texts, {f"{STANDARD}/numaNode": device.numa, "iommuGroup": device.iommu_group}, flags, capacity)
+    return _device(offer.name, texts, {f"{STANDARD}/numaNode": device.numa, "iommuGroup": device.iommu_group}, flags, capacity)
 
 
-def _mdev(one: AssignableDevice, mdev: Mdev) -> Object:
-    entry = one.entry
+def _mdev(offer: AssignableDevice, mdev: Mdev) -> Object:
+    entry = offer.entry
     texts = {
         f"{STANDARD}/pcieRoot": mdev.pcie_root,
         "mdevUUID": mdev.uuid,
@@ -188,7 +192,7 @@ def _mdev(one: AssignableDevice, mdev: Mdev) -> Object:
         **_pieces("traits", sorted(entry.traits) if entry else (), MAX_PIECES),
     }
     capacity = {"memory": f"{mdev.memory // (1 << 20)}Mi"} if mdev.memory else {}
-    return _device(one.name, texts, {f"{STANDARD}/numaNode": mdev.numa, "iommuGroup": mdev.iommu_group}, {}, capacity)
+    return _device(offer.name, texts, {f"{STANDARD}/numaNode": mdev.numa, "iommuGroup": mdev.iommu_group}, {}, capacity)
 
 
 def _device(
@@ -206,8 +210,8 @@ def _device(
 
 
 def _pieces(key: str, words: Iterable[str], most: int | None = None) -> dict[str, str]:
-    """A list as texts: in `key`, and as a text has few characters, what does not fit in "key2", "key3" and so on. A word that
-    is longer than a text cannot be published, nor what is beyond `most` texts."""
+    """A list of words as attributes: comma-separated in `key`, and as an attribute is short, continued in "key2", "key3" and so
+    on. A word that is longer than an attribute is not published, nor is anything beyond `most` attributes."""
     lines: list[str] = []
     for word in words:
         if len(word) > MAX_TEXT:
@@ -220,52 +224,53 @@ def _pieces(key: str, words: Iterable[str], most: int | None = None) -> dict[str
 
 
 def on_providers(devices: Iterable[Object], tree: Iterable[Provider]) -> list[Object]:
-    """The devices with what the provider tree says of each: where it is counted, as what, and with which traits. So whoever
-    asks the slices by class and trait gets the same answer as whoever asks Placement. What there is no room for is told by
-    `unsaid`: then a trait that is not listed may be there nevertheless."""
-    homes = {name: provider for provider in tree for name in provider.devices if len(provider.inventories) == 1}
-    return [_counted(device, homes[device["name"]]) if device["name"] in homes else device for device in devices]
+    """The devices with the attributes of the provider tree: provider, resource class and traits, so that selectors on slices
+    and Placement give the same answer. A device with traits that do not fit has the attribute `unsaid`: it may have traits that
+    are not published."""
+    provider_of = {name: provider for provider in tree for name in provider.devices if len(provider.inventories) == 1}
+    return [_with_provider(device, provider_of[device["name"]]) if device["name"] in provider_of else device
+            for device in devices]
 
 
-def _counted(device: Object, provider: Provider) -> Object:
+def _with_provider(device: Object, provider: Provider) -> Object:
     own = [key for key in device["attributes"] if key.rstrip("0123456789") in ("traits", "resourceClass", "provider", "unsaid")]
     attributes: Object = {key: value for key, value in device["attributes"].items() if key not in own}
     (class_,) = provider.inventories
     traits = sorted(provider.traits - {providers.MANAGED})
     pieces = _pieces("traits", traits, MAX_PIECES)
-    said = {word for line in pieces.values() for word in line.split(",")}
+    published = {word for line in pieces.values() for word in line.split(",")}
     texts = {"provider": provider.name.rpartition("_")[2].lower(), "resourceClass": class_, **pieces}
     attributes |= {key: {"string": text} for key, text in texts.items() if len(text) <= MAX_TEXT}
-    if len(class_) > MAX_TEXT or not said.issuperset(traits):
+    if len(class_) > MAX_TEXT or not published.issuperset(traits):
         attributes["unsaid"] = {"bool": True}
     return {**device, "attributes": attributes}
 
 
 def truncation_warnings(offered: Iterable[AssignableDevice]) -> list[str]:
-    """What device_spec says of devices and slices have no room for, a sentence for each entry: selectors cannot ask for it."""
+    """A warning for each entry of device_spec with values that do not fit into a slice, so that selectors cannot use them."""
     out = []
-    for one in offered:
-        if one.entry is None or isinstance(one.device, Mdev):
+    for offer in offered:
+        if offer.entry is None or isinstance(offer.device, Mdev):
             continue
-        traits = sorted(providers.traits(one.device, one.entry))
-        said = {word for line in _pieces("traits", traits, MAX_PIECES).values() for word in line.split(",")}
-        missing = [name for name in traits if name not in said]
-        missing += [text for text in (providers.resource_class(one.device, one.entry), one.entry.physical_network or "")
+        traits = sorted(providers.traits(offer.device, offer.entry))
+        published = {word for line in _pieces("traits", traits, MAX_PIECES).values() for word in line.split(",")}
+        missing = [name for name in traits if name not in published]
+        missing += [text for text in (providers.resource_class(offer.device, offer.entry), offer.entry.physical_network or "")
                     if len(text) > MAX_TEXT]
         if missing:
-            out.append(f"entry {one.entry.index} of device_spec says more than a published device has room for: selectors "
-                       f"cannot ask for {', '.join(missing)}")
+            out.append(f"entry {offer.entry.index} of device_spec has values that do not fit into a published device: "
+                       f"selectors cannot use {', '.join(missing)}")
     return list(dict.fromkeys(out))
 
 
 def is_virtual(published: Mapping[str, object]) -> bool:
-    """Whether a published device is a virtual function."""
+    """Whether a published device is a VF."""
     function = published_function(published)
     return function is not None and function.kind.is_vf
 
 
 def members(published: Mapping[str, object]) -> list[str]:
-    """The addresses of all functions that a published device has."""
+    """The addresses of all functions of a published device."""
     attributes = published.get("attributes")
     texts = [value.get("string", "") for key, value in attributes.items()
              if key.startswith("members")] if isinstance(attributes, dict) else []
@@ -273,15 +278,15 @@ def members(published: Mapping[str, object]) -> list[str]:
 
 
 def published_function(published: Mapping[str, object]) -> HostDevice | None:
-    """A PCI function as it was published, for one that is no longer on the bus; None if it was none."""
+    """The PCI function of a published device, for one that is no longer on the bus; None for other devices."""
     attributes = published.get("attributes")
-    said = {key: next(iter(value.values()), None) for key, value in attributes.items()} if isinstance(attributes, dict) else {}
-    kind, address = said.get("kind"), said.get(PCI_BUS_ID)
+    known = {key: next(iter(value.values()), None) for key, value in attributes.items()} if isinstance(attributes, dict) else {}
+    kind, address = known.get("kind"), known.get(PCI_BUS_ID)
     if kind not in set(FunctionKind) or not isinstance(address, str):
         return None
     return HostDevice(
-        address=address, kind=FunctionKind(kind), vendor=said.get("vendor"), product=said.get("product"),
-        class_code=said.get("class"), revision=said.get("revision"), driver=said.get("driver"), parent=said.get("parent"),
-        numa=said.get(f"{STANDARD}/numaNode"), pcie_root=said.get(f"{STANDARD}/pcieRoot"),
-        iommu_group=said.get("iommuGroup"), members=(), serial=said.get("serial"), interfaces=(), name=str(published["name"]),
+        address=address, kind=FunctionKind(kind), vendor=known.get("vendor"), product=known.get("product"),
+        class_code=known.get("class"), revision=known.get("revision"), driver=known.get("driver"), parent=known.get("parent"),
+        numa=known.get(f"{STANDARD}/numaNode"), pcie_root=known.get(f"{STANDARD}/pcieRoot"),
+        iommu_group=known.get("iommuGroup"), members=(), serial=known.get("serial"), interfaces=(), name=str(published["name"]),
     )

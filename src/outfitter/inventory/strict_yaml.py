@@ -1,8 +1,8 @@
-"""Reads a YAML file that people write, strictly: an unknown key, a key twice and a wrong value are each told with the path
-of the field, all at once.
+"""Parses a YAML file strictly: unknown keys, duplicate keys and wrong values are reported with the path of the field, all at
+once. Called for the configuration file and the hosts file.
 
-Every scalar stays the text that stands in the file until a field says what it is. YAML's own guesses would turn the
-address 0000:10:00.0 into a number of seconds and the class 020000 into an octal one."""
+Every scalar is kept as a string until a field is read with a type. YAML's own types would turn the address 0000:10:00.0 into a
+number of seconds and the class 020000 into an octal number."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ import yaml
 from outfitter import errors
 from outfitter.errors import Cause
 
-# A value as read: text, an empty one, or what YAML builds of these.
+# A parsed value: a string, None, or a list or mapping of these.
 Value = str | None | list["Value"] | dict[str, "Value"]
 
-MAX_DEPTH = 20  # far deeper than any file of ours
-MAX_SECTIONS = 1_000_000  # aliases can make a short file very long
-MAX_SHOWN = 30  # mistakes in one message; the error carries all
+MAX_DEPTH = 20  # deeper than any valid file
+MAX_SECTIONS = 1_000_000  # YAML aliases can make a short file very long
+MAX_SHOWN = 30  # mistakes in one message; the causes of the error have all
 _TRUE = frozenset({"1", "t", "true", "on", "y", "yes"})
 _FALSE = frozenset({"0", "f", "false", "off", "n", "no"})
 _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 
 class Reader:
-    """Collects what is wrong with a file while it is being read."""
+    """Collects the mistakes of a file while it is parsed."""
 
     def __init__(self, source: str) -> None:
-        self.source = source  # how the file is called in messages
+        self.source = source  # name of the file in messages
         self.causes: list[Cause] = []
-        self._sections = 0  # how many were read
+        self._sections = 0
 
     def wrong(self, path: str, message: str, reason: str = "FieldValueInvalid") -> None:
         self.causes.append(Cause(path, message, reason))
 
     def finish(self, shown: int = MAX_SHOWN) -> None:
-        """Raise all that was found; so many stand in the message."""
+        """Raise Invalid if there are mistakes; the message lists at most `shown`."""
         if self.causes:
             lines = "\n".join(f"  {cause.field}: {cause.message}" if cause.field else f"  {cause.message}"
                               for cause in self.causes[:shown])
@@ -50,15 +50,15 @@ class Reader:
             raise errors.Invalid(f"{self.source} has {many}:\n{lines}", self.causes)
 
     def parse(self, text: str) -> Value:
-        """The file as plain values; raises at once if it is no YAML."""
+        """The file as plain values; raises at once if it is not YAML."""
         try:
             return _YamlBuilder(self, yaml.parse(text, Loader=_LOADER)).build()
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark
             where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-            raise errors.Invalid(f"{self.source} is no YAML: {where}{error.problem}") from error
+            raise errors.Invalid(f"{self.source} is not YAML: {where}{error.problem}") from error
         except yaml.YAMLError as error:
-            raise errors.Invalid(f"{self.source} is no YAML: {error}") from error
+            raise errors.Invalid(f"{self.source} is not YAML: {error}") from error
 
     def section(self, value: Value, path: str, keys: Sequence[str]) -> Section:
         """A mapping that may have these keys."""
@@ -67,20 +67,20 @@ class Reader:
             return Section(self, path, {}, broken=True)
         self._sections += 1
         if self._sections > MAX_SECTIONS:
-            raise errors.Invalid(f"{self.source} describes more than {MAX_SECTIONS} things")
+            raise errors.Invalid(f"{self.source} has more than {MAX_SECTIONS} sections")
         fields = value or {}
         self.known(path, fields, keys)
         return Section(self, path, fields)
 
     def known(self, path: str, fields: Iterable[object], keys: Sequence[str]) -> None:
-        """Tell every key that is none of these."""
+        """Report every key that is none of these."""
         for key in fields:
             if key not in keys:
                 self.wrong(f"{path}.{key}" if path else str(key), _unknown(str(key), keys), "FieldValueNotSupported")
 
 
 class _YamlBuilder:
-    """Makes values of a file's events. The library's own composer recurses as deep as the file says, beyond its stack."""
+    """Builds values from YAML events. PyYAML's own composer recurses without a limit."""
 
     def __init__(self, reader: Reader, events: Iterator[yaml.Event]) -> None:
         self.reader, self.events = reader, events
@@ -106,7 +106,7 @@ class _YamlBuilder:
         elif isinstance(event, yaml.MappingStartEvent):
             value = self._mapping(path, depth)
         elif isinstance(event, yaml.ScalarEvent) and (event.style or event.value not in ("", "~", "null")):
-            value = event.value  # in quotes, or neither empty nor a word for it
+            value = event.value  # quoted, or not a null
         if isinstance(event, yaml.NodeEvent) and event.anchor:
             self.anchors[event.anchor] = value
         return value
@@ -118,18 +118,18 @@ class _YamlBuilder:
         return items
 
     def _mapping(self, path: str, depth: int) -> Value:
-        found: dict[str, Value] = {}
+        fields: dict[str, Value] = {}
         while not isinstance(event := next(self.events), yaml.MappingEndEvent):
             key = self._value(event, path, depth + 1) if not isinstance(event, yaml.ScalarEvent) else event.value
             inner = f"{path}.{key}" if path else str(key)
             value = self._value(next(self.events), inner, depth + 1)
             if not isinstance(key, str):
-                self.reader.wrong(path, "has a key that is no text")
+                self.reader.wrong(path, "has a key that is not a string")
                 continue
-            if key in found:
-                self.reader.wrong(inner, "stands there twice; keep one", "FieldValueDuplicate")
-            found[key] = value
-        return found
+            if key in fields:
+                self.reader.wrong(inner, "is given twice; keep one", "FieldValueDuplicate")
+            fields[key] = value
+        return fields
 
 
 def _unknown(key: str, keys: Sequence[str]) -> str:
@@ -139,11 +139,11 @@ def _unknown(key: str, keys: Sequence[str]) -> str:
 
 
 class Section:
-    """One mapping of the file. Each getter answers a usable value even when it complains, so that reading goes on."""
+    """One mapping of the file. Each getter returns a usable value even when it reports a mistake, so that parsing continues."""
 
     def __init__(self, reader: Reader, path: str, fields: dict[str, Value], *, broken: bool = False) -> None:
         self.reader, self.path, self.fields = reader, path, fields
-        self.broken = broken  # no mapping at all: that was said, and what it lacks need not be
+        self.broken = broken  # not a mapping: reported already, so missing keys are not
 
     def at(self, key: str) -> str:
         return f"{self.path}.{key}" if self.path else key
@@ -159,12 +159,12 @@ class Section:
             self.wrong(key, f"is missing; {message}", "FieldValueRequired")
 
     def text(self, key: str, check: Callable[[str], str | None] | None = None) -> str | None:
-        """A text, or None if it is absent or wrong. `check` says what is wrong with one."""
+        """A string, or None if it is absent or wrong. `check` returns what is wrong with it."""
         value = self.fields.get(key)
         if value is None:
             return None
         if not isinstance(value, str):
-            self.wrong(key, "must be a text")
+            self.wrong(key, "must be a string")
             return None
         if check is not None and (message := check(value)) is not None:
             self.wrong(key, message)
@@ -172,25 +172,25 @@ class Section:
         return value
 
     def needed(self, key: str, example: str, check: Callable[[str], str | None] | None = None) -> str | None:
-        """A text that must be there; None if it is not right, which has then been told."""
+        """A required string; None if it is missing or wrong, which is reported."""
         if not self.has(key):
             self.missing(key, f"for example {key}: {example}")
             return None
         return self.text(key, check)
 
     def hex(self, key: str, digits: int) -> str | None:
-        """So many hex digits, with or without 0x, in small letters."""
+        """`digits` hex digits, with or without 0x; returned in lower case."""
         value = self.text(key, lambda text: None if re.fullmatch(f"(0x)?[0-9a-fA-F]{{{digits}}}", text)
                           else f"{text!r} is not {digits} hex digits")
         return None if value is None else value.lower().removeprefix("0x")
 
     def number(self, key: str, low: int, high: int) -> int | None:
         value = self.text(key, lambda text: None if re.fullmatch("[0-9]{1,10}", text) and low <= int(text) <= high
-                          else f"{text!r} is no number from {low} to {high}")
+                          else f"{text!r} is not a number from {low} to {high}")
         return None if value is None else int(value)
 
     def items(self, key: str) -> Iterator[tuple[str, Value]]:
-        """(path, value) of each item of a list; nothing if it is absent or no list."""
+        """(path, value) of each item of a list; nothing if it is absent or not a list."""
         value = self.fields.get(key)
         if value is None:
             return
@@ -201,23 +201,23 @@ class Section:
             yield f"{self.at(key)}[{index}]", item
 
     def texts(self, key: str) -> Iterator[tuple[str, str]]:
-        """(path, text) of each item of a list of texts."""
+        """(path, string) of each item of a list of strings."""
         for path, item in self.items(key):
             if isinstance(item, str):
                 yield path, item
             else:
-                self.reader.wrong(path, "must be a text")
+                self.reader.wrong(path, "must be a string")
 
 
 class Unique:
-    """Values that may stand in one place only."""
+    """Values that must be unique."""
 
     def __init__(self, reader: Reader, is_of: str) -> None:
         self.reader, self.is_of = reader, is_of
         self.seen: dict[str, str] = {}
 
     def add(self, value: str, path: str, hint: str = "") -> bool:
-        """Whether the value is new; complains if not."""
+        """Whether the value is new; reports a duplicate."""
         if value in self.seen:
             self.reader.wrong(path, f"{value} {self.is_of} {self.seen[value]} too{hint}", "FieldValueDuplicate")
             return False
@@ -226,12 +226,12 @@ class Unique:
 
 
 def boolean(text: str) -> bool | None:
-    """What a word says; None if it is none of those that say yes or no."""
+    """The value of a boolean word (yes, on, true, 1, ...); None for any other."""
     word = text.strip().lower()
     return word in _TRUE if word in _TRUE or word in _FALSE else None
 
 
 def shown(value: Any) -> str:
-    """A wrong value as JSON, short enough for a line."""
+    """A wrong value as JSON, shortened for a message."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -21,7 +21,7 @@ class FolderRoot(FolderTree):
     """A root below a folder: "/" for this host."""
 
     def write(self, path: str, text: str) -> None:
-        place = self._place(path)
+        place = self._real_path(path)
         if place is None:
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         # Neither created nor truncated: an attribute exists or it does not.

@@ -1,4 +1,4 @@
-"""How names, addresses and amounts are spelt in a hosts file: each check gives what is wrong with a text, or None."""
+"""Checks of names, addresses and quantities in a hosts file: each returns what is wrong with a string, or None."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DRIVER = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_]{0,62}")
 _MDEV_TYPE = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,62}")
 _MAC = re.compile(r"([0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}")
 _PLAIN = re.compile(r"[\x20-\x7e]{1,64}")
-_SERIAL = re.compile(r"[\x21-\x7e]{1,56}")  # published as at most 64 characters, with the number of a repeated host
+_SERIAL = re.compile(r"[\x21-\x7e]{1,56}")  # published with the index of a repeated host, in at most 64 characters
 
 Check = Callable[[str], str | None]
 
@@ -30,15 +30,15 @@ def matching(pattern: re.Pattern[str], what: str, example: str) -> Check:
     return lambda text: None if pattern.fullmatch(text) else f"{text!r} is {what}; write for example {example}"
 
 
-interface = matching(_INTERFACE, "no interface name (at most 15 characters, no blank and no /)", "ens1f0")
-driver = matching(_DRIVER, "no name of a driver", "vfio-pci, or none for a function without one")
-pcie_root = matching(pci.ROOT, "no PCIe root", "pci0000:3a")
-address = matching(pci.ADDRESS, "no PCI address in full and in small letters", "0000:3b:00.0")
-memory = matching(_QUANTITY, "no amount of memory", "64Gi")
-plain = matching(_PLAIN, "no text of 1 to 64 plain characters", "A1-0042")
-mac = matching(_MAC, "no MAC address", "52:54:00:12:34:56")
-mdev_type = matching(_MDEV_TYPE, "no name of a type", "nvidia-232")
-serial = matching(_SERIAL, "no serial number of 1 to 56 plain characters without blanks", "A1-0042")
+interface = matching(_INTERFACE, "not an interface name (at most 15 characters, no blank and no /)", "ens1f0")
+driver = matching(_DRIVER, "not a driver name", "vfio-pci, or none for a function without one")
+pcie_root = matching(pci.ROOT, "not a PCIe root", "pci0000:3a")
+address = matching(pci.ADDRESS, "not a full PCI address in lower case", "0000:3b:00.0")
+memory = matching(_QUANTITY, "not an amount of memory", "64Gi")
+plain = matching(_PLAIN, "not a string of 1 to 64 printable ASCII characters", "A1-0042")
+mac = matching(_MAC, "not a MAC address", "52:54:00:12:34:56")
+mdev_type = matching(_MDEV_TYPE, "not a type name", "nvidia-232")
+serial = matching(_SERIAL, "not a serial number of 1 to 56 printable ASCII characters without blanks", "A1-0042")
 
 
 def line(text: str) -> str | None:
@@ -56,25 +56,25 @@ def is_subdomain(text: str) -> bool:
 def host_name(text: str) -> str | None:
     if is_subdomain(text):
         return None
-    return (f"{text!r} is no host name: at most 253 small letters, digits, '-' and '.', the first and last a letter or "
+    return (f"{text!r} is not a host name: at most 253 lower-case letters, digits, '-' and '.', the first and last a letter or "
             f"digit; write for example node-a")
 
 
 def publisher(text: str) -> str | None:
     if len(text) <= 63 and is_subdomain(text):
         return None
-    return f"{text!r} is no name of a driver: a DNS name of at most 63 characters, for example {DEFAULT_PUBLISHER}"
+    return f"{text!r} is not a driver name: a DNS name of at most 63 characters, for example {DEFAULT_PUBLISHER}"
 
 
 def cpus(text: str) -> str | None:
     try:
         numbers = cpulist.numbers(text)
     except ValueError as error:
-        return f"{text!r} is no list of cpus such as 0-15 or 0-7,16-23: {error}"
+        return f"{text!r} is not a list of cpus such as 0-15 or 0-7,16-23: {error}"
     return None if len(numbers) <= MAX_CPUS and numbers[-1] < MAX_CPUS else f"{text!r} names cpus beyond {MAX_CPUS - 1}"
 
 
 def in_bytes(text: str) -> int:
-    """A quantity that was checked, as a number of bytes."""
+    """A checked quantity in bytes."""
     match = _QUANTITY.fullmatch(text)
     return int(match[1]) * _UNITS[match[2]] if match else 0

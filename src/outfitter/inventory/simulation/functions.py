@@ -1,4 +1,4 @@
-"""The PCI functions of a hosts file, with their virtual functions and the mediated devices that they can make."""
+"""Parses the PCI functions of a hosts file, with their VFs and mediated device types. Called by `hosts_file`."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ KEYS: dict[str, tuple[str, ...]] = {
     "mdevTypes": ("id", "name", "description", "deviceApi", "available", "instances"),
     "published": driver_profile.KEYS,
 }
-DEFAULT_CLASS = "ff0000"  # fits no class
-DEFAULT_PF_DRIVER = "pci-pf-stub"  # the kernel's driver for a PF that does nothing but carry VFs
-DEFAULT_OFFSET = 8  # the first VF is in the slot behind its PF
+DEFAULT_CLASS = "ff0000"  # unassigned class
+DEFAULT_PF_DRIVER = "pci-pf-stub"  # the kernel's driver for a PF that only provides VFs
+DEFAULT_OFFSET = 8  # the first VF is in the slot after its PF
 GROUPINGS: dict[str, Grouping] = {"own": "own", "shared": "shared", "parent": "parent", "none": "none"}
-NONE = "none"  # said of a driver or an IOMMU group that is not there
+NONE = "none"  # value for no driver or no IOMMU group
 
 
 def functions(host: Section, nodes: set[int]) -> list[PciFunction]:
-    """Those of a host with these NUMA nodes. No address, interface, name or UUID may stand twice."""
+    """The functions of a host with these NUMA nodes. Addresses, interfaces, names and UUIDs must be unique."""
     addresses = Unique(host.reader, "is the address of")
     interfaces = Unique(host.reader, "is the interface of")
     mdevs = Unique(host.reader, "is the UUID of")
     names = Unique(host.reader, "is the name of")
-    found: list[tuple[str, PciFunction]] = []
+    parsed: list[tuple[str, PciFunction]] = []
     for path, value in host.items("pci"):
         section = host.reader.section(value, path, KEYS["pci"])
         function = _function(section, nodes)
@@ -46,17 +46,17 @@ def functions(host: Section, nodes: set[int]) -> list[PciFunction]:
             names.add(function.profile.name, f"{section.at('published')}.name")
         for mdev_type, instance in ((t, i) for t in function.mdev_types for i in t.instances):
             mdevs.add(instance, f"{section.at('mdevTypes')} ({mdev_type.id})")
-        found.append((path, function))
-    # VFs come after all that is written down, so that a clash is told of the VFs, where it can be mended.
-    for path, function in found:
+        parsed.append((path, function))
+    # VFs are added after all listed functions, so that a clash is reported for the VFs, where it can be corrected.
+    for path, function in parsed:
         if function.vfs is None:
             continue
         for address in function.vf_addresses():
-            if not addresses.add(address, f"{path}.vfs", hint="; set offset and stride so that the VFs keep clear"):
+            if not addresses.add(address, f"{path}.vfs", hint="; set offset and stride so that the VFs do not overlap"):
                 break
         for interface in filter(None, function.vfs.interfaces):
             interfaces.add(interface, f"{path}.vfs.interfaces")
-    return [function for _, function in found]
+    return [function for _, function in parsed]
 
 
 def _function(section: Section, nodes: set[int]) -> PciFunction | None:
@@ -74,10 +74,10 @@ def _function(section: Section, nodes: set[int]) -> PciFunction | None:
     default = DEFAULT_PF_DRIVER if section.has("vfs") else pci.VFIO
     driver = section.text("driver", checks.driver) or default
     if section.has("mdevTypes") and driver == pci.VFIO:
-        section.wrong("driver", f"a function bound to {pci.VFIO} makes no mediated devices; name its vendor's driver")
+        section.wrong("driver", f"a function bound to {pci.VFIO} has no mediated devices; name its vendor's driver")
     if address is None:
         if section.has("vfs"):
-            _vfs(section, "0000:00:00.0", "0000")  # for the mistakes in it
+            _vfs(section, "0000:00:00.0", "0000")  # to report its mistakes
         return None
     return PciFunction(
         address=address,
@@ -125,12 +125,12 @@ def _vfs(pf: Section, address: str, product: str) -> VirtualFunctions:
     count = count or 0
     total = section.number("total", 1, 65535)
     if total is not None and total < count:
-        section.wrong("total", f"says {total}, but there are {count} VFs")
+        section.wrong("total", f"is {total}, but there are {count} VFs")
     offset = section.number("offset", 1, 65535) or DEFAULT_OFFSET
     stride = section.number("stride", 1, 65535) or 1
     _, start = pci.routing(address)
     if count and start + offset + (count - 1) * stride > 0xFFFF:
-        section.wrong("count", f"{count} VFs from offset {offset} with stride {stride} do not fit behind {address}")
+        section.wrong("count", f"{count} VFs from offset {offset} with stride {stride} do not fit after {address}")
         count = 0
     section.text("iommuGroups", checks.one_of(tuple(GROUPINGS)))
     drivers = _each(section, "driver", count, checks.driver, pci.VFIO)
@@ -147,7 +147,7 @@ def _vfs(pf: Section, address: str, product: str) -> VirtualFunctions:
 
 
 def _each(section: Section, key: str, count: int, check: Check, default: str) -> tuple[str, ...]:
-    """One text for each VF: written once for all, or as a list."""
+    """A string for each VF: one for all, or a list."""
     if not isinstance(section.fields.get(key), list):
         return (section.text(key, check) or default,) * count
     values = []
@@ -156,19 +156,19 @@ def _each(section: Section, key: str, count: int, check: Check, default: str) ->
             section.reader.wrong(path, message)
         values.append(text)
     if len(values) != count:
-        section.wrong(key, f"lists {len(values)}, but there are {count} VFs; give one for each or a single text for all")
+        section.wrong(key, f"lists {len(values)}, but there are {count} VFs; give one for each or a single string for all")
     return (*values, *(default,) * count)[:count]
 
 
 def _interfaces(section: Section, count: int) -> tuple[str | None, ...]:
-    """A list with a name for each VF, or one text with {index} in it."""
+    """A list with a name for each VF, or one string with {index} in it."""
     if not section.has("interfaces"):
         return (None,) * count
     if isinstance(section.fields["interfaces"], list):
         return _each(section, "interfaces", count, checks.interface, "")
     pattern = section.text("interfaces") or ""
     if "{index}" not in pattern:
-        section.wrong("interfaces", f"{pattern!r} must be a list, or a text with {{index}} in it such as ens1f0v{{index}}")
+        section.wrong("interfaces", f"{pattern!r} must be a list, or a string with {{index}} in it such as ens1f0v{{index}}")
         return (None,) * count
     names = tuple(pattern.replace("{index}", str(index)) for index in range(count))
     if names and (message := checks.interface(names[-1])) is not None:
@@ -186,7 +186,7 @@ def _mdev_types(function: Section) -> Iterable[SimulatedMdevType]:
             try:
                 instances.append(str(uuid.UUID(text)))
             except ValueError:
-                section.reader.wrong(where, f"{text!r} is no UUID")
+                section.reader.wrong(where, f"{text!r} is not a UUID")
         if identity is not None and ids.add(identity, section.at("id")):
             yield SimulatedMdevType(
                 id=identity,

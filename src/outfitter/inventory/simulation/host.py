@@ -1,5 +1,5 @@
-"""A simulated host: what a hosts file says of it, and no more. Its tree is built when asked for and not kept, and hosts
-repeated by `count` share one description, so thousands of them are small."""
+"""The values of a hosts file: simulated hosts and their hardware. The sysfs tree is built on demand and not kept, and hosts
+that are repeated by `count` share one `Hardware`, so that thousands of hosts need little memory."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from outfitter.inventory.simulation.driver_profile import DriverProfile
 
 DEFAULT_PUBLISHER = "pci.outfitter.dev"
 
-# Which IOMMU groups the VFs of a PF are in: one for each, one for all, the PF's, or none.
+# IOMMU groups of the VFs of a PF: one for each, one for all, the PF's, or none.
 Grouping = Literal["own", "shared", "parent", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
-    """Processors and the memory that is near to them."""
+    """A NUMA node: CPUs and their local memory."""
 
     id: int
-    cpus: str  # a list as the kernel writes it: "0-7,16-23"
+    cpus: str  # a CPU list: "0-7,16-23"
     memory: int  # bytes
-    socket: int  # nodes of one package share it
+    socket: int  # the CPU package of the node
 
 
 @dataclass(frozen=True, slots=True)
 class VirtualFunctions:
-    """The part of a PF that describes its VFs."""
+    """The VFs of a PF."""
 
-    count: int  # how many there are now
-    total: int  # how many the card could have
+    count: int  # current VFs (sriov_numvfs)
+    total: int  # supported VFs (sriov_totalvfs)
     product: str
     drivers: tuple[str | None, ...]  # one for each VF
     offset: int  # from the PF's routing id to the first VF's
@@ -45,19 +45,19 @@ class VirtualFunctions:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedMdevType:
-    """One kind of mediated device that a function can make."""
+    """A mediated device type of a function."""
 
     id: str  # "nvidia-232"
     name: str
     description: str
     device_api: str
-    available: int  # how many more could be made
-    instances: tuple[str, ...]  # UUIDs of those made
+    available: int  # how many more can be created
+    instances: tuple[str, ...]  # UUIDs of existing ones
 
 
 @dataclass(frozen=True, slots=True)
 class PciFunction:
-    """A function as described: its VFs are told, not listed."""
+    """A listed function; its VFs are described by `vfs`, not listed."""
 
     address: str
     vendor: str
@@ -72,7 +72,7 @@ class PciFunction:
     interface: str | None
     vfs: VirtualFunctions | None
     mdev_types: tuple[SimulatedMdevType, ...]
-    profile: DriverProfile | None = None  # in which its driver publishes it; None: as what it is
+    profile: DriverProfile | None = None  # how it is published; None: as it is
 
     def vf_addresses(self) -> Iterator[str]:
         if self.vfs is not None:
@@ -83,10 +83,10 @@ class PciFunction:
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """A network card of the host itself. If a PCI function has an interface of that name, it is that one."""
+    """A network interface of the host. If a PCI function has an interface of that name, it is that one."""
 
     name: str
-    mac: str | None  # None: made up from the names
+    mac: str | None  # None: derived from the names
     bridge: str | None
     speed: int | None  # Mbit/s
     physical_network: str | None
@@ -94,14 +94,14 @@ class Nic:
 
 @dataclass(frozen=True, slots=True)
 class Bridge:
-    """A bridge that VMs' network cards can be plugged into."""
+    """A bridge that interfaces of VMs can be attached to."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What one host is made of; shared by all that are repeated."""
+    """The hardware of a host; shared by hosts repeated by `count`."""
 
     cpus: int
     memory: int  # bytes
@@ -116,10 +116,10 @@ class SimulatedHost:
     """One host of the hosts file."""
 
     name: str
-    publisher: str  # the driver in whose name its devices are published
+    publisher: str  # the DRA driver of its ResourceSlices
     label_pairs: tuple[tuple[str, str], ...]
     hardware: Hardware
-    repeat: int | None = None  # its number among those made by `count`; None when it stands alone
+    repeat: int | None = None  # its index among hosts repeated by `count`; None without `count`
 
     @property
     def labels(self) -> dict[str, str]:
@@ -128,19 +128,19 @@ class SimulatedHost:
 
     @property
     def driver_profiles(self) -> dict[str, DriverProfile]:
-        """Address -> the guise in which that function is published."""
+        """Address -> driver profile of that function."""
         return {function.address: function.profile for function in self.hardware.pci if function.profile is not None}
 
     def capacity(self) -> dict[str, str]:
-        """What its Node object says it has, as Kubernetes quantities."""
+        """Capacity of its Node object, as Kubernetes quantities."""
         return {"cpu": str(self.hardware.cpus), "memory": quantity(self.hardware.memory)}
 
     def tree(self) -> MemoryTree:
-        """Its sysfs, built anew."""
+        """Its sysfs tree, built at each call."""
         return sysfs.build(self)
 
     def serial(self, function: PciFunction) -> str | None:
-        """Repeated hosts have cards of their own, so their serial numbers, MACs and UUIDs differ."""
+        """The serial number of a function; on repeated hosts with the index of the host, as for MACs and mdev UUIDs."""
         if function.serial is None or self.repeat is None:
             return function.serial
         return f"{function.serial}-{self.repeat}"
@@ -158,7 +158,7 @@ class SimulatedHost:
 
 
 def quantity(amount: int) -> str:
-    """Bytes as a Kubernetes quantity, in the largest unit that leaves no rest."""
+    """Bytes as a Kubernetes quantity, in the largest unit that divides it."""
     for suffix, unit in (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)):
         if amount and amount % unit == 0:
             return f"{amount // unit}{suffix}"

@@ -1,4 +1,4 @@
-"""The hosts file of `outfit up --simulate`, and its shorthand. docs/hosts-file.md tells people what may stand in it."""
+"""Parses the hosts file of `outfit up --simulate`, and its shorthand. docs/hosts-file.md documents the file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from outfitter.inventory.strict_yaml import Reader, Section, Unique
 __all__ = ["KEYS", "Bridge", "Hardware", "Nic", "NumaNode", "PciFunction", "SimulatedHost", "Simulation",
            "VirtualFunctions", "from_argument", "load", "parse", "parse_shorthand"]
 
-# Every key that may stand in the file, by where it stands.
+# Allowed keys by section.
 KEYS: dict[str, tuple[str, ...]] = {
     "file": ("publisher", "hosts"),
     "hosts": ("name", "count", "publisher", "labels", "cpus", "memory", "numa", "pci", "nics", "bridges"),
@@ -52,9 +52,9 @@ class Simulation:
 
 
 def from_argument(argument: str) -> Simulation:
-    """What `--simulate` was given: "2x8", or else the path of a hosts file."""
+    """The hosts of the argument of `--simulate`: "2x8", or the path of a hosts file."""
     if not argument.strip():
-        raise errors.Invalid("--simulate says nothing; write for example 2x8, or the path of a hosts file")
+        raise errors.Invalid("--simulate is empty; write for example 2x8, or the path of a hosts file")
     return parse_shorthand(argument) if _SHORTHAND.fullmatch(argument) else load(Path(argument))
 
 
@@ -74,9 +74,9 @@ def parse_shorthand(text: str) -> Simulation:
     hosts, vfs = (int(match[1][:9]), int(match[2][:9])) if match else (0, 0)
     most = f"at most {MAX_HOSTS} hosts and {MAX_VFS} VFs"
     if hosts > MAX_HOSTS or vfs > MAX_VFS:
-        raise errors.Invalid(f"{text!r} is more than can be played: {most} each, as in 2x8")
+        raise errors.Invalid(f"{text!r} is too large: {most} each, as in 2x8")
     if not hosts or not vfs:
-        raise errors.Invalid(f"{text!r} does not say how many hosts with how many VFs each; write for example 2x8 ({most})")
+        raise errors.Invalid(f"{text!r} has no hosts or no VFs; write for example 2x8, two hosts with eight VFs each ({most})")
     return parse(f"""
 hosts:
 - name: node
@@ -143,16 +143,16 @@ def _labels(section: Section) -> tuple[tuple[str, str], ...]:
     if value is None:
         return ()
     if not isinstance(value, dict):
-        section.wrong("labels", "must be a mapping of texts")
+        section.wrong("labels", "must be a mapping of strings")
         return ()
     labels = []
     for key, text in value.items():
         path = f"{section.at('labels')}.{key}"
         prefix, slash, last = key.rpartition("/")
         if not checks.LABEL_PART.fullmatch(last) or (slash and not checks.is_subdomain(prefix)):
-            section.reader.wrong(path, f"{key!r} is no label key; write for example rack or example.com/rack")
+            section.reader.wrong(path, f"{key!r} is not a label key; write for example rack or example.com/rack")
         if text is not None and not (isinstance(text, str) and (text == "" or checks.LABEL_PART.fullmatch(text))):
-            section.reader.wrong(path, "is no label value: at most 63 letters, digits, '-', '_' and '.', the first and "
+            section.reader.wrong(path, "is not a label value: at most 63 letters, digits, '-', '_' and '.', the first and "
                                        "last a letter or digit")
         labels.append((key, text if isinstance(text, str) else ""))
     return tuple(labels)
@@ -161,17 +161,17 @@ def _labels(section: Section) -> tuple[tuple[str, str], ...]:
 def _hardware(section: Section) -> Hardware:
     before = len(section.reader.causes)
     numa = tuple(_numa(section))
-    sound = numa and len(section.reader.causes) == before  # else the sums below mean nothing
+    sound = numa and len(section.reader.causes) == before  # otherwise the sums below are meaningless
     bridges = tuple(_bridges(section))
     functions = tuple(pci_functions.functions(section, {node.id for node in numa}))
     nics = tuple(_nics(section, functions, {bridge.name for bridge in bridges}))
     cpus = section.number("cpus", 1, checks.MAX_CPUS)
     sums = sum(len(cpulist.numbers(node.cpus)) for node in numa), sum(node.memory for node in numa)
     if sound and cpus is not None and cpus != sums[0]:
-        section.wrong("cpus", f"says {cpus}, but the NUMA nodes have {sums[0]}; leave it out")
+        section.wrong("cpus", f"is {cpus}, but the NUMA nodes have {sums[0]}; remove it")
     memory = section.text("memory", checks.memory)
     if sound and memory is not None and checks.in_bytes(memory) != sums[1]:
-        section.wrong("memory", f"says {memory}, but the NUMA nodes have {quantity(sums[1])}; leave it out")
+        section.wrong("memory", f"is {memory}, but the NUMA nodes have {quantity(sums[1])}; remove it")
     return Hardware(
         cpus=cpus or sums[0] or DEFAULT_CPUS,
         memory=checks.in_bytes(memory) if memory is not None else sums[1] or DEFAULT_MEMORY,
@@ -196,7 +196,7 @@ def _numa(host: Section) -> Iterable[NumaNode]:
                 break
             owners[cpu] = path
         if number is not None and ids.add(str(number), section.at("id")):
-            # A node that was told to be wrong in part is kept, so that references to it are not told as well.
+            # A node with mistakes is kept, so that references to it are not reported as well.
             yield NumaNode(number, cpus or str(len(owners)), checks.in_bytes(memory or "0"),
                            number if socket is None else socket)
 

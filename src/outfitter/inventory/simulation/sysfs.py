@@ -1,5 +1,5 @@
-"""The sysfs that a simulated host shows: the files and links of a real kernel that we or later readers look at, with
-links relative as the kernel makes them."""
+"""Builds the sysfs tree of a simulated host: the files and relative links of a real kernel that the product reads. Called by
+`SimulatedHost.tree` and the simulated kernel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One function as the kernel sees it: VFs stand beside their PF, and every group has its number."""
+    """One function as the kernel shows it: VFs are functions of their own, and every IOMMU group has a number."""
 
     address: str
     product: str
@@ -25,7 +25,7 @@ class Function:
     group: int | None
     interface: str | None
     of: PciFunction  # itself, or its PF
-    vf: int | None  # its number among the VFs of its PF; None if it is none
+    vf: int | None  # its VF index; None if it is no VF
 
     @property
     def path(self) -> str:
@@ -37,21 +37,21 @@ def build(host: SimulatedHost) -> MemoryTree:
 
 
 def functions(hardware: Hardware) -> list[Function]:
-    """All functions of a host. Groups that the file leaves open get the lowest numbers that it does not use, in the
-    order of the file."""
+    """All functions of a host. IOMMU groups without a number in the file get the lowest unused numbers, in the order of the
+    file."""
     taken = {function.iommu_group for function in hardware.pci}
     free = (number for number in range(1, 1 << 31) if number not in taken)
-    found = []
+    result = []
     for function in hardware.pci:
         group = _number(function.iommu_group, free)
-        found.append(Function(function.address, function.product, function.driver, group, function.interface, function, None))
+        result.append(Function(function.address, function.product, function.driver, group, function.interface, function, None))
         if (vfs := function.vfs) is None:
             continue
         common = next(free) if vfs.iommu_groups == "shared" else group if vfs.iommu_groups == "parent" else None
         for index, address in enumerate(function.vf_addresses()):
             number = next(free) if vfs.iommu_groups == "own" else common
-            found.append(Function(address, vfs.product, vfs.drivers[index], number, vfs.interfaces[index], function, index))
-    return found
+            result.append(Function(address, vfs.product, vfs.drivers[index], number, vfs.interfaces[index], function, index))
+    return result
 
 
 def _number(group: int | str, free: Iterator[int]) -> int | None:
@@ -69,11 +69,11 @@ class _SysfsBuilder:
         self.interfaces: dict[str, str] = {}  # interface -> the path where its own folder is
 
     def build(self) -> dict[str, Entry]:
-        found = functions(self.hardware)
-        for function in found:
+        result = functions(self.hardware)
+        for function in result:
             self._function(function)
-        groups = max((function.group or 0 for function in found), default=0)
-        for function in found:
+        groups = max((function.group or 0 for function in result), default=0)
+        for function in result:
             for mdev_type in function.of.mdev_types if function.vf is None else ():
                 groups = self._mdev_type(function, mdev_type, groups)
         self._nodes()
@@ -107,7 +107,7 @@ class _SysfsBuilder:
             self._link(f"/sys/bus/pci/drivers/{function.driver}/{function.address}", base)
         if function.group is not None:
             self._group(base, function.group)
-        # Without a host driver of its own a function has no interface.
+        # A function without a host driver has no network interface.
         if function.interface is not None and function.driver not in (None, pci.VFIO):
             self._interface(function.interface, f"{base}/net/{function.interface}", device=base)
         if function.vf is not None:
@@ -138,7 +138,7 @@ class _SysfsBuilder:
         self._file(f"{folder}/type", "DMA")
 
     def _mdev_type(self, function: Function, mdev_type: SimulatedMdevType, groups: int) -> int:
-        """One type and its instances, each in an IOMMU group of its own, numbered on from those in use."""
+        """Adds a type and its instances, each in an IOMMU group of its own after `groups`; returns the highest group number."""
         base = function.path
         folder = f"{base}/mdev_supported_types/{mdev_type.id}"
         for name, text in {
