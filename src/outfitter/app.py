@@ -103,7 +103,7 @@ def hypervisor(kind: str | None, name: str, data: Path | None = None) -> tuple[H
         connection.library()
         uri = libvirt.SYSTEM if kind == "libvirt" else kind
         return libvirt.Libvirt(uri, drives=drives), f"its VMs run in libvirt at {uri}"
-    said = "as --hypervisor says" if kind else libvirt.missing()
+    said = "as --hypervisor says" if kind else libvirt.unavailable_reason()
     if not said:
         return libvirt.Libvirt(drives=drives), f"its VMs run in libvirt at {libvirt.SYSTEM}"
     return Simulated(data / "domains" / name if data else None), f"its VMs are simulated: {said}"

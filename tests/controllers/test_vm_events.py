@@ -70,7 +70,7 @@ async def test_a_guest_that_needs_time_and_one_that_ends_by_itself() -> None:
         blue = await scene.running("blue")
         hypervisor = scene.host.hypervisor
         assert isinstance(hypervisor, Simulated)
-        hypervisor.play_end(blue["metadata"]["uid"], "the guest shut down", failed=False)
+        hypervisor.simulate_end(blue["metadata"]["uid"], "the guest shut down", failed=False)
         ended = await scene.phase("blue", "Succeeded")
 
         async def free() -> bool:

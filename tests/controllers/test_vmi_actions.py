@@ -170,15 +170,15 @@ async def test_what_somebody_else_pauses_is_told_and_not_fought() -> None:
         await told.vm()
         await told.shows("Running")
         uid = (await told.instance())["metadata"]["uid"]
-        told.hypervisor.play_pause(uid, BY_USER)
+        told.hypervisor.simulate_pause(uid, BY_USER)
         await told.shows("Paused")
         await told.ask("unpause")
         await told.shows("Running")
-        told.hypervisor.play_pause(uid, IO_ERROR)
+        told.hypervisor.simulate_pause(uid, IO_ERROR)
         await told.shows("Paused")
         assert paused(await told.instance()) == ("True", "False", "PausedIOError")
         assert await told.scene.events("PausedIOError") == ["VMI was paused, low-level IO error detected"]
-        told.hypervisor.play_pause(uid, None)
+        told.hypervisor.simulate_pause(uid, None)
         await told.shows("Running")
         assert paused(await told.instance()) == ("-", "True", "")
 
@@ -278,7 +278,7 @@ async def test_a_paused_machine_is_not_waited_for(action: str) -> None:
         await told.vm(terminationGracePeriodSeconds=3600)
         await told.shows("Running")
         uid = (await told.instance())["metadata"]["uid"]
-        told.hypervisor.deaf.add(uid)
+        told.hypervisor.ignoring_shutdown.add(uid)
         await told.ask("pause")
         await told.shows("Paused")
         if action == "delete":
@@ -302,7 +302,7 @@ async def test_a_machine_that_does_not_listen_is_stopped_by_force(action: str, o
             await told.ask("start")
         await told.shows("Running")
         uid = (await told.instance())["metadata"]["uid"]
-        told.hypervisor.deaf.add(uid)
+        told.hypervisor.ignoring_shutdown.add(uid)
         began = clock.monotonic()
         await told.ask(action, **options)
         vm = await told.shows("Stopping")
@@ -320,7 +320,7 @@ async def test_one_that_is_being_stopped_is_forced_after_all() -> None:
         assert clock is not None
         await told.vm(terminationGracePeriodSeconds=3600)
         await told.shows("Running")
-        told.hypervisor.deaf.add((await told.instance())["metadata"]["uid"])
+        told.hypervisor.ignoring_shutdown.add((await told.instance())["metadata"]["uid"])
         await told.ask("stop")
         await told.shows("Stopping")
         assert await told.scene.events("ShuttingDown") == ["Signaled Graceful Shutdown: its guest has 3600 seconds"]

@@ -70,29 +70,29 @@ class Lab(Protocol):
 
 class Played:
     def __init__(self, folder: Path) -> None:
-        self.folder, self.drives, self.clock, self.deaf = folder, folder, ManualClock(), set[str]()
+        self.folder, self.drives, self.clock, self.ignoring_shutdown = folder, folder, ManualClock(), set[str]()
 
     def hypervisor(self) -> Simulated:
         made = Simulated(self.folder, monotonic=self.clock.monotonic)
-        made.deaf = self.deaf
+        made.ignoring_shutdown = self.ignoring_shutdown
         return made
 
     def machine(self, name: str = "blue", uid: str = UID, *, deaf: bool = False, seed: str = "") -> Domain:
         if deaf:
-            self.deaf.add(uid)
+            self.ignoring_shutdown.add(uid)
         return domain.build(instance(name, uid, seed), options=DomainOptions(drives=str(self.drives)))
 
     def kill(self, hypervisor: Hypervisor, uid: str) -> None:
         assert isinstance(hypervisor, Simulated)
-        hypervisor.play_end(uid, "it was played to die")
+        hypervisor.simulate_end(uid, "it was played to die")
 
     def power_off(self, hypervisor: Hypervisor, uid: str) -> None:
         assert isinstance(hypervisor, Simulated)
-        hypervisor.play_end(uid, "the guest shut down", failed=False)
+        hypervisor.simulate_end(uid, "the guest shut down", failed=False)
 
     def freeze(self, hypervisor: Hypervisor, uid: str) -> None:
         assert isinstance(hypervisor, Simulated)
-        hypervisor.play_pause(uid, BY_USER)
+        hypervisor.simulate_pause(uid, BY_USER)
 
     async def up(self, hypervisor: Hypervisor, made: Domain) -> None:
         await hypervisor.start(made)

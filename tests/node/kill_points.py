@@ -194,7 +194,7 @@ class MortalMachines(Simulated):
 
     def __init__(self, folder: Path, home: MortalHome, deaf: set[str]) -> None:
         super().__init__(folder, monotonic=home.clock.monotonic)
-        self._home, self.deaf, self._host = home, deaf, folder.name
+        self._home, self.ignoring_shutdown, self._host = home, deaf, folder.name
         home.broken += [f"{self._domains[uid].name} had ended and runs again" for uid in self._domains.keys() & home.over]
 
     @property
@@ -227,8 +227,8 @@ class MortalMachines(Simulated):
         self._home.over.discard(domain.uid)
         self._home.look()
 
-    def play_end(self, uid: str, reason: str, *, failed: bool = True) -> None:
-        super().play_end(uid, reason, failed=failed)
+    def simulate_end(self, uid: str, reason: str, *, failed: bool = True) -> None:
+        super().simulate_end(uid, reason, failed=failed)
         self._home.over.add(uid)
 
     async def stop(self, uid: str, grace: float = 0.0) -> float | None:

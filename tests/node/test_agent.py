@@ -164,7 +164,7 @@ async def test_a_machine_that_ends_by_itself_is_told_at_once(failed: bool, phase
         await scene.running("blue")
         hypervisor = scene.host.hypervisor
         assert isinstance(hypervisor, Simulated)
-        hypervisor.play_end(made["metadata"]["uid"], "it was a warm day", failed=failed)
+        hypervisor.simulate_end(made["metadata"]["uid"], "it was a warm day", failed=failed)
         found = conditions.find(await scene.phase("blue", phase), "Ready")
         assert found is not None
         assert (found["status"], found["reason"], found["message"]) == ("False", reason, "node-0: it was a warm day")
@@ -187,7 +187,7 @@ async def test_a_guest_has_its_grace_period(propagation: str) -> None:
         await scene.template()
         made = await scene.machine("blue")
         await scene.running("blue")
-        hypervisor.deaf.add(made["metadata"]["uid"])
+        hypervisor.ignoring_shutdown.add(made["metadata"]["uid"])
         await scene.delete(kinds.VMI, "blue", propagation=propagation)
         await product.settle()
         clock.advance(29)

@@ -506,7 +506,7 @@ async def test_a_machine_is_attended_to_though_its_files_cannot_be_written_again
     async with running(hosts(NVME, data=tmp_path), tmp_path) as scene:
         await scene.reach(lambda: says("FailedPrepareDevices"), "the pod says it again")
         assert isinstance(scene.host.hypervisor, Simulated)
-        scene.host.hypervisor.play_end(made["metadata"]["uid"], "it was a warm day")
+        scene.host.hypervisor.simulate_end(made["metadata"]["uid"], "it was a warm day")
         await scene.phase("blue", "Failed")
 
 
@@ -524,7 +524,7 @@ async def test_what_cannot_be_given_back_is_told_and_tried_again(ends: bool, mon
 
         monkeypatch.setattr(station.metadata, "remove", refuse)
         if ends:
-            hypervisor.play_end(made["metadata"]["uid"], "it was a warm day")
+            hypervisor.simulate_end(made["metadata"]["uid"], "it was a warm day")
         else:
             await scene.delete(kinds.VMI, "blue")
 

@@ -43,7 +43,7 @@ async def life(folder: Path, kill: Kill | None) -> World:
         await world.ask("start", "green")
         for _, machines in world.hypervisors():
             for uid in list(machines.running):
-                machines.play_end(uid, "so it was played", failed=False)
+                machines.simulate_end(uid, "so it was played", failed=False)
     await world.rest()
     await runs(world, "blue")
     assert await runs(world, "green") == green, "a device moved"

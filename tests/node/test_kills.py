@@ -58,9 +58,9 @@ async def act(world: World, chance: random.Random, acts: Sequence[str] = ACTS) -
             for _, machines in world.hypervisors():
                 for uid in [uid for uid, domain in machines.running.items() if domain.name == f"here_{name}"]:
                     if what == "end":
-                        machines.play_end(uid, "so it was played", failed=chance.random() < 0.5)
+                        machines.simulate_end(uid, "so it was played", failed=chance.random() < 0.5)
                     else:
-                        world.deaf.add(uid)
+                        world.ignoring_shutdown.add(uid)
 
 
 async def life(folder: Path, seed: int, plan: Sequence[tuple[str, int]] = PLAN, acts: Sequence[str] = ACTS) -> World:

@@ -46,7 +46,7 @@ async def life(folder: Path, kill: Kill | None) -> World:
     assert len(world.home.resets) <= 1, "never twice"
     if kill is None:
         assert len(world.home.resets) == 1
-    world.deaf.update(domain.uid for domain in await world.domains())
+    world.ignoring_shutdown.update(domain.uid for domain in await world.domains())
     with world.deaths.as_user():
         await world.ask("stop", "blue")
     await world.rest()

@@ -75,7 +75,7 @@ class World(Scene):
         books = Books()
         home = MortalHome(clock, books, seed, deaths)
         world = cls(app.Embedded(home, [], clock=clock), "here", clock)
-        world.home, world.deaths, world.deaf, world.ran = home, deaths, set(), {}
+        world.home, world.deaths, world.ignoring_shutdown, world.ran = home, deaths, set(), {}
         world.folder = type("Paths", (MortalPath,), {"deaths": deaths})(folder)
         with deaths.as_user():
             world.plug_in()
@@ -122,7 +122,7 @@ class World(Scene):
         """As a new process finds its hosts: what the last one kept in memory is gone."""
         hosts = []
         for made in app.simulated_hosts(hosts_file.parse(HOSTS).hosts, self.folder, CONFIG):
-            machines = MortalMachines(self.folder / "domains" / made.name, self.home, self.deaf)
+            machines = MortalMachines(self.folder / "domains" / made.name, self.home, self.ignoring_shutdown)
             host = replace(made, hypervisor=machines)
             assert host.env is not None
             host.env.root = WatchedRoot(host, host.env.root, self.home)

@@ -24,7 +24,7 @@ LATEST = "openstack/latest"
 NAME = 63  # letters of a host's name
 
 
-def wanted(spec: Mapping[str, Any]) -> bool:
+def needs_drive(spec: Mapping[str, Any]) -> bool:
     """Whether a machine has a drive: it has a volume for one, or a tag that its guest is to be told."""
     devices = (spec.get("domain") or {}).get("devices") or {}
     tagged = [entry for list_ in (*device_refs.LISTS, "interfaces") for entry in devices.get(list_) or ()]
@@ -41,7 +41,7 @@ def metadata(instance: Object, tagged: Sequence[Tagged], files: Files) -> str:
     """The drive's metadata, in the words of its kind; the same for the same machine."""
     spec, volume = instance["spec"], cloudinit.volume(instance["spec"])
     keys = _public_keys(spec, files)
-    flavor, devices = vm.flavor_name(instance), device_tags.told(tagged)
+    flavor, devices = vm.flavor_name(instance), device_tags.guest_metadata(tagged)
     said: dict[str, Any]
     if volume is not None and volume.kind == "cloudInitNoCloud":
         said = {"instance-id": identity(instance), "local-hostname": _hostname(instance)}

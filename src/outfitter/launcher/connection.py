@@ -183,7 +183,7 @@ class Connection:
 
     def _instance(self, dom: Any) -> str | None:
         """The uid of the instance whose domain it is; None for somebody else's."""
-        uid = domains.marked(self._mark(dom), dom.UUIDString())
+        uid = domains.owner_uid(self._mark(dom), dom.UUIDString())
         if uid is not None:
             self._uids[dom.UUIDString()] = uid
         return uid
@@ -266,7 +266,7 @@ class Connection:
             raise HypervisorError(f"the machine of instance {uid} does not run at {self.uri}")
         return dom
 
-    def ask(self, uid: str) -> bool:
+    def request_shutdown(self, uid: str) -> bool:
         """Press the power button. Whether it still runs and may hear it: one that is paused does not."""
         with self._errors(f"cannot shut {uid} down"):
             dom = self._find(uid)
@@ -282,7 +282,7 @@ class Connection:
                 log.warning("%s cannot be asked to shut down (%s); it is forced later", dom.name(), error)
             return True
 
-    def end(self, uid: str) -> None:
+    def destroy(self, uid: str) -> None:
         """Force it off and leave nothing of it."""
         with self._errors(f"cannot end {uid}"):
             dom = self._find(uid)

@@ -74,7 +74,7 @@ class DeviceNotAssigned(StartFailed):
     """A source does not speak of a device. Another may."""
 
 
-def same(these: Sequence[AssignedDevice], those: Sequence[AssignedDevice]) -> bool:
+def same_devices(these: Sequence[AssignedDevice], those: Sequence[AssignedDevice]) -> bool:
     """Whether two sources tell of the same devices. One may know of the first function of a card alone."""
     pairs = list(zip(*(sorted(each, key=lambda given: given.address.lower()) for each in (these, those)), strict=False))
     return len(these) == len(those) and all(
@@ -82,7 +82,7 @@ def same(these: Sequence[AssignedDevice], those: Sequence[AssignedDevice]) -> bo
         and (not one.functions or not two.functions or one.identity == two.identity) for one, two in pairs)
 
 
-def parts(name: str, address: str) -> tuple[str, str, str, str]:
+def address_parts(name: str, address: str) -> tuple[str, str, str, str]:
     """Domain, bus, slot and function of a PCI address, with the digits as they were written."""
     found = _ADDRESS.fullmatch(address)
     if found is None:
@@ -95,7 +95,7 @@ def checked(ask: RequestedDevice, device: AssignedDevice) -> AssignedDevice:
     """The device, if a hypervisor could find it by what was told."""
     if device.kind == "pci":
         for address in (device.address, *device.functions):
-            parts(ask.name, address)
+            address_parts(ask.name, address)
     if device.kind == "mdev" and _UUID.fullmatch(device.address) is None:
         raise StartFailed(f"failed to create mediated device for {ask.name}: {device.address} is no UUID")
     if device.kind == "usb" and _USB.fullmatch(device.address) is None:
@@ -103,7 +103,7 @@ def checked(ask: RequestedDevice, device: AssignedDevice) -> AssignedDevice:
     return device
 
 
-def published(ask: RequestedDevice, device: Mapping[str, Any]) -> AssignedDevice | None:
+def from_attributes(ask: RequestedDevice, device: Mapping[str, Any]) -> AssignedDevice | None:
     """A device with the attributes that its driver published; None: they do not say where it is. A mediated device may also
     name its parent's address; it stays mediated. A network interface is a PCI function, never mediated."""
     driver = str(device.get("driver") or "")

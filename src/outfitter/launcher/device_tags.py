@@ -19,7 +19,7 @@ class Tagged:
     cell: int | None = None  # the guest's NUMA node
 
 
-def told(tagged: Sequence[Tagged]) -> Sequence[Mapping[str, Any]]:
+def guest_metadata(tagged: Sequence[Tagged]) -> Sequence[Mapping[str, Any]]:
     devices = []
     for one in tagged:
         entry: dict[str, Any] = {"type": one.kind, "bus": "pci", "address": one.address, "tags": [one.tag]}

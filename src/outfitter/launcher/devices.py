@@ -66,7 +66,7 @@ class Devices:
         rng = self._given.get("rng") is not None
         own = ((usb_needed, pci_layout.USB, "the USB controller"), (scsi, pci_layout.SCSI, "the SCSI controller"),
                (rng, pci_layout.RNG, "the random number generator"),
-               (graphics.wanted(self._given), pci_layout.VIDEO, "the video card"))
+               (graphics.needs_graphics(self._given), pci_layout.VIDEO, "the video card"))
         for needed, slot, who in own:
             if needed:
                 self._layout.reserve(slot, who)
@@ -148,7 +148,7 @@ class Devices:
         wanted = entry.get("pciAddress")
         if not wanted or not first:
             return None
-        out = pci_layout.as_told(wanted, path)
+        out = pci_layout.user_address(wanted, path)
         key = ET.tostring(out, encoding="unicode")
         if key in self._told:
             raise StartFailed(f"{path}: the guest address {wanted} is taken by {self._told[key]}")
@@ -221,7 +221,7 @@ class Devices:
             if network is None:
                 raise StartFailed(f"{path}: no entry of spec.networks is called {each.get('name')!r}")
             if index in self._unknown:
-                self.leave_out(f"{path}: {self._unknown[index]}")
+                self.skip(f"{path}: {self._unknown[index]}")
             if index in self._unknown or interface.binding(each) == "sriov":
                 continue
             at, wire = places.get(("interfaces", index, 0)), self._wires.get(str(each["name"]))
@@ -234,7 +234,7 @@ class Devices:
             try:
                 yield index, each, kind, bus, disk.source(each, index, self._spec, self._drive)
             except disk.MissingVolume as error:
-                self.leave_out(error.message)
+                self.skip(error.message)
         if self._drive and (name := disk.unlisted_drive(self._spec)):
             bus = "sata" if self._machine.architecture.name == "x86_64" else "scsi"
             yield len(self._given.get("disks") or ()), {"name": name}, "cdrom", bus, self._drive
@@ -280,7 +280,7 @@ class Devices:
     def _inputs(self) -> Iterator[ET.Element]:
         for index, each in enumerate(self._given.get("inputs") or ()):
             if each.get("type") != "tablet" or each.get("bus", "usb") != "usb":
-                self.leave_out(f"spec.domain.devices.inputs[{index}]: only a tablet on usb can be attached")
+                self.skip(f"spec.domain.devices.inputs[{index}]: only a tablet on usb can be attached")
                 continue
             out = ET.Element("input", type="tablet", bus="usb")
             ET.SubElement(out, "alias", name=self._aliases.name("", str(each.get("name") or f"input{index}")))
@@ -296,9 +296,9 @@ class Devices:
     def _unsupported(self) -> None:
         for key in UNSUPPORTED:
             if self._given.get(key) not in (None, [], False):
-                self.leave_out(f"spec.domain.devices.{key} is not supported")
+                self.skip(f"spec.domain.devices.{key} is not supported")
 
-    def leave_out(self, why: str) -> None:
+    def skip(self, why: str) -> None:
         """A machine that only plays does without; a real one would not be what was asked for."""
         if not self._options.simulated:
             raise StartFailed(why)

@@ -26,15 +26,15 @@ def build(instance: Object, env: Env | None = None, files: Files | None = None, 
     field cannot be had, or which sources contradict each other."""
     meta, spec = instance["metadata"], instance["spec"]
     domain = spec.get("domain") or {}
-    look = sources.arriving if options.arriving else sources.devices_of
+    look = sources.migration_target_devices if options.arriving else sources.devices_of
     found = look(instance, env or {}, files or {})
-    kind, size, cpus = machine_type.system(spec), to_int(vm.memory(instance)), vm.vcpus(instance)
+    kind, size, cpus = machine_type.machine_type_of(spec), to_int(vm.memory(instance)), vm.vcpus(instance)
     spread = numa.cells(instance, found, options.host_nodes, cpus=cpus, memory=size, page=machine_type.page(domain) or numa.MIB)
-    path = f"{options.drives}/{meta['uid']}.iso" if cloudinit.wanted(spec) else ""
-    devices = Devices(spec, kind, spread, options, sources.wired(files or {}), drive=path)
+    path = f"{options.drives}/{meta['uid']}.iso" if cloudinit.needs_drive(spec) else ""
+    devices = Devices(spec, kind, spread, options, sources.network_wires(files or {}), drive=path)
     parts = devices.elements(found)
     if domain.get("launchSecurity") is not None:
-        devices.leave_out("spec.domain.launchSecurity is not supported: the host could read the machine's memory")
+        devices.skip("spec.domain.launchSecurity is not supported: the host could read the machine's memory")
     told = cloudinit.metadata(instance, devices.tagged, files or {})
     drive = _drive(instance, path, told, files or {}, devices) if path else None
 
@@ -72,7 +72,7 @@ def _drive(instance: Object, path: str, told: str, files: Files, devices: Device
     try:
         return cloudinit.drive(instance, path, told, files)
     except cloudinit.Missing as error:
-        devices.leave_out(error.message)
+        devices.skip(error.message)
         return None
 
 
@@ -83,11 +83,11 @@ def read(xml: str, uid: str = "") -> Domain:
     except ET.ParseError as error:
         raise ValueError(str(error)) from error
     mark, uuid = root.find(f"metadata/{OURS}"), root.findtext("uuid", "")
-    instance = None if mark is None else marked(mark.attrib, uuid)
+    instance = None if mark is None else owner_uid(mark.attrib, uuid)
     return Domain(uid or instance or uuid, root.findtext("name", ""), xml, hostdev.sources(root), foreign=instance is None)
 
 
-def marked(mark: Mapping[str, str], uuid: str) -> str | None:
+def owner_uid(mark: Mapping[str, str], uuid: str) -> str | None:
     """The uid of the instance to which a domain with this mark and UUID belongs. None: it is somebody else's, also when it is a
     copy of one of ours, which has the mark too. Older marks do not tell."""
     return mark.get("instance") if _plain(mark.get("uuid", uuid)) == _plain(uuid) else None

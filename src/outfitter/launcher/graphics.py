@@ -22,14 +22,14 @@ def console(devices: Mapping[str, Any], machine: MachineType) -> Iterator[ET.Ele
     yield out
 
 
-def wanted(devices: Mapping[str, Any]) -> bool:
+def needs_graphics(devices: Mapping[str, Any]) -> bool:
     """Whether the machine asks for an emulated screen."""
     return devices.get("autoattachGraphicsDevice") is True or bool((devices.get("video") or {}).get("type"))
 
 
 def screen(devices: Mapping[str, Any], machine: MachineType, *, shown: bool) -> Iterator[ET.Element]:
     """`shown`: a GPU is the display, so there is no emulated card beside it."""
-    if not shown and not wanted(devices):
+    if not shown and not needs_graphics(devices):
         return
     graphics = ET.Element("graphics", type="vnc")
     ET.SubElement(graphics, "listen", type="socket")  # no port that others could reach

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from xml.etree import ElementTree as ET
 
-from outfitter.launcher.device_assignment import AssignedDevice, parts
+from outfitter.launcher.device_assignment import AssignedDevice, address_parts
 
 
 def source(name: str, address: str) -> ET.Element:
     """Where a function is on the host; the digits stay as they were told."""
-    domain, bus, slot, function = parts(name, address)
+    domain, bus, slot, function = address_parts(name, address)
     out = ET.Element("source")
     ET.SubElement(out, "address", domain=f"0x{domain}", bus=f"0x{bus}", slot=f"0x{slot}", function=f"0x{function}")
     return out

@@ -34,7 +34,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def missing() -> str:
+def unavailable_reason() -> str:
     """Why machines cannot be run by libvirt here; empty when they can."""
     try:
         connection.library()
@@ -88,30 +88,30 @@ class Libvirt:
             self._changes += 1
 
     async def pause(self, uid: str) -> None:
-        await self._press(Connection.pause, uid)
+        await self._act(Connection.pause, uid)
 
     async def unpause(self, uid: str) -> None:
-        await self._press(Connection.unpause, uid)
+        await self._act(Connection.unpause, uid)
 
     async def reset(self, uid: str) -> None:
-        await self._press(Connection.reset, uid)
+        await self._act(Connection.reset, uid)
 
     async def reboot(self, uid: str) -> None:
-        await self._press(Connection.reboot, uid)
+        await self._act(Connection.reboot, uid)
 
-    async def _press(self, method: Callable[[Connection, str], None], uid: str) -> None:
+    async def _act(self, method: Callable[[Connection, str], None], uid: str) -> None:
         try:
             await self._call(method, uid)
         finally:
             self._changes += 1
 
     async def stop(self, uid: str, grace: float = 0.0) -> float | None:
-        if grace > 0 and await self._call(Connection.ask, uid):
+        if grace > 0 and await self._call(Connection.request_shutdown, uid):
             left = self._asked.setdefault(uid, self._monotonic()) + grace - self._monotonic()
             if left > 0:
                 return min(left, PRESS_EVERY)
         try:
-            await self._call(Connection.end, uid)
+            await self._call(Connection.destroy, uid)
         finally:
             self._changes += 1
         self._asked.pop(uid, None)

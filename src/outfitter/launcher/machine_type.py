@@ -38,7 +38,7 @@ class MachineType:
     express: bool  # whether it has PCI Express, whose addresses we lay out
 
 
-def system(spec: Mapping[str, Any]) -> MachineType:
+def machine_type_of(spec: Mapping[str, Any]) -> MachineType:
     name = spec.get("architecture") or "amd64"
     architecture = ARCHITECTURES.get(name)
     if architecture is None:

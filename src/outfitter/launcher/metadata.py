@@ -15,7 +15,14 @@ from typing import Any
 
 from outfitter.api.device_metadata import API_VERSIONS, BASE, EARLIER_BASE, SUFFIX
 from outfitter.errors import StartFailed
-from outfitter.launcher.device_assignment import AssignedDevice, DeviceNotAssigned, RequestedDevice, checked, published, same
+from outfitter.launcher.device_assignment import (
+    AssignedDevice,
+    DeviceNotAssigned,
+    RequestedDevice,
+    checked,
+    from_attributes,
+    same_devices,
+)
 
 Files = Mapping[str, str]  # path -> text
 BASES = (BASE, EARLIER_BASE)
@@ -39,7 +46,7 @@ def claimed(ask: RequestedDevice, entry: Mapping[str, Any], claim: str | None, f
             f"failed to read metadata for claim {ask.claim} request {ask.request}: no files matching {looked[0]}"
         )
     for place, devices in told[1:]:
-        if not same(devices, told[0][1]):
+        if not same_devices(devices, told[0][1]):
             raise StartFailed(f"{ask.path}: {ask.word}: {told[0][0]} and {place} do not tell of the same devices")
     return told[0][1]
 
@@ -79,7 +86,7 @@ def _devices(ask: RequestedDevice, found: Mapping[str, str]) -> tuple[AssignedDe
         except StartFailed as error:
             raise StartFailed(f"{ask.path}: {ask.word}: {path}: {error.message}") from error
         for device in listed:
-            given = published(ask, device)
+            given = from_attributes(ask, device)
             if given is None:
                 wanted = "pciBusID" if ask.list == "interfaces" else "mdevUUID or pciBusID"
                 raise StartFailed(f"{ask.path}: {ask.word} has no {wanted} in metadata for claim {ask.claim} request "

@@ -220,7 +220,7 @@ def sata(number: int, *, chipset: bool) -> ET.Element:
     return _pci(0, guest_address.CHIPSET, function, multifunction=function == 0)
 
 
-def as_told(text: str, who: str) -> ET.Element:
+def user_address(text: str, who: str) -> ET.Element:
     """An address that the user gave, for a machine whose buses are not ours to lay out."""
     at = guest_address.parse(text)
     if at is None:

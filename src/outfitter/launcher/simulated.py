@@ -29,7 +29,7 @@ class Simulated:
         self._ended: dict[str, tuple[Domain, Ended]] = {}
         self._asked: dict[str, float] = {}  # when a guest was asked to shut down
         self._callbacks: list[Callable[[str], None]] = []
-        self.deaf: set[str] = set()  # guests that do not listen when they are asked to shut down
+        self.ignoring_shutdown: set[str] = set()  # guests that do not listen when they are asked to shut down
         self.pressed: list[tuple[str, str]] = []  # which buttons were pressed on which machines, since this process was
         if folder is not None and folder.is_dir():
             for draft in folder.glob("*.new"):  # left by a crash: that machine did not start
@@ -81,10 +81,10 @@ class Simulated:
         self._tell(domain.uid)
 
     async def pause(self, uid: str) -> None:
-        self.play_pause(uid, BY_USER)
+        self.simulate_pause(uid, BY_USER)
 
     async def unpause(self, uid: str) -> None:
-        self.play_pause(uid, None)
+        self.simulate_pause(uid, None)
 
     async def reset(self, uid: str) -> None:
         self._pressed(uid, "reset")
@@ -93,7 +93,7 @@ class Simulated:
         self._pressed(uid, "reboot")
 
     async def stop(self, uid: str, grace: float = 0.0) -> float | None:
-        if uid in self._domains and grace > 0 and uid in self.deaf and not self._domains[uid].paused:
+        if uid in self._domains and grace > 0 and uid in self.ignoring_shutdown and not self._domains[uid].paused:
             left = self._asked.setdefault(uid, self._monotonic()) + grace - self._monotonic()
             if left > 0:
                 return left
@@ -103,7 +103,7 @@ class Simulated:
             self._tell(uid)
         return None
 
-    def play_end(self, uid: str, reason: str, *, failed: bool = True) -> None:
+    def simulate_end(self, uid: str, reason: str, *, failed: bool = True) -> None:
         """A machine that ends while nobody asked it to."""
         domain = self._domains.pop(uid)
         if self._folder is not None:
@@ -112,7 +112,7 @@ class Simulated:
         self._ended[uid] = domain, Ended(domain.name, failed, reason)
         self._tell(uid)
 
-    def play_pause(self, uid: str, why: Paused | None) -> None:
+    def simulate_pause(self, uid: str, why: Paused | None) -> None:
         """Its processors stand still, or go on with None, whoever did that."""
         domain = self._running(uid)
         if domain.paused == why:

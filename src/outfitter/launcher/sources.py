@@ -23,7 +23,7 @@ from outfitter.launcher.device_assignment import (
     RequestedDevice,
     ResolvedDevices,
     checked,
-    same,
+    same_devices,
 )
 from outfitter.launcher.environment import Env
 from outfitter.launcher.metadata import Files
@@ -38,7 +38,7 @@ def devices_of(instance: Mapping[str, Any], env: Env, files: Files) -> tuple[Res
     """What every entry of hostDevices, gpus and (for virtual functions) interfaces got, in this order and that of the spec."""
     if (flavor := vm.flavor_name(instance)) and not vm.flavored(instance):
         raise StartFailed(f"spec.flavor: the devices of {flavor} are not in status.flavor: the VM does not start without them")
-    asks = asked(instance)
+    asks = requested_devices(instance)
     known = {ask.path: given for ask in asks if ask.resource for given in _named(instance, ask)}
     plugins = environment.PluginDevices(env, asks, known.values())
     out: list[ResolvedDevices] = []
@@ -59,7 +59,7 @@ def devices_of(instance: Mapping[str, Any], env: Env, files: Files) -> tuple[Res
     return tuple(out)
 
 
-def arriving(instance: Mapping[str, Any], env: Env, files: Files) -> tuple[ResolvedDevices, ...]:
+def migration_target_devices(instance: Mapping[str, Any], env: Env, files: Files) -> tuple[ResolvedDevices, ...]:
     """What the domain has that a migration arrives in: the devices of its new host, which the status tells of apart. Until it
     does there are none: those of the old host are taken out before the guest leaves it."""
     status = instance.get("status") or {}
@@ -67,7 +67,7 @@ def arriving(instance: Mapping[str, Any], env: Env, files: Files) -> tuple[Resol
     return () if told is None else devices_of({**instance, "status": {**status, "deviceStatus": told}}, env, files)
 
 
-def asked(instance: Mapping[str, Any]) -> list[RequestedDevice]:
+def requested_devices(instance: Mapping[str, Any]) -> list[RequestedDevice]:
     refs = [RequestedDevice(ref.list, ref.index, ref.name, ref.device_name, ref.claim, ref.request, ref.number)
             for ref in device_refs.device_refs(instance)]
     networks = _networks(instance)
@@ -117,7 +117,7 @@ def _claimed(instance: Mapping[str, Any], ask: RequestedDevice, env: Env, files:
         raise StartFailed(f"{first}: the machine does not start without {what} ({ask.path}; {'; '.join(rest)})")
     source, devices = told[0]
     for other, others in told[1:]:
-        if not same(devices, others):
+        if not same_devices(devices, others):
             raise StartFailed(f"{ask.path}: {source} says that {ask.word} is {_said(devices)}, but {other} says "
                               f"{_said(others)}: the machine does not start before they agree")
     return ResolvedDevices(ask, devices, source)
@@ -223,7 +223,7 @@ def _interface(
     raise StartFailed(f"{ask.path}: found no SR-IOV networks to PCI-Address mapping for {ask.name}: {'; '.join(silent)}")
 
 
-def wired(files: Files) -> dict[str, Wire]:
+def network_wires(files: Files) -> dict[str, Wire]:
     """How network cards are plugged in, by network; nothing where nobody says so in a way that can be read."""
     try:
         return network_info.read(files.get(NETWORK_INFO) or "{}")
