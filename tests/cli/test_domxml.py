@@ -91,7 +91,7 @@ WRONG: dict[str, tuple[list[str], list[str]]] = {
     "no environment": (["--devices", "{tmp}/files"], ["spec.domain.devices.hostDevices[0]", "PCI_RESOURCE_ACME_TEST_NIC"]),
     "no claim": (["--env", "{tmp}/env"], ["GPU g is not in status.deviceStatus", "no files matching"]),
     "sources disagree": (["--devices", "{tmp}/others", "--devices", "{tmp}/status.json", "--env", "{tmp}/env"], [
-        "spec.domain.devices.gpus[0]", f"status.deviceStatus says that GPU g is {A}, but device metadata says {B}"]),
+        "spec.domain.devices.gpus[0]", f"status.deviceStatus has {A} for GPU g, but device metadata has {B}"]),
     "a file that is not there": (["--devices", "{tmp}/none"], ["{tmp}/none cannot be read"]),
     "an environment that is not there": (["--env", "{tmp}/none"], ["{tmp}/none cannot be read"]),
     "an environment without values": (["--env", "{tmp}/bad.env"], ["{tmp}/bad.env, line 1: 'PCI_RESOURCE' is not of the form"]),
@@ -207,4 +207,4 @@ def test_no_image_where_there_is_none(folder: Path, tmp_path: Path) -> None:
     (folder / "plain.yaml").write_text("apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {name: blue}\n"
                                        "spec: {domain: {}, volumes: [{name: a, cloudInitNoCloud: {secretRef: {name: s}}}]}\n")
     done = typed("domxml", "-f", str(folder / "plain.yaml"), "--drive", str(tmp_path / "it.iso"))
-    assert "what Secret s has was not handed to the launcher" in done.err
+    assert "the content of Secret s was not passed to the launcher" in done.err

@@ -81,7 +81,7 @@ def test_libvirt_would_take_it(name: str) -> None:
 
 ONE = {"hostDevices": [wanted("nic0")]}
 REFUSALS: dict[str, tuple[Object, str]] = {
-    "no status": (instance(ONE), "HostDevice nic0 is not in status.deviceStatus: the machine does not start without it"),
+    "no status": (instance(ONE), "HostDevice nic0 is not in status.deviceStatus: the VM does not start without it"),
     "a status for another": (instance(ONE, {"hostDeviceStatuses": [got("nic1", pciAddress="0000:3b:01.0")]}),
                              "HostDevice nic0 is not in status.deviceStatus"),
     "a status in the wrong list": (instance(ONE, {"gpuStatuses": [got("nic0", pciAddress="0000:3b:01.0")]}),
@@ -92,16 +92,16 @@ REFUSALS: dict[str, tuple[Object, str]] = {
         instance(ONE, {"hostDeviceStatuses": [got("nic0", pciAddress="0000:3b:01.0"), got("nic0")]}),
         "HostDevice nic0 has neither pciAddress nor mdevUUID"),
     "no address at all": (instance(ONE, {"hostDeviceStatuses": [got("nic0", pciAddress="3b:01.0")]}),
-                          "failed to create PCI device for nic0: failed to parse pci address 3b:01.0: it is written"),
+                          "failed to create PCI device for nic0: failed to parse pci address 3b:01.0: it must be"),
     "an address with more behind it": (instance(ONE, {"hostDeviceStatuses": [got("nic0", pciAddress="0000:3b:01.0\n")]}),
                                        "failed to parse pci address"),
     "a function beyond seven": (instance(ONE, {"hostDeviceStatuses": [got("nic0", pciAddress="0000:3b:01.8")]}),
                                 "failed to parse pci address 0000:3b:01.8"),
     "fewer CPUs of its own than it has": (
         owning(instance(cpu={"cores": 3, "dedicatedCpuPlacement": True}), {"0": [3], "1": [9]}),
-        "status.flavor.cpus: the guest has 3 CPUs, and 2 of the host are its own"),
+        "status.flavor.cpus: the guest has 3 CPUs, and 2 host CPUs are dedicated to it"),
     "one CPU for two": (owning(instance(cpu={"cores": 2, "dedicatedCpuPlacement": True}), {"0": [3], "1": [3]}),
-                        "the guest has 2 CPUs, and 1 of the host are its own"),
+                        "the guest has 2 CPUs, and 1 host CPUs are dedicated to it"),
     "by deviceName": (instance({"hostDevices": [{"name": "nic0", "deviceName": "vendor.com/nic"}]}),
                       "spec.domain.devices.hostDevices[0]: failed to create HostDevice nic0: the number of device plugin"),
 }
@@ -132,7 +132,7 @@ UNBUILT: dict[str, tuple[Object, str, bool]] = {
     "an image": (disk({"containerDisk": {"image": "x"}}), "spec.volumes[0]: containerDisk cannot be attached", True),
     "an empty disk": (disk({"emptyDisk": {"capacity": "1Gi"}}), "spec.volumes[0]: emptyDisk cannot be attached", True),
     "a Secret nobody brought": (disk({"cloudInitNoCloud": {"secretRef": {"name": "seed"}}}),
-                                "spec.volumes[0].cloudInitNoCloud.secretRef: what Secret seed has was not handed", True),
+                                "spec.volumes[0].cloudInitNoCloud.secretRef: the content of Secret seed was not passed", True),
     "data that is not base64": (disk({"cloudInitConfigDrive": {"networkDataBase64": "?"}}),
                                 "spec.volumes[0].cloudInitConfigDrive.networkDataBase64 is not base64", False),
     "a TPM": (instance({"tpm": {}}), "spec.domain.devices.tpm is not supported", True),
@@ -149,7 +149,7 @@ UNBUILT: dict[str, tuple[Object, str, bool]] = {
     "a LUN": (disk({"hostDisk": {"path": "/x"}}, lun={}), "disks[0].lun is not supported", False),
     "an unknown binding": (nic(passt={}), "spec.domain.devices.interfaces[0]: the binding passt is not supported", True),
     "a binding plugin": (nic(binding={"name": "x"}), "the binding plugin x is not supported", True),
-    "an unknown architecture": (instance(spec={"architecture": "riscv64"}), "spec.architecture: riscv64 is not known", False),
+    "an unknown architecture": (instance(spec={"architecture": "riscv64"}), "spec.architecture: riscv64 is not supported", False),
 }
 
 

@@ -94,6 +94,6 @@ async def test_a_machine_begins_anew(lab: Lab) -> None:
 async def test_what_does_not_run_has_no_buttons(lab: Lab) -> None:
     hypervisor = lab.hypervisor()
     for press in (hypervisor.pause, hypervisor.unpause, hypervisor.reset, hypervisor.reboot):
-        with pytest.raises(HypervisorError, match=f"the machine of instance {UID} does not run"):
+        with pytest.raises(HypervisorError, match=f"the VM of VMI {UID} does not run"):
             await press(UID)
     await hypervisor.close()

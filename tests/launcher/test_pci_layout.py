@@ -219,17 +219,17 @@ CLASHES: dict[str, tuple[Situation, str]] = {
                                             "spec.domain.devices.gpus[0]: the 2 functions of the device are too many for "
                                             "0000:05:00.7: a slot has functions 0 to 7, so choose 0000:05:00.6 at most"),
     "a function alone": (with_nic("0000:05:00.1"),
-                         "spec.domain.devices.interfaces[0]: a guest does not look for 0000:05:00.1 where nothing is at "
-                         "0000:05:00.0: choose that, or put another device there"),
-    "a function of a slot alone": (with_nic("0000:00:1e.1"), "where nothing is at 0000:00:1e.0"),
-    "disks on sata": (disks(sata=31), "spec.domain.devices.disks: a machine has 30 disks on sata at most, the drive for "
-                                      "cloud-init among them: use virtio or scsi for the others"),
+                         "spec.domain.devices.interfaces[0]: a guest does not find 0000:05:00.1 without a device at "
+                         "0000:05:00.0: choose that address, or assign it to another device"),
+    "a function of a slot alone": (with_nic("0000:00:1e.1"), "without a device at 0000:00:1e.0"),
+    "disks on sata": (disks(sata=31), "spec.domain.devices.disks: a VM has at most 30 disks on sata, including the "
+                                      "config drive: use virtio or scsi for the others"),
     "no address": (with_nic("eth0"), "interfaces[0]: eth0 is no address that a guest's device can have"),
     "another domain": (with_nic("0001:0a:00.0"), "is no address that a guest"),
     "a slot beyond": (with_nic("0000:0a:20.0"), "is no address that a guest"),
     "a bus beyond": (with_nic("0000:f0:00.0"), "a guest has the buses 00 to a0"),
     "the chipset": (with_nic("0000:00:1f.0"), "taken by the machine's chipset"),
-    "the ports": (with_nic("0000:00:02.0"), "needed for ports of this machine"),
+    "the ports": (with_nic("0000:00:02.0"), "needed for ports of this VM"),
     "the random number generator": (with_nic("0000:00:1e.0", devices={"rng": {}}), "taken by the random number generator"),
     "an expander": (Situation({**with_nic("0000:00:16.0").instance, "spec": {
         **with_nic("0000:00:16.0").instance["spec"], "domain": {
@@ -240,21 +240,21 @@ CLASHES: dict[str, tuple[Situation, str]] = {
     "too many on a node": (machine(9, 0, 0, 0, nodes=(0,)), "there is no PCI port left for it on NUMA node 0: a list may "
                            "have 8 devices there"),
     "the bus of a node": (on_node(3, 2, pciAddress="0000:83:00.0"),
-                          "spec.domain.devices.interfaces[1]: bus 83 is kept for NUMA node 3, of which this machine has "
-                          "devices: its others have the buses up to 7f"),
-    "too many beside a node": (on_node(5, 18), "interfaces[16]: bus 41 is kept for NUMA node 5, of which this machine has "
-                                               "devices: its others have the buses up to 3f, 16 of a list"),
+                          "spec.domain.devices.interfaces[1]: bus 83 is reserved for NUMA node 3, of which this VM has "
+                          "devices: other devices have the buses up to 7f"),
+    "too many beside a node": (on_node(5, 18), "interfaces[16]: bus 41 is reserved for NUMA node 5, of which this VM has "
+                                               "devices: other devices have the buses up to 3f, 16 of a list"),
     "more than 256 buses": (machine(8, 8, 0, 40, nodes=(0, 1, 2, 3)),
-                            "disks[31]: bus 80 is kept for NUMA node 3, of which this machine has devices: its others have the "
+                            "disks[31]: bus 80 is reserved for NUMA node 3, of which this VM has devices: other devices have the "
                             "buses up to 7f, 31 of a list"),
     "too many nodes": (machine(7, 0, 0, 0, nodes=tuple(range(7))), "7 nodes are more than the 6"),
-    "nodes of an older machine": (Situation(instance(cpu=PASSED, machine={"type": "pc"})), "has no PCI Express to show"),
+    "nodes of an older machine": (Situation(instance(cpu=PASSED, machine={"type": "pc"})), "has no PCI Express to expose"),
     "a tag of an older machine": (
         Situation(instance({"gpus": [wanted("g", tag="t")]}, {"gpuStatuses": [got("g", pciAddress="0000:65:00.0")]},
                            machine={"type": "pc"})), "spec.domain.devices.gpus[0].tag"),
     "no address on an older machine": (Situation(instance(
         {"interfaces": [nic("x", tag=None)]}, spec={"networks": [{"name": "a", "pod": {}}]}, machine={"type": "pc"})),
-        "x is no PCI address"),
+        "x is not a PCI address"),
 }
 
 

@@ -177,23 +177,23 @@ def with_file(text: str) -> Told:
 PLUGINS = instance({"gpus": [plugged("a"), plugged("b")]})
 REFUSED: dict[str, tuple[Told, list[str]]] = {
     "nobody says anything": (Told(gpu()), [
-        "GPU g0 is not in status.deviceStatus: the machine does not start without it", "spec.domain.devices.gpus[0]",
+        "GPU g0 is not in status.deviceStatus: the VM does not start without it", "spec.domain.devices.gpus[0]",
         f"no files matching {BASE}/resourceclaims/claim/card/*-metadata.json", "PCI_RESOURCE_CLAIM_CARD"]),
     "a file with fewer than a flavor brings": (
         Told(flavored(instance(), ("nic", 2)), files={file("nic"): told("nic", device(address=A))}),
         ["HostDevice nic-1 is not among the 1 devices for request nic", "spec.flavor"]),
     "status and file disagree": (Told(gpu(got("g0", pciAddress=A)), {}, {file("card"): told("card", device(address=B))}), [
-        "spec.domain.devices.gpus[0]", f"status.deviceStatus says that GPU g0 is {A}, but device metadata says {B}"]),
-    "status and environment disagree": (Told(gpu(got("g0", pciAddress=A)), {VARIABLE: B}), [f"but the environment says {B}"]),
-    "file and environment disagree": (Told(gpu(), {VARIABLE: B}, FILE), [f"device metadata says that GPU g0 is {A}"]),
-    "one says fewer": (Told(gpu(got("g0", pciAddress=A)), {VARIABLE: f"{A},{B}"}), [f"says {A} and {B}"]),
+        "spec.domain.devices.gpus[0]", f"status.deviceStatus has {A} for GPU g0, but device metadata has {B}"]),
+    "status and environment disagree": (Told(gpu(got("g0", pciAddress=A)), {VARIABLE: B}), [f"but the environment has {B}"]),
+    "file and environment disagree": (Told(gpu(), {VARIABLE: B}, FILE), [f"device metadata has {A} for GPU g0"]),
+    "one says fewer": (Told(gpu(got("g0", pciAddress=A)), {VARIABLE: f"{A},{B}"}), [f"has {A} and {B}"]),
     "one says the parent": (Told(gpu(got("g0", pciAddress=A)), {}, {
-        file("card"): told("card", device(address=A, uuid=MDEV))}), [f"says {MDEV}"]),
+        file("card"): told("card", device(address=A, uuid=MDEV))}), [f"has {MDEV}"]),
     "they differ in a function": (
         Told(gpu(got("g0", pciAddress=A, members=[A, "0000:65:00.1"])), {}, {
-            file("card"): told("card", device(address=A, members=f"{A},0000:65:00.2"))}), [f"says {A}+0000:65:00.2"]),
+            file("card"): told("card", device(address=A, members=f"{A},0000:65:00.2"))}), [f"has {A}+0000:65:00.2"]),
     "two base paths disagree": (Told(gpu(), {}, {**FILE, file("card", base=OLD_BASE): told("card", device(address=B))}), [
-        f"{BASE}/resourceclaims/claim/card/*-metadata.json and {OLD_BASE}/", "do not tell of the same devices"]),
+        f"{BASE}/resourceclaims/claim/card/*-metadata.json and {OLD_BASE}/", "do not list the same devices"]),
     "two drivers claim one device": (
         Told(gpu(), {}, {file("card", driver="a"): told("card", device(address=A)),
                          file("card", driver="b"): told("card", device(address=B))}),
@@ -210,7 +210,7 @@ REFUSED: dict[str, tuple[Told, list[str]]] = {
                              ["no mdevUUID or pciBusID"]),
     "a root as address": (with_file(told("card", device(address="pci0000:64"))), [
         "failed to create PCI device for g0: failed to parse pci address pci0000:64"]),
-    "no UUID": (with_file(told("card", device(uuid="vgpu-7"))), ["vgpu-7 is no UUID"]),
+    "no UUID": (with_file(told("card", device(uuid="vgpu-7"))), ["vgpu-7 is not a UUID"]),
     "an empty file": (with_file(" \n"), ["no metadata objects found in stream", file("card")]),
     "broken JSON": (with_file("{"), ["failed to decode metadata"]),
     "broken JSON before ours": (with_file("{\n" + told("card", device(address=A))), ["failed to decode metadata"]),
@@ -235,15 +235,15 @@ REFUSED: dict[str, tuple[Told, list[str]]] = {
     "by resource name: another one than the environment has": (
         Told(instance({"gpus": [plugged("a")]}, {"gpuStatuses": [got("a", pciAddress=A)]}),
              {"PCI_RESOURCE_ACME_TEST_CARD": B}), [
-            "spec.domain.devices.gpus[0]: status.deviceStatus says that GPU a is 0000:65:00.0, but the environment says that "
-            "acme.test/card is 0000:66:00.0"]),
+            "spec.domain.devices.gpus[0]: status.deviceStatus has 0000:65:00.0 for GPU a, but the environment has "
+            "0000:66:00.0 for acme.test/card"]),
     "by resource name: of another kind than the environment has": (
         Told(instance({"gpus": [plugged("a")]}, {"gpuStatuses": [got("a", mdevUUID=MDEV)]}),
              {"PCI_RESOURCE_ACME_TEST_CARD": A}),
-        [f"GPU a is {MDEV}, but the environment says that acme.test/card is {A}"]),
+        [f"{MDEV} for GPU a, but the environment has {A} for acme.test/card"]),
     "by resource name: two for one": (
         Told(instance({"gpus": [plugged("a")]}, {"gpuStatuses": [got("a", pciAddress=A), got("a", pciAddress=B)]})), [
-            "gpus[0]: status.deviceStatus tells of 2 devices for GPU a, which asks for one acme.test/card"]),
+            "gpus[0]: status.deviceStatus has 2 devices for GPU a, which requests one acme.test/card"]),
     "by resource name: one card for two": (
         Told(instance({"gpus": [plugged("a"), plugged("b")]}, {
             "gpuStatuses": [got("a", pciAddress=A), got("b", pciAddress=A)]})), ["GPU b and GPU a would both be 0000:65:00.0"]),
@@ -272,7 +272,7 @@ REFUSED: dict[str, tuple[Told, list[str]]] = {
             "Interface fast has no pciBusID", "interfaces[0]"]),
     "a network by claim of which two say different things": (
         Told(instance(NIC, spec=BY_CLAIM), {}, {**FILE, **NETWORK_INFO}), [
-            "interfaces[0]", f"says that Interface fast is {A}, but /etc/podinfo/network-info says 0000:3b:02.1"]),
+            "interfaces[0]", f"has {A} for Interface fast, but /etc/podinfo/network-info has 0000:3b:02.1"]),
     "a network that cannot be had": (
         Told(instance(NIC, spec=MULTUS), {}, {network_info.FILE: network_info.write([Wire("fast", "none", why="it is so")])}), [
             "interfaces[0]: it is so"]),

@@ -192,9 +192,9 @@ class MortalMachines(Simulated):
     """The hypervisor of one host. Whoever speaks to it may die before and after each word, and at each of its files. It notes
     when a machine is ended that nobody asked to end."""
 
-    def __init__(self, folder: Path, home: MortalHome, deaf: set[str]) -> None:
+    def __init__(self, folder: Path, home: MortalHome, ignoring_shutdown: set[str]) -> None:
         super().__init__(folder, monotonic=home.clock.monotonic)
-        self._home, self.ignoring_shutdown, self._host = home, deaf, folder.name
+        self._home, self.ignoring_shutdown = home, ignoring_shutdown
         home.broken += [f"{self._domains[uid].name} had ended and runs again" for uid in self._domains.keys() & home.over]
 
     @property

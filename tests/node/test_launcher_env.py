@@ -230,8 +230,8 @@ async def test_a_machine_does_not_start_when_the_host_handed_over_something_else
         await scene.machine("blue", claim="mine")
         await scene.phase("blue", "Failed")
         (said,) = set(await scene.events("SyncFailed"))
-        assert said == ("spec.domain.devices.hostDevices[0]: status.deviceStatus says that HostDevice nic0 is 0000:3b:01.0, "
-                        "but device metadata says 0000:af:01.0: the machine does not start before they agree")
+        assert said == ("spec.domain.devices.hostDevices[0]: status.deviceStatus has 0000:3b:01.0 for HostDevice nic0, "
+                        "but device metadata has 0000:af:01.0: the VM does not start before they agree")
         assert not await scene.domains()
 
 

@@ -65,7 +65,7 @@ class World(Scene):
     clock: ManualClock
     folder: Path
     deaths: Deaths
-    deaf: set[str]  # instances whose guests do not listen
+    ignoring_shutdown: set[str]  # instances whose guests do not listen
     while_dead: Callable[[], Awaitable[None]] | None = None  # what users do before it is started again
     ran: dict[str, Ran]  # at the last death: instance -> what ran and was to go on
 

@@ -1,4 +1,4 @@
-"""What libvirt's description of a host says. Pure: XML in."""
+"""Reads libvirt's capabilities XML of a host. Pure; called by `connection`."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ VIRTUALIZES = {"vmx", "svm"}  # features of Intel's and AMD's processors
 
 
 def cpu(capabilities: str) -> str | None:
-    """The host's processor, as libvirt takes it back in questions about it; None where it does not know the processor."""
-    found = ET.fromstring(capabilities).find("host/cpu")
-    return None if found is None or found.find("model") is None else ET.tostring(found, encoding="unicode")
+    """The host's CPU element, for libvirt's baselineCPU; None when libvirt does not know the model."""
+    element = ET.fromstring(capabilities).find("host/cpu")
+    return None if element is None or element.find("model") is None else ET.tostring(element, encoding="unicode")
 
 
 def features(processor: str) -> list[str]:
-    """The features of a processor whose model was written out."""
-    return [each.get("name", "") for each in ET.fromstring(processor).iter("feature")]
+    """The features of a CPU element with expanded features."""
+    return [feature.get("name", "") for feature in ET.fromstring(processor).iter("feature")]
 
 
 def kvm(capabilities: str, of_processor: Collection[str]) -> bool:
-    """Whether machines of the host's own architecture run on its processors. libvirt offers the domain type kvm wherever
-    /dev/kvm opens; on x86 there are kernels that open it for a processor without virtualization, and stock guests do not boot
-    on those."""
+    """Whether KVM works for guests of the host's own architecture. libvirt offers the domain type kvm wherever /dev/kvm opens;
+    some x86 kernels open it for a CPU without virtualization, and stock guests do not boot there."""
     root = ET.fromstring(capabilities)
     own = root.findtext("host/cpu/arch", "")
-    offered = any(each.get("type") == "kvm" for guest in root.iter("guest")
-                  if (arch := guest.find("arch")) is not None and arch.get("name") == own for each in arch.iter("domain"))
+    offered = any(domain.get("type") == "kvm" for guest in root.iter("guest")
+                  if (arch := guest.find("arch")) is not None and arch.get("name") == own for domain in arch.iter("domain"))
     return offered and (own not in X86 or not VIRTUALIZES.isdisjoint(of_processor))

@@ -1,7 +1,7 @@
-"""What a machine's cloud-init finds on its drive: who the machine is, its tagged devices, and what the user wrote for it.
+"""The config drive of a VM for cloud-init: instance metadata, tagged devices, user data and network data.
 
-A machine without a cloud-init volume has a config drive of its own if any of its devices is tagged: the tag would reach nobody
-otherwise."""
+A VM without a cloud-init volume has a config drive if one of its devices is tagged, as the guest could not see the tag
+otherwise. Pure; called by `domain`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from outfitter.launcher.device_tags import Tagged
 Files = Mapping[str, str]
 LABELS: Mapping[cloudinit.Kind, str] = {"cloudInitNoCloud": "cidata", "cloudInitConfigDrive": "config-2"}
 LATEST = "openstack/latest"
-NAME = 63  # letters of a host's name
+NAME = 63  # characters of a host name
 
 
 def needs_drive(spec: Mapping[str, Any]) -> bool:
-    """Whether a machine has a drive: it has a volume for one, or a tag that its guest is to be told."""
+    """Whether a VM has a config drive: it has a cloud-init volume or a tagged device."""
     devices = (spec.get("domain") or {}).get("devices") or {}
     tagged = [entry for list_ in (*device_refs.LISTS, "interfaces") for entry in devices.get(list_) or ()]
     tagged += [entry for _, entry, _, bus in disk.listed(spec) if bus == "virtio"]
@@ -34,32 +34,32 @@ def needs_drive(spec: Mapping[str, Any]) -> bool:
 
 
 class Missing(StartFailed):
-    """A Secret was not handed in."""
+    """The content of a Secret is not among the files."""
 
 
 def metadata(instance: Object, tagged: Sequence[Tagged], files: Files) -> str:
-    """The drive's metadata, in the words of its kind; the same for the same machine."""
+    """The metadata file of the drive, in the format of its data source; deterministic."""
     spec, volume = instance["spec"], cloudinit.volume(instance["spec"])
     keys = _public_keys(spec, files)
     flavor, devices = vm.flavor_name(instance), device_tags.guest_metadata(tagged)
-    said: dict[str, Any]
+    content: dict[str, Any]
     if volume is not None and volume.kind == "cloudInitNoCloud":
-        said = {"instance-id": identity(instance), "local-hostname": _hostname(instance)}
-        said |= {"instance-type": flavor} if flavor else {}
-        said |= {"public-keys": keys} if keys else {}
-        said |= {"devices": devices} if devices else {}
+        content = {"instance-id": identity(instance), "local-hostname": _hostname(instance)}
+        content |= {"instance-type": flavor} if flavor else {}
+        content |= {"public-keys": keys} if keys else {}
+        content |= {"devices": devices} if devices else {}
     else:
         meta = instance["metadata"]
-        said = {"uuid": identity(instance), "instance_id": f"{meta['name']}.{meta['namespace']}",
+        content = {"uuid": identity(instance), "instance_id": f"{meta['name']}.{meta['namespace']}",
                 "hostname": _hostname(instance)}
-        said |= {"instance_type": flavor} if flavor else {}
-        said |= {"public_keys": keys} if keys else {}
-        said |= {"devices": devices}
-    return json.dumps(said, indent=2) + "\n"
+        content |= {"instance_type": flavor} if flavor else {}
+        content |= {"public_keys": keys} if keys else {}
+        content |= {"devices": devices}
+    return json.dumps(content, indent=2) + "\n"
 
 
 def drive(instance: Object, path: str, metadata: str, files: Files) -> Drive:
-    """Missing: a Secret that it is made from is not among the files."""
+    """The config drive. Missing when the content of a Secret is not among the files."""
     volume = cloudinit.volume(instance["spec"])
     if volume is None:
         return Drive(path, LABELS["cloudInitConfigDrive"], ((f"{LATEST}/meta_data.json", metadata.encode()),))
@@ -73,11 +73,11 @@ def drive(instance: Object, path: str, metadata: str, files: Files) -> Drive:
 
 
 def identity(instance: Object) -> str:
-    """By which cloud-init knows a machine that it has set up already. A machine that is stopped and started is the same one,
-    though its instance is another."""
-    said = ((instance["spec"].get("domain") or {}).get("firmware") or {}).get("uuid")
+    """The instance id, by which cloud-init recognises a VM that it has configured. A VM that is stopped and started keeps it,
+    though its VMI is another."""
+    configured = ((instance["spec"].get("domain") or {}).get("firmware") or {}).get("uuid")
     owner = vm.owner(instance, kinds.VM.kind)
-    return str(said or (owner or instance["metadata"])["uid"])
+    return str(configured or (owner or instance["metadata"])["uid"])
 
 
 def _hostname(instance: Object) -> str:
@@ -86,10 +86,11 @@ def _hostname(instance: Object) -> str:
 
 def _data(volume: CloudInitVolume, part: CloudInitPart, files: Files) -> bytes | None:
     if name := volume.secret(part):
-        found = next((files[path] for key in part.keys if (path := f"{cloudinit.SECRETS}/{volume.name}/{key}") in files), None)
-        if found is None:
-            raise Missing(f"{volume.path()}.{part.secret}: what Secret {name} has was not handed to the launcher")
-        return cloudinit.as_bytes(found)
+        paths = (f"{cloudinit.SECRETS}/{volume.name}/{key}" for key in part.keys)
+        content = next((files[path] for path in paths if path in files), None)
+        if content is None:
+            raise Missing(f"{volume.path()}.{part.secret}: the content of Secret {name} was not passed to the launcher")
+        return cloudinit.as_bytes(content)
     if text := volume.source.get(part.text):
         return str(text).encode()
     if encoded := volume.source.get(part.base64):
@@ -101,6 +102,6 @@ def _data(volume: CloudInitVolume, part: CloudInitPart, files: Files) -> bytes |
 
 
 def _public_keys(spec: Mapping[str, Any], files: Files) -> dict[str, str]:
-    folders = [f"{ask.folder}/" for ask in cloudinit.secrets(spec) if not ask.keys]
-    found = [text for folder in folders for path, text in sorted(files.items()) if path.startswith(folder) and text]
-    return {str(number): text for number, text in enumerate(found)}
+    folders = [f"{secret.folder}/" for secret in cloudinit.secrets(spec) if not secret.keys]
+    keys = [text for folder in folders for path, text in sorted(files.items()) if path.startswith(folder) and text]
+    return {str(number): text for number, text in enumerate(keys)}

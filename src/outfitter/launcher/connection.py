@@ -1,7 +1,7 @@
-"""One connection to libvirt. Everything here blocks and is called from threads; `libvirt.py` is the asynchronous side.
+"""One connection to libvirt. Every method blocks and is called from a thread; `libvirt.py` is the asynchronous interface.
 
-The library libvirt-python is optional and imported late. Its events come from a thread of this process that must run before the
-first connection is opened."""
+The library libvirt-python is optional and imported on first use. Its events come from a thread of this process that must run
+before the first connection is opened."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ from outfitter.launcher import iso_image as drives
 
 log = logging.getLogger(__name__)
 MISSING = ("libvirt is used through the Python library libvirt-python, which is not installed here: pip install "
-           "'outfitter[libvirt]' (it is built on this machine; on Debian: apt install libvirt-dev python3-dev gcc pkg-config)")
-KEEPALIVE = (5, 3)  # seconds between questions whether the daemon is there, and how many may stay without answer
+           "'outfitter[libvirt]' (it is compiled on this host; on Debian: apt install libvirt-dev python3-dev gcc pkg-config)")
+KEEPALIVE = (5, 3)  # interval in seconds and count of libvirt's keepalive messages
 
-# Why libvirt says that a domain is off (virDomainShutoffReason), as (failed, what its owner is told).
+# Reasons of a domain that is shut off (virDomainShutoffReason), as (failed, message for the VMI).
 ENDS: Mapping[int, tuple[bool, str]] = {
     1: (False, "the guest shut down"),
-    2: (True, "the machine was forced off by somebody else than outfitter (libvirt: destroyed)"),
-    3: (True, "the machine ended without shutting down: QEMU died or its guest crashed (libvirt: crashed)"),
-    4: (True, "the machine was moved to another host by somebody else than outfitter (libvirt: migrated)"),
-    5: (True, "the machine was saved to disk by somebody else than outfitter (libvirt: saved)"),
-    6: (True, "QEMU could not run the machine (libvirt: failed)"),
-    7: (True, "the machine was set back to a snapshot that was not running (libvirt: from snapshot)"),
-    8: (True, "libvirt ended the machine when it was started again, because it could not go on with it (libvirt: daemon)"),
+    2: (True, "the VM was destroyed, not by outfitter (libvirt: destroyed)"),
+    3: (True, "the VM ended without shutting down: QEMU died or its guest crashed (libvirt: crashed)"),
+    4: (True, "the VM was migrated to another host, not by outfitter (libvirt: migrated)"),
+    5: (True, "the VM was saved to disk, not by outfitter (libvirt: saved)"),
+    6: (True, "QEMU could not run the VM (libvirt: failed)"),
+    7: (True, "the VM was reverted to a snapshot that was not running (libvirt: from snapshot)"),
+    8: (True, "libvirt ended the VM when the daemon was restarted, because it could not reconnect to it (libvirt: daemon)"),
 }
-UNKNOWN = (True, "the machine ended while libvirt was not running or the host was restarted (libvirt: unknown)")
+UNKNOWN = (True, "the VM ended while libvirt was not running or the host was restarted (libvirt: unknown)")
 
-# Why libvirt says that a domain is paused (virDomainPausedReason). Those that are not here are moments of something else, which
-# ends by itself: a start, a snapshot, the end of a guest that shut down.
+# Reasons of a domain that is paused (virDomainPausedReason). Reasons that are not listed are transient: a start, a snapshot, a
+# shutdown in progress.
 PAUSES: Mapping[int, Paused] = {
-    0: Paused("Paused", "VMI was paused, and libvirt does not say why"),
+    0: Paused("Paused", "VMI was paused, and libvirt does not report why"),
     1: BY_USER,
     5: IO_ERROR,
     6: Paused("PausedByWatchdog", "VMI was paused by its watchdog"),
-    7: Paused("PausedFromSnapshot", "VMI was set back to a snapshot in which it was paused"),
+    7: Paused("PausedFromSnapshot", "VMI was reverted to a snapshot in which it was paused"),
     10: Paused("PausedCrashed", "VMI was paused because its guest crashed"),
 }
 
 
 def library() -> Any:
-    """The module libvirt; StartupRefused says what to install."""
+    """The module libvirt; StartupRefused names the packages to install."""
     try:
         return importlib.import_module("libvirt")
     except ImportError as error:
@@ -64,7 +64,7 @@ def library() -> Any:
 def _events() -> None:
     """Run libvirt's event loop in a thread, once for the process."""
     lib = library()
-    lib.registerErrorHandler(lambda *_: None, None)  # else it prints every error that it also raises
+    lib.registerErrorHandler(lambda *_: None, None)  # otherwise it prints every error that it also raises
     lib.virEventRegisterDefaultImpl()
 
     def run() -> None:
@@ -95,20 +95,21 @@ class Connection:
             self._listen(changed, closed)
 
     def _listen(self, changed: Callable[[str], None], closed: Callable[[str], None]) -> None:
-        def moved(_conn: Any, dom: Any, *_: Any) -> None:
+        def on_event(_conn: Any, dom: Any, *_: Any) -> None:
             uuid = dom.UUIDString()
             changed(self._uids.get(uuid, uuid))
 
         for event in ("LIFECYCLE", "DEVICE_ADDED", "DEVICE_REMOVED"):
-            self._conn.domainEventRegisterAny(None, getattr(self._lib, f"VIR_DOMAIN_EVENT_ID_{event}"), moved, None)
-        with suppress(self._lib.libvirtError):  # where libvirt is part of this process there is nothing to lose
+            self._conn.domainEventRegisterAny(None, getattr(self._lib, f"VIR_DOMAIN_EVENT_ID_{event}"), on_event, None)
+        with suppress(self._lib.libvirtError):  # not supported where libvirt is part of this process
             self._conn.registerCloseCallback(lambda *_: closed("the connection was closed"), None)
         with suppress(self._lib.libvirtError):
             self._conn.setKeepAlive(*KEEPALIVE)
 
     @contextmanager
     def _errors(self, doing: str = "") -> Iterator[None]:
-        """libvirt's error as ours: the connection is gone, libvirt is busy, or what was asked is refused."""
+        """Translate libvirt's errors: HypervisorAway when the connection is lost or libvirt is busy, otherwise
+        HypervisorError."""
         try:
             yield
         except self._lib.libvirtError as error:
@@ -128,84 +129,84 @@ class Connection:
         with suppress(self._lib.libvirtError):
             self._conn.close()
 
-    # -- looking
+    # -- reading
 
     def kvm(self) -> bool:
-        """Whether machines can use the host's processors. Asked once: kernels are not exchanged under a daemon."""
+        """Whether KVM works on this host. Cached, as the kernel does not change while libvirt runs."""
         if self._kvm is None:
-            with self._errors("does not tell what it can do"):
+            with self._errors("does not report its capabilities"):
                 capabilities = self._conn.getCapabilities()
                 features = [] if (cpu := host_capabilities.cpu(capabilities)) is None else host_capabilities.features(
                     self._conn.baselineCPU([cpu], self._lib.VIR_CONNECT_BASELINE_CPU_EXPAND_FEATURES))
             self._kvm = host_capabilities.kvm(capabilities, features)
-            log.info("libvirt at %s %s", self.uri, "has KVM" if self._kvm else "has no KVM: machines are emulated")
+            log.info("libvirt at %s %s", self.uri, "has KVM" if self._kvm else "has no KVM: VMs are emulated")
         return self._kvm
 
     def domains(self) -> dict[str, Domain]:
-        """What runs: ours and everybody else's."""
-        found = {}
+        """All running domains, including foreign ones, by VMI uid or UUID."""
+        running = {}
         with self._errors("cannot list its domains"):
-            still = {dom.UUIDString() for dom in self._conn.listAllDomains(self._lib.VIR_CONNECT_LIST_DOMAINS_PAUSED)}
+            paused = {dom.UUIDString() for dom in self._conn.listAllDomains(self._lib.VIR_CONNECT_LIST_DOMAINS_PAUSED)}
             for dom in self._conn.listAllDomains(self._lib.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
                 with self._gone():
                     domain = domains.read(dom.XMLDesc(0))
-                    if dom.UUIDString() in still:
+                    if dom.UUIDString() in paused:
                         domain = replace(domain, paused=self._paused(dom))
-                    found[domain.uid] = domain
+                    running[domain.uid] = domain
                     if not domain.foreign:
                         self._uids[dom.UUIDString()] = domain.uid
-        return found
+        return running
 
     def _paused(self, dom: Any) -> Paused | None:
         state, reason = dom.state()
         return PAUSES.get(reason) if state == self._lib.VIR_DOMAIN_PAUSED else None
 
     def ended(self) -> dict[str, Ended]:
-        """Ours that are defined and do not run."""
-        found = {}
+        """Our domains that are defined and do not run, by VMI uid."""
+        ended = {}
         with self._errors("cannot list its domains"):
             for dom in self._conn.listAllDomains(self._lib.VIR_CONNECT_LIST_DOMAINS_INACTIVE):
                 with self._gone():
-                    uid = self._instance(dom)
+                    uid = self._vmi_uid(dom)
                     if uid is not None:
                         failed, reason = ENDS.get(dom.state()[1], UNKNOWN)
-                        found[uid] = Ended(dom.name(), failed, reason)
-        return found
+                        ended[uid] = Ended(dom.name(), failed, reason)
+        return ended
 
     @contextmanager
     def _gone(self) -> Iterator[None]:
-        """A domain that went while it was looked at."""
+        """Ignore that a domain vanished between two calls."""
         try:
             yield
         except self._lib.libvirtError as error:
             if error.get_error_code() != self._lib.VIR_ERR_NO_DOMAIN:
                 raise
 
-    def _instance(self, dom: Any) -> str | None:
-        """The uid of the instance whose domain it is; None for somebody else's."""
-        uid = domains.owner_uid(self._mark(dom), dom.UUIDString())
+    def _vmi_uid(self, dom: Any) -> str | None:
+        """The uid of the VMI of a domain; None for a foreign domain."""
+        uid = domains.owner_uid(self._owner_metadata(dom), dom.UUIDString())
         if uid is not None:
             self._uids[dom.UUIDString()] = uid
         return uid
 
-    def _mark(self, dom: Any) -> Mapping[str, str]:
-        """What we wrote into a domain to know it again; nothing in somebody else's, unless it is a copy."""
+    def _owner_metadata(self, dom: Any) -> Mapping[str, str]:
+        """Our metadata element of a domain; empty for a foreign domain, unless it is a copy of ours."""
         try:
-            mark = dom.metadata(self._lib.VIR_DOMAIN_METADATA_ELEMENT, domains.NAMESPACE)
+            element = dom.metadata(self._lib.VIR_DOMAIN_METADATA_ELEMENT, domains.NAMESPACE)
         except self._lib.libvirtError as error:
             if error.get_error_code() == self._lib.VIR_ERR_NO_DOMAIN_METADATA:
                 return {}
             raise
-        return ET.fromstring(mark).attrib
+        return ET.fromstring(element).attrib
 
     def _find(self, uid: str) -> Any | None:
-        """The domain of an instance, running or not. Nearly always its UUID is the instance's uid."""
+        """The domain of a VMI, running or not. Mostly its UUID is the uid of the VMI."""
         for dom in self._by_uuid(uid):
-            if self._instance(dom) == uid:
+            if self._vmi_uid(dom) == uid:
                 return dom
         for dom in self._conn.listAllDomains(0):
             with self._gone():
-                if self._instance(dom) == uid:
+                if self._vmi_uid(dom) == uid:
                     return dom
         return None
 
@@ -221,23 +222,23 @@ class Connection:
 
     def start(self, domain: Domain) -> None:
         with self._errors(f"cannot start {domain.name}"):
-            found = self._find(domain.uid)
-            if found is not None and found.isActive():
+            existing = self._find(domain.uid)
+            if existing is not None and existing.isActive():
                 return
             uuid = ET.fromstring(domain.xml).findtext("uuid", "")
             for other in self._by_uuid(uuid):
-                if self._instance(other) != domain.uid:
-                    raise StartFailed(f"the UUID {uuid} of {domain.name} is that of the domain {other.name()}, which is "
-                                      "another")
-            made = self._conn.defineXMLFlags(domain.xml, self._lib.VIR_DOMAIN_DEFINE_VALIDATE)
-            self._uids[made.UUIDString()] = domain.uid
+                if self._vmi_uid(other) != domain.uid:
+                    raise StartFailed(f"the UUID {uuid} of {domain.name} is used by the domain {other.name()}, which "
+                                      "belongs to another VM")
+            defined = self._conn.defineXMLFlags(domain.xml, self._lib.VIR_DOMAIN_DEFINE_VALIDATE)
+            self._uids[defined.UUIDString()] = domain.uid
             try:
-                if domain.drive is not None:  # after the domain: whatever lies there has a domain that is put away some day
+                if domain.drive is not None:  # after defining the domain: every image has a domain that is cleaned up
                     drives.write(domain.drive)
-                made.createWithFlags(self._lib.VIR_DOMAIN_START_PAUSED if domain.paused is not None else 0)
+                defined.createWithFlags(self._lib.VIR_DOMAIN_START_PAUSED if domain.paused is not None else 0)
             except (self._lib.libvirtError, StartFailed):
                 with suppress(self._lib.libvirtError):
-                    self._undefine(made)
+                    self._undefine(defined)
                 raise
 
     def pause(self, uid: str) -> None:
@@ -263,11 +264,11 @@ class Connection:
     def _running(self, uid: str) -> Any:
         dom = self._find(uid)
         if dom is None or not dom.isActive():
-            raise HypervisorError(f"the machine of instance {uid} does not run at {self.uri}")
+            raise HypervisorError(f"the VM of VMI {uid} does not run at {self.uri}")
         return dom
 
     def request_shutdown(self, uid: str) -> bool:
-        """Press the power button. Whether it still runs and may hear it: one that is paused does not."""
+        """Press the ACPI power button. Whether the domain still runs and may react: a paused one does not."""
         with self._errors(f"cannot shut {uid} down"):
             dom = self._find(uid)
             if dom is None or not dom.isActive() or self._paused(dom) is not None:
@@ -279,11 +280,12 @@ class Connection:
                     raise
                 if not dom.isActive():
                     return False
-                log.warning("%s cannot be asked to shut down (%s); it is forced later", dom.name(), error)
+                log.warning("%s did not take the shutdown request (%s); it is destroyed after its grace period", dom.name(),
+                            error)
             return True
 
     def destroy(self, uid: str) -> None:
-        """Force it off and leave nothing of it."""
+        """Destroy and undefine the domain, and delete its drive."""
         with self._errors(f"cannot end {uid}"):
             dom = self._find(uid)
             if dom is None:
@@ -293,12 +295,12 @@ class Connection:
                     dom.destroy()
                 except self._lib.libvirtError as error:
                     if error.get_error_code() != self._lib.VIR_ERR_OPERATION_INVALID or dom.isActive():
-                        raise  # else: it was not running
+                        raise  # otherwise it was not running
                 self._undefine(dom)
 
     def _undefine(self, dom: Any) -> None:
         lib = self._lib
-        if path := self._mark(dom).get("drive"):
+        if path := self._owner_metadata(dom).get("drive"):
             drives.remove(Path(path))
         if dom.isPersistent():
             dom.undefineFlags(lib.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | lib.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA

@@ -1,33 +1,33 @@
-"""The names by which a domain's devices are found again while it runs."""
+"""Aliases of a domain's devices, by which they are found while it runs. Called by `devices`."""
 
 from __future__ import annotations
 
 import re
 
-_STRANGE = re.compile(r"[^a-zA-Z0-9_-]")
+_INVALID = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class DeviceAliases:
-    """Gives every device a name of its own. Those of the user begin with "ua-"; a letter that a hypervisor does not take in a
-    name becomes an underscore, and a name that is taken gets one more. A device of the host is found by the name of its entry,
-    so that is kept for it, whatever else would be called the same."""
+    """Gives every device a unique alias with libvirt's prefix "ua-" for user aliases. An invalid character becomes an
+    underscore; a duplicate gets an underscore appended. Aliases of host devices are reserved first, as these are found by their
+    entry's name."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
-        self._kept: set[str] = set()
+        self._reserved: set[str] = set()
 
-    def keep(self, kind: str, name: str) -> None:
-        """Nobody else gets the name of the first device of this entry."""
-        self._kept.add(_alias(kind, name))
+    def reserve(self, kind: str, name: str) -> None:
+        """Reserve the alias of the first device of this entry."""
+        self._reserved.add(_alias(kind, name))
 
     def name(self, kind: str, name: str, number: int = 0) -> str:
-        """For the device `name` of a kind; `number` counts the devices that one entry got."""
+        """The alias of the device `name` of a kind; `number` counts the devices of one entry."""
         out = _alias(kind, name) + (f"-{number}" if number else "")
-        while out in self._taken or (out in self._kept and (number or not kind)):
+        while out in self._taken or (out in self._reserved and (number or not kind)):
             out += "_"
         self._taken.add(out)
         return out
 
 
 def _alias(kind: str, name: str) -> str:
-    return "ua-" + _STRANGE.sub("_", f"{kind}-{name}" if kind else name)
+    return "ua-" + _INVALID.sub("_", f"{kind}-{name}" if kind else name)

@@ -1,4 +1,5 @@
-"""Nouns between the sources and the domain: what a machine asks of the host, and what it was given."""
+"""Host devices of a VMI as values: the requested devices of its spec, and the devices assigned to them. Used by `sources` and
+`devices`."""
 
 from __future__ import annotations
 
@@ -25,10 +26,10 @@ class RequestedDevice:
     list: List
     index: int
     name: str
-    resource: str | None  # asked for by resource name, from a device plugin
+    resource: str | None  # deviceName: the resource of a device plugin; None for a claim
     claim: str | None  # the name in spec.resourceClaims
     request: str | None
-    number: int | None = None  # of a flavor's device: which of those that answer the request; None: all of them are its
+    number: int | None = None  # of a flavor's device: its index among the devices of the request; None: all of them
 
     @property
     def path(self) -> str:
@@ -47,23 +48,23 @@ class RequestedDevice:
 
 @dataclass(frozen=True, slots=True)
 class AssignedDevice:
-    """One device of the host."""
+    """One host device."""
 
     kind: Kind
-    address: str  # as it was told: a PCI address, the UUID of a mediated device, "bus:device" of USB
-    functions: tuple[str, ...] = ()  # all PCI functions that travel together, if there are more than this one
-    numa: int | None = None  # None when nobody says
-    id: str = ""  # "driver/pool/device", where it is known
+    address: str  # as reported: a PCI address, the UUID of a mediated device, "bus:device" of USB
+    functions: tuple[str, ...] = ()  # all PCI functions of the device, if there are more than this one
+    numa: int | None = None  # None when unknown
+    id: str = ""  # "driver/pool/device", where known
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """All that the machine would have of the host."""
-        return tuple(sorted({each.lower() for each in (self.address, *self.functions)}))
+        """The addresses of all its functions, for comparison."""
+        return tuple(sorted({address.lower() for address in (self.address, *self.functions)}))
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedDevices:
-    """What an entry got, at least one device, and who says so."""
+    """The devices of an entry, at least one, and the source that reports them."""
 
     ask: RequestedDevice
     devices: tuple[AssignedDevice, ...]
@@ -71,41 +72,41 @@ class ResolvedDevices:
 
 
 class DeviceNotAssigned(StartFailed):
-    """A source does not speak of a device. Another may."""
+    """A source has no entry for a device. Another source may have one."""
 
 
 def same_devices(these: Sequence[AssignedDevice], those: Sequence[AssignedDevice]) -> bool:
-    """Whether two sources tell of the same devices. One may know of the first function of a card alone."""
-    pairs = list(zip(*(sorted(each, key=lambda given: given.address.lower()) for each in (these, those)), strict=False))
+    """Whether two sources report the same devices. One may report only the first function of a device."""
+    pairs = list(zip(*(sorted(devices, key=lambda device: device.address.lower()) for devices in (these, those)), strict=False))
     return len(these) == len(those) and all(
         one.kind == two.kind and one.address.lower() == two.address.lower()
         and (not one.functions or not two.functions or one.identity == two.identity) for one, two in pairs)
 
 
 def address_parts(name: str, address: str) -> tuple[str, str, str, str]:
-    """Domain, bus, slot and function of a PCI address, with the digits as they were written."""
-    found = _ADDRESS.fullmatch(address)
-    if found is None:
-        raise StartFailed(f"failed to create PCI device for {name}: failed to parse pci address {address}: it is written "
+    """Domain, bus, slot and function of a PCI address, with the digits as written."""
+    match = _ADDRESS.fullmatch(address)
+    if match is None:
+        raise StartFailed(f"failed to create PCI device for {name}: failed to parse pci address {address}: it must be "
                           "domain:bus:slot.function, such as 0000:3b:01.0")
-    return found[1], found[2], found[3], found[4]
+    return match[1], match[2], match[3], match[4]
 
 
 def checked(ask: RequestedDevice, device: AssignedDevice) -> AssignedDevice:
-    """The device, if a hypervisor could find it by what was told."""
+    """The device, if its address is valid; otherwise StartFailed."""
     if device.kind == "pci":
         for address in (device.address, *device.functions):
             address_parts(ask.name, address)
     if device.kind == "mdev" and _UUID.fullmatch(device.address) is None:
-        raise StartFailed(f"failed to create mediated device for {ask.name}: {device.address} is no UUID")
+        raise StartFailed(f"failed to create mediated device for {ask.name}: {device.address} is not a UUID")
     if device.kind == "usb" and _USB.fullmatch(device.address) is None:
-        raise StartFailed(f"failed to create USB device for {ask.name}: {device.address} is not written bus:device")
+        raise StartFailed(f"failed to create USB device for {ask.name}: {device.address} is not bus:device")
     return device
 
 
 def from_attributes(ask: RequestedDevice, device: Mapping[str, Any]) -> AssignedDevice | None:
-    """A device with the attributes that its driver published; None: they do not say where it is. A mediated device may also
-    name its parent's address; it stays mediated. A network interface is a PCI function, never mediated."""
+    """The host device with these published attributes; None when they have no address. A mediated device may also have its
+    parent's address; it is still a mediated device. A network interface is a PCI function, never mediated."""
     driver = str(device.get("driver") or "")
     node = numa_node(device)
     name = "/".join(str(device.get(key) or "") for key in ("driver", "pool", "name"))

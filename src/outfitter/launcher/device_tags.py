@@ -1,4 +1,4 @@
-"""What the guest is told of its tagged devices, as OpenStack's config drives say it."""
+"""Tagged devices in the guest's metadata, in the format of OpenStack's config drive."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ class Tagged:
 
 
 def guest_metadata(tagged: Sequence[Tagged]) -> Sequence[Mapping[str, Any]]:
+    """The list `devices` of the metadata."""
     devices = []
-    for one in tagged:
-        entry: dict[str, Any] = {"type": one.kind, "bus": "pci", "address": one.address, "tags": [one.tag]}
-        entry |= {"mac": one.mac} if one.mac else {}
-        entry |= {"serial": one.serial} if one.serial else {}
-        entry |= {"numaNode": one.cell} if one.cell is not None else {}
+    for device in tagged:
+        entry: dict[str, Any] = {"type": device.kind, "bus": "pci", "address": device.address, "tags": [device.tag]}
+        entry |= {"mac": device.mac} if device.mac else {}
+        entry |= {"serial": device.serial} if device.serial else {}
+        entry |= {"numaNode": device.cell} if device.cell is not None else {}
         devices.append(entry)
     return devices

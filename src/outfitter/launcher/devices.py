@@ -1,8 +1,8 @@
-"""Everything below <devices> of a domain, in an order that does not change:
+"""Builds the <devices> element of a domain, in a fixed order:
 
-controllers; disks; interfaces that are no device of the host; host devices (of plugins: PCI, mediated, USB; then claimed); GPUs
-(of plugins: PCI, mediated; then claimed); virtual functions of interfaces; console, screen and the rest. Within each the order
-is that of the spec. Addresses in the guest do not depend on it (see addresses.py)."""
+controllers; disks; emulated interfaces; host devices (of plugins: PCI, mediated, USB; then claimed); GPUs (of plugins: PCI,
+mediated; then claimed); VFs of interfaces; console, graphics and the rest. Within each the order is that of the spec. Guest
+addresses do not depend on it (see `pci_layout`). Called by `domain`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNSUPPORTED = ("tpm", "watchdog", "sound", "filesystems", "clientPassthrough", "
 
 
 class Devices:
-    """The devices of one machine: first all get their places, then they are drawn."""
+    """The devices of one VM: all get their guest addresses first, then the elements are built."""
 
     def __init__(
         self,
@@ -39,27 +39,27 @@ class Devices:
         *,
         drive: str = "",
     ) -> None:
-        """`drive`: where the image for the machine's cloud-init is, if it has one."""
+        """`drive`: path of the config drive's image; "" if there is none."""
         self._spec, self._machine, self._options, self._wires, self._drive = spec, machine, options, wires, drive
         self._given: Mapping[str, Any] = (spec.get("domain") or {}).get("devices") or {}
         self._cells = {cell.host: cell.id for cell in spread}
         if spread and not machine.express:
-            raise StartFailed(f"spec.domain.cpu.numa: machine type {machine.machine} has no PCI Express to show nodes on: use "
-                              "q35")
+            raise StartFailed(f"spec.domain.cpu.numa: machine type {machine.machine} has no PCI Express to expose NUMA nodes: "
+                              "use q35")
         self._layout = Layout(self._cells)
-        self._told: dict[str, str] = {}  # addresses of the user's on a machine that is not laid out here -> whose
+        self._user_addresses: dict[str, str] = {}  # user-defined addresses on a VM without PCI Express -> path of the device
         self._aliases = DeviceAliases()
         self._interfaces = [each for each in enumerate(self._given.get("interfaces") or ()) if each[1].get("state") != "absent"]
         self._unknown = {index: why for index, each in self._interfaces
                          if (why := interface.unsupported(each, wires.get(str(each.get("name")))))}
         self._networks = {each.get("name"): each for each in spec.get("networks") or ()}
-        self.left_out: list[str] = []  # what the spec has and this domain has not, a sentence each
+        self.left_out: list[str] = []  # unsupported parts of the spec that were skipped, a message each
         self.tagged: list[Tagged] = []
 
     def elements(self, found: Sequence[ResolvedDevices]) -> list[ET.Element]:
         self._unsupported()
         disks = list(self._disks())
-        usb_needed = any(given.kind == "usb" for one in found for given in one.devices) or any(
+        usb_needed = any(given.kind == "usb" for resolved in found for given in resolved.devices) or any(
             bus == "usb" for _, _, _, bus, _ in disks) or bool(self._given.get("inputs"))
         scsi = any(bus == "scsi" for _, _, _, bus, _ in disks)
         sata = -(-sum(bus == "sata" for _, _, _, bus, _ in disks) // disk.SATA_PORTS)
@@ -75,50 +75,50 @@ class Devices:
         self._layout.spare(len(self._interfaces))
         self._layout.check()
         shown = self._displays(found)
-        for one in found:
-            self._aliases.keep(_kind(one, one.devices[0]), one.ask.name)
+        for resolved in found:
+            self._aliases.reserve(_kind(resolved, resolved.devices[0]), resolved.ask.name)
 
         out = [*self._layout.controllers()] if self._machine.express and self._layout.used else []
         out += self._controllers(usb_needed, scsi)
         out += self._sata(sata)
-        out += self._draw_disks(disks, disk_places)
-        out += self._draw_interfaces(places)
-        for one in self._ordered(found):
-            out += self._draw(one, places, shown)
+        out += self._disk_elements(disks, disk_places)
+        out += self._interface_elements(places)
+        for resolved in self._ordered(found):
+            out += self._host_device_elements(resolved, places, shown)
         out += graphics.console(self._given, self._machine)
         out += self._inputs()
         out += graphics.screen(self._given, self._machine, shown=bool(shown))
         if rng:
             out.append(self._rng())
-        out.append(ET.Element("memballoon", model="none"))  # a device of the host pins all memory anyway
+        out.append(ET.Element("memballoon", model="none"))  # a host device pins all memory
         orders = [each.get("order") for part in out for each in part.iterfind("boot")]
         if twice := next((order for order in orders if orders.count(order) > 1), None):
             raise StartFailed(f"spec.domain.devices: bootOrder {twice} is that of more than one device: each needs its own")
         return out
 
-    # -- places
+    # -- guest addresses
 
     def _place(self, found: Sequence[ResolvedDevices]) -> dict[tuple[str, int, int], GuestPciAddress]:
-        """Where each device goes, by list, index and number of its port; in the order of the spec in every list."""
+        """The guest address of each device, by list, index and port number, in the order of each list."""
         out: dict[tuple[str, int, int], GuestPciAddress] = {}
         if not self._machine.express:
             return out
         by_list: dict[Lane, list[ResolvedDevices]] = {"hostDevices": [], "gpus": []}
         functions = {}
-        for one in found:
-            if one.ask.list == "interfaces":
-                functions[one.ask.index] = one.devices[0]
+        for resolved in found:
+            if resolved.ask.list == "interfaces":
+                functions[resolved.ask.index] = resolved.devices[0]
             else:
-                by_list[one.ask.list].append(one)
+                by_list[resolved.ask.list].append(resolved)
         for lane, listed in by_list.items():
             number = 0
-            for one in sorted(listed, key=lambda each: each.ask.index):
-                wanted = self._entry(one.ask).get("pciAddress")
-                for port, (node, numbers) in enumerate(_ports(one)):
-                    out[lane, one.ask.index, port] = self._layout.place(
-                        lane, number, one.ask.path, node=node, wanted=wanted if port == 0 else None, functions=numbers)
+            for resolved in sorted(listed, key=lambda each: each.ask.index):
+                wanted = self._entry(resolved.ask).get("pciAddress")
+                for port, (node, numbers) in enumerate(_ports(resolved)):
+                    out[lane, resolved.ask.index, port] = self._layout.place(
+                        lane, number, resolved.ask.path, node=node, wanted=wanted if port == 0 else None, functions=numbers)
                     number += 1
-        for index, each in self._interfaces:  # one that is absent keeps its port
+        for index, each in self._interfaces:  # an absent interface keeps its port
             given = functions.get(index)
             out["interfaces", index, 0] = self._layout.place(
                 "interfaces", index, f"spec.domain.devices.interfaces[{index}]", wanted=each.get("pciAddress"),
@@ -135,14 +135,14 @@ class Devices:
                 for number, (index, wanted) in enumerate(on_pci)}
 
     def _entry(self, ask: RequestedDevice) -> Mapping[str, Any]:
-        """What the spec says of a device; nothing of one that a flavor brings."""
+        """The entry of a device in the spec; empty for a device of a flavor."""
         entry: Mapping[str, Any] = self._given[ask.list][ask.index] if ask.number is None else {}
         return entry
 
     def _address(self, at: GuestPciAddress | None, path: str, entry: Mapping[str, Any], function: int = 0, *,
                  first: bool = True) -> ET.Element | None:
-        """The guest's address of a device. Where addresses are not laid out here it is the one that the user gave, for the
-        first device of the entry; the hypervisor chooses the others."""
+        """The guest address element of a device. On a VM without PCI Express it is the address of the spec, for the first
+        device of the entry; the hypervisor chooses the others."""
         if at is not None:
             return self._layout.address(at, function)
         wanted = entry.get("pciAddress")
@@ -150,47 +150,47 @@ class Devices:
             return None
         out = pci_layout.user_address(wanted, path)
         key = ET.tostring(out, encoding="unicode")
-        if key in self._told:
-            raise StartFailed(f"{path}: the guest address {wanted} is taken by {self._told[key]}")
-        self._told[key] = path
+        if key in self._user_addresses:
+            raise StartFailed(f"{path}: the guest address {wanted} is taken by {self._user_addresses[key]}")
+        self._user_addresses[key] = path
         return out
 
     def _tag(self, kind: TaggedKind, path: str, entry: Mapping[str, Any], at: GuestPciAddress | None, **more: Any) -> None:
         if not entry.get("tag"):
             return
         if at is None:
-            raise StartFailed(f"{path}.tag: the guest could not be told an address, because machine type "
-                              f"{self._machine.machine} has no PCI Express: use q35, or leave the tag out")
+            raise StartFailed(f"{path}.tag: the device has no fixed guest address, because machine type "
+                              f"{self._machine.machine} has no PCI Express: use q35, or remove the tag")
         self.tagged.append(Tagged(kind, str(entry["tag"]), self._layout.guest(at), cell=at.cell, **more))
 
-    # -- devices of the host
+    # -- host devices
 
     def _ordered(self, found: Sequence[ResolvedDevices]) -> list[ResolvedDevices]:
         order = {"hostDevices": 0, "gpus": 1, "interfaces": 2}
 
-        def place(one: ResolvedDevices) -> tuple[int, bool, int, int]:
-            claimed = one.ask.by_claim and one.ask.list != "interfaces"
-            return order[one.ask.list], claimed, 0 if claimed else KINDS[one.devices[0].kind], one.ask.index
+        def place(resolved: ResolvedDevices) -> tuple[int, bool, int, int]:
+            claimed = resolved.ask.by_claim and resolved.ask.list != "interfaces"
+            return order[resolved.ask.list], claimed, 0 if claimed else KINDS[resolved.devices[0].kind], resolved.ask.index
 
         return sorted(found, key=place)
 
     def _displays(self, found: Sequence[ResolvedDevices]) -> dict[tuple[int, int], mdev.Display]:
-        gpus = [one for one in self._ordered(found) if one.ask.list == "gpus"]
+        gpus = [resolved for resolved in self._ordered(found) if resolved.ask.list == "gpus"]
         return mdev.displays(gpus, self._given.get("gpus") or ())
 
-    def _draw(self, one: ResolvedDevices, places: Mapping[tuple[str, int, int], GuestPciAddress],
+    def _host_device_elements(self, resolved: ResolvedDevices, places: Mapping[tuple[str, int, int], GuestPciAddress],
               shown: Mapping[tuple[int, int], mdev.Display]) -> Iterator[ET.Element]:
-        ask, entry = one.ask, self._entry(one.ask)
+        ask, entry = resolved.ask, self._entry(resolved.ask)
         alias_number, port = 0, 0
-        for number, given in enumerate(one.devices):
+        for number, given in enumerate(resolved.devices):
             display = shown.get((ask.index, number), mdev.NONE) if ask.list == "gpus" else mdev.NONE
             functions = hostdev.functions(given)
             for count, (address, function) in enumerate(functions):
                 at = places.get((ask.list, ask.index, port + count // FUNCTIONS))
                 guest = self._address(at, ask.path, entry, function % FUNCTIONS, first=alias_number == 0)
-                alias = self._aliases.name(_kind(one, given), ask.name, alias_number)
+                alias = self._aliases.name(_kind(resolved, given), ask.name, alias_number)
                 alias_number += 1
-                out = self._hostdev(one, given, address, alias, guest, first=count == 0)
+                out = self._hostdev(resolved, given, address, alias, guest, first=count == 0)
                 if count == 0:
                     mdev.show(out, display)
                     self._tag("nic" if ask.list == "interfaces" else "hostdev", ask.path, entry, at, mac=self._mac(ask, entry))
@@ -200,21 +200,21 @@ class Devices:
     def _mac(self, ask: RequestedDevice, entry: Mapping[str, Any]) -> str | None:
         return interface.mac(entry, self._wires.get(ask.name) if ask.list == "interfaces" else None)
 
-    def _hostdev(self, one: ResolvedDevices, given: AssignedDevice, address: str, alias: str, guest: ET.Element | None, *,
+    def _hostdev(self, resolved: ResolvedDevices, given: AssignedDevice, address: str, alias: str, guest: ET.Element | None, *,
                  first: bool) -> ET.Element:
-        if one.ask.list == "interfaces" and first:  # what travels with an interface is no interface
-            card = self._given["interfaces"][one.ask.index]
-            return interface.function(card, address, alias, guest, self._wires.get(one.ask.name))
+        if resolved.ask.list == "interfaces" and first:  # further functions of the device are plain host devices
+            card = self._given["interfaces"][resolved.ask.index]
+            return interface.function(card, address, alias, guest, self._wires.get(resolved.ask.name))
         if given.kind == "usb":
             return usb.element(given, alias)
         if given.kind == "mdev":
-            crypto = self._machine.architecture.name == "s390x" and one.ask.list == "hostDevices"
+            crypto = self._machine.architecture.name == "s390x" and resolved.ask.list == "hostDevices"
             return mdev.element(given, alias, "vfio-ap" if crypto else "vfio-pci", guest)
-        return hostdev.element(one.ask.name, address, alias, guest)
+        return hostdev.element(resolved.ask.name, address, alias, guest)
 
     # -- everything else
 
-    def _draw_interfaces(self, places: Mapping[tuple[str, int, int], GuestPciAddress]) -> Iterator[ET.Element]:
+    def _interface_elements(self, places: Mapping[tuple[str, int, int], GuestPciAddress]) -> Iterator[ET.Element]:
         for index, each in self._interfaces:
             path = f"spec.domain.devices.interfaces[{index}]"
             network = self._networks.get(each.get("name"))
@@ -239,7 +239,7 @@ class Devices:
             bus = "sata" if self._machine.architecture.name == "x86_64" else "scsi"
             yield len(self._given.get("disks") or ()), {"name": name}, "cdrom", bus, self._drive
 
-    def _draw_disks(
+    def _disk_elements(
         self, disks: Sequence[tuple[int, Any, str, str, str]], places: Mapping[int, GuestPciAddress]
     ) -> Iterator[ET.Element]:
         targets = disk.Targets()
@@ -265,13 +265,13 @@ class Devices:
                 yield ET.Element("controller", type="usb", index="0", model="none")
 
     def _sata(self, count: int) -> Iterator[ET.Element]:
-        """So many SATA controllers, where their addresses are ours to say."""
+        """`count` SATA controllers, on a VM with PCI Express."""
         most = 1 + len(pci_layout.SATA)
         if not self._machine.express:
             return
         if count > most:
-            raise StartFailed(f"spec.domain.devices.disks: a machine has {most * disk.SATA_PORTS} disks on sata at most, the "
-                              "drive for cloud-init among them: use virtio or scsi for the others")
+            raise StartFailed(f"spec.domain.devices.disks: a VM has at most {most * disk.SATA_PORTS} disks on sata, "
+                              "including the config drive: use virtio or scsi for the others")
         for number in range(count):
             out = ET.Element("controller", type="sata", index=str(number))
             out.append(pci_layout.sata(number, chipset=self._machine.architecture.name == "x86_64"))
@@ -299,20 +299,20 @@ class Devices:
                 self.skip(f"spec.domain.devices.{key} is not supported")
 
     def skip(self, why: str) -> None:
-        """A machine that only plays does without; a real one would not be what was asked for."""
+        """Skip an unsupported part of the spec on a simulated host; on a real one StartFailed."""
         if not self._options.simulated:
             raise StartFailed(why)
         self.left_out.append(why)
 
 
-def _kind(one: ResolvedDevices, given: AssignedDevice) -> str:
-    """What the name of a device begins with."""
-    return "usb-host" if given.kind == "usb" else NAMES[one.ask.list, one.ask.by_claim]
+def _kind(resolved: ResolvedDevices, given: AssignedDevice) -> str:
+    """The prefix of a device's alias."""
+    return "usb-host" if given.kind == "usb" else NAMES[resolved.ask.list, resolved.ask.by_claim]
 
 
-def _ports(one: ResolvedDevices) -> Iterator[tuple[int | None, Sequence[int]]]:
-    """Node and numbers of functions for each PCI port that an entry needs: a port takes eight functions."""
-    for given in one.devices:
+def _ports(resolved: ResolvedDevices) -> Iterator[tuple[int | None, Sequence[int]]]:
+    """NUMA node and function numbers for each PCI port that an entry needs: a port has eight functions."""
+    for given in resolved.devices:
         if given.kind == "usb":
             continue
         numbers = [function % FUNCTIONS for _, function in hostdev.functions(given)]

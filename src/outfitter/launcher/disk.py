@@ -1,4 +1,4 @@
-"""Disks in a domain: files of the host, and the drive for cloud-init."""
+"""Disks in a domain: files of the host, and the config drive. Called by `devices`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from xml.etree import ElementTree as ET
 from outfitter.api.kubevirt import cloudinit
 from outfitter.errors import StartFailed
 
-OWN_DRIVE = "config-drive"  # of a machine that no volume asks for
+OWN_DRIVE = "config-drive"  # name of the config drive of a VM without a cloud-init volume
 PREFIXES: Mapping[str, str] = {"virtio": "vd", "sata": "sd", "scsi": "sd", "usb": "sd"}
-SATA_PORTS = 6  # of a controller
+SATA_PORTS = 6  # per controller
 KINDS = ("disk", "cdrom")
 
 
 def listed(spec: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any], str, str]]:
-    """Every disk with its index, its kind and its bus. One that says neither is a disk on sata."""
+    """Index, entry, kind and bus of every disk. The default is a disk on sata."""
     for index, disk in enumerate(((spec.get("domain") or {}).get("devices") or {}).get("disks") or ()):
         if disk.get("lun") is not None:
             raise StartFailed(f"{path(index)}.lun is not supported: use disk or cdrom")
-        kind = next((each for each in KINDS if disk.get(each) is not None), "disk")
+        kind = next((kind for kind in KINDS if disk.get(kind) is not None), "disk")
         bus = str((disk.get(kind) or {}).get("bus") or "sata")
         if bus not in PREFIXES:
             raise StartFailed(f"{path(index)}.{kind}.bus: {bus} is not supported: use {', '.join(PREFIXES)}")
@@ -37,14 +37,14 @@ def path(index: int) -> str:
 
 
 def source(disk: Mapping[str, Any], index: int, spec: Mapping[str, Any], drive: str) -> str:
-    """The file of a disk; `drive` is that of the machine's cloud-init. StartFailed: it has none that could be had here."""
+    """The file of a disk; `drive` is the image of the config drive. StartFailed when its volume is missing or unsupported."""
     for number, volume in enumerate(spec.get("volumes") or ()):
         if volume.get("name") != disk.get("name"):
             continue
         if volume.get("hostDisk") is not None:
             file = str(volume["hostDisk"].get("path") or "")
             if not file.startswith("/"):
-                raise StartFailed(f"spec.volumes[{number}].hostDisk.path: {file!r} is no absolute path of a file on the host")
+                raise StartFailed(f"spec.volumes[{number}].hostDisk.path: {file!r} is not an absolute path of a host file")
             return file
         if any(volume.get(kind) is not None for kind in cloudinit.KINDS):
             return drive
@@ -56,7 +56,7 @@ def source(disk: Mapping[str, Any], index: int, spec: Mapping[str, Any], drive: 
 
 
 def unlisted_drive(spec: Mapping[str, Any]) -> str:
-    """The name of the drive for cloud-init, if no disk of the spec is it."""
+    """The name of the config drive, if it is not among the disks of the spec."""
     volume = cloudinit.volume(spec)
     disks = ((spec.get("domain") or {}).get("devices") or {}).get("disks") or ()
     if volume is None:
@@ -65,7 +65,7 @@ def unlisted_drive(spec: Mapping[str, Any]) -> str:
 
 
 class MissingVolume(StartFailed):
-    """A volume that cannot be had here. A simulated machine does without."""
+    """A volume that is not supported here. A simulated VM starts without it."""
 
 
 def element(disk: Mapping[str, Any], kind: str, *, target: tuple[str, str], file: str, alias: str,
@@ -91,8 +91,8 @@ def element(disk: Mapping[str, Any], kind: str, *, target: tuple[str, str], file
 
 
 def drive_address(bus: str, number: int) -> ET.Element | None:
-    """Where the n-th disk of a bus (from 0) is on its controller; None where that is the hypervisor's to say. libvirt would
-    take it from the letters that all buses share, and add controllers of its own, which move the guest's buses."""
+    """The address of the n-th disk of a bus (from 0) on its controller; None where the hypervisor chooses it. libvirt would
+    derive it from the target letters that all buses share, and add controllers, which would change the guest's bus numbers."""
     if bus not in ("sata", "scsi"):
         return None
     controller, unit = divmod(number, SATA_PORTS) if bus == "sata" else (0, number)

@@ -1,4 +1,5 @@
-"""The domain of an instance. Pure: an instance, what it got and where it will run in; XML out."""
+"""Builds the libvirt domain XML of a VMI, and reads the domains that are found running. Pure: VMI, environment and files in,
+XML out. Called by the app for the node agent, and by `outfit domxml`."""
 
 from __future__ import annotations
 
@@ -16,35 +17,36 @@ from outfitter.launcher.environment import Env
 from outfitter.launcher.metadata import Files
 
 NAMESPACE = "https://outfitter.dev/xmlns/domain/1.0"
-ROOM = 255 - len("_VARS.qcow2.new")  # bytes of a domain's name: libvirt names files after it and adds this at most
-OURS = f"{{{NAMESPACE}}}machine"  # the mark by which a domain is known again as one of ours: whose it is, which, and its drive
+MAX_NAME = 255 - len("_VARS.qcow2.new")  # bytes of a domain's name: libvirt names files after it, with this suffix at most
+OURS = f"{{{NAMESPACE}}}machine"  # our metadata element: uid of the VMI, UUID of the domain, path of the config drive
 ET.register_namespace("outfitter", NAMESPACE)
 
 
 def build(instance: Object, env: Env | None = None, files: Files | None = None, options: DomainOptions = DEFAULT) -> Domain:
-    """`env` and `files` are what the launcher finds in its container besides the instance's status. StartFailed says which
-    field cannot be had, or which sources contradict each other."""
+    """The domain of a VMI. `env` and `files` are the environment and files of the launcher's container. StartFailed names the
+    unsupported field, or the sources that contradict each other."""
     meta, spec = instance["metadata"], instance["spec"]
     domain = spec.get("domain") or {}
-    look = sources.migration_target_devices if options.arriving else sources.devices_of
-    found = look(instance, env or {}, files or {})
+    resolve = sources.migration_target_devices if options.arriving else sources.devices_of
+    resolved = resolve(instance, env or {}, files or {})
     kind, size, cpus = machine_type.machine_type_of(spec), to_int(vm.memory(instance)), vm.vcpus(instance)
-    spread = numa.cells(instance, found, options.host_nodes, cpus=cpus, memory=size, page=machine_type.page(domain) or numa.MIB)
+    page = machine_type.page(domain) or numa.MIB
+    spread = numa.cells(instance, resolved, options.host_nodes, cpus=cpus, memory=size, page=page)
     path = f"{options.drives}/{meta['uid']}.iso" if cloudinit.needs_drive(spec) else ""
     devices = Devices(spec, kind, spread, options, sources.network_wires(files or {}), drive=path)
-    parts = devices.elements(found)
+    parts = devices.elements(resolved)
     if domain.get("launchSecurity") is not None:
-        devices.skip("spec.domain.launchSecurity is not supported: the host could read the machine's memory")
-    told = cloudinit.metadata(instance, devices.tagged, files or {})
-    drive = _drive(instance, path, told, files or {}, devices) if path else None
+        devices.skip("spec.domain.launchSecurity is not supported: the host could read the VM's memory")
+    guest_metadata = cloudinit.metadata(instance, devices.tagged, files or {})
+    drive = _drive(instance, path, guest_metadata, files or {}, devices) if path else None
 
     name = _name(meta["namespace"], meta["name"], meta["uid"])
     root = ET.Element("domain", type=options.type)
     _text(root, "name", name)
     uuid = (domain.get("firmware") or {}).get("uuid") or meta["uid"]
     _text(root, "uuid", uuid)
-    mark = {"instance": meta["uid"], "uuid": uuid, **({"drive": path} if path else {})}
-    ET.SubElement(ET.SubElement(root, "metadata"), OURS, mark)
+    owner = {"instance": meta["uid"], "uuid": uuid, **({"drive": path} if path else {})}
+    ET.SubElement(ET.SubElement(root, "metadata"), OURS, owner)
     _text(root, "memory", str(size), unit="b")
     _add(root, machine_type.backing(domain))
     _text(root, "vcpu", str(cpus), placement="static")
@@ -57,44 +59,44 @@ def build(instance: Object, env: Env | None = None, files: Files | None = None, 
     ET.SubElement(root, "devices").extend(parts)
     ET.indent(root)
     return Domain(meta["uid"], name, ET.tostring(root, encoding="unicode") + "\n", hostdev.sources(root),
-                  guest_metadata=told, drive=drive, left_out=tuple(devices.left_out))
+                  guest_metadata=guest_metadata, drive=drive, left_out=tuple(devices.left_out))
 
 
 def _name(namespace: str, name: str, uid: str) -> str:
-    """Where it is too long for the name of a file, the instance's uid stands for the rest: it is still one machine's alone."""
+    """The domain's name, namespace_name; truncated and completed by the uid where it is too long for a file name."""
     whole, end = f"{namespace}_{name}", f"_{uid}"
-    if len(whole.encode()) <= ROOM:
+    if len(whole.encode()) <= MAX_NAME:
         return whole
-    return whole.encode()[:ROOM - len(end)].decode(errors="ignore") + end
+    return whole.encode()[:MAX_NAME - len(end)].decode(errors="ignore") + end
 
 
-def _drive(instance: Object, path: str, told: str, files: Files, devices: Devices) -> Drive | None:
+def _drive(instance: Object, path: str, guest_metadata: str, files: Files, devices: Devices) -> Drive | None:
     try:
-        return cloudinit.drive(instance, path, told, files)
+        return cloudinit.drive(instance, path, guest_metadata, files)
     except cloudinit.Missing as error:
         devices.skip(error.message)
         return None
 
 
 def read(xml: str, uid: str = "") -> Domain:
-    """A domain that was found running; `uid` by which it is known, else what it says of itself. ValueError: it is none."""
+    """A running domain from its XML; `uid` if known, otherwise from its metadata. ValueError for invalid XML."""
     try:
         root = ET.fromstring(xml)
     except ET.ParseError as error:
         raise ValueError(str(error)) from error
-    mark, uuid = root.find(f"metadata/{OURS}"), root.findtext("uuid", "")
-    instance = None if mark is None else owner_uid(mark.attrib, uuid)
+    owner, uuid = root.find(f"metadata/{OURS}"), root.findtext("uuid", "")
+    instance = None if owner is None else owner_uid(owner.attrib, uuid)
     return Domain(uid or instance or uuid, root.findtext("name", ""), xml, hostdev.sources(root), foreign=instance is None)
 
 
-def owner_uid(mark: Mapping[str, str], uuid: str) -> str | None:
-    """The uid of the instance to which a domain with this mark and UUID belongs. None: it is somebody else's, also when it is a
-    copy of one of ours, which has the mark too. Older marks do not tell."""
-    return mark.get("instance") if _plain(mark.get("uuid", uuid)) == _plain(uuid) else None
+def owner_uid(owner: Mapping[str, str], uuid: str) -> str | None:
+    """The uid of the VMI of a domain with this metadata and UUID. None for a foreign domain, also for a copy of one of ours:
+    its metadata has another UUID. Older metadata has no UUID."""
+    return owner.get("instance") if _plain(owner.get("uuid", uuid)) == _plain(uuid) else None
 
 
 def _plain(uuid: str) -> str:
-    """As it may be compared: libvirt writes it in its own way."""
+    """A UUID in a form that can be compared."""
     return uuid.strip().replace("-", "").lower()
 
 

@@ -1,4 +1,4 @@
-"""What the domain of a machine depends on besides the machine: where it will run."""
+"""Options of a domain that depend on the host, not on the VMI."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from outfitter.api.hypervisor import DRIVES
 @dataclass(frozen=True, slots=True)
 class DomainOptions:
     type: Literal["qemu", "kvm"] = "qemu"  # "qemu" emulates and runs everywhere
-    simulated: bool = True  # nothing really runs: what cannot be had here (container images) is left out, not refused
-    drives: str = DRIVES  # the folder of the config drives' images
-    host_nodes: tuple[int, ...] = ()  # NUMA nodes that the machine is spread over; empty: those of its devices
-    arriving: bool = False  # a migration arrives in it: devices of the host that it left do not come along
+    simulated: bool = True  # no real hypervisor: unsupported parts (container images) are skipped instead of rejected
+    drives: str = DRIVES  # folder of the images of config drives
+    host_nodes: tuple[int, ...] = ()  # host NUMA nodes of the VM; empty: those of its devices
+    arriving: bool = False  # target of a migration: the devices of the source host are not used
 
 
 DEFAULT = DomainOptions()

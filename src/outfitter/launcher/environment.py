@@ -1,7 +1,7 @@
-"""Devices from the environment of the launcher's container.
+"""Devices from the environment variables of the launcher's container. Called by `sources`.
 
-A device plugin names the devices of a resource in PCI_RESOURCE_<NAME>, MDEV_PCI_RESOURCE_<NAME> or USB_RESOURCE_<NAME>. The
-driver of a claim may do the same with <CLAIM>_<REQUEST> in place of the name. Network device plugins say PCIDEVICE_<NAME>."""
+A device plugin lists the devices of a resource in PCI_RESOURCE_<NAME>, MDEV_PCI_RESOURCE_<NAME> or USB_RESOURCE_<NAME>. A DRA
+driver may use the same with <CLAIM>_<REQUEST> as name. Network device plugins use PCIDEVICE_<NAME>."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ NETWORK_PREFIX = "PCIDEVICE"
 
 
 def addresses(env: Env, prefix: str, *words: str) -> tuple[str, ...]:
-    """What a variable lists. Some write a dash as an underscore, and some the names as they are."""
+    """The addresses in a variable. Some plugins write a dash as an underscore, some keep the name unchanged."""
     plain = key(*words)
     for name in dict.fromkeys((plain, plain.replace("-", "_"), "_".join(words))):
         if (text := env.get(f"{prefix}_{name}")) is not None:
-            return tuple(each.strip() for each in text.split(",") if each.strip())
+            return tuple(address.strip() for address in text.split(",") if address.strip())
     return ()
 
 
 class PluginDevices:
-    """Hands out what device plugins gave, each device once, to entries in the order of the domain. `known`: what the status
-    says of some of them already, which nobody else is given."""
+    """Assigns the devices of device plugins to entries, each device once, in the order of the domain. `known`: devices that the
+    status assigns already."""
 
     def __init__(self, env: Env, asks: Sequence[RequestedDevice], known: Iterable[AssignedDevice] = ()) -> None:
         self._env = env
@@ -35,7 +35,7 @@ class PluginDevices:
         self._used: set[str] = {each for given in known for each in given.identity}
 
     def listed(self, ask: RequestedDevice) -> dict[Kind, tuple[str, ...]]:
-        """What the environment says of a resource, by the kind of device; nothing: it does not speak of it."""
+        """The addresses that the environment lists for a resource, by kind of device; empty when there are none."""
         assert ask.resource is not None
         listed = {kind: addresses(self._env, prefix, ask.resource) for kind, prefix in PREFIXES.items()
                   if kind != "usb" or ask.list == "hostDevices"}
@@ -67,33 +67,33 @@ class PluginDevices:
 
 
 def _units(listed: Iterable[str], wanted: int) -> list[tuple[str, ...]]:
-    """What counts as one device. Where more functions are listed than were asked for, and they are exactly as many cards, each
-    with its first function, a card is handed out whole: the sound of a graphics card goes with it, not to the next one."""
-    cards: dict[str, list[str]] = {}
+    """The functions of each device. Where more functions are listed than requested, and they belong to exactly as many slots,
+    each with function 0, a slot is one device: the audio function of a GPU goes with it, not to the next entry."""
+    by_slot: dict[str, list[str]] = {}
     for address in listed:
-        cards.setdefault(address.rpartition(".")[0].lower(), []).append(address)
-    single = [(address,) for functions in cards.values() for address in functions]
-    whole = [tuple(sorted(functions, key=str.lower)) for functions in cards.values()]
+        by_slot.setdefault(address.rpartition(".")[0].lower(), []).append(address)
+    single = [(address,) for functions in by_slot.values() for address in functions]
+    whole = [tuple(sorted(functions, key=str.lower)) for functions in by_slot.values()]
     if len(whole) == wanted < len(single) and all(unit[0].endswith(".0") for unit in whole):
         return whole
     return [(address,) for address in dict.fromkeys(listed)]
 
 
 def claimed(ask: RequestedDevice, claims: Iterable[str], env: Env) -> tuple[AssignedDevice, ...]:
-    """The devices that variables name for a claim and its request. `claims` is how the claim object may be called."""
+    """The devices that variables list for a claim and its request. `claims` are possible names of the claim object."""
     names = []
     for claim in claims if ask.request else ():
         for kind in ("mdev", "pci"):
             prefix = PREFIXES[kind]
-            if found := addresses(env, prefix, claim, ask.request or ""):
-                return tuple(checked(ask, AssignedDevice(kind, each)) for each in found)
+            if listed := addresses(env, prefix, claim, ask.request or ""):
+                return tuple(checked(ask, AssignedDevice(kind, address)) for address in listed)
             names.append(f"{prefix}_{key(claim, ask.request or '')}")
     raise DeviceNotAssigned(f"the environment has no {' and no '.join(sorted(names))}" if names else
-                 "the environment is not asked, because the name of the claim is not known")
+                 "the environment is not read, because the name of the claim is not known")
 
 
 def network(ask: RequestedDevice, name: str, env: Env, taken: set[str]) -> tuple[AssignedDevice, ...]:
-    """The next virtual function of the resource that belongs to a network."""
+    """The next VF of the resource of a network."""
     resource = env.get(f"{NETWORK_RESOURCE}_{name}")
     if not resource:
         raise DeviceNotAssigned(f"the environment has no {NETWORK_RESOURCE}_{name}")

@@ -1,4 +1,4 @@
-"""How a person reaches a machine: its serial console, and a screen where one is asked for or a GPU shows one."""
+"""Serial console and graphics of a domain. Called by `devices`."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def console(devices: Mapping[str, Any], machine: MachineType) -> Iterator[ET.Ele
 
 
 def needs_graphics(devices: Mapping[str, Any]) -> bool:
-    """Whether the machine asks for an emulated screen."""
+    """Whether the VM requests an emulated display."""
     return devices.get("autoattachGraphicsDevice") is True or bool((devices.get("video") or {}).get("type"))
 
 
 def screen(devices: Mapping[str, Any], machine: MachineType, *, shown: bool) -> Iterator[ET.Element]:
-    """`shown`: a GPU is the display, so there is no emulated card beside it."""
+    """VNC and the video device. `shown`: a GPU is the display, so there is no emulated video device."""
     if not shown and not needs_graphics(devices):
         return
     graphics = ET.Element("graphics", type="vnc")
-    ET.SubElement(graphics, "listen", type="socket")  # no port that others could reach
+    ET.SubElement(graphics, "listen", type="socket")  # no TCP port
     yield graphics
     video = ET.Element("video")
     if shown:

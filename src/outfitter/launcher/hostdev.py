@@ -1,4 +1,4 @@
-"""PCI functions of the host in a domain."""
+"""PCI passthrough: hostdev elements of a domain. Called by `devices`; the simplest module of a device kind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from outfitter.launcher.device_assignment import AssignedDevice, address_parts
 
 
 def source(name: str, address: str) -> ET.Element:
-    """Where a function is on the host; the digits stay as they were told."""
+    """The source element of a PCI function, with the digits as given."""
     domain, bus, slot, function = address_parts(name, address)
     out = ET.Element("source")
     ET.SubElement(out, "address", domain=f"0x{domain}", bus=f"0x{bus}", slot=f"0x{slot}", function=f"0x{function}")
@@ -17,15 +17,15 @@ def source(name: str, address: str) -> ET.Element:
 
 
 def functions(given: AssignedDevice) -> list[tuple[str, int]]:
-    """The functions of a device and the number that each has in the guest: as on the host if they are those of one card, else
-    counted on. The one that the device is named after comes first."""
+    """The functions of a device and their function numbers in the guest: as on the host if they share a slot, otherwise
+    consecutive. The function that names the device comes first."""
     if not given.functions:
         return [(given.address, 0)]
-    ordered = sorted(set(given.functions), key=lambda each: (each.lower() != given.address.lower(), each.lower()))
-    own = [int(each[-1]) for each in ordered]
-    if len({each.rpartition(".")[0].lower() for each in ordered}) == 1 and 0 in own:
-        return list(zip(ordered, own, strict=True))
-    return [(each, number) for number, each in enumerate(ordered)]
+    ordered = sorted(set(given.functions), key=lambda address: (address.lower() != given.address.lower(), address.lower()))
+    numbers = [int(address[-1]) for address in ordered]
+    if len({address.rpartition(".")[0].lower() for address in ordered}) == 1 and 0 in numbers:
+        return list(zip(ordered, numbers, strict=True))
+    return [(address, number) for number, address in enumerate(ordered)]
 
 
 def element(name: str, address: str, alias: str, guest: ET.Element | None) -> ET.Element:
@@ -38,15 +38,15 @@ def element(name: str, address: str, alias: str, guest: ET.Element | None) -> ET
 
 
 def sources(domain: ET.Element) -> tuple[str, ...]:
-    """What a domain has of its host: addresses of PCI functions and UUIDs of mediated devices, in its order."""
-    found = []
-    for told in _addresses(domain):
-        if uuid := told.get("uuid"):
-            found.append(uuid)
-        elif told.get("bus") is not None and told.get("type", "pci") == "pci":
-            domain_, bus, slot, function = (int(told.get(part) or "0", 0) for part in ("domain", "bus", "slot", "function"))
-            found.append(f"{domain_:04x}:{bus:02x}:{slot:02x}.{function:x}")
-    return tuple(found)
+    """The host devices of a domain: addresses of PCI functions and UUIDs of mediated devices, in its order."""
+    devices = []
+    for address in _addresses(domain):
+        if uuid := address.get("uuid"):
+            devices.append(uuid)
+        elif address.get("bus") is not None and address.get("type", "pci") == "pci":
+            domain_, bus, slot, function = (int(address.get(part) or "0", 0) for part in ("domain", "bus", "slot", "function"))
+            devices.append(f"{domain_:04x}:{bus:02x}:{slot:02x}.{function:x}")
+    return tuple(devices)
 
 
 def _addresses(domain: ET.Element) -> Iterable[ET.Element]:

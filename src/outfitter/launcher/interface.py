@@ -1,5 +1,5 @@
-"""Network interfaces in a domain: what somebody plugged them into on the host (a `Wire`), else a tap that a network plugin has
-made; or a virtual function."""
+"""Network interfaces in a domain: attached to what the node agent or a network plugin prepared (a `Wire`), otherwise to a tap
+of a network plugin; or a VF. Called by `devices`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from outfitter.api.kubevirt import network_info
 from outfitter.api.kubevirt.network_info import Wire
 from outfitter.launcher import hostdev
 
-TAPS = ("bridge", "masquerade")  # bindings that end in a tap which whoever set up the network has made
+TAPS = ("bridge", "masquerade")  # bindings with a tap that a network plugin has created
 DEFAULT_MODEL = "virtio"
-MODELS = {"virtio": "virtio-non-transitional"}  # on PCI Express there is no other
+MODELS = {"virtio": "virtio-non-transitional"}  # the only one on PCI Express
 
 
 def binding(interface: Mapping[str, Any]) -> str:
-    """How an interface meets its network: bridge, masquerade, slirp, sriov, or the name of anything else."""
+    """The binding of an interface: bridge, masquerade, slirp, sriov, or the name of an unsupported one."""
     for name in (*TAPS, "sriov", "slirp", "passt", "binding", "macvtap"):
         if interface.get(name) is not None:
             return name
@@ -26,19 +26,20 @@ def binding(interface: Mapping[str, Any]) -> str:
 
 
 def tap(network: Mapping[str, Any]) -> str:
-    """The tap of a network: tap0 for the pod's, else named after the network, so that adding one renames no other."""
+    """The tap of a network: tap0 for the pod network, otherwise derived from the network's name, so that adding a network does
+    not rename others."""
     if network.get("pod") is not None or (network.get("multus") or {}).get("default"):
         return "tap0"
     return "tap" + hashlib.sha256(network["name"].encode()).hexdigest()[:11]
 
 
 def mac(interface: Mapping[str, Any], wire: Wire | None) -> str | None:
-    """The address that whoever plugged it in says, else the one that the user gave it."""
+    """The MAC address of the wire, otherwise that of the spec."""
     return wire.mac if wire is not None and wire.type is not None else network_info.told_mac(interface)
 
 
 def unsupported(interface: Mapping[str, Any], wire: Wire | None) -> str | None:
-    """Why an interface cannot be attached; None: it can."""
+    """Why an interface cannot be attached; None if it can."""
     how = binding(interface)
     if wire is not None and wire.type == "none":
         return wire.why
@@ -50,7 +51,7 @@ def unsupported(interface: Mapping[str, Any], wire: Wire | None) -> str | None:
 
 def element(interface: Mapping[str, Any], network: Mapping[str, Any], *, alias: str, guest: ET.Element | None,
             wire: Wire | None, express: bool) -> ET.Element:
-    """An interface of the kinds that are no device of the host."""
+    """The element of an interface that is not a host device."""
     how = wire.type if wire is not None else None
     if how == "user" or (how is None and binding(interface) == "slirp"):
         out = ET.Element("interface", type="user")
@@ -71,7 +72,7 @@ def element(interface: Mapping[str, Any], network: Mapping[str, Any], *, alias: 
 
 
 def function(interface: Mapping[str, Any], address: str, alias: str, guest: ET.Element | None, wire: Wire | None) -> ET.Element:
-    """A virtual function. It is a device of the host like any other, unless the hypervisor is to set its MAC and VLAN."""
+    """The element of a VF: a plain host device, unless the hypervisor has to set its MAC address and VLAN."""
     if wire is None or wire.type != "function":
         out = hostdev.element(str(interface["name"]), address, alias, guest)
         _boot(out, interface)

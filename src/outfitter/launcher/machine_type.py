@@ -1,4 +1,4 @@
-"""What a machine is besides its devices: memory, processors, firmware, clock."""
+"""Architecture and machine type, memory, CPUs, firmware and clock of a domain. Called by `domain`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from outfitter.errors import StartFailed
 from outfitter.launcher import numa
 from outfitter.launcher.domain_options import DomainOptions
 
-PASSED_THROUGH = ("host-passthrough", "host-model")  # processors that only a host that runs its own kind has
+PASSED_THROUGH = ("host-passthrough", "host-model")  # CPU models that need KVM
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    name: str  # as libvirt says it
-    machine: str  # the default
+    name: str  # libvirt's name
+    machine: str  # default machine type
     acpi: bool
-    serial: str | None  # kind of the serial port; None: it has none
+    serial: str | None  # type of the serial port; None: it has none
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
@@ -35,20 +35,20 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 class MachineType:
     architecture: Architecture
     machine: str
-    express: bool  # whether it has PCI Express, whose addresses we lay out
+    express: bool  # whether it has PCI Express, so that `pci_layout` assigns the addresses
 
 
 def machine_type_of(spec: Mapping[str, Any]) -> MachineType:
     name = spec.get("architecture") or "amd64"
     architecture = ARCHITECTURES.get(name)
     if architecture is None:
-        raise StartFailed(f"spec.architecture: {name} is not known; known are {', '.join(ARCHITECTURES)}")
+        raise StartFailed(f"spec.architecture: {name} is not supported; supported are {', '.join(ARCHITECTURES)}")
     kind = ((spec.get("domain") or {}).get("machine") or {}).get("type")
     return MachineType(architecture, kind or architecture.machine, guest_address.laid_out(spec))
 
 
 def page(domain: Mapping[str, Any]) -> int | None:
-    """The size of the huge pages that the machine asks for."""
+    """The size of the requested huge pages in bytes; None without."""
     size = ((domain.get("memory") or {}).get("hugepages") or {}).get("pageSize")
     return to_int(str(size)) if size else None
 

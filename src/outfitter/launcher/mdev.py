@@ -1,4 +1,4 @@
-"""Mediated devices in a domain, and which of a machine's GPUs are its display."""
+"""Mediated devices in a domain, and which of a VM's GPUs are displays. Called by `devices`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outfitter.launcher.device_assignment import AssignedDevice, ResolvedDevices
 
 @dataclass(frozen=True, slots=True)
 class Display:
-    """Whether a GPU shows a screen, and whether it does so before the guest's driver is loaded."""
+    """Whether a GPU is a display, and whether it has a boot framebuffer (ramfb) until the guest's driver is loaded."""
 
     on: bool = False
     ramfb: bool = False
@@ -25,16 +25,16 @@ NONE = Display()
 def displays(gpus: Sequence[ResolvedDevices], entries: Sequence[Mapping[str, Any]]) -> dict[tuple[int, int], Display]:
     """The displays, by the index of an entry and the number of its device. `gpus` are in the order of the domain.
 
-    If no entry says anything of a display, the first mediated device of all shows the screen. Otherwise every entry is what it
-    says: on unless it is switched off, with a frame buffer unless that is. A whole card shows a screen only when it is told to
-    in so many words. Of several devices that one entry got, the first does. A guest can have one frame buffer alone."""
-    said = {index: (entry.get("virtualGPUOptions") or {}).get("display") for index, entry in enumerate(entries)}
+    If no entry has display options, the first mediated device is the display. Otherwise the options of each entry apply: on
+    unless disabled, with ramfb unless disabled. A GPU that is passed through whole is a display only when `enabled` is true. Of
+    several devices of one entry the first one is the display. A guest can have one ramfb only."""
+    options = {index: (entry.get("virtualGPUOptions") or {}).get("display") for index, entry in enumerate(entries)}
     out: dict[tuple[int, int], Display] = {}
-    if all(option is None for option in said.values()):
+    if all(option is None for option in options.values()):
         mediated = [(gpu.ask.index, number) for gpu in gpus for number, given in enumerate(gpu.devices) if given.kind == "mdev"]
         return {mediated[0]: Display(True, True)} if mediated else {}
     for gpu in gpus:
-        option = said[gpu.ask.index]
+        option = options[gpu.ask.index]
         if option is None or option.get("enabled") is False:
             continue
         number = next((number for number, given in enumerate(gpu.devices)
@@ -57,7 +57,7 @@ def element(given: AssignedDevice, alias: str, model: str, guest: ET.Element | N
 
 
 def show(hostdev: ET.Element, display: Display) -> None:
-    """Make a device of the domain its display."""
+    """Set the display attributes of a hostdev element."""
     if display.on:
         hostdev.set("display", "on")
     if display.ramfb:

@@ -1,4 +1,4 @@
-"""Devices from the files in which drivers describe what they prepared (Kubernetes' device metadata).
+"""Devices from Kubernetes' device metadata files, in which DRA drivers describe prepared devices. Called by `sources`.
 
     <base>/resourceclaims/<claim>/<request>/*-metadata.json            a claim that was named
     <base>/resourceclaimtemplates/<entry>/<request>/*-metadata.json    one made from a template, by its entry in the spec
@@ -29,26 +29,26 @@ BASES = (BASE, EARLIER_BASE)
 
 
 def claimed(ask: RequestedDevice, entry: Mapping[str, Any], claim: str | None, files: Files) -> tuple[AssignedDevice, ...]:
-    """The devices that files tell of for a claim's request. `entry` is that of spec.resourceClaims, `claim` the name of the
-    claim object where it is known."""
+    """The devices in the files of a claim's request. `entry` is that of spec.resourceClaims, `claim` the name of the claim
+    object where known."""
     if not ask.claim or not ask.request:
         raise StartFailed(f"{ask.path}: {ask.word} has incomplete ClaimRequest: claimName and requestName are both needed")
     if not entry:
-        raise DeviceNotAssigned(f"no files are looked for: claim {ask.claim} is not among spec.resourceClaims")
-    told: list[tuple[str, tuple[AssignedDevice, ...]]] = []
-    looked: list[str] = []
+        raise DeviceNotAssigned(f"no files are read: claim {ask.claim} is not among spec.resourceClaims")
+    listed: list[tuple[str, tuple[AssignedDevice, ...]]] = []
+    patterns: list[str] = []
     for place, found in _places(ask, entry, claim, files):
-        looked.append(place)
+        patterns.append(place)
         if found:
-            told.append((place, _devices(ask, found)))
-    if not told:
+            listed.append((place, _devices(ask, found)))
+    if not listed:
         raise DeviceNotAssigned(
-            f"failed to read metadata for claim {ask.claim} request {ask.request}: no files matching {looked[0]}"
+            f"failed to read metadata for claim {ask.claim} request {ask.request}: no files matching {patterns[0]}"
         )
-    for place, devices in told[1:]:
-        if not same_devices(devices, told[0][1]):
-            raise StartFailed(f"{ask.path}: {ask.word}: {told[0][0]} and {place} do not tell of the same devices")
-    return told[0][1]
+    for place, devices in listed[1:]:
+        if not same_devices(devices, listed[0][1]):
+            raise StartFailed(f"{ask.path}: {ask.word}: {listed[0][0]} and {place} do not list the same devices")
+    return listed[0][1]
 
 
 def _places(
@@ -71,7 +71,7 @@ def _places(
 
 
 def _is_for(text: str, entry: str | None) -> bool:
-    """Whether a file says that it is for this entry of spec.resourceClaims; one of somebody else may be in any state."""
+    """Whether a file is for this entry of spec.resourceClaims; an unreadable file belongs to another entry."""
     try:
         return bool(_version(text).get("podClaimName") == entry)
     except StartFailed:
@@ -96,13 +96,13 @@ def _devices(ask: RequestedDevice, found: Mapping[str, str]) -> tuple[AssignedDe
     seen = [given.id for given in out]
     if twice := next((each for number, each in enumerate(seen) if each in seen[:number] and each != "//"), None):
         where = f"{len(found)} metadata files" if len(found) > 1 else "the metadata"
-        raise StartFailed(f"{ask.path}: {ask.word}: request {ask.request} has {len(out)} devices, but {where} tell of {twice} "
-                          "twice: each device may be told of once")
+        raise StartFailed(f"{ask.path}: {ask.word}: request {ask.request} has {len(out)} devices, but {where} list {twice} "
+                          "twice: each device may be listed once")
     return tuple(out)
 
 
 def _version(text: str) -> Mapping[str, Any]:
-    """The first object of the stream whose version is known. What stands behind it does not matter."""
+    """The first object of the stream whose version is known. The rest of the stream is ignored."""
     decoder, at, others = json.JSONDecoder(), 0, []
     while True:
         while at < len(text) and text[at].isspace():
@@ -135,7 +135,7 @@ def _listed(ask: RequestedDevice, document: Mapping[str, Any]) -> list[Mapping[s
     devices = [device for each in of_request if isinstance(each.get("devices"), list) for device in each["devices"]]
     if strange := [device for device in devices if not isinstance(device, Mapping)
                    or not isinstance(device.get("attributes") or {}, Mapping)]:
-        raise StartFailed(f"request {ask.request} has a device that is none: {json.dumps(strange[0])}")
+        raise StartFailed(f"request {ask.request} has an invalid device: {json.dumps(strange[0])}")
     if not devices:
         raise StartFailed(f"request {ask.request} has no devices")
     return devices

@@ -1,5 +1,4 @@
-"""The guest's NUMA nodes: one for each node of the host over which the machine is spread, so that the guest sees what is near
-what."""
+"""NUMA topology of the guest: one cell for each host node of the VM, memory binding and CPU pinning. Called by `domain`."""
 
 from __future__ import annotations
 
@@ -17,26 +16,26 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class GuestNumaCell:
-    """A NUMA node of the guest."""
+    """A NUMA cell of the guest."""
 
     id: int
-    host: int  # the host's node that it stands for
+    host: int  # its NUMA node on the host
     cpus: range
     memory: int  # bytes
 
 
 def cells(instance: Mapping[str, Any], found: Iterable[ResolvedDevices], nodes: Sequence[int], *, cpus: int, memory: int,
           page: int = MIB) -> tuple[GuestNumaCell, ...]:
-    """The guest's nodes, if the machine asks for them by cpu.numa.guestMappingPassthrough or its flavor gave it cells of the
-    host. Memory is divided evenly and so are CPUs, unless some of a cell are the machine's own; what does not divide goes to
-    the first ones. `nodes` are the host's; without them those of the machine's devices."""
+    """The guest's NUMA cells, if the VMI has cpu.numa.guestMappingPassthrough or its flavor has host cells. Memory is divided
+    evenly, and CPUs too unless they are pinned per cell; the remainder goes to the first cells. `nodes` are host nodes; without
+    them the nodes of the VM's devices."""
     if not vm.shows_nodes(instance):
         return ()
     flavor = vm.flavored(instance)
     nodes = flavor.get("hostCells") or nodes
     pinned = {int(node): count for node, count in (flavor.get("pinned") or {}).items()}
-    near = {given.numa for one in found for given in one.devices if given.numa is not None}
-    hosts = sorted(set(nodes)) or sorted(near) or [0]
+    of_devices = {given.numa for resolved in found for given in resolved.devices if given.numa is not None}
+    hosts = sorted(set(nodes)) or sorted(of_devices) or [0]
     share = memory // len(hosts) // page * page
     out, cpu = [], 0
     for number, host in enumerate(hosts):
@@ -47,7 +46,7 @@ def cells(instance: Mapping[str, Any], found: Iterable[ResolvedDevices], nodes: 
 
 
 def guest(cpu: ET.Element, spread: Sequence[GuestNumaCell]) -> None:
-    """The nodes, in the domain's cpu element."""
+    """Adds the cells to the domain's cpu element."""
     numa = ET.SubElement(cpu, "numa")
     for cell in spread:
         out = ET.SubElement(numa, "cell", id=str(cell.id), memory=str(cell.memory), unit="b")
@@ -56,8 +55,7 @@ def guest(cpu: ET.Element, spread: Sequence[GuestNumaCell]) -> None:
 
 
 def tuning(instance: Mapping[str, Any], spread: Sequence[GuestNumaCell]) -> ET.Element | None:
-    """Each node's memory comes from the host's node that it stands for; that of a guest without nodes from those on which its
-    CPUs are."""
+    """Binds the memory of each cell to its host node; without cells, to the host nodes of the pinned CPUs."""
     hosts = [cell.host for cell in spread] or sorted(vm.own_cpus(instance))
     if not hosts:
         return None
@@ -69,14 +67,14 @@ def tuning(instance: Mapping[str, Any], spread: Sequence[GuestNumaCell]) -> ET.E
 
 
 def pinning(instance: Mapping[str, Any], cpus: int) -> ET.Element | None:
-    """Each of the guest's CPUs on one of the host's, if it has its own; what QEMU does besides is done on the same ones.
-    StartFailed: they are not as many."""
-    own = [cpu for each in vm.own_cpus(instance).values() for cpu in each]
+    """Pins each vCPU to a dedicated host CPU, if the VM has these, and the emulator threads to the same CPUs. StartFailed when
+    the numbers differ."""
+    own = [cpu for of_cell in vm.own_cpus(instance).values() for cpu in of_cell]
     if not own:
         return None
     if len(set(own)) != cpus or len(own) != cpus:
-        raise StartFailed(f"status.flavor.cpus: the guest has {cpus} CPUs, and {len(set(own))} of the host are its own: the "
-                          "machine does not start before each has one")
+        raise StartFailed(f"status.flavor.cpus: the guest has {cpus} CPUs, and {len(set(own))} host CPUs are dedicated to it: "
+                          "the VM does not start before each vCPU has one")
     out = ET.Element("cputune")
     for number, cpu in enumerate(own):
         ET.SubElement(out, "vcpupin", vcpu=str(number), cpuset=str(cpu))

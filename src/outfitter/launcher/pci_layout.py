@@ -1,12 +1,13 @@
-"""Where devices sit on the guest's PCI Express bus, so that an address means the same device at the next start.
+"""Assigns stable addresses on the guest's PCI Express bus, so that an address is the same device at the next start. Called by
+`devices`.
 
-Each list of the spec has a lane, and its n-th device (counted from 0) has the port 1 + 4 n + lane. All ports up to the last one
-used are there, in the order of their numbers, so a port has the number of the bus that the guest gives it. A device that is
-added at the end of its list moves no other, whatever other lists hold.
+Each list of the spec has a lane, and its n-th device (counted from 0) has the port 1 + 4 n + lane. All ports up to the last
+used one exist, in the order of their numbers, so that a port has the number of its bus in the guest. A device that is added at
+the end of its list changes no other address, whatever the other lists contain.
 
-A machine that shows its host's NUMA nodes has one expander bus a node; devices of that node sit behind it in the same lanes, on
-bus numbers kept for the node. A list may be longer than a lane: what comes after its end has the first port of the lane that
-those before left free, because they are elsewhere."""
+A VM that exposes its host's NUMA nodes has one expander bus per node; devices of that node are behind it in the same lanes, on
+bus numbers reserved for the node. A list may be longer than a lane: a device after its end gets the first unused port of the
+lane, which earlier devices left free because they are on other nodes."""
 
 from __future__ import annotations
 
@@ -20,23 +21,23 @@ from outfitter.errors import StartFailed
 
 Lane = Literal["interfaces", "hostDevices", "gpus", "disks"]
 LANES: Mapping[Lane, int] = {"interfaces": 0, "hostDevices": 1, "gpus": 2, "disks": 3}
-HOTPLUG = 4  # interfaces that a machine with interfaces has ports for
+HOTPLUG = 4  # ports for interfaces, on a VM that has any
 
 # Slots of the guest's own bus; 0 is the host bridge.
 VIDEO, FIRST_PORT, USB, SCSI, RNG = 0x01, 0x02, 0x1C, 0x1D, 0x1E
 FUNCTIONS = 8
-SATA = (4, 5, 6, 7)  # functions of the chipset's slot for further controllers, behind the first, as a guest looks for them
-MOST_PORTS = guest_address.LAST_BUS  # a bus each
+SATA = (4, 5, 6, 7)  # functions of the chipset's slot for further controllers, contiguous so that a guest finds them
+MOST_PORTS = guest_address.LAST_BUS  # one bus per port
 FIRST_EXPANDER = FIRST_PORT + MOST_PORTS // FUNCTIONS
 MOST_EXPANDERS = USB - FIRST_EXPANDER
-NODE_BUSES = 0x20  # bus numbers kept for a node: the expander's own, and one for each port behind it
+NODE_BUSES = 0x20  # bus numbers per node: that of the expander, and one for each of its ports
 TOP = 0x100
 
 
 @dataclass(frozen=True, slots=True)
 class GuestPciAddress:
-    """An address: on the guest's own bus (cell and port None), behind a port, or behind a port of a cell's expander. A port has
-    slot 0 alone: where a user wants another one, a conventional bus takes the port's place."""
+    """An address: on the root bus (cell and port None), behind a root port, or behind a port of a cell's expander. A port has
+    slot 0 only: for a user-defined address with another slot, a conventional PCI bus replaces the port."""
 
     cell: int | None
     port: int | None
@@ -45,32 +46,32 @@ class GuestPciAddress:
 
 
 class Layout:
-    """The addresses of one machine. Everything is placed before anything is drawn: how the hypervisor numbers the ports of
-    expanders depends on how many others there are (the guest's own numbers do not)."""
+    """The addresses of one VM. All devices are placed before elements are built: libvirt's indexes of the expanders' ports
+    depend on the number of other ports (the bus numbers in the guest do not)."""
 
     def __init__(self, cells: Mapping[int, int]) -> None:
-        """`cells`: host NUMA node -> the guest's cell that shows it; empty for a machine that does not show them."""
+        """`cells`: host NUMA node -> guest cell; empty for a VM that does not expose NUMA nodes."""
         if len(cells) > MOST_EXPANDERS:
             raise StartFailed(f"spec.domain.cpu.numa: {len(cells)} nodes are more than the {MOST_EXPANDERS} that a guest can "
-                              "see")
+                              "have")
         self._cells = cells
-        # Cell -> which of the expanders it has: that of its node, so that a device on another node moves none of this one.
+        # Cell -> number of its expander: that of its node, so that a device on another node changes no address of this one.
         small = all(node < MOST_EXPANDERS for node in cells)
-        self._seats = {cell: node if small else cell for node, cell in cells.items()}
-        self._held: dict[GuestPciAddress, str] = {
-            GuestPciAddress(None, None, FIRST_EXPANDER + seat): "the expander bus of a NUMA node"
-            for seat in self._seats.values()
+        self._expanders = {cell: node if small else cell for node, cell in cells.items()}
+        self._used_by: dict[GuestPciAddress, str] = {
+            GuestPciAddress(None, None, FIRST_EXPANDER + expander): "the expander bus of a NUMA node"
+            for expander in self._expanders.values()
         }
 
     def place(self, lane: Lane, number: int, who: str, *, node: int | None = None, wanted: str | None = None,
               functions: Sequence[int] = (0,)) -> GuestPciAddress:
-        """A port for the n-th device of a list, or the address that the user wants for it. `functions`: the numbers of those
-        that share it, counted from there."""
+        """A port for the n-th device of a list, or the user-defined address. `functions`: the function numbers that it uses,
+        relative to the address."""
         at = self._wanted(wanted, who, functions) if wanted else self._port(lane, number, who, node)
         for each in (replace(at, function=at.function + function) for function in functions):
-            if each in self._held:
-                raise StartFailed(f"{who}: the guest address {self.guest(each)} is taken by {self._held[each]}")
-            self._held[each] = who
+            if each in self._used_by:
+                raise StartFailed(f"{who}: the guest address {self.guest(each)} is taken by {self._used_by[each]}")
+            self._used_by[each] = who
         return at
 
     def _port(self, lane: Lane, number: int, who: str, node: int | None) -> GuestPciAddress:
@@ -80,7 +81,7 @@ class Layout:
             GuestPciAddress(None, 1 + port) if cell is None else GuestPciAddress(cell, port)
             for port in range(LANES[lane], most, len(LANES))
         ]
-        found = places[number] if number < len(places) else next((at for at in places if at not in self._held), None)
+        found = places[number] if number < len(places) else next((at for at in places if at not in self._used_by), None)
         if found is None:
             where = f" on NUMA node {node}" if cell is not None else ""
             raise StartFailed(f"{who}: there is no PCI port left for it{where}: a list may have {len(places)} devices"
@@ -88,8 +89,8 @@ class Layout:
         return found
 
     def reserve(self, slot: int, who: str) -> None:
-        """A slot of the guest's own bus that one of the machine's parts has."""
-        self._held[GuestPciAddress(None, None, slot)] = who
+        """Reserve a slot of the root bus for an emulated device."""
+        self._used_by[GuestPciAddress(None, None, slot)] = who
 
     def _wanted(self, text: str, who: str, functions: Sequence[int]) -> GuestPciAddress:
         if why := guest_address.fault(text):
@@ -104,20 +105,20 @@ class Layout:
 
     @property
     def used(self) -> bool:
-        """Whether anything has a port."""
-        return any(at.port is not None for at in self._held)
+        """Whether any port is used."""
+        return any(at.port is not None for at in self._used_by)
 
     def _bus_of(self, cell: int) -> int:
-        """The bus number of a cell's expander; those of its ports follow."""
-        return TOP - NODE_BUSES * (self._seats[cell] + 1)
+        """The bus number of a cell's expander; the buses of its ports follow."""
+        return TOP - NODE_BUSES * (self._expanders[cell] + 1)
 
     def _last(self, cell: int | None) -> int:
-        return max((at.port for at in self._held if at.port is not None and at.cell == cell), default=-1)
+        return max((at.port for at in self._used_by if at.port is not None and at.cell == cell), default=-1)
 
     def _bridges(self) -> set[int]:
-        """Buses that have slots: conventional ones, each behind the port with the number before."""
-        out = {at.port for at in self._held if at.cell is None and at.port is not None and at.slot}
-        for at, who in self._held.items():
+        """Conventional PCI buses with several slots, each behind the port with the previous number."""
+        out = {at.port for at in self._used_by if at.cell is None and at.port is not None and at.slot}
+        for at, who in self._used_by.items():
             if at.cell is None and at.port is not None and who and (
                     (at.port in out and not at.slot) or at.port + 1 in out):
                 raise StartFailed(f"{who}: the guest address {self.guest(at)} is needed for the bus of another device, whose "
@@ -125,29 +126,29 @@ class Layout:
         return out
 
     def spare(self, interfaces: int) -> None:
-        """Ports for interfaces that are plugged in later, where there are interfaces at all."""
+        """Reserve ports for interfaces that are hotplugged later, if the VM has interfaces."""
         if interfaces:
-            self._held.setdefault(GuestPciAddress(None, 1 + LANES["interfaces"] + len(LANES) * (HOTPLUG - 1)), "")
+            self._used_by.setdefault(GuestPciAddress(None, 1 + LANES["interfaces"] + len(LANES) * (HOTPLUG - 1)), "")
 
     def check(self) -> None:
-        """Refuse what no guest would find, once everything has its place."""
-        for at, who in self._held.items():
+        """StartFailed for devices that no guest would find; called when all are placed."""
+        for at, who in self._used_by.items():
             first = replace(at, function=0)
-            if first not in self._held:
-                raise StartFailed(f"{who}: a guest does not look for {self.guest(at)} where nothing is at {self.guest(first)}: "
-                                  "choose that, or put another device there")
-        self._apart()
+            if first not in self._used_by:
+                raise StartFailed(f"{who}: a guest does not find {self.guest(at)} without a device at {self.guest(first)}: "
+                                  "choose that address, or assign it to another device")
+        self._check_ports_before_expanders()
 
-    def _apart(self) -> None:
-        """The guest's own ports must end before the first expander: a firmware counts buses on, and would come to those of a
-        node. So there are never more than 256 buses, either."""
+    def _check_ports_before_expanders(self) -> None:
+        """The root ports must end before the first expander, as the firmware numbers buses consecutively. This also limits the
+        guest to 256 buses."""
         begins, node = min(((self._bus_of(self._cells[node]), node) for node in self._cells
                             if self._last(self._cells[node]) >= 0), default=(TOP, None))
-        for at, who in self._held.items():
+        for at, who in self._used_by.items():
             if at.cell is None and at.port is not None and at.port >= begins:
                 lane = range(1 + (at.port - 1) % len(LANES), begins, len(LANES))
-                raise StartFailed(f"{who}: bus {at.port:02x} is kept for NUMA node {node}, of which this machine has devices: "
-                                  f"its others have the buses up to {begins - 1:02x}, {len(lane)} of a list")
+                raise StartFailed(f"{who}: bus {at.port:02x} is reserved for NUMA node {node}, of which this VM has devices: "
+                                  f"other devices have the buses up to {begins - 1:02x}, {len(lane)} of a list")
 
     def guest(self, at: GuestPciAddress, function: int = 0) -> str:
         """The address as the guest sees it."""
@@ -155,7 +156,7 @@ class Layout:
         return f"0000:{bus:02x}:{at.slot:02x}.{at.function + function}"
 
     def address(self, at: GuestPciAddress, function: int = 0) -> ET.Element:
-        """The address as the hypervisor is told it."""
+        """The address element, with libvirt's controller index as bus."""
         if at.port is None:
             bus = 0
         elif at.cell is None:
@@ -163,11 +164,12 @@ class Layout:
         else:
             bus = self._indexes()[at.cell] + 1 + at.port
         number = at.function + function
-        beside = any((each.cell, each.port, each.slot) == (at.cell, at.port, at.slot) and each.function for each in self._held)
+        slot = (at.cell, at.port, at.slot)
+        beside = any((used.cell, used.port, used.slot) == slot and used.function for used in self._used_by)
         return _pci(bus, at.slot, number, multifunction=number == 0 and beside)
 
     def _indexes(self) -> dict[int, int]:
-        """The index of each expander: they come behind all ports of the guest's own bus, each followed by its ports."""
+        """libvirt's index of each expander: after all root ports, each followed by its own ports."""
         out, index = {}, max(self._last(None), 0) + 1
         for cell in sorted(self._cells.values()):
             if self._last(cell) >= 0:
@@ -176,18 +178,18 @@ class Layout:
         return out
 
     def controllers(self) -> list[ET.Element]:
-        """The root and every port up to the last one used."""
+        """The root complex, all ports up to the last used one, and the expanders."""
         out = [_controller(0, "pcie-root")]
         main = max(self._last(None), 0)
-        slots = {at.slot for at in self._held if at.port is None}
+        slots = {at.slot for at in self._used_by if at.port is None}
         bridges = self._bridges()
         for number, port in enumerate(each for each in range(1, main + 1) if each not in bridges):
             slot, function = FIRST_PORT + number // FUNCTIONS, number % FUNCTIONS
             if slot in slots:
                 free = FIRST_PORT + (main - 1) // FUNCTIONS + 1
-                who = next(who for at, who in self._held.items() if at.port is None and at.slot == slot)
+                who = next(who for at, who in self._used_by.items() if at.port is None and at.slot == slot)
                 raise StartFailed(f"{who}: the guest address 0000:00:{slot:02x}.0 is needed for "
-                                  f"ports of this machine: choose one from 0000:00:{free:02x}.0 on")
+                                  f"ports of this VM: choose one from 0000:00:{free:02x}.0 on")
             controller = _controller(port, "pcie-root-port")
             controller.append(_pci(0, slot, function, multifunction=function == 0))
             out.append(controller)
@@ -200,7 +202,7 @@ class Layout:
             ET.SubElement(expander, "model", name="pxb-pcie")
             target = ET.SubElement(expander, "target", busNr=str(self._bus_of(cell)))
             ET.SubElement(target, "node").text = str(cell)
-            expander.append(_pci(0, FIRST_EXPANDER + self._seats[cell], 0))
+            expander.append(_pci(0, FIRST_EXPANDER + self._expanders[cell], 0))
             out.append(expander)
             for port in range(self._last(cell) + 1):
                 below = _controller(index + 1 + port, "pcie-root-port")
@@ -210,21 +212,21 @@ class Layout:
 
 
 def fixed(slot: int) -> ET.Element:
-    """The address of one of the machine's own parts."""
+    """The address of an emulated device on the root bus."""
     return _pci(0, slot, 0)
 
 
 def sata(number: int, *, chipset: bool) -> ET.Element:
-    """The address of a SATA controller; `chipset`: the machine comes with the first one."""
+    """The address of a SATA controller; `chipset`: the machine type has the first one."""
     function = SATA[number - 1] if number else 2 if chipset else 0
     return _pci(0, guest_address.CHIPSET, function, multifunction=function == 0)
 
 
 def user_address(text: str, who: str) -> ET.Element:
-    """An address that the user gave, for a machine whose buses are not ours to lay out."""
+    """A user-defined address, for a machine type without PCI Express."""
     at = guest_address.parse(text)
     if at is None:
-        raise StartFailed(f"{who}: {text} is no PCI address: it is written domain:bus:slot.function, such as 0000:05:00.0")
+        raise StartFailed(f"{who}: {text} is not a PCI address: it must be domain:bus:slot.function, such as 0000:05:00.0")
     return _pci(at.bus, at.slot, at.function, at.domain)
 
 

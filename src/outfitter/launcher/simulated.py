@@ -1,4 +1,5 @@
-"""A hypervisor that plays: domains are files (or entries in memory), and they outlive this process as real machines do."""
+"""A simulated hypervisor: domains are files (or entries in memory) that outlive the process, as real VMs do. Called by the node
+agent on simulated hosts, and by tests."""
 
 from __future__ import annotations
 
@@ -14,29 +15,29 @@ from outfitter.launcher import domain as domains
 from outfitter.launcher import iso_image as drives
 
 log = logging.getLogger(__name__)
-ROOM = 200  # characters of a domain's name in the name of its file
-PHASES = {"Failed": True, "Succeeded": False}  # the first line of a file that says how a machine ended
+MAX_NAME = 200  # characters of a domain's name in the name of its file
+PHASES = {"Failed": True, "Succeeded": False}  # first line of an ".ended" file -> failed
 
 
 class Simulated:
-    """One host's machines. With a folder, every running domain is a file "uid_namespace_name.xml" in it (as much of the name as
-    a file's name has room for; the whole of it is in the XML). One that ended by itself has a file with ".ended" behind that,
-    and one that is paused a file with ".paused", which says why. Beside it is the image of its config drive, "uid.iso"."""
+    """The VMs of one host. With a folder, every running domain is a file "uid_namespace_name.xml" in it (the name may be
+    truncated; the XML has the full name). A domain that ended by itself also has a file with suffix ".ended", a paused one a
+    file with suffix ".paused" with the reason. The image of its config drive is "uid.iso"."""
 
     def __init__(self, folder: Path | None = None, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._folder, self._monotonic = folder, monotonic
         self._domains: dict[str, Domain] = {}
         self._ended: dict[str, tuple[Domain, Ended]] = {}
-        self._asked: dict[str, float] = {}  # when a guest was asked to shut down
+        self._asked: dict[str, float] = {}  # uid -> time of the shutdown request
         self._callbacks: list[Callable[[str], None]] = []
-        self.ignoring_shutdown: set[str] = set()  # guests that do not listen when they are asked to shut down
-        self.pressed: list[tuple[str, str]] = []  # which buttons were pressed on which machines, since this process was
+        self.ignoring_shutdown: set[str] = set()  # VMIs whose guests ignore shutdown requests
+        self.pressed: list[tuple[str, str]] = []  # (uid, action) of resets and reboots in this process
         if folder is not None and folder.is_dir():
-            for draft in folder.glob("*.new"):  # left by a crash: that machine did not start
-                draft.unlink()
-            for mark in [*folder.glob("*.paused"), *folder.glob("*.ended")]:  # likewise: marks go after their machine
-                if not mark.with_suffix("").exists():
-                    mark.unlink()
+            for temporary in folder.glob("*.new"):  # left by a crash: that VM did not start
+                temporary.unlink()
+            for state_file in [*folder.glob("*.paused"), *folder.glob("*.ended")]:  # likewise: these are deleted last
+                if not state_file.with_suffix("").exists():
+                    state_file.unlink()
             for path in sorted(folder.glob("*.xml")):
                 self._adopt(path)
             for path in folder.glob("*.iso"):
@@ -48,7 +49,7 @@ class Simulated:
         try:
             domain = domains.read(path.read_text(), uid)
         except ValueError as error:
-            log.warning("%s is not a domain (%s); it is left alone", path, error)
+            log.warning("%s is not a domain (%s); it is ignored", path, error)
             return
         try:
             phase, _, reason = path.with_suffix(".xml.ended").read_text().partition("\n")
@@ -70,15 +71,15 @@ class Simulated:
         if domain.uid in self._domains:
             return
         if domain.uid in self._ended:
-            self._put_away(domain.uid)
+            self._delete(domain.uid)
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
             if domain.drive is not None:
                 drives.write(domain.drive)
-            self._mark(domain)
+            self._write_paused(domain)
             self._write(self._path(domain), domain.xml)
         self._domains[domain.uid] = domain
-        self._tell(domain.uid)
+        self._notify(domain.uid)
 
     async def pause(self, uid: str) -> None:
         self.simulate_pause(uid, BY_USER)
@@ -98,29 +99,29 @@ class Simulated:
             if left > 0:
                 return left
         ran = uid in self._domains
-        self._put_away(uid)
+        self._delete(uid)
         if ran:
-            self._tell(uid)
+            self._notify(uid)
         return None
 
     def simulate_end(self, uid: str, reason: str, *, failed: bool = True) -> None:
-        """A machine that ends while nobody asked it to."""
+        """Simulate a VM that ends by itself."""
         domain = self._domains.pop(uid)
         if self._folder is not None:
             phase = next(phase for phase, value in PHASES.items() if value == failed)
             self._write(self._path(domain).with_suffix(".xml.ended"), f"{phase}\n{reason}")
         self._ended[uid] = domain, Ended(domain.name, failed, reason)
-        self._tell(uid)
+        self._notify(uid)
 
     def simulate_pause(self, uid: str, why: Paused | None) -> None:
-        """Its processors stand still, or go on with None, whoever did that."""
+        """Simulate that a VM is paused for a reason, or resumed (None)."""
         domain = self._running(uid)
         if domain.paused == why:
             return
         self._domains[uid] = replace(domain, paused=why)
         if self._folder is not None:
-            self._mark(self._domains[uid])
-        self._tell(uid)
+            self._write_paused(self._domains[uid])
+        self._notify(uid)
 
     def on_change(self, callback: Callable[[str], None]) -> None:
         self._callbacks.append(callback)
@@ -130,46 +131,46 @@ class Simulated:
 
     def _running(self, uid: str) -> Domain:
         if uid not in self._domains:
-            raise HypervisorError(f"the machine of instance {uid} does not run here")
+            raise HypervisorError(f"the VM of VMI {uid} does not run here")
         return self._domains[uid]
 
     def _pressed(self, uid: str, button: str) -> None:
         self._running(uid)
         self.pressed.append((uid, button))
 
-    def _mark(self, domain: Domain) -> None:
-        mark = self._path(domain).with_suffix(".xml.paused")
+    def _write_paused(self, domain: Domain) -> None:
+        state_file = self._path(domain).with_suffix(".xml.paused")
         if domain.paused is not None:
-            self._write(mark, f"{domain.paused.reason}\n{domain.paused.message}")
+            self._write(state_file, f"{domain.paused.reason}\n{domain.paused.message}")
         else:
-            mark.unlink(missing_ok=True)
+            state_file.unlink(missing_ok=True)
 
-    def _put_away(self, uid: str) -> None:
-        """Nothing is left of it. The marks go last: a crash in between must not make it run again."""
+    def _delete(self, uid: str) -> None:
+        """Delete all files of a VM. The state files are deleted last, so that a crash in between does not start it again."""
         domain = self._domains.pop(uid, None) or self._ended.pop(uid, (None, None))[0]
         self._asked.pop(uid, None)
         if domain is not None and self._folder is not None:
             self._path(domain).unlink(missing_ok=True)
-            for mark in (".xml.ended", ".xml.paused"):
-                self._path(domain).with_suffix(mark).unlink(missing_ok=True)
+            for suffix in (".xml.ended", ".xml.paused"):
+                self._path(domain).with_suffix(suffix).unlink(missing_ok=True)
             drives.remove(self._folder / f"{uid}.iso")
 
     def _write(self, path: Path, text: str) -> None:
-        draft = path.with_suffix(".new")
-        draft.write_text(text)
-        draft.replace(path)
+        temporary = path.with_suffix(".new")
+        temporary.write_text(text)
+        temporary.replace(path)
 
-    def _tell(self, uid: str) -> None:
+    def _notify(self, uid: str) -> None:
         for callback in self._callbacks:
             callback(uid)
 
     def _path(self, domain: Domain) -> Path:
         assert self._folder is not None
-        return self._folder / f"{domain.uid}_{domain.name[:ROOM]}.xml"
+        return self._folder / f"{domain.uid}_{domain.name[:MAX_NAME]}.xml"
 
 
 def _paused(path: Path) -> Paused | None:
-    """Whether the machine of a file is paused."""
+    """The pause reason of the VM of a file; None if it is not paused."""
     try:
         reason, _, message = path.with_suffix(".xml.paused").read_text().partition("\n")
     except FileNotFoundError:

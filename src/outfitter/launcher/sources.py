@@ -1,10 +1,10 @@
-"""Which devices a machine got, and who says so. Pure: the instance, the launcher's environment and its files in.
+"""Determines the host devices of a VMI from its sources. Pure: the VMI, the launcher's environment and its files in. Called by
+`domain`.
 
-A device that was claimed is looked for in three places: status.deviceStatus, device metadata files, the environment. The first
-that speaks of it is believed, and every other that does must say the same. A device by resource name is in the status where the
-scheduler made a claim for it, and must be in the environment if that speaks of its resource; one of a plugin is in the
-environment alone. A machine that would start with fewer devices than it asks for, with others or with one of them twice is
-refused."""
+A claimed device has three sources: status.deviceStatus, device metadata files, the environment. The first that has it is used,
+and every other that has it must agree. A device by resource name is in the status if the scheduler created a claim for it, and
+must be in the environment if that lists its resource; a device of a plugin is in the environment only. StartFailed when the VM
+would have fewer devices than requested, others, or one of them twice."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from outfitter.launcher.environment import Env
 from outfitter.launcher.metadata import Files
 
 STATUS, METADATA, ENVIRONMENT = "status.deviceStatus", "device metadata", "the environment"
-NETWORK_INFO = network_info.FILE  # which function was given to which network
-ONE_PORT = 8  # functions that a port of the guest takes
+NETWORK_INFO = network_info.FILE  # maps networks to PCI functions
+ONE_PORT = 8  # functions of one guest port
 LISTS: tuple[List, ...] = ("hostDevices", "gpus", "interfaces")  # in the order of the domain
 
 
 def devices_of(instance: Mapping[str, Any], env: Env, files: Files) -> tuple[ResolvedDevices, ...]:
-    """What every entry of hostDevices, gpus and (for virtual functions) interfaces got, in this order and that of the spec."""
+    """The devices of every entry of hostDevices, gpus and (for VFs) interfaces, in this order and that of the spec."""
     if (flavor := vm.flavor_name(instance)) and not vm.flavored(instance):
         raise StartFailed(f"spec.flavor: the devices of {flavor} are not in status.flavor: the VM does not start without them")
     asks = requested_devices(instance)
-    known = {ask.path: given for ask in asks if ask.resource for given in _named(instance, ask)}
+    known = {ask.path: given for ask in asks if ask.resource for given in _from_status_by_resource(instance, ask)}
     plugins = environment.PluginDevices(env, asks, known.values())
     out: list[ResolvedDevices] = []
     for ask in asks:
@@ -51,20 +51,21 @@ def devices_of(instance: Mapping[str, Any], env: Env, files: Files) -> tuple[Res
             out.append(_claimed(instance, ask, env, files))
         elif ask.resource:
             given = known.get(ask.path)
-            out.append(_confirmed(ask, given, plugins) if given else ResolvedDevices(ask, plugins.take(ask), ENVIRONMENT))
+            out.append(_checked_with_plugins(ask, given, plugins) if given
+                       else ResolvedDevices(ask, plugins.take(ask), ENVIRONMENT))
         else:
             raise StartFailed(f"{ask.path}: {ask.word} names neither a deviceName nor a claim and its request")
-    _nothing_else(instance, asks)
-    _each_once(out)
+    _check_no_others(instance, asks)
+    _check_each_once(out)
     return tuple(out)
 
 
 def migration_target_devices(instance: Mapping[str, Any], env: Env, files: Files) -> tuple[ResolvedDevices, ...]:
-    """What the domain has that a migration arrives in: the devices of its new host, which the status tells of apart. Until it
-    does there are none: those of the old host are taken out before the guest leaves it."""
+    """The devices of the target domain of a migration: those in status.migrationState.targetDeviceStatus. Without it there are
+    none: the devices of the source host are detached before the migration."""
     status = instance.get("status") or {}
-    told = (status.get("migrationState") or {}).get("targetDeviceStatus")
-    return () if told is None else devices_of({**instance, "status": {**status, "deviceStatus": told}}, env, files)
+    target = (status.get("migrationState") or {}).get("targetDeviceStatus")
+    return () if target is None else devices_of({**instance, "status": {**status, "deviceStatus": target}}, env, files)
 
 
 def requested_devices(instance: Mapping[str, Any]) -> list[RequestedDevice]:
@@ -100,53 +101,54 @@ def _claimed(instance: Mapping[str, Any], ask: RequestedDevice, env: Env, files:
     if ask.list == "interfaces":
         readers[NETWORK_INFO] = lambda: _network_info(ask, files)
     else:
-        readers = {STATUS: lambda: _of_status(instance, ask), **readers}
-    told: list[tuple[str, tuple[AssignedDevice, ...]]] = []
-    silent: list[str] = []
+        readers = {STATUS: lambda: _from_status(instance, ask), **readers}
+    reported: list[tuple[str, tuple[AssignedDevice, ...]]] = []
+    without: list[str] = []
     for source, read in readers.items():
         try:
-            told.append((source, read()))
+            reported.append((source, read()))
         except DeviceNotAssigned as error:
-            silent.append(error.message)
+            without.append(error.message)
         except StartFailed:
-            if not told:  # what an earlier source told stands, whatever a later one fails at
+            if not reported:  # an earlier source is used, even if a later one is invalid
                 raise
-    if not told:
-        first, *rest = silent
+    if not reported:
+        first, *rest = without
         what = "it" if ask.word in first else ask.word
-        raise StartFailed(f"{first}: the machine does not start without {what} ({ask.path}; {'; '.join(rest)})")
-    source, devices = told[0]
-    for other, others in told[1:]:
+        raise StartFailed(f"{first}: the VM does not start without {what} ({ask.path}; {'; '.join(rest)})")
+    source, devices = reported[0]
+    for other, others in reported[1:]:
         if not same_devices(devices, others):
-            raise StartFailed(f"{ask.path}: {source} says that {ask.word} is {_said(devices)}, but {other} says "
-                              f"{_said(others)}: the machine does not start before they agree")
+            raise StartFailed(f"{ask.path}: {source} has {_addresses(devices)} for {ask.word}, but {other} has "
+                              f"{_addresses(others)}: the VM does not start before they agree")
     return ResolvedDevices(ask, devices, source)
 
 
-def _named(instance: Mapping[str, Any], ask: RequestedDevice) -> tuple[AssignedDevice, ...]:
-    """The device that the status tells of for an entry by resource name, if it does."""
+def _from_status_by_resource(instance: Mapping[str, Any], ask: RequestedDevice) -> tuple[AssignedDevice, ...]:
+    """The device in the status for an entry by resource name, if there is one."""
     try:
-        found = _of_status(instance, ask)
+        found = _from_status(instance, ask)
     except DeviceNotAssigned:
         return ()
     if len(found) > 1:
-        raise StartFailed(f"{ask.path}: {STATUS} tells of {len(found)} devices for {ask.word}, which asks for one "
+        raise StartFailed(f"{ask.path}: {STATUS} has {len(found)} devices for {ask.word}, which requests one "
                           f"{ask.resource}")
     return found
 
 
-def _confirmed(ask: RequestedDevice, given: AssignedDevice, plugins: environment.PluginDevices) -> ResolvedDevices:
-    """Of one resource the environment lists what all entries got, in whichever order: this one's is among them."""
+def _checked_with_plugins(ask: RequestedDevice, given: AssignedDevice, plugins: environment.PluginDevices) -> ResolvedDevices:
+    """Check the device of the status against the environment, which lists the devices of all entries of a resource, in any
+    order."""
     listed = plugins.listed(ask)
     if listed and given.address.lower() not in {each.lower() for each in listed.get(given.kind) or ()}:
-        said = ", ".join(each for texts in listed.values() for each in texts)
-        raise StartFailed(f"{ask.path}: {STATUS} says that {ask.word} is {_said([given])}, but {ENVIRONMENT} says that "
-                          f"{ask.resource} is {said}: the machine does not start before they agree")
+        others = ", ".join(address for addresses in listed.values() for address in addresses)
+        raise StartFailed(f"{ask.path}: {STATUS} has {_addresses([given])} for {ask.word}, but {ENVIRONMENT} has {others} for "
+                          f"{ask.resource}: the VM does not start before they agree")
     return ResolvedDevices(ask, (given,), STATUS)
 
 
 def _own(ask: RequestedDevice, devices: tuple[AssignedDevice, ...]) -> tuple[AssignedDevice, ...]:
-    """Of what answers a request that which is for this entry: a flavor's devices share one."""
+    """The devices of a request that belong to this entry: devices of a flavor share one request."""
     if ask.number is None:
         return devices
     if len(devices) <= ask.number:
@@ -154,12 +156,12 @@ def _own(ask: RequestedDevice, devices: tuple[AssignedDevice, ...]) -> tuple[Ass
     return devices[ask.number:ask.number + 1]
 
 
-def _said(devices: Sequence[AssignedDevice]) -> str:
+def _addresses(devices: Sequence[AssignedDevice]) -> str:
     return " and ".join("+".join(device.functions or (device.address,)) for device in devices)
 
 
 def _claim_names(instance: Mapping[str, Any], ask: RequestedDevice, entry: Mapping[str, Any]) -> list[str]:
-    """How the claim object is called, as far as anything here says so."""
+    """Possible names of the claim object, from spec and status."""
     status = instance.get("status") or {}
     found = [entry.get("resourceClaimName")]
     found += [each.get("resourceClaimName") for each in status.get("resourceClaimStatuses") or ()
@@ -170,61 +172,62 @@ def _claim_names(instance: Mapping[str, Any], ask: RequestedDevice, entry: Mappi
     return list(dict.fromkeys(name for name in found if name))
 
 
-def _of_status(instance: Mapping[str, Any], ask: RequestedDevice) -> tuple[AssignedDevice, ...]:
+def _from_status(instance: Mapping[str, Any], ask: RequestedDevice) -> tuple[AssignedDevice, ...]:
     assert ask.list != "interfaces"
     entries = [entry for entry in device_status.statuses(instance, ask.list) if entry.get("name") == ask.name]
-    told = bool((instance.get("status") or {}).get("deviceStatus"))
-    unlike = f"{_mismatch(ask.list)}: " if told else "no device status found: "
+    has_status = bool((instance.get("status") or {}).get("deviceStatus"))
+    prefix = f"{_mismatch(ask.list)}: " if has_status else "no device status found: "
     if not entries:
-        raise DeviceNotAssigned(f"{unlike}{ask.word} is not in {STATUS}")
+        raise DeviceNotAssigned(f"{prefix}{ask.word} is not in {STATUS}")
     out = []
     for entry in entries:
         where = device_status.address_of(entry)
         if where is None:
-            raise DeviceNotAssigned(f"{unlike}{ask.word} has neither pciAddress nor mdevUUID in {STATUS}")
-        said = entry.get("deviceResourceClaimStatus") or {}
-        members = tuple(map(str, (said.get("attributes") or {}).get("members") or ())) if where[0] == "pci" else ()
-        out.append(checked(ask, AssignedDevice(where[0], str(where[1]), members if len(members) > 1 else (), _node(said),
-                                      "/".join(str(said.get(key) or "") for key in ("driver", "pool", "name")))))
+            raise DeviceNotAssigned(f"{prefix}{ask.word} has neither pciAddress nor mdevUUID in {STATUS}")
+        claim_status = entry.get("deviceResourceClaimStatus") or {}
+        members = tuple(map(str, (claim_status.get("attributes") or {}).get("members") or ())) if where[0] == "pci" else ()
+        identity = "/".join(str(claim_status.get(key) or "") for key in ("driver", "pool", "name"))
+        functions = members if len(members) > 1 else ()
+        out.append(checked(ask, AssignedDevice(where[0], str(where[1]), functions, _node(claim_status), identity)))
     return tuple(out)
 
 
-def _node(said: Mapping[str, Any]) -> int | None:
-    node = (said.get("attributes") or {}).get("numaNode")
+def _node(claim_status: Mapping[str, Any]) -> int | None:
+    node = (claim_status.get("attributes") or {}).get("numaNode")
     return node if isinstance(node, int) and node >= 0 else None
 
 
 def _interface(
     instance: Mapping[str, Any], ask: RequestedDevice, env: Env, files: Files, taken: set[str]
 ) -> ResolvedDevices | None:
-    """The virtual function of a network interface; None: it is being plugged into a machine that runs and is not there yet."""
+    """The VF of a network interface; None while it is being hotplugged into a running VM."""
     network = _networks(instance).get(ask.name)
     if network is None:
         raise StartFailed(f"{ask.path}: no entry of spec.networks is called {ask.name}")
     if network.get("resourceClaim") is not None:
         found = _claimed(instance, ask, env, files)
         if len(found.devices) > 1 or len(found.devices[0].functions) > ONE_PORT:
-            raise StartFailed(f"{ask.path}: {found.source} says that {ask.word} is {_said(found.devices)}, but an interface is "
-                              f"one device of at most {ONE_PORT} functions: ask for count 1")
+            raise StartFailed(f"{ask.path}: {found.source} has {_addresses(found.devices)} for {ask.word}, but an interface is "
+                              f"one device of at most {ONE_PORT} functions: request count 1")
         return found
     status = instance.get("status") or {}
     reported = any(each.get("name") == ask.name and "multus-status" in str(each.get("infoSource", ""))
                    for each in status.get("interfaces") or ())
     readers: dict[str, Callable[[], tuple[AssignedDevice, ...]]] = {
         NETWORK_INFO: lambda: _network_info(ask, files), ENVIRONMENT: lambda: environment.network(ask, ask.name, env, taken)}
-    silent: list[str] = []
+    without: list[str] = []
     for source, read in readers.items():
         try:
             return ResolvedDevices(ask, read(), source)
         except DeviceNotAssigned as error:
-            silent.append(error.message)
+            without.append(error.message)
     if status.get("phase") == "Running" and not reported:
         return None
-    raise StartFailed(f"{ask.path}: found no SR-IOV networks to PCI-Address mapping for {ask.name}: {'; '.join(silent)}")
+    raise StartFailed(f"{ask.path}: found no SR-IOV networks to PCI-Address mapping for {ask.name}: {'; '.join(without)}")
 
 
 def network_wires(files: Files) -> dict[str, Wire]:
-    """How network cards are plugged in, by network; nothing where nobody says so in a way that can be read."""
+    """How interfaces are attached, by network; empty without a valid network-info file."""
     try:
         return network_info.read(files.get(NETWORK_INFO) or "{}")
     except ValueError:
@@ -236,7 +239,7 @@ def _network_info(ask: RequestedDevice, files: Files) -> tuple[AssignedDevice, .
     if text is None:
         raise DeviceNotAssigned(f"there is no {NETWORK_INFO}")
     if not text.strip() and not ask.by_claim:
-        raise StartFailed(f"{ask.path}: {NETWORK_INFO} is empty: no network plugin has said yet which function {ask.name} gets")
+        raise StartFailed(f"{ask.path}: {NETWORK_INFO} is empty: no network plugin has reported a function for {ask.name} yet")
     try:
         wire = network_info.read(text or "{}").get(ask.name)
     except ValueError as error:
@@ -248,8 +251,8 @@ def _network_info(ask: RequestedDevice, files: Files) -> tuple[AssignedDevice, .
     return (checked(ask, AssignedDevice("pci", wire.address)),)
 
 
-def _nothing_else(instance: Mapping[str, Any], asks: Sequence[RequestedDevice]) -> None:
-    """The status tells of no device that the spec does not ask for."""
+def _check_no_others(instance: Mapping[str, Any], asks: Sequence[RequestedDevice]) -> None:
+    """StartFailed when the status has a device that the spec does not request."""
     for list_ in device_refs.LISTS:
         names = {ask.name for ask in asks if ask.list == list_}
         for entry in device_status.statuses(instance, list_):
@@ -264,7 +267,7 @@ def _mismatch(list_: List) -> str:
     return f"the number of DRA {WORDS[list_]}/s do not match the number of devices"
 
 
-def _each_once(found: Sequence[ResolvedDevices]) -> None:
+def _check_each_once(found: Sequence[ResolvedDevices]) -> None:
     holders: dict[str, str] = {}
     for one in found:
         for given in one.devices:

@@ -1,4 +1,4 @@
-"""USB devices of the host in a domain."""
+"""USB host devices in a domain. Called by `devices`."""
 
 from __future__ import annotations
 
