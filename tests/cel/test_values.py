@@ -76,9 +76,9 @@ def test_quantity_arithmetic_is_exact() -> None:
     tenth = quantity.parse("0.1")
     assert tenth + quantity.parse("0.2") == quantity.parse("300m")
     assert str(quantity.parse("0") + quantity.parse("1Gi")) == "1Gi"
-    assert (quantity.parse("9223372036854775807") + quantity.of(1)).whole is None
+    assert (quantity.parse("9223372036854775807") + quantity.from_int(1)).whole is None
     assert quantity.parse("0.1Gi") > quantity.parse("107374182")
-    assert (quantity.parse("1k") + quantity.of(1)).whole == 1001
+    assert (quantity.parse("1k") + quantity.from_int(1)).whole == 1001
 
 
 @given(st.integers(-(10**20), 10**20), st.sampled_from(["n", "u", "m", "", "k", "M", "G", "e3", "e-7", "Ki", "Gi"]))

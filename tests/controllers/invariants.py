@@ -87,7 +87,7 @@ def _counters(books: Books) -> Iterator[str]:
             for counter, amount in counters.items():
                 used[booking.device.pool, name, counter].append(str(amount))
     for place, amounts in used.items():
-        total = sum(map(quantity.parse, amounts), quantity.of(0))
+        total = sum(map(quantity.parse, amounts), quantity.from_int(0))
         if total > quantity.parse(books.counters.get(place, "0")):
             yield f"{total} of {place} are booked and {books.counters.get(place, 'none')} were published"
 

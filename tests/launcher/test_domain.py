@@ -149,7 +149,8 @@ UNBUILT: dict[str, tuple[Object, str, bool]] = {
     "a LUN": (disk({"hostDisk": {"path": "/x"}}, lun={}), "disks[0].lun is not supported", False),
     "an unknown binding": (nic(passt={}), "spec.domain.devices.interfaces[0]: the binding passt is not supported", True),
     "a binding plugin": (nic(binding={"name": "x"}), "the binding plugin x is not supported", True),
-    "an unknown architecture": (instance(spec={"architecture": "riscv64"}), "spec.architecture: riscv64 is not supported", False),
+    "an unknown architecture": (
+        instance(spec={"architecture": "riscv64"}), "spec.architecture: riscv64 is not supported", False),
 }
 
 

@@ -245,8 +245,8 @@ CLASHES: dict[str, tuple[Situation, str]] = {
     "too many beside a node": (on_node(5, 18), "interfaces[16]: bus 41 is reserved for NUMA node 5, of which this VM has "
                                                "devices: other devices have the buses up to 3f, 16 of a list"),
     "more than 256 buses": (machine(8, 8, 0, 40, nodes=(0, 1, 2, 3)),
-                            "disks[31]: bus 80 is reserved for NUMA node 3, of which this VM has devices: other devices have the "
-                            "buses up to 7f, 31 of a list"),
+                            "disks[31]: bus 80 is reserved for NUMA node 3, of which this VM has devices: other devices have "
+                            "the buses up to 7f, 31 of a list"),
     "too many nodes": (machine(7, 0, 0, 0, nodes=tuple(range(7))), "7 nodes are more than the 6"),
     "nodes of an older machine": (Situation(instance(cpu=PASSED, machine={"type": "pc"})), "has no PCI Express to expose"),
     "a tag of an older machine": (

@@ -194,7 +194,7 @@ class MortalMachines(Simulated):
 
     def __init__(self, folder: Path, home: MortalHome, ignoring_shutdown: set[str]) -> None:
         super().__init__(folder, monotonic=home.clock.monotonic)
-        self._home, self.ignoring_shutdown = home, ignoring_shutdown
+        self._home, self.ignoring_shutdown, self._host = home, ignoring_shutdown, folder.name
         home.broken += [f"{self._domains[uid].name} had ended and runs again" for uid in self._domains.keys() & home.over]
 
     @property

@@ -139,7 +139,7 @@ class Mayfly(Simulated):
 
     async def start(self, domain: Domain) -> None:
         await super().start(domain)
-        self.play_end(domain.uid, "it was a warm day")
+        self.simulate_end(domain.uid, "it was a warm day")
 
 
 async def test_a_domain_that_ends_while_it_is_started_is_noticed() -> None:

@@ -11,7 +11,7 @@ from outfitter.cel.library import quantity
 from outfitter.cel.library.quantity import Quantity
 from outfitter.errors import AlreadyHeld, Cause, Invalid, Unsatisfiable
 
-NOTHING = quantity.of(0)
+NOTHING = quantity.from_int(0)
 
 
 def check_shares(fresh: Sequence[Booking], there: Mapping[DeviceId, Sequence[Booking]], limits: Limits) -> None:

@@ -1,9 +1,16 @@
-"""Kubernetes' expression language for device selectors: compile once, then ask it of many devices.
+"""CEL, Kubernetes' expression language, for device selectors: compile once, then evaluate on many devices.
 
-It must not know a noun of ours, read a clock or touch the host, and it never guesses: what is not supported is refused
-by name when the selector is compiled. Called by `api`, which refuses bad selectors, and by `scheduling`, which asks
-`Selector.matches`. Text goes lexer -> parser -> checker -> cost -> compiler, and `evaluator` leads it; to add a function,
-begin at `declarations.py`."""
+Knows no kind of ours, reads no clock and touches no host. An unsupported construct is rejected by name when the selector is
+compiled. Called by `api`, which rejects invalid selectors, and by `scheduling`, which calls `Selector.matches`. The stages are
+lexer -> parser -> macro_expansion -> checker -> cost_estimate -> compiler; `evaluator` runs them. To add a function, start at
+`declarations.py`.
+
+>>> from outfitter.cel import CelDevice, compile_selector
+>>> selector = compile_selector('device.attributes["gpu.example.com"].model == "A100"')
+>>> device = CelDevice.from_slice("gpu.example.com", {"attributes": {"model": {"string": "A100"}}})
+>>> selector.matches(device)
+True
+"""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
-"""The type checker: what cannot work for any device is refused before the first one is asked.
+"""The type checker: rejects expressions that cannot work for any device. Called by `evaluator`.
 
-It walks the expanded tree, gives every node its type and every call the overloads that fit; `cost` reads both."""
+Walks the expanded tree, and sets the type of every node and the matching overloads of every call, which `cost_estimate`
+reads."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 
 from outfitter import errors
 from outfitter.cel import declarations, macro_expansion, types
+from outfitter.cel.checker_hints import did_you_mean, function_hint, operator_hint, struct_usage, type_hint
 from outfitter.cel.declarations import CelFeatures, Overload
 from outfitter.cel.lexer import Source
 from outfitter.cel.library import functions, string_format, strings
@@ -19,9 +20,7 @@ _LITERALS: dict[str, Type] = {
     "bool": types.BOOL, "int": types.INT, "UInt": types.UINT, "float": types.DOUBLE, "str": types.STRING,
     "bytes": types.BYTES, "NoneType": types.NULL,
 }  # fmt: skip
-_ORDERS = frozenset(("_<_", "_<=_", "_>_", "_>=_"))
-_SIGNS = {"@in": "in", "_?_:_": "?:", "_[_]": "[]", "_[?_]": "[?]", "!_": "!", "-_": "-"}
-# Macros, and how each is written: their names are no functions.
+# Macros and their syntax; they are not in the table of functions.
 MACROS = {
     "has": "has(a.b)",
     "all": "x.all(item, condition)",
@@ -41,10 +40,10 @@ MACROS = {
 
 
 def check(source: Source, root: macro_expansion.Expr, features: CelFeatures) -> Type:
-    """Check the tree and give the type of its result; raise Invalid at the first thing that is wrong."""
+    """Check the tree and return the type of its result; raise Invalid at the first mistake."""
     checker = _Checker(source, features)
     checker.check(root)
-    checker.settle(root)
+    checker.resolve_variables(root)
     checker.validate(root, mixed=False)
     result = root.type
     attribute = types.DYN if features.list_attributes else types.ANY
@@ -65,7 +64,7 @@ class _Checker:
         self.features = features
         self.scope: dict[str, Type] = {"device": types.DEVICE}
         self.bindings: Bindings = {}
-        self.free = 0  # how many type variables were made
+        self.free = 0  # number of type variables created
 
     def check(self, node: macro_expansion.Expr) -> None:
         match node:
@@ -84,14 +83,14 @@ class _Checker:
             case macro_expansion.Fold():
                 self.fold(node)
 
-    def settle(self, node: macro_expansion.Expr) -> None:
-        """Replace type variables by what they turned out to be; what nothing fixed is dyn."""
-        waiting = [node]
-        while waiting:
-            one = waiting.pop()
-            if one.type.open:
-                one.type = types.substitute(self.bindings, one.type, free=types.DYN)
-            waiting.extend(macro_expansion.children(one))
+    def resolve_variables(self, node: macro_expansion.Expr) -> None:
+        """Replace type variables by their bindings; unbound ones become dyn."""
+        pending = [node]
+        while pending:
+            current = pending.pop()
+            if current.type.open:
+                current.type = types.substitute(self.bindings, current.type, free=types.DYN)
+            pending.extend(macro_expansion.children(current))
 
     # -- names and fields
 
@@ -100,7 +99,7 @@ class _Checker:
             return known
         if named := declarations.TYPE_NAMES.get(node.name):
             return types.type_of(named)
-        near = meant(node.name, self.scope)
+        near = did_you_mean(node.name, self.scope)
         variables = " and ".join(name for name in self.scope if name.isidentifier())
         raise self.source.invalid(node.pos, f"undeclared reference to '{node.name}': known here is {variables}{near}")
 
@@ -127,25 +126,26 @@ class _Checker:
             case "dyn" | "any":
                 result = types.DYN
             case "struct":
-                raise self.source.invalid(node.pos, f"undefined field '{name}': a {target} has functions only{_usage(target)}")
+                usage = struct_usage(target)
+                raise self.source.invalid(node.pos, f"undefined field '{name}': a {target} has functions only{usage}")
             case _:
                 raise self.source.invalid(node.pos, self.no_fields(target, name))
         return types.optional_of(result) if optional or held.is_optional else result
 
     def device_field(self, pos: int, name: str) -> Type:
-        if found := self.fields.get(name):
-            return found
+        if field_type := self.fields.get(name):
+            return field_type
         if name in declarations.device_fields(declarations.NEWEST):
             raise self.source.invalid(pos, f"undefined field '{name}': the feature that brings it is switched off here")
         raise self.source.invalid(
-            pos, f"undefined field '{name}': device has {', '.join(self.fields)}{meant(name, self.fields)}"
+            pos, f"undefined field '{name}': device has {', '.join(self.fields)}{did_you_mean(name, self.fields)}"
         )
 
     def no_fields(self, target: Type, name: str) -> str:
-        says = f"type '{target}' does not support field selection"
+        problem = f"type '{target}' does not support field selection"
         if any(one.member and self.fit_trial([target], one.args[:1]) for one in self.functions.get(name, ())):
-            return f"{says}: '{name}' is a function, write .{name}(...)"
-        return f"{says}: only device and maps have fields"
+            return f"{problem}: '{name}' is a function, write .{name}(...)"
+        return f"{problem}: only device and maps have fields"
 
     # -- calls
 
@@ -209,7 +209,7 @@ class _Checker:
     def expect(self, node: macro_expansion.Expr, wanted: Type) -> None:
         if not self.fit(node.type, wanted):
             found = types.substitute(self.bindings, node.type, free=types.DYN)
-            raise self.source.invalid(node.pos, f"expected type '{wanted}' but found '{found}'{_remedy(wanted, found)}")
+            raise self.source.invalid(node.pos, f"expected type '{wanted}' but found '{found}'{type_hint(wanted, found)}")
 
     def fit(self, given: Type, wanted: Type) -> bool:
         trial = dict(self.bindings)
@@ -245,7 +245,7 @@ class _Checker:
         node.type = types.map_of(key or self.variable(), value or self.variable())
 
     def held(self, node: macro_expansion.Expr) -> Type:
-        """What an item written `?item` puts in: that must be an optional."""
+        """The item type of an item written `?item`, which must be an optional."""
         found = types.substitute(self.bindings, node.type)
         if not found.is_optional and not found.is_dyn:
             raise self.source.invalid(
@@ -254,7 +254,7 @@ class _Checker:
         return types.unwrapped(found)
 
     def joined(self, one: Type | None, other: Type) -> Type:
-        """The type of items of both; mixed ones are dyn, and `validate` decides whether that is allowed here."""
+        """The common type of two items; dyn for mixed ones, and `validate` decides whether that is allowed."""
         if one is None:
             return other
         return types.most_general(one, other) if self.fit(one, other) else types.DYN
@@ -292,7 +292,7 @@ class _Checker:
         self.scope = outer
         node.type = types.substitute(self.bindings, node.result.type)
 
-    # -- what the types alone do not tell
+    # -- checks beyond types
 
     def validate(self, node: macro_expansion.Expr, *, mixed: bool) -> None:
         """Literals hold one type of item, and what is written out (patterns, times, formats) can be read. `mixed`: below
@@ -315,7 +315,7 @@ class _Checker:
             if first is not None and first != kind:
                 raise self.source.invalid(
                     item.pos,
-                    f"expected type '{first}' but found '{kind}': items of a list or map have one type{_remedy(first, kind)}",
+                    f"expected type '{first}' but found '{kind}': items of a list or map have one type{type_hint(first, kind)}",
                 )
             first = first or kind
 
@@ -362,13 +362,13 @@ class _Checker:
 
     def unknown(self, node: macro_expansion.ExpandedCall, name: str) -> errors.Invalid:
         if usage := MACROS.get(name):
-            said = f"undeclared reference to '{name}' with {len(node.args)} arguments: write {usage}"
+            message = f"undeclared reference to '{name}' with {len(node.args)} arguments: write {usage}"
         elif name in declarations.functions(declarations.NEWEST):
-            said = f"undeclared reference to '{name}': the feature that brings it is switched off here"
+            message = f"undeclared reference to '{name}': the feature that brings it is switched off here"
         else:
-            known = [one for one in (*self.functions, *MACROS) if one[0].isalpha() and "@" not in one]
-            said = f"undeclared reference to '{name}': there is no such function{meant(name, known)}"
-        return self.source.invalid(node.pos, said)
+            names = [known for known in (*self.functions, *MACROS) if known[0].isalpha() and "@" not in known]
+            message = f"undeclared reference to '{name}': there is no such function{did_you_mean(name, names)}"
+        return self.source.invalid(node.pos, message)
 
     def no_overload(
         self, node: macro_expansion.ExpandedCall, overloads: Sequence[Overload], given: Sequence[Type]
@@ -376,10 +376,10 @@ class _Checker:
         name, member = node.function, node.target is not None
         texts = [str(one) for one in given]
         applied = f"{texts[0]}.({', '.join(texts[1:])})" if member else f"({', '.join(texts)})"
-        said = f"found no matching overload for '{name}' applied to '{applied}'"
+        message = f"found no matching overload for '{name}' applied to '{applied}'"
         if name[0].isalpha():
-            return self.source.invalid(node.pos, f"{said}: {_function_hint(name, member, overloads, given)}")
-        return self.source.invalid(node.pos, f"{said}: {_operator_hint(name, given)}")
+            return self.source.invalid(node.pos, f"{message}: {function_hint(name, member, overloads, given)}")
+        return self.source.invalid(node.pos, f"{message}: {operator_hint(name, given)}")
 
 
 # Calls whose argument is read while compiling when it is written out: the place of a pattern, and conversions.
@@ -397,69 +397,5 @@ def dotted(node: macro_expansion.Expr) -> str | None:
     return None
 
 
-def meant(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), 1)
-    return f"; did you mean '{near[0]}'?" if near else ""
-
-
 def _is_namespace(prefix: str, functions: Iterable[str]) -> bool:
     return prefix == "cel" or any(name.startswith(f"{prefix}.") for name in functions)
-
-
-def _usage(target: Type) -> str:
-    if target == types.QUANTITY:
-        return ", such as .isGreaterThan(quantity('1Gi'))"
-    return ", such as .major()" if target == types.SEMVER else ""
-
-
-def _remedy(wanted: Type, found: Type) -> str:
-    if types.DYN in (wanted, found):
-        return "; wrap the others in dyn(...)"
-    if wanted == types.BOOL:
-        return ": compare it with something, such as == 1"
-    return ""
-
-
-def _function_hint(name: str, member: bool, overloads: Sequence[Overload], given: Sequence[Type]) -> str:
-    fitting = [one for one in overloads if one.member is member]
-    if not fitting:
-        return f"write {name}(x)" if member else f"write x.{name}(...)"
-    counts = sorted({len(one.args) - member for one in fitting})
-    count = len(given) - member
-    if count not in counts:
-        return f"it takes {' or '.join(map(str, counts))} argument(s), not {count}"
-    if given[0] in (types.QUANTITY, types.SEMVER) and name in ("isGreaterThan", "isLessThan", "compareTo"):
-        make = "quantity('1Gi')" if given[0] == types.QUANTITY else "semver('1.2.3')"
-        return f"it compares with another one, write .{name}({make})"
-    ways = list(dict.fromkeys(_signature(name, one) for one in fitting if len(one.args) == len(given)))
-    return f"it is declared as {' or '.join(ways[:3])}{' or ...' if len(ways) > 3 else ''}"
-
-
-def _signature(name: str, overload: Overload) -> str:
-    texts = [str(one) for one in overload.args]
-    return f"{texts[0]}.{name}({', '.join(texts[1:])})" if overload.member else f"{name}({', '.join(texts)})"
-
-
-def _operator_hint(name: str, given: Sequence[Type]) -> str:
-    sign = _SIGNS.get(name, name.strip("_"))
-    for kind, make in ((types.QUANTITY, "quantity('1Gi')"), (types.SEMVER, "semver('1.2.3')")):
-        if kind in given and name in _ORDERS:
-            verb = "isGreaterThan" if ">" in name else "isLessThan"
-            return f"{kind} has no {sign}, write .{verb}({make}) or .compareTo({make}) {sign} 0"
-        if kind in given and name in ("_==_", "_!=_"):
-            return f"compare it with {make}"
-        if kind in given and name in ("_+_", "_-_"):
-            return f"write .{'add' if name == '_+_' else 'sub'}(...)"
-    if name in ("_+_", "_-_", "_*_", "_/_", "_%_") and len(set(given)) > 1:
-        return "both sides must have one type; convert one with int(), double() or string()"
-    if name in ("_==_", "_!=_", *_ORDERS):
-        return "these two never compare; convert one side, or wrap it in dyn(...)"
-    if name in ("_[_]", "_[?_]") and given[0] == types.DEVICE:
-        return "device is not a map: write device.attributes, device.capacity or device.driver"
-    if name in ("_[_]", "_[?_]"):
-        return "a list takes a whole number, a map a key of its type"
-    if name == "@in":
-        return "the right side is a list or a map; for text in text write .contains(...)"
-    if name == "_?_:_":
-        return "the condition is a bool and both choices have one type"
-    return f"{sign} does not take that"

@@ -1,7 +1,8 @@
-"""The closures an expression is made of: operators, lookups, calls and loops, each built from closures below it.
+"""The closures of a compiled expression: operators, lookups, calls and loops, each built from the closures of its operands.
+Called by `compiler`.
 
-A closure takes the frame, a list: the device, what is left of the budget (where costs are counted), then one slot per
-variable of a macro."""
+A closure takes the frame, a list: the device, the remaining budget (where costs are counted), then one slot for each variable
+of a macro."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ from outfitter.errors import EvaluationError
 Frame = list[Value]
 Run = Callable[[Frame], Value]
 
-DEVICE, BUDGET, FIRST_SLOT = 0, 1, 2  # what is where in a frame
+DEVICE, BUDGET, FIRST_SLOT = 0, 1, 2  # positions in a frame
 
-LIMIT = 1_000_000  # what one selector may cost, both as estimated and on one device
+LIMIT = 1_000_000  # cost limit of a selector, both estimated and on one device
 
 FIELDS: dict[str, str] = {
     "driver": "driver",
@@ -75,7 +76,7 @@ def binary(op: str, left: Run, right: Run) -> Run:
     match op:
         case "==":
             return _equality(left, right)
-        case "!=":  # what cannot be compared is different; only == insists
+        case "!=":  # values that cannot be compared are different; only == raises
             return lambda frame: not values.surely_equal(left(frame), right(frame))
         case "<":
             return lambda frame: values.compare(left(frame), right(frame), "<") < 0
@@ -102,7 +103,7 @@ def _equality(left: Run, right: Run) -> Run:
 
 
 def logical(terms: Sequence[Run], *, stop: bool, name: str) -> Run:
-    """`||` (stop is true) or `&&` (stop is false): one term that says `stop` decides, even beside an error."""
+    """`||` (stop is true) or `&&` (stop is false): one term equal to `stop` decides, even if another term fails."""
 
     def run(frame: Frame) -> Value:
         wrong: EvaluationError | None = None
@@ -173,7 +174,7 @@ def call(function: Function, operands: Sequence[Run]) -> Run:
 
 
 def counted_call(function: Function, operands: Sequence[Run], charge: Callable[..., int]) -> Run:
-    """The same, paid for by what the operands and the result really are."""
+    """As `call`, charged by the actual operands and result."""
 
     def run(frame: Frame) -> Value:
         args = [operand(frame) for operand in operands]
@@ -189,7 +190,7 @@ def counted_call(function: Function, operands: Sequence[Run], charge: Callable[.
 
 
 def or_else(name: str, target: Run, other: Run) -> Run:
-    """`orValue` and `or`: the other side is worked out only when it is needed."""
+    """`orValue` and `or`: the other side is evaluated only when needed."""
 
     def run(frame: Frame) -> Value:
         value = target(frame)
@@ -197,10 +198,10 @@ def or_else(name: str, target: Run, other: Run) -> Run:
             raise values.no_such_overload(name, value)
         if value.present:
             return value.value if name == "orValue" else value
-        instead = other(frame)
-        if name == "or" and type(instead) is not Optional:
-            raise values.no_such_overload(name, value, instead)
-        return instead
+        alternative = other(frame)
+        if name == "or" and type(alternative) is not Optional:
+            raise values.no_such_overload(name, value, alternative)
+        return alternative
 
     return run
 
@@ -208,8 +209,8 @@ def or_else(name: str, target: Run, other: Run) -> Run:
 # -- loops
 
 
-def turns(items: Run, first: int, second: int | None) -> Callable[[Frame], Iterator[None]]:
-    """One turn per item, with the variables set in the frame."""
+def iterations(items: Run, first: int, second: int | None) -> Callable[[Frame], Iterator[None]]:
+    """One iteration per item, with the variables set in the frame."""
 
     def run(frame: Frame) -> Iterator[None]:
         value = items(frame)
@@ -230,20 +231,20 @@ def turns(items: Run, first: int, second: int | None) -> Callable[[Frame], Itera
 
 
 def quantified(each: Callable[[Frame], Iterator[None]], body: Run, *, stop: bool, name: str, again: int) -> Run:
-    """`exists` (stop is true) or `all` (stop is false), which swallow errors as `||` and `&&` do. `again` is what
-    stopping before the end costs, where that is counted."""
+    """`exists` (stop is true) or `all` (stop is false), which ignore errors as `||` and `&&` do. `again` is the cost of
+    stopping before the end, where costs are counted."""
 
     def run(frame: Frame) -> Value:
         wrong: EvaluationError | None = None
-        turns = each(frame)
-        for _ in turns:
+        iterations = each(frame)
+        for _ in iterations:
             try:
                 value = body(frame)
             except EvaluationError as error:
                 wrong = wrong or error
                 continue
             if value is stop:
-                if again and next(turns, MISSING) is not MISSING:
+                if again and next(iterations, MISSING) is not MISSING:
                     spend(frame, again)
                 return stop
             if value is not (not stop) and wrong is None:
@@ -256,7 +257,7 @@ def quantified(each: Callable[[Frame], Iterator[None]], body: Run, *, stop: bool
 
 
 def merged(each: Callable[[Frame], Iterator[None]], condition: Callable[[Frame], bool], body: Run) -> Run:
-    """One map of the maps that the body makes."""
+    """The merged maps that the body returns."""
 
     def run(frame: Frame) -> Value:
         made = dict[Value, Value]()

@@ -1,4 +1,4 @@
-"""A tree to Python closures. What the closures do is in `closures`."""
+"""Compiles the parser's tree to Python closures (`closures`). Called by `evaluator`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from outfitter.cel.nodes import Node
 from outfitter.cel.values import MISSING, NONE, Optional, TypeValue, Value
 from outfitter.errors import EvaluationError
 
-_UNSET = object()  # a cel.bind variable nobody has looked at yet
+_UNSET = object()  # a cel.bind variable that is not evaluated yet
 
 
 class Compiler:
     """Turns nodes into closures. `scope` maps each visible variable to the closure that reads it.
 
-    With `places` (see `charges.by_place`) the closures also count what they cost, as Kubernetes does."""
+    With `places` (see `runtime_cost.by_place`) the closures also count their cost, as Kubernetes does."""
 
     def __init__(self, places: runtime_cost.Places | None = None) -> None:
         self.slots = 0
@@ -28,7 +28,7 @@ class Compiler:
         self.places = places
 
     def priced(self, run: Run, price: int) -> Run:
-        """The same, and it costs that much where costs are counted."""
+        """The closure with a fixed price, where costs are counted."""
         if self.places is None or price == 0:
             return run
 
@@ -107,25 +107,25 @@ class Compiler:
         return isinstance(node, nodes.Ident) and node.name == "device" and "device" not in self.scope
 
     def step(self, run: Run, operand: Node, *, optional: bool = False) -> Run:
-        """A lookup in the operand. It costs 1, and 1 more when the operand is no lookup itself; an optional one that
-        finds nothing is free."""
+        """A lookup in the operand. It costs 1, and 1 more when the operand is not a lookup itself; an optional lookup without a
+        result is free."""
         if self.places is None:
             return run
         root = 0 if _is_lookup(operand) else 1
 
         def counted(frame: Frame) -> Value:
             closures.spend(frame, root if optional else root + 1)
-            found = run(frame)
+            result = run(frame)
             if optional:
-                closures.spend(frame, found.present)
-            elif type(found) is Optional and not found.present:
+                closures.spend(frame, result.present)
+            elif type(result) is Optional and not result.present:
                 closures.spend(frame, -1)
-            return found
+            return result
 
         return counted
 
     def inner(self, node: Node) -> Run:
-        """A lookup inside of another one, or chosen by a condition: its first name is free."""
+        """A lookup inside another one, or a branch of a condition: its first name is free."""
         return self.priced(self.compile(node), -1 if _is_lookup(node) else 0)
 
     def select(self, node: nodes.Select) -> Run:
@@ -163,7 +163,7 @@ class Compiler:
             value = operand(frame)
             if type(value) is Optional:
                 value = value.value
-            # What has no fields has not this one; only a list insists on an index.
+            # A value without fields does not have this one; only a list raises.
             return isinstance(value, dict | CelDevice | list) and closures.select(value, name) is not MISSING
 
         return run
@@ -207,7 +207,7 @@ class Compiler:
             try:
                 return closures.constant(function(*[self.compile(arg)([]) for arg in node.args]))
             except EvaluationError:
-                pass  # it is an error for each device that gets this far, not for the selector
+                pass  # an error for each device on which it is evaluated, not for the selector
         return self.operation(node, name, function, node.args)
 
     # -- literals
@@ -244,7 +244,7 @@ class Compiler:
                     if not item.present:
                         continue
                     item = item.value
-                made[values.to_key(name)] = item  # of a key that is there twice, the last one counts
+                made[values.to_key(name)] = item  # of a duplicate key the last value counts
             return made
 
         return run if _is_constant(node) else self.priced(run, runtime_cost.MAP)
@@ -252,7 +252,7 @@ class Compiler:
     # -- macros
 
     def within(self, body: Node | None, variables: dict[str, Run]) -> Run:
-        """Compile a body that sees these variables as well."""
+        """Compile a body with these additional variables."""
         outer, self.scope = self.scope, {**self.scope, **variables}
         try:
             return self.compile(body) if body is not None else closures.constant(True)
@@ -270,31 +270,32 @@ class Compiler:
         variables: dict[str, Run] = {node.first: operator.itemgetter(first)}
         if node.second is not None and second is not None:
             variables[node.second] = operator.itemgetter(second)
-        turns, name = closures.turns(items, first, second), node.macro
+        iterations, name = closures.iterations(items, first, second), node.macro
         body = self.priced(self.within(node.body, variables), runtime_cost.TURN[name])
         match name:
             case "all" | "exists":
                 again = runtime_cost.AGAIN[name] if self.places is not None else 0
-                run = closures.quantified(turns, body, stop=name == "exists", name=name, again=again)
+                run = closures.quantified(iterations, body, stop=name == "exists", name=name, again=again)
                 return self.priced(run, runtime_cost.END[name])
             case "exists_one":
                 one = self.chosen("exists_one", body, 2)
-                return self.priced(lambda frame: sum(one(frame) for _ in turns(frame)) == 1, runtime_cost.END[name])
+                return self.priced(lambda frame: sum(one(frame) for _ in iterations(frame)) == 1, runtime_cost.END[name])
             case "filter":
                 keep = self.chosen("filter", body, runtime_cost.LIST + 3)
-                return self.priced(lambda frame: [frame[first] for _ in turns(frame) if keep(frame)], runtime_cost.END[name])
+                return self.priced(
+                    lambda frame: [frame[first] for _ in iterations(frame) if keep(frame)], runtime_cost.END[name])
         condition = self.chosen(name, self.within(node.condition, variables), 0)
         if name == "transformMap":
             return self.priced(
-                lambda frame: {values.to_key(frame[first]): body(frame) for _ in turns(frame) if condition(frame)},
+                lambda frame: {values.to_key(frame[first]): body(frame) for _ in iterations(frame) if condition(frame)},
                 runtime_cost.END[name],
             )
         if name == "transformMapEntry":
-            return self.priced(closures.merged(turns, condition, body), runtime_cost.END[name])
-        return self.priced(lambda frame: [body(frame) for _ in turns(frame) if condition(frame)], runtime_cost.END[name])
+            return self.priced(closures.merged(iterations, condition, body), runtime_cost.END[name])
+        return self.priced(lambda frame: [body(frame) for _ in iterations(frame) if condition(frame)], runtime_cost.END[name])
 
     def chosen(self, name: str, condition: Run, price: int) -> Callable[[Frame], bool]:
-        """A condition that must be a bool; yes has a price."""
+        """A condition that must be a bool; true has a price."""
 
         def run(frame: Frame) -> bool:
             return closures.want_bool(name, condition(frame))
@@ -338,7 +339,7 @@ class Compiler:
                     closures.spend(frame, 1)
                 return NONE
             frame[slot] = value.value
-            if counting:  # the target is worked out once more, for its value
+            if counting:  # Kubernetes evaluates the target a second time, for its value
                 closures.spend(frame, before - frame[closures.BUDGET] + (1 if flat else 2))
             result = body(frame)
             if not flat:
@@ -368,7 +369,7 @@ class Compiler:
 
 
 def _dotted(node: Node) -> str:
-    """`a.b.c` as text, when the node is nothing but names; empty otherwise."""
+    """`a.b.c` as text, when the node consists of names only; empty otherwise."""
     if isinstance(node, nodes.Ident):
         return node.name
     if isinstance(node, nodes.Select) and not node.optional and (prefix := _dotted(node.operand)):
@@ -385,7 +386,7 @@ def _type_value(name: str) -> TypeValue:
 
 
 def _is_constant(node: Node) -> bool:
-    """Is it written out whole? Then it is made once, and costs nothing."""
+    """Whether the node is a constant, which is built once and costs nothing."""
     match node:
         case nodes.Literal():
             return True

@@ -1,8 +1,7 @@
-"""What an expression can cost at most, in Kubernetes' units, before any device is asked.
+"""The maximum cost of an expression in Kubernetes' units, estimated at compile time. Called by `evaluator`.
 
-The sum of the whole tree, where loops cost their longest range and text its longest length. What is long is known from
-literals and from the limits of a device (`_DEVICE`); what is not known counts as endless. Prices of functions are in
-`prices`."""
+The sum over the tree, with the largest possible size of lists and strings. Sizes are known from literals and from the limits of
+a device (`_DEVICE`); an unknown size counts as infinite. Prices of functions are in `cost_table`."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ Path = tuple[str, ...]  # from device to a part of it: ("device", "attributes", 
 
 @dataclass(frozen=True, slots=True)
 class _Items:
-    """The sizes of what a list or map holds."""
+    """The sizes of the items of a list or map."""
 
     kind: str  # list or map
     key: Size
@@ -28,7 +27,7 @@ class _Items:
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """How long a part of a device can be, and what it holds."""
+    """The maximum size of a part of a device, and of its items."""
 
     longest: int
     key: _Limit | None = None
@@ -58,7 +57,7 @@ class _Variable:
 
 
 def estimate(root: macro_expansion.Expr) -> int:
-    """The most the checked tree can cost; 2**64 - 1 stands for anything beyond."""
+    """The maximum cost of the checked tree; at most 2**64 - 1."""
     return _Coster().cost(root)
 
 
@@ -149,7 +148,7 @@ class _Coster:
         args: list[cost_table.Argument],
         costs: list[int],
     ) -> tuple[int, Size | None]:
-        """The price of the call with its arguments, and the size of what it gives."""
+        """The price of the call including its arguments, and the size of its result."""
         paid = add(*costs)
         if found := cost_table.price(node.function, overload, target, args):
             return add(found.cost, paid), found.size
@@ -173,7 +172,7 @@ class _Coster:
     def argument(self, node: macro_expansion.Expr) -> cost_table.Argument:
         size = self.known(node)
         item = None
-        if node.type.of:  # as for a list, whatever it is
+        if node.type.of:  # treated as a list, whatever it is
             place = self.path(node)
             item = cost_table.Argument(node.type.of[0], _limit((*place, "@items")) or UNKNOWN if place else UNKNOWN)
         literal = node.value if isinstance(node, macro_expansion.Const) and type(node.value) is int else None
@@ -220,7 +219,7 @@ class _Coster:
     def variable(self, init: macro_expansion.Expr) -> _Variable:
         return _Variable(self.path(init), self.known(init), self.held(init))
 
-    # -- what is known of a node
+    # -- known sizes of a node
 
     def keep(self, node: macro_expansion.Expr, size: Size | None, items: _Items | None) -> None:
         if size is not None:
@@ -257,7 +256,7 @@ class _Coster:
 
 
 def _written(node: macro_expansion.Expr) -> int | None:
-    """The size of what is written out in the expression."""
+    """The size of a literal; None for other nodes."""
     match node:
         case macro_expansion.Const():
             return len(node.value) if isinstance(node.value, str | bytes) else 1
@@ -269,7 +268,7 @@ def _written(node: macro_expansion.Expr) -> int | None:
 
 
 def _limit(path: Path) -> Size | None:
-    """How long that part of a device can be."""
+    """The size limits of that part of a device."""
     if not path or path[0] != "device":
         return None
     at: _Limit | None = _DEVICE
@@ -289,7 +288,7 @@ def _limit(path: Path) -> Size | None:
 
 
 def _union(sizes: list[Size]) -> Size:
-    """Of any of these; of nothing at all, nothing."""
+    """The range of all these sizes; zero for none."""
     return Size(min(size.least for size in sizes), max(size.most for size in sizes)) if sizes else Size(0, 0)
 
 

@@ -1,7 +1,8 @@
-"""What Kubernetes charges for a function: the estimate from the sizes of its arguments, and the price of a real call.
+"""The cost of each function as Kubernetes estimates it, from the sizes of its arguments. Called by `cost_estimate`;
+`runtime_cost` has the cost of an actual call.
 
-Both are tables by function name, because that is how Kubernetes keeps them; a function that is in none costs 1. Walking
-text costs a tenth of its length, a pattern a quarter of its own."""
+A table by function name; a function that is not in it costs 1. Traversing a string costs a tenth of its length, a regular
+expression a quarter of its own length."""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ from outfitter.cel import types
 from outfitter.cel.types import Type
 
 MAX = (1 << 64) - 1
-LIST, MAP = 10, 30  # making one
+LIST, MAP = 10, 30  # creating one
 TEXT, PATTERN = 0.1, 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How long a text, list or map is."""
+    """The size range of a string, list or map."""
 
     least: int
     most: int
@@ -39,19 +40,19 @@ UNKNOWN = Size(0, MAX)
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """What is known of an argument while compiling."""
+    """What is known of an argument at compile time."""
 
     type: Type
     size: Size
-    item: Argument | None = None  # of what has an element type
-    literal: int | None = None  # the whole number written out
-    known: bool = True  # the size is more than a guess
+    item: Argument | None = None  # of a type with elements
+    literal: int | None = None  # value of an int literal
+    known: bool = True  # the size is known
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
     cost: int
-    size: Size | None = None  # of the result, where it has one that is known
+    size: Size | None = None  # of the result, where known
 
 
 Estimate = Callable[[str, Argument | None, Sequence[Argument]], Price | None]
@@ -72,7 +73,7 @@ def scaled(size: int, factor: float) -> int:
 
 
 def text(size: int) -> int:
-    """Walking a text of that length."""
+    """The cost of traversing a string of that length."""
     return scaled(size, TEXT)
 
 
@@ -221,7 +222,7 @@ def _reverse(overload: str, target: Argument | None, args: Sequence[Argument]) -
 
 
 def _compare_all(overload: str, target: Argument | None, args: Sequence[Argument]) -> Price | None:
-    """Each item with each other one: sorting, and finding what is there twice."""
+    """Comparing each item with each other: sort and distinct."""
     keys = args[0] if overload.endswith("_sortByAssociatedKeys") else target
     if keys is None:
         return None
@@ -279,6 +280,6 @@ ORDERED_TEXT = frozenset(
 
 
 def price(function: str, overload: str, target: Argument | None, args: Sequence[Argument]) -> Price | None:
-    """The estimate for one call without its arguments; None: nothing is known about it, so it costs 1."""
+    """The estimate for one call without its arguments; None: it is not in the table and costs 1."""
     estimate = _ESTIMATES.get(function)
     return estimate(overload, target, args) if estimate else None

@@ -1,7 +1,7 @@
-"""What the checker knows: the functions and operators with the types they take and give, and the fields of `device`.
+"""Declarations for the checker: functions and operators with their argument and result types, and the fields of `device`.
 
 One line per overload: its id, then `[target .] name(arguments) : result`. Capital letters are type parameters. To add a
-function: a line here, its Python in `library` or beside it, and its price in `prices` unless that is 1."""
+function: a line here, its Python in `library`, and its cost in `cost_table` and `runtime_cost` unless that is 1."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from outfitter.cel.types import Type
 
 @dataclass(frozen=True, slots=True)
 class CelFeatures:
-    """What a cluster may have switched off. Expressions that were stored before are always read with everything on."""
+    """Feature gates that change the language. Stored expressions are always read with all of them enabled."""
 
     consumable_capacity: bool = True  # device.allowMultipleAllocations
     list_attributes: bool = True  # attributes may be lists: they are dyn instead of any, and there is includes()
@@ -308,7 +308,7 @@ def _type(text: str) -> Type:
 
 
 def _split(text: str) -> list[str]:
-    """Cut at commas outside of brackets."""
+    """Split at commas outside of brackets."""
     parts, depth = [""], 0
     for character in text:
         depth += (character == "(") - (character == ")")
@@ -330,16 +330,16 @@ def _read(line: str) -> tuple[str, Overload]:
 
 @lru_cache(maxsize=4)
 def functions(features: CelFeatures) -> Functions:
-    """Every function there is with these features."""
+    """All functions with these features."""
     lines = [*_LANGUAGE.splitlines(), *_OPTIONALS.splitlines(), *_STRINGS.splitlines(), *_LISTS.splitlines()]
     lines += [*_KUBERNETES.splitlines(), *_generated()]
     if features.list_attributes:
         lines.append("list_includes_dyn_dyn dyn . includes(dyn) : bool")
-    found: dict[str, tuple[Overload, ...]] = {}
+    overloads: dict[str, tuple[Overload, ...]] = {}
     for line in filter(None, lines):
         name, overload = _read(line)
-        found[name] = (*found.get(name, ()), overload)
-    return found
+        overloads[name] = (*overloads.get(name, ()), overload)
+    return overloads
 
 
 @lru_cache(maxsize=4)

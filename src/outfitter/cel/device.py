@@ -1,4 +1,4 @@
-"""The `device` a selector asks about, made once from a ResourceSlice entry so that asking is cheap."""
+"""The variable `device` of a selector, converted once from a ResourceSlice entry so that evaluation is cheap."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Domains = dict[str, dict[str, Value]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CelDevice:
-    """What a selector sees. The maps go from domain to name to value and are never changed."""
+    """A device as selectors see it. The maps go from domain to name to value and are immutable."""
 
     driver: str
     attributes: DefaultMap
@@ -42,7 +42,7 @@ class CelDevice:
 
 
 def readable(device: Mapping[str, Any]) -> bool:
-    """Whether `from_slice` can make something of an entry. Much cheaper: what thousands of devices say alike is read once."""
+    """Whether `from_slice` can convert an entry. Much cheaper, as values that thousands of devices share are checked once."""
     try:
         for attribute in (device.get("attributes") or {}).values():
             (key, value), = attribute.items()
@@ -50,7 +50,7 @@ def readable(device: Mapping[str, Any]) -> bool:
                 _checked(key, value) if type(value) is not list else _attribute("", attribute)
         for entry in (device.get("capacity") or {}).values():
             _checked("", entry["value"])
-    except (TypeError, ValueError, KeyError, AttributeError, errors.Invalid):  # unusual, or wrong: look closely
+    except (TypeError, ValueError, KeyError, AttributeError, errors.Invalid):  # unusual or wrong: convert it
         try:
             CelDevice.from_slice("", device)
         except errors.Invalid:
@@ -60,7 +60,7 @@ def readable(device: Mapping[str, Any]) -> bool:
 
 @functools.lru_cache(maxsize=4096, typed=True)
 def _checked(key: str, value: Any) -> None:
-    """An attribute that is one value, or (without a key) an amount; raise Invalid."""
+    """Check an attribute with one value, or (without a key) a capacity; raise Invalid."""
     _attribute("", {key: value}) if key else _capacity("", {"value": value})
 
 

@@ -1,6 +1,5 @@
-"""Expressions, compiled once and asked of every device.
-
-The text is parsed, checked and priced first, so that what is wrong or too dear is refused before any device is asked."""
+"""Selectors: compiled once, evaluated on every device. The text is parsed, checked and its cost estimated first, so that an
+invalid or too expensive selector is rejected at compile time. Entry point of the package."""
 
 from __future__ import annotations
 
@@ -22,17 +21,17 @@ from outfitter.errors import EvaluationError
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """A compiled expression. It keeps no state between devices and may be shared."""
+    """A compiled expression. Stateless, may be shared."""
 
     text: str
     tree: Node = field(repr=False, compare=False)
     run: Run = field(repr=False, compare=False)
     slots: int = field(repr=False, compare=False)
-    max_cost: int = field(compare=False)  # the most it can cost on any device, in Kubernetes' units
-    reads: tuple[Read, ...] = field(repr=False, compare=False)  # devices that are alike in these get the same answer
+    max_cost: int = field(compare=False)  # maximum cost on any device, in Kubernetes' units
+    reads: tuple[Read, ...] = field(repr=False, compare=False)  # devices with equal values of these get the same result
 
     def matches(self, device: CelDevice) -> bool:
-        """Ask it of one device; EvaluationError when the device gives it no answer."""
+        """Evaluate on one device; EvaluationError when that fails."""
         result = self.value(device)
         if result is True or result is False:
             return bool(result)
@@ -42,7 +41,7 @@ class Selector:
         )
 
     def value(self, device: CelDevice) -> Value:
-        """What it makes of one device, which for an expression that is no selector may be anything."""
+        """The result on one device; of any type for an expression that is not a selector."""
         frame: Frame = [device, LIMIT, *(None,) * self.slots]
         try:
             return self.run(frame)
@@ -56,16 +55,16 @@ class Selector:
 
 
 def compile_selector(text: str, *, features: CelFeatures = NEWEST, limit: int | None = LIMIT) -> Selector:
-    """Compile a selector, or raise Invalid saying where it is wrong and what would be right.
+    """Compile a selector; Invalid names the position, the mistake and what would be right.
 
-    `features` are those switched on; what was stored before is read with the newest. `limit` is what it may cost by
-    estimate; None lets any through, and then `matches` stops at what it really costs on a device."""
+    `features` are the enabled ones; stored selectors are read with the newest. `limit` is the maximum estimated cost; None: no
+    limit, and `matches` stops at the actual cost on a device."""
     return _compiled(text, features, limit)
 
 
 @lru_cache(maxsize=256)
 def _compiled(text: str, features: CelFeatures, limit: int | None) -> Selector:
-    """The same few selectors are compiled again and again: by whoever checks them, and for every claim."""
+    """Cached, as the same few selectors are compiled for each admission and each claim."""
     size = len(text.encode(errors="surrogatepass"))
     if size > lexer.MAX_BYTES:
         message = f"the expression has {size} bytes; at most {lexer.MAX_BYTES} are allowed: split it into several selectors"
@@ -77,16 +76,16 @@ def _compiled(text: str, features: CelFeatures, limit: int | None) -> Selector:
         checker.check(source, expanded, features)
         most = cost_estimate.estimate(expanded)
         if limit is not None and most > limit:
-            raise _too_dear(source, most, limit)
-        # What cannot exceed the limit need not be counted: the estimate is the most it can cost.
+            raise _too_expensive(source, most, limit)
+        # Without counting where the estimate, which is the maximum, is below the limit.
         compiler = Compiler(runtime_cost.by_place(expanded) if most > LIMIT else None)
-        run, seen = compiler.compile(tree), field_usage.reads(tree)
+        run, reads = compiler.compile(tree), field_usage.reads(tree)
     except RecursionError:
         raise source.invalid(0, "the expression nests too deeply: take brackets away or split it") from None
-    return Selector(text, tree, run, compiler.slots, most, seen)
+    return Selector(text, tree, run, compiler.slots, most, reads)
 
 
-def _too_dear(source: Source, most: int, limit: int) -> errors.Invalid:
+def _too_expensive(source: Source, most: int, limit: int) -> errors.Invalid:
     shown = str(most) if most < cost_estimate.MAX // 100 else "more than can be counted"
     message = (
         f"too complex, exceeds cost limit: the estimate is {shown}, the limit is {limit}. Loops cost the most: look a name up "

@@ -1,4 +1,4 @@
-"""Text to tokens. Every token keeps its place, so that each later mistake can be pointed at."""
+"""Splits the text into tokens, each with its position for error messages. Called by `parser`."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The user's text, able to say where something is wrong in it."""
+    """The text of an expression; creates errors with line and column."""
 
     text: str
 
     def invalid(self, pos: int, message: str) -> errors.Invalid:
-        """An error to raise: the place, what is wrong there (and what would be right), and the line itself."""
+        """An error to raise: position, message, and an excerpt of the line."""
         before = self.text[:pos]
         line, column = before.count("\n") + 1, pos - (before.rfind("\n") + 1) + 1
         shown = self.text.split("\n")[line - 1]
@@ -78,7 +78,7 @@ _PLAIN = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v":
 
 def tokens(source: Source) -> list[Token]:
     """Split the text; the last token is always END."""
-    text, pos, found = source.text, 0, list[Token]()
+    text, pos, result = source.text, 0, list[Token]()
     while pos < len(text):
         match = _TOKEN.match(text, pos)
         if match is None:
@@ -88,30 +88,30 @@ def tokens(source: Source) -> list[Token]:
             case "blank":
                 pass
             case "raw":
-                found.append(Token(TokenKind.STRING, written, pos, _body(written[1:])))
+                result.append(Token(TokenKind.STRING, written, pos, _body(written[1:])))
             case "string":
-                found.append(Token(TokenKind.STRING, written, pos, _unescape(source, pos, _body(written))))
+                result.append(Token(TokenKind.STRING, written, pos, _unescape(source, pos, _body(written))))
             case "rawbytes":
-                found.append(Token(TokenKind.BYTES, written, pos, _body(written[2:]).encode(errors="surrogatepass")))
+                result.append(Token(TokenKind.BYTES, written, pos, _body(written[2:]).encode(errors="surrogatepass")))
             case "bytes":
-                found.append(Token(TokenKind.BYTES, written, pos, _unescape_bytes(source, pos, _body(written[1:]))))
+                result.append(Token(TokenKind.BYTES, written, pos, _unescape_bytes(source, pos, _body(written[1:]))))
             case "float":
-                found.append(Token(TokenKind.FLOAT, written, pos, float(written)))
+                result.append(Token(TokenKind.FLOAT, written, pos, float(written)))
             case "uint":
-                found.append(Token(TokenKind.UINT, written, pos, _whole(source, pos, written[:-1], 1 << 64)))
+                result.append(Token(TokenKind.UINT, written, pos, _whole(source, pos, written[:-1], 1 << 64)))
             case "int":
-                found.append(Token(TokenKind.INT, written, pos, _whole(source, pos, written)))
+                result.append(Token(TokenKind.INT, written, pos, _whole(source, pos, written)))
             case "ident":
-                found.append(Token(TokenKind.IDENT, written, pos))
+                result.append(Token(TokenKind.IDENT, written, pos))
             case _:
-                found.append(Token(TokenKind.OP, written, pos))
+                result.append(Token(TokenKind.OP, written, pos))
         pos = match.end()
-    found.append(Token(TokenKind.END, "", len(text)))
-    return found
+    result.append(Token(TokenKind.END, "", len(text)))
+    return result
 
 
 def _whole(source: Source, pos: int, written: str, beyond: int = (1 << 63) + 1) -> int:
-    """The number, if it is below `beyond`. 2^63 itself is right after a minus; the parser looks."""
+    """The number, if it is below `beyond`. 2^63 itself is valid after a minus, which the parser checks."""
     value = int(written, 16) if written.startswith("0x") else int(written) if len(written) < 100 else 1 << 64
     if value >= beyond:
         most = (1 << 64) - 1 if beyond == 1 << 64 else (1 << 63) - 1

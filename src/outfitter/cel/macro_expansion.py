@@ -1,6 +1,6 @@
-"""The tree with every macro written out, as the checker and the cost estimate walk it.
+"""The tree with every macro expanded, for the checker and the cost estimate.
 
-Kubernetes checks and prices what macros stand for: `a.exists(x, p)` is a fold over `a`, `cel.bind` a fold over nothing.
+Kubernetes checks and estimates the expansion of macros: `a.exists(x, p)` is a fold over `a`, `cel.bind` a fold over nothing.
 The compiler does not need this and works from the parser's tree."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNUSED = "#unused"
 
 @dataclass(slots=True, eq=False)
 class Node:
-    pos: int  # where in the text it, or the macro it comes from, is
+    pos: int  # position of the node, or of the macro that it comes from
     type: Type = field(init=False, default=types.ERROR)  # set by the checker
 
 
@@ -38,7 +38,7 @@ class ExpandedSelect(Node):
     operand: Expr
     name: str
     test: bool = False  # has(operand.name)
-    qualified: bool = field(init=False, default=False)  # set by the checker: the whole is one name, such as net.IP
+    qualified: bool = field(init=False, default=False)  # set by the checker: the whole is a qualified name, such as net.IP
 
 
 @dataclass(slots=True, eq=False)
@@ -46,7 +46,7 @@ class ExpandedCall(Node):
     function: str  # operators have names such as _+_
     target: Expr | None
     args: tuple[Expr, ...]
-    overloads: tuple[str, ...] = field(init=False, default=())  # set by the checker: those that fit
+    overloads: tuple[str, ...] = field(init=False, default=())  # set by the checker: the matching ones
 
 
 @dataclass(slots=True, eq=False)
@@ -62,7 +62,8 @@ class MakeMap(Node):
 
 @dataclass(slots=True, eq=False)
 class Fold(Node):
-    """Walk `range` with one or two variables, making `accumulator` from `init` by `step` while `condition` holds."""
+    """Iterate over `range` with one or two variables; `accumulator` starts as `init` and becomes `step` while `condition` is
+    true."""
 
     range: Expr
     first: str
@@ -72,7 +73,7 @@ class Fold(Node):
     condition: Expr
     step: Expr
     result: Expr
-    bind: bool = False  # cel.bind and its kin: no loop, the accumulator is the bound variable
+    bind: bool = False  # cel.bind and similar: no loop, the accumulator is the bound variable
 
 
 Expr: TypeAlias = Const | Name | ExpandedSelect | ExpandedCall | MakeList | MakeMap | Fold
@@ -94,7 +95,7 @@ def children(node: Expr) -> Sequence[Expr]:
 
 
 def expand(node: nodes.Node) -> Expr:
-    """The tree of the parser with its macros written out."""
+    """The tree of the parser with its macros expanded."""
     match node:
         case nodes.Literal():
             return Const(node.pos, node.value)
@@ -157,13 +158,13 @@ def _sort_by(node: nodes.SortBy) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class _Loop:
-    """What every loop has."""
+    """The common parts of a loop."""
 
     pos: int
     over: Expr
     first: str
     second: str | None = None
-    condition: Expr | None = None  # of those that may leave items out
+    condition: Expr | None = None  # of macros that may filter
 
     @property
     def made(self) -> Name:

@@ -1,5 +1,5 @@
-"""The tree that an expression is: what the parser makes, and a type checker, a cost estimate and the compiler each walk;
-`children` is their common road."""
+"""The syntax tree of an expression, created by the parser. `macro_expansion`, `field_usage` and the compiler walk it;
+`children` lists the direct children of a node."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class MapLiteral:
 
 @dataclass(frozen=True, slots=True)
 class Unary:
-    """`!operand` or `-operand`; doubled signs are already gone."""
+    """`!operand` or `-operand`; double signs are removed."""
 
     pos: int
     op: str
@@ -91,7 +91,7 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class Logical:
-    """A whole chain of `&&` or of `||`, kept flat: a long list of conditions is not deep."""
+    """A whole chain of `&&` or of `||`, kept flat, so that many conditions are not deeply nested."""
 
     pos: int
     op: str
@@ -117,8 +117,8 @@ class Has:
 
 @dataclass(frozen=True, slots=True)
 class Comprehension:
-    """`range.macro(first[, second][, condition], body)`. One variable walks elements or keys, two walk index or key
-    and value."""
+    """`range.macro(first[, second][, condition], body)`. One variable is the element or key, two are index or
+    key and value."""
 
     pos: int
     macro: str  # all, exists, exists_one, map, filter, transformList, transformMap, transformMapEntry
@@ -131,7 +131,7 @@ class Comprehension:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """`cel.bind(name, value, body)`; the value is worked out when first used."""
+    """`cel.bind(name, value, body)`; the value is evaluated on first use."""
 
     pos: int
     name: str
@@ -152,7 +152,7 @@ class OptMap:
 
 @dataclass(frozen=True, slots=True)
 class SortBy:
-    """`target.sortBy(name, body)`: the items in the order of what the body makes of each."""
+    """`target.sortBy(name, body)`: the items sorted by the result of the body."""
 
     pos: int
     target: Node
@@ -181,7 +181,7 @@ Node: typing.TypeAlias = (
 
 
 def children(node: Node) -> Iterator[Node]:
-    """The nodes right below this one, in the order they are written."""
+    """The direct children of a node, in the order of the text."""
     match node:
         case Literal() | Ident():
             pass

@@ -1,4 +1,5 @@
-"""Tokens to a tree: a Pratt parser. Macros (`has`, `all`, `cel.bind`, ...) become nodes of their own here."""
+"""Parses tokens into the syntax tree: a Pratt parser. Macros (`has`, `all`, `cel.bind`, ...) become nodes of their own. Called
+by `evaluator`."""
 
 from __future__ import annotations
 
@@ -30,13 +31,13 @@ from outfitter.cel.nodes import (
 )
 from outfitter.cel.values import UInt
 
-# Kubernetes stops at 250 of each. These are what fits Python's stack with room for a caller, and far beyond what people
-# write; a chain of && or || counts once, however long.
+# The limit of Kubernetes is 250 of each. These fit Python's stack with room for the caller, and exceed what people write;
+# a chain of && or || counts once, however long.
 MAX_BRACKETS = 50  # brackets of any kind inside each other
 MAX_DEPTH = 150  # nodes above each other in the tree: a + b + c is two deep
 INT_MAX = (1 << 63) - 1
 
-# How tightly each operator binds; all of these join from the left.
+# Binding power of each operator; all are left-associative.
 BINDING = {
     "||": 1,
     "&&": 2,
@@ -58,7 +59,7 @@ def parse(source: Source) -> Node:
     """Parse the whole text, or raise Invalid at the first mistake."""
     try:
         node = _Parser(source).whole()
-    except RecursionError:  # the caller is deep in its own stack
+    except RecursionError:  # the stack of the caller is deep already
         raise source.invalid(0, "the expression nests too deeply: take brackets away or split it") from None
     _check_depth(source, node)
     return node
@@ -153,7 +154,7 @@ class _Parser:
         signs = 0
         while self.peek().text == token.text and token.text in ("!", "-") and self.peek().kind is TokenKind.OP:
             if token.text == "-" and signs == 0 and self.tokens[self.at + 1].kind in (TokenKind.INT, TokenKind.FLOAT):
-                break  # a negative number is a literal: -9223372036854775808 has no positive twin
+                break  # a negative number is a literal: 9223372036854775808 does not fit 64 bits
             self.at += 1
             signs += 1
         node = self.member()
@@ -264,7 +265,7 @@ class _Parser:
     # -- macros
 
     def call(self, name: Token, target: Node | None, args: tuple[Node, ...]) -> Node:
-        """A call, or what the macro of that name and number of arguments stands for."""
+        """A call, or the node of the macro with that name and number of arguments."""
         text, count = name.text, len(args)
         if target is None:
             return self.has(name, args[0]) if text == "has" and count == 1 else Call(name.pos, text, None, args)

@@ -1,6 +1,6 @@
-"""What a real call costs in Kubernetes' units, from what its arguments and its result really are.
+"""The actual cost of a call in Kubernetes' units, from its arguments and its result. Called by `compiler`.
 
-Only selectors whose estimate is above the limit are counted this way: what others cost at most is known."""
+Only selectors whose estimate exceeds the limit are counted; the estimate is the maximum of all others."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from outfitter.cel.library.semver import Semver
 from outfitter.cel.values import Optional, Value
 
 LIST, MAP = cost_table.LIST, cost_table.MAP
-# A turn of each macro: its condition and its step, without what the user wrote. Some pay for part of it by the answer.
+# One iteration of each macro: condition and step, without the user's body. Some charge a part by the result.
 TURN = {
     **{"all": 3, "exists": 4, "exists_one": 0, "filter": 0, "map": LIST + 2, "transformList": LIST + 2},
     **{"transformMap": 3, "transformMapEntry": 2},
 }
-AGAIN = {"all": 2, "exists": 3}  # the condition, asked once more when the answer is known before the end
+AGAIN = {"all": 2, "exists": 3}  # the condition, evaluated once more when the loop stops before the end
 END = {**dict.fromkeys(TURN, 1), "exists_one": 2}  # reading the result
-# Worked out once when the argument is written out.
+# Evaluated once at compile time when the argument is a constant.
 FOLDED = frozenset(("bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"))
 
-Places = Mapping[tuple[int, str], Sequence[str]]  # where a call is, and its name -> the overloads that may be meant
+Places = Mapping[tuple[int, str], Sequence[str]]  # (position, function) of a call -> its possible overloads
 Charge = Callable[[Sequence[Value], Value], int]
 
 _OWN_EQUALITY = (Quantity, Semver, Ip, Cidr, Url, NamedFormat)
@@ -36,12 +36,12 @@ _SIZED = (str, bytes, list, dict)
 def by_place(root: macro_expansion.Expr) -> Places:
     """The overloads of every call in a checked tree."""
     found: dict[tuple[int, str], Sequence[str]] = {}
-    waiting = [root]
-    while waiting:
-        node = waiting.pop()
+    pending = [root]
+    while pending:
+        node = pending.pop()
         if isinstance(node, macro_expansion.ExpandedCall):
             found[node.pos, node.function] = node.overloads
-        waiting.extend(macro_expansion.children(node))
+        pending.extend(macro_expansion.children(node))
     return found
 
 
@@ -54,7 +54,7 @@ def size(value: Value) -> int:
 
 
 def charge(name: str, overloads: Sequence[str]) -> Charge:
-    """The price of one call, once its arguments and its result are known."""
+    """The function that computes the cost of one call from its arguments and result."""
     if found := _CHARGES.get(name):
         return found
     overload = overloads[0] if len(overloads) == 1 else ""

@@ -1,4 +1,4 @@
-"""The types of expressions, as the checker sees them, and how one fits another.
+"""The types of expressions for the checker, and unification of types.
 
 A parameter (`A` in `list(A)`) stands for any type until something fixes it; what was fixed is kept in a `Bindings`."""
 

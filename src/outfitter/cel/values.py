@@ -1,9 +1,8 @@
-"""What CEL values are in Python, and what the operators do to them.
+"""CEL values in Python, and the operators on them. Called by `closures` and `library`.
 
 bool, int (64 bits), double, string, bytes, null, list and map are bool, int, float, str, bytes, None, list and dict; the
-rest are the classes `UInt`, `Optional`, `TypeValue`, those of `quantity`, `semver`, `times`, `network` and `formats`, and
-the device itself. No value is ever changed once made. An error is an
-exception; only `&&`, `||`, `all` and `exists` may swallow one."""
+rest are the classes `UInt`, `Optional`, `TypeValue`, those of `quantity`, `semver`, `times`, `network` and `named_formats`, and
+the device itself. Values are immutable. An error is an exception; only `&&`, `||`, `all` and `exists` may ignore one."""
 
 from __future__ import annotations
 
@@ -22,13 +21,13 @@ from outfitter.cel.library.semver import UINT_MAX, Semver
 from outfitter.cel.library.times import Duration, Timestamp
 from outfitter.errors import EvaluationError
 
-Value: TypeAlias = Any  # one of those listed above; which one, only the run knows
+Value: TypeAlias = Any  # one of those listed above
 
-MAX_LENGTH: Final = 1_000_000  # characters or items that one call may build or compare
+MAX_LENGTH: Final = 1_000_000  # characters or items that one call may create or compare
 
 
 class OutOfBudget(Exception):
-    """The expression works too long. No EvaluationError, because `||` must not swallow it."""
+    """The expression exceeds its budget. Not an EvaluationError, because `||` must not ignore it."""
 
 
 class BoolKey(enum.Enum):
@@ -39,7 +38,7 @@ class BoolKey(enum.Enum):
 
 
 class DefaultMap(dict[str, dict[str, Value]]):
-    """Kubernetes' map of domains: looking up an unknown one gives an empty map; `in`, size and walking stay exact."""
+    """Kubernetes' map of domains: an unknown domain is an empty map; `in`, size and iteration are exact."""
 
     __slots__ = ()
 
@@ -75,7 +74,7 @@ class TypeValue:
 
 
 NONE: Final = Optional(False)
-MISSING: Final = object()  # what `find` gives when there is nothing
+MISSING: Final = object()  # result of `find` when there is no such item
 
 _NAMES: dict[type, str] = {
     bool: "bool",
@@ -115,7 +114,7 @@ def no_such_overload(operation: str, *operands: Value) -> EvaluationError:
 
 
 def limit(length: int) -> None:
-    """Called before a text or list of that length is built by what can multiply lengths at a low price."""
+    """Called before a string or list of that length is created by a function that multiplies lengths at a low cost."""
     if length > MAX_LENGTH:
         raise OutOfBudget
 
@@ -124,8 +123,8 @@ def limit(length: int) -> None:
 
 
 def equal(a: Value, b: Value, work: list[int] | None = None) -> bool:
-    """`==`. Different types are unequal, numbers compare by value, and a quantity or version on the left insists on
-    its own kind. `work` is how many items may still be compared: a short expression can nest lists without end."""
+    """`==`. Different types are unequal, numbers compare by value, and a quantity or version on the left requires
+    the same type. `work` is the number of items that may still be compared: a short expression can nest lists very deeply."""
     kind, other = type(a), type(b)
     if kind is other and kind in _SCALARS:
         return bool(a == b)
@@ -156,7 +155,7 @@ def _equal_items(a: Value, b: Value, work: list[int]) -> bool:
 
 
 def surely_equal(a: Value, b: Value) -> bool:
-    """Equality for searching: what cannot be compared is not what is looked for."""
+    """Equality for searching: values that cannot be compared are not equal."""
     try:
         return equal(a, b)
     except EvaluationError:
@@ -171,7 +170,7 @@ def compare(a: Value, b: Value, operation: str = "compare") -> int:
     if (kind is float and math.isnan(a)) or (other is float and math.isnan(b)):
         raise EvaluationError("NaN values cannot be ordered")
     if kind is not other and float in (kind, other):
-        a, b = float(a), float(b)  # as Kubernetes compares them: beyond 2**53 that is not exact
+        a, b = float(a), float(b)  # as in Kubernetes; not exact beyond 2**53
     return int(a > b) - int(a < b)
 
 

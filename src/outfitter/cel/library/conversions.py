@@ -1,4 +1,4 @@
-"""Functions that make a value of one type from one of another; `library` puts them beside the others."""
+"""Type conversions: int(), string(), bool() and others."""
 
 from __future__ import annotations
 

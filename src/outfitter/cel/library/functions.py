@@ -73,7 +73,7 @@ def _is_less_than(a: Value, b: Value) -> bool:
 
 def _operand(function: str, target: Value, other: Value) -> Quantity:
     _want(Quantity, function, target)
-    return quantities.of(other) if type(other) is int else _want(Quantity, function, other)
+    return quantities.from_int(other) if type(other) is int else _want(Quantity, function, other)
 
 
 def _add(target: Value, other: Value) -> Value:

@@ -1,4 +1,4 @@
-"""Functions on lists, and on lists as sets; `library` puts them beside the others."""
+"""Functions on lists, and on lists as sets."""
 
 from __future__ import annotations
 

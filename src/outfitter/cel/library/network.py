@@ -140,7 +140,7 @@ def parse_url(text: str) -> Url:
         authority, slash, path = rest[2:].partition("/")
         host, rest = urls.unquote(authority.rpartition("@")[2]), slash + path
     elif match and not rest.startswith("/"):
-        rest = ""  # as in mailto:somebody
+        rest = ""  # as in mailto:ann
     return Url(match[1].lower() if match else "", host, rest, query, text)
 
 

@@ -1,4 +1,4 @@
-"""Functions on times, addresses, URLs and named formats; `library` puts them beside the others."""
+"""Functions on times, addresses, URLs and named formats."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class Quantity:
         return f"{amount}{_DECIMAL_SUFFIX[exponent]}"
 
 
-def of(value: int) -> Quantity:
+def from_int(value: int) -> Quantity:
     """A whole number as a quantity."""
     return Quantity(value * NANO, QuantityFormat.DECIMAL_EXPONENT, 0)
 

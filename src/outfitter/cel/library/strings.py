@@ -1,4 +1,4 @@
-"""Functions on strings, and RE2's regular expressions; `library` puts them beside the others."""
+"""Functions on strings, and regular expressions by RE2."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def _violates(amount: Quantity, policy: Policy | None, fractional: bool) -> bool
     if unit == MILLI and amount.nano % MILLI:
         return True
     step = _units(policy.step, unit)
-    return bool(step) and (_units(amount, unit) - _units(policy.low or quantity.of(0), unit)) % step != 0
+    return bool(step) and (_units(amount, unit) - _units(policy.low or quantity.from_int(0), unit)) % step != 0
 
 
 def _unit(policy: Policy, fractional: bool) -> int:

@@ -189,7 +189,7 @@ class _Chooser:
                     takers[name, counter].append(device)
         for (name, counter), some in takers.items():
             amounts_of = {device.id: quantity.parse(device.takes[name][counter]) for device in some}
-            if sum(amounts_of.values(), quantity.of(0)) > quantity.parse(self.host.counters[name][counter]):
+            if sum(amounts_of.values(), quantity.from_int(0)) > quantity.parse(self.host.counters[name][counter]):
                 most = max(amounts_of, key=lambda each: amounts_of[each])
                 return most, frozenset(amounts_of) - {most}
         return None
