@@ -70,7 +70,7 @@ async def _serve(
         try:
             print("stopping; everything is kept in " + str(data), flush=True)
         except BrokenPipeError:  # the reader took the first lines and closed the pipe: the server goes on
-            broken_pipe.hush(sys.stdout)
+            broken_pipe.discard_output(sys.stdout)
 
 
 def spare_the_collector() -> None:

@@ -487,7 +487,7 @@ HOLDS: dict[str, tuple[kinds.Kind, Object, str]] = {
 @pytest.mark.parametrize("name", HOLDS)
 def test_what_holds_a_deleted_object(name: str) -> None:
     kind, obj, says = HOLDS[name]
-    assert wait.holds(kind, obj) == says
+    assert wait.blocking_reason(kind, obj) == says
 
 
 # -- the other end

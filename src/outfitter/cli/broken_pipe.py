@@ -1,4 +1,4 @@
-"""Output that nobody reads any more, as in `outfit get nodes | head -1`: the command ends without a word, as others do."""
+"""A closed output pipe, as in `outfit get nodes | head -1`: the command ends silently with exit status 141, as others do."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any, TextIO
 
 import click
 
-STATUS = 141  # of a command that a closed pipe ended: 128 and the number of SIGPIPE
+STATUS = 141  # exit status after a closed pipe: 128 + SIGPIPE
 
 
 class BrokenPipe(Exception):
-    """Whoever read our output is gone."""
+    """The reader closed the output pipe."""
 
 
 @contextlib.contextmanager
-def noticed() -> Iterator[None]:
-    """click makes a failure of its own of a closed pipe, unless it is told otherwise."""
+def raise_broken_pipe() -> Iterator[None]:
+    """Raises BrokenPipe, because click handles BrokenPipeError itself."""
     try:
         yield
     except BrokenPipeError as error:
@@ -26,19 +26,19 @@ def noticed() -> Iterator[None]:
 
 
 class PipeSafeGroup(click.Group):
-    """Commands that tell a closed pipe from other trouble."""
+    """Raises BrokenPipe for a closed output pipe, from argument parsing and from commands."""
 
     def make_context(self, *arguments: Any, **more: Any) -> click.Context:
-        with noticed():
+        with raise_broken_pipe():
             return super().make_context(*arguments, **more)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with noticed():
+        with raise_broken_pipe():
             return super().invoke(ctx)
 
 
-def hush(*streams: TextIO) -> None:
-    """Say nothing more there, nor when the interpreter ends and would say what is left."""
+def discard_output(*streams: TextIO) -> None:
+    """Send further output to /dev/null, also what the interpreter flushes at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     for stream in streams:
         os.dup2(null, stream.fileno())

@@ -1,4 +1,5 @@
-"""How a command reaches the API server, and what a person typed becomes kinds, names and files."""
+"""The connection of a command to the API server, and the parsing of arguments into kinds, names and manifests. Used by every
+command that needs a server."""
 
 from __future__ import annotations
 
@@ -29,19 +30,20 @@ SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def default_data() -> Path:
-    """Where `outfit up` keeps everything unless told otherwise."""
+    """The default data directory of `outfit up`."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "outfitter"
 
 
 class Client:
-    """The way to the server, looked up when it is first needed: what a person typed wrong is told without one."""
+    """A connection to the API server, opened at first use, so that wrong arguments are reported without a server."""
 
     def __init__(self, kubeconfig: str | None, namespace: str | None) -> None:
         self._kubeconfig, self._namespace = kubeconfig, namespace
 
     @functools.cached_property
     def store(self) -> Kube:
-        """By the file named, else $KUBECONFIG, else that of an `outfit up` in the usual place, else what kubectl would take."""
+        """Configured by --kubeconfig, else $KUBECONFIG, else the kubeconfig of `outfit up` in the default directory, else
+        kubectl's."""
         own = default_data() / "kubeconfig"
         path = self._kubeconfig or (str(own) if not os.environ.get("KUBECONFIG") and own.exists() else None)
         clock = SystemClock()
@@ -52,7 +54,8 @@ class Client:
     def namespace(self) -> str:
         return self._namespace or self.store.access.namespace or "default"
 
-    def place(self, kind: Kind) -> str:
+    def namespace_for(self, kind: Kind) -> str:
+        """"" for a kind that has no namespace."""
         return self.namespace if kind.namespaced else ""
 
     async def close(self) -> None:
@@ -61,14 +64,14 @@ class Client:
 
 
 def run(context: click.Context, work: Callable[[Client], Awaitable[T]]) -> T:
-    gc.set_threshold(100_000, 50, 1000)  # a command lives for seconds and may read 100,000 objects that all stay
+    gc.set_threshold(100_000, 50, 1000)  # a command runs for seconds and may read 100,000 objects, none of which is garbage
 
     async def inner() -> T:
         client = Client(context.obj["kubeconfig"], context.obj["namespace"])
         try:
             return await work(client)
         except Unavailable as error:
-            if error.__cause__ is None:  # the server itself said so
+            if error.__cause__ is None:  # the server itself answered so
                 raise
             raise Unavailable(f"{error} (the address is from {client.store.access.origin}; is that server running?)") from error
         finally:
@@ -86,12 +89,12 @@ def kind_named(word: str) -> Kind:
 
 
 def kinds_named(word: str) -> list[Kind]:
-    """`all` stands for the kinds that say so of themselves."""
+    """The kinds of a category such as `all`, else the one kind."""
     return [kind for kind in kinds.ALL if word in kind.categories] or [kind_named(word)]
 
 
 def targets(words: Sequence[str]) -> list[tuple[Kind, str | None]]:
-    """`vmi blue green`, `vmi/blue pod/x`, `nodes,resourceslices`: kinds and names; None: all of that kind."""
+    """Kinds and names from `vmi blue green`, `vmi/blue pod/x` or `nodes,resourceslices`. Name None: all objects of the kind."""
     if any("/" in word for word in words):
         return [_named(word) for word in words]
     if not words:
@@ -105,33 +108,36 @@ def targets(words: Sequence[str]) -> list[tuple[Kind, str | None]]:
 def _named(word: str) -> tuple[Kind, str | None]:
     kind, slash, name = word.partition("/")
     if not (kind and slash and name) or "/" in name:
-        raise click.UsageError(f"{word!r} is not of the form KIND/NAME like the others; write KIND NAME... or KIND/NAME...")
+        raise click.UsageError(f"{word!r} is not KIND/NAME as the other arguments are; write KIND NAME... or KIND/NAME...")
     return kind_named(kind), name
 
 
 def documents(names: Iterable[str]) -> list[tuple[Kind, Object, str]]:
-    """Every object in files, folders and standard input (`-`), with its kind as written and where it stands."""
+    """Every object in files, folders and standard input (`-`): its kind in the version as written, the object and its
+    location."""
     out: list[tuple[Kind, Object, str]] = []
     for name in names:
         before = len(out)
         for source, text in _texts(name):
             try:
-                found = list(yaml.load_all(yaml_scalars.Text(text, source), Loader=_ManifestLoader))
-                json.dumps(found, allow_nan=False)  # nothing that could not travel
+                parsed = list(yaml.load_all(yaml_scalars.Text(text, source), Loader=_ManifestLoader))
+                json.dumps(parsed, allow_nan=False)  # rejects what JSON cannot carry
             except (yaml.YAMLError, ValueError, TypeError) as error:
                 raise BadRequest(f"{source} is not YAML: {error}") from error
-            for number, document in enumerate(found):
+            for number, document in enumerate(parsed):
                 if document is not None:
-                    out += _objects(document, f"{source}, document {number + 1}" if len(found) > 1 else source)
+                    out += _objects(document, f"{source}, document {number + 1}" if len(parsed) > 1 else source)
         if len(out) == before:
-            raise BadRequest(f"{name} holds no object" + (f": no file in it ends with {', '.join(SUFFIXES)}, or all are empty"
-                                                          if Path(name).is_dir() else ""))
+            raise BadRequest(
+                f"{name} contains no object"
+                + (f": no file in it ends with {', '.join(SUFFIXES)}, or all are empty" if Path(name).is_dir() else "")
+            )
     return out
 
 
 @contextlib.contextmanager
-def standing(obj: Object, where: str) -> Iterator[None]:
-    """What is refused of an object is told with the place where it stands, and its name where the refusal lacks it."""
+def located_errors(obj: Object, where: str) -> Iterator[None]:
+    """Prefixes an error about an object with its location in the file, and with its name where the message lacks it."""
     try:
         yield
     except OutfitterError as error:
@@ -145,7 +151,7 @@ def standing(obj: Object, where: str) -> Iterator[None]:
 
 @yaml_scalars.as_kubectl
 class _ManifestLoader(yaml.SafeLoader):
-    """A key may stand only once, and is plain text."""
+    """Rejects duplicate keys and keys that are not plain text."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -153,7 +159,7 @@ class _ManifestLoader(yaml.SafeLoader):
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(None, None, "a key must be plain text", key.start_mark)
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key.value!r} stands twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key.value!r} is a duplicate", key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 

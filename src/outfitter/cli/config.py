@@ -1,4 +1,5 @@
-"""`outfit config`: what a configuration file does, and how to get one from Nova's."""
+"""`outfit config check` and `outfit config import-nova`: what a configuration file offers of a host, and how to convert
+nova.conf. Use no server."""
 
 from __future__ import annotations
 
@@ -24,21 +25,21 @@ if TYPE_CHECKING:
     from outfitter.inventory.scan import Scan
 
 MAX_SHOWN = 5  # devices or entries named in one sentence
-FOLDED = 3  # so many like devices in a row are told as one
+FOLDED = 3  # this many alike devices in a row are printed as one line
 
 
 @click.group("config")
 def config() -> None:
-    """Check a configuration file, or make one from nova.conf."""
+    """Check a configuration file, or convert nova.conf."""
 
 
 @config.command("import-nova")
 @click.argument("files", nargs=-1, required=True, metavar="NOVA_CONF...",
                 type=params.Named(click.Path(dir_okay=False, path_type=Path)))
 @click.option("-o", "--output", "output", metavar="FILE", type=params.Named(click.Path(dir_okay=False, path_type=Path)),
-              help="Write there, to a new file (default: standard output).")
+              help="Write to this new file (default: standard output).")
 def import_nova(files: tuple[Path, ...], output: Path | None) -> None:
-    """Make a configuration file from Nova's."""
+    """Convert nova.conf to a configuration file."""
     from outfitter.inventory import nova_conf  # noqa: PLC0415
 
     made = nova_conf.load(files)
@@ -51,7 +52,7 @@ def import_nova(files: tuple[Path, ...], output: Path | None) -> None:
         with output.open("x", encoding="utf-8") as file:
             file.write(made.text)
     except FileExistsError as error:
-        raise errors.Invalid(f"{output} is there already; remove it, or choose another name") from error
+        raise errors.Invalid(f"{output} already exists; remove it, or choose another name") from error
     except OSError as error:
         raise errors.Invalid(f"{output} cannot be written: {error}") from error
 
@@ -59,32 +60,32 @@ def import_nova(files: tuple[Path, ...], output: Path | None) -> None:
 @config.command("check")
 @click.argument("file", required=False, metavar="[FILE]", type=params.Named(click.Path(dir_okay=False, path_type=Path)))
 @click.option("--sysfs", "root", metavar="DIR|FILE", type=params.Named(click.Path(path_type=Path)),
-              help="Look at the root of a tree with sys/ in it, or at a file of outfit scan --save (default: this machine).")
-@click.option("--simulate", "simulation", type=params.Hosts(), metavar="FILE|NxM", help="Look at simulated hosts.")
-@click.option("--host", "host", metavar="NAME", help="Only this host; of a tree: how the host is called.")
+              help="Root of a tree that contains sys/, or a file of outfit scan --save (default: this host).")
+@click.option("--simulate", "simulation", type=params.Hosts(), metavar="FILE|NxM", help="Check against simulated hosts.")
+@click.option("--host", "host", metavar="NAME", help="Only this host; with --sysfs: the name of the host.")
 def check(file: Path | None, root: Path | None, simulation: str | None, host: str | None) -> None:
-    """Say what a configuration offers, and why not the rest."""
+    """Show which devices a configuration offers, and why not the rest."""
     from outfitter.inventory import config as configuration  # noqa: PLC0415
     from outfitter.scheduling.nova import flavor_claim  # noqa: PLC0415
 
     if root is not None and simulation is not None:
-        raise click.UsageError("say either --sysfs or --simulate")
+        raise click.UsageError("--sysfs and --simulate exclude each other")
     settings = configuration.DEFAULT if file is None else configuration.load(file)
     flavor_claim.AliasSet.of(settings.default)
-    click.echo(f"{file} has no mistakes" if file is not None else "no configuration file is given")
+    click.echo(f"{file} is valid" if file is not None else "no configuration file given: using defaults")
     for line in _scheduling(settings):
         click.echo(line)
-    found = list(_hosts(root, simulation, host))
-    reports = [(name, *_report(name, settings.for_host(name), tree)) for name, tree in found]
+    hosts = list(_hosts(root, simulation, host))
+    reports = [(name, *_report(name, settings.for_host(name), tree)) for name, tree in hosts]
     alike: dict[tuple[str, ...], list[str]] = {}
     for name, lines, _ in reports:
         alike.setdefault(lines, []).append(name)
     for lines, names in alike.items():
         click.echo("\n".join(["", _named(names), *lines]))
-    for name in _unknown(settings, [name for name, _ in found]) if simulation is not None and host is None else ():
-        click.echo(f"\nhosts.{name} is none of these hosts")
+    for name in _unknown(settings, [name for name, _ in hosts]) if simulation is not None and host is None else ():
+        click.echo(f"\nhosts.{name} matches none of these hosts")
     if refused := [name for name, _, refused in reports if refused]:
-        raise errors.CommandFailed(f"with this configuration would refuse to start: {_few(refused)}")
+        raise errors.CommandFailed(f"these hosts would refuse to start with this configuration: {_few(refused)}")
 
 
 @config.command("flavor")
@@ -106,14 +107,14 @@ def flavor(file: Path, specs: tuple[str, ...], vcpus: int, how: str) -> None:
 
 
 def _hosts(root: Path | None, simulation: str | None, host: str | None) -> Iterator[tuple[str, Tree]]:
-    """The hosts to look at, by name."""
+    """The hosts to check, by name."""
     from outfitter.cli import scan  # noqa: PLC0415
     from outfitter.inventory.simulation import hosts_file  # noqa: PLC0415
 
     if simulation is None:
         yield host or socket.gethostname(), scan.tree_at(root or Path("/"))
         return
-    hosts = {each.name: each for each in hosts_file.from_argument(simulation).hosts}
+    hosts = {simulated.name: simulated for simulated in hosts_file.from_argument(simulation).hosts}
     if host is not None and host not in hosts:
         raise errors.NotFound(f"{simulation} has no host {host!r}; it has {_few(list(hosts))}")
     for name in hosts if host is None else (host,):
@@ -121,7 +122,7 @@ def _hosts(root: Path | None, simulation: str | None, host: str | None) -> Itera
 
 
 def _scheduling(settings: Config) -> Iterator[str]:
-    """How hosts are chosen, where the file says it."""
+    """Policy and feature gates that differ from the defaults."""
     chosen = settings.scheduling
     if chosen.policy != "pack":
         yield f"hosts are chosen by {chosen.policy}"
@@ -143,7 +144,7 @@ def _few(words: Sequence[str]) -> str:
 
 
 def _report(host: str, settings: HostSettings, tree: Tree) -> tuple[tuple[str, ...], bool]:
-    """What the configuration makes of a host, as lines, and whether the host would refuse to start with it."""
+    """What the configuration offers of a host, as lines, and whether the host would refuse to start with it."""
     from outfitter.cli import provisioning_check  # noqa: PLC0415
     from outfitter.inventory import host_devices, scan  # noqa: PLC0415
 
@@ -152,22 +153,22 @@ def _report(host: str, settings: HostSettings, tree: Tree) -> tuple[tuple[str, .
         seen = host_devices.host_devices(host, settings, found)
     except errors.Invalid as error:
         return ("  would refuse to start:", *(f"  - {cause.field}: {cause.message}" for cause in error.causes)), True
-    told = _Told(settings, found, seen)
-    placement, refused = told.placement(host)
-    return (*told.lines(), *provisioning_check.lines(host, settings, found), *placement), refused
+    report = _HostReport(settings, found, seen)
+    placement, refused = report.placement(host)
+    return (*report.lines(), *provisioning_check.lines(host, settings, found), *placement), refused
 
 
 @dataclass(slots=True)
 class _Row:
-    """One device as it is told."""
+    """One device as it is printed."""
 
     device: HostDevice
-    place: int  # among those of the host
+    place: int  # index among the devices of the host
     cells: tuple[str, ...]  # all but the address
 
 
-class _Told:
-    """What is told of one host."""
+class _HostReport:
+    """The report on one host."""
 
     def __init__(self, settings: HostSettings, found: Scan, seen: HostDevices) -> None:
         from outfitter.inventory.mdev import Mdev  # noqa: PLC0415
@@ -175,13 +176,15 @@ class _Told:
         self.settings, self.found, self.seen = settings, found, seen
         self.devices = [device for device in found.devices if not device.is_bridge]
         self.places = {device.address: place for place, device in enumerate(self.devices)}
-        self.along = {member.address: one.device.address for one in seen.offered if not isinstance(one.device, Mdev)
-                      for member in one.members}
-        self.stays = {each.device.address: each.reason for each in seen.withheld if not isinstance(each.device, Mdev)}
+        self.along = {member.address: offer.device.address for offer in seen.offered if not isinstance(offer.device, Mdev)
+                      for member in offer.members}
+        self.stays = {
+            withheld.device.address: withheld.reason for withheld in seen.withheld if not isinstance(withheld.device, Mdev)
+        }
 
     def lines(self) -> Iterator[str]:
         bridges = len(self.found.devices) - len(self.devices)
-        beside = f" and {_count(bridges, 'bridge')}, which cannot be given away" if bridges else ""
+        beside = f" and {_count(bridges, 'bridge')}, which cannot be assigned" if bridges else ""
         yield f"  has {_count(len(self.devices), 'device')}{beside}"
         if not self.found.devices and self.found.warnings:
             yield f"  {self.found.warnings[0]}"
@@ -195,17 +198,19 @@ class _Told:
     def mediated(self) -> Iterator[str]:
         from outfitter.inventory.mdev import Mdev  # noqa: PLC0415
 
-        given = Counter((one.device.parent, one.device.type_id) for one in self.seen.offered if isinstance(one.device, Mdev))
+        given = Counter(
+            (offer.device.parent, offer.device.type_id) for offer in self.seen.offered if isinstance(offer.device, Mdev)
+        )
         if given:
             yield ""
         for (parent, type_id), count in given.items():
-            yield f"  offered beside: {_count(count, 'mediated device')} {type_id} of {parent}"
+            yield f"  also offered: {_count(count, 'mediated device')} {type_id} of {parent}"
 
     def without(self) -> Iterator[str]:
-        """When no device_spec is written."""
+        """The report when there is no device_spec."""
         given = [device for device in self.devices if device.address not in self.stays]
         yield ""
-        yield f"  no device_spec is written, so what is bound to vfio-pci is offered: {_count(len(given), 'device')}"
+        yield f"  no device_spec, so devices bound to vfio-pci are offered: {_count(len(given), 'device')}"
         yield from self.table(given, None)
         yield from self.kept([device for device in self.devices if device.address in self.stays],
                              self.stays)
@@ -214,15 +219,15 @@ class _Told:
         taken = spec.match(self.found.devices)
         compared = spec.compare(self.devices)
         for entry in spec.entries:
-            mine = [device for device in self.devices if taken.get(device.address) is entry]
+            matched = [device for device in self.devices if taken.get(device.address) is entry]
             yield ""
             yield f"  device_spec[{entry.index}] {entry.text}"
-            if mine:
-                yield f"    takes {_count(len(mine), 'device')}"
-                yield from self.table(mine, entry)
+            if matched:
+                yield f"    matches {_count(len(matched), 'device')}"
+                yield from self.table(matched, entry)
             else:
-                fits = {address: found[entry.index] for address, found in compared.items()}
-                yield f"    takes nothing: {_nothing(taken, fits)}"
+                fits = {address: comparisons[entry.index] for address, comparisons in compared.items()}
+                yield f"    matches nothing: {_nothing(taken, fits)}"
         if not spec.entries:
             yield ""
             yield "  device_spec is empty, so nothing is offered"
@@ -230,14 +235,14 @@ class _Told:
         yield from self.kept(rest, {device.address: self.unlisted(device, compared[device.address]) for device in rest})
 
     def unlisted(self, device: HostDevice, compared: Sequence[Comparison]) -> str:
-        """Why no entry took a device, and whether it leaves the host nevertheless."""
+        """Why no entry matches a device, and whether it is assigned nevertheless."""
         if device.address in self.along:
-            return f"in no entry, but goes along with {self.along[device.address]}, whose IOMMU group it shares"
+            return f"matches no entry, but is assigned together with {self.along[device.address]}, whose IOMMU group it shares"
         near = max(range(len(compared)), default=None,
                    key=lambda index: (len(compared[index].met), -len(compared[index].unmet)))
         if near is None or not compared[near].met:
-            return "no entry is about it"
-        return f"device_spec[{near}] wants {' and '.join(compared[near].unmet)}"
+            return "no entry matches it"
+        return f"device_spec[{near}] requires {' and '.join(compared[near].unmet)}"
 
     def table(self, devices: Sequence[HostDevice], entry: DeviceSpecEntry | None) -> Iterator[str]:
         from outfitter.inventory import providers  # noqa: PLC0415
@@ -246,10 +251,10 @@ class _Told:
         for device in devices:
             traits = ", ".join(sorted(providers.traits(device, entry)))
             reason = self.stays.get(device.address)
-            note = f"but stays with the host: {_without(device, reason)}" if reason else ""
+            note = f"but not offered: {_without(device, reason)}" if reason else ""
             head = self.along.get(device.address, device.address)
-            if head != device.address:  # it is counted with the one that gives the group its name
-                traits, note = "", f"goes along with {head}, whose IOMMU group it shares"
+            if head != device.address:  # counted with the device that the group is named after
+                traits, note = "", f"assigned together with {head}, whose IOMMU group it shares"
             class_ = providers.resource_class(device, entry) if head == device.address else "-"
             rows.append(_Row(device, self.places[device.address], (f"{device.vendor}:{device.product}", class_, traits, note)))
         yield from _columns(rows)
@@ -258,47 +263,47 @@ class _Told:
         if not devices:
             return
         yield ""
-        yield f"  not taken: {_count(len(devices), 'device')}"
+        yield f"  not matched: {_count(len(devices), 'device')}"
         yield from _columns([_Row(device, self.places[device.address], (
             f"{device.vendor}:{device.product}", device.driver or "no driver",
             _without(device, reasons[device.address]))) for device in devices])
 
     def placement(self, host: str) -> tuple[tuple[str, ...], bool]:
-        """What Placement would be told, and whether it must not be."""
+        """What is reported to Placement, and whether the host would refuse to start because of it."""
         from outfitter.inventory import providers  # noqa: PLC0415
 
-        asked = "ask for" if self.settings.pci_in_placement else "do not ask for"
+        asked = "request" if self.settings.pci_in_placement else "do not request"
         try:
             plan = providers.plan(host, self.settings, self.seen.offered, orphans=self.seen.orphans)
         except errors.StartupRefused as error:
             return ("", "  would refuse to start:", *(f"  - {reason}" for reason in error.reasons)), True
         if not self.settings.report_in_placement:
-            told = "Placement is told nothing of it (report_in_placement is off)"
+            reported = "nothing is reported to Placement (report_in_placement is off)"
         else:
-            told = f"Placement is told {_count(len(plan.providers), 'provider')} (report_in_placement is on)"
-        return ("", f"  {told}; aliases {asked} devices there (pci_in_placement is "
+            reported = f"{_count(len(plan.providers), 'provider')} reported to Placement (report_in_placement is on)"
+        return ("", f"  {reported}; aliases {asked} devices there (pci_in_placement is "
                     f"{'on' if self.settings.pci_in_placement else 'off'})",
                 *(f"  warning: {warning}" for warning in plan.warnings)), False
 
 
 def _nothing(taken: Mapping[str, DeviceSpecEntry], compared: Mapping[str, Comparison]) -> str:
-    """Why an entry took no device; `compared` is how each device compares with it."""
+    """Why an entry matches no device; `compared` is how each device compares with it."""
     earlier: dict[int, list[str]] = {}
     for address, comparison in compared.items():
         if not comparison.unmet and address in taken:
             earlier.setdefault(taken[address].index, []).append(address)
     if earlier:
-        return "what it fits is taken before, " + " and ".join(
+        return "its devices are matched earlier, " + " and ".join(
             f"by device_spec[{index}]: {_few(addresses)}" for index, addresses in earlier.items())
     near = max(compared, key=lambda address: len(compared[address].met), default=None)
     if near is None or not compared[near].met:
-        return "no device fits"
-    return f"no device fits; the nearest is {near}, which has {' and '.join(compared[near].met)}, but not " \
+        return "no device matches"
+    return f"no device matches; the nearest is {near}, which has {' and '.join(compared[near].met)}, but not " \
            f"{' and '.join(compared[near].unmet)}"
 
 
 def _without(device: HostDevice, reason: str) -> str:
-    """A sentence about a device without the address that stands before it already."""
+    """A reason without the device's address, which the row shows already."""
     return reason.removeprefix(f"{device.address} ")
 
 
@@ -307,11 +312,11 @@ def _count(number: int, noun: str) -> str:
 
 
 def _columns(rows: Sequence[_Row]) -> list[str]:
-    """A table in which like devices that follow each other on the host are one line."""
+    """A table in which consecutive alike devices are one line."""
     lines: list[tuple[str, ...]] = []
     numbered = enumerate(rows)
-    for _, run in groupby(numbered, key=lambda each: (each[1].cells, each[1].device.kind, each[1].device.parent,
-                                                      each[1].place - each[0])):
+    for _, run in groupby(numbered, key=lambda pair: (pair[1].cells, pair[1].device.kind, pair[1].device.parent,
+                                                      pair[1].place - pair[0])):
         alike = [row for _, row in run]
         first, last = alike[0].device, alike[-1].device
         of = f" of {first.parent}" if first.parent else ""

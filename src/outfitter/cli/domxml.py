@@ -1,4 +1,5 @@
-"""`outfit domxml`: the libvirt domain of a machine, from the server or from files."""
+"""`outfit domxml`: the libvirt domain of a VMI, from the server or from files. Builds it with `launcher.domain`, as the
+launcher does; starts nothing."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import cloudinit, device_refs, device_status, network_info, pod_claims, vm_actions
 from outfitter.api.kubevirt import vm as vm_api
 from outfitter.cli import local_admission
-from outfitter.cli.client import Client, documents, standing
+from outfitter.cli.client import Client, documents, located_errors
 from outfitter.cli.local_admission import NIL
-from outfitter.cli.why import kind_spoken
+from outfitter.cli.why import explained_kind
 from outfitter.controllers import vm as starting
 from outfitter.errors import BadRequest, CommandFailed, Forbidden, NotFound
 from outfitter.launcher import domain, metadata, sources
@@ -27,36 +28,37 @@ from outfitter.launcher import iso_image as drives
 from outfitter.launcher.domain_options import DomainOptions
 from outfitter.node import secrets
 
-ROOTED = (*metadata.BASES, cloudinit.SECRETS)  # folders of a launcher's container
+ROOTED = (*metadata.BASES, cloudinit.SECRETS)  # directories of a launcher's container
 
 
-async def of_server(client: Client, word: str, **options: Any) -> None:
-    spoken, slash, name = word.rpartition("/")
-    if (slash and kind_spoken(spoken) not in (kinds.VMI, kinds.VM)) or not name:
-        raise click.UsageError(f"{word!r} is no machine; write its name, or vmi/NAME")
+async def print_from_server(client: Client, word: str, **options: Any) -> None:
+    kind_word, slash, name = word.rpartition("/")
+    if (slash and explained_kind(kind_word) not in (kinds.VMI, kinds.VM)) or not name:
+        raise click.UsageError(f"{word!r} is not a VM or VMI; write its name, or vmi/NAME")
     try:
         instance = await client.store.get(kinds.VMI, name, client.namespace)
     except NotFound:
-        await _say_that_it_is_stopped(client, name)
+        await _reject_stopped_vm(client, name)
         raise
-    told, plugged = await _told(client, instance)
-    _say(instance, told=told, plugged=plugged, kept=await _kept(client, instance), **options)
+    variables, files = await _launcher_sources(client, instance)
+    _print_domain(instance, launcher_env=variables, launcher_files=files, secret_files=await _secret_files(client, instance),
+                  **options)
 
 
-async def _say_that_it_is_stopped(client: Client, name: str) -> None:
-    """CommandFailed: there is a machine of that name, which has no instance."""
+async def _reject_stopped_vm(client: Client, name: str) -> None:
+    """CommandFailed: there is a VM of that name, which has no VMI."""
     try:
         vm = await client.store.get(kinds.VM, name, client.namespace)
     except (NotFound, Forbidden):
         return
     if vm_actions.comes(vm, None):
         raise CommandFailed(f"{name} has not started yet, so it has no domain; what it waits for: outfit why vm/{name}")
-    raise CommandFailed(f"{name} does not run, so it has no domain; start it with: outfit vm start {name}")
+    raise CommandFailed(f"{name} is not running, so it has no domain; start it with: outfit vm start {name}")
 
 
-async def _told(client: Client, instance: Object) -> tuple[dict[str, str], dict[str, str]]:
-    """The environment and the files of its launcher, as far as they tell of devices that the pod got by the names of resources,
-    and of network cards."""
+async def _launcher_sources(client: Client, instance: Object) -> tuple[dict[str, str], dict[str, str]]:
+    """The environment variables of its launcher that name devices of extended resources, and the launcher's network-info
+    file."""
     meta, slices = instance["metadata"], None
     out: dict[str, str] = {}
     files: dict[str, str] = {}
@@ -72,42 +74,45 @@ async def _told(client: Client, instance: Object) -> tuple[dict[str, str], dict[
     return out, files
 
 
-async def _kept(client: Client, instance: Object) -> Mapping[str, str]:
-    """What its launcher finds of Secrets; nothing, where they are not there or not for whoever asks."""
+async def _secret_files(client: Client, instance: Object) -> Mapping[str, str]:
+    """The launcher's files from Secrets; empty where a Secret is missing or the user may not read it."""
     try:
-        found = await secrets.files(client.store, instance)
+        files = await secrets.files(client.store, instance)
     except Forbidden:
         return {}
-    return {} if isinstance(found, str) else found
+    return {} if isinstance(files, str) else files
 
 
-def of_file(file: str, namespace: str, **options: Any) -> None:
-    found = [_instance(kind, obj, where, namespace) for kind, obj, where in documents([file])
+def print_from_file(file: str, namespace: str, **options: Any) -> None:
+    instances = [_instance(kind, obj, where, namespace) for kind, obj, where in documents([file])
              if kind.resource in (kinds.VMI.resource, kinds.VM.resource)]
-    if not found:
+    if not instances:
         raise BadRequest(f"{file} has no VirtualMachineInstance, nor a VirtualMachine")
-    if len(found) > 1 and options.get("drive") is not None:
-        raise BadRequest(f"{file} has {len(found)} machines, and --drive takes the image of one")
-    for instance in found:
-        _say(instance, **options)
+    if len(instances) > 1 and options.get("drive") is not None:
+        raise BadRequest(f"{file} has {len(instances)} VMs, and --drive writes the image of one")
+    for instance in instances:
+        _print_domain(instance, **options)
 
 
 def _instance(kind: Kind, obj: Object, where: str, namespace: str) -> Object:
-    """As a server without a KubeVirt object would have it; a machine as what it starts as. CommandFailed as there."""
-    with standing(obj, where):
+    """The VMI as a server without a KubeVirt object would store it; of a VM the VMI that it starts. Errors as from that
+    server."""
+    with located_errors(obj, where):
         own, stored = local_admission.as_stored(kind, obj)
         meta = {"namespace": namespace, "uid": NIL, "name": "unnamed", **stored["metadata"]}
-        found = local_admission.admitted(own, {**stored, "metadata": meta}, admission.AdmissionRules())
+        admitted = local_admission.admitted(own, {**stored, "metadata": meta}, admission.AdmissionRules())
     if own != kinds.VM:
-        return found
-    made = starting.instance_for(found)
-    return {**made, "metadata": {**made["metadata"], "uid": NIL}}
+        return admitted
+    instance = starting.instance_for(admitted)
+    return {**instance, "metadata": {**instance["metadata"], "uid": NIL}}
 
 
-def _say(instance: Object, *, devices: Sequence[str], env: Sequence[str], type_: Literal["qemu", "kvm"],
-         guest_metadata: bool, arriving: bool = False, drive: str | None = None, told: Mapping[str, str] | None = None,
-         plugged: Mapping[str, str] | None = None, kept: Mapping[str, str] | None = None) -> None:
-    files = dict(plugged or {})
+def _print_domain(instance: Object, *, devices: Sequence[str], env: Sequence[str], type_: Literal["qemu", "kvm"],
+         guest_metadata: bool, arriving: bool = False, drive: str | None = None,
+         launcher_env: Mapping[str, str] | None = None, launcher_files: Mapping[str, str] | None = None,
+         secret_files: Mapping[str, str] | None = None) -> None:
+    """`launcher_*` and `secret_files`: environment and files of the launcher's container; None for a VMI from a file."""
+    files = dict(launcher_files or {})
     for name in devices:
         path = Path(name)
         if path.is_dir():
@@ -117,16 +122,16 @@ def _say(instance: Object, *, devices: Sequence[str], env: Sequence[str], type_:
             own = {"migrationState": {**(status.get("migrationState") or {}), "targetDeviceStatus": _status(name)}
                    } if arriving else {"deviceStatus": _status(name)}
             instance = {**instance, "status": {**status, **own}}
-    variables = {**(told or {}), **{key: value for name in env for key, value in _variables(name).items()}}
+    variables = {**(launcher_env or {}), **{key: value for name in env for key, value in _variables(name).items()}}
     lacking = device_status.missing_devices(instance) if not arriving else []
     if lacking and not devices and not variables:
         name = instance["metadata"]["name"]
-        todo = (f"outfit why vmi/{name} says what it waits for" if told is not None else
-                "say what it got with --devices or --env, or name a machine of the server in place of the file")
+        todo = (f"outfit why vmi/{name} shows what it waits for" if launcher_env is not None else
+                "pass its devices with --devices or --env, or name a VMI of the server instead of a file")
         raise CommandFailed(f"vmi/{name} has no domain yet: status.deviceStatus does not name {', '.join(lacking)}; {todo}")
-    built = domain.build(instance, variables, {**files, **(kept or {})}, DomainOptions(type=type_, arriving=arriving))
-    for sentence in built.left_out:
-        click.echo(f"left out: {sentence}", err=True)
+    built = domain.build(instance, variables, {**files, **(secret_files or {})}, DomainOptions(type=type_, arriving=arriving))
+    for skipped in built.left_out:
+        click.echo(f"skipped: {skipped}", err=True)
     if drive is not None:
         _write_drive(built, drive)
         return
@@ -162,7 +167,7 @@ def _mapping(name: str, text: str) -> Mapping[str, Any]:
 
 
 def _status(name: str) -> Mapping[str, Any]:
-    """A deviceStatus as it stands in an instance: alone, below deviceStatus, or in a whole instance."""
+    """The deviceStatus in a file, which holds it alone, below deviceStatus, or in a whole VMI."""
     found = _mapping(name, _text(name))
     if "kind" in found or "status" in found:
         status = found.get("status")
@@ -170,27 +175,27 @@ def _status(name: str) -> Mapping[str, Any]:
     if "deviceStatus" in found:
         inner = found["deviceStatus"]
         if not isinstance(inner, Mapping):
-            raise BadRequest(f"{name} has no status.deviceStatus, which says what its machine got")
+            raise BadRequest(f"{name} has no status.deviceStatus, which lists the devices of the VMI")
         found = inner
     lists = (*device_status.STATUS_LISTS.values(), network_info.STATUSES)
     for key, entries in found.items():
         if key not in lists:
             raise BadRequest(f"{name}: {key}: a deviceStatus has lists of entries, {' and '.join(lists)}")
-        if not isinstance(entries, list) or not all(isinstance(each, Mapping) for each in entries):
+        if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
             raise BadRequest(f"{name}: {key}: a deviceStatus has lists of entries, and each entry is an object, as in "
                              "[{name: nic0, deviceResourceClaimStatus: {...}}]")
     return found
 
 
 def _folder(folder: Path) -> dict[str, str]:
-    """Files as the launcher would find them: below a base path of device metadata, unless the folder is laid out as a root."""
+    """Files by their path in the launcher: below a base path of device metadata, unless the folder is laid out as a root."""
     out = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         place = f"/{path.relative_to(folder).as_posix()}"
         rooted = place == sources.NETWORK_INFO or any(place.startswith(f"{base}/") for base in ROOTED)
         out[place if rooted else metadata.BASES[0] + place] = _text(str(path))
     if not out:
-        raise BadRequest(f"{folder} holds no files")
+        raise BadRequest(f"{folder} contains no files")
     return out
 
 

@@ -1,4 +1,4 @@
-"""`outfit history`: who has and had a device, for what, and how it ended."""
+"""`outfit history`: the current and past bookings of a device, and how they ended. Reads LedgerPages and PastBookings."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from outfitter.api.device import DRIVER, DeviceId
 from outfitter.api.page import device_of
 from outfitter.cli import printers, time_format
 from outfitter.cli.client import Client
-from outfitter.cli.device.text import NONE, say
-from outfitter.cli.device.view import few, look_for
+from outfitter.cli.device.text import NONE, print_lines
+from outfitter.cli.device.view import abbreviated, find_devices
 from outfitter.errors import BadRequest, NotFound
 from outfitter.inventory import config
 from outfitter.ledger import history as past
@@ -30,15 +30,15 @@ async def history(client: Client, word: str, *, how: str) -> None:
         click.echo(json.dumps([as_json(entry) for entry in found], indent=2))
         return
     if not found:
-        say([f"{device.short}: no booking of it is known; {_kept()}"])
+        print_lines([f"{device.short}: no booking is recorded; {_kept()}"])
         return
-    say([*table(found, time_format.now()), "", f"{device.short}: {_counts(found)}; {_kept()}"])
+    print_lines([*table(found, time_format.now()), "", f"{device.short}: {_counts(found)}; {_kept()}"])
 
 
 async def _find(client: Client, word: str) -> tuple[DeviceId, list[HistoryEntry]]:
-    """The device that was typed. One that is no longer there still has its history."""
+    """The named device and its bookings. A device that no longer exists still has its history."""
     try:
-        [known] = await look_for(client, [word])
+        [known] = await find_devices(client, [word])
     except NotFound:
         device = await _gone(client, word)
         found = await past.entries(client.store, device) if device is not None else []
@@ -54,38 +54,38 @@ async def _gone(client: Client, word: str) -> DeviceId | None:
         return DeviceId(place[0] if len(place) > 1 else DRIVER, place[-1], name)
     try:
         listing = await client.store.list(kinds.PAST_BOOKING, labels=f"{past.DEVICE}={name}")
-    except BadRequest:  # it could not be the name of a device
+    except BadRequest:  # not a valid device name
         return None
     devices = {device_of(obj["spec"]["device"]) for obj in listing.items}
     if len(devices) > 1:
-        raise BadRequest(f"{word!r} may be any of {len(devices)} devices; say which: "
-                         + few([device.short for device in sorted(devices)]))
+        raise BadRequest(f"{word!r} matches {len(devices)} devices; write one of: "
+                         + abbreviated([device.short for device in sorted(devices)]))
     return next(iter(devices), None)
 
 
 def current_first(found: Sequence[HistoryEntry]) -> list[HistoryEntry]:
-    """What stands comes first; else the newest."""
+    """Current bookings first; the order is kept otherwise."""
     return sorted(found, key=lambda entry: bool(entry.ended))
 
 
 def table(found: Sequence[HistoryEntry], now: datetime) -> list[str]:
     rows = [list(HEAD)]
     for entry in found:
-        who = entry.holder
-        name = f"{who.namespace}/{who.name}" if who.namespace else who.name
+        holder = entry.holder
+        name = f"{holder.namespace}/{holder.name}" if holder.namespace else holder.name
         share = "".join(f", {key} {amount}" for key, amount in (entry.amount.get("capacity") or {}).items())
         rows.append([
-            f"{_KINDS.get(who.kind, who.kind)} {name}", who.purpose, entry.request + share, _when(entry.booked, now),
+            f"{_KINDS.get(holder.kind, holder.kind)} {name}", holder.purpose, entry.request + share, _when(entry.booked, now),
             _when(entry.prepared, now), _when(entry.ended, now) if entry.ended else "now",
-            time_format.lasted(entry.booked, entry.ended, now), entry.how or entry.state])
+            time_format.elapsed(entry.booked, entry.ended, now), entry.how or entry.state])
     return printers.columns([[cell or NONE for cell in row] for row in rows])
 
 
-_KINDS = {"ResourceClaim": "claim", "Consumer": "consumer", "Migration": "migration", "Domain": "machine"}
+_KINDS = {"ResourceClaim": "claim", "Consumer": "consumer", "Migration": "migration", "Domain": "domain"}
 
 
 def _when(text: str, now: datetime) -> str:
-    return time_format.when(text, now) if text else ""
+    return time_format.local_time(text, now) if text else ""
 
 
 def _counts(found: Sequence[HistoryEntry]) -> str:
@@ -95,17 +95,17 @@ def _counts(found: Sequence[HistoryEntry]) -> str:
 
 def _kept() -> str:
     days = config.DEFAULT.default.history_keep.days
-    return (f"what ended is kept for as long as history.keep says ({days} days if it is not written), and at most {past.MOST} "
-            "bookings of a host")
+    return (f"ended bookings are kept for history.keep ({days} days by default), at most {past.MOST} "
+            "per host")
 
 
 def as_json(entry: HistoryEntry) -> dict[str, Any]:
-    """docs/commands.md lists the keys; each is always there, null when nobody says it."""
-    who = entry.holder
+    """docs/commands.md lists the keys; every key is always present, null when the value is not known."""
+    holder = entry.holder
     return {
         "host": entry.host, "device": entry.device.device, "pool": entry.device.pool, "publishedBy": entry.device.driver,
-        "holder": {"kind": who.kind, "namespace": who.namespace or None, "name": who.name, "uid": who.uid,
-                   "purpose": who.purpose or None},
+        "holder": {"kind": holder.kind, "namespace": holder.namespace or None, "name": holder.name, "uid": holder.uid,
+                   "purpose": holder.purpose or None},
         "request": entry.request or None, "amount": entry.amount, "booked": entry.booked, "prepared": entry.prepared or None,
         "ended": entry.ended or None, "how": entry.how or None, "state": entry.state or None,
     }

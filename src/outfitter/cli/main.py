@@ -1,4 +1,5 @@
-"""Every command of `outfit`, in one place."""
+"""Every command of `outfit` with its arguments and options. Imports the code of a command only when it runs; called by
+`app.py`, which passes in what `outfit up` starts."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def main(*, up: Up, arguments: Sequence[str] | None = None) -> None:
     try:
         _run(commands(up), arguments)
     except (broken_pipe.BrokenPipe, BrokenPipeError):
-        broken_pipe.hush(sys.stdout, sys.stderr)
+        broken_pipe.discard_output(sys.stdout, sys.stderr)
         sys.exit(broken_pipe.STATUS)
 
 
@@ -45,10 +46,10 @@ def _run(command: click.Group, arguments: Sequence[str] | None) -> None:
 
 
 def _sentence(error: OutfitterError) -> str:
-    """Several causes stand on a line each, all of them: the server's own text names ten at most."""
+    """The error with all of its causes, one per line: the server's own message lists ten at most."""
     causes = [f"{cause.field}: {cause.message}" for cause in error.causes] if isinstance(error, Invalid) else []
-    head, found, _ = str(error).partition(causes[0]) if len(causes) > 1 else ("", "", "")
-    return "\n  ".join([head.rstrip(), *causes]) if found else str(error)
+    head, first_cause, _ = str(error).partition(causes[0]) if len(causes) > 1 else ("", "", "")
+    return "\n  ".join([head.rstrip(), *causes]) if first_cause else str(error)
 
 
 def commands(up: Up) -> click.Group:
@@ -58,25 +59,25 @@ def commands(up: Up) -> click.Group:
     @click.option("-n", "--namespace", metavar="NAME", help="The namespace (default: the kubeconfig's).")
     @click.pass_context
     def outfit(context: click.Context, kubeconfig: str | None, namespace: str | None) -> None:
-        """Outfits virtual machines with hardware.
+        """Assigns hardware to virtual machines.
 
-        Begin with: outfit up. Options -n and --kubeconfig may also stand after the command."""
+        Begin with: outfit up. Options -n and --kubeconfig may also follow the command."""
         context.obj = {"kubeconfig": kubeconfig, "namespace": namespace}
 
     @outfit.command("up")
     @click.option("--data", type=params.Named(click.Path(file_okay=False, path_type=Path)), metavar="DIR",
-                  help="Where everything is kept (default: ~/.local/state/outfitter).")
+                  help="Directory for all stored state (default: ~/.local/state/outfitter).")
     @click.option("--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, metavar="N",
-                  help="The port on 127.0.0.1; 0 takes a free one.")
+                  help="The port on 127.0.0.1; 0 chooses a free one.")
     @click.option("--simulate", "simulation", type=params.Hosts(), metavar="FILE|NxM",
-                  help="Play the hosts of a file, or N hosts with M virtual functions each.")
+                  help="Simulate the hosts of a file, or N hosts with M virtual functions each.")
     @click.option("--config", "settings", type=params.Named(click.Path(dir_okay=False, path_type=Path)), metavar="FILE",
-                  help="What the hosts offer and how it is counted (default: what is bound to vfio-pci).")
+                  help="Which devices the hosts offer and how they are counted (default: devices bound to vfio-pci).")
     @click.option("--hypervisor", metavar="libvirt|simulated|URI",
-                  help="What runs this machine's machines (default: libvirt where it runs, else simulated).")
+                  help="Hypervisor for the VMs of this host (default: libvirt where it runs, else simulated).")
     @click.option("--kubeconfig", type=params.Named(click.Path(dir_okay=False, path_type=Path)), metavar="FILE",
-                  help="Write the kubeconfig there too (default: only to DIR/kubeconfig).")
-    @click.option("-v", "--verbose", is_flag=True, help="Say more about what happens.")
+                  help="Also write the kubeconfig to this file (default: only to DIR/kubeconfig).")
+    @click.option("-v", "--verbose", is_flag=True, help="Log more.")
     def up_command(
         *, data: Path | None, port: int, simulation: str | None, settings: Path | None, hypervisor: str | None,
         kubeconfig: Path | None, verbose: bool
@@ -93,8 +94,8 @@ def commands(up: Up) -> click.Group:
     return outfit
 
 
-def _place(command: Callable[..., Any]) -> Callable[..., Any]:
-    """-n and --kubeconfig after the command too, where people type them."""
+def _connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Accepts -n and --kubeconfig after the command too."""
 
     def remember(context: click.Context, option: click.Parameter, value: str | None) -> None:
         if value:
@@ -106,7 +107,7 @@ def _place(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def _work(context: click.Context, name: str, *arguments: Any, **options: Any) -> None:
+def _run_command(context: click.Context, name: str, *arguments: Any, **options: Any) -> None:
     """Run a function of `object_commands`, or "module.function"; imported late, because a client costs a quarter of a
     second."""
     from outfitter.cli import client  # noqa: PLC0415
@@ -117,13 +118,13 @@ def _work(context: click.Context, name: str, *arguments: Any, **options: Any) ->
 
 
 class _Seconds(click.ParamType):  # type: ignore[type-arg]
-    """A length of time as kubectl takes it; a number alone is of seconds."""
+    """A duration as kubectl accepts it; a plain number is seconds."""
 
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
-            return time_format.seconds(value)
+            return time_format.parse_duration(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
@@ -135,98 +136,107 @@ class _Seconds(click.ParamType):  # type: ignore[type-arg]
               help="How to show them (default: table).")
 @click.option("-l", "--selector", "labels", default="", metavar="SELECTOR", help="Only with these labels.")
 @click.option("--field-selector", "fields", default="", metavar="SELECTOR", help="Only with these fields.")
-@_place
+@_connection_options
 @click.pass_context
 def _get(context: click.Context, /, words: tuple[str, ...], **options: Any) -> None:
     """Show objects."""
-    _work(context, "get", words, **options)
+    _run_command(context, "get", words, **options)
 
 
 @click.command("apply")
 @click.option("-f", "--filename", "files", multiple=True, required=True, type=params.Named(), metavar="FILE|DIR|-",
               help="What to apply.")
-@_place
+@_connection_options
 @click.pass_context
 def _apply(context: click.Context, files: tuple[str, ...]) -> None:
-    """Make objects what a file says they are."""
-    _work(context, "apply", files)
+    """Create or update objects from files."""
+    _run_command(context, "apply", files)
 
 
 @click.command("delete")
 @click.argument("words", nargs=-1, metavar="[KIND NAME... | KIND/NAME...]")
 @click.option("-f", "--filename", "files", multiple=True, type=params.Named(), metavar="FILE|DIR|-",
-              help="Delete what stands in it.")
-@click.option("--wait/--no-wait", default=True, help="Wait until it is gone, and say what holds it.")
-@click.option("--timeout", type=_Seconds(), metavar="SECONDS|5m", help="How long to wait, 0 for no end (default: no end).")
-@_place
+              help="Delete the objects of a file.")
+@click.option("--wait/--no-wait", default=True, help="Wait until the objects are gone, and print what blocks them.")
+@click.option(
+    "--timeout", type=_Seconds(), metavar="SECONDS|5m", help="How long to wait; 0 means no limit (default: no limit)."
+)
+@_connection_options
 @click.pass_context
 def _delete(
     context: click.Context, words: tuple[str, ...], files: tuple[str, ...], wait: bool, timeout: float | None
 ) -> None:
     """Delete objects."""
     if bool(words) == bool(files):
-        raise click.UsageError("say what to delete: KIND NAME, KIND/NAME or -f FILE")
+        raise click.UsageError("name what to delete: KIND NAME, KIND/NAME or -f FILE")
     if timeout is not None and not wait:
-        raise click.UsageError("--timeout says how long to wait: with --no-wait there is no waiting")
-    _work(context, "delete", words, files, wait=wait, timeout=timeout)
+        raise click.UsageError("--timeout limits the wait and cannot be combined with --no-wait")
+    _run_command(context, "delete", words, files, wait=wait, timeout=timeout)
 
 
 @click.command("describe")
 @click.argument("words", nargs=-1, required=True, metavar="KIND NAME... | KIND/NAME...")
-@_place
+@_connection_options
 @click.pass_context
 def _describe(context: click.Context, words: tuple[str, ...]) -> None:
-    """Show all there is to say about an object, with its events."""
-    _work(context, "describe", words)
+    """Show an object in full, with its events."""
+    _run_command(context, "describe", words)
 
 
 @click.command("why")
 @click.argument("words", nargs=-1, required=True, metavar="[vm/|vmi/|pod/|claim/]NAME")
-@click.option("-l", "--long", is_flag=True, help="Tell of each host and each device.")
+@click.option("-l", "--long", is_flag=True, help="List every host and every device.")
 @click.option("-o", "--output", "how", type=click.Choice(["text", "json"]), default="text",
               help="How to show it (default: text).")
-@_place
+@_connection_options
 @click.pass_context
 def _why(context: click.Context, /, words: tuple[str, ...], **options: Any) -> None:
-    """Say why a machine, pod or claim waits, or what it holds."""
-    _work(context, "why.why", words, **options)
+    """Explain why a VM, pod or claim waits, or show what it holds."""
+    _run_command(context, "why.why", words, **options)
 
 
 @click.command("plan")
 @click.option("-f", "--filename", "files", multiple=True, required=True, type=params.Named(), metavar="FILE|DIR|-",
               help="What to plan for.")
-@click.option("-l", "--long", is_flag=True, help="Tell of each host and each device.")
+@click.option("-l", "--long", is_flag=True, help="List every host and every device.")
 @click.option("-o", "--output", "how", type=click.Choice(["text", "json"]), default="text",
               help="How to show it (default: text).")
-@_place
+@_connection_options
 @click.pass_context
 def _plan(context: click.Context, /, files: tuple[str, ...], **options: Any) -> None:
-    """Say where machines would go and what they would get."""
-    _work(context, "plan.plan", files, **options)
+    """Show where VMs would be placed and which devices they would get."""
+    _run_command(context, "plan.plan", files, **options)
 
 
 @click.command("domxml")
 @click.argument("name", required=False, metavar="[vmi/]NAME")
-@click.option("-f", "--filename", "file", type=params.Named(), metavar="FILE|-", help="An instance in a file.")
+@click.option(
+    "-f",
+    "--filename",
+    "file",
+    type=params.Named(),
+    metavar="FILE|-",
+    help="A VirtualMachine or VirtualMachineInstance in a file.",
+)
 @click.option("--devices", multiple=True, type=params.Named(), metavar="FILE|DIR",
               help="Its deviceStatus in a file, or a folder of device metadata files.")
 @click.option("--env", multiple=True, type=params.Named(), metavar="FILE", help="The launcher's environment: lines NAME=VALUE.")
-@click.option("--type", "type_", type=click.Choice(["qemu", "kvm"]), default="qemu", help="What runs it (default: qemu).")
-@click.option("--migration-target", "arriving", is_flag=True, help="The domain that a migration of it arrives in instead.")
-@click.option("--guest-metadata", is_flag=True, help="Print what the guest is told of its tagged devices instead.")
+@click.option("--type", "type_", type=click.Choice(["qemu", "kvm"]), default="qemu", help="The domain type (default: qemu).")
+@click.option("--migration-target", "arriving", is_flag=True, help="Print the domain of the migration target instead.")
+@click.option("--guest-metadata", is_flag=True, help="Print the guest's metadata of its tagged devices instead.")
 @click.option("--drive", type=params.Named(), metavar="FILE", help="Write the image of its config drive to a file instead.")
-@_place
+@_connection_options
 @click.pass_context
 def _domxml(context: click.Context, /, name: str | None, file: str | None, **options: Any) -> None:
-    """Print the libvirt domain of a machine instance."""
+    """Print the libvirt domain of a VMI."""
     if bool(name) == bool(file):
-        raise click.UsageError(f"say which machine: a NAME or -f FILE{', not both' if name else ''}")
+        raise click.UsageError(f"name a VMI: NAME or -f FILE{', not both' if name else ''}")
     if file:
         from outfitter.cli import domxml  # noqa: PLC0415
 
-        domxml.of_file(file, context.obj["namespace"] or "default", **options)
+        domxml.print_from_file(file, context.obj["namespace"] or "default", **options)
         return
-    _work(context, "domxml.of_server", name, **options)
+    _run_command(context, "domxml.print_from_server", name, **options)
 
 
 STATES = ("free", "held", "reserved", "quarantined", "unclean", "unlisted", "vanished", "blocked", "withheld")
@@ -238,36 +248,36 @@ STATES = ("free", "held", "reserved", "quarantined", "unclean", "unlisted", "van
               help=f"Only those in this state: {', '.join(STATES)}. May be given several times.")
 @click.option("-o", "--output", "how", type=click.Choice(["table", "wide", "tree", "json"]), default="table",
               help="How to show them (default: table).")
-@click.option("--all", "everything", is_flag=True, help="Those that are not offered too, with the reason.")
-@_place
+@click.option("--all", "everything", is_flag=True, help="Include devices that are not offered, with the reason.")
+@_connection_options
 @click.pass_context
 def _devices(context: click.Context, /, **options: Any) -> None:
-    """Show every device, where it is and who has it."""
-    _work(context, "device.listing.devices", **options)
+    """Show every device, its location and its holder."""
+    _run_command(context, "device.listing.devices", **options)
 
 
 @click.group("device")
 def _device() -> None:
-    """Take devices out of service, or give them back."""
+    """Take devices out of service, or return them to service."""
 
 
 def _device_verb(name: str, text: str, *, reason: bool) -> None:
     def run(context: click.Context, /, words: tuple[str, ...], **options: Any) -> None:
-        _work(context, f"device.out_of_service.{name}", words, **options)
+        _run_command(context, f"device.out_of_service.{name}", words, **options)
 
     run.__doc__ = text
-    command = _place(click.pass_context(run))
+    command = _connection_options(click.pass_context(run))
     if reason:
-        command = click.option("--reason", default="", metavar="TEXT", help="Why, for those who ask.")(command)
+        command = click.option("--reason", default="", metavar="TEXT", help="The reason, shown to users.")(command)
     command = click.argument("words", nargs=-1, required=True, metavar="[NODE/]DEVICE...")(command)
     _device.command(name)(command)
 
 
-_device_verb("reserve", "Keep devices back: nobody new gets them.", reason=True)
-_device_verb("unreserve", "Give reserved devices back.", reason=False)
-_device_verb("quarantine", "Take devices out of service that are not to be trusted.", reason=True)
-_device_verb("restore", "Give quarantined devices back.", reason=False)
-_device_verb("clear", "Say that devices were cleaned after their use.", reason=False)
+_device_verb("reserve", "Reserve devices: they are not allocated to new claims.", reason=True)
+_device_verb("unreserve", "Return reserved devices to service.", reason=False)
+_device_verb("quarantine", "Take devices out of service that must not be trusted.", reason=True)
+_device_verb("restore", "Return quarantined devices to service.", reason=False)
+_device_verb("clear", "Record that devices were cleaned after their use.", reason=False)
 
 
 @click.group("vm")
@@ -277,34 +287,34 @@ def _vm() -> None:
 
 @_vm.command("list")
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="In every namespace.")
-@_place
+@_connection_options
 @click.pass_context
 def _vm_list(context: click.Context, everywhere: bool) -> None:
-    """Show machines: how they are, where, and why."""
-    _work(context, "vm.view.list_", everywhere=everywhere)
+    """Show VMs with status, node, devices and reason."""
+    _run_command(context, "vm.view.list_", everywhere=everywhere)
 
 
 def _vm_verb(name: str, text: str, *more: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     def run(context: click.Context, /, names: tuple[str, ...], **options: Any) -> None:
         if options["wait"] and options["dry_run"]:
-            raise click.UsageError("after --dry-run there is nothing to --wait for")
+            raise click.UsageError("--wait cannot be combined with --dry-run: a dry run changes nothing")
         if options["timeout"] is not None and not options["wait"]:
-            raise click.UsageError("--timeout says how long to --wait: without that there is no waiting")
-        _work(context, f"vm.commands.{name.replace('-', '_')}", names, **options)
+            raise click.UsageError("--timeout limits --wait; add --wait")
+        _run_command(context, f"vm.commands.{name.replace('-', '_')}", names, **options)
 
     run.__doc__ = text
-    command = _place(click.pass_context(run))
-    command = click.option("--dry-run", is_flag=True, help="Check whether it could be done, and do nothing.")(command)
+    command = _connection_options(click.pass_context(run))
+    command = click.option("--dry-run", is_flag=True, help="Check whether the action is possible, and do nothing.")(command)
     for option in reversed(more):
         command = option(command)
     command = click.option("--timeout", type=_Seconds(), metavar="SECONDS|5m",
-                           help="How long to --wait, 0 for no end (default: 5m and the guests' time to shut down).")(command)
-    command = click.option("--wait", is_flag=True, help="Wait until it is so, and say what is in the way.")(command)
+                           help="How long to --wait; 0 means no limit (default: 5m plus the guests' grace period).")(command)
+    command = click.option("--wait", is_flag=True, help="Wait until it is done, and print what blocks it.")(command)
     _vm.command(name)(click.argument("names", nargs=-1, required=True, metavar="NAME...")(command))
 
 
 def _graces(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--grace-period, and --force, which is 0 of them; virtctl's users write both."""
+    """Adds --grace-period, and --force, which means --grace-period 0; virtctl has both."""
 
     @functools.wraps(command)
     def run(*, force: bool, grace: int | None, **options: Any) -> Any:
@@ -315,69 +325,69 @@ def _graces(command: Callable[..., Any]) -> Callable[..., Any]:
                         help="Seconds for its guest to shut down (default: its spec's).")(made)
 
 
-_paused_option = click.option("--paused", is_flag=True, help="With the processors standing still.")
-_vm_verb("start", "Start machines.", _paused_option)
-_vm_verb("stop", "Stop machines; claims of their own are kept, unless persistWhenStopped says otherwise.", _graces)
-_vm_verb("restart", "Stop machines and start them again.", _graces)
-_vm_verb("pause", "Let the processors of machines stand still.")
-_vm_verb("unpause", "Let paused machines go on.")
-_vm_verb("soft-reboot", "Ask the guests of machines to shut down and begin anew.")
-_vm_verb("reset", "Let machines begin anew without asking their guests.")
+_paused_option = click.option("--paused", is_flag=True, help="Start with paused vCPUs.")
+_vm_verb("start", "Start VMs.", _paused_option)
+_vm_verb("stop", "Stop VMs; their own claims are kept, unless persistWhenStopped says otherwise.", _graces)
+_vm_verb("restart", "Stop VMs and start them again.", _graces)
+_vm_verb("pause", "Pause VMs: their vCPUs stop.")
+_vm_verb("unpause", "Resume paused VMs.")
+_vm_verb("soft-reboot", "Ask the guests of VMs to reboot.")
+_vm_verb("reset", "Reset VMs without asking their guests.")
 
 
 @_vm.command("devices")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@_place
+@_connection_options
 @click.pass_context
 def _vm_devices(context: click.Context, names: tuple[str, ...]) -> None:
-    """Show what machines asked for and what they got."""
-    _work(context, "vm.view.devices", names)
+    """Show the devices that VMs request and have."""
+    _run_command(context, "vm.view.devices", names)
 
 
 @click.command("history")
 @click.argument("word", metavar="[NODE/]DEVICE")
 @click.option("-o", "--output", "how", type=click.Choice(["table", "json"]), default="table",
               help="How to show it (default: table).")
-@_place
+@_connection_options
 @click.pass_context
 def _history(context: click.Context, word: str, how: str) -> None:
-    """Show who has and had a device, and how it ended."""
-    _work(context, "history.history", word, how=how)
+    """Show a device's current and past bookings, and how they ended."""
+    _run_command(context, "history.history", word, how=how)
 
 
 @click.group("providers", invoke_without_command=True)
 @click.option("--node", metavar="NAME", help="Only those of this node.")
 @click.option("-o", "--output", "how", type=click.Choice(["table", "tree", "json"]), default="table",
               help="How to show them (default: table).")
-@_place
+@_connection_options
 @click.pass_context
 def _providers(context: click.Context, node: str | None, how: str) -> None:
     """Show hosts and devices as Placement counts them."""
     if context.invoked_subcommand is None:
-        _work(context, "providers.providers", node=node, how=how)
+        _run_command(context, "providers.providers", node=node, how=how)
 
 
 @_providers.command("reserve")
 @click.argument("provider")
 @click.argument("count", type=click.IntRange(min=0), metavar="N")
 @click.option("--class", "resource_class", metavar="CLASS", help="Which of its resource classes, if it has several.")
-@_place
+@_connection_options
 @click.pass_context
 def _providers_reserve(context: click.Context, provider: str, count: int, resource_class: str | None) -> None:
-    """Keep N devices of a provider out."""
-    _work(context, "providers.reserve", provider, count, resource_class=resource_class)
+    """Reserve N devices of a provider."""
+    _run_command(context, "providers.reserve", provider, count, resource_class=resource_class)
 
 
 @click.command("version")
 @click.option("--client", "only_client", is_flag=True, help="Do not ask the server.")
 @click.option("-o", "--output", "how", type=click.Choice(["text", "json"]), default="text",
               help="How to show them (default: text).")
-@_place
+@_connection_options
 @click.pass_context
 def _version(context: click.Context, only_client: bool, how: str) -> None:
     """Print the versions of this program and of the server."""
     if not only_client:
-        _work(context, "version.version", how=how)
+        _run_command(context, "version.version", how=how)
     elif how == "json":
         click.echo(json.dumps({"clientVersion": {"gitVersion": outfitter.__version__}}))
     else:

@@ -13,43 +13,43 @@ from outfitter.api import kinds, patch
 from outfitter.api.kinds import Kind, Object
 from outfitter.cli import printers, why
 from outfitter.cli import wait as deletion_wait
-from outfitter.cli.client import Client, documents, standing, targets
+from outfitter.cli.client import Client, documents, located_errors, targets
 from outfitter.errors import BadRequest, NotFound
 
 
 async def get(client: Client, words: Sequence[str], *, everywhere: bool, how: str, labels: str, fields: str) -> None:
-    asked: dict[Kind, list[str]] = {}
+    requested: dict[Kind, list[str]] = {}
     for kind, name in targets(words):
-        asked.setdefault(kind, []).extend([name] if name else [])
-    if any(asked.values()) and (labels or fields):
-        raise click.UsageError("names and selectors do not go together: leave one of them out")
-    if everywhere and any(names for kind, names in asked.items() if kind.namespaced):
-        raise click.UsageError("a name is of one namespace: say which with -n NAMESPACE instead of -A")
+        requested.setdefault(kind, []).extend([name] if name else [])
+    if any(requested.values()) and (labels or fields):
+        raise click.UsageError("names and selectors cannot be combined: omit one of them")
+    if everywhere and any(names for kind, names in requested.items() if kind.namespaced):
+        raise click.UsageError("a name needs one namespace: write -n NAMESPACE instead of -A")
     objects: list[Object] = []
     missing: list[NotFound] = []
-    apart: list[str] = []
-    for kind, names in asked.items():
+    separator: list[str] = []
+    for kind, names in requested.items():
         if how in ("table", "wide"):
             lines = await printers.table(client, kind, names, everywhere=everywhere, wide=how == "wide", labels=labels,
                                      fields=fields, missing=missing)
             if lines or not names:
-                printers.say(apart + (lines or [_nothing(client, kind, everywhere)]))
-                apart = [""]
+                printers.print_lines(separator + (lines or [_nothing(client, kind, everywhere)]))
+                separator = [""]
             continue
-        place = "" if everywhere else client.place(kind)
+        place = "" if everywhere else client.namespace_for(kind)
         objects += (
-            await printers.those_there(names, functools.partial(client.store.get, kind, namespace=place), missing)
+            await printers.read_existing(names, functools.partial(client.store.get, kind, namespace=place), missing)
             if names
             else (await client.store.list(kind, place, labels=labels, fields=fields)).items
         )
     if how == "name":
-        printers.say(_title(obj) for obj in objects)
+        printers.print_lines(_title(obj) for obj in objects)
     elif how in ("yaml", "json") and (objects or not missing):
-        click.echo(printers.dump(objects, how, many=[len(names) for names in asked.values()] != [1]))
-    _tell_missing(missing)
+        click.echo(printers.dump(objects, how, many=[len(names) for names in requested.values()] != [1]))
+    _raise_missing(missing)
 
 
-def _tell_missing(missing: Sequence[NotFound]) -> None:
+def _raise_missing(missing: Sequence[NotFound]) -> None:
     for error in missing[:-1]:
         click.echo(f"error: {error}", err=True)
     if missing:
@@ -70,9 +70,9 @@ async def apply(client: Client, files: Sequence[str]) -> None:
     for kind, obj, where in documents(files):
         if kind.namespaced:
             obj["metadata"].setdefault("namespace", client.namespace)
-        with standing(obj, where):
-            said = await _apply(client, kind, obj)
-        printers.say([said])
+        with located_errors(obj, where):
+            outcome = await _apply(client, kind, obj)
+        printers.print_lines([outcome])
 
 
 async def _apply(client: Client, kind: Kind, obj: Object) -> str:
@@ -90,7 +90,7 @@ async def _apply(client: Client, kind: Kind, obj: Object) -> str:
         return f"{_title(await client.store.create(kind, wanted))} created"
     last = _last_applied(live)
     change = patch.difference(last, {key: value for key, value in wanted.items() if key != "status"}, live)
-    # The server may have filled in defaults, which a list cannot show as additions of others: its revision is the judge.
+    # Defaults of the server inside lists look like a difference; only the resourceVersion shows whether anything changed.
     after = await client.store.patch(kind, meta["name"], change, meta.get("namespace", "")) if change else live
     same = after["metadata"]["resourceVersion"] == live["metadata"]["resourceVersion"]
     return f"{_title(live)} {'unchanged' if same else 'configured'}"
@@ -101,49 +101,49 @@ def _last_applied(live: Object) -> Object:
     try:
         return dict(json.loads(text))
     except (ValueError, TypeError) as error:
-        raise BadRequest(f"{_title(live)}: the annotation {printers.LAST_APPLIED} is not what an apply has written ({error}); "
+        raise BadRequest(f"{_title(live)}: the annotation {printers.LAST_APPLIED} is not JSON that apply wrote ({error}); "
                          "remove it and apply again") from error
 
 
 async def delete(client: Client, words: Sequence[str], files: Sequence[str], *, wait: bool, timeout: float | None) -> None:
-    typed, written = _one_by_one("delete", words), documents(files)
+    typed, written = _named_targets("delete", words), documents(files)
     for _, obj, where in written:
         if not obj["metadata"].get("name"):
-            raise BadRequest(f"{where}: metadata.name is missing; what was made from generateName has a name of its own")
-    going = [(kind, name, client.place(kind)) for kind, name in typed]
-    for kind, obj, _ in reversed(written):  # what was made last needs what was made first, and not the other way round
-        going.append((kind, obj["metadata"]["name"], obj["metadata"].get("namespace") or client.place(kind)))
+            raise BadRequest(f"{where}: metadata.name is missing; delete an object made from generateName by its name")
+    to_delete = [(kind, name, client.namespace_for(kind)) for kind, name in typed]
+    for kind, obj, _ in reversed(written):  # in reverse: later objects may depend on earlier ones
+        to_delete.append((kind, obj["metadata"]["name"], obj["metadata"].get("namespace") or client.namespace_for(kind)))
     missing: list[NotFound] = []
-    leaving: list[deletion_wait.Going] = []
-    for kind, name, place in going:
+    deleted: list[deletion_wait.DeletedObject] = []
+    for kind, name, place in to_delete:
         try:
             live = await client.store.get(kind, name, place)
             await client.store.delete(kind, name, place, propagation="Background")
         except NotFound as error:
             missing.append(error)
             continue
-        leaving.append(deletion_wait.Going(kind, name, place, live["metadata"]["uid"]))
-        printers.say([f"{_title(live)} deleted"])
+        deleted.append(deletion_wait.DeletedObject(kind, name, place, live["metadata"]["uid"]))
+        printers.print_lines([f"{_title(live)} deleted"])
     if wait:
-        await deletion_wait.until(client, leaving, timeout or 0.0)
-    _tell_missing(missing)
+        await deletion_wait.until_gone(client, deleted, timeout or 0.0)
+    _raise_missing(missing)
 
 
-def _one_by_one(verb: str, words: Sequence[str]) -> list[tuple[Kind, str]]:
-    """What must be called by name."""
+def _named_targets(verb: str, words: Sequence[str]) -> list[tuple[Kind, str]]:
+    """Targets that must be named; a kind alone is a usage error."""
     out = []
     for kind, name in targets(words):
         if name is None:
             word = (*kind.short, kind.singular)[0]
-            raise click.UsageError(f"which of the {kind.plural}? Write outfit {verb} {word} NAME")
+            raise click.UsageError(f"name one of the {kind.plural}: outfit {verb} {word} NAME")
         out.append((kind, name))
     return out
 
 
 async def describe(client: Client, words: Sequence[str]) -> None:
-    for number, (kind, name) in enumerate(_one_by_one("describe", words)):
-        obj = await client.store.get(kind, name, client.place(kind))
+    for number, (kind, name) in enumerate(_named_targets("describe", words)):
+        obj = await client.store.get(kind, name, client.namespace_for(kind))
         lines = await printers.description(client, kind, obj)
         if kind in why.EXPLAINED:
             lines += ["Why:", *(f"  {line}" for line in why.EXPLAINED[kind](await why.facts(client), obj).text())]
-        printers.say([*([""] if number else []), *lines])
+        printers.print_lines([*([""] if number else []), *lines])

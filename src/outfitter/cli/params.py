@@ -1,4 +1,4 @@
-"""Files, folders and simulated hosts as people type them."""
+"""Parameter types of the CLI: paths and simulated hosts. Used by `main.py`, `scan.py` and `config.py`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import click
 
 from outfitter.errors import Invalid
 
-NUMBERS = re.compile(r"[-+\s0-9]*[0-9][-+\s0-9]*x[-+\s0-9x]*", re.IGNORECASE)  # what is meant as NxM, well written or not
+NUMBERS = re.compile(r"[-+\s0-9]*[0-9][-+\s0-9]*x[-+\s0-9x]*", re.IGNORECASE)  # meant as NxM, valid or not
 
 
 class Named(click.ParamType):  # type: ignore[type-arg]
-    """A file or a folder. An empty text, as of a variable that is not set, names none: a path would take it for the folder in
-    which the command is typed."""
+    """A file or a folder. Rejects an empty text, as of a variable that is not set: Path("") is the current directory."""
 
     name = "path"
 
@@ -24,17 +23,17 @@ class Named(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":
-            self.fail("it is empty; write . for the folder you are in", param, ctx)
+            self.fail("it is empty; write . for the current directory", param, ctx)
         return self._then.convert(value, param, ctx)
 
 
 class Hosts(Named):
-    """A hosts file, or NxM; of these two, the second is known to be wrong before anything is read."""
+    """A hosts file, or NxM. A wrong NxM is rejected while arguments are parsed."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         text = super().convert(value, param, ctx)
         if NUMBERS.fullmatch(text) and not Path(text).exists():
-            from outfitter.inventory.simulation import hosts_file  # noqa: PLC0415  # a command without simulated hosts need not wait for it
+            from outfitter.inventory.simulation import hosts_file  # noqa: PLC0415  # slow import, only needed here
 
             try:
                 hosts_file.parse_shorthand(text)

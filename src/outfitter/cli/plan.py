@@ -1,4 +1,5 @@
-"""`outfit plan`: where machines and pods of a file would go and what they would get, one after the other, without doing it."""
+"""`outfit plan`: where the VMs and pods of a file would be placed and which devices they would get, in order. Changes
+nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from outfitter.api.kinds import Kind, Object
 from outfitter.api.kubevirt import device_refs, kubevirt_config, pod_claims, vm_claim_templates
 from outfitter.api.kubevirt import vm as vm_api
 from outfitter.cli import local_admission, time_format
-from outfitter.cli.client import Client, documents, standing
+from outfitter.cli.client import Client, documents, located_errors
 from outfitter.cli.device import text
 from outfitter.cli.device.view import listed
 from outfitter.cli.local_admission import NIL
@@ -37,24 +38,26 @@ from outfitter.scheduling.scheduler import Placement, results
 from outfitter.store.clock import rfc3339
 from outfitter.store.id_generator import IdGenerator
 
-PLANNED = {kinds.VM: "vm", kinds.VMI: "vmi", kinds.POD: "pod"}  # and what people call them
+PLANNED = {kinds.VM: "vm", kinds.VMI: "vmi", kinds.POD: "pod"}  # and their short names
 BROUGHT = (kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS, kinds.RESOURCE_CLAIM_TEMPLATE, kinds.FLAVOR, kinds.NETWORK_ATTACHMENT)
 
 
 async def plan(client: Client, files: Sequence[str], *, long: bool, how: str) -> None:
-    """Ends with exit status 1 if somebody would wait."""
+    """Exits with status 1 if any of them would wait."""
     read = _read(files)
     if not any(kind in PLANNED for kind, _, _ in read):
         raise BadRequest(f"{', '.join(files)}: there is no VirtualMachine, VirtualMachineInstance or Pod to plan for")
     there = await facts(client)
     if there.unread:
-        raise Forbidden(f"a plan needs to read {', '.join(there.unread)}, which you may not; ask somebody who may")
+        raise Forbidden(
+            f"a plan needs to read {', '.join(there.unread)}, which you have no permission for; ask an administrator"
+        )
     kubevirts, aliases = await listed(client, kinds.KUBEVIRT), await _aliases(client)
     rules, found = admission.AdmissionRules({kinds.FLAVOR: flavor_claim.checked(aliases)}), list[tuple[Kind, Object]]()
     for number, (kind, obj, where) in enumerate(read):
-        with standing(obj, where):
+        with located_errors(obj, where):
             found.append((kind, local_admission.admitted(kind, _whole(client, kind, obj, number), rules, kubevirts)))
-    brought = {kind: [obj for each, obj in found if each == kind] for kind in BROUGHT}  # counts as if it were there
+    brought = {kind: [obj for each, obj in found if each == kind] for kind in BROUGHT}  # treated as if they existed
     planner = _PodPlanner(replace(
         there, claims=_over(there.claims, brought[kinds.RESOURCE_CLAIM]),
         classes=_over(there.classes, brought[kinds.DEVICE_CLASS]),
@@ -73,13 +76,13 @@ async def plan(client: Client, files: Sequence[str], *, long: bool, how: str) ->
         lines = [line for one in outcomes for line in one.text(long=long)]
         if len(outcomes) > 1:
             lines.append(f"{len(outcomes)} planned: {len(outcomes) - len(waiting)} fit, {len(waiting)} would wait")
-        text.say(time_format.spoken(line, now) for line in lines)
+        text.print_lines(time_format.with_local_times(line, now) for line in lines)
     if waiting:
         raise SystemExit(1)
 
 
 async def _aliases(client: Client) -> AliasSet:
-    """As the server was started with them."""
+    """The PCI aliases of the server's configuration."""
     try:
         return flavor_claim.heard(await client.store.get(kinds.CONFIG_MAP, flavor_claim.TOLD, "kube-system"))
     except (NotFound, Forbidden):
@@ -87,7 +90,7 @@ async def _aliases(client: Client) -> AliasSet:
 
 
 async def _known(client: Client, vm: Object) -> Object:
-    """A machine that is there already has claims by its uid."""
+    """The VM with the uid of the existing one, by which its claims are named."""
     meta = vm["metadata"]
     with contextlib.suppress(NotFound, Forbidden):
         live = await client.store.get(kinds.VM, meta["name"], meta["namespace"])
@@ -96,10 +99,10 @@ async def _known(client: Client, vm: Object) -> Object:
 
 
 def _read(files: Sequence[str]) -> list[tuple[Kind, Object, str]]:
-    """What stands in files and where, without the status that a server would not take from there."""
+    """The objects of files with their locations, without a status that a server would drop."""
     out = []
     for kind, obj, where in documents(files):
-        with standing(obj, where):
+        with located_errors(obj, where):
             own, stored = local_admission.as_stored(kind, obj)
         dropped = "status" if own.has_status and not own.status_at_create else ""
         out.append((own, {name: part for name, part in stored.items() if name != dropped}, where))
@@ -115,7 +118,7 @@ def _whole(client: Client, kind: Kind, obj: Object, number: int) -> Object:
 
 
 def _over(there: Sequence[Object], brought: Sequence[Object]) -> list[Object]:
-    """What a file brings stands for what is there under its name; what that got stays true."""
+    """The existing objects, replaced by those of the files with the same name; uid and status of existing ones are kept."""
     by_name = {_name(obj): obj for obj in there}
     for obj in brought:
         live = by_name.get(_name(obj), {})
@@ -149,7 +152,7 @@ class _PlanOutcome:
 
 
 class _PodPlanner:
-    """One after the other: what the earlier ones would get is held when the next one asks."""
+    """Plans in order: devices that an earlier one would get are held when the next one is planned."""
 
     def __init__(self, there: Facts, flavors: Sequence[Object], aliases: AliasSet, attachments: Sequence[Object],
                  now: kubevirt_config.KubeVirtConfig) -> None:
@@ -157,12 +160,12 @@ class _PodPlanner:
         self._flavors, self._aliases = {obj["metadata"]["name"]: obj for obj in flavors}, aliases
         self._pages = list(there.pages)
         self._facts = replace(there, pages=self._pages)
-        self._claims: dict[tuple[str, str], Object] = {}  # made for somebody here, or given here
+        self._claims: dict[tuple[str, str], Object] = {}  # claims that this plan creates or allocates
 
     def next(self, kind: Kind, obj: Object) -> _PlanOutcome:
         say = functools.partial(Explanation, f"{PLANNED[kind]}/{obj['metadata']['name']}", obj["metadata"]["namespace"])
         if host := self._already(kind, obj):
-            return _PlanOutcome(say("Running", f"is there already, on {host}"))
+            return _PlanOutcome(say("Running", f"is running already, on {host}"))
         made, later = dict[str, str](), ""
         try:
             if kind == kinds.VM:
@@ -197,7 +200,7 @@ class _PodPlanner:
         return launcher_pod.planned_pod(instance, self._settings, attachment)
 
     def _lost_request(self, obj: Object, pod: Object) -> str:
-        """A device of a machine that its claim does not ask for: it would never come. "" when there is none such."""
+        """Names a device whose request its claim does not have: the VM would wait for ever. "" if there is none."""
         claims = dict(pod_claims.claim_names(pod))
         for path, entry, request in device_refs.request_refs(obj):
             claim = self._claim(pod["metadata"]["namespace"], claims.get(entry or "") or "")
@@ -206,7 +209,7 @@ class _PodPlanner:
         return ""
 
     def _already(self, kind: Kind, obj: Object) -> str:
-        """The host on which it is."""
+        """The host on which it runs already; "" if it does not run."""
         there = self._facts.pods if kind == kinds.POD else self._facts.instances
         live = next((each for each in there if _name(each) == _name(obj)), {})
         status = live.get("status") or {}
@@ -215,7 +218,7 @@ class _PodPlanner:
         return str(status.get("nodeName") or (live.get("spec") or {}).get("nodeName") or "")
 
     def _started(self, vm: Object) -> tuple[Object, dict[str, str]]:
-        """The instance that a machine starts as, and its own claims: name of a claim -> what the machine calls it."""
+        """The VMI that a VM starts, and the VM's own claims: claim name -> template name."""
         if not ((vm.get("spec") or {}).get("template") or {}).get("spec"):
             raise BadRequest("it has no instance without spec.template.spec")
         namespace, out = vm["metadata"]["namespace"], {}
@@ -247,7 +250,7 @@ class _PodPlanner:
         return {**instance, "status": {"flavor": record}}
 
     def _bring(self, claim: Object) -> None:
-        """A claim counts as if it existed."""
+        """Adds a claim to the plan as if it existed."""
         meta = claim["metadata"]
         self._claims[meta["namespace"], meta["name"]] = {
             **claim, "metadata": {"uid": f"{NIL}-{meta['namespace']}-{meta['name']}", **meta}}
@@ -270,7 +273,7 @@ class _PodPlanner:
         return out
 
     def _take(self, pod: Object, say: functools.partial[Explanation], placed: Placement) -> None:
-        """What a pod would get is held when the next one asks, as the scheduler would book it."""
+        """Books what a pod would get, as the scheduler would, so that the next one does not get it."""
         transaction = BindTransaction(self._facts.snapshot.devices, self._claim, rfc3339(time_format.now()), IdGenerator(),
                                       lambda _: f"{say.args[0]} of this plan")
         try:
@@ -283,7 +286,7 @@ class _PodPlanner:
         self._facts.snapshot.usage.add({**pod, "spec": {**pod["spec"], "nodeName": placed.host}})
 
     def _device(self, claim: str, device: DeviceId, result: Mapping[str, Any], *, resource: str) -> Object:
-        """`resource`: by whose name it was asked for, where no claim was."""
+        """`resource`: the extended resource that requests the device, where no claim does."""
         specs = [part["spec"] for part in self._facts.slices
                  if (part["spec"]["driver"], part["spec"]["pool"]["name"]) == (device.driver, device.pool)]
         raw: Mapping[str, Any] = next((each for spec in specs for each in spec.get("devices") or ()

@@ -1,4 +1,4 @@
-"""What a person sees: tables as the server makes them, objects as YAML, descriptions with events."""
+"""Output of objects: tables as the server makes them, YAML and JSON, descriptions with events. Used by every command."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 async def table(client: Client, kind: Kind, names: Sequence[str], *, everywhere: bool, wide: bool, labels: str,
                 fields: str, missing: list[NotFound]) -> list[str]:
-    """The server's own table of a kind, as lines; none where it has no rows. Those of `names` that are not there go to
+    """The server's own table of a kind, as lines; empty where it has no rows. NotFound errors for `names` are added to
     `missing`."""
-    place = "" if everywhere else client.place(kind)
+    place = "" if everywhere else client.namespace_for(kind)
     if not names:
         answer = await client.store.table(kind, place, labels=labels, fields=fields)
         return _lines(answer, everywhere=everywhere and kind.namespaced, wide=wide)
-    tables = await those_there(names, lambda name: client.store.table(kind, place, name), missing)
-    whole = {**tables[0], "rows": [row for each in tables for row in each["rows"]]} if tables else {"rows": []}
+    tables = await read_existing(names, lambda name: client.store.table(kind, place, name), missing)
+    whole = {**tables[0], "rows": [row for table_ in tables for row in table_["rows"]]} if tables else {"rows": []}
     return _lines(whole, everywhere=False, wide=wide)
 
 
-async def those_there(
-    names: Sequence[str], ask: Callable[[str], Awaitable[Object]], missing: list[NotFound]
+async def read_existing(
+    names: Sequence[str], read: Callable[[str], Awaitable[Object]], missing: list[NotFound]
 ) -> list[Object]:
-    """What is there under these names; that something is not goes to `missing`, for the end."""
-    found = []
+    """The objects that exist; NotFound errors of the others are added to `missing`, to be printed at the end."""
+    objects = []
     for name in names:
         try:
-            found.append(await ask(name))
+            objects.append(await read(name))
         except NotFound as error:
             missing.append(error)
-    return found
+    return objects
 
 
 def _lines(answer: Any, *, everywhere: bool, wide: bool) -> list[str]:
@@ -70,7 +70,7 @@ def dump(objects: Sequence[Object], how: str, *, many: bool) -> str:
 
 
 def _yaml(value: Any) -> str:
-    """A line of text stays one line, for those who search in it."""
+    """Never folds a long line, so that output can be searched with grep."""
     return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=float("inf"))).rstrip()
 
 
@@ -97,7 +97,7 @@ async def _events(client: Client, meta: Object) -> list[str]:
         listing = await client.store.list(kinds.EVENT, meta.get("namespace") or "default",
                                           fields=f"involvedObject.uid={meta['uid']}")
     except OutfitterError as error:
-        return [f"Events:       not to be had: {error}"]
+        return [f"Events:       cannot be read: {error}"]
     if not listing.items:
         return ["Events:       none"]
     rows = [["  TYPE", "REASON", "LAST SEEN", "COUNT", "MESSAGE"]]
@@ -107,6 +107,6 @@ async def _events(client: Client, meta: Object) -> list[str]:
     return ["Events:", *columns(rows)]
 
 
-def say(lines: Iterable[str]) -> None:
+def print_lines(lines: Iterable[str]) -> None:
     for line in lines:
         click.echo(line)

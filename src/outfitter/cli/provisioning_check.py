@@ -1,4 +1,4 @@
-"""What `sriov` and `mdev` of a configuration would make of a host, as `outfit config check` tells it."""
+"""What `sriov` and `mdev` of a configuration would provision on a host, as lines of `outfit config check`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def lines(host: str, settings: HostSettings, found: Scan) -> Iterator[str]:
     for index, virtual in enumerate(settings.sriov):
         yield ""
         yield f"  sriov[{index}] {_virtual(virtual)}"
-        yield from (f"    {line}" for line in _switched(index, virtual, settings.sriov, found.devices))
+        yield from (f"    {line}" for line in _vf_lines(index, virtual, settings.sriov, found.devices))
     for index, mediated in enumerate(settings.mdev):
         yield ""
         yield f"  mdev[{index}] {_mediated(mediated)}"
-        yield from (f"    {line}" for line in _made(host, index, mediated, found))
+        yield from (f"    {line}" for line in _mdev_lines(host, index, mediated, found))
 
 
 def _virtual(entry: Virtual) -> str:
@@ -37,48 +37,49 @@ def _mediated(entry: Mediated) -> str:
 
 # -- virtual functions
 
-def _switched(index: int, entry: Virtual, wanted: Sequence[Virtual], devices: Sequence[HostDevice]) -> Iterator[str]:
+def _vf_lines(index: int, entry: Virtual, wanted: Sequence[Virtual], devices: Sequence[HostDevice]) -> Iterator[str]:
     from outfitter.inventory import provisioning  # noqa: PLC0415
 
-    meant = [device for device in devices if entry.matches(device)]
-    mine = [device for device in meant if provisioning.entry_for(wanted, device) is entry]
-    for device in mine:
-        yield from _numbers(index, entry, device)
-    if not mine:
-        yield f"makes nothing: {_why_not(index, entry, wanted, meant, devices)}"
+    matching = [device for device in devices if entry.matches(device)]
+    applied = [device for device in matching if provisioning.entry_for(wanted, device) is entry]
+    for device in applied:
+        yield from _vf_counts(index, entry, device)
+    if not applied:
+        yield f"creates nothing: {_no_match_reason(index, entry, wanted, matching, devices)}"
 
 
-def _numbers(index: int, entry: Virtual, card: HostDevice) -> Iterator[str]:
-    have, most = card.num_vfs or 0, card.total_vfs
+def _vf_counts(index: int, entry: Virtual, pf: HostDevice) -> Iterator[str]:
+    have, most = pf.num_vfs or 0, pf.total_vfs
     has = f"has {_functions(have)}"
     if have == entry.count:
-        yield f"{card.address} {has}, as asked for"
+        yield f"{pf.address} {has}, as configured"
     elif most is not None and entry.count > most:
-        yield f"{card.address} {has}, and is left as it is"
-        yield (f"warning: sriov[{index}].count: {entry.count} are asked for, and {card.address} can have {most} at most; "
+        yield f"{pf.address} {has}, and is not changed"
+        yield (f"warning: sriov[{index}].count: {entry.count} is more than the {most} that {pf.address} supports; "
                f"write {most} or less")
     elif not have:
-        yield f"{card.address} gets {_functions(entry.count)}; it has none" + (f", and can have {most}" if most else "")
+        yield f"{pf.address} gets {_functions(entry.count)}; it has none" + (f", and supports {most}" if most else "")
     elif entry.replace:
-        yield f"{card.address} {has}, and gets {entry.count or 'none'} instead, unless one of them is in use"
+        yield f"{pf.address} {has}, and gets {entry.count or 'none'} instead, unless one of them is in use"
     else:
-        yield f"{card.address} {has}, and gets {entry.count or 'none'} instead only if outfitter switched them on"
-        yield f"warning: sriov[{index}].replace: if somebody else did, it is left as it is; to change that write replace: yes"
+        yield f"{pf.address} {has}, and gets {entry.count or 'none'} instead only if Outfitter created them"
+        yield (f"warning: sriov[{index}].replace: virtual functions that others created are not changed; "
+               "to replace them write replace: yes")
 
 
-def _why_not(
-    index: int, entry: Virtual, wanted: Sequence[Virtual], meant: Sequence[HostDevice], devices: Sequence[HostDevice]
+def _no_match_reason(
+    index: int, entry: Virtual, wanted: Sequence[Virtual], matching: Sequence[HostDevice], devices: Sequence[HostDevice]
 ) -> str:
-    if meant:
-        earlier = sorted({place for device in meant for place, one in enumerate(wanted[:index]) if one.matches(device)})
-        return f"what it means is meant before, by {' and '.join(f'sriov[{place}]' for place in earlier)}"
+    if matching:
+        earlier = sorted({place for device in matching for place, other in enumerate(wanted[:index]) if other.matches(device)})
+        return f"its devices are matched earlier, by {' and '.join(f'sriov[{place}]' for place in earlier)}"
     named = [device for device in devices if entry.address in (None, device.address)
              and entry.vendor in (None, device.vendor) and entry.product in (None, device.product)]
     if named:
-        return f"{named[0].address} {'is itself a virtual function' if named[0].parent else 'can have no virtual functions'}"
-    cards = [f"{device.address} ({device.vendor}:{device.product})" for device in devices if device.total_vfs]
-    return "no card of this host fits; those with virtual functions are " + ", ".join(cards) if cards else (
-        "no card of this host has virtual functions")
+        return f"{named[0].address} {'is itself a virtual function' if named[0].parent else 'supports no virtual functions'}"
+    capable = [f"{device.address} ({device.vendor}:{device.product})" for device in devices if device.total_vfs]
+    return "no device of this host matches; those that support virtual functions are " + ", ".join(capable) if capable else (
+        "no device of this host supports virtual functions")
 
 
 def _functions(count: int) -> str:
@@ -87,7 +88,7 @@ def _functions(count: int) -> str:
 
 # -- mediated devices
 
-def _made(host: str, index: int, entry: Mediated, found: Scan) -> Iterator[str]:
+def _mdev_lines(host: str, index: int, entry: Mediated, found: Scan) -> Iterator[str]:
     from outfitter.inventory import provisioning  # noqa: PLC0415
 
     parents = provisioning.parents(found.devices, found.parents)
@@ -95,28 +96,29 @@ def _made(host: str, index: int, entry: Mediated, found: Scan) -> Iterator[str]:
            for type_ in types if type_.id == entry.type}
     for parent, type_ in fit.items():
         ours = {provisioning.mdev_uuid(host, parent, entry.type, number) for number in range(entry.count)}
-        there = ours & {one.uuid for one in found.mdevs}
-        yield f"{parent} {_numbered(entry, type_, len(there), len(set(type_.instances) - ours))}"
+        there = ours & {mdev.uuid for mdev in found.mdevs}
+        yield f"{parent} {_mdev_counts(entry, type_, len(there), len(set(type_.instances) - ours))}"
         if (most := type_.available) is not None and most < entry.count - len(there):
-            yield (f"warning: mdev[{index}].count: {parent} can make {most or 'no'} more of {type_.id}, and "
-                   f"{entry.count - len(there)} are missing: what cannot be made is left out")
+            yield (f"warning: mdev[{index}].count: {parent} can create {most or 'no'} more of {type_.id}, and "
+                   f"{entry.count - len(there)} are missing: the rest is skipped")
     if fit:
         return
     if not parents:
-        yield "makes nothing: nothing on this host makes mediated devices"
+        yield "creates nothing: no device of this host supports mediated devices"
     elif entry.parent is not None and entry.parent not in parents:
-        yield f"warning: mdev[{index}].parent: {entry.parent} makes no mediated devices; those that do are {', '.join(parents)}"
+        yield f"warning: mdev[{index}].parent: {entry.parent} supports no mediated devices; those that do are {', '.join(parents)}"
     else:
         known = sorted({type_.id for parent, types in parents.items() if entry.parent in (None, parent) for type_ in types})
-        lacks = f"{entry.parent} does not have" if entry.parent else "nothing on this host has"
-        yield f"warning: mdev[{index}].type: {lacks} the type {entry.type}; it is one of {', '.join(known)}"
+        lacks = f"{entry.parent} does not have" if entry.parent else "no device of this host has"
+        yield f"warning: mdev[{index}].type: {lacks} the type {entry.type}; supported: {', '.join(known)}"
 
 
-def _numbered(entry: Mediated, type_: MdevType, there: int, others: int) -> str:
-    """What a parent has and gets. `there`: how many of ours it has; `others`: how many of the type that are not ours."""
+def _mdev_counts(entry: Mediated, type_: MdevType, there: int, others: int) -> str:
+    """How many mediated devices a parent has and gets. `there`: those that Outfitter created; `others`: the rest of the
+    type."""
     name = f"{type_.id} ({type_.name})" if type_.name != type_.id else type_.id
-    beside = f"; {others} that others made {'stays' if others == 1 else 'stay'}" if others else ""
+    beside = f"; {others} created by others {'stays' if others == 1 else 'stay'}" if others else ""
     if there == entry.count:
-        return f"has {there or 'none'} of {name}, as asked for{beside}"
+        return f"has {there or 'none'} of {name}, as configured{beside}"
     gets = min(entry.count - there, entry.count if type_.available is None else type_.available)
     return f"gets {gets or 'none'} of {name}; it has {there or 'none'} of those{beside}"

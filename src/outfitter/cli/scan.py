@@ -1,4 +1,4 @@
-"""`outfit scan`: what a host has, for people and for programs. Asks no server."""
+"""`outfit scan`: the PCI functions and mediated devices of a host, as a tree or JSON. Uses no server."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 @click.command("scan")
 @click.option("--sysfs", "source", type=params.Named(click.Path(path_type=Path)), default=Path("/"), metavar="DIR|FILE",
-              help="The root of a tree with sys/ in it, or a file made with --save (default: this machine).")
+              help="Root of a tree that contains sys/, or a file made with --save (default: this host).")
 @click.option("-o", "--output", "how", type=click.Choice(["tree", "json"]), default="tree",
               help="How to show it (default: tree).")
 @click.option("--save", type=params.Named(click.Path(path_type=Path)), metavar="FILE",
-              help="Save what was read to a file, to be sent.")
+              help="Also save what was read to a file.")
 @click.option("--no-serials", is_flag=True, help="Leave out serial numbers.")
 def scan(source: Path, how: str, save: Path | None, no_serials: bool) -> None:
     """Show the PCI functions and mediated devices of a host."""
-    # Late, as in other commands: whoever asks for help waits for none of it.
+    # Imported late, so that --help is fast.
     from outfitter.cli import scan_tree, tree_printer  # noqa: PLC0415
     from outfitter.inventory import capture, pci_ids  # noqa: PLC0415
 
@@ -40,7 +40,7 @@ def scan(source: Path, how: str, save: Path | None, no_serials: bool) -> None:
     if how == "json":
         click.echo(json.dumps(as_json(found, database), indent=2))
     else:
-        for line in scan_tree.lines(found, database, plain=tree_printer.is_plain()):
+        for line in scan_tree.lines(found, database, plain=tree_printer.is_ascii_only()):
             click.echo(line)
     if save is not None:
         click.echo(f"saved to {save}", err=True)
@@ -59,15 +59,17 @@ def tree_at(source: Path) -> Tree:
         return FolderTree(source)
     if (source / "bus").is_dir():
         return FolderTree(source, at="/sys")
-    raise Invalid(f"--sysfs {source}: has no folder sys in it, and is no such folder itself; give the root of a tree")
+    raise Invalid(f"--sysfs {source}: contains no folder sys, and is not one; pass the root of a tree")
 
 
 def as_json(found: Scan, names: PciIds) -> dict[str, Any]:
-    """docs/scan.md lists the keys; each is always there, null when the host does not tell."""
+    """docs/scan.md lists the keys; every key is always present, null when the host does not report it."""
     return {
         "devices": [_device(device, names) for device in found.devices],
         "mdevs": [_mdev(mdev) for mdev in found.mdevs],
-        "mdevParents": [{"name": parent.name, "mdevTypes": [_type(each) for each in parent.types]} for parent in found.parents],
+        "mdevParents": [
+            {"name": parent.name, "mdevTypes": [_type(mdev_type) for mdev_type in parent.types]} for parent in found.parents
+        ],
         "warnings": [{"path": warning.path, "message": warning.message} for warning in found.warnings],
     }
 
@@ -83,7 +85,7 @@ def _device(device: HostDevice, names: PciIds) -> dict[str, Any]:
         "parent": device.parent, "vfIndex": device.vf_index, "totalVfs": device.total_vfs, "numVfs": device.num_vfs,
         "serial": device.serial, "cardSerial": device.card_serial,
         "interfaces": list(device.interfaces), "speed": device.speed,
-        "mdevTypes": [_type(each) for each in device.mdev_types],
+        "mdevTypes": [_type(mdev_type) for mdev_type in device.mdev_types],
     }
 
 

@@ -1,4 +1,5 @@
-"""A scan as a tree that a person reads: NUMA nodes, PCIe roots, bridges, functions, and what they carry."""
+"""A scan as a tree for the terminal: NUMA nodes, PCIe roots, bridges, PFs with their VFs, mediated devices. Called by
+`scan.py`."""
 
 from __future__ import annotations
 
@@ -9,8 +10,7 @@ from itertools import groupby
 
 from outfitter.cli import tree_printer
 from outfitter.cli.tree_printer import Branch
-from outfitter.inventory import pci
-from outfitter.inventory import pci_ids as people
+from outfitter.inventory import pci, pci_ids
 from outfitter.inventory.mdev import Mdev, MdevType
 from outfitter.inventory.pci import FunctionKind, HostDevice
 from outfitter.inventory.pci_ids import PciIds
@@ -19,21 +19,21 @@ from outfitter.inventory.simulation.host import quantity
 from outfitter.inventory.sysfs_reader import plain as harmless
 
 WIDTH = 100
-FEW = 2  # like VFs that still get a line each
+FEW = 2  # up to this many alike VFs get a line each
 SHOWN_WARNINGS = 30
 
 
 def lines(found: Scan, names: PciIds, *, plain: bool = False) -> Iterator[str]:
-    return tree_printer.spelled(_lines(found, names), plain=plain)
+    return tree_printer.for_terminal(_lines(found, names), plain=plain)
 
 
 def _lines(found: Scan, names: PciIds) -> Iterator[str]:
     for node in _Tree(found, names).nodes():
-        yield from tree_printer.drawn(node, WIDTH)
+        yield from tree_printer.tree_lines(node, WIDTH)
         yield ""
     yield from textwrap.wrap(_counts(found), WIDTH, subsequent_indent="  ")
     if not names and found.devices:
-        yield people.MISSING
+        yield pci_ids.MISSING
     if found.warnings:
         yield f"{_many(len(found.warnings), 'warning')}:"
     for warning in found.warnings[:SHOWN_WARNINGS]:
@@ -45,7 +45,7 @@ def _lines(found: Scan, names: PciIds) -> Iterator[str]:
 class _Tree:
     def __init__(self, found: Scan, names: PciIds) -> None:
         self.found, self.names = found, names
-        self.iommu = any(device.iommu_group is not None for device in found.devices)  # else the end of the tree says so
+        self.iommu = any(device.iommu_group is not None for device in found.devices)  # else the summary says so
         self.mdevs: dict[tuple[str, str], list[Mdev]] = defaultdict(list)  # by parent and type
         for mdev in found.mdevs:
             self.mdevs[mdev.parent, mdev.type_id].append(mdev)
@@ -55,7 +55,7 @@ class _Tree:
         by_name = {device.name: device for device in found.devices}
         addresses = {device.address for device in found.devices}
         for device in found.devices:
-            # A name is the way from the root, two words for each hop, so that of the bridge is its beginning.
+            # A name is the path from the root, two words per hop, so it starts with the name of the bridge above.
             above = by_name.get(device.name.rsplit("-", 2)[0])
             if device.parent is not None and device.parent in addresses:
                 self.vfs[device.parent].append(device)
@@ -69,7 +69,7 @@ class _Tree:
         for numa in numbers:
             title = "No NUMA node" if numa is None else f"NUMA node {numa}"
             roots = [(root, devices) for (node, root), devices in self.top.items() if node == numa]
-            yield Branch(title, [Branch(root or "no PCIe root known", [self._function(each, numa) for each in devices])
+            yield Branch(title, [Branch(root or "no PCIe root known", [self._function(device, numa) for device in devices])
                                     for root, devices in roots])
         if self.found.parents:
             yield Branch("Mediated devices that are not on PCI", [
@@ -77,14 +77,14 @@ class _Tree:
 
     def _function(self, device: HostDevice, numa: int | None) -> Branch:
         vendor, product = self.names.vendor_and_product(device.vendor, device.product)
-        if device.is_bridge and product is None:  # it has no facts that would say so
+        if device.is_bridge and product is None:  # a bridge has no facts line
             product = self.names.class_name(device.class_code) or "bridge"
         called = " ".join(filter(None, (vendor, product)))
         ids = f"[{device.vendor or '????'}:{device.product or '????'}]"
         room = WIDTH - 40
         called = called if len(called) <= room else f"{called[:room - 1]}…"
         below = [*self._virtual(device), *self._types(device.address, device.mdev_types)]
-        below += [self._function(each, device.numa) for each in self.below[device.name]]
+        below += [self._function(child, device.numa) for child in self.below[device.name]]
         facts = () if device.is_bridge else tuple(self._facts(device, numa))
         return Branch("  ".join(filter(None, (device.address, called, ids))), below, facts)
 
@@ -93,7 +93,7 @@ class _Tree:
         if device.kind is FunctionKind.PF:
             yield f"PF with {_known(device.num_vfs)} of {_known(device.total_vfs)} VFs"
         elif device.kind is not FunctionKind.PCI:
-            yield "VF of a PF that is not known"
+            yield "VF of an unknown PF"
         yield f"driver {harmless(device.driver)}" if device.driver is not None else "no driver"
         yield from self._group(device)
         if device.numa != numa:
@@ -115,7 +115,7 @@ class _Tree:
             yield f"IOMMU group {device.iommu_group} with {' '.join(map(harmless, others))}"
 
     def _virtual(self, pf: HostDevice) -> Iterator[Branch]:
-        """The VFs of a PF; those that follow each other and are alike are folded into one line."""
+        """The VFs of a PF; consecutive alike VFs are one line."""
         vfs = sorted(self.vfs[pf.address], key=lambda vf: (vf.vf_index is None, vf.vf_index or 0, pci.order(vf.address)))
         for _, run in groupby(vfs, key=lambda vf: (vf.kind, vf.vendor, vf.product, vf.driver, vf.numa, bool(vf.interfaces),
                                                    vf.vf_index is None, self._own(vf, pf), bool(vf.mdev_types))):
@@ -127,7 +127,7 @@ class _Tree:
 
     @staticmethod
     def _own(vf: HostDevice, pf: HostDevice) -> bool:
-        """Whether it has a serial number of its own, which must be shown."""
+        """Whether the VF has a serial number of its own, which must be shown."""
         return vf.serial != pf.serial or vf.card_serial != pf.card_serial
 
     def _vfs(self, vfs: Sequence[HostDevice], pf: HostDevice) -> Branch:
@@ -152,11 +152,11 @@ class _Tree:
         return Branch(title, list(self._types(first.address, first.mdev_types)))
 
     def _types(self, parent: str, types: Sequence[MdevType]) -> Iterator[Branch]:
-        called = {each.id: each.id if each.name == each.id else f"{each.id}  {harmless(each.name)}" for each in types}
-        wide = min(max(map(len, called.values()), default=0), WIDTH - 60)
-        for each in types:
-            yield Branch(f"{called[each.id]:<{wide}}  {len(each.instances)} made, {_known(each.available)} more can be",
-                        [_mdev(mdev) for mdev in self.mdevs[parent, each.id]])
+        titles = {type_.id: type_.id if type_.name == type_.id else f"{type_.id}  {harmless(type_.name)}" for type_ in types}
+        wide = min(max(map(len, titles.values()), default=0), WIDTH - 60)
+        for type_ in types:
+            yield Branch(f"{titles[type_.id]:<{wide}}  {len(type_.instances)} created, {_known(type_.available)} available",
+                        [_mdev(mdev) for mdev in self.mdevs[parent, type_.id]])
         for mdev in self.mdevs[parent, ""]:
             yield _mdev(mdev)
 

@@ -1,4 +1,4 @@
-"""Times as people say them: in local time, and no longer than needed."""
+"""Times and durations for the terminal: local time, no longer than needed. Used by all commands that print times."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ _STORED = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
 
 
 def now() -> datetime:
-    """What the clock of whoever types says."""
+    """The client's clock."""
     return datetime.now(UTC)
 
 
-def when(text: str, at: datetime) -> str:
-    """A stored time, seen at another: "12:04" of the same day, else with the day. What is no time stays as it is."""
+def local_time(text: str, at: datetime) -> str:
+    """A stored time as local time: "12:04" if it is on the day of `at`, else with the date. Text that is not a time is returned
+    as it is."""
     moment = _read(text)
     if moment is None:
         return text or "an unknown time"
@@ -24,13 +25,13 @@ def when(text: str, at: datetime) -> str:
     return f"{local:%H:%M}" if local.date() == today.date() else f"{local:%Y-%m-%d %H:%M}"
 
 
-def spoken(text: str, at: datetime) -> str:
-    """A sentence with its stored times as people say them."""
-    return _STORED.sub(lambda found: when(found.group(), at), text)
+def with_local_times(text: str, at: datetime) -> str:
+    """A sentence with its stored times replaced by local times."""
+    return _STORED.sub(lambda match: local_time(match.group(), at), text)
 
 
-def lasted(begin: str, end: str, at: datetime) -> str:
-    """How long something lasted, or has lasted until now if it has no end: "3d4h", "12m", "8s"."""
+def elapsed(begin: str, end: str, at: datetime) -> str:
+    """The time from `begin` to `end`, or to `at` if `end` is "": "3d4h", "12m", "8s"."""
     first, last = _read(begin), _read(end) if end else at
     if first is None or last is None:
         return "-"
@@ -41,17 +42,17 @@ def lasted(begin: str, end: str, at: datetime) -> str:
     return "".join(f"{count}{unit}" for count, unit in units[:2] if count) or "0s"
 
 
-def seconds(text: str) -> float:
-    """A length of time as people type it: "30" seconds, "90s", "5m", "1h30m". ValueError: it is none."""
+def parse_duration(text: str) -> float:
+    """Seconds of a typed duration: "30" (seconds), "90s", "5m", "1h30m". ValueError: it is not a duration."""
     if re.fullmatch(r"\d+(\.\d+)?", text):
         return float(text)
     if not text or _PART.sub("", text):
-        raise ValueError(f"{text!r} is no length of time: write seconds, or as in 90s, 5m, 1h30m")
+        raise ValueError(f"{text!r} is not a duration: write a number of seconds, or for example 90s, 5m, 1h30m")
     return sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(text))
 
 
-def length(time: float) -> str:
-    """The same, said: "1h30m", "5m", "0.5s"."""
+def format_duration(time: float) -> str:
+    """A duration in seconds as text: "1h30m", "5m", "0.5s"."""
     whole = [(int(time) // 3600, "h"), (int(time) // 60 % 60, "m"), (round(time % 60, 3), "s")]
     return "".join(f"{count:g}{unit}" for count, unit in whole if count) or "0s"
 

@@ -1,4 +1,4 @@
-"""Trees of text, as they are drawn in a terminal."""
+"""Draws trees in a terminal. Used by `outfit scan`, `devices -o tree` and `providers -o tree`."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-# What trees are drawn with, and what stands for it on a terminal that knows letters alone.
+# Box-drawing characters, and their replacements on a terminal that shows ASCII only.
 LINES = {"└─ ": "`- ", "├─ ": "|- ", "│  ": "|  ", "…": "...", "–": "-"}
 
 
 @dataclass(slots=True)
 class Branch:
-    """One thing of a tree: a title, some facts below it, and what hangs on it."""
+    """A node of a tree: a title, facts below it, and its children."""
 
     title: str
     below: list[Branch] = field(default_factory=list)
     facts: Sequence[str] = ()
 
 
-def drawn(branch: Branch, width: int | None = None) -> Iterator[str]:
-    """A branch with all below it; with a width, titles are cut there and facts stand in as many lines as they need."""
+def tree_lines(branch: Branch, width: int | None = None) -> Iterator[str]:
+    """A branch and its descendants; with a width, titles are cut and facts are wrapped there."""
     return _drawn(branch, width, "", "")
 
 
@@ -34,7 +34,7 @@ def _drawn(branch: Branch, width: int | None, first: str, rest: str) -> Iterator
 
 
 def _wrap(facts: Sequence[str], indent: str, width: int | None) -> Iterator[str]:
-    """As many facts in a line as fit; a fact is not broken."""
+    """As many facts in a line as fit; a fact is never split."""
     line = ""
     for fact in facts:
         longer = f"{line}, {fact}" if line else fact
@@ -49,17 +49,17 @@ def _cut(line: str, width: int | None) -> str:
     return line if width is None or len(line) <= width else f"{line[:width - 1]}…"
 
 
-def spelled(lines: Iterable[str], *, plain: bool) -> Iterator[str]:
-    """Lines as a terminal can show them; `plain` for one that knows letters alone."""
+def for_terminal(lines: Iterable[str], *, plain: bool) -> Iterator[str]:
+    """Lines as the terminal can show them; `plain`: it shows ASCII only."""
     for line in lines:
         text = line
-        for piece, typed in LINES.items() if plain else ():
-            text = text.replace(piece, typed)
+        for piece, ascii_text in LINES.items() if plain else ():
+            text = text.replace(piece, ascii_text)
         yield text.encode("ascii", "replace").decode() if plain else text
 
 
-def is_plain() -> bool:
-    """Whether the terminal cannot show what trees are drawn with."""
+def is_ascii_only() -> bool:
+    """Whether the terminal cannot show box-drawing characters."""
     try:
         return not "".join(LINES).encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):

@@ -1,4 +1,4 @@
-"""Waiting until what was deleted is gone: what holds it is said when that changes, and there may be an end to it."""
+"""Waits until deleted objects are gone (`outfit delete --wait`). Prints what blocks them whenever that changes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from outfitter.cli.client import Client
 from outfitter.cli.vm import view
 from outfitter.errors import Expired, TimedOut, Unavailable
 
-QUIET = 1.5  # seconds before the first word, and from one look to the next: most is gone by then
+QUIET = 1.5  # seconds before the first report, and between reports: most objects are gone by then
 
 
-class Going(NamedTuple):
-    """Something that was deleted."""
+class DeletedObject(NamedTuple):
+    """An object whose deletion was requested."""
 
     kind: Kind
     name: str
@@ -26,66 +26,66 @@ class Going(NamedTuple):
     uid: str
 
 
-async def until(client: Client, going: Sequence[Going], timeout: float) -> None:
-    """`timeout`: for all of them together, 0 for no end. TimedOut: says of each that is left what holds it."""
-    left: dict[Going, Object] = {}
-    telling = asyncio.create_task(_tell(client, left))
+async def until_gone(client: Client, deleted: Sequence[DeletedObject], timeout: float) -> None:
+    """`timeout`: seconds for all of them together, 0 for no limit. TimedOut: names each remaining object and what blocks it."""
+    remaining: dict[DeletedObject, Object] = {}
+    reporter = asyncio.create_task(_report_reasons(client, remaining))
     try:
         async with asyncio.timeout(timeout or None):
-            await asyncio.gather(*(_gone(client, each, left) for each in going))
+            await asyncio.gather(*(_wait_for_deletion(client, target, remaining) for target in deleted))
     except TimeoutError as error:
-        late = [f"{one.name} is not gone after {time_format.length(timeout)}: {await _why(client, one, obj)}"
-                for one, obj in left.items()]
-        raise TimedOut("\n".join([*late, "nothing was taken back: it goes when nothing holds it any more"])) from error
+        late = [f"{target.name} is not gone after {time_format.format_duration(timeout)}: {await _reason(client, target, obj)}"
+                for target, obj in remaining.items()]
+        raise TimedOut("\n".join([*late, "the deletion stays requested: objects go when nothing blocks them"])) from error
     finally:
-        telling.cancel()
+        reporter.cancel()
 
 
-async def _gone(client: Client, one: Going, left: dict[Going, Object]) -> None:
-    """Keeps in `left` how it was last seen, until it is gone."""
-    fields = f"metadata.name={one.name}"
+async def _wait_for_deletion(client: Client, target: DeletedObject, remaining: dict[DeletedObject, Object]) -> None:
+    """Keeps the object's last seen state in `remaining`, until it is gone."""
+    fields = f"metadata.name={target.name}"
     while True:
-        listing = await client.store.list(one.kind, one.namespace, fields=fields)
-        live = next((obj for obj in listing.items if obj["metadata"]["uid"] == one.uid), None)
+        listing = await client.store.list(target.kind, target.namespace, fields=fields)
+        live = next((obj for obj in listing.items if obj["metadata"]["uid"] == target.uid), None)
         if live is None:
-            left.pop(one, None)
+            remaining.pop(target, None)
             return
-        left[one] = live
+        remaining[target] = live
         try:
-            async for event in client.store.watch(one.kind, one.namespace, since=listing.revision, fields=fields):
-                if event.object["metadata"]["uid"] != one.uid:
+            async for event in client.store.watch(target.kind, target.namespace, since=listing.revision, fields=fields):
+                if event.object["metadata"]["uid"] != target.uid:
                     continue
                 if event.type == "DELETED":
-                    del left[one]
+                    del remaining[target]
                     return
-                left[one] = event.object
+                remaining[target] = event.object
         except (Unavailable, Expired):
-            continue  # the list says whether the server is still there
+            continue  # the next list fails if the server is gone
 
 
-async def _tell(client: Client, left: Mapping[Going, Object]) -> None:
-    said: dict[Going, str] = {}
+async def _report_reasons(client: Client, remaining: Mapping[DeletedObject, Object]) -> None:
+    reported: dict[DeletedObject, str] = {}
     while True:
         await asyncio.sleep(QUIET)
-        for one, obj in list(left.items()):
-            if (reason := await _why(client, one, obj)) != said.get(one):
-                printers.say([f"  {one.name} waits: {reason}"])
-                said[one] = reason
+        for target, obj in list(remaining.items()):
+            if (reason := await _reason(client, target, obj)) != reported.get(target):
+                printers.print_lines([f"  {target.name} waits: {reason}"])
+                reported[target] = reason
 
 
-async def _why(client: Client, one: Going, obj: Object) -> str:
-    return (await view.away(client, obj) if one.kind == kinds.VMI else "") or holds(one.kind, obj)
+async def _reason(client: Client, target: DeletedObject, obj: Object) -> str:
+    return (await view.unready_node(client, obj) if target.kind == kinds.VMI else "") or blocking_reason(target.kind, obj)
 
 
-def holds(kind: Kind, obj: Object) -> str:
-    """What keeps a deleted object, as far as it says so itself."""
+def blocking_reason(kind: Kind, obj: Object) -> str:
+    """What keeps a deleted object, as far as the object itself shows it."""
     meta, status = obj["metadata"], obj.get("status") or {}
     if kind == kinds.VMI and status.get("phase") not in vm.FINAL:
         return f"its guest has {vm_actions.grace(obj)}s to shut down"
     if users := status.get("reservedFor"):
-        return "it is in use by " + ", ".join(f"{each.get('resource')}/{each.get('name')}" for each in users)
+        return "it is in use by " + ", ".join(f"{user.get('resource')}/{user.get('name')}" for user in users)
     if finalizers := meta.get("finalizers"):
-        return f"it goes when nobody needs it any more: {', '.join(finalizers)} in metadata.finalizers"
+        return f"it has metadata.finalizers: {', '.join(finalizers)}"
     if seconds := meta.get("deletionGracePeriodSeconds"):
-        return f"it has {seconds}s to end"
-    return "it is still there"
+        return f"its grace period is {seconds}s"
+    return "it still exists"

@@ -21,7 +21,13 @@ from outfitter.scheduling import config, plugins
 from outfitter.scheduling.explain import claim, pod, vm
 from outfitter.scheduling.explain.cluster_objects import Facts
 
-NEEDED = (kinds.POD, kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS, kinds.RESOURCE_SLICE, kinds.NODE)  # to tell who fits where
+NEEDED = (
+    kinds.POD,
+    kinds.RESOURCE_CLAIM,
+    kinds.DEVICE_CLASS,
+    kinds.RESOURCE_SLICE,
+    kinds.NODE,
+)  # without these an explanation is incomplete
 EXPLAINED = {kinds.VMI: vm.instance, kinds.VM: vm.vm, kinds.POD: pod.pod,
              kinds.RESOURCE_CLAIM: claim.claim}
 WORDS = {"claim": kinds.RESOURCE_CLAIM}
@@ -30,57 +36,61 @@ WORDS = {"claim": kinds.RESOURCE_CLAIM}
 async def why(client: Client, words: Sequence[str], *, long: bool, how: str) -> None:
     there: Facts | None = None
     answers = []
-    for kind, name in _questions(words):
-        found, obj = await _find(client, kind, name)
+    for kind, name in _requested(words):
+        actual_kind, obj = await _read_object(client, kind, name)
         there = there or await facts(client)
-        answers.append(EXPLAINED[found](there, obj))
+        answers.append(EXPLAINED[actual_kind](there, obj))
     if how == "json":
-        said = [answer.to_object(long=long) for answer in answers]
-        click.echo(json.dumps(said[0] if len(said) == 1 else said, indent=2))
+        objects = [answer.to_object(long=long) for answer in answers]
+        click.echo(json.dumps(objects[0] if len(objects) == 1 else objects, indent=2))
         return
     now = time_format.now()
-    text.say(time_format.spoken(line, now) for answer in answers
+    text.print_lines(time_format.with_local_times(line, now) for answer in answers
                   for line in answer.text(long=long, more=f"outfit why {answer.about} --long"))
 
 
-def _questions(words: Sequence[str]) -> list[tuple[Kind | None, str]]:
-    """Which kind and name is asked for; None: whichever kind has that name. `why vmi blue` means `why vmi/blue`."""
-    if len(words) > 1 and kind_spoken(words[0]) in EXPLAINED:
+def _requested(words: Sequence[str]) -> list[tuple[Kind | None, str]]:
+    """Kinds and names to explain; kind None: any kind with an object of that name. `why vmi blue` means `why vmi/blue`."""
+    if len(words) > 1 and explained_kind(words[0]) in EXPLAINED:
         words = [f"{words[0]}/{name}" for name in words[1:]]
     out: list[tuple[Kind | None, str]] = []
     for word in words:
-        spoken, slash, name = word.rpartition("/")
-        kind = (kind_spoken(spoken) or kind_named(spoken)) if slash else None
+        kind_word, slash, name = word.rpartition("/")
+        kind = (explained_kind(kind_word) or kind_named(kind_word)) if slash else None
         if kind is not None and kind not in EXPLAINED:
-            raise BadRequest(f"why speaks of machines, pods and claims, not of {kind.plural}")
+            raise BadRequest(f"why explains VMs, VMIs, pods and claims, not {kind.plural}")
         if not name:
-            raise click.UsageError(f"{word!r} names nobody; write for example vmi/blue")
+            raise click.UsageError(f"{word!r} has no name; write for example vmi/blue")
         out.append((kind, name))
     return out
 
 
-def kind_spoken(spoken: str) -> Kind | None:
-    return WORDS.get(spoken) or kinds.named(spoken)
+def explained_kind(word: str) -> Kind | None:
+    """The kind of a typed word; "claim" is accepted too."""
+    return WORDS.get(word) or kinds.named(word)
 
 
-async def _find(client: Client, kind: Kind | None, name: str) -> tuple[Kind, Object]:
+async def _read_object(client: Client, kind: Kind | None, name: str) -> tuple[Kind, Object]:
     if kind is not None and kind != kinds.VM:
-        return kind, await client.store.get(kind, name, client.place(kind))
-    for each in EXPLAINED if kind is None else (kinds.VM, kinds.VMI):  # people say vm of an instance alone too
+        return kind, await client.store.get(kind, name, client.namespace_for(kind))
+    for candidate in EXPLAINED if kind is None else (kinds.VM, kinds.VMI):  # vm/NAME also finds a VMI without a VM
         try:
-            return each, await client.store.get(each, name, client.namespace)
+            return candidate, await client.store.get(candidate, name, client.namespace)
         except (NotFound, Forbidden):
             continue
-    what = "machine, pod or claim" if kind is None else "machine"
+    what = "VM, VMI, pod or claim" if kind is None else "VM or VMI"
     raise NotFound(f"there is no {what} {name!r} in namespace {client.namespace}")
 
 
 async def facts(client: Client) -> Facts:
-    """All that an answer may need. A cluster need not know all of our kinds, and not everybody may read all of them."""
+    """All objects that an explanation may need. A cluster may lack some of our kinds, and the user may lack permission for
+    some."""
     unread: list[str] = []
 
     async def those(kind: Kind) -> list[Object]:
-        for place in ("", client.namespace) if kind.namespaced else ("",):  # those of others then count as not there
+        for place in (
+            ("", client.namespace) if kind.namespaced else ("",)
+        ):  # without permission for all namespaces, only this one is seen
             try:
                 return (await client.store.list(kind, place)).items
             except NotFound:

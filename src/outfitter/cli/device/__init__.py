@@ -1,2 +1,2 @@
-"""`outfit devices` and `outfit device`: every device with its state and holder (`view`, `text`), as a table or tree (`listing`,
-`tree`), and the commands that take single devices out of service (`out_of_service`)."""
+"""`outfit devices` and `outfit device`. `view` joins slices, pages and inventories into one DeviceView per device, `text` words
+its state, `listing` and `tree` print devices, `out_of_service` reserves and quarantines single devices."""

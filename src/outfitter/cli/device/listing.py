@@ -1,4 +1,4 @@
-"""`outfit devices`: every device, who has it, since when, and why the rest is not offered."""
+"""`outfit devices`: every device with its holder, since when, and why the rest is not offered; as a table, a tree or JSON."""
 
 from __future__ import annotations
 
@@ -13,49 +13,49 @@ from outfitter.api.page import Booking
 from outfitter.cli import printers, time_format, tree_printer
 from outfitter.cli.client import Client
 from outfitter.cli.device import tree
-from outfitter.cli.device.text import NONE, counts, say, sentence, since
-from outfitter.cli.device.view import Everything, Known, read
+from outfitter.cli.device.text import NONE, counts, print_lines, since, state_text
+from outfitter.cli.device.view import DeviceView, DeviceViews, read
 
-WIDEST = 44  # characters of a product in a table that is not wide
+WIDEST = 44  # characters of a product name unless -o wide
 HEAD = ("NODE", "DEVICE", "ADDRESS", "KIND", "PRODUCT", "NUMA")
 WIDE = ("DRIVER", "GROUP", "MEMBERS", "PCIE ROOT", "PARENT", "CLASS", "TRAITS", "NETWORK", "SERIAL", "SINCE", "PUBLISHED BY")
 
 
 async def devices(client: Client, *, node: str | None, states: Sequence[str], how: str, everything: bool) -> None:
-    there, now = await read(client, node or ""), time_format.now()
+    views, now = await read(client, node or ""), time_format.now()
     if how == "json":
-        chosen = [device for device in there.devices if _chosen(device, states, withheld=everything)]
+        chosen = [device for device in views.devices if _chosen(device, states, withheld=everything)]
         click.echo(json.dumps([as_json(device) for device in chosen], indent=2))
         return
-    chosen = [device for device in there.devices if _chosen(device, states, withheld=everything or how == "tree")]
+    chosen = [device for device in views.devices if _chosen(device, states, withheld=everything or how == "tree")]
     if not chosen:
-        say([_nothing(there, node, states), *there.unfinished])
+        print_lines([_nothing(views, node, states), *views.unfinished])
     elif how == "tree":
-        drawn = tree.lines(chosen, there.warnings if not states else {}, now, plain=tree_printer.is_plain())
-        say([*drawn, *_foot(there, chosen, states, told=True)])
+        tree_lines = tree.lines(chosen, views.warnings if not states else {}, now, plain=tree_printer.is_ascii_only())
+        print_lines([*tree_lines, *_foot(views, chosen, states, reasons_shown=True)])
     else:
-        say([*table(chosen, now, wide=how == "wide"), "", *_foot(there, chosen, states, told=everything)])
+        print_lines([*table(chosen, now, wide=how == "wide"), "", *_foot(views, chosen, states, reasons_shown=everything)])
 
 
-def _chosen(device: Known, states: Sequence[str], *, withheld: bool) -> bool:
+def _chosen(device: DeviceView, states: Sequence[str], *, withheld: bool) -> bool:
     return any(state in device.states for state in states) if states else device.offered or withheld
 
 
 # -- a row
 
-def table(chosen: Sequence[Known], now: datetime, *, wide: bool) -> list[str]:
+def table(chosen: Sequence[DeviceView], now: datetime, *, wide: bool) -> list[str]:
     rows = [[*HEAD, *(WIDE if wide else ()), "STATE"]]
-    rows += [[*_cells(device, wide), *(_more(device) if wide else ()), sentence(device, now)] for device in chosen]
+    rows += [[*_cells(device, wide), *(_more(device) if wide else ()), state_text(device, now)] for device in chosen]
     return printers.columns([[cell or NONE for cell in row] for row in rows])
 
 
-def _cells(device: Known, wide: bool) -> list[str]:
+def _cells(device: DeviceView, wide: bool) -> list[str]:
     product = device.product
     return [device.node or f"({device.id.pool})", device.id.device, device.address or device.uuid, device.kind,
             product if wide or len(product) <= WIDEST else f"{product[:WIDEST - 3]}...", _text(device.numa)]
 
 
-def _more(device: Known) -> list[str]:
+def _more(device: DeviceView) -> list[str]:
     return [device.text("driver"), _text(device.number("iommuGroup")), " ".join(device.words("members")),
             device.text("resource.kubernetes.io/pcieRoot", "pcieRoot"), device.text("parent"), device.text("resourceClass"),
             ",".join(device.words("traits")), device.text("physicalNetwork"), device.text("serial"), since(device),
@@ -66,21 +66,23 @@ def _text(number: int | None) -> str:
     return "" if number is None else str(number)
 
 
-# -- what stands below
+# -- the summary below
 
-def _foot(there: Everything, chosen: Sequence[Known], states: Sequence[str], *, told: bool) -> Iterator[str]:
-    hidden = sum(not device.offered for device in there.devices)
+def _foot(views: DeviceViews, chosen: Sequence[DeviceView], states: Sequence[str], *, reasons_shown: bool) -> Iterator[str]:
+    hidden = sum(not device.offered for device in views.devices)
     if states:
-        yield f"{len(chosen)} of {len(there.devices)} devices"
+        yield f"{len(chosen)} of {len(views.devices)} devices"
     else:
-        yield counts(there.devices) + (f"; {hidden} not offered{'' if told else ' (--all shows why)'}" if hidden else "")
-    yield from there.unfinished
+        yield counts(views.devices) + (
+            f"; {hidden} not offered{'' if reasons_shown else ' (--all shows why)'}" if hidden else ""
+        )
+    yield from views.unfinished
 
 
-def _nothing(there: Everything, node: str | None, states: Sequence[str]) -> str:
-    where, hidden = f" of {node}" if node else "", sum(not device.offered for device in there.devices)
-    if states and there.devices:
-        return f"No device{where} is {' or '.join(states)} ({counts(there.devices)}, {hidden} not offered)."
+def _nothing(views: DeviceViews, node: str | None, states: Sequence[str]) -> str:
+    where, hidden = f" of {node}" if node else "", sum(not device.offered for device in views.devices)
+    if states and views.devices:
+        return f"No device{where} is {' or '.join(states)} ({counts(views.devices)}, {hidden} not offered)."
     if hidden:
         return f"No device{where} is offered; {hidden} not offered (--all shows why)."
     return f"No device{where} is known."
@@ -88,32 +90,61 @@ def _nothing(there: Everything, node: str | None, states: Sequence[str]) -> str:
 
 # -- for programs
 
-def as_json(device: Known) -> dict[str, Any]:
-    """docs/commands.md lists the keys; each is always there, null when nobody says it."""
+def as_json(device: DeviceView) -> dict[str, Any]:
+    """docs/commands.md lists the keys; every key is always present, null when the value is not known."""
     text = device.text
     return {
-        "node": device.node or None, "name": device.id.device, "pool": device.id.pool, "publishedBy": device.id.driver,
-        "address": device.address or None, "uuid": device.uuid or None, "kind": device.kind or None,
-        "vendor": text("vendor") or None, "vendorName": text("vendorName") or None,
-        "product": text("product") or None, "productName": text("productName") or None,
-        "class": text("class") or None, "className": text("className") or None,
-        "mdevType": text("mdevType") or None, "mdevTypeName": text("mdevTypeName") or None,
-        "driver": text("driver") or None, "numa": device.numa, "iommuGroup": device.number("iommuGroup"),
-        "members": device.words("members"), "pcieRoot": text("resource.kubernetes.io/pcieRoot", "pcieRoot") or None,
-        "parent": text("parent") or None, "resourceClass": text("resourceClass") or None, "traits": device.words("traits"),
-        "physicalNetwork": text("physicalNetwork") or None, "interface": text("interface") or None,
+        "node": device.node or None,
+        "name": device.id.device,
+        "pool": device.id.pool,
+        "publishedBy": device.id.driver,
+        "address": device.address or None,
+        "uuid": device.uuid or None,
+        "kind": device.kind or None,
+        "vendor": text("vendor") or None,
+        "vendorName": text("vendorName") or None,
+        "product": text("product") or None,
+        "productName": text("productName") or None,
+        "class": text("class") or None,
+        "className": text("className") or None,
+        "mdevType": text("mdevType") or None,
+        "mdevTypeName": text("mdevTypeName") or None,
+        "driver": text("driver") or None,
+        "numa": device.numa,
+        "iommuGroup": device.number("iommuGroup"),
+        "members": device.words("members"),
+        "pcieRoot": text("resource.kubernetes.io/pcieRoot", "pcieRoot") or None,
+        "parent": text("parent") or None,
+        "resourceClass": text("resourceClass") or None,
+        "traits": device.words("traits"),
+        "physicalNetwork": text("physicalNetwork") or None,
+        "interface": text("interface") or None,
         "serial": text("serial") or None,
-        "offered": device.offered, "state": device.state, "states": list(device.states), "since": since(device) or None,
-        "reason": device.reason or next((mark.reason for which, mark in device.marks if which == device.state), "") or None,
+        "offered": device.offered,
+        "state": device.state,
+        "states": list(device.states),
+        "since": since(device) or None,
+        "reason": device.reason
+        or next((record.reason for record_type, record in device.records if record_type == device.state), "")
+        or None,
         "holders": [_holder(booking) for booking in device.bookings],
-        "marks": [{"mark": which, "reason": mark.reason or None, "by": mark.by or None, "since": mark.since or None,
-                   "origin": mark.origin or None} for which, mark in device.marks],
-        "blockedBy": [other.id.device for other in device.in_the_way], "taints": [dict(taint) for taint in device.taints],
+        "marks": [
+            {
+                "mark": record_type,
+                "reason": record.reason or None,
+                "by": record.by or None,
+                "since": record.since or None,
+                "origin": record.origin or None,
+            }
+            for record_type, record in device.records
+        ],
+        "blockedBy": [other.id.device for other in device.blocked_by],
+        "taints": [dict(taint) for taint in device.taints],
     }
 
 
 def _holder(booking: Booking) -> dict[str, Any]:
-    who = booking.holder
-    return {"kind": who.kind, "namespace": who.namespace or None, "name": who.name, "uid": who.uid,
-            "purpose": who.purpose or None, "request": booking.request or None, "state": booking.state,
+    holder = booking.holder
+    return {"kind": holder.kind, "namespace": holder.namespace or None, "name": holder.name, "uid": holder.uid,
+            "purpose": holder.purpose or None, "request": booking.request or None, "state": booking.state,
             "booked": booking.since, "prepared": booking.prepared or None, "amount": booking.amount}

@@ -1,4 +1,4 @@
-"""A device's state as a person must know it: who has it, since when, why nobody gets it, and what to type."""
+"""A device's state as one line of text: its holder and since when, why it is not free, and which command helps."""
 
 from __future__ import annotations
 
@@ -11,55 +11,55 @@ import click
 
 from outfitter.api.page import DOMAIN, Booking, OutOfServiceRecord
 from outfitter.cli import time_format
-from outfitter.cli.device.view import STATES, Known
+from outfitter.cli.device.view import STATES, DeviceView
 
-NONE = "-"  # in a table where nobody says it
-COUNTED = ("free", *(state for state in STATES if state not in ("free", "withheld")))  # the order in which they are counted
+NONE = "-"  # in a table for an unknown value
+COUNTED = ("free", *(state for state in STATES if state not in ("free", "withheld")))  # the order of the summary
 
 
-def say(lines: Iterable[str]) -> None:
-    """All at once, for there may be many; what would move the cursor is not shown."""
+def print_lines(lines: Iterable[str]) -> None:
+    """Prints all lines in one write; characters that could control the terminal become "?"."""
     click.echo("\n".join(line if line.isprintable() else "".join(
         letter if letter.isprintable() else "?" for letter in line) for line in lines))
 
 
-def sentence(device: Known, now: datetime) -> str:
-    """What a person must know of a device's state: who, since when, why, and what to type."""
-    told = ["; ".join(held(booking, now) for booking in device.bookings)] if device.bookings else []
-    if device.left:
-        told = [", ".join([device.left, *told])]
+def state_text(device: DeviceView, now: datetime) -> str:
+    """A device's state: holder, since when, reason, and the command that helps."""
+    parts = ["; ".join(holder_text(booking, now) for booking in device.bookings)] if device.bookings else []
+    if device.leftover:
+        parts = [", ".join([device.leftover, *parts])]
     if device.reason and not device.published:
-        told.append(f"not offered: {device.reason}")
-    elif device.bookings and not device.published and not device.left:
-        told.append("not published")
-    told += [_marked(device, which, mark, now) for which, mark in device.marks]
+        parts.append(f"not offered: {device.reason}")
+    elif device.bookings and not device.published and not device.leftover:
+        parts.append("not published")
+    parts += [_record_text(device, record_type, record, now) for record_type, record in device.records]
     if device.state == "blocked":
-        others = device.in_the_way
-        told.append("not free while " + "; ".join(f"{other.id.device} is {held(booking, now)}" for other in others[:1]
+        others = device.blocked_by
+        parts.append("not free while " + "; ".join(f"{other.id.device} is {holder_text(booking, now)}" for other in others[:1]
                                                   for booking in other.bookings[:1])
                     + (f" (and {len(others) - 1} more)" if len(others) > 1 else ""))
-    told = told or ["free"]
-    told += [f"tainted {_taint(taint)}" for taint in device.taints]
-    return "; ".join(told)
+    parts = parts or ["free"]
+    parts += [f"tainted {_taint(taint)}" for taint in device.taints]
+    return "; ".join(parts)
 
 
-def held(booking: Booking, now: datetime) -> str:
-    """Who has a device. What is only booked was promised, and the host did not hand it over yet. What the host took back stays
-    with its claim, be it for a moment or, with a machine's own claim, until the machine is started again."""
-    who, when = str(booking.holder), f"since {time_format.when(booking.since, now)}"
+def holder_text(booking: Booking, now: datetime) -> str:
+    """The holder of a device. "booked": allocated, not prepared yet. "released": unprepared and still allocated to its claim,
+    until the claim is deallocated or, with a VM's own claim, until the VM starts again."""
+    holder, when = str(booking.holder), f"since {time_format.local_time(booking.since, now)}"
     if booking.holder.kind == DOMAIN:
-        return f"held by machine {booking.holder.name}, found to have it {when}"
+        return f"held by domain {booking.holder.name}, observed {when}"
     share = "".join(f"{name} {amount} " for name, amount in (booking.amount.get("capacity") or {}).items())
     verb = {"booked": "booked for", "prepared": "held by", "released": "kept for"}[booking.state]
-    return f"{share}{verb} {who} {when}"
+    return f"{share}{verb} {holder} {when}"
 
 
-def _marked(device: Known, which: str, mark: OutOfServiceRecord, now: datetime) -> str:
-    by, why = f" by {mark.by}" if mark.by else "", f": {mark.reason}" if mark.reason else ""
-    if which != "unclean":
-        return f"{which}{by} since {time_format.when(mark.since, now)}{why}"
+def _record_text(device: DeviceView, record_type: str, record: OutOfServiceRecord, now: datetime) -> str:
+    by, why = f" by {record.by}" if record.by else "", f": {record.reason}" if record.reason else ""
+    if record_type != "unclean":
+        return f"{record_type}{by} since {time_format.local_time(record.since, now)}{why}"
     if device.bookings:
-        return "to be cleaned afterwards"
+        return "must be cleaned after use"
     return f"unclean{why}{by}; outfit device clear {device.short}"
 
 
@@ -68,21 +68,21 @@ def _taint(taint: Any) -> str:
     return f"{taint['key']}{value}:{taint.get('effect', '')}"
 
 
-def since(device: Known) -> str:
-    """Since when it is in its state; "" if it is free or nobody knows."""
+def since(device: DeviceView) -> str:
+    """Since when it is in its state; "" if it is free or the time is not known."""
     if device.bookings:
         return min(booking.since for booking in device.bookings)
-    return next((mark.since for which, mark in device.marks if which == device.state), "")
+    return next((record.since for record_type, record in device.records if record_type == device.state), "")
 
 
-def counts(devices: Sequence[Known]) -> str:
+def counts(devices: Sequence[DeviceView]) -> str:
     """ "16 devices: 12 free, 3 held (1 unlisted), 1 reserved"."""
     offered = [device for device in devices if device.offered]
-    found = Counter(device.state for device in offered)
+    by_state = Counter(device.state for device in offered)
     also = Counter((device.state, other) for device in offered for other in device.states[1:])
     parts = []
-    for state in (state for state in COUNTED if found[state]):
+    for state in (state for state in COUNTED if by_state[state]):
         more = ", ".join(f"{also[state, other]} {other}" for other in COUNTED if also[state, other])
-        parts.append(f"{found[state]} {state}" + (f" ({more})" if more else ""))
+        parts.append(f"{by_state[state]} {state}" + (f" ({more})" if more else ""))
     number = f"{len(offered)} device{'' if len(offered) == 1 else 's'}"
     return f"{number}: {', '.join(parts)}" if parts else number

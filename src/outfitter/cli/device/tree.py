@@ -1,4 +1,4 @@
-"""Devices as a tree that a person reads: hosts, NUMA nodes, functions with what they carry, and the state of each."""
+"""Devices as a tree for the terminal: hosts, NUMA nodes, PFs with their VFs and mediated devices, and the state of each."""
 
 from __future__ import annotations
 
@@ -10,30 +10,32 @@ from itertools import groupby
 
 from outfitter.cli import tree_printer
 from outfitter.cli.device import text
-from outfitter.cli.device.view import Known
+from outfitter.cli.device.view import DeviceView
 from outfitter.cli.tree_printer import Branch
 
-MANY = 4  # so many like devices in a row are told as one, if they are free or not offered
-BRIDGE = "06"  # how the class of a bridge begins
+MANY = 4  # this many alike devices in a row are one line, if they are free or not offered
+BRIDGE = "06"  # PCI base class of bridges
 
 _INDEX = re.compile(r"-vf([0-9]+)$")
 
 
 def lines(
-    chosen: Sequence[Known], warnings: Mapping[str, Sequence[str]], now: datetime, *, plain: bool
+    chosen: Sequence[DeviceView], warnings: Mapping[str, Sequence[str]], now: datetime, *, plain: bool
 ) -> Iterator[str]:
     for branch in hosts(chosen, warnings, now):
-        yield from tree_printer.spelled(tree_printer.drawn(branch), plain=plain)
+        yield from tree_printer.for_terminal(tree_printer.tree_lines(branch), plain=plain)
         yield ""
 
 
-def hosts(chosen: Sequence[Known], warnings: Mapping[str, Sequence[str]], now: datetime) -> Iterator[Branch]:
+def hosts(chosen: Sequence[DeviceView], warnings: Mapping[str, Sequence[str]], now: datetime) -> Iterator[Branch]:
     for host, run in groupby(chosen, key=lambda device: device.node or (f"pool {device.id.pool}" if device.page else "")):
         here = list(run)
         at = {device.address: device.numa for device in here if device.address}
-        by_numa: dict[int | None, list[Known]] = defaultdict(list)
+        by_numa: dict[int | None, list[DeviceView]] = defaultdict(list)
         for device in here:
-            by_numa[at.get(device.text("parent"), device.numa)].append(device)  # what is carried stands with what carries it
+            by_numa[at.get(device.text("parent"), device.numa)].append(
+                device
+            )  # a VF or mdev is listed on the node of its parent
         below = [Branch("no NUMA node" if numa is None else f"NUMA node {numa}", list(_functions(by_numa[numa], now)))
                  for numa in sorted(by_numa, key=lambda numa: (numa is None, numa or 0))]
         below += [Branch(f"warning: {text}") for text in warnings.get(host, ())]
@@ -42,32 +44,31 @@ def hosts(chosen: Sequence[Known], warnings: Mapping[str, Sequence[str]], now: d
         yield Branch(f"{host or 'on no node'}  {title}", below)
 
 
-def _functions(here: Sequence[Known], now: datetime) -> Iterator[Branch]:
-    """What stands for itself, each with its virtual functions and mediated devices below it."""
+def _functions(here: Sequence[DeviceView], now: datetime) -> Iterator[Branch]:
+    """Functions without a parent, with their VFs and mediated devices below them."""
     known = {device.address for device in here if device.address}
-    carried: dict[str, list[Known]] = defaultdict(list)
+    children: dict[str, list[DeviceView]] = defaultdict(list)
     for device in here:
         if parent := device.text("parent"):
-            carried[parent].append(device)
+            children[parent].append(device)
     bridges = [device for device in here if _is_bridge(device)]
     for device in here:
         parent = device.text("parent")
-        if parent and parent not in known:  # not shown itself, because it was not asked for
-            if carried[parent][0] is device:
-                yield Branch(parent, list(_folded(carried[parent], now)))
+        if parent and parent not in known:  # filtered out itself
+            if children[parent][0] is device:
+                yield Branch(parent, list(_folded(children[parent], now)))
         elif not parent and not _is_bridge(device):
-            yield Branch(_line([device], now), list(_folded(carried[device.address], now)) if device.address else [])
+            yield Branch(_line([device], now), list(_folded(children[device.address], now)) if device.address else [])
     if bridges:
-        yield Branch(f"{len(bridges)} bridge{'s' if len(bridges) > 1 else ''}, which stay with the host")
+        yield Branch(f"{len(bridges)} bridge{'s' if len(bridges) > 1 else ''}, never offered")
 
 
-def _is_bridge(device: Known) -> bool:
+def _is_bridge(device: DeviceView) -> bool:
     return not device.offered and device.text("class").startswith(BRIDGE)
 
 
-def _folded(below: Sequence[Known], now: datetime) -> Iterator[Branch]:
-    """Those that follow each other and are alike as one line, if they are many and nobody has or had anything to do with
-    them."""
+def _folded(below: Sequence[DeviceView], now: datetime) -> Iterator[Branch]:
+    """Consecutive alike devices as one line, if they are many and all free or all withheld."""
     for _, run in groupby(below, key=lambda device: (_state(device, now), device.kind, device.product, bool(_index(device)))):
         alike = list(run)
         if len(alike) >= MANY and (alike[0].states in (("free",), ("withheld",))):
@@ -76,18 +77,18 @@ def _folded(below: Sequence[Known], now: datetime) -> Iterator[Branch]:
             yield from (Branch(_line([device], now)) for device in alike)
 
 
-def _index(device: Known) -> str:
-    found = _INDEX.search(device.id.device)
-    return f"vf{found[1]}" if found else ""
+def _index(device: DeviceView) -> str:
+    match = _INDEX.search(device.id.device)
+    return f"vf{match[1]}" if match else ""
 
 
-def _state(device: Known, now: datetime) -> str:
-    """The state without the name of the device, so that the same reason is the same text."""
-    state = text.sentence(device, now)
+def _state(device: DeviceView, now: datetime) -> str:
+    """The state without the device's address, so that equal reasons are equal text."""
+    state = text.state_text(device, now)
     return state.replace(device.address, "it") if device.address and not device.offered else state
 
 
-def _line(alike: Sequence[Known], now: datetime) -> str:
+def _line(alike: Sequence[DeviceView], now: datetime) -> str:
     first, last = alike[0], alike[-1]
     where = [device.address or device.uuid for device in (first, last)]
     if len(alike) > 1:

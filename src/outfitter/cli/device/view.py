@@ -1,5 +1,6 @@
-"""What is known of every device: slices say what there is, pages who has it and who took it out of service, inventories what is
-not offered and why. `read` asks the server once for each; all else is pure. To see how it is told, begin at `devices.py`."""
+"""DeviceViews: ResourceSlices (what is published), LedgerPages (bookings, reservations, quarantine) and HostInventories (what
+is withheld and why), joined per device. `read` lists each kind once; the rest is pure. Used by `outfit devices`, `device` and
+`history`."""
 
 from __future__ import annotations
 
@@ -21,52 +22,52 @@ from outfitter.cli.client import Client
 from outfitter.errors import BadRequest, NotFound
 from outfitter.inventory import pci
 
-OURS = "outfitter.dev/"  # how our taints begin
-LEFT = ("unlisted", "vanished")  # of a device that only stays published because somebody has it
-# Every state, the one that matters most first; a device can be in several.
-STATES = ("held", *LEFT, "withheld", "quarantined", "reserved", "unclean", "blocked", "free")
+OURS = "outfitter.dev/"  # key prefix of our taints
+LEFTOVER = ("unlisted", "vanished")  # states of a device that stays published only because it is held
+# Every state, most important first; a device can be in several.
+STATES = ("held", *LEFTOVER, "withheld", "quarantined", "reserved", "unclean", "blocked", "free")
 FREE = ("free",)
-SHOWN = 8  # names in one error
+SHOWN = 8  # names in one error message
 
-Counters = Mapping[tuple[str, str], str]  # (counter set, counter) -> how much
+Counters = Mapping[tuple[str, str], str]  # (counter set, counter) -> quantity
 
 
 @dataclass(slots=True)
-class Known:
-    """One device and everything that is known of it."""
+class DeviceView:
+    """One device with its attributes, bookings, records and taints."""
 
     node: str  # "" for a device that is not tied to a host
     id: DeviceId
-    said: Mapping[str, Any]  # its attributes, without the domain of its driver
-    takes: Counters = field(default_factory=dict)
-    taints: tuple[Mapping[str, Any], ...] = ()  # of its driver; ours say only what the page says
+    attributes: Mapping[str, Any]  # names without the driver's domain
+    consumes: Counters = field(default_factory=dict)
+    taints: tuple[Mapping[str, Any], ...] = ()  # of its driver; ours repeat the page
     published: bool = True
     bookings: list[Booking] = field(default_factory=list)
-    marks: list[tuple[str, OutOfServiceRecord]] = field(default_factory=list)
-    left: str = ""  # "unlisted", "vanished"
+    records: list[tuple[str, OutOfServiceRecord]] = field(default_factory=list)
+    leftover: str = ""  # "unlisted", "vanished"
     reason: str = ""  # why it is not offered
-    in_the_way: Sequence[Known] = ()  # devices that somebody has and that leave nothing for this one
-    page: str = ""  # on which it stands; "" for that of its host
+    blocked_by: Sequence[DeviceView] = ()  # held devices that use up the counters that this one needs
+    page: str = ""  # the LedgerPage that it is recorded on; "" for its host's page
 
     @property
     def host(self) -> str:
-        """Whose page it stands on."""
+        """The name of the LedgerPage that it is recorded on."""
         return self.page or self.node or self.id.pool
 
     @property
     def short(self) -> str:
-        """As it may be typed: node/device."""
+        """node/device, as users type it."""
         return f"{self.node or self.id.pool}/{self.id.device}"
 
     @property
     def states(self) -> tuple[str, ...]:
-        """All that is true of it, what matters most first."""
-        if not (self.bookings or self.marks or self.left or self.reason or self.in_the_way):
-            return FREE  # most are, and there may be many
-        true = {self.left, *(which for which, _ in self.marks)}
+        """All states of the device, most important first."""
+        if not (self.bookings or self.records or self.leftover or self.reason or self.blocked_by):
+            return FREE  # shortcut for the most frequent case
+        true = {self.leftover, *(record_type for record_type, _ in self.records)}
         if self.bookings:
             true.add("held")
-        elif self.in_the_way:
+        elif self.blocked_by:
             true.add("blocked")
         if self.reason and not self.published:
             true.add("withheld")
@@ -81,38 +82,38 @@ class Known:
         return self.state != "withheld"
 
     def text(self, *names: str) -> str:
-        """The first of these attributes that is there."""
+        """The first of these attributes that the device has, as text."""
         for name in names:
-            value = self.said.get(name)
+            value = self.attributes.get(name)
             if value is not None and value != "":
                 return str(value)
         return ""
 
     def number(self, name: str) -> int | None:
-        value = self.said.get(name)
+        value = self.attributes.get(name)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def words(self, name: str) -> list[str]:
-        """A list that is spread over `name`, `name2` and so on."""
+        """The list that is split over the attributes `name`, `name2` and so on."""
         out: list[str] = []
-        while part := self.said.get(name if not out else f"{name}{len(out) + 1}"):
+        while part := self.attributes.get(name if not out else f"{name}{len(out) + 1}"):
             out.append(str(part))
         return ",".join(out).split(",") if out else []
 
     @property
     def address(self) -> str:
-        """Where it is on the PCI bus."""
+        """PCI address; "" if it has none."""
         return self.text(*ADDRESS_NAMES)
 
     @property
     def uuid(self) -> str:
-        """Of a mediated device."""
+        """UUID of a mediated device; "" for others."""
         return self.text(*MDEV_NAMES)
 
     @property
     def numa(self) -> int | None:
-        found = self.number("resource.kubernetes.io/numaNode")
-        return self.number("numaNode") if found is None else found
+        standard = self.number("resource.kubernetes.io/numaNode")
+        return self.number("numaNode") if standard is None else standard
 
     @property
     def kind(self) -> str:
@@ -120,7 +121,7 @@ class Known:
 
     @property
     def product(self) -> str:
-        """For a person: names if they are known, else ids."""
+        """Vendor and product names if they are known, else ids."""
         vendor, product = self.text("vendorName"), self.text("productName", "mdevTypeName", "mdevType", "model")
         if vendor or product:
             return " ".join(filter(None, (vendor, product or self.text("product"))))
@@ -128,17 +129,17 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Everything:
-    """All devices of all hosts, or of one, in the order in which people look for them."""
+class DeviceViews:
+    """All devices of all hosts, or of one, sorted by node and address."""
 
-    devices: tuple[Known, ...]
-    nodes: tuple[str, ...]  # hosts that are known, with devices or without
-    unfinished: tuple[str, ...]  # pools that are being written, as sentences
-    warnings: Mapping[str, Sequence[str]]  # host -> what is odd there
+    devices: tuple[DeviceView, ...]
+    nodes: tuple[str, ...]  # known hosts, with or without devices
+    unfinished: tuple[str, ...]  # sentences about pools whose slices are incomplete
+    warnings: Mapping[str, Sequence[str]]  # host -> its warnings
 
-    def find(self, word: str) -> Known:
-        """The device that somebody typed: NODE/DEVICE, or a DEVICE that is the only one of that name. A device is called by its
-        name, its address, its UUID, or the address of a function that goes along with it."""
+    def find(self, word: str) -> DeviceView:
+        """The device of a typed NODE/DEVICE, or DEVICE if that is unambiguous. DEVICE is a name, an address, a UUID, or the
+        address of a function that is assigned together with it. BadRequest: ambiguous. NotFound: there is none."""
         *place, name = word.split("/")
         here = [device for device in self.devices if not place or place[-1] in (device.node, device.id.pool)
                 or device.id.pool == "/".join(place)]
@@ -147,49 +148,49 @@ class Everything:
         asked = f"0000:{name}" if pci.ADDRESS.fullmatch(f"0000:{name}".lower()) else name
         for fits in (lambda device: device.id.device == name, lambda device: asked.lower() in (device.address, device.uuid),
                      lambda device: asked.lower() in device.words("members")):
-            found = [device for device in here if fits(device)]
-            if len(found) == 1:
-                return found[0]
-            if found:
-                same = len({device.short for device in found}) == 1
-                raise BadRequest(f"{word!r} may be any of {len(found)} devices; say which: "
-                                 + few([str(device.id) if same else device.short for device in found]))
-        raise NotFound(self._nobody(word, place[-1] if place else "", asked, here))
+            matches = [device for device in here if fits(device)]
+            if len(matches) == 1:
+                return matches[0]
+            if matches:
+                same = len({device.short for device in matches}) == 1
+                raise BadRequest(f"{word!r} matches {len(matches)} devices; write one of: "
+                                 + abbreviated([str(device.id) if same else device.short for device in matches]))
+        raise NotFound(self._not_found(word, place[-1] if place else "", asked, here))
 
-    def _nobody(self, word: str, node: str, name: str, here: Sequence[Known]) -> str:
+    def _not_found(self, word: str, node: str, name: str, here: Sequence[DeviceView]) -> str:
         if node and not here:
             return self.no_node(node)
-        spoken = {called: device.short for device in here for called in (device.id.device, device.address) if called}
-        near = list(dict.fromkeys(spoken[each] for each in difflib.get_close_matches(name, spoken, n=3, cutoff=0.7)))
-        known = f"near to it: {', '.join(near)}" if near else f"outfit devices{f' --node {node}' if node else ''} lists them"
+        names = {called: device.short for device in here for called in (device.id.device, device.address) if called}
+        near = list(dict.fromkeys(names[match] for match in difflib.get_close_matches(name, names, n=3, cutoff=0.7)))
+        known = f"similar: {', '.join(near)}" if near else f"outfit devices{f' --node {node}' if node else ''} lists them"
         return f"there is no device {word!r}; {known}"
 
     def no_node(self, node: str) -> str:
-        return f"there is no node {node!r} with devices; there are {few(self.nodes) if self.nodes else 'none'}"
+        return f"there is no node {node!r} with devices; there are {abbreviated(self.nodes) if self.nodes else 'none'}"
 
 
-def few(names: Sequence[str]) -> str:
+def abbreviated(names: Sequence[str]) -> str:
     more = len(names) - SHOWN
     return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-async def read(client: Client, node: str = "") -> Everything:
+async def read(client: Client, node: str = "") -> DeviceViews:
     """Ask for all devices, or for those of one node. NotFound names the nodes that there are."""
     name = f"metadata.name={node}" if node else ""
     slices, pages, inventories = await asyncio.gather(
         listed(client, kinds.RESOURCE_SLICE, f"spec.nodeName={node}" if node else ""),
         listed(client, kinds.LEDGER_PAGE, name), listed(client, kinds.HOST_INVENTORY, name))
-    found = everything(slices, pages, inventories)
+    found = device_views(slices, pages, inventories)
     if node and not found.nodes:
         try:
-            await client.store.get(kinds.NODE, node)  # it is there, and has nothing to tell
+            await client.store.get(kinds.NODE, node)  # NotFound is handled below; a node without devices is fine
         except NotFound:
             raise NotFound((await read(client)).no_node(node)) from None
     return found
 
 
-async def look_for(client: Client, words: Sequence[str]) -> list[Known]:
-    """The devices that somebody typed; those of one node are looked for there first."""
+async def find_devices(client: Client, words: Sequence[str]) -> list[DeviceView]:
+    """The devices that the user named. If all are of one node, only that node is read at first."""
     places = {word.rpartition("/")[0] for word in words}
     alone = next(iter(places)).rpartition("/")[2] if len(places) == 1 else ""
     try:
@@ -198,19 +199,19 @@ async def look_for(client: Client, words: Sequence[str]) -> list[Known]:
     except NotFound:
         if not alone:
             raise
-    there = await read(client)  # what was typed may be a pool without a node; else this names what is near
+    there = await read(client)  # the word may name a pool without a node; else the error lists similar names
     return [there.find(word) for word in words]
 
 
 async def listed(client: Client, kind: Kind, fields: str = "") -> list[Object]:
-    """All objects of a kind; none where the server does not know it."""
+    """All objects of a kind; empty where the server does not have the kind."""
     try:
         return (await client.store.list(kind, fields=fields)).items
     except NotFound:
         return []
 
 
-def everything(slices: Sequence[Object], pages: Sequence[Object], inventories: Sequence[Object]) -> Everything:
+def device_views(slices: Sequence[Object], pages: Sequence[Object], inventories: Sequence[Object]) -> DeviceViews:
     whole = newest_pools(slices)
     known = {device.id: device for device in _published(whole)}
     for obj in inventories:
@@ -219,20 +220,24 @@ def everything(slices: Sequence[Object], pages: Sequence[Object], inventories: S
         for booking in page.bookings:
             if booking.counted:
                 _of_page(known, page.host, booking.device).bookings.append(booking)
-        for which in MARKS:
-            for mark in page.marks(which):
-                _of_page(known, page.host, mark.device).marks.append((which, mark))
+        for record_type in MARKS:
+            for record in page.marks(record_type):
+                _of_page(known, page.host, record.device).records.append((record_type, record))
     _see_counters(known, whole)
     nodes = {device.node for device in known.values() if device.node}
     nodes |= {obj["metadata"]["name"] for obj in (*pages, *inventories) if not is_pool_page(obj["metadata"]["name"])}
     key = functools.cache(natural)
-    return Everything(
-        tuple(sorted(known.values(), key=lambda one: (key(one.node), pci.order(one.address), natural(one.id.device), one.id))),
-        tuple(sorted(nodes, key=natural)), tuple(_unfinished(slices, whole)),
-        {obj["metadata"]["name"]: warnings for obj in inventories if (warnings := (obj.get("spec") or {}).get("warnings"))})
+    return DeviceViews(
+        tuple(
+            sorted(known.values(), key=lambda view: (key(view.node), pci.order(view.address), natural(view.id.device), view.id))
+        ),
+        tuple(sorted(nodes, key=natural)),
+        tuple(_unfinished(slices, whole)),
+        {obj["metadata"]["name"]: warnings for obj in inventories if (warnings := (obj.get("spec") or {}).get("warnings"))},
+    )
 
 
-def _published(pools: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]) -> Iterator[Known]:
+def _published(pools: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]) -> Iterator[DeviceView]:
     for (driver, pool), slices in pools.items():
         tied = {part["spec"].get("nodeName") or "" for part in slices}
         page = pool_page(driver, pool) if len(tied) > 1 or "" in tied else ""
@@ -240,60 +245,60 @@ def _published(pools: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]) -> 
             node = part["spec"].get("nodeName") or ""
             for device in part["spec"].get("devices") or ():
                 taints = device.get("taints") or ()
-                left = next((what for what in LEFT for taint in taints if taint["key"] == OURS + what), "")
-                yield Known(
+                leftover = next((what for what in LEFTOVER for taint in taints if taint["key"] == OURS + what), "")
+                yield DeviceView(
                     device.get("nodeName") or node, DeviceId(driver, pool, device["name"]),
                     {key.removeprefix(f"{driver}/"): value for key, raw in (device.get("attributes") or {}).items()
                      for value in raw.values()},
-                    {(each["counterSet"], name): amount["value"] for each in device.get("consumesCounters") or ()
-                     for name, amount in each["counters"].items()},
-                    tuple(taint for taint in taints if not taint["key"].startswith(OURS)), left=left, page=page)
+                    {(counters["counterSet"], name): amount["value"] for counters in device.get("consumesCounters") or ()
+                     for name, amount in counters["counters"].items()},
+                    tuple(taint for taint in taints if not taint["key"].startswith(OURS)), leftover=leftover, page=page)
 
 
-def _take_inventory(known: dict[DeviceId, Known], host: str, spec: Mapping[str, Any]) -> None:
+def _take_inventory(known: dict[DeviceId, DeviceView], host: str, spec: Mapping[str, Any]) -> None:
     for raw in spec.get("withheld") or ():
         device = DeviceId(DRIVER, host, raw["name"])
-        if device in known:  # somebody has it, so it is still published
+        if device in known:  # held, so it is still published
             known[device].reason = raw["reason"]
             continue
-        said = {key: value for key, value in raw.items() if key not in ("name", "address", "uuid", "type", "reason")}
+        attributes = {key: value for key, value in raw.items() if key not in ("name", "address", "uuid", "type", "reason")}
         if "uuid" in raw:
-            said |= {"kind": "MDEV", "mdevUUID": raw["uuid"], "mdevType": raw.get("type")}
+            attributes |= {"kind": "MDEV", "mdevUUID": raw["uuid"], "mdevType": raw.get("type")}
         if "address" in raw:
-            said["pciBusID"] = raw["address"]
-        known[device] = Known(host, device, said, published=False, reason=raw["reason"])
+            attributes["pciBusID"] = raw["address"]
+        known[device] = DeviceView(host, device, attributes, published=False, reason=raw["reason"])
     for raw in spec.get("left") or ():
         if (device := DeviceId(DRIVER, host, raw["device"])) in known:
-            known[device].left = raw["what"]
+            known[device].leftover = raw["what"]
 
 
-def _of_page(known: dict[DeviceId, Known], host: str, device: DeviceId) -> Known:
-    """A device of a page; one that is not published (a server may not take its taints) is known by its name alone."""
+def _of_page(known: dict[DeviceId, DeviceView], host: str, device: DeviceId) -> DeviceView:
+    """The view of a device that a page names; of a device that is not published only the name is known."""
     if device not in known:
         shared = is_pool_page(host)
-        known[device] = Known("" if shared else host, device, {}, published=False, page=host if shared else "")
+        known[device] = DeviceView("" if shared else host, device, {}, published=False, page=host if shared else "")
     return known[device]
 
 
-def _see_counters(known: Mapping[DeviceId, Known], pools: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]) -> None:
-    """What is left of counters that devices share: a physical function is not free while one of its virtual ones is held."""
+def _see_counters(known: Mapping[DeviceId, DeviceView], pools: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]) -> None:
+    """Sets `blocked_by` from shared counters: a PF is not free while one of its VFs is held."""
     limits = {(driver, pool, counters["name"], name): _amount(amount["value"])
               for (driver, pool), slices in pools.items() for part in slices
               for counters in part["spec"].get("sharedCounters") or () for name, amount in counters["counters"].items()}
     if not limits:
         return
-    left, users = dict(limits), defaultdict[tuple[str, str, str, str], list[Known]](list)
+    left, users = dict(limits), defaultdict[tuple[str, str, str, str], list[DeviceView]](list)
     for device in (device for device in known.values() if device.bookings):
-        for (where, name), amount in device.takes.items():
+        for (where, name), amount in device.consumes.items():
             key = (device.id.driver, device.id.pool, where, name)
             users[key].append(device)
             if key in left:
                 left[key] -= _amount(amount)
-    for device in (device for device in known.values() if device.takes and not device.bookings):
-        for (where, name), amount in device.takes.items():
+    for device in (device for device in known.values() if device.consumes and not device.bookings):
+        for (where, name), amount in device.consumes.items():
             key = (device.id.driver, device.id.pool, where, name)
             if key in left and _amount(amount) > left[key]:
-                device.in_the_way = users[key]
+                device.blocked_by = users[key]
 
 
 @functools.cache
@@ -304,4 +309,4 @@ def _amount(text: str) -> quantity.Quantity:
 def _unfinished(slices: Iterable[Mapping[str, Any]], whole: Mapping[tuple[str, str], object]) -> Iterator[str]:
     pools = {(part["spec"]["driver"], part["spec"]["pool"]["name"]) for part in slices}
     for driver, pool in sorted(pools - whole.keys()):
-        yield f"pool {pool} of {driver} is being written: its devices are not shown until it is whole"
+        yield f"pool {pool} of {driver} is incomplete: its devices are not shown until all slices are published"

@@ -1,7 +1,7 @@
-"""Asking for an action on a machine or its instance, by the rules that virtctl's requests get.
+"""Requests an action on a VM or VMI, with the rules of virtctl's requests.
 
-A server that has the actions is asked for them, and does each in one step. A Kubernetes API server by itself has not: there the
-same rules say what is to be written, and it is written from here, on what was read; whoever asked meanwhile stays."""
+A server with KubeVirt's subresources gets the request and acts in one step. A plain Kubernetes API server has none: there the
+same rules (`api.kubevirt.vm_actions`) give the patches, which are written from here on the resourceVersion that was read."""
 
 from __future__ import annotations
 
@@ -16,36 +16,38 @@ from outfitter.cli.client import Client
 from outfitter.errors import CommandFailed
 from outfitter.store.clock import rfc3339
 
-# Actions on an object have another group than the object.
-DOORS: Mapping[Kind, Kind] = {kind: replace(kind, group=vm_actions.GROUP) for kind in (kinds.VM, kinds.VMI)}
+# Subresources have another API group than the object.
+SUBRESOURCE_KINDS: Mapping[Kind, Kind] = {kind: replace(kind, group=vm_actions.GROUP) for kind in (kinds.VM, kinds.VMI)}
 
 
-async def of_machine(client: Client, action: vm_actions.Action, vm: Object, instance: Object | None,
-                     said: vm_actions.ActionOptions) -> None:
-    if await _act(client, kinds.VM, vm, action, said):
+async def act_on_vm(client: Client, action: vm_actions.Action, vm: Object, instance: Object | None,
+                     options: vm_actions.ActionOptions) -> None:
+    if await _call_subresource(client, kinds.VM, vm, action, options):
         return
-    changes = vm_actions.wish(action, vm, instance, said)
-    if [change.kind for change in changes].count(kinds.VM) > 1:  # it could start in between, and not paused
-        raise CommandFailed(f"this server cannot start a halted machine paused in one step; give {vm['metadata']['name']} "
-                            "spec.template.spec.startStrategy: Paused, and start it then")
+    changes = vm_actions.wish(action, vm, instance, options)
+    if [change.kind for change in changes].count(kinds.VM) > 1:  # it could start unpaused in between
+        raise CommandFailed(f"this server cannot start a halted VM paused in one step; set "
+                            f"spec.template.spec.startStrategy: Paused in {vm['metadata']['name']}, then start it")
     for change in changes:
-        await _write(client, change, vm if change.kind == kinds.VM else instance or {}, dry_run=said.dry_run)
+        await _write(client, change, vm if change.kind == kinds.VM else instance or {}, dry_run=options.dry_run)
 
 
-async def of_instance(client: Client, action: vmi_actions.Action, instance: Object, said: vm_actions.ActionOptions) -> None:
-    if await _act(client, kinds.VMI, instance, action, said):
+async def act_on_vmi(client: Client, action: vmi_actions.Action, instance: Object, options: vm_actions.ActionOptions) -> None:
+    if await _call_subresource(client, kinds.VMI, instance, action, options):
         return
-    wanted = vmi_actions.noted(action, instance, rfc3339(time_format.now()))
-    change = vm_actions.ObjectPatch(kinds.VMI, {"status": {vmi_actions.FIELD: wanted}}, "status")
-    await _write(client, change, instance, dry_run=said.dry_run)
+    request = vmi_actions.noted(action, instance, rfc3339(time_format.now()))
+    change = vm_actions.ObjectPatch(kinds.VMI, {"status": {vmi_actions.FIELD: request}}, "status")
+    await _write(client, change, instance, dry_run=options.dry_run)
 
 
-async def _act(client: Client, kind: Kind, obj: Object, action: str, said: vm_actions.ActionOptions) -> bool:
-    """False: this server has no such actions."""
+async def _call_subresource(client: Client, kind: Kind, obj: Object, action: str, options: vm_actions.ActionOptions) -> bool:
+    """False: this server has no such subresources."""
     status, _, _ = await client.store.raw("GET", f"/apis/{vm_actions.GROUP}")
     if status == 404:
         return False
-    await client.store.call_subresource(DOORS[kind], obj["metadata"]["name"], action, said.body(action), client.namespace)
+    await client.store.call_subresource(
+        SUBRESOURCE_KINDS[kind], obj["metadata"]["name"], action, options.body(action), client.namespace
+    )
     return True
 
 

@@ -1,7 +1,5 @@
-"""Virtual machines by name: start, stop and pause them. How they are is in `machines`, waiting for them in `patience`.
-
-What is asked of a machine goes the way of KubeVirt's own tools (`ask`). Here a start of one that runs is no mistake, nor is a
-stop of one that does not."""
+"""`outfit vm start`, `stop`, `restart`, `pause`, `unpause`, `reset` and `soft-reboot`. Requests go through `actions`; `view`
+reads VMs and `wait` waits for them. Unlike with virtctl, starting a running VM or stopping a stopped one is not an error."""
 
 from __future__ import annotations
 
@@ -20,105 +18,105 @@ from outfitter.errors import CommandFailed
 
 async def start(client: Client, names: Sequence[str], *, wait: bool, timeout: float | None, paused: bool, dry_run: bool
                 ) -> None:
-    said = vm_actions.ActionOptions(dry_run, paused=paused, outfit=True)
-    await _all_there(client, names)
-    come: dict[str, Done] = {}
+    options = vm_actions.ActionOptions(dry_run, paused=paused, outfit=True)
+    await _check_all_exist(client, names)
+    wanted: dict[str, Done] = {}
     for name in names:
         vm, instance = await view.read(client, name)
         stops = vm_actions.stops(vm, instance)
         going = vm_actions.going_uid(vm, instance)
-        come[name] = functools.partial(_runs, but=going)
+        wanted[name] = functools.partial(_runs, but=going)
         if (vm_api.run_strategy(vm) == "Always" or vm_actions.is_alive(instance)) and not stops and not paused:
             runs = instance is not None and view.phase(instance) == "Running"
-            printers.say([f"{name} is already {'running' if runs else 'starting'}"])
+            printers.print_lines([f"{name} is already {'running' if runs else 'starting'}"])
         else:
-            await actions.of_machine(client, "start", vm, instance, said)
-            _say(f"{name} starts{' again when it has stopped' if going and vm_actions.is_alive(instance) else ''}", said)
+            await actions.act_on_vm(client, "start", vm, instance, options)
+            _print(f"{name} starts{' again when it has stopped' if going and vm_actions.is_alive(instance) else ''}", options)
     if wait:
-        await until(client, "running", come, timeout)
+        await until(client, "running", wanted, timeout)
 
 
 async def stop(client: Client, names: Sequence[str], *, wait: bool, timeout: float | None, grace: int | None, dry_run: bool
                ) -> None:
-    said, going = vm_actions.ActionOptions(dry_run, grace=grace, outfit=True), dict[str, int]()
-    await _all_there(client, names)
+    options, going = vm_actions.ActionOptions(dry_run, grace=grace, outfit=True), dict[str, int]()
+    await _check_all_exist(client, names)
     for name in names:
         vm, instance = await view.read(client, name)
         alive = vm_actions.is_alive(instance)
         if not alive and not vm_actions.comes(vm, instance):
-            printers.say([f"{name} is already stopped"])
+            printers.print_lines([f"{name} is already stopped"])
             continue
-        if not alive or vm_api.run_strategy(vm) != "Halted" or grace is not None:  # else it is on its way
-            await actions.of_machine(client, "stop", vm, instance, said)
-        _say(f"{name} stops", said)
-        going[name] = _shuts_down(instance, grace)
+        if not alive or vm_api.run_strategy(vm) != "Halted" or grace is not None:  # else it is stopping already
+            await actions.act_on_vm(client, "stop", vm, instance, options)
+        _print(f"{name} stops", options)
+        going[name] = _grace_period(instance, grace)
     if wait and going:
         await until(client, "stopped", dict.fromkeys(going, _is_gone), timeout, more=max(going.values()), ends=True)
 
 
 async def restart(client: Client, names: Sequence[str], *, wait: bool, timeout: float | None, grace: int | None, dry_run: bool
                   ) -> None:
-    said, longest = vm_actions.ActionOptions(dry_run, grace=grace, outfit=True), 0
-    await _all_there(client, names)
+    options, longest = vm_actions.ActionOptions(dry_run, grace=grace, outfit=True), 0
+    await _check_all_exist(client, names)
     again: dict[str, Done] = {}
     for name in names:
         vm, instance = await view.read(client, name)
         if instance is None:
-            raise CommandFailed(f"{name} does not run; start it with: outfit vm start {name}")
+            raise CommandFailed(f"{name} is not running; start it with: outfit vm start {name}")
         if vm_api.run_strategy(vm) == "Halted":
-            raise CommandFailed(f"{name} is being stopped; when it is, start it with: outfit vm start {name}")
+            raise CommandFailed(f"{name} is being stopped; once it is stopped, start it with: outfit vm start {name}")
         again[name] = functools.partial(_runs, but=instance["metadata"]["uid"])
-        longest = max(longest, _shuts_down(instance, grace))
-        await actions.of_machine(client, "restart", vm, instance, said)
-        _say(f"{name} restarts", said)
+        longest = max(longest, _grace_period(instance, grace))
+        await actions.act_on_vm(client, "restart", vm, instance, options)
+        _print(f"{name} restarts", options)
     if wait:
         await until(client, "running again", again, timeout, more=longest)
 
 
 async def pause(client: Client, names: Sequence[str], *, wait: bool, timeout: float | None, dry_run: bool) -> None:
-    await _nudge(client, names, "pause", "is paused", dry_run=dry_run)
+    await _act_on_vmis(client, names, "pause", "is paused", dry_run=dry_run)
     if wait:
         await until(client, "paused", dict.fromkeys(names, view.is_paused), timeout)
 
 
 async def unpause(client: Client, names: Sequence[str], *, wait: bool, timeout: float | None, dry_run: bool) -> None:
-    await _nudge(client, names, "unpause", "goes on", dry_run=dry_run)
+    await _act_on_vmis(client, names, "unpause", "resumes", dry_run=dry_run)
     if wait:
-        await until(client, "going on", dict.fromkeys(names, _goes), timeout)
+        await until(client, "resumed", dict.fromkeys(names, _is_resumed), timeout)
 
 
 async def reset(client: Client, names: Sequence[str], *, wait: bool, timeout: float | None, dry_run: bool) -> None:
-    await _nudge(client, names, "reset", "is reset", dry_run=dry_run)
+    await _act_on_vmis(client, names, "reset", "is reset", dry_run=dry_run)
     if wait:
-        await until(client, "reset", dict.fromkeys(names, _was_asked), timeout)
+        await until(client, "reset", dict.fromkeys(names, _is_done), timeout)
 
 
 async def soft_reboot(client: Client, names: Sequence[str], *, wait: bool, timeout: float | None, dry_run: bool) -> None:
-    await _nudge(client, names, "softreboot", "is asked to reboot", dry_run=dry_run)
+    await _act_on_vmis(client, names, "softreboot", "is asked to reboot", dry_run=dry_run)
     if wait:
-        await until(client, "asked to reboot", dict.fromkeys(names, _was_asked), timeout)
+        await until(client, "asked to reboot", dict.fromkeys(names, _is_done), timeout)
 
 
-async def _nudge(client: Client, names: Sequence[str], action: vmi_actions.Action, what: str, *, dry_run: bool) -> None:
-    """What a running machine is asked is noted on its instance, which need not have a machine behind it."""
-    said = vm_actions.ActionOptions(dry_run)
-    found = [(name, await view.instance_of(client, name)) for name in names]
-    for name, instance in found:
+async def _act_on_vmis(client: Client, names: Sequence[str], action: vmi_actions.Action, what: str, *, dry_run: bool) -> None:
+    """Records an action request on VMIs, which need not belong to a VM. All are checked before the first is changed."""
+    options = vm_actions.ActionOptions(dry_run)
+    instances = [(name, await view.vmi_of(client, name)) for name in names]
+    for name, instance in instances:
         if instance is None:
             await view.read(client, name)
-            raise CommandFailed(f"{name} does not run; start it with: outfit vm start {name}")
-    for name, instance in found:
+            raise CommandFailed(f"{name} is not running; start it with: outfit vm start {name}")
+    for name, instance in instances:
         assert instance is not None
-        await actions.of_instance(client, action, instance, said)
-        _say(f"{name} {what}", said)
+        await actions.act_on_vmi(client, action, instance, options)
+        _print(f"{name} {what}", options)
 
 
-def _say(words: str, said: vm_actions.ActionOptions) -> None:
-    printers.say([f"{words} (dry run: nothing was changed)" if said.dry_run else words])
+def _print(words: str, options: vm_actions.ActionOptions) -> None:
+    printers.print_lines([f"{words} (dry run: nothing was changed)" if options.dry_run else words])
 
 
 def _runs(instance: Object | None, *, but: str = "") -> bool:
-    """It runs; `but`: as another instance than this."""
+    """Whether it runs, as a VMI with another uid than `but`."""
     return instance is not None and instance["metadata"]["uid"] != but and view.phase(instance) == "Running"
 
 
@@ -126,20 +124,20 @@ def _is_gone(instance: Object | None) -> bool:
     return instance is None
 
 
-def _goes(instance: Object | None) -> bool:
+def _is_resumed(instance: Object | None) -> bool:
     return instance is not None and not view.is_paused(instance)
 
 
-def _was_asked(instance: Object | None) -> bool:
+def _is_done(instance: Object | None) -> bool:
     return not vmi_actions.of(instance or {})
 
 
-def _shuts_down(instance: Object | None, grace: int | None) -> int:
-    """Seconds that its guest may take."""
+def _grace_period(instance: Object | None, grace: int | None) -> int:
+    """Seconds that its guest may take to shut down."""
     return vm_actions.grace(instance or {}) if grace is None else grace
 
 
-async def _all_there(client: Client, names: Sequence[str]) -> None:
-    """A name that is wrong is said before anything is done for the others."""
+async def _check_all_exist(client: Client, names: Sequence[str]) -> None:
+    """Raises for a wrong name before anything is changed."""
     for name in names:
         await view.read(client, name)

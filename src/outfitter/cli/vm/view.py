@@ -1,4 +1,5 @@
-"""Virtual machines as a person sees them: which there are, how they are and why, and what hardware they have."""
+"""`outfit vm list` and `outfit vm devices`: VMs with their status, reason and devices. Also reads VMs and VMIs for `commands`,
+`wait` and `outfit delete --wait`; changes nothing."""
 
 from __future__ import annotations
 
@@ -14,27 +15,27 @@ from outfitter.cli import printers
 from outfitter.cli.client import Client
 from outfitter.errors import BadRequest, CommandFailed, Forbidden, NotFound
 
-WIDTH = 90  # letters of a reason in a row; `outfit why` has all of it
-OURS = "default-scheduler"  # whoever else is named says nothing of a machine that waits
-CARD = "network card"  # what a machine has one as
-OVER = ("given back", "unplugged")  # what became of a device, and of a card that was none, when its machine ended
+WIDTH = 90  # characters of a reason in a row; `outfit why` shows all of it
+OURS = "default-scheduler"  # other schedulers report nothing about a VMI that waits
+INTERFACE = "network interface"  # column AS of an interface
+OVER = ("released", "unplugged")  # column NOW after the VMI ended: of a device, and of an interface without one
 
 
 async def list_(client: Client, *, everywhere: bool) -> None:
     place = "" if everywhere else client.namespace
-    machines, instances = await asyncio.gather(client.store.list(kinds.VM, place),
+    vms, instances = await asyncio.gather(client.store.list(kinds.VM, place),
                                                client.store.list(kinds.VMI, place))
     by_name = {_place(obj): obj for obj in instances.items}
-    own = [_place(vm) for vm in machines.items if (found := by_name.get(_place(vm))) and vm_api.belongs(found, vm)]
-    rows = [_row(vm, by_name.pop(_place(vm)) if _place(vm) in own else None) for vm in machines.items]
-    rows += [_row(None, instance) for instance in by_name.values()]  # instances that no machine stands behind
+    own = [_place(vm) for vm in vms.items if (instance := by_name.get(_place(vm))) and vm_api.belongs(instance, vm)]
+    rows = [_row(vm, by_name.pop(_place(vm)) if _place(vm) in own else None) for vm in vms.items]
+    rows += [_row(None, instance) for instance in by_name.values()]  # VMIs without a VM
     if not rows:
-        printers.say([f"No machines found{'' if everywhere else f' in namespace {client.namespace}'}."])
+        printers.print_lines([f"No VMs found{'' if everywhere else f' in namespace {client.namespace}'}."])
         return
     rows.sort()
     skip = 0 if everywhere else 1
     head = ["NAMESPACE", "NAME", "STATUS", "NODE", "DEVICES", "WHY"]
-    printers.say(printers.columns([head[skip:], *(row[skip:] for row in rows)]))
+    printers.print_lines(printers.columns([head[skip:], *(row[skip:] for row in rows)]))
 
 
 def _place(obj: Object) -> tuple[str, str]:
@@ -51,14 +52,14 @@ def _row(vm: Object | None, instance: Object | None) -> list[str]:
         bool(ref.device_name and not device_status.status_of(given, ref)) for ref in wanted if not status.get("nodeName")
     )
     have = len(wanted) - len(device_status.missing_devices(given)) - unknown if given else 0
-    # A card of a virtual function has it before the machine runs, whoever gave it.
-    functions = [each for each in network_info.interfaces(given or {"spec": _template(obj)})
-                 if each.get("sriov") is not None and each.get("state") != "absent"]
+    # An SR-IOV interface has its VF before the VMI runs, whether a claim or a device plugin allocated it.
+    functions = [interface for interface in network_info.interfaces(given or {"spec": _template(obj)})
+                 if interface.get("sriov") is not None and interface.get("state") != "absent"]
     have += len(functions) if status.get("phase") == "Running" else len(network_info.given(given))
-    have = 0 if status.get("phase") in vm_api.FINAL else have  # its status says what it had
+    have = 0 if status.get("phase") in vm_api.FINAL else have  # its status still lists what it had
     all_ = len(wanted) + len(functions)
     return [*_place(obj), word, str(status.get("nodeName") or "-"), f"{have}/{all_}" if all_ else "-",
-            textwrap.shorten(why(vm, given), WIDTH, placeholder=" ... (outfit why)")]
+            textwrap.shorten(reason(vm, given), WIDTH, placeholder=" ... (outfit why)")]
 
 
 def _template(vm: Object) -> Object:
@@ -66,125 +67,125 @@ def _template(vm: Object) -> Object:
     return {**spec, "domain": spec.get("domain") or {}}
 
 
-def why(vm: Object | None, instance: Object) -> str:
-    """What a machine waits for; if it does not wait, why it stands still, or how it ended."""
-    if found := waiting(vm, instance):
-        return found
+def reason(vm: Object | None, instance: Object) -> str:
+    """What a VM waits for; if it does not wait, why it is paused, or how it ended."""
+    if waits_for := waiting_reason(vm, instance):
+        return waits_for
     status = (vm or {}).get("status") or {}
     if (again := status.get("startFailure")) and status.get("printableStatus") == "CrashLoopBackOff":
         times = int(again.get("consecutiveFailCount") or 1)
-        return f"it failed{f' {times} times' if times > 1 else ''}, and starts again at {again.get('retryAfterTimestamp')}"
+        return f"it failed{f' {times} times' if times > 1 else ''}; next start at {again.get('retryAfterTimestamp')}"
     type_ = vmi_actions.PAUSED if is_paused(instance) else "Ready" if phase(instance) == "Failed" else ""
     return str((conditions.find(instance, type_) or {}).get("message") or "")
 
 
-def waiting(vm: Object | None, instance: Object) -> str:
+def waiting_reason(vm: Object | None, instance: Object) -> str:
     if vm is not None and (failed := conditions.find(vm, "Failure")):
         return str(failed.get("message"))
     if ((instance.get("status") or {}).get("phase")) == "Running":
         return ""
     scheduler = (instance.get("spec") or {}).get("schedulerName") or OURS
     unplaced = scheduler != OURS and phase(instance) in ("Pending", "Scheduling")
-    return _unmet(instance, "PodScheduled", "Synchronized") or (
-        f"scheduler {scheduler} has not given it a host" if unplaced else _unmet(instance, "DevicesReady"))
+    return _false_condition(instance, "PodScheduled", "Synchronized") or (
+        f"scheduler {scheduler} has not bound it to a host" if unplaced else _false_condition(instance, "DevicesReady"))
 
 
-def _unmet(instance: Object, *types: str) -> str:
-    """What the first of these conditions that is false says."""
-    found = (conditions.find(instance, type_) or {} for type_ in types)
-    return next((str(one.get("message") or one.get("reason")) for one in found if one.get("status") == "False"), "")
+def _false_condition(instance: Object, *types: str) -> str:
+    """The message of the first of these conditions that is False; "" if none is."""
+    entries = (conditions.find(instance, type_) or {} for type_ in types)
+    return next((str(entry.get("message") or entry.get("reason")) for entry in entries if entry.get("status") == "False"), "")
 
 
 async def devices(client: Client, names: Sequence[str]) -> None:
-    """What each machine asked for and what it got."""
-    found = [(name, await instance_of(client, name)) for name in names]
-    for name, instance in found:  # before anything is shown of the others
+    """Prints the devices that each VM requests and has."""
+    instances = [(name, await vmi_of(client, name)) for name in names]
+    for name, instance in instances:  # all are checked before anything is printed
         if instance is None:
             vm, _ = await read(client, name)
             if vm_actions.comes(vm, None):
                 raise CommandFailed(f"{name} has not started yet, so it has no devices; what it waits for: outfit why "
                                     f"vm/{name}")
             kept = any(map(vm_claim_templates.kept_when_stopped, vm_claim_templates.entries(vm)))
-            has = "what its own claims hold is among: outfit devices" if kept else "so it has no devices"
-            raise CommandFailed(f"{name} does not run, {has}; start it with: outfit vm start {name}")
-    for number, (name, instance) in enumerate(found):
+            has = "see what its own claims hold with: outfit devices" if kept else "so it has no devices"
+            raise CommandFailed(f"{name} is not running, {has}; start it with: outfit vm start {name}")
+    for number, (name, instance) in enumerate(instances):
         assert instance is not None
         rows = [["DEVICE", "AS", "IS", "ADDRESS", "PRODUCT", "CLAIM", "ON"]]
         rows += [row for ref in device_refs.device_refs(instance) for row in _device_rows(instance, ref)]
-        rows += await _cards(client, instance)
-        printers.say([*([""] if number else []), *([f"{name}:"] if len(names) > 1 else [])])
+        rows += await _interface_rows(client, instance)
+        printers.print_lines([*([""] if number else []), *([f"{name}:"] if len(names) > 1 else [])])
         if len(rows) > 1 and phase(instance) in vm_api.FINAL:
-            now = [await _now(client, instance, row) for row in rows[1:]]
+            now = [await _state_after_end(client, instance, row) for row in rows[1:]]
             how = "failed" if phase(instance) == "Failed" else "ended"
-            printers.say([f"{name} has {how}{'' if set(now) - set(OVER) else ' and gave its devices back'}; it had:"])
+            printers.print_lines([f"{name} has {how}{'' if set(now) - set(OVER) else ' and released its devices'}; it had:"])
             rows = [[*row, word] for row, word in zip(rows, ["NOW", *now], strict=True)]
-        printers.say(printers.columns(rows) if len(rows) > 1 else [f"{name} asks for no devices"])
+        printers.print_lines(printers.columns(rows) if len(rows) > 1 else [f"{name} requests no devices"])
 
 
-async def _now(client: Client, instance: Object, row: Sequence[str]) -> str:
-    """What became of a device that an instance had which has ended: a claim that belongs to its machine keeps it."""
+async def _state_after_end(client: Client, instance: Object, row: Sequence[str]) -> str:
+    """The state of a device whose VMI has ended: released, or kept by a claim of the VM."""
     _, as_, device, _, _, source, _ = row
     if device == "-":
-        return OVER[1] if as_ == CARD else OVER[0]
+        return OVER[1] if as_ == INTERFACE else OVER[0]
     try:
         claim = await client.store.get(kinds.RESOURCE_CLAIM, source.partition(" ")[0], client.namespace)
     except NotFound:
         return OVER[0]
     except Forbidden:
-        return "not known: its claim may not be read"
+        return "unknown: no permission to read its claim"
     status = claim.get("status") or {}
     results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
-    if not any(one.get("device") == device for one in results):
+    if not any(result.get("device") == device for result in results):
         return OVER[0]
-    users = [(one.get("resource"), one.get("name")) for one in status.get("reservedFor") or ()]
+    users = [(user.get("resource"), user.get("name")) for user in status.get("reservedFor") or ()]
     if (kinds.VM.plural, (vm_api.owner(instance, kinds.VM.kind) or {}).get("name")) in users:
-        return "kept for the machine by its claim"
-    return f"with {', '.join(f'{resource}/{name}' for resource, name in users)}" if users else "being given back"
+        return "kept for the VM by its claim"
+    return f"used by {', '.join(f'{resource}/{name}' for resource, name in users)}" if users else "being released"
 
 
 def _device_rows(instance: Object, ref: device_refs.DeviceRef) -> Iterator[list[str]]:
     host = (instance.get("status") or {}).get("nodeName")
     for entry in device_status.status_of(instance, ref) or [{}]:
         given, where = entry.get("deviceResourceClaimStatus") or {}, device_status.address_of(entry) if entry else None
-        unknown = "a device plugin knows" if ref.device_name and host and not entry else "not known yet"
+        unknown = "known to a device plugin" if ref.device_name and host and not entry else "not known yet"
         yield [ref.name, {"gpus": "gpu", "hostDevices": "host device"}[ref.list], given.get("name") or "-",
                where[1] if where else unknown, given.get("product") or "-",
                " for ".join(filter(None, (given.get("resourceClaimName"), ref.device_name))) or "-",
                given.get("pool") or host or "-"]
 
 
-async def _cards(client: Client, instance: Object) -> list[list[str]]:
-    """Its network cards, and what its pod says that they are plugged into."""
-    cards = [each for each in network_info.interfaces(instance) if each.get("state") != "absent"]
-    if not cards:
+async def _interface_rows(client: Client, instance: Object) -> list[list[str]]:
+    """Rows of its network interfaces, with the place that the pod's network status reports."""
+    interfaces = [interface for interface in network_info.interfaces(instance) if interface.get("state") != "absent"]
+    if not interfaces:
         return []
     meta = instance["metadata"]
     pods = await client.store.list(kinds.POD, meta["namespace"], labels=f"{vm_api.CREATED_BY}={meta['uid']}")
     plugged = {name: wire for pod in pods.items for name, wire in network_info.of_pod(pod).items()}
     on = {network["name"]: network for network in network_info.networks(instance)}
     out = []
-    for card in cards:
-        network, wire = on.get(card["name"]) or {}, plugged.get(card["name"])
-        given = network_info.given(instance).get(card["name"]) or {}
+    for interface in interfaces:
+        network, wire = on.get(interface["name"]) or {}, plugged.get(interface["name"])
+        given = network_info.given(instance).get(interface["name"]) or {}
         source = given.get("resourceClaimName") or (network.get("resourceClaim") or {}).get("claimName")
         attachment = (network.get("multus") or {}).get("networkName")
-        out.append([card["name"], CARD, given.get("name") or "-", wire.place if wire else "not known yet",
+        out.append([interface["name"], INTERFACE, given.get("name") or "-", wire.place if wire else "not known yet",
                     given.get("product") or "-", " for ".join(filter(None, (source, attachment))) or "-",
                     (instance.get("status") or {}).get("nodeName") or "-"])
     return out
 
 
 async def read(client: Client, name: str) -> tuple[Object, Object | None]:
-    instance = await instance_of(client, name)
-    vm = await machine_of(client, name, instance)
+    instance = await vmi_of(client, name)
+    vm = await vm_of(client, name, instance)
     if vm is None:
-        raise BadRequest(f"{name} is an instance without a machine behind it: it runs from its creation to its deletion "
+        raise BadRequest(f"{name} is a VMI without a VM: it runs until it is deleted "
                          f"(outfit delete vmi {name})")
     return vm, instance
 
 
-async def away(client: Client, instance: Object | None) -> str:
-    """That a machine is on a host where nobody does anything, and why; "": it is not, or it cannot be told."""
+async def unready_node(client: Client, instance: Object | None) -> str:
+    """Names the node of a VMI if that node is not ready, with the reason; "": the node is ready, or may not be read."""
     name = ((instance or {}).get("status") or {}).get("nodeName")
     if instance is None or not name or phase(instance) in vm_api.FINAL:
         return ""
@@ -198,18 +199,18 @@ async def away(client: Client, instance: Object | None) -> str:
     return f"it is on {name}, {absent}" if absent else ""
 
 
-async def both(client: Client, name: str) -> tuple[Object | None, Object | None]:
-    """A machine and its instance, or what there is of them, in that order: who sees a machine that was started does not see an
-    instance of before."""
+async def vm_and_vmi(client: Client, name: str) -> tuple[Object | None, Object | None]:
+    """A VM and its VMI, or None for each that does not exist. Read in that order, so that a started VM is not seen with its
+    previous VMI."""
     try:
         vm = await client.store.get(kinds.VM, name, client.namespace)
     except NotFound:
         vm = None
-    return vm, await instance_of(client, name)
+    return vm, await vmi_of(client, name)
 
 
-async def machine_of(client: Client, name: str, instance: Object | None) -> Object | None:
-    """None: there is an instance alone."""
+async def vm_of(client: Client, name: str, instance: Object | None) -> Object | None:
+    """None: there is a VMI without a VM. NotFound: there is neither."""
     try:
         return await client.store.get(kinds.VM, name, client.namespace)
     except NotFound:
@@ -218,9 +219,9 @@ async def machine_of(client: Client, name: str, instance: Object | None) -> Obje
         return None
 
 
-async def instance_of(client: Client, name: str) -> Object | None:
+async def vmi_of(client: Client, name: str) -> Object | None:
     if not name:
-        raise BadRequest("NAME is empty: it takes the name of a virtual machine (outfit vm list shows them)")
+        raise BadRequest("NAME is empty: write the name of a VM (outfit vm list shows them)")
     try:
         return await client.store.get(kinds.VMI, name, client.namespace)
     except NotFound:
