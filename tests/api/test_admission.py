@@ -244,7 +244,7 @@ async def test_refused_with_every_cause(store: Memory, name: str) -> None:
 def test_more_than_ten_causes_are_counted() -> None:
     causes = [Cause(f"spec.f{number}", "bad") for number in range(13)]
     with pytest.raises(Invalid, match=r"spec\.f9: bad; and 3 more$") as caught:
-        admission.refuse(kinds.VMI, {"metadata": {"name": "x"}}, causes)
+        admission.raise_invalid(kinds.VMI, {"metadata": {"name": "x"}}, causes)
     assert str(caught.value).startswith('VirtualMachineInstance.kubevirt.io "x" is invalid: spec.f0: bad; ')
     assert len(caught.value.causes) == 13
 

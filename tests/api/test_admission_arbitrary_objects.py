@@ -88,7 +88,7 @@ READERS: dict[str, Callable[[Object], object]] = {
     "nics": lambda obj: feature_gates.used(obj["spec"]),
     "volumes": lambda obj: list(cloudinit.secrets(obj["spec"])),
     "owner": vm.run_strategy,
-    "settings": app_settings.of,
+    "settings": app_settings.read_config,
     "claim": lambda obj: pod_claims.results(obj, "nic"),
     "pod": lambda obj: dict(pod_claims.claim_names(obj)),
     "page": Page,

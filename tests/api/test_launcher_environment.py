@@ -46,5 +46,5 @@ def test_variables(name: str) -> None:
                for place, (_, given) in enumerate(asked)]
     pod: dict[str, Any] = {"status": {"extendedResourceClaimStatus": {"resourceClaimName": "c", "requestMappings": mappings}}}
     claim = {"status": {"allocation": {"devices": {"results": results}}}}
-    assert launcher_environment.of_resources(pod, claim, [SLICE]) == wanted
-    assert launcher_environment.of_resources({"status": {}}, claim, [SLICE]) == {}
+    assert launcher_environment.resource_variables(pod, claim, [SLICE]) == wanted
+    assert launcher_environment.resource_variables({"status": {}}, claim, [SLICE]) == {}

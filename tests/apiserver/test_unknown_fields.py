@@ -142,5 +142,5 @@ async def test_a_typo_in_a_claim_is_named(client: Client) -> None:
 
 def test_settle_reads_null_as_absent_and_drops_what_is_empty() -> None:
     metadata: Object = {"name": "a", "labels": None, "annotations": {"x": None}, "finalizers": [], "ownerReferences": []}
-    settled = known_fields.settle(kinds.CONFIG_MAP, {"metadata": metadata, "spec": None})
+    settled = known_fields.normalize(kinds.CONFIG_MAP, {"metadata": metadata, "spec": None})
     assert settled == {"metadata": {"name": "a", "annotations": {"x": ""}}}

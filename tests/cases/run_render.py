@@ -66,7 +66,7 @@ async def _target(product: app.Embedded, instance: Object) -> tuple[Object | Non
     pods = (await product.store.list(kinds.POD, instance["metadata"]["namespace"])).items
     source = next((pod for pod in pods if vm.owner(pod, kinds.VMI.kind)), None)
     kubevirts = (await product.store.list(kinds.KUBEVIRT)).items
-    now = kubevirt_config.of(kubevirt_config.chosen(kubevirts))
+    now = kubevirt_config.read_config(kubevirt_config.active_kubevirt(kubevirts))
     known = {(each["metadata"]["namespace"], each["metadata"]["name"]): each
              for each in (await product.store.list(kinds.NETWORK_ATTACHMENT)).items}
     try:

@@ -230,8 +230,8 @@ def _wanted(books: Books) -> Iterator[str]:
         status = instance.get("status") or {}
         if status.get("phase") != "Running" or status.get("nodeName") not in books.served:
             continue
-        if vmi_actions.of(instance):
-            yield f"of {instance['metadata']['name']} was asked {vmi_actions.of(instance)}, and nobody did it"
+        if vmi_actions.action_requests(instance):
+            yield f"of {instance['metadata']['name']} was asked {vmi_actions.action_requests(instance)}, and nobody did it"
         for domain in books.domains.get(status["nodeName"], ()):
             if domain.uid == instance["metadata"]["uid"] and conditions.is_true(instance, vmi_actions.PAUSED) != bool(
                 domain.paused

@@ -430,7 +430,7 @@ class World:
             return
         own = instance if instance is not None and vm_api.belongs(instance, vm) else None
         with contextlib.suppress(Conflict, NotFound):
-            for change in vm_actions.wish(action, vm, own):
+            for change in vm_actions.requested_changes(action, vm, own):
                 await self.home.patch(change.kind, name, change.patch, SPACE, subresource=change.subresource)
             self.books.asked[vm["metadata"]["uid"]] = action
 
@@ -439,7 +439,7 @@ class World:
         instance = self.books.objects[kinds.VMI].get((SPACE, name))
         if instance is not None:
             with contextlib.suppress(Conflict):
-                wanted = vmi_actions.noted(action, instance, rfc3339(self.clock.now()))
+                wanted = vmi_actions.with_action_request(action, instance, rfc3339(self.clock.now()))
                 await self.home.patch(
                     kinds.VMI, name, {"status": {vmi_actions.FIELD: wanted}}, SPACE, subresource="status"
                 )

@@ -106,7 +106,7 @@ GPU = [{"name": "a", "claimName": "e", "requestName": "f"}]
 @pytest.mark.parametrize(("gate", "devices"), [
     ("GPUsWithDRA", {"gpus": GPU}), ("HostDevicesWithDRA", {"hostDevices": GPU})])
 def test_a_closed_gate_asks_for_nothing(gate: str, devices: Object) -> None:
-    closed = kubevirt_config.of({"metadata": {"name": "kubevirt"}, "spec": {"configuration": {
+    closed = kubevirt_config.read_config({"metadata": {"name": "kubevirt"}, "spec": {"configuration": {
         "developerConfiguration": {"disabledFeatureGates": [gate]}}}})
     assert asks(devices=devices)["claims"] == [{"name": "e", "request": "f"}]
     assert "claims" not in asks(closed, devices=devices)
@@ -137,7 +137,9 @@ def test_networks_stand_in_an_annotation_under_names_that_stay() -> None:
 def test_a_machine_that_moves_keeps_counted_names_until_it_may_change_them(upgrade: bool, names: list[str]) -> None:
     source = {"metadata": {"annotations": {"k8s.v1.cni.cncf.io/network-status": '[{"interface": "net1"}]'}}}
     gates = {"featureGates" if upgrade else "disabledFeatureGates": ["PodSecondaryInterfaceNamingUpgrade"]}
-    now = kubevirt_config.of({"metadata": {"name": "kubevirt"}, "spec": {"configuration": {"developerConfiguration": gates}}})
+    now = kubevirt_config.read_config(
+        {"metadata": {"name": "kubevirt"}, "spec": {"configuration": {"developerConfiguration": gates}}}
+    )
     pod = launcher_pod.launcher_pod({"metadata": {"name": "blue", "namespace": "here", "uid": "0af3"}, "spec": {
         "domain": {"devices": {"interfaces": INTERFACES}}, "networks": NETWORKS}}, now, source=source)
     told = json.loads(pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"])

@@ -141,13 +141,13 @@ async def _(scene: Scene) -> None:
 
     async def asked(action: vmi_actions.Action) -> None:
         found = await scene.running("blue")
-        change = {"status": {vmi_actions.FIELD: vmi_actions.noted(action, found, "2026-01-01T00:00:00Z")}}
+        change = {"status": {vmi_actions.FIELD: vmi_actions.with_action_request(action, found, "2026-01-01T00:00:00Z")}}
         await scene.store.patch(kinds.VMI, "blue", change, scene.namespace, subresource="status")
 
     async def told(still: bool) -> bool:
         found = await scene.running("blue")
         paused, ready = conditions.is_true(found, "Paused"), conditions.is_true(found, "Ready")
-        return (paused, ready, vmi_actions.of(found)) == (still, not still, [])
+        return (paused, ready, vmi_actions.action_requests(found)) == (still, not still, [])
 
     actions: tuple[vmi_actions.Action, ...] = ("pause", "unpause", "pause")
     for action in actions:

@@ -214,8 +214,11 @@ def test_what_devices_by_name_get_is_not_what_networks_have() -> None:
     given = around([multus("a", "fast")], [card("a")], [A, B, C], hostDevices=[{"name": "h", "deviceName": "x.com/vf"}])
     cards = networks.decide(given)
     env = {"PCI_RESOURCE_X_COM_VF": f"{A},{B},{C}", "PCI_RESOURCE_UPLINK_VF": B}
-    assert network_info.left_of(env, given.pod, cards) == {"PCI_RESOURCE_X_COM_VF": f"{A},{C}", "PCI_RESOURCE_UPLINK_VF": B}
-    assert network_info.left_of({"PCI_RESOURCE_X_COM_VF": B}, given.pod, cards) == {}
+    assert network_info.without_interface_functions(env, given.pod, cards) == {
+        "PCI_RESOURCE_X_COM_VF": f"{A},{C}",
+        "PCI_RESOURCE_UPLINK_VF": B,
+    }
+    assert network_info.without_interface_functions({"PCI_RESOURCE_X_COM_VF": B}, given.pod, cards) == {}
 
 
 def test_an_address_stays_with_the_machine() -> None:
@@ -238,7 +241,7 @@ def test_an_address_stays_with_the_machine() -> None:
 def test_a_document_that_is_none(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         network_info.read(text)
-    assert network_info.of_pod({"metadata": {"annotations": {network_info.INFO: text}}}) == {}
+    assert network_info.wires_of_pod({"metadata": {"annotations": {network_info.INFO: text}}}) == {}
 
 
 async def test_a_host_offers_the_bridges_that_it_has() -> None:

@@ -107,13 +107,15 @@ class World(Scene):
     async def ask(self, action: vm_actions.Action, name: str) -> None:
         """As the API server does it for start, stop and restart. Conflict: it is not in a state for it."""
         vm, instance = await self.store.get(kinds.VM, name, "here"), await self.find(kinds.VMI, name)
-        for change in vm_actions.wish(action, vm, instance):
+        for change in vm_actions.requested_changes(action, vm, instance):
             await self.store.patch(change.kind, name, change.patch, "here", subresource=change.subresource)
         self.home.books.asked[vm["metadata"]["uid"]] = action
 
     async def nudge(self, action: vmi_actions.Action, name: str) -> None:
         """As the API server does it for what is asked of a machine that runs. Conflict: it is not in a state for it."""
-        wanted = vmi_actions.noted(action, await self.store.get(kinds.VMI, name, "here"), rfc3339(self.clock.now()))
+        wanted = vmi_actions.with_action_request(
+            action, await self.store.get(kinds.VMI, name, "here"), rfc3339(self.clock.now())
+        )
         await self.store.patch(kinds.VMI, name, {"status": {vmi_actions.FIELD: wanted}}, "here", subresource="status")
 
     # -- dying

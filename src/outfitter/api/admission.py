@@ -18,7 +18,7 @@ from outfitter.errors import Cause, Forbidden, Invalid, NotFound, Terminating, s
 
 Check = Callable[[Mapping[str, Any]], Iterator[Cause]]
 Compare = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[Cause]]
-Foresee = Callable[[Mapping[str, Any], KubeVirtConfig, warnings.Look], Iterator[str]]
+Warn = Callable[[Mapping[str, Any], KubeVirtConfig, warnings.Look], Iterator[str]]
 POD_GRACE = 30
 
 
@@ -87,14 +87,14 @@ def _within(obj: Object, field: str) -> Object:
     return inner
 
 
-def _born_instance(obj: Object) -> None:
+def _vmi_finalizer(obj: Object) -> None:
     """A machine stays until its pod is gone, from its first moment on. One that came in through another door gets it later."""
     have = obj["metadata"].get("finalizers") or []
     if isinstance(have, list) and vm.FINALIZER not in have:
         obj["metadata"]["finalizers"] = [*have, vm.FINALIZER]
 
 
-BIRTH: Mapping[Kind, Callable[[Object], None]] = {kinds.VMI: _born_instance}  # what a new object gets, once
+CREATE_DEFAULTS: Mapping[Kind, Callable[[Object], None]] = {kinds.VMI: _vmi_finalizer}  # what a new object gets, once
 DEFAULTS: Mapping[Kind, Callable[[Object], None]] = {
     kinds.NAMESPACE: _namespace,
     kinds.POD: _pod,
@@ -119,17 +119,17 @@ CHECKS: Mapping[Kind, Check] = {
 }
 # Checks that depend on what the KubeVirt object says. They are for what is new: a machine that was let in stays, whatever
 # gate was closed since.
-SET: Mapping[Kind, Callable[[Mapping[str, Any], KubeVirtConfig], Iterator[Cause]]] = {
-    kinds.VMI: vms.instance,
-    kinds.VM: vms.machine,
+CONFIG_CHECKS: Mapping[Kind, Callable[[Mapping[str, Any], KubeVirtConfig], Iterator[Cause]]] = {
+    kinds.VMI: vms.vmi,
+    kinds.VM: vms.vm,
     kinds.MIGRATION: vms.migration,
 }
-FORESEE: Mapping[Kind, Foresee] = {
-    kinds.VMI: warnings.instance,
-    kinds.VM: warnings.of_machine,
-    kinds.KUBEVIRT: lambda obj, now, look: kubevirt.outlook(obj),
+WARNINGS: Mapping[Kind, Warn] = {
+    kinds.VMI: warnings.vmi_warnings,
+    kinds.VM: warnings.vm_warnings,
+    kinds.KUBEVIRT: lambda obj, now, look: kubevirt.config_warnings(obj),
 }
-COMPARES: Mapping[Kind, Compare] = {
+UPDATE_CHECKS: Mapping[Kind, Compare] = {
     kinds.POD: pods.same_place,
     kinds.RESOURCE_CLAIM: resources.unchanged_spec,
     kinds.RESOURCE_CLAIM_TEMPLATE: resources.unchanged_spec,
@@ -150,14 +150,14 @@ class AdmissionRules:
         if change.verb == "delete":
             return self._delete(change)
         if wrong := list(schema.check(change.kind.kind, obj, change.old)):
-            refuse(change.kind, obj, [*wrong, *self._besides(change, wrong)])
+            raise_invalid(change.kind, obj, [*wrong, *self._besides(change, wrong)])
         if change.verb == "create":
             self._place(change)
-        if change.verb == "create" and change.kind in BIRTH:
-            BIRTH[change.kind](obj)
+        if change.verb == "create" and change.kind in CREATE_DEFAULTS:
+            CREATE_DEFAULTS[change.kind](obj)
         if change.subresource == "" and change.kind in DEFAULTS:
             DEFAULTS[change.kind](obj)
-        refuse(change.kind, obj, list(self._causes(change, obj)))
+        raise_invalid(change.kind, obj, list(self._causes(change, obj)))
         self._foresee(change)
         return obj
 
@@ -177,7 +177,7 @@ class AdmissionRules:
             if name in UNDELETABLE:
                 raise Forbidden(f'namespaces "{name}" is forbidden: this namespace may not be deleted')
             change.new.setdefault("status", {})["phase"] = "Terminating"
-        if change.kind == kinds.LEDGER_PAGE and _by_somebody(change):
+        if change.kind == kinds.LEDGER_PAGE and _by_user(change):
             name = change.new["metadata"]["name"]
             pages.deletable(change.new, host_known=is_pool_page(name) or change.look(kinds.NODE, "", name) is not None)
         return change.new
@@ -202,16 +202,16 @@ class AdmissionRules:
                 yield from CHECKS[kind](new)
                 if kind in self._more and _new_spec(change):
                     yield from self._more[kind](new)
-            if kind in SET and change.subresource == "":
-                yield from _set(change, new)
+            if kind in CONFIG_CHECKS and change.subresource == "":
+                yield from _config_causes(change, new)
         if kind == kinds.VMI:
             yield from vms.phase(new, change.old)
         if change.verb == "create" and kind == kinds.KUBEVIRT:
             yield from _only_one(change)
-        if change.old is not None and kind == kinds.LEDGER_PAGE and _by_somebody(change):
+        if change.old is not None and kind == kinds.LEDGER_PAGE and _by_user(change):
             yield from pages.kept_bookings(new, change.old)
-        if change.old is not None and change.subresource == "" and kind in COMPARES:
-            yield from COMPARES[kind](new, change.old)
+        if change.old is not None and change.subresource == "" and kind in UPDATE_CHECKS:
+            yield from UPDATE_CHECKS[kind](new, change.old)
 
     def _besides(self, change: WriteRequest, wrong: Sequence[Cause]) -> Iterator[Cause]:
         """What else is wrong with an object of the wrong shape, as far as that can be said without what is wrong there."""
@@ -224,9 +224,9 @@ class AdmissionRules:
 
     def _foresee(self, change: WriteRequest) -> None:
         """Whoever hears warnings is told what cannot work yet in what they wrote."""
-        if change.by.warn is None or change.subresource or change.kind not in FORESEE or not _new_spec(change):
+        if change.by.warn is None or change.subresource or change.kind not in WARNINGS or not _new_spec(change):
             return
-        for words in FORESEE[change.kind](change.new, _settings(change), change.look):
+        for words in WARNINGS[change.kind](change.new, _settings(change), change.look):
             change.by.warn(words)
 
 
@@ -235,10 +235,10 @@ def _within_path(inner: str, outer: str) -> bool:
 
 
 def _settings(change: WriteRequest) -> KubeVirtConfig:
-    return kubevirt_config.of(kubevirt_config.chosen(change.every(kinds.KUBEVIRT)))
+    return kubevirt_config.read_config(kubevirt_config.active_kubevirt(change.every(kinds.KUBEVIRT)))
 
 
-def _by_somebody(change: WriteRequest) -> bool:
+def _by_user(change: WriteRequest) -> bool:
     """Whether it is no part of the system that writes."""
     return bool(change.by.user) and not _settings(change).ours(change.by.user)
 
@@ -247,30 +247,30 @@ def _new_spec(change: WriteRequest) -> bool:
     return change.old is None or change.new.get("spec") != change.old.get("spec")
 
 
-def _set(change: WriteRequest, new: Object) -> Iterator[Cause]:
+def _config_causes(change: WriteRequest, new: Object) -> Iterator[Cause]:
     if not _new_spec(change):
         return
     now = _settings(change)
     if change.kind == kinds.VMI and change.old is not None:
-        refused = list(vms.changed_instance(new, change.old, now.ours(change.by.user)))
+        refused = list(vms.changed_vmi(new, change.old, now.ours(change.by.user)))
         yield from refused
         if refused:
             return
     same = change.kind == kinds.VM and change.old is not None and all(
         (new.get("spec") or {}).get(part) == (change.old.get("spec") or {}).get(part) for part in vms.BUILT_FROM)
-    for cause in SET[change.kind](new, now):
+    for cause in CONFIG_CHECKS[change.kind](new, now):
         if not (same and cause.field.startswith(vms.BUILT_AT)):
             yield cause
 
 
 def _only_one(change: WriteRequest) -> Iterator[Cause]:
-    if other := kubevirt_config.chosen(change.every(kinds.KUBEVIRT)):
+    if other := kubevirt_config.active_kubevirt(change.every(kinds.KUBEVIRT)):
         meta = other["metadata"]
         yield Cause("metadata.name", f"Forbidden: KubeVirt {meta['namespace']}/{meta['name']} is there already, and one is for "
                                      "all: change that one", "FieldValueForbidden")
 
 
-def refuse(kind: Kind, obj: Object, causes: Sequence[Cause]) -> None:
+def raise_invalid(kind: Kind, obj: Object, causes: Sequence[Cause]) -> None:
     """Raise when anything is wrong, and say all of it."""
     if not causes:
         return

@@ -143,6 +143,6 @@ def booking_of(raw: Object) -> Booking:
                    raw.get("amount") or {"whole": True}, raw.get("prepared") or "", raw.get("node") or "")
 
 
-def mark_of(raw: Object) -> OutOfServiceRecord:
+def record_of(raw: Object) -> OutOfServiceRecord:
     return OutOfServiceRecord(device_of(raw["device"]), raw.get("reason") or "", raw.get("by") or "", raw.get("since") or "",
                 raw.get("origin") or "")

@@ -54,7 +54,7 @@ def is_true(obj: Mapping[str, Any], type_: str) -> bool:
     return found is not None and found.get("status") == "True"
 
 
-def absence(node: Mapping[str, Any] | None) -> str:
+def not_ready_reason(node: Mapping[str, Any] | None) -> str:
     """Why nobody does anything on a node, in words that follow its name; "" if somebody does."""
     if node is None:
         return "which does not exist any more: what was there is ended within a minute"

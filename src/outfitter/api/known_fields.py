@@ -136,20 +136,20 @@ def tree(kind: Kind, version: str) -> Tree:
 
 def unknown(kind: Kind, version: str, obj: Mapping[str, Any]) -> list[str]:
     """The paths of the fields that are not known, in the order in which they stand: "spec.devices.requests[0].x"."""
-    return list(_strangers(obj, tree(kind, version), ""))
+    return list(_unknown_paths(obj, tree(kind, version), ""))
 
 
-def _strangers(value: Any, known: Tree | None, path: str) -> Iterator[str]:
+def _unknown_paths(value: Any, known: Tree | None, path: str) -> Iterator[str]:
     if known is None:
         return
     if isinstance(value, list):
         for place, item in enumerate(value):
-            yield from _strangers(item, known, f"{path}[{place}]")
+            yield from _unknown_paths(item, known, f"{path}[{place}]")
     elif isinstance(value, Mapping):
         for name, inner in value.items():
             here = f"{path}.{name}" if path else name
             if name in known or "*" in known:
-                yield from _strangers(inner, known.get(name, known.get("*")), here)
+                yield from _unknown_paths(inner, known.get(name, known.get("*")), here)
             else:
                 yield here
 
@@ -160,7 +160,7 @@ MAPS = ("labels", "annotations")
 EMPTY = (*MAPS, "finalizers", "ownerReferences", "managedFields")  # not written when there is nothing in them
 
 
-def settle(kind: Kind, obj: Any) -> Object:
+def normalize(kind: Kind, obj: Any) -> Object:
     """The object with its outermost shape made sure: an object with metadata whose fields have their types. Null counts as
     absent, and so do the empty maps and lists of metadata, as Kubernetes has it. BadRequest names the field."""
     what = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}'

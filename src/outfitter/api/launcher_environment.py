@@ -13,12 +13,12 @@ PCI, MDEV = "PCI_RESOURCE", "MDEV_PCI_RESOURCE"
 NETWORK_RESOURCE = "KUBEVIRT_RESOURCE_NAME"  # of a network: under which resource name its functions are counted
 
 
-def key(*words: str) -> str:
+def variable_suffix(*words: str) -> str:
     """How a resource name is written in a variable's name. A dash stays as it is."""
     return "_".join(words).upper().replace("/", "_").replace(".", "_")
 
 
-def of_resources(pod: Mapping[str, Any], claim: Mapping[str, Any], slices: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+def resource_variables(pod: Mapping[str, Any], claim: Mapping[str, Any], slices: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Variables for what the claim for a pod's extended resources got for the machine's container, as far as slices say where
     it is; in the order in which the entries of the machine take them (`machine.refs_in`). Of a device that is several functions
     all are listed."""
@@ -28,15 +28,15 @@ def of_resources(pod: Mapping[str, Any], claim: Mapping[str, Any], slices: Itera
     for mapping in told.get("requestMappings") or ():
         if mapping["containerName"] != vm.CONTAINER:
             continue
-        for driver, one in published(claim, mapping.get("requestName"), known):
+        for driver, one in published_devices(claim, mapping.get("requestName"), known):
             if uuid := device.text_attribute(one, driver, device.MDEV_NAMES):
-                found.setdefault(f"{MDEV}_{key(mapping['resourceName'])}", []).append(uuid)
+                found.setdefault(f"{MDEV}_{variable_suffix(mapping['resourceName'])}", []).append(uuid)
             else:
-                found.setdefault(f"{PCI}_{key(mapping['resourceName'])}", []).extend(functions(one, driver))
+                found.setdefault(f"{PCI}_{variable_suffix(mapping['resourceName'])}", []).extend(pci_addresses(one, driver))
     return {name: ",".join(places) for name, places in found.items() if places}
 
 
-def published(
+def published_devices(
     claim: Mapping[str, Any], request: str | None, slices: Iterable[Mapping[str, Any]],
 ) -> list[tuple[str, Mapping[str, Any]]]:
     """What a claim got for a request, in its order, each with its driver and as that publishes it; empty while it does not."""
@@ -46,7 +46,7 @@ def published(
             for result in pod_claims.results(claim, request)]
 
 
-def functions(one: Mapping[str, Any], driver: str) -> list[str]:
+def pci_addresses(one: Mapping[str, Any], driver: str) -> list[str]:
     """The addresses of a published device, all of them when it is several functions; none of a mediated one."""
     if device.text_attribute(one, driver, device.MDEV_NAMES):
         return []

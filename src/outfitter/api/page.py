@@ -29,7 +29,7 @@ from outfitter.api.booking import (
     device_object,
     device_of,
     holder_of,
-    mark_of,
+    record_of,
 )
 from outfitter.api.device import DeviceId
 from outfitter.api.kinds import LEDGER_PAGE, RESOURCE_CLAIM, Object
@@ -81,7 +81,7 @@ class Page:
         self.host: str = obj["metadata"]["name"]
         self.revision: str = obj["metadata"].get("resourceVersion", "")
         self.bookings: tuple[Booking, ...] = tuple(map(booking_of, self._raw("bookings")))
-        self.reserved, self.quarantined, self.unclean = (tuple(map(mark_of, self._raw(which))) for which in MARKS)
+        self.reserved, self.quarantined, self.unclean = (tuple(map(record_of, self._raw(which))) for which in MARKS)
 
     @staticmethod
     def blank(host: str) -> Object:
@@ -201,7 +201,7 @@ class Page:
         """The page with these devices in a list. One that is there already keeps its first time and takes the new words; a
         mark that a person made is never turned into one of a reserved count."""
         entries = self._raw(which)
-        places = {mark_of(raw).device: index for index, raw in enumerate(entries)}
+        places = {record_of(raw).device: index for index, raw in enumerate(entries)}
         for mark in marks:
             index = places.get(mark.device)
             if index is None:
@@ -217,7 +217,7 @@ class Page:
 
     def without_marks(self, which: OutOfServiceRecords, devices: Collection[DeviceId]) -> Object:
         """The page without these devices in a list."""
-        return self._with(which, [raw for raw in self._raw(which) if mark_of(raw).device not in devices])
+        return self._with(which, [raw for raw in self._raw(which) if record_of(raw).device not in devices])
 
     # -- how a page is changed
 

@@ -19,7 +19,7 @@ from outfitter.store.transaction import Transaction
 
 async def act(store: Memory, request: Request) -> Response:
     target = request.target
-    options = vm_actions.options(target.subresource, request.content().value if request.body.strip() else {})
+    options = vm_actions.parse_options(target.subresource, request.content().value if request.body.strip() else {})
     # The server writes it, as it is the server that may change an instance's spec; the client gets the warnings.
     by = write_request.Writer(warn=request.warnings.append)
     if target.kind == kinds.VM:
@@ -34,13 +34,13 @@ def _machine(transaction: Transaction, target: RequestPath, options: vm_actions.
     vm = _need(transaction, target)
     found = transaction.get_object(kinds.VMI, target.namespace, target.name)
     own = found if found is not None and vm_api.belongs(found, vm) else None
-    for change in vm_actions.wish(cast("vm_actions.Action", target.subresource), vm, own, options):
+    for change in vm_actions.requested_changes(cast("vm_actions.Action", target.subresource), vm, own, options):
         _merge(transaction, target, change)
 
 
 def _instance(transaction: Transaction, target: RequestPath, now: str) -> None:
     instance = _need(transaction, target)
-    wanted = vmi_actions.noted(cast("vmi_actions.Action", target.subresource), instance, now)
+    wanted = vmi_actions.with_action_request(cast("vmi_actions.Action", target.subresource), instance, now)
     _merge(transaction, target, vm_actions.ObjectPatch(kinds.VMI, {"status": {vmi_actions.FIELD: wanted}}, "status"))
 
 
@@ -48,7 +48,7 @@ def _need(transaction: Transaction, target: RequestPath) -> Object:
     try:
         return transaction.require(target.kind, target.name, target.namespace).object()
     except NotFound:
-        raise NotFound(f"{vm_actions.called(target.kind, target.name)} not found") from None
+        raise NotFound(f"{vm_actions.qualified_name(target.kind, target.name)} not found") from None
 
 
 def _merge(transaction: Transaction, target: RequestPath, change: vm_actions.ObjectPatch) -> None:

@@ -157,7 +157,7 @@ async def patch_(store: Memory, request: Request) -> Response:
 
     def change(stored: Object) -> Object:
         old = versions.from_stored(target.kind, target.version, stored)
-        new = known_fields.settle(target.kind, _patched(target.kind, old, body.value, how))
+        new = known_fields.normalize(target.kind, _patched(target.kind, old, body.value, how))
         negotiate.check_depth(new)
         _check_identity(target, new)
         _report(request, validation, _strangers(target, new, old), _bad_patch)
@@ -215,7 +215,7 @@ def _object(request: Request, validation: str, before: Record | None = None) -> 
     """The object in the body, in the stored version, checked against the path."""
     target = request.target
     body = request.content()
-    obj = known_fields.settle(target.kind, body.value)
+    obj = known_fields.normalize(target.kind, body.value)
     given = (obj.get("apiVersion", target.api_version), obj.get("kind", target.kind.kind))
     if given != (target.api_version, target.kind.kind):
         version, kind = shortened(repr(given[0])), shortened(str(given[1]))

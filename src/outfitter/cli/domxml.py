@@ -51,7 +51,7 @@ async def _reject_stopped_vm(client: Client, name: str) -> None:
         vm = await client.store.get(kinds.VM, name, client.namespace)
     except (NotFound, Forbidden):
         return
-    if vm_actions.comes(vm, None):
+    if vm_actions.will_start(vm, None):
         raise CommandFailed(f"{name} has not started yet, so it has no domain; what it waits for: outfit why vm/{name}")
     raise CommandFailed(f"{name} is not running, so it has no domain; start it with: outfit vm start {name}")
 
@@ -66,8 +66,8 @@ async def _launcher_sources(client: Client, instance: Object) -> tuple[dict[str,
         if claim_name := dict(pod_claims.claim_names(pod)).get(device_refs.EXTENDED):
             slices = slices or (await client.store.list(kinds.RESOURCE_SLICE)).items
             claim = await client.store.get(kinds.RESOURCE_CLAIM, claim_name, meta["namespace"])
-            out |= network_info.left_of(
-                launcher_environment.of_resources(pod, claim, slices), pod, network_info.of_pod(pod).values()
+            out |= network_info.without_interface_functions(
+                launcher_environment.resource_variables(pod, claim, slices), pod, network_info.wires_of_pod(pod).values()
             )
         if text := (pod["metadata"].get("annotations") or {}).get(network_info.INFO):
             files[network_info.FILE] = text

@@ -18,7 +18,7 @@ def as_stored(kind: Kind, obj: Object) -> tuple[Kind, Object]:
     """The stored kind of an object of any version, and the object converted to it. BadRequest: it has unknown fields. Fields of
     an object that a server stored are not checked, since its version may differ, nor is status, which users do not write."""
     own = next(known for known in kinds.ALL if known.resource == kind.resource)
-    settled = known_fields.settle(own, obj)
+    settled = known_fields.normalize(own, obj)
     written = {} if _is_stored(settled) else {name: part for name, part in settled.items() if name != "status"}
     if unknown := known_fields.unknown(own, kind.version, written):
         words = ", ".join(f'unknown field "{path}"' for path in unknown)

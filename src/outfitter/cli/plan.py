@@ -64,7 +64,7 @@ async def plan(client: Client, files: Sequence[str], *, long: bool, how: str) ->
         templates=_over(there.templates, brought[kinds.RESOURCE_CLAIM_TEMPLATE])),
         _over(await listed(client, kinds.FLAVOR), brought[kinds.FLAVOR]), aliases,
         _over(await listed(client, kinds.NETWORK_ATTACHMENT), brought[kinds.NETWORK_ATTACHMENT]),
-        kubevirt_config.of(kubevirt_config.chosen(kubevirts)))
+        kubevirt_config.read_config(kubevirt_config.active_kubevirt(kubevirts)))
     wanted = [(kind, obj) for kind, obj in found if kind in PLANNED]
     wanted = [(kind, await _known(client, obj) if kind == kinds.VM else obj) for kind, obj in wanted]
     outcomes = [planner.next(kind, obj) for kind, obj in wanted]

@@ -81,7 +81,7 @@ def blocking_reason(kind: Kind, obj: Object) -> str:
     """What keeps a deleted object, as far as the object itself shows it."""
     meta, status = obj["metadata"], obj.get("status") or {}
     if kind == kinds.VMI and status.get("phase") not in vm.FINAL:
-        return f"its guest has {vm_actions.grace(obj)}s to shut down"
+        return f"its guest has {vm_actions.grace_period(obj)}s to shut down"
     if users := status.get("reservedFor"):
         return "it is in use by " + ", ".join(f"{user.get('resource')}/{user.get('name')}" for user in users)
     if finalizers := meta.get("finalizers"):

@@ -225,7 +225,7 @@ class DeviceStatus:
         return change.requeue
 
     def _closed(self) -> list[device_refs.List]:
-        gates = kubevirt_config.of(kubevirt_config.chosen(self._kubevirts.items())).gates
+        gates = kubevirt_config.read_config(kubevirt_config.active_kubevirt(self._kubevirts.items())).gates
         return [list_ for list_, gate in launcher_resources.GATES.items() if not gates.open(gate)]
 
     def _claim(self, namespace: str, name: str) -> Object | None:

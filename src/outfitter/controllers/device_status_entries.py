@@ -77,7 +77,7 @@ def _entries(
         return blank, f"claim {claim_name} is being deleted"
     if not ref.request:
         return blank, f"it does not say which request of claim {claim_name} it means: write {ref.path}.{ref.request_at}"
-    results = pod_claims.answers(claim, ref)
+    results = pod_claims.results_for(claim, ref)
     if not results and (message := device_refs.unknown_request(claim.get("spec") or {}, ref.request)):
         return blank, f"claim {claim_name} {message}"
     if not status.get("allocation"):
@@ -136,7 +136,7 @@ def _product(device: Mapping[str, Any], driver: str) -> Object:
 def network_entries(instance: Object, pod: Object, claims: device_refs.Claims, find: Find) -> list[Object]:
     """One entry for each network interface whose function one of the pod's claims got. The network plugin or the node agent
     records on the pod which function an interface is on; this finds the claim that the function came from."""
-    wanted = {name: wire.address.lower() for name, wire in network_info.of_pod(pod).items() if name and wire.address}
+    wanted = {name: wire.address.lower() for name, wire in network_info.wires_of_pod(pod).items() if name and wire.address}
     if not wanted:
         return []
     host, nodes = pod["spec"].get("nodeName"), vm.shows_nodes(instance)

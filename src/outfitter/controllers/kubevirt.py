@@ -45,9 +45,9 @@ class KubeVirtController:
         if kubevirt is None:
             return None
         meta, status = kubevirt["metadata"], kubevirt.get("status") or {}
-        counts = kubevirt_config.chosen(self._all.items())
+        counts = kubevirt_config.active_kubevirt(self._all.items())
         if counts is not None and counts["metadata"]["uid"] == meta["uid"]:
-            in_use = self._in_use(kubevirt_config.of(kubevirt))
+            in_use = self._in_use(kubevirt_config.read_config(kubevirt))
         else:
             in_use = Condition(GATES_IN_USE, False, "NotInForce", "another KubeVirt object is older, and is in force")
         new = {"phase": "Deployed", "observedGeneration": meta.get("generation"),

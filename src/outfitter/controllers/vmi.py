@@ -148,7 +148,7 @@ class VmiController:
 
     async def _rendered(self, instance: Object) -> Object:
         """By the KubeVirt object as it is now: what is permitted may have changed since the VMI was admitted."""
-        now = kubevirt_config.of(kubevirt_config.chosen(self._kubevirts.items()))
+        now = kubevirt_config.read_config(kubevirt_config.active_kubevirt(self._kubevirts.items()))
         known = {place: await self._attachment(*place) for place in launcher_networks.asked_for(instance)}
         pod = launcher_pod.planned_pod(instance, now, lambda namespace, name: known.get((namespace, name)))
         return launcher_pod.keep_away(pod, failed_launches.of(instance))
@@ -319,7 +319,7 @@ def _unfinished(pod: Object) -> bool:
 def _other_grace(instance: Object, pod: Object) -> int | None:
     """The seconds that a VM has to shut down, where they differ from its pod's. Never 0: the pod would go
     at once, and the node agent would not know that there is a domain to stop."""
-    meta, wanted = pod["metadata"], vm_actions.grace(instance)
+    meta, wanted = pod["metadata"], vm_actions.grace_period(instance)
     has = meta.get("deletionGracePeriodSeconds") if meta.get("deletionTimestamp") else pod["spec"].get(
         "terminationGracePeriodSeconds")
     if has is None or wanted == has or (meta.get("deletionTimestamp") and max(1, wanted) >= has):

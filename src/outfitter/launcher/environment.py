@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from outfitter.api.launcher_environment import MDEV, NETWORK_RESOURCE, PCI, key
+from outfitter.api.launcher_environment import MDEV, NETWORK_RESOURCE, PCI, variable_suffix
 from outfitter.errors import StartFailed
 from outfitter.launcher.device_assignment import WORDS, AssignedDevice, DeviceNotAssigned, Kind, RequestedDevice, checked
 
@@ -18,7 +18,7 @@ NETWORK_PREFIX = "PCIDEVICE"
 
 def addresses(env: Env, prefix: str, *words: str) -> tuple[str, ...]:
     """The addresses in a variable. Some plugins write a dash as an underscore, some keep the name unchanged."""
-    plain = key(*words)
+    plain = variable_suffix(*words)
     for name in dict.fromkeys((plain, plain.replace("-", "_"), "_".join(words))):
         if (text := env.get(f"{prefix}_{name}")) is not None:
             return tuple(address.strip() for address in text.split(",") if address.strip())
@@ -46,8 +46,10 @@ class PluginDevices:
         listed = self.listed(ask)
         kinds = list(listed)
         if len(kinds) > 1:
-            raise StartFailed(f"{self._mismatch(ask)}: "
-                              f"{' and '.join(PREFIXES[kind] + '_' + key(ask.resource) for kind in kinds)} are both set")
+            raise StartFailed(
+                f"{self._mismatch(ask)}: "
+                f"{' and '.join(PREFIXES[kind] + '_' + variable_suffix(ask.resource) for kind in kinds)} are both set"
+            )
         for kind in kinds:
             units = _units(listed[kind], sum(each.resource == ask.resource for each in self._asks)) if kind == "pci" else [
                 (text,) for text in listed[kind]]
@@ -55,8 +57,8 @@ class PluginDevices:
             if free:
                 self._used |= {each.lower() for each in free[0]}
                 return (checked(ask, AssignedDevice(kind, free[0][0], free[0] if len(free[0]) > 1 else ())),)
-        names = " and ".join(f"{prefix}_{key(ask.resource)}" for prefix in PREFIXES.values())
-        have = f"{PREFIXES[kinds[0]]}_{key(ask.resource)} has no more than {len(listed[kinds[0]])}" if kinds else (
+        names = " and ".join(f"{prefix}_{variable_suffix(ask.resource)}" for prefix in PREFIXES.values())
+        have = f"{PREFIXES[kinds[0]]}_{variable_suffix(ask.resource)} has no more than {len(listed[kinds[0]])}" if kinds else (
             f"{names} list none")
         raise StartFailed(f"{self._mismatch(ask)}: {have}")
 
@@ -87,7 +89,7 @@ def claimed(ask: RequestedDevice, claims: Iterable[str], env: Env) -> tuple[Assi
             prefix = PREFIXES[kind]
             if listed := addresses(env, prefix, claim, ask.request or ""):
                 return tuple(checked(ask, AssignedDevice(kind, address)) for address in listed)
-            names.append(f"{prefix}_{key(claim, ask.request or '')}")
+            names.append(f"{prefix}_{variable_suffix(claim, ask.request or '')}")
     raise DeviceNotAssigned(f"the environment has no {' and no '.join(sorted(names))}" if names else
                  "the environment is not read, because the name of the claim is not known")
 
@@ -100,4 +102,4 @@ def network(ask: RequestedDevice, name: str, env: Env, taken: set[str]) -> tuple
     for address in addresses(env, NETWORK_PREFIX, resource):
         if address.lower() not in taken:
             return (checked(ask, AssignedDevice("pci", address)),)
-    raise StartFailed(f"{ask.path}: {NETWORK_PREFIX}_{key(resource)} has no address left for {ask.word}")
+    raise StartFailed(f"{ask.path}: {NETWORK_PREFIX}_{variable_suffix(resource)} has no address left for {ask.word}")

@@ -35,7 +35,7 @@ def tap(network: Mapping[str, Any]) -> str:
 
 def mac(interface: Mapping[str, Any], wire: Wire | None) -> str | None:
     """The MAC address of the wire, otherwise that of the spec."""
-    return wire.mac if wire is not None and wire.type is not None else network_info.told_mac(interface)
+    return wire.mac if wire is not None and wire.type is not None else network_info.specified_mac(interface)
 
 
 def unsupported(interface: Mapping[str, Any], wire: Wire | None) -> str | None:

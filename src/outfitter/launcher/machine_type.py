@@ -44,7 +44,7 @@ def machine_type_of(spec: Mapping[str, Any]) -> MachineType:
     if architecture is None:
         raise StartFailed(f"spec.architecture: {name} is not supported; supported are {', '.join(ARCHITECTURES)}")
     kind = ((spec.get("domain") or {}).get("machine") or {}).get("type")
-    return MachineType(architecture, kind or architecture.machine, guest_address.laid_out(spec))
+    return MachineType(architecture, kind or architecture.machine, guest_address.has_pcie(spec))
 
 
 def page(domain: Mapping[str, Any]) -> int | None:

@@ -93,7 +93,7 @@ class Layout:
         self._used_by[GuestPciAddress(None, None, slot)] = who
 
     def _wanted(self, text: str, who: str, functions: Sequence[int]) -> GuestPciAddress:
-        if why := guest_address.fault(text):
+        if why := guest_address.address_error(text):
             raise StartFailed(f"{who}: {why}")
         at = guest_address.parse(text)
         assert at is not None

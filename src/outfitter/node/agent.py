@@ -229,7 +229,7 @@ class Agent:
         """The devices that were prepared for a pod, for its event."""
         claims = [(name, self._claim(pod["metadata"]["namespace"], name)) for _, name in pod_claims.claim_names(pod) if name]
         devices = [f"{', '.join(result['device'] for result in results)} for claim {name}"
-                   for name, claim in claims if (results := pod_claims.given(claim or {}))]
+                   for name, claim in claims if (results := pod_claims.allocation_results(claim or {}))]
         return f"Prepared on {host.name}: {'; '.join(devices)}" if devices else ""
 
     def _gives_up(self, pod: Object, missing: Unprepared) -> bool:
@@ -282,7 +282,7 @@ class Agent:
             prepared = self._preparation.launcher_devices(host, pod, self._claim)
             interfaces = self._networks.of(pod)
             merged = launcher_env.merged_environment(await self._published(host, pod), prepared.env)
-            env = network_info.left_of(merged, pod, interfaces.values())
+            env = network_info.without_interface_functions(merged, pod, interfaces.values())
             network_files = {network_info.FILE: network_info.write(interfaces.values())} if interfaces else {}
             files = {**prepared.files, **network_files, **secret_files}
             domain = self._build(instance, env, files, await host.hypervisor.abilities())
@@ -319,7 +319,7 @@ class Agent:
         allocated = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
         if any((result["driver"], result["pool"]) not in pools for result in allocated.get("results") or ()):
             slices = (await self._store.list(kinds.RESOURCE_SLICE)).items
-        return launcher_environment.of_resources(pod, claim, slices)
+        return launcher_environment.resource_variables(pod, claim, slices)
 
     # -- ending
 

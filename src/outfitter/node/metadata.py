@@ -87,7 +87,7 @@ def by_resource(mappings: Iterable[tuple[str, str]], given: Sequence[PreparedDev
 def _variables(named: Iterable[tuple[str, PreparedDevice, Sequence[str]]]) -> dict[str, str]:
     out: dict[str, list[str]] = defaultdict(list)
     for name, one, functions in named:
-        suffix = variables.key(name)
+        suffix = variables.variable_suffix(name)
         if one.uuid is not None:
             out[f"{variables.MDEV}_{suffix}"].append(one.uuid)
         elif one.address is not None:

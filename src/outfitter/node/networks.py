@@ -145,7 +145,7 @@ def _claimed(context: NetworkContext, ref: Mapping[str, Any], at: str) -> list[s
     claim = context.claims(namespace, name) if name else None
     if claim is None:
         raise NotReady(f"{at}.resourceClaim: claim {name or ref.get('claimName')} does not exist yet")
-    found = launcher_environment.published(claim, ref.get("requestName"), context.slices)
+    found = launcher_environment.published_devices(claim, ref.get("requestName"), context.slices)
     if len(found) != 1:
         raise NotReady(f"{at}.resourceClaim: claim {name} has {len(found)} devices for request {ref.get('requestName')}: a "
                        "network interface is one; ask for one, or list the others in hostDevices by requests of their own")
@@ -160,7 +160,7 @@ def _counted(context: NetworkContext, resource: str, number: int, at: str, defin
     claim = context.claims(context.pod["metadata"]["namespace"], made) if made else None
     status = (context.pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
     found = [one for mapping in status.get("requestMappings") or () if mapping.get("resourceName") == resource
-             for one in launcher_environment.published(claim or {}, mapping.get("requestName"), context.slices)]
+             for one in launcher_environment.published_devices(claim or {}, mapping.get("requestName"), context.slices)]
     if len(found) <= number:
         raise NotReady(f"{at}.multus.networkName: {called} takes one of {resource}, and the pod got {len(found)} by a "
                        "DeviceClass: its devices must come from one (spec.extendedResourceName)")
@@ -169,7 +169,7 @@ def _counted(context: NetworkContext, resource: str, number: int, at: str, defin
 
 def _addresses(found: tuple[str, Mapping[str, Any]], at: str, context: NetworkContext) -> list[str]:
     driver, one = found
-    functions = launcher_environment.functions(one, driver)
+    functions = launcher_environment.pci_addresses(one, driver)
     if not functions:
         raise NotReady(f"{at}: {driver} does not say at which PCI address its device {one.get('name', '')} of {context.host} "
                        "is: a network interface needs one (resource.kubernetes.io/pciBusID)")
@@ -183,7 +183,7 @@ def _function(
     context: NetworkContext, interface: Mapping[str, Any], functions: Sequence[str], config: Mapping[str, Any], path: str
 ) -> Wire:
     address, tree = functions[0], context.tree
-    mac = network_info.told_mac(interface) or network_info.told_mac({"macAddress": config.get("mac")})
+    mac = network_info.specified_mac(interface) or network_info.specified_mac({"macAddress": config.get("mac")})
     unsupported = [key for key, usual in DEFAULTS.items() if key in config and config[key] not in usual]
     if unsupported:
         raise NotReady(f"{path}: the definition of network {interface['name']} asks for {', '.join(unsupported)}, which "

@@ -105,7 +105,7 @@ class StatusReporter:
 
     async def vmi_paused(self, instance: Object, paused: Paused | None) -> None:
         """Whether a running VMI is paused. Requests to pause or unpause it are done then, and removed."""
-        condition, requests = conditions.find(instance, vmi_actions.PAUSED), vmi_actions.of(instance)
+        condition, requests = conditions.find(instance, vmi_actions.PAUSED), vmi_actions.action_requests(instance)
         same = (condition or {}).get("reason") == (paused.reason if paused else None)
         if same and not requests:
             return

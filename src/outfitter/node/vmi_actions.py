@@ -29,10 +29,10 @@ class VmiActions:
 
     async def carry_out(self, host: AgentHost, pod: Object, instance: Object, domain: Domain) -> Object:
         """All action requests of a VMI that runs here. Its pod as it is then."""
-        for request in vmi_actions.of(instance):
+        for request in vmi_actions.action_requests(instance):
             if request.get("action") not in vmi_actions.PAUSES:
                 instance = await self._run_once(host, instance, request)
-        wanted = vmi_actions.pausing(instance)
+        wanted = vmi_actions.requested_pause(instance)
         if wanted is not None and wanted != (domain.paused is not None):
             uid = instance["metadata"]["uid"]
             try:
@@ -45,7 +45,7 @@ class VmiActions:
 
     async def _run_once(self, host: AgentHost, instance: Object, request: Object) -> Object:
         """Reset or reboot, at most once. The VMI without the request."""
-        meta, left = instance["metadata"], [other for other in vmi_actions.of(instance) if other != request]
+        meta, left = instance["metadata"], [other for other in vmi_actions.action_requests(instance) if other != request]
         fresh = await self._store.patch(kinds.VMI, meta["name"], {
             "metadata": {"resourceVersion": meta["resourceVersion"]}, "status": {vmi_actions.FIELD: left or None},
         }, meta["namespace"], subresource="status")

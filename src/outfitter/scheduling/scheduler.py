@@ -171,7 +171,7 @@ def driven_out(snapshot: SchedulingSnapshot, given: Mapping[str, Any]) -> Reject
 
 def _reached(given: Mapping[str, Any], index: DeviceIndex) -> set[str]:
     """The hosts on which everything that a claim was given can be used."""
-    if allocation.named(given) or not all(index.pools.roams(device.driver, device.pool) for device, _ in results(given)):
+    if allocation.named_host(given) or not all(index.pools.roams(device.driver, device.pool) for device, _ in results(given)):
         return allocation.hosts(given)
     selector = given.get("nodeSelector")
     return {name for name in index.hosts if selector is None or node_affinity.matches(

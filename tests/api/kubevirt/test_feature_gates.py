@@ -37,34 +37,36 @@ def kubevirt(name: str = "kubevirt", when: str = "2026-01-01T00:00:00Z", **confi
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_which_gates_are_closed(case: Case) -> None:
-    said = kubevirt_config.of(kubevirt(developerConfiguration={"featureGates": case.on, "disabledFeatureGates": case.off}))
+    said = kubevirt_config.read_config(
+        kubevirt(developerConfiguration={"featureGates": case.on, "disabledFeatureGates": case.off})
+    )
     assert said.gates.closed(feature_gates.KNOWN) == case.closed
 
 
 def test_without_a_kubevirt_object_everything_has_its_default() -> None:
-    plain = kubevirt_config.of(None)
+    plain = kubevirt_config.read_config(None)
     assert plain.gates.closed(feature_gates.KNOWN) == []
     assert (plain.permitted, plain.rollout, plain.update_methods) == (None, "LiveUpdate", ())
 
 
 def test_what_else_it_says() -> None:
-    said = kubevirt_config.of({**kubevirt(vmRolloutStrategy="Stage", permittedHostDevices={
+    said = kubevirt_config.read_config({**kubevirt(vmRolloutStrategy="Stage", permittedHostDevices={
         "pciHostDevices": [{"pciVendorSelector": "10de:1eb8", "resourceName": "a.test/x"}],
         "mediatedDevices": [{"mdevNameSelector": "V", "resourceName": "a.test/y"}], "usb": None})})
     assert (said.rollout, said.permitted) == ("Stage", frozenset({"a.test/x", "a.test/y"}))
-    assert kubevirt_config.of(kubevirt(permittedHostDevices={})).permitted == frozenset(), "nothing is permitted"
-    assert kubevirt_config.of({"metadata": {}, "spec": {"workloadUpdateStrategy": {
+    assert kubevirt_config.read_config(kubevirt(permittedHostDevices={})).permitted == frozenset(), "nothing is permitted"
+    assert kubevirt_config.read_config({"metadata": {}, "spec": {"workloadUpdateStrategy": {
         "workloadUpdateMethods": ["LiveMigrate"]}}}).update_methods == ("LiveMigrate",)
 
 
 def test_the_oldest_counts() -> None:
-    assert kubevirt_config.chosen([]) is None
+    assert kubevirt_config.active_kubevirt([]) is None
     older, newer = kubevirt("b"), kubevirt("a", "2026-01-02T00:00:00Z")
-    assert kubevirt_config.chosen([newer, older]) == older
+    assert kubevirt_config.active_kubevirt([newer, older]) == older
 
 
 def test_who_belongs_to_the_system() -> None:
-    said = kubevirt_config.of(kubevirt())
+    said = kubevirt_config.read_config(kubevirt())
     assert said.ours("")
     assert said.ours("system:serviceaccount:virt:kubevirt-controller")
     assert not said.ours("system:serviceaccount:kubevirt:kubevirt-controller")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from outfitter.api.kubevirt.device_refs import FLAVOR_CLAIM, LISTS, Claims, DeviceRef, List, device_refs, refs_in
-from outfitter.api.kubevirt.pod_claims import answers, cells_of, claim_names, claimed
+from outfitter.api.kubevirt.pod_claims import cells_of, claim_names, claimed, results_for
 from outfitter.api.kubevirt.vm import dedicated, flavor_name, flavored
 
 STATUS_LISTS: Mapping[List, str] = {"gpus": "gpuStatuses", "hostDevices": "hostDeviceStatuses"}
@@ -63,7 +63,7 @@ def unsettled_devices(instance: Mapping[str, Any], pod: Mapping[str, Any], claim
         claim = claims(pod["metadata"]["namespace"], claim_name) if ref.by_claim and claim_name else None
         told = [entry.get("deviceResourceClaimStatus") or {} for entry in status_of(instance, ref)]
         true = [{"resourceClaimName": claim_name, "driver": one["driver"], "pool": one["pool"], "name": one["device"]}
-                for one in answers(claim or {}, ref)]
+                for one in results_for(claim or {}, ref)]
         settled = _complete(instance, ref) and _same(told, true) if claimed(ref, claim) else not told
         if not settled:
             out.append(ref.name)

@@ -25,13 +25,13 @@ def parse(text: str) -> Address | None:
     return Address(*(int(part, 16) for part in found.groups())) if found else None
 
 
-def laid_out(spec: Mapping[str, Any]) -> bool:
+def has_pcie(spec: Mapping[str, Any]) -> bool:
     """Whether a machine has PCI Express, whose addresses we lay out."""
     kind = ((spec.get("domain") or {}).get("machine") or {}).get("type") or ""
     return spec.get("architecture") != "s390x" and (not kind or "q35" in kind or kind.startswith("virt"))
 
 
-def fault(text: str) -> str | None:
+def address_error(text: str) -> str | None:
     """Why nothing can be there in a machine whose addresses we lay out; None: it may, unless something else is."""
     at = parse(text)
     if at is None or at.domain or at.slot >= SLOTS:

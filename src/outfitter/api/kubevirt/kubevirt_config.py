@@ -35,7 +35,7 @@ class KubeVirtConfig:
         return not user or user in (f"system:serviceaccount:{self.namespace}:{account}" for account in ACCOUNTS)
 
 
-def of(kubevirt: Mapping[str, Any] | None) -> KubeVirtConfig:
+def read_config(kubevirt: Mapping[str, Any] | None) -> KubeVirtConfig:
     if kubevirt is None:
         return KubeVirtConfig()
     spec = kubevirt.get("spec") or {}
@@ -58,7 +58,7 @@ def _permitted(given: Mapping[str, Any] | None) -> frozenset[str] | None:
     return frozenset(str(entry.get("resourceName")) for list_ in PERMITTED for entry in given.get(list_) or ())
 
 
-def chosen(objects: Iterable[Object]) -> Object | None:
+def active_kubevirt(objects: Iterable[Object]) -> Object | None:
     """The KubeVirt object that counts: the oldest. The door lets in only one, but two may have been stored before it did."""
     return min(objects, default=None, key=lambda obj: (
         str(obj["metadata"].get("creationTimestamp")), str(obj["metadata"].get("namespace")), str(obj["metadata"]["name"])))

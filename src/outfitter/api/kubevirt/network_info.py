@@ -59,7 +59,7 @@ class Wire:
         return {key: value for key, value in out.items() if value}
 
 
-def given(instance: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def interface_devices(instance: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Name of a card -> what the status says of the device that it is."""
     told = ((instance.get("status") or {}).get("deviceStatus") or {}).get(STATUSES) or ()
     return {str(entry.get("name")): entry.get("deviceResourceClaimStatus") or {} for entry in told}
@@ -102,14 +102,14 @@ def interface_name(network: str) -> str:
 def mac(instance: Mapping[str, Any], interface: Mapping[str, Any]) -> str:
     """The address that the user gave a card, else one that is made from the machine and the card's name: it stays over every
     restart of the machine."""
-    if given := told_mac(interface):
+    if given := specified_mac(interface):
         return given
     owner = vm.owner(instance, kinds.VM.kind) or instance["metadata"]
     digest = hashlib.sha256(f"{owner['uid']}/{interface['name']}".encode()).hexdigest()
     return "02:" + ":".join(digest[at:at + 2] for at in range(0, 10, 2))  # 02: given by its owner, for one receiver
 
 
-def told_mac(interface: Mapping[str, Any]) -> str | None:
+def specified_mac(interface: Mapping[str, Any]) -> str | None:
     """The address that the user gave a card, in one spelling."""
     given = interface.get("macAddress")
     return str(given).replace("-", ":").lower() if given else None
@@ -139,7 +139,7 @@ def _read(each: Mapping[str, Any]) -> Wire:
                 str(wire.get("bridge") or ""), wire.get("vlan"), str(wire.get("why") or ""))
 
 
-def of_pod(pod: Mapping[str, Any]) -> dict[str, Wire]:
+def wires_of_pod(pod: Mapping[str, Any]) -> dict[str, Wire]:
     """What a pod says of its machine's network cards, for people; nothing where it says nothing that can be read."""
     text = (pod["metadata"].get("annotations") or {}).get(INFO)
     try:
@@ -148,12 +148,12 @@ def of_pod(pod: Mapping[str, Any]) -> dict[str, Wire]:
         return {}
 
 
-def left_of(env: Mapping[str, str], pod: Mapping[str, Any], cards: Iterable[Wire]) -> dict[str, str]:
+def without_interface_functions(env: Mapping[str, str], pod: Mapping[str, Any], cards: Iterable[Wire]) -> dict[str, str]:
     """A launcher's environment without the functions that its network cards have: what a pod got of a resource is also for the
     devices that ask by the resource's name, and nothing is handed out twice."""
     taken = {wire.address for wire in cards}
     told = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
-    counted = {f"{launcher_environment.PCI}_{launcher_environment.key(str(each.get('resourceName')))}"
+    counted = {f"{launcher_environment.PCI}_{launcher_environment.variable_suffix(str(each.get('resourceName')))}"
                for each in told.get("requestMappings") or ()}
     out = {name: ",".join(each for each in value.split(",") if each not in taken) if name in counted else value
            for name, value in env.items()}

@@ -30,21 +30,21 @@ def claimed(ref: DeviceRef, claim: Mapping[str, Any] | None) -> bool:
     """Whether a claim is to say which device it is. That for a pod's resources may have got fewer than there are entries,
     because somebody wrote the number himself: then it never will."""
     given = ((claim or {}).get("status") or {}).get("allocation")
-    return ref.by_claim and not (ref.by_resource and given and not answers(claim or {}, ref))
+    return ref.by_claim and not (ref.by_resource and given and not results_for(claim or {}, ref))
 
 
 def results(claim: Mapping[str, Any], request: str | None) -> list[Mapping[str, Any]]:
     """What a claim got for one of its requests. An alternative that was chosen is written "request/alternative"."""
-    return [result for result in given(claim) if str(result["request"]).partition("/")[0] == request]
+    return [result for result in allocation_results(claim) if str(result["request"]).partition("/")[0] == request]
 
 
-def given(claim: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+def allocation_results(claim: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """Everything that a claim got."""
     devices = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
     return devices.get("results") or ()
 
 
-def answers(claim: Mapping[str, Any], ref: DeviceRef) -> list[Mapping[str, Any]]:
+def results_for(claim: Mapping[str, Any], ref: DeviceRef) -> list[Mapping[str, Any]]:
     """What a claim got for a reference."""
     found = results(claim, ref.request)
     return found if ref.number is None else found[ref.number:ref.number + 1]

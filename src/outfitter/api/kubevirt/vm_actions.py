@@ -53,7 +53,7 @@ class ObjectPatch:
     subresource: Literal["", "status"] = ""
 
 
-def options(action: str, body: Any) -> ActionOptions:
+def parse_options(action: str, body: Any) -> ActionOptions:
     """The options of an action on a machine or instance, as its request's body says them. BadRequest names the field."""
     if not isinstance(body, Mapping):
         raise BadRequest(f"the body of {action} must be an object of options, or nothing")
@@ -69,45 +69,47 @@ def options(action: str, body: Any) -> ActionOptions:
     return ActionOptions(bool(dry_run), paused and action == "start", grace, outfit=body.get("outfit") is True)
 
 
-def wish(action: Action, vm: Object, instance: Mapping[str, Any] | None, said: ActionOptions = PLAIN) -> list[ObjectPatch]:
+def requested_changes(
+    action: Action, vm: Object, instance: Mapping[str, Any] | None, said: ActionOptions = PLAIN
+) -> list[ObjectPatch]:
     """What the action changes, all of it at once; `instance` is the machine's own. Conflict, with the reason, when the machine
     is not in a state for it."""
     strategy, alive = vm_api.run_strategy(vm), is_alive(instance)
     stop: list[Object] = [{"action": "Stop", "uid": instance["metadata"]["uid"]}] if instance is not None else []
     start: list[Object] = [{"action": "Start", **({"data": PAUSED} if said.paused else {})}]
     if action == "start" and alive:
-        if not (said.outfit and stops(vm, instance)):
-            raise _not(vm, "VM is already running")
+        if not (said.outfit and is_stopping(vm, instance)):
+            raise _conflict(vm, "VM is already running")
         if strategy != "Halted":
-            return [_noting([*stop, *start])]
+            return [_request_patch([*stop, *start])]
     never = {"start": ("Always", "Once"), "restart": ("Halted", "Once"), "stop": ()}[action]
     if strategy in never and not (strategy == "Once" and said.outfit):
-        raise _not(vm, f"{strategy} does not support manual {action} requests")
-    if action == "stop" and not alive and said.outfit and strategy != "Always" and comes(vm, instance):
-        return [_note(vm, instance, stop)]
+        raise _conflict(vm, f"{strategy} does not support manual {action} requests")
+    if action == "stop" and not alive and said.outfit and strategy != "Always" and will_start(vm, instance):
+        return [_record_request(vm, instance, stop)]
     if not alive and (action == "restart" or (action == "stop" and strategy != "Always")):
-        raise _not(vm, "VM is not running")
-    other = _other_grace(instance, said.grace) if instance is not None and alive else []
+        raise _conflict(vm, "VM is not running")
+    other = _grace_patch(instance, said.grace) if instance is not None and alive else []
     if action == "start" and strategy == "Halted":
-        return [_meant(vm, runs=True), *([_note(vm, instance, start)] if said.paused else [])]
+        return [_run_patch(vm, runs=True), *([_record_request(vm, instance, start)] if said.paused else [])]
     if action == "stop" and strategy == "Always":
-        return [_meant(vm, runs=False), *other]
+        return [_run_patch(vm, runs=False), *other]
     if action == "stop" and strategy == "Halted":
-        if said.grace is None or said.grace >= grace(instance or {}):
-            raise _not(vm, "Halted only supports manual stop requests with a shorter graceperiod")
+        if said.grace is None or said.grace >= grace_period(instance or {}):
+            raise _conflict(vm, "Halted only supports manual stop requests with a shorter graceperiod")
         return other
     wanted = {"start": [*stop, *start], "stop": stop, "restart": [*stop, *start]}[action]
-    return [_note(vm, instance, wanted), *other]
+    return [_record_request(vm, instance, wanted), *other]
 
 
-def stops(vm: Mapping[str, Any], instance: Mapping[str, Any] | None) -> bool:
+def is_stopping(vm: Mapping[str, Any], instance: Mapping[str, Any] | None) -> bool:
     """Whether a machine has an instance that goes, and nothing that starts it again."""
     strategy, asked = vm_api.run_strategy(vm), [each["action"] for each in open_requests(vm, instance)]
     return (strategy == "Halted" and instance is not None) or (
-        strategy != "Always" and bool(going_uid(vm, instance)) and "Start" not in asked)
+        strategy != "Always" and bool(stopping_uid(vm, instance)) and "Start" not in asked)
 
 
-def going_uid(vm: Mapping[str, Any], instance: Mapping[str, Any] | None) -> str:
+def stopping_uid(vm: Mapping[str, Any], instance: Mapping[str, Any] | None) -> str:
     """The uid of an instance that goes, whatever comes after it; empty if there is none."""
     meta = (instance or {}).get("metadata") or {}
     stopped = any(each["action"] == "Stop" for each in open_requests(vm, instance))
@@ -118,7 +120,7 @@ def is_alive(instance: Mapping[str, Any] | None) -> bool:
     return instance is not None and (instance.get("status") or {}).get("phase") not in vm_api.FINAL
 
 
-def comes(vm: Mapping[str, Any], instance: Mapping[str, Any] | None) -> bool:
+def will_start(vm: Mapping[str, Any], instance: Mapping[str, Any] | None) -> bool:
     """Whether a machine that does not run will, unless it is stopped: it always does, was asked to, or failed and is to run
     again then."""
     failed = instance is not None and (instance.get("status") or {}).get("phase") == "Failed"
@@ -137,43 +139,43 @@ def open_requests(vm: Mapping[str, Any], instance: Mapping[str, Any] | None) -> 
                  or (each.get("action") == "Stop" and uid is not None and each["uid"] == uid))
 
 
-def grace(instance: Mapping[str, Any]) -> int:
+def grace_period(instance: Mapping[str, Any]) -> int:
     """How many seconds the guest of an instance gets to shut down."""
     said = (instance.get("spec") or {}).get("terminationGracePeriodSeconds")
     return DEFAULT_GRACE if said is None else int(said)
 
 
-def _note(vm: Object, instance: Mapping[str, Any] | None, wanted: list[Object]) -> ObjectPatch:
+def _record_request(vm: Object, instance: Mapping[str, Any] | None, wanted: list[Object]) -> ObjectPatch:
     """A stop takes the place of whatever was to come, and a start may follow the stop of one that has ended; else one wish is
     done before there is another."""
     noted, starts = open_requests(vm, instance), any(each["action"] == "Start" for each in wanted)
     ended = not is_alive(instance) and all(each["action"] == "Stop" for each in noted)
     if noted and starts and not ended:
         words = " and ".join(str(each.get("action")) for each in noted)
-        raise _not(vm, f"unable to complete request: {words} already underway")
-    return _noting(wanted)
+        raise _conflict(vm, f"unable to complete request: {words} already underway")
+    return _request_patch(wanted)
 
 
-def _noting(wanted: list[Object]) -> ObjectPatch:
+def _request_patch(wanted: list[Object]) -> ObjectPatch:
     return ObjectPatch(kinds.VM, {"status": {"stateChangeRequests": wanted}}, "status")
 
 
-def _other_grace(instance: Mapping[str, Any], seconds: int | None) -> list[ObjectPatch]:
-    if seconds is None or seconds == grace(instance):
+def _grace_patch(instance: Mapping[str, Any], seconds: int | None) -> list[ObjectPatch]:
+    if seconds is None or seconds == grace_period(instance):
         return []
     return [ObjectPatch(kinds.VMI, {"spec": {"terminationGracePeriodSeconds": seconds}})]
 
 
-def _meant(vm: Object, *, runs: bool) -> ObjectPatch:
+def _run_patch(vm: Object, *, runs: bool) -> ObjectPatch:
     """In the word in which it was said before."""
     said = {"running": runs} if vm["spec"].get("running") is not None else {"runStrategy": "Always" if runs else "Halted"}
     return ObjectPatch(kinds.VM, {"spec": said})
 
 
-def _not(vm: Mapping[str, Any], why: str) -> Conflict:
-    return Conflict(f'Operation cannot be fulfilled on {called(kinds.VM, vm["metadata"]["name"])}: {why}')
+def _conflict(vm: Mapping[str, Any], why: str) -> Conflict:
+    return Conflict(f'Operation cannot be fulfilled on {qualified_name(kinds.VM, vm["metadata"]["name"])}: {why}')
 
 
-def called(kind: Kind, name: str) -> str:
+def qualified_name(kind: Kind, name: str) -> str:
     """An object as the answers to KubeVirt's tools call it: one machine, not its resource."""
     return f'{kind.singular}.{kind.group} "{name}"'

@@ -48,7 +48,7 @@ def _addresses(spec: Mapping[str, Any], root: str) -> Iterator[Cause]:
             continue
         if guest_address.parse(address) is None:
             yield Cause(f"{root}.{field}", f'Invalid value: "{address}": malformed PCI address; one such as 0000:81:01.0')
-        elif guest_address.laid_out(spec) and (why := guest_address.fault(address)):
+        elif guest_address.has_pcie(spec) and (why := guest_address.address_error(address)):
             yield Cause(f"{root}.{field}", f"Invalid value: {why}")
 
 

@@ -47,7 +47,7 @@ def check(obj: Mapping[str, Any]) -> Iterator[Cause]:
                         f'Invalid value: "{words}": vendor and product in hexadecimal, such as 10de:1eb8')
 
 
-def outlook(obj: Mapping[str, Any]) -> Iterator[str]:
+def config_warnings(obj: Mapping[str, Any]) -> Iterator[str]:
     """What is legal in it and without effect."""
     developer = ((obj.get("spec") or {}).get("configuration") or {}).get("developerConfiguration") or {}
     on, off = developer.get("featureGates") or (), developer.get("disabledFeatureGates") or ()

@@ -56,14 +56,14 @@ def metadata(obj: Mapping[str, Any], *, namespaced: bool, plain_label: bool) -> 
     yield from (label if plain_label else subdomain)(meta.get("name"), "metadata.name")
     if namespaced and not meta.get("namespace"):
         yield Cause("metadata.namespace", "Required value", "FieldValueRequired")
-    yield from notes(meta, "metadata")
+    yield from labels_and_annotations(meta, "metadata")
     finalizers = meta.get("finalizers")
     if finalizers is not None and not (isinstance(finalizers, list) and all(isinstance(item, str) for item in finalizers)):
         yield Cause("metadata.finalizers", "Invalid value: must be a list of names")
     yield from _owners(meta.get("ownerReferences"))
 
 
-def notes(meta: Any, field: str) -> Iterator[Cause]:
+def labels_and_annotations(meta: Any, field: str) -> Iterator[Cause]:
     """Labels and annotations: of an object, or of those that are to be made from it."""
     if isinstance(meta, Mapping):
         yield from _pairs(meta.get("labels"), f"{field}.labels", values=True)

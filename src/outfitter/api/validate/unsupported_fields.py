@@ -86,19 +86,19 @@ MACHINE: Mapping[str, str] = {
 }
 
 
-def told(spec: Mapping[str, Any], root: str, table: Mapping[str, str]) -> Iterator[str]:
+def unsupported_warnings(spec: Mapping[str, Any], root: str, table: Mapping[str, str]) -> Iterator[str]:
     for path, instead in table.items():
-        for at in _asked(spec, path.split("."), root):
+        for at in _used_paths(spec, path.split("."), root):
             yield f"{at}: not served: {instead}"
 
 
-def _asked(value: Any, path: list[str], at: str) -> Iterator[str]:
+def _used_paths(value: Any, path: list[str], at: str) -> Iterator[str]:
     """Where a path leads to something that is asked for; through lists, to each such item."""
     if not path:
         if value not in NOTHING:
             yield at
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _asked(item, path, f"{at}[{index}]")
+            yield from _used_paths(item, path, f"{at}[{index}]")
     elif isinstance(value, Mapping):
-        yield from _asked(value.get(path[0]), path[1:], f"{at}.{path[0]}")
+        yield from _used_paths(value.get(path[0]), path[1:], f"{at}.{path[0]}")

@@ -23,11 +23,11 @@ PHASES = ("", "Pending", "Scheduling", "Scheduled", "Running", "Succeeded", "Fai
 STRATEGIES = ("Always", "Halted", "Manual", "Once", "RerunOnFailure", "WaitAsReceiver")
 
 
-def instance(obj: Mapping[str, Any], settings: KubeVirtConfig) -> Iterator[Cause]:
+def vmi(obj: Mapping[str, Any], settings: KubeVirtConfig) -> Iterator[Cause]:
     yield from _spec(obj.get("spec"), "spec", settings)
 
 
-def machine(obj: Mapping[str, Any], settings: KubeVirtConfig) -> Iterator[Cause]:
+def vm(obj: Mapping[str, Any], settings: KubeVirtConfig) -> Iterator[Cause]:
     spec = obj.get("spec") or {}
     if spec.get("running") is not None and spec.get("runStrategy") is not None:
         yield Cause("spec.running", "Running and RunStrategy are mutually exclusive: keep RunStrategy, Running is deprecated")
@@ -37,7 +37,7 @@ def machine(obj: Mapping[str, Any], settings: KubeVirtConfig) -> Iterator[Cause]
     if spec.get("template") is None:
         yield Cause("spec.template", "Required value: missing virtual machine template", "FieldValueRequired")
         return
-    yield from names.notes(spec["template"].get("metadata"), "spec.template.metadata")
+    yield from names.labels_and_annotations(spec["template"].get("metadata"), "spec.template.metadata")
     own = [entry["name"] for entry in spec.get("resourceClaimTemplates") or () if entry.get("name")]
     yield from _spec(spec["template"].get("spec"), "spec.template.spec", settings, own)
 
@@ -75,7 +75,7 @@ def own_claims(spec: Mapping[str, Any], gates: Gates) -> Iterator[Cause]:
                         f"must specify one of: {', '.join(SHAPES)}", "FieldValueInvalid" if given else "FieldValueRequired")
         if "spec" in given:
             yield from resources.template_spec(entry["spec"], f"{here}.spec")
-            yield from names.notes((entry["spec"] or {}).get("metadata"), f"{here}.spec.metadata")
+            yield from names.labels_and_annotations((entry["spec"] or {}).get("metadata"), f"{here}.spec.metadata")
         if "resourceClaimTemplateName" in given:
             yield from names.subdomain(entry["resourceClaimTemplateName"], f"{here}.resourceClaimTemplateName")
 
@@ -124,7 +124,7 @@ def phase(new: Mapping[str, Any], old: Mapping[str, Any] | None) -> Iterator[Cau
         yield node_placement.unsupported("status.phase", now, PHASES)
 
 
-def changed_instance(new: Mapping[str, Any], old: Mapping[str, Any], ours: bool) -> Iterator[Cause]:
+def changed_vmi(new: Mapping[str, Any], old: Mapping[str, Any], ours: bool) -> Iterator[Cause]:
     """What of a running machine may change: its flavor and its claims never, the rest by those who run it. People change the
     machine that owns it, or make a new one."""
     was, is_ = old.get("spec") or {}, new.get("spec") or {}

@@ -17,7 +17,7 @@ Look = Callable[[Kind, str, str], Object | None]  # kind, namespace, name
 SOURCES = (("resourceClaimName", kinds.RESOURCE_CLAIM), ("resourceClaimTemplateName", kinds.RESOURCE_CLAIM_TEMPLATE))
 
 
-Known = Mapping[str, tuple[str, Object]]  # claim -> where it is said, and what it asks for
+ClaimSources = Mapping[str, tuple[str, Object]]  # claim -> where it is said, and what it asks for
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +30,15 @@ class SpecContext:
     look: Look
 
 
-def instance(obj: Mapping[str, Any], settings: KubeVirtConfig, look: Look) -> Iterator[str]:
+def vmi_warnings(obj: Mapping[str, Any], settings: KubeVirtConfig, look: Look) -> Iterator[str]:
     yield from _spec(obj["spec"], SpecContext("spec", obj["metadata"].get("namespace", ""), settings, look), {})
 
 
-def of_machine(obj: Mapping[str, Any], settings: KubeVirtConfig, look: Look) -> Iterator[str]:
+def vm_warnings(obj: Mapping[str, Any], settings: KubeVirtConfig, look: Look) -> Iterator[str]:
     spec = obj["spec"]
     if spec.get("running") is None and spec.get("runStrategy") is None:
         yield "spec.runStrategy: it is not said, so the machine stays stopped; Always starts it"
-    yield from unsupported_fields.told(spec, "spec", unsupported_fields.MACHINE)
+    yield from unsupported_fields.unsupported_warnings(spec, "spec", unsupported_fields.MACHINE)
     place = SpecContext("spec.template.spec", obj["metadata"].get("namespace", ""), settings, look)
     own: dict[str, tuple[str, Object]] = {}
     listed = {entry["name"] for entry in spec["template"]["spec"].get("resourceClaims") or ()}
@@ -52,7 +52,7 @@ def of_machine(obj: Mapping[str, Any], settings: KubeVirtConfig, look: Look) -> 
     yield from _spec(spec["template"]["spec"], place, own)
 
 
-def _spec(spec: Mapping[str, Any], place: SpecContext, own: Known) -> Iterator[str]:
+def _spec(spec: Mapping[str, Any], place: SpecContext, own: ClaimSources) -> Iterator[str]:
     known = dict(own)
     for index, entry in enumerate(spec.get("resourceClaims") or ()):
         yield from _sources(entry, f"{place.root}.resourceClaims[{index}]", place, known)
@@ -62,7 +62,7 @@ def _spec(spec: Mapping[str, Any], place: SpecContext, own: Known) -> Iterator[s
     yield from _plugins(spec, place)
     yield from _tags(spec, place.root)
     yield from _secrets(spec, place)
-    yield from unsupported_fields.told(spec, place.root, unsupported_fields.INSTANCE)
+    yield from unsupported_fields.unsupported_warnings(spec, place.root, unsupported_fields.INSTANCE)
 
 
 def _sources(entry: Mapping[str, Any], here: str, place: SpecContext, known: dict[str, tuple[str, Object]]) -> Iterator[str]:
@@ -107,18 +107,18 @@ def _plugins(spec: Mapping[str, Any], place: SpecContext) -> Iterator[str]:
 
 
 def _classes(claim: Mapping[str, Any], where: str, look: Look) -> Iterator[str]:
-    for request in _asked(claim):
+    for request in _claim_requests(claim):
         for each in (request.get("exactly"), *(request.get("firstAvailable") or ())):
             name = (each or {}).get("deviceClassName")
             if name and look(kinds.DEVICE_CLASS, "", name) is None:
                 yield f'{where}: request "{request.get("name")}" asks for DeviceClass "{name}", which is not there yet'
 
 
-def _asked(claim: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _claim_requests(claim: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return list((claim.get("devices") or {}).get("requests") or ())
 
 
-def _requests(spec: Mapping[str, Any], root: str, known: Known) -> Iterator[str]:
+def _requests(spec: Mapping[str, Any], root: str, known: ClaimSources) -> Iterator[str]:
     for path, claim, request in device_refs.request_refs({"spec": spec}, root):
         if claim is None or claim not in known:
             continue

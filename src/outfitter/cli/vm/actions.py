@@ -24,7 +24,7 @@ async def act_on_vm(client: Client, action: vm_actions.Action, vm: Object, insta
                      options: vm_actions.ActionOptions) -> None:
     if await _call_subresource(client, kinds.VM, vm, action, options):
         return
-    changes = vm_actions.wish(action, vm, instance, options)
+    changes = vm_actions.requested_changes(action, vm, instance, options)
     if [change.kind for change in changes].count(kinds.VM) > 1:  # it could start unpaused in between
         raise CommandFailed(f"this server cannot start a halted VM paused in one step; set "
                             f"spec.template.spec.startStrategy: Paused in {vm['metadata']['name']}, then start it")
@@ -35,7 +35,7 @@ async def act_on_vm(client: Client, action: vm_actions.Action, vm: Object, insta
 async def act_on_vmi(client: Client, action: vmi_actions.Action, instance: Object, options: vm_actions.ActionOptions) -> None:
     if await _call_subresource(client, kinds.VMI, instance, action, options):
         return
-    request = vmi_actions.noted(action, instance, rfc3339(time_format.now()))
+    request = vmi_actions.with_action_request(action, instance, rfc3339(time_format.now()))
     change = vm_actions.ObjectPatch(kinds.VMI, {"status": {vmi_actions.FIELD: request}}, "status")
     await _write(client, change, instance, dry_run=options.dry_run)
 

@@ -23,8 +23,8 @@ async def start(client: Client, names: Sequence[str], *, wait: bool, timeout: fl
     wanted: dict[str, Done] = {}
     for name in names:
         vm, instance = await view.read(client, name)
-        stops = vm_actions.stops(vm, instance)
-        going = vm_actions.going_uid(vm, instance)
+        stops = vm_actions.is_stopping(vm, instance)
+        going = vm_actions.stopping_uid(vm, instance)
         wanted[name] = functools.partial(_runs, but=going)
         if (vm_api.run_strategy(vm) == "Always" or vm_actions.is_alive(instance)) and not stops and not paused:
             runs = instance is not None and view.phase(instance) == "Running"
@@ -43,7 +43,7 @@ async def stop(client: Client, names: Sequence[str], *, wait: bool, timeout: flo
     for name in names:
         vm, instance = await view.read(client, name)
         alive = vm_actions.is_alive(instance)
-        if not alive and not vm_actions.comes(vm, instance):
+        if not alive and not vm_actions.will_start(vm, instance):
             printers.print_lines([f"{name} is already stopped"])
             continue
         if not alive or vm_api.run_strategy(vm) != "Halted" or grace is not None:  # else it is stopping already
@@ -129,12 +129,12 @@ def _is_resumed(instance: Object | None) -> bool:
 
 
 def _is_done(instance: Object | None) -> bool:
-    return not vmi_actions.of(instance or {})
+    return not vmi_actions.action_requests(instance or {})
 
 
 def _grace_period(instance: Object | None, grace: int | None) -> int:
     """Seconds that its guest may take to shut down."""
-    return vm_actions.grace(instance or {}) if grace is None else grace
+    return vm_actions.grace_period(instance or {}) if grace is None else grace
 
 
 async def _check_all_exist(client: Client, names: Sequence[str]) -> None:

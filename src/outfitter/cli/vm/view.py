@@ -55,7 +55,7 @@ def _row(vm: Object | None, instance: Object | None) -> list[str]:
     # An SR-IOV interface has its VF before the VMI runs, whether a claim or a device plugin allocated it.
     functions = [interface for interface in network_info.interfaces(given or {"spec": _template(obj)})
                  if interface.get("sriov") is not None and interface.get("state") != "absent"]
-    have += len(functions) if status.get("phase") == "Running" else len(network_info.given(given))
+    have += len(functions) if status.get("phase") == "Running" else len(network_info.interface_devices(given))
     have = 0 if status.get("phase") in vm_api.FINAL else have  # its status still lists what it had
     all_ = len(wanted) + len(functions)
     return [*_place(obj), word, str(status.get("nodeName") or "-"), f"{have}/{all_}" if all_ else "-",
@@ -102,7 +102,7 @@ async def devices(client: Client, names: Sequence[str]) -> None:
     for name, instance in instances:  # all are checked before anything is printed
         if instance is None:
             vm, _ = await read(client, name)
-            if vm_actions.comes(vm, None):
+            if vm_actions.will_start(vm, None):
                 raise CommandFailed(f"{name} has not started yet, so it has no devices; what it waits for: outfit why "
                                     f"vm/{name}")
             kept = any(map(vm_claim_templates.kept_when_stopped, vm_claim_templates.entries(vm)))
@@ -161,12 +161,12 @@ async def _interface_rows(client: Client, instance: Object) -> list[list[str]]:
         return []
     meta = instance["metadata"]
     pods = await client.store.list(kinds.POD, meta["namespace"], labels=f"{vm_api.CREATED_BY}={meta['uid']}")
-    plugged = {name: wire for pod in pods.items for name, wire in network_info.of_pod(pod).items()}
+    plugged = {name: wire for pod in pods.items for name, wire in network_info.wires_of_pod(pod).items()}
     on = {network["name"]: network for network in network_info.networks(instance)}
     out = []
     for interface in interfaces:
         network, wire = on.get(interface["name"]) or {}, plugged.get(interface["name"])
-        given = network_info.given(instance).get(interface["name"]) or {}
+        given = network_info.interface_devices(instance).get(interface["name"]) or {}
         source = given.get("resourceClaimName") or (network.get("resourceClaim") or {}).get("claimName")
         attachment = (network.get("multus") or {}).get("networkName")
         out.append([interface["name"], INTERFACE, given.get("name") or "-", wire.place if wire else "not known yet",
@@ -195,7 +195,7 @@ async def unready_node(client: Client, instance: Object | None) -> str:
         node = None
     except Forbidden:
         return ""
-    absent = conditions.absence(node)
+    absent = conditions.not_ready_reason(node)
     return f"it is on {name}, {absent}" if absent else ""
 
 

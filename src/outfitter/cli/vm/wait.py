@@ -60,7 +60,7 @@ def _check_can_start(name: str, vm: Object | None, instance: Object | None) -> N
         raise NotFound(f"{name} was deleted meanwhile")
     if instance is None or vm_actions.is_alive(instance) or instance["metadata"].get("deletionTimestamp"):
         return
-    if vm is None or not vm_actions.comes(vm, instance):
+    if vm is None or not vm_actions.will_start(vm, instance):
         how = "has failed" if view.phase(instance) == "Failed" else "ran and has ended"
         message = (conditions.find(instance, "Ready") or {}).get("message")
         raise CommandFailed(f"{name} {how}{f': {message}' if message else ''}")
@@ -75,6 +75,6 @@ def _unmet_reason(vm: Object | None, instance: Object | None, *, ends: bool) -> 
         return f"it has no VMI yet, and is {word or 'not processed yet'}"
     phase, ready = view.phase(instance), conditions.find(instance, "Ready") or {}
     if instance["metadata"].get("deletionTimestamp") and phase not in vm_api.FINAL:
-        return f"its guest has {vm_actions.grace(instance)}s to shut down (--grace-period shortens that)"
+        return f"its guest has {vm_actions.grace_period(instance)}s to shut down (--grace-period shortens that)"
     message = (phase in vm_api.FINAL or not ends) and ready.get("status") == "False" and ready.get("message")
     return f"it is {phase}{f': {message}' if message else ''}"

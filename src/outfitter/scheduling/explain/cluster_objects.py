@@ -61,7 +61,7 @@ class Facts:
 
     def absence(self, name: str) -> str:
         """Why nobody does anything on a node; "" if somebody does, or if nodes may not be read."""
-        return "" if kinds.NODE.plural in self.unread else conditions.absence(self.node(name))
+        return "" if kinds.NODE.plural in self.unread else conditions.not_ready_reason(self.node(name))
 
     def quarantine(self, device: DeviceId) -> OutOfServiceRecord | None:
         return next((mark for page in self._parsed_pages() for mark in page.quarantined if mark.device == device), None)

@@ -140,7 +140,9 @@ def _running(facts: Facts, obj: Mapping[str, Any], say: Callable[..., Explanatio
 def _faults(facts: Facts, obj: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """The devices of a machine that left the bus or are out of service: which, what is wrong with it, and what to do."""
     entries = [entry for list_ in device_refs.LISTS for entry in device_status.statuses(obj, list_)]
-    given = [entry.get("deviceResourceClaimStatus") or {} for entry in entries] + list(network_info.given(obj).values())
+    given = [entry.get("deviceResourceClaimStatus") or {} for entry in entries] + list(
+        network_info.interface_devices(obj).values()
+    )
     devices = [DeviceId(one["driver"], one["pool"], one["name"]) for one in given if "pool" in one and "driver" in one]
     for device in dict.fromkeys(devices):
         if facts.vanished(device):
@@ -168,7 +170,7 @@ def _devices(obj: Mapping[str, Any]) -> list[str]:
 
 def _wires(facts: Facts, obj: Mapping[str, Any]) -> list[network_info.Wire]:
     """What its network cards are plugged into, as its pod says."""
-    return [wire for pod in pods_of(facts, obj) for wire in network_info.of_pod(pod).values()]
+    return [wire for pod in pods_of(facts, obj) for wire in network_info.wires_of_pod(pod).values()]
 
 
 # -- a pod
