@@ -129,8 +129,12 @@ def this_host(
 
 
 def build_domain(instance: Object, env: Mapping[str, str], files: Mapping[str, str], abilities: Abilities) -> Domain:
-    return domain.build(instance, env, files, DomainOptions(type="kvm" if abilities.kvm else "qemu", simulated=abilities.plays,
-                                                      drives=abilities.drives))
+    return domain.build(
+        instance,
+        env,
+        files,
+        DomainOptions(type="kvm" if abilities.kvm else "qemu", simulated=abilities.simulated, drives=abilities.drives),
+    )
 
 
 def _agent(context: ControllerContext, hosts: Sequence[AgentHost], preparation: ClaimPreparation) -> Agent:

@@ -89,7 +89,7 @@ REFUSED: dict[str, tuple[Kind, Object, list[tuple[str, str]]]] = {
     "two volumes for cloud-init": (
         kinds.VMI, vmi(volumes=[{"name": "a", "cloudInitNoCloud": {"userData": "x"}},
                                      {"name": "b", "cloudInitConfigDrive": {"userData": "x"}}]),
-        [("spec.volumes[1]", "a machine has one cloud-init volume: there is another one, spec.volumes[0].cloudInitNoCloud")]),
+        [("spec.volumes[1]", "a VMI can have one cloud-init volume: there is another one, spec.volumes[0].cloudInitNoCloud")]),
     "keys for a drive that is not there": (
         kinds.VMI, vmi(volumes=[{"name": "a", "cloudInitNoCloud": {"userData": "x"}}], accessCredentials=[
             {"sshPublicKey": {"source": {"secret": {"secretName": "k"}}, "propagationMethod": {"configDrive": {}}}},
@@ -99,7 +99,7 @@ REFUSED: dict[str, tuple[Kind, Object, list[tuple[str, str]]]] = {
     "the name of the claim for dedicated CPUs": (
         kinds.VMI, vmi(resourceClaims=[{"name": "flavor", "resourceClaimName": "c"}], domain={
             "cpu": {"dedicatedCpuPlacement": True}}),
-        [("spec.resourceClaims[0].name", 'Invalid value: "flavor": so is called the claim of the flavor')]),
+        [("spec.resourceClaims[0].name", 'Invalid value: "flavor": reserved for the claim of the flavor')]),
     "wrong shapes of a machine": (
         kinds.VMI, vmi(resourceClaims={}, domain={
             "devices": {"gpus": [3], "hostDevices": [{"name": 4}]}, "cpu": {"cores": True}}),

@@ -131,7 +131,7 @@ WARNED = {
         ['spec.networks[0].resourceClaim.requestName: ResourceClaimTemplate "t" has no request "vf"; it has card'],
         (template(), CLASS)),
     "no class": Case(vmi(claims=TEMPLATE, gpus=[gpu()]), [
-        'ResourceClaimTemplate "t": request "card" asks for DeviceClass "gpu", which is not there yet'], (template(),)),
+        'ResourceClaimTemplate "t": request "card" needs DeviceClass "gpu", which does not exist yet'], (template(),)),
     "a machine": Case(vm(claims=TEMPLATE, gpus=[gpu()]), [
         "spec.template.spec.resourceClaims[0].resourceClaimTemplateName: there is no ResourceClaimTemplate"]),
     "a machine that does not say whether it runs": Case(
@@ -141,7 +141,7 @@ WARNED = {
         {"metadata": {"name": "blue"}, "spec": {
             "running": False, "resourceClaimTemplates": [OWN],
             "template": {"spec": {"domain": {"devices": {"gpus": [gpu(claim="disk", request="y")]}}}}}},
-        ['spec.resourceClaimTemplates[0].spec.spec: request "card" asks for DeviceClass "nvme", which is not there yet',
+        ['spec.resourceClaimTemplates[0].spec.spec: request "card" needs DeviceClass "nvme", which does not exist yet',
          "spec.template.spec.domain.devices.gpus[0].requestName: spec.resourceClaimTemplates[0].spec.spec has no request"]),
     "a machine's own claim of a template that is not there": Case(
         {"metadata": {"name": "blue"}, "spec": {
@@ -198,24 +198,24 @@ WARNED = {
                        "features": {"kvm": {"hidden": True}, "hyperv": {"vpindex": {}}},
                        "devices": {"autoattachVSOCK": True, "tpm": {}, "disks": [
                            {"name": "a"}, {"name": "b", "shareable": True}]}}}},
-        ["spec.evictionStrategy: not served: a machine that has to leave its host is stopped, not moved",
-         "spec.livenessProbe: not served: nobody asks the guest",
-         "spec.priorityClassName: not served: the scheduler of this server does not look at it",
-         "spec.topologySpreadConstraints: not served: the scheduler of this server does not look at it",
-         "spec.domain.cpu.realtime: not served: its processors are scheduled like all others",
-         "spec.domain.features.hyperv: not served: ",
-         "spec.domain.features.kvm.hidden: not served: ",
-         "spec.domain.ioThreadsPolicy: not served: ",
-         "spec.domain.launchSecurity: not served: the memory is not protected from the host",
-         "spec.domain.devices.autoattachVSOCK: not served: the machine has none",
-         "spec.domain.devices.disks[1].shareable: not served: ",
-         "spec.domain.devices.tpm: not served: a simulated machine does without, and a real host does not start it"]),
+        ["spec.evictionStrategy: not supported: a VM that must leave its host is stopped, not migrated",
+         "spec.livenessProbe: not supported: nobody asks the guest",
+         "spec.priorityClassName: not supported: the scheduler of this server does not look at it",
+         "spec.topologySpreadConstraints: not supported: the scheduler of this server does not look at it",
+         "spec.domain.cpu.realtime: not supported: its vCPUs are scheduled like all others",
+         "spec.domain.features.hyperv: not supported: ",
+         "spec.domain.features.kvm.hidden: not supported: ",
+         "spec.domain.ioThreadsPolicy: not supported: ",
+         "spec.domain.launchSecurity: not supported: the memory is not protected from the host",
+         "spec.domain.devices.autoattachVSOCK: not supported: the VM has none",
+         "spec.domain.devices.disks[1].shareable: not supported: ",
+         "spec.domain.devices.tpm: not supported: a simulated VM starts without it, and a real host does not start the VM"]),
     "what is not served of a machine": Case(
         {"metadata": {"name": "blue"}, "spec": {
             "running": False, "instancetype": {"name": "large"}, "preference": {"name": "linux"}, "dataVolumeTemplates": [{}],
             "template": {"spec": {"readinessProbe": {"tcpSocket": {"port": 22}}, "domain": {}}}}},
-        ["spec.dataVolumeTemplates: not served: nobody makes these volumes", "spec.instancetype: not served: ",
-         "spec.preference: not served: ", "spec.template.spec.readinessProbe: not served: "]),
+        ["spec.dataVolumeTemplates: not supported: these volumes are not created", "spec.instancetype: not supported: ",
+         "spec.preference: not supported: ", "spec.template.spec.readinessProbe: not supported: "]),
     "what is asked not to be": Case(
         {"metadata": {"name": "blue"}, "spec": {"evictionStrategy": "None", "domain": {
             "cpu": {"isolateEmulatorThread": False}, "features": {"kvm": {"hidden": False}},
@@ -308,7 +308,7 @@ async def test_there_is_one_kubevirt(client: Client) -> None:
     await client.post(KUBEVIRTS, kubevirt())
     answer = await client.post(KUBEVIRTS, kubevirt("other"))
     assert fields(answer) == ["metadata.name"]
-    assert "KubeVirt default/kubevirt is there already" in answer.json["message"]
+    assert "KubeVirt default/kubevirt exists already" in answer.json["message"]
 
 
 async def test_settings_that_are_none(client: Client) -> None:
@@ -327,7 +327,7 @@ async def test_gates_that_change_nothing_are_told(client: Client) -> None:
     answer = await client.post(KUBEVIRTS, kubevirt(on=["Teleportation", "GPUsWithDRA"], off=["GPUsWithDRA"]))
     assert answer.status == 201
     first, second = answer.header("warning")
-    assert "Teleportation changes nothing here; known are GPUsWithDRA, " in first
+    assert "Teleportation has no effect here; known gates: GPUsWithDRA, " in first
     assert "GPUsWithDRA is also in featureGates, and stays on" in second
 
 

@@ -56,10 +56,10 @@ TYPED: dict[str, tuple[list[str], int, list[str]]] = {
     "delete of an empty name": (["delete", "vmi", ""], 2, ["NAME is empty"]),
     "delete of an empty name among others": (["delete", "vmi", "blue", ""], 2, ["NAME is empty"]),
     "get in an unknown format": (["get", "vmi", "-o", "xml"], 2, ["'xml' is not one of 'table', 'wide', 'yaml'"]),
-    "describe without a name": (["describe", "vmi"], 2, ["Write outfit describe vmi NAME"]),
+    "describe without a name": (["describe", "vmi"], 2, ["outfit describe vmi NAME"]),
     "describe of an unknown kind": (["describe", "gpu", "x"], 1, ["there is no kind 'gpu'"]),
     "delete of nothing": (["delete"], 2, ["KIND NAME, KIND/NAME or -f FILE"]),
-    "delete without a name": (["delete", "resourceclaim"], 2, ["Write outfit delete resourceclaim NAME"]),
+    "delete without a name": (["delete", "resourceclaim"], 2, ["outfit delete resourceclaim NAME"]),
     "delete that does not wait for long": (["delete", "vmi", "a", "--no-wait", "--timeout", "5"], 2, ["there is no waiting"]),
     "delete of both": (["delete", "vmi", "blue", "-f", "x"], 2, ["KIND NAME, KIND/NAME or -f FILE"]),
     "delete of a file that is not there": (["delete", "-f", "{tmp}/none"], 1, ["{tmp}/none cannot be read"]),
@@ -81,12 +81,12 @@ TYPED: dict[str, tuple[list[str], int, list[str]]] = {
     "a configuration of an empty name": (["config", "check", ""], 2, ["[FILE]", "it is empty"]),
     "why of nobody": (["why"], 2, ["Missing argument"]),
     "why of an unknown kind": (["why", "gpu/x"], 1, ["there is no kind 'gpu'"]),
-    "why of a kind that does not wait": (["why", "node/x"], 1, ["why speaks of machines, pods and claims, not of nodes"]),
-    "why without the name behind the slash": (["why", "vmi/"], 2, ["names nobody"]),
-    "domxml of nobody": (["domxml"], 2, ["a NAME or -f FILE"]),
-    "domxml of a pod": (["domxml", "pod/x"], 2, ["'pod/x' is no machine"]),
-    "domxml of an empty name": (["domxml", ""], 2, ["a NAME or -f FILE\n"]),
-    "domxml of a name and a file": (["domxml", "blue", "-f", "x"], 2, ["a NAME or -f FILE, not both"]),
+    "why of a kind that does not wait": (["why", "node/x"], 1, ["why explains VMs, VMIs, pods and claims, not nodes"]),
+    "why without the name behind the slash": (["why", "vmi/"], 2, ["has no name"]),
+    "domxml of nobody": (["domxml"], 2, ["NAME or -f FILE"]),
+    "domxml of a pod": (["domxml", "pod/x"], 2, ["'pod/x' is not a VM or VMI"]),
+    "domxml of an empty name": (["domxml", ""], 2, ["NAME or -f FILE\n"]),
+    "domxml of a name and a file": (["domxml", "blue", "-f", "x"], 2, ["NAME or -f FILE, not both"]),
     "no kubeconfig": (["get", "vmi"], 1, ["no kubeconfig: looked for {tmp}/.kube/config"]),
     "a kubeconfig that is not there": (["--kubeconfig", "{tmp}/none", "get", "vmi"], 1, ["{tmp}/none"]),
     "and the same behind the command": (["get", "vmi", "--kubeconfig", "{tmp}/none"], 1, ["{tmp}/none"]),
@@ -105,7 +105,7 @@ def test_a_mistake_is_told(name: str, tmp_path: Path) -> None:
 
 
 FILES: dict[str, tuple[str, list[str]]] = {
-    "not YAML": ("a: [1, 2\n", ['{file} is not YAML', 'in "{file}", line 2']),
+    "not YAML": ("a: [1, 2\n", ["{file} is not YAML", 'in "{file}", line 2']),
     "a tab": ("a:\n\tb: 1\n", ["{file} is not YAML", "line 2"]),
     "a list": ("- 1\n", ["{file}: an object starts with apiVersion and kind"]),
     "plain text": ("hello\n", ["{file}: an object starts with apiVersion and kind"]),
@@ -115,18 +115,29 @@ FILES: dict[str, tuple[str, list[str]]] = {
     "no name": ("apiVersion: v1\nkind: Pod\nmetadata: {}\n", ["{file}: metadata.name is missing"]),
     "no metadata": ("apiVersion: v1\nkind: Pod\n", ["{file}: metadata.name is missing"]),
     "a number for a name": ("apiVersion: v1\nkind: Pod\nmetadata: {name: 7}\n", ['write name: "7"']),
-    "a key twice": ("apiVersion: v1\nkind: Pod\nkind: Node\nmetadata: {name: a}\n", ["the key 'kind' stands twice", "line 3"]),
-    "a number beyond all": ("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  x: 1e400\n",
-                            ["1e400 is no number that JSON has", 'in "{file}", line 5, column 6']),
-    "a number that is none": ("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {x: .nan}\n",
-                              [".nan is no number that JSON has", 'in "{file}", line 4']),
-    "a value that JSON has not": ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {x: !!binary aGk=}\n",
-                                  ["is not YAML", "bytes"]),
-    "the second of two documents": ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n---\nx: 1\n",
-                                    ["{file}, document 2: an object starts with"]),
+    "a key twice": (
+        "apiVersion: v1\nkind: Pod\nkind: Node\nmetadata: {name: a}\n",
+        ["the key 'kind' is a duplicate", "line 3"],
+    ),
+    "a number beyond all": (
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  x: 1e400\n",
+        ["1e400 is not a JSON number", 'in "{file}", line 5, column 6'],
+    ),
+    "a number that is none": (
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {x: .nan}\n",
+        [".nan is not a JSON number", 'in "{file}", line 4'],
+    ),
+    "a value that JSON has not": (
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {x: !!binary aGk=}\n",
+        ["is not YAML", "bytes"],
+    ),
+    "the second of two documents": (
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n---\nx: 1\n",
+        ["{file}, document 2: an object starts with"],
+    ),
     "an item of a list": ("apiVersion: v1\nkind: List\nitems: [{kind: Pod}]\n", ["{file}, items[0]: an object starts with"]),
-    "an empty file": ("", ["{file} holds no object"]),
-    "nothing but comments": ("# to do\n---\n# and more\n", ["{file} holds no object"]),
+    "an empty file": ("", ["{file} contains no object"]),
+    "nothing but comments": ("# to do\n---\n# and more\n", ["{file} contains no object"]),
 }
 
 
@@ -165,7 +176,7 @@ def test_a_folder_without_files(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     done = typed("apply", "-f", str(tmp_path))
     assert done.code == 1
-    assert f"{tmp_path} holds no object: no file in it ends with .yaml, .yml, .json" in done.err
+    assert f"{tmp_path} contains no object: no file in it ends with .yaml, .yml, .json" in done.err
 
 
 def test_what_was_made_from_generate_name_is_not_deleted_by_file(tmp_path: Path) -> None:
@@ -173,7 +184,7 @@ def test_what_was_made_from_generate_name_is_not_deleted_by_file(tmp_path: Path)
     file.write_text("apiVersion: v1\nkind: ConfigMap\nmetadata: {generateName: a-}\n")
     done = typed("delete", "-f", str(file))
     assert done.code == 1
-    assert "metadata.name is missing; what was made from generateName has a name of its own" in done.err
+    assert "metadata.name is missing; delete an object made from generateName by its name" in done.err
 
 
 def test_the_client_knows_its_own_version() -> None:
@@ -243,7 +254,7 @@ def test_a_domain_from_a_file(tmp_path: Path) -> None:
 
 
 DOMAINLESS = {
-    "no status": (INSTANCE, "vmi/blue has no domain yet: status.deviceStatus does not name nic0; say what it got with --"),
+    "no status": (INSTANCE, "vmi/blue has no domain yet: status.deviceStatus does not name nic0; pass its devices with --"),
     "no machine in it": ((EXAMPLE / "1-class.yaml").read_text(), "has no VirtualMachineInstance"),
 }
 

@@ -60,19 +60,19 @@ hosts: {nowhere: {report_networks: true}}
 
 def test_each_entry_and_each_device_is_explained() -> None:
     text = shown(SPEC, "--simulate", HOSTS, "--host", "net-a")
-    assert text.startswith("file.yaml has no mistakes\n\nhost net-a\n  has 15 devices\n")
+    assert text.startswith("file.yaml is valid\n\nhost net-a\n  has 15 devices\n")
     assert table(text, "device_spec[0]") == [
         "takes 8 devices",
         "0000:3b:01.0 to 0000:3b:01.7 8 VFs of 0000:3b:00.0 8086:1889 CUSTOM_NIC CUSTOM_FAST, HW_PCI_LIVE_MIGRATABLE"]
     assert table(text, "device_spec[1]") == [
-        "takes nothing: what it fits is taken before, by device_spec[0]: 0000:3b:01.0, 0000:3b:01.1, 0000:3b:01.2, "
+        "matches nothing: its devices are matched earlier, by device_spec[0]: 0000:3b:01.0, 0000:3b:01.1, 0000:3b:01.2, "
         "0000:3b:01.3, 0000:3b:01.4 and 3 more"]
     assert table(text, "device_spec[2]") == [
-        "takes nothing: no device fits; the nearest is 0000:d8:00.0, which has vendor_id 15b3, but not product_id beef"]
-    assert table(text, "device_spec[4]") == ["takes nothing: no device fits"]
-    left = table(text, "not taken: 7 devices")
+        "matches nothing: no device matches; the nearest is 0000:d8:00.0, which has vendor_id 15b3, but not product_id beef"]
+    assert table(text, "device_spec[4]") == ["matches nothing: no device matches"]
+    left = table(text, "not matched: 7 devices")
     assert left[0] == "0000:3b:00.0 PF 8086:1592 ice device_spec[0] wants product_id 1889"
-    assert left[1] == "0000:5e:00.0 PCI 144d:a80a nvme no entry is about it"
+    assert left[1] == "0000:5e:00.0 PCI 144d:a80a nvme no entry matches it"
     assert left[2] == "0000:d8:00.0 PF 15b3:101d mlx5_core device_spec[2] wants product_id beef"
     assert "Placement is told 1 provider (report_in_placement is on)" in text
 
@@ -80,9 +80,9 @@ def test_each_entry_and_each_device_is_explained() -> None:
 def test_what_a_group_makes_of_an_entry() -> None:
     text = shown(SPEC, "--simulate", HOSTS, "--host", "gpu-a")
     assert table(text, "device_spec[3]")[1] == "0000:65:00.0 PCI 10de:2204 CUSTOM_PCI_10DE_2204"
-    assert re.match(r"0000:b1:00\.0 PCI 10de:2204 .*but stays with the host: shares IOMMU group 41 with 0000:b1:00\.1",
+    assert re.match(r"0000:b1:00\.0 PCI 10de:2204 .*but not offered: shares IOMMU group 41 with 0000:b1:00\.1",
                     table(text, "device_spec[3]")[2])
-    assert "goes along with 0000:65:00.0" in table(text, "not taken")[0]
+    assert "assigned together with 0000:65:00.0" in table(text, "not matched")[0]
 
 
 def test_a_line_tells_no_device_that_lies_between() -> None:
@@ -104,36 +104,70 @@ hosts:
 NIC, TAKEN, GPU = "address: 0000:3b:00.0", "address: 0000:3c:00.0", "0000:65:00.0"
 # What is written of sriov or mdev, and what is said below the entry.
 MAKES: dict[str, tuple[str, list[str]]] = {
-    "virtual functions where there are none": (f"sriov: [{{{NIC}, count: 8}}]", [
-        "0000:3b:00.0 gets 8 virtual functions; it has none, and can have 64"]),
-    "as many as there are": (f"sriov: [{{{TAKEN}, count: 4}}]", ["0000:3c:00.0 has 4 virtual functions, as asked for"]),
-    "more than there can be": (f"sriov: [{{{TAKEN}, count: 9, replace: yes}}]", [
-        "0000:3c:00.0 has 4 virtual functions, and is left as it is",
-        "warning: sriov[0].count: 9 are asked for, and 0000:3c:00.0 can have 8 at most; write 8 or less"]),
-    "another number": (f"sriov: [{{{TAKEN}, count: 2}}]", [
-        "0000:3c:00.0 has 4 virtual functions, and gets 2 instead only if outfitter switched them on",
-        "warning: sriov[0].replace: if somebody else did, it is left as it is; to change that write replace: yes"]),
-    "another number in any case": (f"sriov: [{{{TAKEN}, count: 0, replace: yes}}]", [
-        "0000:3c:00.0 has 4 virtual functions, and gets none instead, unless one of them is in use"]),
-    "a card that is not there": ("sriov: [{address: 0000:99:00.0, count: 1}]", [
-        "makes nothing: no card of this host fits; those with virtual functions are 0000:3b:00.0 (8086:1592), 0000:3c:00.0 "
-        "(15b3:101d)"]),
-    "a card without": ("sriov: [{vendor_id: 10de, count: 1}]", ["makes nothing: 0000:65:00.0 can have no virtual functions"]),
-    "a virtual function": ("sriov: [{product_id: 101e, count: 1}]", [
-        "makes nothing: 0000:3c:01.0 is itself a virtual function"]),
-    "mediated devices": ("mdev: [{type: nvidia-1, count: 2}]", [
-        f"{GPU} gets 2 of nvidia-1 (A10-1); it has none of those; 1 that others made stays"]),
-    "more than can be made": (f"mdev: [{{type: nvidia-1, parent: {GPU}, count: 3}}]", [
-        f"{GPU} gets 2 of nvidia-1 (A10-1); it has none of those; 1 that others made stays",
-        f"warning: mdev[0].count: {GPU} can make 2 more of nvidia-1, and 3 are missing: what cannot be made is left out"]),
-    "none": ("mdev: [{type: nvidia-1, count: 0}]", [
-        f"{GPU} has none of nvidia-1 (A10-1), as asked for; 1 that others made stays"]),
-    "a type that is not there": ("mdev: [{type: nvidia-2, count: 1}]", [
-        "warning: mdev[0].type: nothing on this host has the type nvidia-2; it is one of nvidia-1"]),
-    "a type that the parent lacks": (f"mdev: [{{type: nvidia-2, count: 1, parent: {GPU}}}]", [
-        f"warning: mdev[0].type: {GPU} does not have the type nvidia-2; it is one of nvidia-1"]),
-    "a parent that is none": ("mdev: [{type: nvidia-1, count: 1, parent: mtty}]", [
-        f"warning: mdev[0].parent: mtty makes no mediated devices; those that do are {GPU}"]),
+    "virtual functions where there are none": (
+        f"sriov: [{{{NIC}, count: 8}}]",
+        ["0000:3b:00.0 gets 8 virtual functions; it has none, and supports 64"],
+    ),
+    "as many as there are": (f"sriov: [{{{TAKEN}, count: 4}}]", ["0000:3c:00.0 has 4 virtual functions, as configured"]),
+    "more than there can be": (
+        f"sriov: [{{{TAKEN}, count: 9, replace: yes}}]",
+        [
+            "0000:3c:00.0 has 4 virtual functions, and is not changed",
+            "warning: sriov[0].count: 9 is more than the 8 that 0000:3c:00.0 supports; write 8 or less",
+        ],
+    ),
+    "another number": (
+        f"sriov: [{{{TAKEN}, count: 2}}]",
+        [
+            "0000:3c:00.0 has 4 virtual functions, and gets 2 instead only if Outfitter created them",
+            "warning: sriov[0].replace: virtual functions that others created are not changed; "
+            "to replace them write replace: yes",
+        ],
+    ),
+    "another number in any case": (
+        f"sriov: [{{{TAKEN}, count: 0, replace: yes}}]",
+        ["0000:3c:00.0 has 4 virtual functions, and gets none instead, unless one of them is in use"],
+    ),
+    "a card that is not there": (
+        "sriov: [{address: 0000:99:00.0, count: 1}]",
+        [
+            "creates nothing: no device of this host matches; those that support virtual functions are "
+            "0000:3b:00.0 (8086:1592), 0000:3c:00.0 "
+            "(15b3:101d)"
+        ],
+    ),
+    "a card without": ("sriov: [{vendor_id: 10de, count: 1}]", ["creates nothing: 0000:65:00.0 supports no virtual functions"]),
+    "a virtual function": (
+        "sriov: [{product_id: 101e, count: 1}]",
+        ["creates nothing: 0000:3c:01.0 is itself a virtual function"],
+    ),
+    "mediated devices": (
+        "mdev: [{type: nvidia-1, count: 2}]",
+        [f"{GPU} gets 2 of nvidia-1 (A10-1); it has none of those; 1 created by others stays"],
+    ),
+    "more than can be made": (
+        f"mdev: [{{type: nvidia-1, parent: {GPU}, count: 3}}]",
+        [
+            f"{GPU} gets 2 of nvidia-1 (A10-1); it has none of those; 1 created by others stays",
+            f"warning: mdev[0].count: {GPU} can create 2 more of nvidia-1, and 3 are missing: the rest is skipped",
+        ],
+    ),
+    "none": (
+        "mdev: [{type: nvidia-1, count: 0}]",
+        [f"{GPU} has none of nvidia-1 (A10-1), as configured; 1 created by others stays"],
+    ),
+    "a type that is not there": (
+        "mdev: [{type: nvidia-2, count: 1}]",
+        ["warning: mdev[0].type: no device of this host has the type nvidia-2; supported: nvidia-1"],
+    ),
+    "a type that the parent lacks": (
+        f"mdev: [{{type: nvidia-2, count: 1, parent: {GPU}}}]",
+        [f"warning: mdev[0].type: {GPU} does not have the type nvidia-2; supported: nvidia-1"],
+    ),
+    "a parent that is none": (
+        "mdev: [{type: nvidia-1, count: 1, parent: mtty}]",
+        [f"warning: mdev[0].parent: mtty supports no mediated devices; use one of {GPU}"],
+    ),
 }
 
 
@@ -148,9 +182,9 @@ def test_the_first_entry_that_means_a_card_counts() -> None:
     Path("hosts.yaml").write_text(CARDS)
     text = shown(f"sriov: [{{vendor_id: 8086, count: 2}}, {{{NIC}, count: 8}}]", "--simulate", "hosts.yaml")
     assert table(text, "sriov[0] vendor_id 8086, count 2") == [
-        "0000:3b:00.0 gets 2 virtual functions; it has none, and can have 64"]
+        "0000:3b:00.0 gets 2 virtual functions; it has none, and supports 64"]
     assert table(text, "sriov[1] address 0000:3b:00.0, count 8") == [
-        "makes nothing: what it means is meant before, by sriov[0]"]
+        "creates nothing: its devices are matched earlier, by sriov[0]"]
 
 
 @pytest.mark.parametrize("text", [text for text, says in MAKES.values() if "only if" not in says[0]], ids=[
@@ -184,7 +218,7 @@ def test_hosts_alike_are_told_once() -> None:
 
 
 def test_a_host_that_is_configured_but_not_there() -> None:
-    assert "hosts.nowhere is none of these hosts" in shown(SPEC, "--simulate", HOSTS)
+    assert "hosts.nowhere matches none of these hosts" in shown(SPEC, "--simulate", HOSTS)
     assert "nowhere" not in shown(SPEC, "--simulate", HOSTS, "--host", "net-a")
 
 
@@ -197,10 +231,10 @@ def test_the_examples_can_be_used_on_the_example_hosts() -> None:
 def test_without_a_file_what_is_bound_to_vfio_is_told() -> None:
     result = typed("check", "--simulate", HOSTS)
     assert result.exit_code == 0
-    assert result.stdout.startswith("no configuration file is given\n")
-    assert "no device_spec is written, so what is bound to vfio-pci is offered: 10 devices" in result.stdout
+    assert result.stdout.startswith("no configuration file given: using defaults\n")
+    assert "no device_spec, so devices bound to vfio-pci are offered: 10 devices" in result.stdout
     assert re.search(r"0000:3b:00\.0 +PF +8086:1592 +ice +is used by the host through ice", result.stdout)
-    assert re.search(r"offered beside: \d mediated devices? ", result.stdout)
+    assert re.search(r"also offered: \d mediated devices? ", result.stdout)
 
 
 def test_a_captured_tree(tmp_path: Path) -> None:
@@ -211,7 +245,7 @@ def test_a_captured_tree(tmp_path: Path) -> None:
     for root in (tmp_path, tmp_path / "sys"):
         text = shown("device_spec: [{vendor_id: 10de}]", "--sysfs", root, "--host", "alder")
         assert "host alder\n  has 1 device\n" in text
-        assert re.search(r"0000:01:00\.0 +PCI +10de:2235 +CUSTOM_PCI_10DE_2235 +but stays with the host: has no IOMMU", text)
+        assert re.search(r"0000:01:00\.0 +PCI +10de:2235 +CUSTOM_PCI_10DE_2235 +but not offered: has no IOMMU", text)
 
 
 def test_this_machine_can_be_looked_at() -> None:
@@ -223,7 +257,7 @@ def test_a_saved_scan(tmp_path: Path) -> None:
     capture.save(capture.record(tree)[1], tmp_path / "alder.json")
     text = shown("device_spec: [{product_id: 1889}]", "--sysfs", tmp_path / "alder.json", "--host", "alder")
     assert "host alder\n  has 5 devices\n" in text
-    assert table(text, "device_spec[0]")[0] == "takes 4 devices"
+    assert table(text, "device_spec[0]")[0] == "matches 4 devices"
 
 
 def test_a_tree_without_devices(tmp_path: Path) -> None:
@@ -231,7 +265,7 @@ def test_a_tree_without_devices(tmp_path: Path) -> None:
     text = shown("device_spec: [{vendor_id: 10de}]", "--sysfs", tmp_path)
     assert "has no devices" in text
     assert "  /sys/bus/pci/devices: " in text
-    assert "takes nothing: no device fits" in text
+    assert "matches nothing: no device matches" in text
 
 
 # what is wrong -> the configuration, what is typed behind it, the error, and words of it
@@ -240,11 +274,11 @@ WRONG: dict[str, tuple[str, list[str], type[errors.OutfitterError], str]] = {
                               "2 mistakes(.|\n)*adress(.|\n)*name:"),
     "no such host": ("{}", ["--simulate", "1x1", "--host", "a"], errors.NotFound, "1x1 has no host 'a'; it has node-0"),
     "no file of hosts": ("{}", ["--simulate", "2y8"], errors.Invalid, "2y8 cannot be read.*or write NxM, such as 2x8"),
-    "a folder that is no tree": ("{}", ["--sysfs", "."], errors.Invalid, "has no folder sys in it"),
+    "a folder that is no tree": ("{}", ["--sysfs", "."], errors.Invalid, "contains no folder sys"),
     "a PF and its VFs in Placement": ("report_in_placement: true\ndevice_spec: [{vendor_id: 8086}]", ["--simulate", "1x2"],
-                                      errors.CommandFailed, "would refuse to start: node-0"),
+                                      errors.CommandFailed, "would refuse to start with this configuration: node-0"),
     "a PF that manages itself": ("device_spec: [{address: 0000:3b:00.0, remote_managed: true}]", ["--simulate", "1x2"],
-                                 errors.CommandFailed, "would refuse to start: node-0"),
+                                 errors.CommandFailed, "would refuse to start with this configuration: node-0"),
 }
 
 
@@ -299,7 +333,7 @@ def test_it_is_written_to_a_new_file_alone() -> None:
     assert text == typed("import-nova", "nova.conf").stdout
     result = typed("import-nova", "nova.conf", "-o", "ours.yaml")
     assert isinstance(result.exception, errors.Invalid)
-    assert "ours.yaml is there already" in str(result.exception)
+    assert "ours.yaml already exists" in str(result.exception)
     assert Path("ours.yaml").read_text() == text
 
 

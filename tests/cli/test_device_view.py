@@ -88,7 +88,7 @@ STATED: dict[str, tuple[list[Object], list[Object], list[Object], tuple[str, ...
     "by a consumer": ([published(vf(0))], [page(booking(holder=Holder("Consumer", "", "c-1", "c-1")))], [], ("held",),
                       "held by Consumer c-1 since 12:04"),
     "found with a machine": ([published(vf(0))], [page(booking(holder=Holder("Domain", "", "stray", "d-1")))], [], ("held",),
-                             "held by machine stray, found to have it since 12:04"),
+                             "held by domain stray, observed since 12:04"),
     "a share of it": ([published(vf(0))], [page(booking(amount=SHARE))], [], ("held",), f"memory 4Gi {HELD}"),
     "a host's own resources hold nothing": (
         [published(vf(0))], [page(booking(amount={"resources": {"VCPU": 2}}))], [], ("free",), "free"),
@@ -102,7 +102,7 @@ STATED: dict[str, tuple[list[Object], list[Object], list[Object], tuple[str, ...
     "used once": ([published(vf(0))], [page(unclean=[mark("used once", str(BLUE))])], [], ("unclean",),
                   "unclean: used once by vmi/blue (claim mine) in default; outfit device clear node-0/card-vf0"),
     "in its only use": ([published(vf(0))], [page(booking(), unclean=[mark("used once")])], [], ("held", "unclean"),
-                        f"{HELD}; to be cleaned afterwards"),
+                        f"{HELD}; must be cleaned after use"),
     "no longer listed": (
         [published(vf(0, taints=[{"key": "outfitter.dev/unlisted", "effect": "NoSchedule"}]))], [page(booking())],
         [inventory(left=[{"device": "card-vf0", "what": "unlisted"}], withheld=[WITHHELD])], ("held", "unlisted"),
@@ -159,7 +159,7 @@ def test_only_the_newest_whole_pool_counts() -> None:
     assert [device.id.device for device in device_views([old, new], [], []).devices] == ["card-vf1"]
     half = device_views([published(vf(0), pool={"resourceSliceCount": 2})], [], [])
     assert (half.devices, half.unfinished) == (
-        (), (f"pool node-0 of {DRIVER} is being written: its devices are not shown until it is whole",))
+        (), (f"pool node-0 of {DRIVER} is incomplete: its devices are not shown until all slices are published",))
 
 
 def test_devices_stand_in_the_order_of_nodes_and_addresses() -> None:
@@ -229,10 +229,10 @@ def test_a_device_is_found(name: str) -> None:
 
 LOST: dict[str, tuple[str, type[Exception], str]] = {
     "a name that is there twice": (
-        "card-vf0", BadRequest, "'card-vf0' may be any of 2 devices; say which: node-0/card-vf0, node-1/card-vf0"),
+        "card-vf0", BadRequest, "'card-vf0' matches 2 devices; write one of: node-0/card-vf0, node-1/card-vf0"),
     "no such node": ("node-7/card-vf0", NotFound, "there is no node 'node-7' with devices; there are node-0, node-1"),
     "nearly": ("node-1/card-vf22", NotFound,
-               "there is no device 'node-1/card-vf22'; near to it: node-1/card-vf2, node-1/card-vf0"),
+               "there is no device 'node-1/card-vf22'; similar: node-1/card-vf2, node-1/card-vf0"),
     "not at all": ("node-1/qq", NotFound, "there is no device 'node-1/qq'; outfit devices --node node-1 lists them"),
 }
 
@@ -247,7 +247,7 @@ def test_a_device_is_not_found(name: str) -> None:
 
 def test_two_drivers_that_call_a_device_the_same() -> None:
     both = device_views([published(vf(0)), published(vf(0), driver="other.example.com")], [], [])
-    with pytest.raises(BadRequest, match=r"say which: other.example.com/node-0/card-vf0, pci.outfitter.dev/node-0/card-vf0"):
+    with pytest.raises(BadRequest, match=r"write one of: other.example.com/node-0/card-vf0, pci.outfitter.dev/node-0/card-vf0"):
         both.find("card-vf0")
     assert both.find("other.example.com/node-0/card-vf0").id.driver == "other.example.com"
 
@@ -277,7 +277,7 @@ def test_a_tree_folds_what_is_free_and_alike() -> None:
         "|  |  |- vf1  0000:3b:01.1  VF  8086:1889  free",
         f"|  |  |- vf2  0000:3b:01.2  VF  8086:1889  {HELD}",
         "|  |  `- vf3..vf7  0000:3b:01.3..0000:3b:01.7  VF  8086:1889  5 free",
-        "|  `- 2 bridges, which stay with the host",
+        "|  `- 2 bridges, never offered",
         "`- warning: odd",
         "",
     ]
@@ -343,7 +343,7 @@ def test_lengths_of_time_as_they_are_typed_and_said(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "m", "5 m", "-1", "1d", "5mm", "nan"])
 def test_what_is_no_length_of_time(text: str) -> None:
-    with pytest.raises(ValueError, match="is no length of time"):
+    with pytest.raises(ValueError, match="is not a duration"):
         time_format.parse_duration(text)
 
 

@@ -108,7 +108,7 @@ def test_a_table_of_devices(say: Say) -> None:
     address, kind, _, numa, state = found[f"right/{VF.format(0)}"]
     assert (address, kind, numa, state) == ("0000:3b:01.0", "VF", "0", "free")
     assert re.fullmatch(HELD, found[f"left/{VF.format(0)}"][-1])
-    assert re.fullmatch(rf"held by vmi/store \(claim wiped\) in default since {TIME}; to be cleaned afterwards",
+    assert re.fullmatch(rf"held by vmi/store \(claim wiped\) in default since {TIME}; must be cleaned after use",
                         found[f"left/{DISK}"][-1])
     assert out.splitlines()[-1] == "13 devices: 11 free, 2 held (1 unclean); 3 not offered (--all shows why)"
 
@@ -178,9 +178,9 @@ WRONG: dict[str, tuple[list[str], int, str]] = {
     "an unknown verb": (["device", "steal", "x"], 2, "No such command 'steal'"),
     "a reason where none is kept": (["device", "clear", "x", "--reason", "y"], 2, "No such option"),
     "a name that is there twice": (["device", "reserve", VF.format(1)], 1,
-                                   f"say which: left/{VF.format(1)}, right/{VF.format(1)}\n"),
+                                   f"write one of: left/{VF.format(1)}, right/{VF.format(1)}\n"),
     "nearly a name": (["device", "reserve", f"left/{VF.format(9)}"], 1,
-                      f"there is no device 'left/{VF.format(9)}'; near to it: left/pci-0000-3a-3b-00-0-vf"),
+                      f"there is no device 'left/{VF.format(9)}'; similar: left/pci-0000-3a-3b-00-0-vf"),
     "a device of no node": (["device", "reserve", "middle/x"], 1,
                             "there is no node 'middle' with devices; there are left, right"),
     "one that is not offered": (["device", "reserve", f"right/{DISK}"], 1,
@@ -270,8 +270,8 @@ def test_a_provider_keeps_some_out(say: Say) -> None:
     assert list(rows(say("devices", "--state", "reserved").out)) == [first, f"right/{VF.format(1)}"]
     assert re.search(rf"{name} +CUSTOM_PCI_8086_1889 +6 +2 +0 +4 ", say("providers").out)
     assert say("device", "unreserve", first, code=1).err == (
-        f"error: {first} is reserved because its provider keeps some of its devices out, and another would take its place; "
-        f"outfit providers reserve {name} N says how many\n")
+        f"error: {first} is reserved because its provider has reserved devices, and another device would be reserved instead; "
+        f"change the number with: outfit providers reserve {name} N\n")
     assert say("providers", "reserve", name, "0").out == f"{name}: 0 of 6 CUSTOM_PCI_8086_1889 reserved (was 2)\n"
     assert say("devices", "--state", "reserved").out.startswith("No device is reserved (13 devices")
 
@@ -282,10 +282,10 @@ def test_history_of_what_stands(say: Say) -> None:
     out = say("history", f"left/{DISK}").out.splitlines()
     assert out[0].split() == ["HOLDER", "FOR", "REQUEST", "BOOKED", "PREPARED", "ENDED", "LASTED", "HOW"]
     assert re.fullmatch(rf"claim default/wiped +vmi/store +disk +{TIME} +{TIME} +now +\S+ +prepared", out[1])
-    assert out[-1] == (f"left/{DISK}: 1 booking, 1 of them now; what ended is kept for as long as history.keep says (90 days "
-                       "if it is not written), and at most 10000 bookings of a host")
+    assert out[-1] == (f"left/{DISK}: 1 booking, 1 of them now; ended bookings are kept for history.keep (90 days "
+                       "by default), at most 10000 per host")
     nothing = say("history", f"right/{VF.format(5)}").out
-    assert nothing.startswith(f"right/{VF.format(5)}: no booking of it is known; what ended is kept for ")
+    assert nothing.startswith(f"right/{VF.format(5)}: no booking is recorded; ended bookings are kept for ")
     assert json.loads(say("history", f"right/{VF.format(5)}", "-o", "json").out) == []
 
 
@@ -300,7 +300,7 @@ def test_a_device_for_one_use_is_unclean_until_it_is_cleared(say: Say) -> None:
     assert (past["holder"]["purpose"], past["how"], past["state"]) == ("vmi/store", "released", None)
     assert past["booked"] <= past["prepared"] <= past["ended"]
     assert re.search(rf"claim default/wiped .* {TIME} +\S+ +released\n", say("history", f"left/{DISK}").out)
-    assert say("device", "clear", DISK, code=1).err.endswith(f"say which: left/{DISK}, right/{DISK}\n")
+    assert say("device", "clear", DISK, code=1).err.endswith(f"write one of: left/{DISK}, right/{DISK}\n")
     assert say("device", "clear", f"left/{DISK}").out == f"left/{DISK} cleared\n"
     assert rows(say("devices").out)[f"left/{DISK}"][-1] == "free"
 
@@ -322,8 +322,8 @@ def test_a_device_that_is_no_longer_listed(up: Up, say: Say) -> None:
 def test_without_providers_it_says_what_to_switch_on(tmp_path: Path) -> None:
     with Up(tmp_path / "plain" / "data", simulate="1x1") as plain:
         done = typed("providers", kubeconfig=plain.kubeconfig)
-        assert done == Typed(0, "No provider is reported: hosts are counted once report_in_placement is true in the file that "
-                                "outfit up --config reads; see docs/configuration.md.\n", "")
+        assert done == Typed(0, "No provider is reported: set report_in_placement to true in the file of outfit up --config; "
+                                "see docs/configuration.md.\n", "")
         assert "report_in_placement" in typed("providers", "reserve", "p", "1", kubeconfig=plain.kubeconfig).err
         assert json.loads(typed("providers", "-o", "json", kubeconfig=plain.kubeconfig).out) == []
 
@@ -349,6 +349,6 @@ def test_on_a_real_api_server(cluster: kubernetes.Cluster) -> None:
     assert (done.code, done.err) == (0, "")
     assert re.search(rf"vf0 .* reserved by \S+ since {TIME}\n", done.out)
     assert done.out.endswith("\n2 devices: 1 free, 1 reserved\n")
-    assert "no booking of it is known" in typed("history", f"{name}/vf1", kubeconfig=cluster.kubeconfig).out
+    assert "no booking is recorded" in typed("history", f"{name}/vf1", kubeconfig=cluster.kubeconfig).out
     lost = typed("devices", "--node", f"{name}x", kubeconfig=cluster.kubeconfig)
     assert (lost.code, f"there is no node '{name}x' with devices; there are " in lost.err) == (1, True)

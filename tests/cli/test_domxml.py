@@ -102,7 +102,7 @@ WRONG: dict[str, tuple[list[str], list[str]]] = {
     "an instance that has nothing yet": (["--devices", "{tmp}/young.yaml"], ["{tmp}/young.yaml has no status.deviceStatus"]),
     "a status that is a list": (["--devices", "{tmp}/list.yaml"], ["list.yaml: an object is expected"]),
     "a status that is no YAML": (["--devices", "{tmp}/broken.yaml"], ["broken.yaml is not YAML", 'in "{tmp}/broken.yaml"']),
-    "a folder without files": (["--devices", "{tmp}/empty"], ["{tmp}/empty holds no files"]),
+    "a folder without files": (["--devices", "{tmp}/empty"], ["{tmp}/empty contains no files"]),
 }
 
 
@@ -134,7 +134,7 @@ spec: {domain: {}}
     assert '<memory unit="b">1073741824</memory>' in done.out
     refused = typed(*words, "--drive", str(tmp_path / "image"))
     assert (refused.code, refused.out) == (1, "")
-    assert "vm.yaml has 2 machines, and --drive takes the image of one" in refused.err
+    assert "vm.yaml has 2 VMs, and --drive writes the image of one" in refused.err
     assert not (tmp_path / "image").exists()
 
 

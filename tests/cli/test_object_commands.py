@@ -176,7 +176,7 @@ spec:
     done = typed("apply", "-f", "-", kubeconfig=up.kubeconfig, stdin=text)
     assert (done.code, done.out) == (0, "virtualmachine.kubevirt.io/warned created\n")
     at = "spec.template.spec.resourceClaims[0].resourceClaimName"
-    assert done.err == (f'warning: {at}: there is no ResourceClaim "nowhere" in namespace "default" yet; the machine waits for '
+    assert done.err == (f'warning: {at}: there is no ResourceClaim "nowhere" in namespace "default" yet; the VM waits for '
                         "it\n")
     say("delete", "vm", "warned")
 
@@ -251,7 +251,7 @@ MISSING: dict[str, tuple[list[str], str]] = {
     "delete": (["delete", "pod", "red"], 'error: pods "red" not found\n'),
     "domxml": (["domxml", "red"], 'error: virtualmachineinstances.kubevirt.io "red" not found\n'),
     "why of a machine": (["why", "vmi/red"], 'error: virtualmachineinstances.kubevirt.io "red" not found\n'),
-    "why of anything": (["why", "red"], "error: there is no machine, pod or claim 'red' in namespace default\n"),
+    "why of anything": (["why", "red"], "error: there is not a VM or VMI, pod or claim 'red' in namespace default\n"),
 }
 
 
@@ -314,7 +314,7 @@ def test_a_plan_says_where_and_what_and_writes_nothing(say: Say) -> None:
     plain = say("plan", "-f", "-", stdin=NOBODY).out
     assert plain.startswith("vmi/plain would go to node-0 (pack: ")
     again = say("plan", "-f", str(EXAMPLE), code=1).out
-    assert "vmi/blue is there already, on node-0" in again
+    assert "vmi/blue is running already, on node-0" in again
     assert "vmi/green would wait: 0/1 hosts are available" in again
     assert "pci-0000-3b-00-0-vf0: held by vmi/blue" in again
     assert say("get", "vmi,pods,resourceclaims,pages", "-o", "name").out == before
@@ -391,7 +391,7 @@ spec: {{spec: {{devices: {{requests: [{OLDER["v1beta1"]}]}}}}}}
 {_asking(template="older")}"""
     assert "vmi/asking would wait: 0/1 hosts are available" in say("plan", "-f", "-", stdin=older, code=1).out
     shown = say("get", "vmi", "blue", "-o", "yaml").out
-    assert say("plan", "-f", "-", stdin=shown).out == "vmi/blue is there already, on node-0\n"
+    assert say("plan", "-f", "-", stdin=shown).out == "vmi/blue is running already, on node-0\n"
 
 
 def test_the_domain_of_a_machine(say: Say) -> None:
@@ -410,7 +410,7 @@ spec: {runStrategy: Halted, template: {spec: {domain: {}}}}
     say("apply", "-f", "-", stdin=machine)
     for word in ("amber", "vm/amber"):
         assert say("domxml", word, code=1).err == (
-            "error: amber does not run, so it has no domain; start it with: outfit vm start amber\n")
+            "error: amber is not running, so it has no domain; start it with: outfit vm start amber\n")
     say("delete", "vm", "amber")
 
 
@@ -468,10 +468,10 @@ def test_a_delete_says_what_holds_and_has_an_end(say: Say, monkeypatch: pytest.M
     text = config_map("kept", metadata={"finalizers": ["example.com/mine"]}) + "---\n" + config_map("free")
     say("apply", "-f", "-", stdin=text)
     done = say("delete", "cm", "kept", "free", "--timeout", "0.5", code=1)
-    why = "it goes when nobody needs it any more: example.com/mine in metadata.finalizers"
+    why = "it has metadata.finalizers: example.com/mine"
     assert done.out == f"configmap/kept deleted\nconfigmap/free deleted\n  kept waits: {why}\n"
     assert done.err == (f"error: kept is not gone after 0.5s: {why}\n"
-                        "nothing was taken back: it goes when nothing holds it any more\n")
+                        "the deletion stays requested: objects go when nothing blocks them\n")
 
 
 USED = {"reservedFor": [{"resource": "pods", "name": "a"}, {"resource": "pods", "name": "b"}]}

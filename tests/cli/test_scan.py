@@ -89,10 +89,10 @@ def test_a_gpu_host() -> None:
 └─ pci0000:c9
    └─ 0000:ca:00.0  NVIDIA Corporation TU104GL [Tesla T4]  [10de:1eb8]
       │  3D controller, driver nvidia, IOMMU group 1, name pci-0000-c9-ca-00-0
-      ├─ nvidia-231  GRID T4-8Q   2 made, 0 more can be
+      ├─ nvidia-231  GRID T4-8Q   2 created, 0 available
       │  ├─ 4b20d080-1b54-4048-85b3-a6a62d165c01  8Gi of memory, IOMMU group 42
       │  └─ 4b20d080-1b54-4048-85b3-a6a62d165c02  8Gi of memory, IOMMU group 43
-      └─ nvidia-232  GRID T4-16Q  0 made, 0 more can be
+      └─ nvidia-232  GRID T4-16Q  0 created, 0 available
 
 5 PCI functions: 5 other endpoints; 3 bound to VFIO; 2 mediated devices""".splitlines()
 

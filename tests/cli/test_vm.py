@@ -46,7 +46,7 @@ def rows(done: Typed) -> dict[str, list[str]]:
 
 def test_the_life_of_a_machine_at_the_terminal(say: Say) -> None:
     say("apply", "-f", str(EXAMPLE / "1-class.yaml"))
-    assert say("vm", "list").out == "No machines found in namespace default.\n"
+    assert say("vm", "list").out == "No VMs found in namespace default.\n"
     say("apply", "-f", "-", stdin=vm("blue", "Halted"))
     until(lambda: rows(say("vm", "list"))["blue"][:3] == ["Stopped", "-", "0/1"], "it is stopped")
 
@@ -121,15 +121,15 @@ def test_a_device_by_resource_name_is_shown_like_any_other(up: Up, say: Say) -> 
 
 
 WRONG: dict[str, tuple[list[str], str]] = {
-    "nobody": (["start", "nobody"], "there is no virtual machine 'nobody' in namespace default"),
-    "a pause of nobody": (["pause", "nobody"], "there is no virtual machine 'nobody'"),
-    "a pause of a stopped one": (["pause", "still"], "still does not run; start it with: outfit vm start still"),
-    "a stop of nobody": (["stop", "nobody"], "there is no virtual machine 'nobody'"),
-    "devices of nobody": (["devices", "nobody"], "there is no virtual machine 'nobody'"),
+    "nobody": (["start", "nobody"], "there is no VM 'nobody' in namespace default"),
+    "a pause of nobody": (["pause", "nobody"], "there is no VM 'nobody'"),
+    "a pause of a stopped one": (["pause", "still"], "still is not running; start it with: outfit vm start still"),
+    "a stop of nobody": (["stop", "nobody"], "there is no VM 'nobody'"),
+    "devices of nobody": (["devices", "nobody"], "there is no VM 'nobody'"),
     "devices of a stopped one": (["devices", "still"], "still does not run, so it has no devices"),
     "no name": (["start", ""], "NAME is empty"),
-    "a second name that is wrong": (["start", "still", "nobody"], "there is no virtual machine 'nobody'"),
-    "a restart of a stopped one": (["restart", "still"], "still does not run; start it with: outfit vm start still"),
+    "a second name that is wrong": (["start", "still", "nobody"], "there is no VM 'nobody'"),
+    "a restart of a stopped one": (["restart", "still"], "still is not running; start it with: outfit vm start still"),
     "an instance alone": (["stop", "alone"], "alone is an instance without a machine behind it"),
 }
 
@@ -384,7 +384,7 @@ def test_one_that_has_ended_is_not_shown_with_devices(own: bool, phase: str, up:
     say("vm", "start", "ended", "--wait")
     assert "NOW" not in say("vm", "devices", "ended").out
     write(up, "ended", {"status": {"phase": phase}}, "status")
-    now = "kept for the machine by its claim" if own else "given back"
+    now = "kept for the VM by its claim" if own else "released"
     until(lambda: say("vm", "devices", "ended").out.rstrip().endswith(now), "what became of it")
     first, head, row = say("vm", "devices", "ended").out.splitlines()
     how = "failed" if phase == "Failed" else "ended"
@@ -399,8 +399,8 @@ def test_one_that_has_ended_is_not_shown_with_devices(own: bool, phase: str, up:
 
 
 TIMES: dict[str, tuple[list[str], str]] = {
-    "no time": (["--wait", "--timeout", "soon"], "'soon' is no length of time: write seconds, or as in 90s, 5m, 1h30m"),
-    "a time before now": (["--wait", "--timeout", "-5"], "'-5' is no length of time"),
+    "no time": (["--wait", "--timeout", "soon"], "'soon' is not a duration: write seconds, or as in 90s, 5m, 1h30m"),
+    "a time before now": (["--wait", "--timeout", "-5"], "'-5' is not a duration"),
     "nothing to wait for": (["--timeout", "5"], "--timeout says how long to --wait"),
 }
 

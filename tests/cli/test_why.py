@@ -199,7 +199,7 @@ def plain(line: str) -> str:
 
 def test_the_list_names_a_scheduler_that_is_not_ours(say: Say) -> None:
     [row] = [line for line in say("vm", "list").splitlines() if line.startswith("foreign ")]
-    assert row.endswith("scheduler volcano has not given it a host")
+    assert row.endswith("scheduler volcano has not bound it to a host")
 
 
 def test_a_wait_that_stays_the_same_is_not_written_again(up: Up, say: Say) -> None:
@@ -437,7 +437,7 @@ def test_a_host_that_is_not_there_is_named(tmp_path: Path) -> None:
         assert stopped.out.splitlines() == ["vm1 stops", f"  vm1 waits: it is on {host}"]
         assert stopped.err.splitlines()[-2:] == [
             f"error: vm1 is not stopped after 1s: it is on {host}",
-            "nothing was taken back (outfit why tells more)"]
+            "the request stays in place (outfit why shows more)"]
         lines = up.ok("why", "vm/vm1").splitlines()
         assert re.fullmatch(rf"vm/vm1 is stopping since \S+; it waits for {host}", lines[0])
         assert lines[1:] == [helps]

@@ -277,8 +277,8 @@ def test_gates_of_both_documents(up: Up) -> None:
     assert "list HostDevicesWithDRA in spec.configuration" in refused(up, disk).err
     for name in ("DynamicResourceAllocation", "DRADevices"):
         closed(up, [name])
-        assert f"{name} in disabledFeatureGates closes it; list GPUsWithDRA" in refused(up, gpu_file("001")).err
-        assert f"{name} in disabledFeatureGates closes it; list HostDevicesWithDRA" in refused(up, disk).err
+        assert f"{name} in disabledFeatureGates disables it; list GPUsWithDRA" in refused(up, gpu_file("001")).err
+        assert f"{name} in disabledFeatureGates disables it; list HostDevicesWithDRA" in refused(up, disk).err
     for document in DOCUMENTS:
         up.ok("apply", "-f", str(SEEDS / document / "1-gates.yaml"))
         up.ok("apply", "-f", str(gpu_file(document)))

@@ -17,8 +17,8 @@ def emulates() -> bool:
 async def test_what_it_can_do(lab: Lab) -> None:
     hypervisor = lab.hypervisor()
     found = await hypervisor.abilities()
-    assert found.plays is isinstance(lab, Played)
-    assert not (found.kvm and (found.plays or emulates()))
+    assert found.simulated is isinstance(lab, Played)
+    assert not (found.kvm and (found.simulated or emulates()))
     await hypervisor.close()
 
 

@@ -224,7 +224,7 @@ CLASHES: dict[str, tuple[Situation, str]] = {
     "a function of a slot alone": (with_nic("0000:00:1e.1"), "without a device at 0000:00:1e.0"),
     "disks on sata": (disks(sata=31), "spec.domain.devices.disks: a VM has at most 30 disks on sata, including the "
                                       "config drive: use virtio or scsi for the others"),
-    "no address": (with_nic("eth0"), "interfaces[0]: eth0 is no address that a guest's device can have"),
+    "no address": (with_nic("eth0"), "interfaces[0]: eth0 is not a valid address of a guest device"),
     "another domain": (with_nic("0001:0a:00.0"), "is no address that a guest"),
     "a slot beyond": (with_nic("0000:0a:20.0"), "is no address that a guest"),
     "a bus beyond": (with_nic("0000:f0:00.0"), "a guest has the buses 00 to a0"),

@@ -1,5 +1,7 @@
-"""The door of the embedded homes: every write passes here, whoever makes it. Defaults are filled in, then all that is wrong
-is said at once. Pure: what must be looked up comes in with the change."""
+"""Admission of the embedded API server: every write passes through `AdmissionRules`, which fills in defaults and reports all
+causes at once. Called by the embedded backends of the store, and by the CLI for `plan` and `domxml`. Pure: lookups come with
+the
+request."""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def _pod(obj: Object) -> None:
 
 
 def _secret(obj: Object) -> None:
-    """Plain text that a person wrote becomes data; it is never shown again."""
+    """Moves stringData to data, base64 encoded."""
     plain = obj.pop("stringData", None)
     if isinstance(plain, dict):
         encoded = {key: base64.b64encode(str(text).encode()).decode() for key, text in plain.items()}
@@ -47,7 +49,7 @@ def _secret(obj: Object) -> None:
 
 
 def _taint_rule(obj: Object) -> None:
-    """Since when it holds. One that is changed later without saying so gets its time from whoever acts on it."""
+    """timeAdded defaults to the creation time. After a later change of the taint, the controllers set it."""
     taint = (obj.get("spec") or {}).get("taint") if isinstance(obj.get("spec"), dict) else None
     if isinstance(taint, dict) and obj.get("metadata", {}).get("creationTimestamp"):
         _default(taint, "timeAdded", obj["metadata"]["creationTimestamp"])
@@ -75,26 +77,27 @@ def _requests(spec: Any) -> None:
 
 
 def _default(obj: Object, field: str, value: Any) -> None:
-    """null is as good as nothing."""
+    """Sets a field that is absent or null."""
     if obj.get(field) is None:
         obj[field] = value
 
 
 def _within(obj: Object, field: str) -> Object:
-    """The object in a field, made where there is none."""
+    """The object in a field, created where it is absent."""
     _default(obj, field, {})
     inner: Object = obj[field]
     return inner
 
 
 def _vmi_finalizer(obj: Object) -> None:
-    """A machine stays until its pod is gone, from its first moment on. One that came in through another door gets it later."""
+    """A VMI has the finalizer from its creation, so that it stays until its pod is gone. In a cluster, the VMI controller adds
+    it."""
     have = obj["metadata"].get("finalizers") or []
     if isinstance(have, list) and vm.FINALIZER not in have:
         obj["metadata"]["finalizers"] = [*have, vm.FINALIZER]
 
 
-CREATE_DEFAULTS: Mapping[Kind, Callable[[Object], None]] = {kinds.VMI: _vmi_finalizer}  # what a new object gets, once
+CREATE_DEFAULTS: Mapping[Kind, Callable[[Object], None]] = {kinds.VMI: _vmi_finalizer}  # applied at creation only
 DEFAULTS: Mapping[Kind, Callable[[Object], None]] = {
     kinds.NAMESPACE: _namespace,
     kinds.POD: _pod,
@@ -117,8 +120,8 @@ CHECKS: Mapping[Kind, Check] = {
     kinds.KUBEVIRT: kubevirt.check,
     kinds.FLAVOR: flavors.flavor,
 }
-# Checks that depend on what the KubeVirt object says. They are for what is new: a machine that was let in stays, whatever
-# gate was closed since.
+# Checks that depend on the KubeVirt object. They apply to new and changed specs only: an admitted VM stays valid when a feature
+# gate is disabled later.
 CONFIG_CHECKS: Mapping[Kind, Callable[[Mapping[str, Any], KubeVirtConfig], Iterator[Cause]]] = {
     kinds.VMI: vms.vmi,
     kinds.VM: vms.vm,
@@ -127,7 +130,7 @@ CONFIG_CHECKS: Mapping[Kind, Callable[[Mapping[str, Any], KubeVirtConfig], Itera
 WARNINGS: Mapping[Kind, Warn] = {
     kinds.VMI: warnings.vmi_warnings,
     kinds.VM: warnings.vm_warnings,
-    kinds.KUBEVIRT: lambda obj, now, look: kubevirt.config_warnings(obj),
+    kinds.KUBEVIRT: lambda obj, config, look: kubevirt.config_warnings(obj),
 }
 UPDATE_CHECKS: Mapping[Kind, Compare] = {
     kinds.POD: pods.same_place,
@@ -135,12 +138,12 @@ UPDATE_CHECKS: Mapping[Kind, Compare] = {
     kinds.RESOURCE_CLAIM_TEMPLATE: resources.unchanged_spec,
 }
 PLAIN_LABEL_NAMES = (kinds.NAMESPACE,)
-UNDELETABLE = ("default", "kube-system")  # namespaces that are always there
+UNDELETABLE = ("default", "kube-system")  # namespaces that always exist
 
 
 class AdmissionRules:
-    """What `store.base.Rules` asks for. `more`: checks of a kind's spec that need to know how this installation is set up; what
-    was stored before and keeps its spec is not asked again."""
+    """Implements `store.base.Rules`. `more`: checks of a kind's spec that depend on the configuration of this installation; an
+    update that keeps the spec is not checked again."""
 
     def __init__(self, more: Mapping[Kind, Check] | None = None) -> None:
         self._more = more or {}
@@ -149,24 +152,25 @@ class AdmissionRules:
         obj = change.new
         if change.verb == "delete":
             return self._delete(change)
-        if wrong := list(schema.check(change.kind.kind, obj, change.old)):
-            raise_invalid(change.kind, obj, [*wrong, *self._besides(change, wrong)])
+        if type_errors := list(schema.check(change.kind.kind, obj, change.old)):
+            raise_invalid(change.kind, obj, [*type_errors, *self._further_causes(change, type_errors)])
         if change.verb == "create":
-            self._place(change)
+            self._check_namespace(change)
         if change.verb == "create" and change.kind in CREATE_DEFAULTS:
             CREATE_DEFAULTS[change.kind](obj)
         if change.subresource == "" and change.kind in DEFAULTS:
             DEFAULTS[change.kind](obj)
         raise_invalid(change.kind, obj, list(self._causes(change, obj)))
-        self._foresee(change)
+        self._warn(change)
         return obj
 
     def grace(self, kind: Kind, obj: Object, asked: int | None) -> int:
-        """A pod that a node runs waits for that node; one that never had a node, or is over, goes at once."""
+        """Seconds until a deleted object is removed. A pod on a node waits for its agent; one without a node or in a final
+        phase is removed at once."""
         if kind != kinds.POD or not obj["spec"].get("nodeName") or obj.get("status", {}).get("phase") in vm.FINAL:
             return 0
         seconds = obj["spec"].get("terminationGracePeriodSeconds", POD_GRACE) if asked is None else asked
-        return int(seconds) if seconds >= 0 else 1  # as Kubernetes reads a negative one
+        return int(seconds) if seconds >= 0 else 1  # as Kubernetes treats a negative value
 
     def blocks_deletion(self, kind: Kind, obj: Object) -> bool:
         return kind == kinds.NAMESPACE and bool((obj.get("spec") or {}).get("finalizers"))
@@ -182,8 +186,8 @@ class AdmissionRules:
             pages.deletable(change.new, host_known=is_pool_page(name) or change.look(kinds.NODE, "", name) is not None)
         return change.new
 
-    def _place(self, change: WriteRequest) -> None:
-        """A new object needs a namespace that is there to stay."""
+    def _check_namespace(self, change: WriteRequest) -> None:
+        """NotFound, Terminating: the namespace of a new object is missing, or being deleted."""
         name = change.new["metadata"].get("namespace")
         if not change.kind.namespaced or not name:
             return
@@ -213,21 +217,23 @@ class AdmissionRules:
         if change.old is not None and change.subresource == "" and kind in UPDATE_CHECKS:
             yield from UPDATE_CHECKS[kind](new, change.old)
 
-    def _besides(self, change: WriteRequest, wrong: Sequence[Cause]) -> Iterator[Cause]:
-        """What else is wrong with an object of the wrong shape, as far as that can be said without what is wrong there."""
+    def _further_causes(self, change: WriteRequest, type_errors: Sequence[Cause]) -> Iterator[Cause]:
+        """Further causes in an object with fields of the wrong type, from checks on the object without those fields."""
         rest = schema.without_wrong(change.kind.kind, change.new)
         if any(schema.check(change.kind.kind, rest)):
-            return  # what the others rely on is missing
+            return  # required fields are missing
         for cause in self._causes(change, rest):
-            if not any(_within_path(cause.field, each.field) or _within_path(each.field, cause.field) for each in wrong):
+            if not any(
+                _within_path(cause.field, error.field) or _within_path(error.field, cause.field) for error in type_errors
+            ):
                 yield cause
 
-    def _foresee(self, change: WriteRequest) -> None:
-        """Whoever hears warnings is told what cannot work yet in what they wrote."""
+    def _warn(self, change: WriteRequest) -> None:
+        """Sends the writer warnings about what is valid and cannot work yet."""
         if change.by.warn is None or change.subresource or change.kind not in WARNINGS or not _new_spec(change):
             return
-        for words in WARNINGS[change.kind](change.new, _settings(change), change.look):
-            change.by.warn(words)
+        for warning in WARNINGS[change.kind](change.new, _settings(change), change.look):
+            change.by.warn(warning)
 
 
 def _within_path(inner: str, outer: str) -> bool:
@@ -239,7 +245,7 @@ def _settings(change: WriteRequest) -> KubeVirtConfig:
 
 
 def _by_user(change: WriteRequest) -> bool:
-    """Whether it is no part of the system that writes."""
+    """Whether a user writes, and not a component of the system."""
     return bool(change.by.user) and not _settings(change).ours(change.by.user)
 
 
@@ -250,15 +256,15 @@ def _new_spec(change: WriteRequest) -> bool:
 def _config_causes(change: WriteRequest, new: Object) -> Iterator[Cause]:
     if not _new_spec(change):
         return
-    now = _settings(change)
+    config = _settings(change)
     if change.kind == kinds.VMI and change.old is not None:
-        refused = list(vms.changed_vmi(new, change.old, now.ours(change.by.user)))
+        refused = list(vms.changed_vmi(new, change.old, config.ours(change.by.user)))
         yield from refused
         if refused:
             return
     same = change.kind == kinds.VM and change.old is not None and all(
         (new.get("spec") or {}).get(part) == (change.old.get("spec") or {}).get(part) for part in vms.BUILT_FROM)
-    for cause in CONFIG_CHECKS[change.kind](new, now):
+    for cause in CONFIG_CHECKS[change.kind](new, config):
         if not (same and cause.field.startswith(vms.BUILT_AT)):
             yield cause
 
@@ -266,18 +272,22 @@ def _config_causes(change: WriteRequest, new: Object) -> Iterator[Cause]:
 def _only_one(change: WriteRequest) -> Iterator[Cause]:
     if other := kubevirt_config.active_kubevirt(change.every(kinds.KUBEVIRT)):
         meta = other["metadata"]
-        yield Cause("metadata.name", f"Forbidden: KubeVirt {meta['namespace']}/{meta['name']} is there already, and one is for "
-                                     "all: change that one", "FieldValueForbidden")
+        yield Cause(
+            "metadata.name",
+            f"Forbidden: KubeVirt {meta['namespace']}/{meta['name']} exists already, and there can be only "
+            "one: change that one",
+            "FieldValueForbidden",
+        )
 
 
 def raise_invalid(kind: Kind, obj: Object, causes: Sequence[Cause]) -> None:
-    """Raise when anything is wrong, and say all of it."""
+    """Raises Invalid with all causes, if there are any."""
     if not causes:
         return
     causes = [Cause(shortened(cause.field), shortened(cause.message), cause.reason) for cause in causes]
-    said = "; ".join(f"{cause.field}: {cause.message}" for cause in causes[:10])
+    listed = "; ".join(f"{cause.field}: {cause.message}" for cause in causes[:10])
     more = f"; and {len(causes) - 10} more" if len(causes) > 10 else ""
     title = f"{kind.kind}.{kind.group}" if kind.group else kind.kind
     meta = obj.get("metadata")
     name = meta.get("name", "") if isinstance(meta, dict) else ""
-    raise Invalid(f'{title} "{shortened(str(name))}" is invalid: {said}{more}', causes)
+    raise Invalid(f'{title} "{shortened(str(name))}" is invalid: {listed}{more}', causes)

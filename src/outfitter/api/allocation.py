@@ -1,5 +1,6 @@
-"""A claim's allocation: which devices it has and on which host, how much of a device a result takes as it is booked on a page,
-and the allocation as it is restored from a page. Pure conversions between ResourceClaim.status and LedgerPage."""
+"""A claim's allocation: its devices and host, how much of a device a result takes as it is booked on a page, and the allocation
+as it is restored from a page. Pure conversions between ResourceClaim.status and LedgerPage, used by controllers, scheduling and
+node."""
 
 from __future__ import annotations
 
@@ -14,20 +15,20 @@ from outfitter.api.kubevirt import device_refs
 
 
 def hosts(allocation: Mapping[str, Any]) -> set[str]:
-    """The hosts on which everything that was given can be used: the one that the allocation names, else the pools of the
-    devices, which are named after their hosts where nobody says otherwise."""
+    """The hosts on which all allocated devices can be used: the one in the allocation's nodeSelector, else the pools of the
+    devices, which are named after their hosts."""
     if host := named_host(allocation):
         return {host}
     return {result["pool"] for result in (allocation.get("devices") or {}).get("results") or ()}
 
 
 def host_of(allocation: Mapping[str, Any], result: Mapping[str, Any]) -> str:
-    """The host on whose page one of the devices stands."""
+    """The host whose page records a device of the allocation."""
     return named_host(allocation) or str(result["pool"])
 
 
 def named_host(allocation: Mapping[str, Any]) -> str | None:
-    """The one host that an allocation is for, if it says so by name."""
+    """The host that the allocation's nodeSelector names; None if it names none or several."""
     for term in (allocation.get("nodeSelector") or {}).get("nodeSelectorTerms") or ():
         for field in term.get("matchFields") or ():
             if field.get("key") == "metadata.name" and len(field.get("values") or ()) == 1:
@@ -42,7 +43,7 @@ def booked_amount(result: Mapping[str, Any], counters: Mapping[str, Mapping[str,
         return {"adminAccess": True}  # admin access: others may hold the device
     taken: Object = {"whole": True} if not result.get("shareID") else {
         "shareID": result["shareID"], "capacity": dict(result.get("consumedCapacity") or {})}
-    return {**taken, **({"counters": {name: dict(each) for name, each in counters.items()}} if counters else {})}
+    return {**taken, **({"counters": {name: dict(amounts) for name, amounts in counters.items()}} if counters else {})}
 
 
 def restored(host: str, bookings: Sequence[Booking]) -> Object:
@@ -66,12 +67,12 @@ def _share(amount: Mapping[str, Any]) -> Object:
 
 
 def cells_config(cells: Sequence[int], pinned: Mapping[Any, int], cpus: Mapping[Any, Sequence[int]]) -> list[Object]:
-    """The configuration in an allocation that tells the launcher on which NUMA cells of the host the guest's cells are."""
+    """The configuration in an allocation that maps the guest's NUMA cells to cells of the host, for the launcher."""
     if not cells:
         return []
     parameters = {"apiVersion": kinds.FLAVOR.api_version, "kind": device_refs.CELLS_KIND, "hostCells": list(cells),
                   **({"pinned": {str(cell): count for cell, count in pinned.items()}} if pinned else {}),
-                  **({"cpus": {str(cell): list(each) for cell, each in cpus.items()}} if cpus else {})}
+                  **({"cpus": {str(cell): list(cell_cpus) for cell, cell_cpus in cpus.items()}} if cpus else {})}
     return [{"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": parameters}}]
 
 

@@ -1,5 +1,5 @@
-"""What stands on a page of the ledger, as values: who holds which device, or how much of it, and what was taken out of
-service."""
+"""The values on a LedgerPage: bookings (holder, device, amount) and out-of-service records (reserved, quarantined, unclean).
+`page.Page` reads and changes whole pages; `booking_limits` checks amounts."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from outfitter.api.kinds import Object
 
 State = Literal["booked", "prepared", "released"]
 OutOfServiceRecords = Literal["reserved", "quarantined", "unclean"]
-MARKS: tuple[OutOfServiceRecords, ...] = ("reserved", "quarantined", "unclean")  # also the order in which a refusal names them
-DOMAIN = "Domain"  # the kind of a holder that was found on the host and that nobody booked for
+MARKS: tuple[OutOfServiceRecords, ...] = ("reserved", "quarantined", "unclean")  # an error names the first of them
+DOMAIN = "Domain"  # holder kind of a running domain that was found on the host without a booking
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a device: a claim, a Placement consumer, a migration, or a machine that was found to have it."""
+    """The holder of a device: a claim, a Placement consumer, a migration, or a domain that was found to use it."""
 
-    kind: str  # "ResourceClaim", "Consumer", "Migration", "Domain" (runs on the host, and nobody booked for it)
+    kind: str  # "ResourceClaim", "Consumer", "Migration", "Domain" (running on the host without a booking)
     namespace: str
     name: str
     uid: str
-    purpose: str = ""  # for people: "vmi/blue", the machine or pod for which it is held
+    purpose: str = ""  # for messages: "vmi/blue", the VMI or pod that uses the claim
 
     def __str__(self) -> str:
         what = f"{self.purpose} (claim {self.name})" if self.purpose else f"{self.kind} {self.name}"
@@ -36,34 +36,35 @@ class Holder:
 
 
 class Key(NamedTuple):
-    """What tells bookings on a page apart."""
+    """Identifies a booking on a page."""
 
     device: DeviceId
     uid: str
-    share: str  # "" for what is no share
+    share: str  # shareID; "" for a whole device
 
 
 @dataclass(frozen=True, slots=True)
 class Booking:
     """One device, or a share of one, for one holder. `amount` is one of
 
-    {"whole": true}                                        alone on the device
-    {"shareID": "...", "capacity": {"memory": "4Gi"}}      beside others, while the capacity lasts
-    {"resources": {"VCPU": 2}}                             a host's own resources: never in the way; "cells": {"0": 2} says how
-                                                           many CPUs of which NUMA cell are the holder's alone, and
-                                                           "cpus": {"0": [4, 5]} which
-    {"adminAccess": true}                                  looks on while others have it: never in the way
+    {"whole": true}                                        the device exclusively
+    {"shareID": "...", "capacity": {"memory": "4Gi"}}      a share of its capacity
+    {"resources": {"VCPU": 2}}                             a host's own resources: never conflicts; "cells": {"0": 2} is the
+                                                           number of dedicated CPUs by NUMA cell, "cpus": {"0": [4, 5]}
+                                                           which CPUs
+    {"adminAccess": true}                                  admin access while others hold it: never conflicts
 
-    and the first two may say which of the pool's counters they use: "counters": {"<counter set>": {"<counter>": "1"}}."""
+    and the first two may list the shared counters of the pool that they consume: "counters": {"<counter set>": {"<counter>":
+    "1"}}."""
 
     device: DeviceId
     holder: Holder
-    request: str  # which of the holder's requests it answers
+    request: str  # the request of the holder's claim
     state: State
     since: str
     amount: dict[str, Any] = field(default_factory=lambda: {"whole": True})
-    prepared: str = ""  # when the host handed it over; "" while it did not
-    node: str = ""  # on the page of a pool: the host that uses it; on a host's page it is that host
+    prepared: str = ""  # when the host first prepared it; "" before
+    node: str = ""  # on a pool's page: the host that uses it; "" on a host's page
 
     @property
     def key(self) -> Key:
@@ -71,7 +72,7 @@ class Booking:
 
     @property
     def counted(self) -> bool:
-        """It holds a device: a host's own resources do not, nor does whoever only looks on."""
+        """Whether it holds a device: host resources and admin access do not."""
         return bool(self.amount.get("whole")) or not ("resources" in self.amount or self.amount.get("adminAccess"))
 
     @property
@@ -80,22 +81,23 @@ class Booking:
 
     @property
     def cpus(self) -> list[int]:
-        """CPUs of the host that are the holder's alone."""
+        """Host CPUs that are dedicated to the holder."""
         return [cpu for cpus in (self.amount.get("cpus") or {}).values() for cpu in cpus]
 
     def clashes(self, other: Booking) -> bool:
-        """Both cannot stand on one page, whatever the amounts."""
+        """Whether both cannot be on one page, whatever the amounts."""
         return (self.device == other.device and self.key != other.key and self.counted and other.counted
                 and not (self.shared and other.shared))
 
     def excludes(self, other: Booking) -> bool:
-        """One is the card that the other is a part of, and was published without saying so: the parts were switched off, or on,
-        while somebody had one. Where both say it their amounts are counted."""
-        one, two = self.device, other.device
-        if (one.driver, one.pool) != (two.driver, two.pool) or not (self.counted and other.counted):
+        """Whether one is the PF of the other's VF and only one of them was booked with the PF's counters: SR-IOV was switched
+        on or off while the other was held. Where both have the counters, `booking_limits` counts them."""
+        own, their = self.device, other.device
+        if (own.driver, own.pool) != (their.driver, their.pool) or not (self.counted and other.counted):
             return False
-        mine, theirs = self.amount.get("counters") or {}, other.amount.get("counters") or {}
-        return (two.device in mine and two.device not in theirs) or (one.device in theirs and one.device not in mine)
+        own_counters, their_counters = self.amount.get("counters") or {}, other.amount.get("counters") or {}
+        return (their.device in own_counters and their.device not in their_counters) or (
+            own.device in their_counters and own.device not in own_counters)
 
     def to_object(self) -> Object:
         out = {"device": device_object(self.device), "holder": self.holder.to_object(),
@@ -105,13 +107,13 @@ class Booking:
 
 @dataclass(frozen=True, slots=True)
 class OutOfServiceRecord:
-    """A device that nobody new gets: an entry of `reserved`, `quarantined` or `unclean`."""
+    """A device that is not allocated again: an entry of `reserved`, `quarantined` or `unclean`."""
 
     device: DeviceId
     reason: str
     by: str
     since: str
-    origin: str = ""  # "placement": made from a provider's reserved count, and taken away by it
+    origin: str = ""  # "placement": added and removed by the reserved count of a provider
 
     def to_object(self) -> Object:
         out = {"device": device_object(self.device), "reason": self.reason, "by": self.by, "since": self.since}
@@ -120,9 +122,9 @@ class OutOfServiceRecord:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What was published: how much of each device, and how much of each counter that devices share."""
+    """Published limits: capacity of devices that may be shared, and shared counters of pools."""
 
-    capacity: Mapping[DeviceId, Mapping[str, str]] = field(default_factory=dict)  # a device that may be shared is in here
+    capacity: Mapping[DeviceId, Mapping[str, str]] = field(default_factory=dict)  # only devices that may be shared
     counters: Mapping[tuple[str, str, str], Mapping[str, str]] = field(default_factory=dict)  # (driver, pool, counter set)
 
 

@@ -1,4 +1,4 @@
-"""Counting what bookings use: shares of a device's capacity, and of the counters that the devices of a pool have in common."""
+"""Checks bookings against published limits: capacity of shared devices, and shared counters of pools. Called by `page.Page`."""
 
 from __future__ import annotations
 
@@ -15,25 +15,32 @@ NOTHING = quantity.from_int(0)
 
 
 def check_shares(fresh: Sequence[Booking], there: Mapping[DeviceId, Sequence[Booking]], limits: Limits) -> None:
-    """Each device has the capacity for what is on it (`there`, with the fresh ones). AlreadyHeld names who has the rest,
-    Unsatisfiable what was never published."""
+    """Checks that each device has capacity for all bookings on it (`there`, which includes `fresh`). AlreadyHeld names the
+    other holders, Unsatisfiable what is not published."""
     shares = [booking for booking in fresh if booking.shared]
     for device in dict.fromkeys(booking.device for booking in shares):
         if device not in limits.capacity:
-            raise Unsatisfiable(f"{device.short} cannot be shared: it publishes no capacity to be counted against")
-        _fits(device.short, there[device], [one for one in shares if one.device == device], _capacity, limits.capacity[device])
+            raise Unsatisfiable(f"{device.short} cannot be shared: it publishes no capacity")
+        _fits(
+            device.short,
+            there[device],
+            [share for share in shares if share.device == device],
+            _capacity,
+            limits.capacity[device],
+        )
 
 
 def check_counters(fresh: Sequence[Booking], before: Sequence[Booking], limits: Limits) -> None:
-    """The same for the counters of pools, besides what was booked before."""
-    pools = dict.fromkeys((one.device.driver, one.device.pool, name) for one in fresh if one.counted for name in _sets(one))
-    everything = [*before, *fresh] if pools else []
+    """Checks the shared counters of pools for `before` and `fresh` together. Errors as of `check_shares`."""
+    pools = dict.fromkeys((booking.device.driver, booking.device.pool, name) for booking in fresh if booking.counted
+                          for name in _sets(booking))
+    all_bookings = [*before, *fresh] if pools else []
     for driver, pool, name in pools:
         def uses(booking: Booking, at: tuple[str, str, str] = (driver, pool, name)) -> Mapping[str, Any]:
             device = booking.device
             return (_sets(booking).get(at[2]) or {}) if (device.driver, device.pool) == at[:2] else {}
 
-        _fits(f"counter set {name} of {pool}", everything, fresh, uses, limits.counters.get((driver, pool, name), {}))
+        _fits(f"counter set {name} of {pool}", all_bookings, fresh, uses, limits.counters.get((driver, pool, name), {}))
 
 
 def _capacity(booking: Booking) -> Mapping[str, Any]:
@@ -44,19 +51,19 @@ def _sets(booking: Booking) -> Mapping[str, Any]:
     return booking.amount.get("counters") or {}
 
 
-def _fits(what: str, everybody: Sequence[Booking], fresh: Sequence[Booking], uses: Callable[[Booking], Mapping[str, Any]],
+def _fits(what: str, all_bookings: Sequence[Booking], fresh: Sequence[Booking], uses: Callable[[Booking], Mapping[str, Any]],
           limits: Mapping[str, str]) -> None:
-    """What the fresh ones use is there, besides what everybody (the fresh ones included) uses of it."""
+    """Checks the total use of `all_bookings`, which include `fresh`, against the limits."""
     for name in dict.fromkeys(name for booking in fresh for name in uses(booking)):
         if name not in limits:
-            raise Unsatisfiable(f"{name} of {what} cannot be counted: none was published")
+            raise Unsatisfiable(f"{name} of {what} is not published")
         limit = _amount(limits[name], f"the published {name} of {what}")
-        total, wanted = (_sum(bookings, uses, name, what) for bookings in (everybody, fresh))
+        total, wanted = (_sum(bookings, uses, name, what) for bookings in (all_bookings, fresh))
         if wanted > limit:
             raise Unsatisfiable(f"{name} of {what}: {wanted} wanted and {limit} published")
         if total > limit:
             asking = {booking.key for booking in fresh}
-            others = [booking for booking in everybody if booking.key not in asking and name in uses(booking)]
+            others = [booking for booking in all_bookings if booking.key not in asking and name in uses(booking)]
             left = max(limit - (total - wanted), NOTHING)
             raise AlreadyHeld(f"{name} of {what}: {wanted} wanted and {left} of {limit} left; the rest",
                               by=", ".join(dict.fromkeys(str(booking.holder) for booking in others)),
@@ -70,7 +77,7 @@ def _sum(bookings: Iterable[Booking], uses: Callable[[Booking], Mapping[str, Any
 
 
 def _amount(text: Any, what: str) -> Quantity:
-    """A quantity that is not below nothing. Invalid says whose."""
+    """A quantity of zero or more. Invalid: `what` names it."""
     try:
         value = quantity.parse(str(text))
     except ValueError as error:

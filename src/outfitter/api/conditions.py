@@ -1,4 +1,4 @@
-"""Conditions: what holds of an object, since when, and why. Pure: the time comes in."""
+"""Reads and sets status conditions of objects. Pure: the time is passed in. Used by controllers, node, scheduling and cli."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _WORDS = {True: "True", False: "False", None: "Unknown"}
 
 
 def with_condition(have: Sequence[Mapping[str, Any]] | None, new: Condition, now: str) -> list[Object]:
-    """The list with one condition set where it stood, else at the end; its transition time moves only when its status does.
-    That the order stays is what lets several writers agree on one list."""
+    """The list with one condition replaced in place, else appended; lastTransitionTime changes only with the status. The order
+    is kept, so that several writers do not fight over it."""
     entry: Object = {"type": new.type, "status": _WORDS[new.status], "lastTransitionTime": now}
     if new.reason:
         entry["reason"] = new.reason
@@ -55,9 +55,9 @@ def is_true(obj: Mapping[str, Any], type_: str) -> bool:
 
 
 def not_ready_reason(node: Mapping[str, Any] | None) -> str:
-    """Why nobody does anything on a node, in words that follow its name; "" if somebody does."""
+    """Why a node is not ready, as a clause that follows its name; "" if it is ready."""
     if node is None:
-        return "which does not exist any more: what was there is ended within a minute"
+        return "which no longer exists: its VMs end within a minute"
     ready = find(node, "Ready")
     if ready is None or ready.get("status") == "True":
         return ""

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-DRIVER = "pci.outfitter.dev"  # who publishes what we scan
+DRIVER = "pci.outfitter.dev"  # our DRA driver
 PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
 
-# The spellings under which drivers publish an address, best first. A PCIe root is no address, whatever others made of it.
+# Attribute names under which drivers publish a PCI address, preferred first. A PCIe root is not an address.
 ADDRESS_NAMES = (PCI_BUS_ID, "pciBusID", "pciAddress")
 NUMA_NODE = "resource.kubernetes.io/numaNode"
 MDEV_NAMES = ("resource.kubernetes.io/mdevUUID", "mdevUUID", "resource.kubernetes.io/mDevUUID", "mDevUUID")
@@ -20,7 +20,7 @@ _MEMBERS = re.compile(r"members([2-9]|[1-9][0-9]+)?")
 
 @dataclass(frozen=True, slots=True, order=True)
 class DeviceId:
-    """Which device; the same words in slices, claims and pages."""
+    """Identifies a device in slices, claims and pages."""
 
     driver: str
     pool: str
@@ -31,12 +31,12 @@ class DeviceId:
 
     @property
     def short(self) -> str:
-        """As people say it: the pool is the host."""
+        """pool/device, for messages; the pool is named after the host."""
         return f"{self.pool}/{self.device}"
 
 
 def text_attribute(device: Mapping[str, Any], driver: str, names: Iterable[str]) -> str | None:
-    """The first of these attributes that the device has as text. A plain name may also stand under the driver's domain."""
+    """The first of these attributes that the device has as a string. A plain name may also have the driver's domain."""
     attributes = device.get("attributes") or {}
     for name in names:
         for spelling in (name, f"{driver}/{name}"):
@@ -47,8 +47,8 @@ def text_attribute(device: Mapping[str, Any], driver: str, names: Iterable[str])
 
 
 def members(device: Mapping[str, Any], driver: str) -> list[str]:
-    """The addresses of all functions of a device that is more than one: in "members", and what has no room there in "members2"
-    and so on. Empty: it is one function."""
+    """The PCI addresses of a device of several functions, from the attributes "members", "members2" and so on. Empty: a single
+    function."""
     plain = {str(key).removeprefix(f"{driver}/") for key in device.get("attributes") or {}}
     names = sorted((key for key in plain if _MEMBERS.fullmatch(key)), key=lambda key: int(key.removeprefix("members") or 1))
     texts = [text_attribute(device, driver, (name,)) or "" for name in names]
@@ -56,14 +56,14 @@ def members(device: Mapping[str, Any], driver: str) -> list[str]:
 
 
 def numa_node(device: Mapping[str, Any]) -> int | None:
-    """The NUMA node that a device is on; None when nobody says."""
+    """The NUMA node of a device; None when it is not published."""
     value = (device.get("attributes") or {}).get(NUMA_NODE)
     node = value.get("int") if isinstance(value, Mapping) else None
     return node if isinstance(node, int) and node >= 0 else None
 
 
 def newest_pools(slices: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
-    """Slices by driver and pool, of the newest generation only, and only pools all of whose slices are there."""
+    """Slices by driver and pool: the newest generation of each pool, and only complete pools."""
     pools: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for entry in slices:
         pools.setdefault((entry["spec"]["driver"], entry["spec"]["pool"]["name"]), []).append(entry)
@@ -72,7 +72,7 @@ def newest_pools(slices: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], l
 
 
 def newest(slices: Iterable[_Slice]) -> list[_Slice]:
-    """Of the slices of one pool those of its newest generation, in the order of their names; not necessarily all of them."""
+    """The slices of a pool's newest generation, sorted by name; the pool may be incomplete."""
     out: list[_Slice] = []
     for entry in slices:
         if out and _generation(out[0]) < _generation(entry):

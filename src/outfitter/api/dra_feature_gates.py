@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-# Gate -> what it switches (a field of `scheduling.config.Features`), and whether that is on when nobody says anything.
+# Gate -> what it switches (a field of `scheduling.config.Features`), and its default.
 DEVICE_GATES: Mapping[str, tuple[str, bool]] = {
     "DRAAdminAccess": ("admin_access", True),
     "DRAPrioritizedList": ("prioritized_list", True),

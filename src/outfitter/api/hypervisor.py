@@ -1,4 +1,5 @@
-"""What the node asks of whatever runs machines. The launcher implements it; the app brings the two together."""
+"""The hypervisor as the node agent uses it: values and two Protocols. The launcher implements them (libvirt, simulated);
+`app.py` connects the two."""
 
 from __future__ import annotations
 
@@ -8,25 +9,25 @@ from typing import Protocol
 
 from outfitter.api.kinds import Object
 
-DRIVES = "/var/run/outfitter/drives"  # where the images of config drives lie, unless a hypervisor says otherwise
+DRIVES = "/var/run/outfitter/drives"  # default folder of config drive images
 
 
 @dataclass(frozen=True, slots=True)
 class Drive:
-    """An image that a machine has as a disk. Whoever runs the machine makes it before the start, and removes it when the
-    machine is put away."""
+    """A config drive: an image that the domain has as a disk. The hypervisor writes it before the start and removes it when the
+    domain is undefined."""
 
     path: str
     label: str
-    files: tuple[tuple[str, bytes], ...] = field(repr=False)  # name in the image, with its folders, and contents: secrets too
+    files: tuple[tuple[str, bytes], ...] = field(repr=False)  # path in the image, and contents, which may be secret
 
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """Why the processors of a machine stand still, in KubeVirt's words where it has some."""
+    """Why the vCPUs of a domain are paused, with KubeVirt's reasons where it has them."""
 
     reason: str
-    message: str  # a sentence for its owner
+    message: str  # for the user
 
 
 BY_USER = Paused("PausedByUser", "VMI was paused by user")
@@ -35,92 +36,92 @@ IO_ERROR = Paused("PausedIOError", "VMI was paused, low-level IO error detected"
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """A running machine."""
+    """A libvirt domain, running or to be started."""
 
-    uid: str  # of the instance it belongs to; of a foreign one its own
-    name: str  # "namespace_name", as the hypervisor's own tools show it; if that is too long, its beginning and the uid
+    uid: str  # of its VMI; of a foreign domain its own UUID
+    name: str  # "namespace_name", as virsh shows it; if too long, shortened with the uid
     xml: str
-    devices: tuple[str, ...] = ()  # what it has of the host: PCI addresses and UUIDs of mediated devices
-    foreign: bool = False  # somebody else started it: we leave it alone, and its devices to it
-    guest_metadata: str = field(default="", compare=False)  # as its drive has it, or would: who it is, what tagged devices are
-    drive: Drive | None = field(default=None, compare=False)  # what its cloud-init finds
-    left_out: tuple[str, ...] = field(default=(), compare=False)  # what the spec has and a simulated machine does without
-    paused: Paused | None = field(default=None, compare=False)  # its processors stand still; to be started: they shall
+    devices: tuple[str, ...] = ()  # host devices: PCI addresses and UUIDs of mediated devices
+    foreign: bool = False  # not started by Outfitter: neither it nor its devices are touched
+    guest_metadata: str = field(default="", compare=False)  # metadata of the config drive: identity and tagged devices
+    drive: Drive | None = field(default=None, compare=False)  # the cloud-init data source
+    left_out: tuple[str, ...] = field(default=(), compare=False)  # fields that a simulated domain skips
+    paused: Paused | None = field(default=None, compare=False)  # vCPUs are paused; in `start`: start it paused
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A machine of ours that does not run any more and was not put away yet."""
+    """A domain of ours that has ended and is not undefined yet."""
 
     name: str
-    failed: bool  # False: its guest shut down
-    reason: str  # a sentence for its owner
+    failed: bool  # False: the guest shut down
+    reason: str  # for the user
 
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What the domains of a hypervisor depend on."""
+    """Properties of a hypervisor that domains depend on."""
 
-    kvm: bool = False  # its machines may use the host's processors; else they are emulated
-    plays: bool = False  # nothing really runs: what cannot be had is left out, not refused
-    drives: str = DRIVES  # the folder of its machines' drives
+    kvm: bool = False  # domains can use KVM; else they are emulated
+    simulated: bool = False  # nothing really runs: unsupported fields are skipped instead of rejected
+    drives: str = DRIVES  # folder of config drive images
 
 
 class Hypervisor(Protocol):
-    """One host's. Every call may be made twice without harm. HypervisorAway: it does not answer now, and says why."""
+    """The hypervisor of one host. All calls are idempotent. HypervisorAway: it does not answer now, with the reason."""
 
     async def domains(self) -> Mapping[str, Domain]:
-        """What runs, by the instance's uid; also what was started before this process was."""
+        """Running domains by VMI uid, including those that an earlier process started."""
         ...
 
     async def ended(self) -> Mapping[str, Ended]:
-        """What ended by itself and was not stopped since, by the instance's uid; also before this process was."""
+        """Domains that ended by themselves and were not stopped since, by VMI uid, including those of earlier processes."""
         ...
 
     async def abilities(self) -> Abilities:
-        """Asked before a domain is built."""
+        """Called before a domain is built."""
         ...
 
     async def start(self, domain: Domain) -> None:
-        """With its processors standing still if it says `paused`. One that runs already stays as it is. Its drive is
-        made first. HypervisorError: the hypervisor rejects it. StartFailed: the domain cannot be what it says."""
+        """Writes the config drive and starts the domain, with paused vCPUs if `paused` is set. A running domain is left as it
+        is. HypervisorError: the hypervisor rejects it. StartFailed: the domain is impossible."""
         ...
 
     async def pause(self, uid: str) -> None:
-        """Its processors stand still, and nothing of it is lost. HypervisorError: they cannot, and why."""
+        """Pauses the vCPUs; the state is kept. HypervisorError: not possible, with the reason."""
         ...
 
     async def unpause(self, uid: str) -> None:
-        """By whomever it was paused. HypervisorError: it cannot go on, and why."""
+        """Resumes the vCPUs, also after a pause by other tools. HypervisorError: not possible, with the reason."""
         ...
 
     async def reset(self, uid: str) -> None:
-        """The reset button: its guest is not asked, and begins anew. HypervisorError: it cannot, and why."""
+        """Resets the domain without asking its guest. HypervisorError: not possible, with the reason."""
         ...
 
     async def reboot(self, uid: str) -> None:
-        """Asks the guest to shut down and starts it again when it did. HypervisorError: it cannot be asked, and why."""
+        """Asks the guest to reboot. HypervisorError: the guest cannot be asked, with the reason."""
         ...
 
     async def stop(self, uid: str, grace: float = 0.0) -> float | None:
-        """End a machine of ours and put it away. With a grace period in seconds its guest is asked to shut down, and it is
-        forced only when the period is over, counted from the first call; one that is paused cannot hear it, and is forced at
-        once. None: it is gone. A number: call again when it ended, or after so many seconds."""
+        """Ends a domain of ours and undefines it. With a grace period in seconds its guest is asked to shut down first, and the
+        domain is destroyed when the period has passed since the first call; a paused domain is destroyed at once. None: it is
+        gone. A number: call again when it has ended, or after that many seconds."""
         ...
 
     def on_change(self, callback: Callable[[str], None]) -> None:
-        """`callback` gets the uid of a machine that started, ended, was paused or changed, and "" when all may have, in the
-        event loop."""
+        """`callback` is called in the event loop with the VMI uid of a domain that changed, and with "" when all may have
+        changed."""
         ...
 
     async def close(self) -> None:
-        """Let go of the hypervisor; the machines go on."""
+        """Disconnects; the domains keep running."""
         ...
 
 
 class Builder(Protocol):
-    """Makes the domain of an instance whose devices are known; StartFailed says what is missing or contradicts itself. `env`
-    and `files` (by path) are what a launcher finds in its container: whoever prepared the devices tells of them there too, and
-    there are the Secrets of its cloud-init volume (see api.cloudinit)."""
+    """Builds the domain of a VMI whose devices are known. StartFailed: something is missing or contradictory. `env` and `files`
+    (by path) are the environment and files of the launcher's container: device metadata, network info and Secrets (see
+    `api.kubevirt.cloudinit`)."""
 
     def __call__(self, instance: Object, env: Mapping[str, str], files: Mapping[str, str], abilities: Abilities) -> Domain: ...

@@ -1,5 +1,5 @@
-"""Every kind we serve or watch, as one table. A kind is how a noun is called on the wire and where it is kept; what its
-fields mean is said in `validate/`, how people see it in `apiserver.tables`."""
+"""Every kind that we serve or watch, as one table: group, version, names and storage properties. Fields are checked in
+`validate/`; `apiserver.tables` prints objects."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# An object on the wire. It is the truth: typed views are for reading, changes are patches or edited dicts.
+# A wire object. Typed views of it are for reading only; changes are patches or edited dicts.
 Object = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of object and the words for it."""
+    """One kind of object, its names and storage properties."""
 
     group: str  # "" for the core group
     version: str  # the version it is stored and served in; others are converted at the edge
@@ -25,13 +25,13 @@ class Kind:
     has_status: bool = True  # status is a subresource: a write of the object leaves it, a write of status leaves the rest
     older: tuple[str, ...] = ()  # further versions accepted and converted
     selectable: tuple[str, ...] = ()  # field selectors besides metadata.name and metadata.namespace
-    status_at_create: bool = False  # whoever creates it may say its status at once (a node that registers itself)
-    builtin: bool = True  # Kubernetes has it; False: a cluster learns it by CRD, and it takes no strategic merge patch
+    status_at_create: bool = False  # a create request may contain status (a node that registers itself)
+    builtin: bool = True  # built into Kubernetes; False: a CRD, without strategic merge patch
     counts_generations: bool = True  # metadata.generation rises when anything but metadata and status changes
     subresources: tuple[str, ...] = ()  # besides status
 
     def __hash__(self) -> int:
-        return hash((self.group, self.plural))  # kinds stand in keys everywhere, and no two have the same words
+        return hash((self.group, self.plural))  # kinds are dictionary keys in hot paths; (group, plural) is unique
 
     @property
     def api_version(self) -> str:
@@ -43,7 +43,7 @@ class Kind:
 
     @property
     def resource(self) -> str:
-        """As people and error messages say it: "pods", "resourceclaims.resource.k8s.io"."""
+        """As in error messages: "pods", "resourceclaims.resource.k8s.io"."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
@@ -109,7 +109,7 @@ ALL: tuple[Kind, ...] = (
 
 
 def named(word: str, among: Iterable[Kind] = ALL) -> Kind | None:
-    """The kind that a person means: "pods", "po", "pod", "Pod", "resourceclaims.resource.k8s.io"."""
+    """The kind of a typed word: "pods", "po", "pod", "Pod", "resourceclaims.resource.k8s.io"."""
     low = word.lower()
     for kind in among:
         if low in (kind.plural, kind.singular, kind.resource, *kind.short):
@@ -147,8 +147,8 @@ COLUMNS: Mapping[Kind, tuple[Object, ...]] = {
 
 
 def crd(kind: Kind) -> Object:
-    """The CustomResourceDefinition that teaches a cluster one of our kinds; unknown fields are kept. Older versions differ
-    from the stored one in nothing but their name."""
+    """The CustomResourceDefinition of a kind that is not built in. Unknown fields are kept. Older versions differ from the
+    stored one in name only."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     rest: Object = {"schema": {"openAPIV3Schema": schema}}
     if kind.has_status:

@@ -1,8 +1,8 @@
-"""Field names that we know, as data, and what in an object is not among them.
+"""Known field names by kind and version, as data, and the search for unknown ones (strict field validation).
 
-A tree says the names at one level; `ANY` stands for whatever is below. Lists are looked through item by item, and under
-"*" stands what every value of a map looks like. A tree is only given where it is complete: a kind without one keeps every
-field silently below its top level and metadata."""
+A tree has the names of one level; `ANY` accepts everything below. Lists are checked item by item; "*" is the tree of every
+value of a map. A tree is only given where it is complete: a kind without one is checked at its top level and in metadata
+only."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ _CLASS_SPEC: dict[str, Tree | None] = {"selectors": _SELECTORS, "config": {"opaq
 _ALPHA_CLAIM_SPEC = _claim_spec(_FLAT_REQUEST) | {"controller": ANY}
 _ALPHA_CLASS_SPEC = _CLASS_SPEC | {"suitableNodes": _NODE_SELECTOR}
 
-# What stands beside apiVersion, kind and metadata.
+# Fields besides apiVersion, kind and metadata.
 TOP: Mapping[Kind, Tree] = {
     **known_kubevirt_fields.TOP,
     kinds.NAMESPACE: {"spec": _leaves("finalizers"), "status": {"phase": ANY, "conditions": CONDITION}},
@@ -129,13 +129,13 @@ OLDER: Mapping[tuple[Kind, str], Tree] = {
 
 
 def tree(kind: Kind, version: str) -> Tree:
-    """All the names that are known of a kind in a version."""
+    """All known names of a kind in a version."""
     top = OLDER.get((kind, version)) or TOP.get(kind) or _leaves("spec status")
     return {"apiVersion": ANY, "kind": ANY, "metadata": METADATA, **top}
 
 
 def unknown(kind: Kind, version: str, obj: Mapping[str, Any]) -> list[str]:
-    """The paths of the fields that are not known, in the order in which they stand: "spec.devices.requests[0].x"."""
+    """Paths of unknown fields in document order: "spec.devices.requests[0].x"."""
     return list(_unknown_paths(obj, tree(kind, version), ""))
 
 
@@ -154,15 +154,15 @@ def _unknown_paths(value: Any, known: Tree | None, path: str) -> Iterator[str]:
                 yield here
 
 
-# The fields of metadata whose type everybody relies on.
+# Metadata fields whose types all code relies on.
 TEXTS = ("name", "generateName", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
 MAPS = ("labels", "annotations")
-EMPTY = (*MAPS, "finalizers", "ownerReferences", "managedFields")  # not written when there is nothing in them
+EMPTY = (*MAPS, "finalizers", "ownerReferences", "managedFields")  # dropped when empty
 
 
 def normalize(kind: Kind, obj: Any) -> Object:
-    """The object with its outermost shape made sure: an object with metadata whose fields have their types. Null counts as
-    absent, and so do the empty maps and lists of metadata, as Kubernetes has it. BadRequest names the field."""
+    """The object with checked types of metadata, spec and status. Null fields are dropped, and so are empty maps and lists of
+    metadata, as in Kubernetes. BadRequest names the field."""
     what = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}'
     if not isinstance(obj, dict):
         raise BadRequest(f"the object provided is unrecognized (must be of type {kind.kind}): it is {_type(obj)}")
@@ -178,10 +178,10 @@ def normalize(kind: Kind, obj: Any) -> Object:
         if name in meta:
             meta[name] = _texts(what, f"metadata.{name}", meta[name])
     finalizers = meta.get("finalizers", [])
-    if not isinstance(finalizers, list) or not all(isinstance(each, str) for each in finalizers):
+    if not isinstance(finalizers, list) or not all(isinstance(finalizer, str) for finalizer in finalizers):
         raise BadRequest(f"{what}: metadata.finalizers: must be a list of strings")
     owners = meta.get("ownerReferences", [])
-    if not isinstance(owners, list) or not all(isinstance(each, dict) for each in owners):
+    if not isinstance(owners, list) or not all(isinstance(owner, dict) for owner in owners):
         raise BadRequest(f"{what}: metadata.ownerReferences: must be a list of objects")
     return {**out, "metadata": {name: value for name, value in meta.items() if value or name not in EMPTY}}
 

@@ -1,5 +1,7 @@
-"""What a launcher finds in its environment of devices that its pod got by the name of a resource, in the words of device
-plugins. Where the devices come from claims, the scheduler has made one for the pod, and whoever runs the pod says this."""
+"""Environment variables of a launcher for devices that its pod requests by extended resource, named as device plugins name
+them. Where the scheduler made a claim for these resources, the node agent sets the variables from the claim; `outfit domxml`
+does the
+same."""
 
 from __future__ import annotations
 
@@ -10,45 +12,47 @@ from outfitter.api import device
 from outfitter.api.kubevirt import pod_claims, vm
 
 PCI, MDEV = "PCI_RESOURCE", "MDEV_PCI_RESOURCE"
-NETWORK_RESOURCE = "KUBEVIRT_RESOURCE_NAME"  # of a network: under which resource name its functions are counted
+NETWORK_RESOURCE = "KUBEVIRT_RESOURCE_NAME"  # prefix of a network's variable: its resource name
 
 
 def variable_suffix(*words: str) -> str:
-    """How a resource name is written in a variable's name. A dash stays as it is."""
+    """The part of a variable's name for a resource: upper case, / and . become _. A dash is kept."""
     return "_".join(words).upper().replace("/", "_").replace(".", "_")
 
 
 def resource_variables(pod: Mapping[str, Any], claim: Mapping[str, Any], slices: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Variables for what the claim for a pod's extended resources got for the machine's container, as far as slices say where
-    it is; in the order in which the entries of the machine take them (`machine.refs_in`). Of a device that is several functions
-    all are listed."""
+    """Variables for the devices of the pod's extended resource claim that belong to the compute container, as far as slices
+    publish their addresses, in the order of `device_refs.refs_in`. All functions of a device are listed."""
     known = list(slices)
-    found: dict[str, list[str]] = {}
-    told = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
-    for mapping in told.get("requestMappings") or ():
+    addresses: dict[str, list[str]] = {}
+    status = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
+    for mapping in status.get("requestMappings") or ():
         if mapping["containerName"] != vm.CONTAINER:
             continue
-        for driver, one in published_devices(claim, mapping.get("requestName"), known):
-            if uuid := device.text_attribute(one, driver, device.MDEV_NAMES):
-                found.setdefault(f"{MDEV}_{variable_suffix(mapping['resourceName'])}", []).append(uuid)
+        for driver, published in published_devices(claim, mapping.get("requestName"), known):
+            if uuid := device.text_attribute(published, driver, device.MDEV_NAMES):
+                addresses.setdefault(f"{MDEV}_{variable_suffix(mapping['resourceName'])}", []).append(uuid)
             else:
-                found.setdefault(f"{PCI}_{variable_suffix(mapping['resourceName'])}", []).extend(pci_addresses(one, driver))
-    return {name: ",".join(places) for name, places in found.items() if places}
+                addresses.setdefault(f"{PCI}_{variable_suffix(mapping['resourceName'])}", []).extend(
+                    pci_addresses(published, driver)
+                )
+    return {name: ",".join(places) for name, places in addresses.items() if places}
 
 
 def published_devices(
     claim: Mapping[str, Any], request: str | None, slices: Iterable[Mapping[str, Any]],
 ) -> list[tuple[str, Mapping[str, Any]]]:
-    """What a claim got for a request, in its order, each with its driver and as that publishes it; empty while it does not."""
-    known = {(driver, pool, one["name"]): one for (driver, pool), parts in device.newest_pools(slices).items()
-             for part in parts for one in part["spec"].get("devices") or ()}
+    """The allocated devices of a claim's request in order, each with its driver and its entry in a ResourceSlice ({} while it
+    has none)."""
+    known = {(driver, pool, entry["name"]): entry for (driver, pool), parts in device.newest_pools(slices).items()
+             for part in parts for entry in part["spec"].get("devices") or ()}
     return [(result["driver"], known.get((result["driver"], result["pool"], result["device"])) or {})
             for result in pod_claims.results(claim, request)]
 
 
-def pci_addresses(one: Mapping[str, Any], driver: str) -> list[str]:
-    """The addresses of a published device, all of them when it is several functions; none of a mediated one."""
-    if device.text_attribute(one, driver, device.MDEV_NAMES):
+def pci_addresses(published: Mapping[str, Any], driver: str) -> list[str]:
+    """The PCI addresses of all functions of a published device; empty for a mediated device."""
+    if device.text_attribute(published, driver, device.MDEV_NAMES):
         return []
-    address = device.text_attribute(one, driver, device.ADDRESS_NAMES)
-    return (device.members(one, driver) or [address]) if address else []
+    address = device.text_attribute(published, driver, device.ADDRESS_NAMES)
+    return (device.members(published, driver) or [address]) if address else []

@@ -1,4 +1,4 @@
-"""How names are sorted for people."""
+"""Sort order of names with numbers in output."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The ledger's page: one object a host, with every booking on it and what was taken out of service. A page is replaced whole,
-at the revision it was read. A pool whose devices are not tied to one host has a page of its own, so that there is one place
-where each device is booked whoever uses it.
+"""The LedgerPage: one object per host with all bookings and out-of-service records. A page is replaced whole, at the revision
+that was read. A pool whose devices are not tied to one host has a page of its own, so that each device is booked in one place.
 
-Every change is a method that gives the object to write. What a change does not speak of, known to us or not, stays. The values
-that stand on a page are in `booking`; whether their amounts are there is counted in `amounts`."""
+Every change is a method that returns the object to write; fields that a change does not concern are kept. The values of a page
+are in `booking`; `booking_limits` checks their amounts. Called by `ledger`, which reads and writes pages; does no I/O
+itself."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ __all__ = [
     "pool_page",
 ]
 
-MOST = 2000  # bookings on a page: below 1 MB with names of usual length, and an API server refuses objects above 1.5 MB
-POOLS = ".pools.outfitter.dev"  # how names of pools' pages end; no host may be called so
+MOST = 2000  # bookings on a page: below 1 MB with names of usual length; API servers reject objects above 1.5 MB
+POOLS = ".pools.outfitter.dev"  # suffix of the names of pools' pages; admission rejects nodes with it
 READABLE = 63  # characters of a pool's own name in the name of its page
 
 
 def pool_page(driver: str, pool: str) -> str:
-    """The name of the page of a pool that is not tied to a host. Pools may have names that objects may not."""
+    """The page name of a pool that is not tied to a host. Pool names may contain characters that object names may not."""
     digest = hashlib.sha256(f"{driver}\0{pool}".encode()).hexdigest()[:16]
     words = re.sub(r"[^a-z0-9]+", "-", pool.lower()).strip("-")[:READABLE].strip("-")
     return f"{f'{words}-' if words else ''}{digest}{POOLS}"
@@ -74,7 +74,7 @@ def is_pool_page(name: str) -> bool:
 
 
 class Page:
-    """A page as it was read. Changes give the object to write; the page itself stays as it is."""
+    """A page as it was read. Immutable: changes return the object to write."""
 
     def __init__(self, obj: Object) -> None:
         self.object = obj
@@ -91,11 +91,11 @@ class Page:
     # -- reading
 
     def of(self, uid: str) -> tuple[Booking, ...]:
-        """What one holder holds here."""
+        """The bookings of one holder."""
         return tuple(booking for booking in self.bookings if booking.holder.uid == uid)
 
     def on(self, device: DeviceId) -> tuple[Booking, ...]:
-        """Who holds a device or shares of it."""
+        """The bookings that hold a device or shares of it."""
         return tuple(self._there.get(device, ()))
 
     @functools.cached_property
@@ -110,72 +110,75 @@ class Page:
         return {"reserved": self.reserved, "quarantined": self.quarantined, "unclean": self.unclean}[which]
 
     def rivals(self, wanted: Booking) -> Iterator[Booking]:
-        """Others that stand in the way of a booking; the same holder again is no harm."""
+        """Bookings of other holders that conflict with a booking."""
         return (booking for booking in self.on(wanted.device)
                 if booking.clashes(wanted) and booking.holder.uid != wanted.holder.uid)
 
     def out_of_service(self, device: DeviceId) -> OutOfService | None:
-        """Why nobody new gets a device."""
+        """The first record that keeps a device out of service; None: it is in service."""
         for which in MARKS:
-            for mark in self.marks(which):
-                if mark.device == device:
-                    error = OutOfService(device.short, which, by=mark.by, since=mark.since, reason=mark.reason)
-                    error.rejection = rejection.out_of_service(which, mark)
+            for record in self.marks(which):
+                if record.device == device:
+                    error = OutOfService(device.short, which, by=record.by, since=record.since, reason=record.reason)
+                    error.rejection = rejection.out_of_service(which, record)
                     return error
         return None
 
     # -- bookings
 
     def holding(self, wanted: Sequence[Booking], limits: Limits | None = None) -> Object:
-        """The page with these bookings besides its own; what the same holder has already is no harm.
+        """The page with these bookings added; those that their holder already has are kept.
 
-        AlreadyHeld names who stands in the way, OutOfService what was done to the device, Unsatisfiable what was never
-        published (a share needs `limits` to be counted against)."""
+        AlreadyHeld names the holder in conflict, OutOfService the record of the device, Unsatisfiable what is not published
+        (a share is checked against `limits`)."""
         page, old, fresh = self, {booking.key: booking for booking in self.bookings}, dict[Key, Booking]()
         for booking in wanted:
             had = old.get(booking.key)
             if had is None:
                 fresh.setdefault(booking.key, booking)
-            elif had.holder.kind == DOMAIN != booking.holder.kind:  # a machine was found to have what is booked for it now
+            elif (
+                had.holder.kind == DOMAIN != booking.holder.kind
+            ):  # a domain was found with the device that is booked for its claim now
                 page = Page(page.turning(booking.key, replace(had, holder=booking.holder, request=booking.request)))
         return page._adding(list(fresh.values()), limits)
 
     def only(self, uid: str, wanted: Sequence[Booking], limits: Limits | None = None) -> Object:
-        """The page on which one holder has exactly these bookings. What it has already stays as it is; where only the amount
-        differs it is the same booking with another amount."""
+        """The page on which one holder has exactly these bookings. Existing ones are kept, with the new amount where that
+        differs."""
         old, named = {booking.key: booking for booking in self.of(uid)}, {booking.key: booking for booking in wanted}
-        same = [one for key, one in named.items() if key in old and old[key].amount == one.amount]
-        other = [replace(old[key], amount=one.amount, request=one.request) for key, one in named.items()
-                 if key in old and old[key].amount != one.amount]
-        fresh = [one for key, one in named.items() if key not in old]
-        rest = Page(self.leaving(old.keys() - {one.key for one in same}))
-        rest._adding([*other, *fresh], limits, had=old)  # says what does not fit
+        same = [booking for key, booking in named.items() if key in old and old[key].amount == booking.amount]
+        changed = [replace(old[key], amount=booking.amount, request=booking.request) for key, booking in named.items()
+                   if key in old and old[key].amount != booking.amount]
+        fresh = [booking for key, booking in named.items() if key not in old]
+        rest = Page(self.leaving(old.keys() - {booking.key for booking in same}))
+        rest._adding([*changed, *fresh], limits, had=old)  # raises if they do not fit
         page = Page(Page(self.leaving(old.keys() - named.keys())).holding(same))
-        for one in other:
-            page = Page(page.turning(one.key, one))
-        return page._with("bookings", [*page._raw("bookings"), *(one.to_object() for one in fresh)])
+        for booking in changed:
+            page = Page(page.turning(booking.key, booking))
+        return page._with("bookings", [*page._raw("bookings"), *(booking.to_object() for booking in fresh)])
 
     def adding(self, booking: Booking) -> Object:
-        """The page with a booking that reality made: it stands whoever else has the device. Only healing may do that."""
+        """The page with a booking of a device that is found in use, without a conflict check. Only `ledger.heal` may do
+        this."""
         return self._with("bookings", [*self._raw("bookings"), booking.to_object()])
 
     def turning(self, key: Key, new: Booking) -> Object:
-        """The page on which one booking became another."""
+        """The page with one booking replaced."""
         return self._changed(lambda booking, raw: raw if booking.key != key else {
             **{name: value for name, value in raw.items() if name != "prepared"}, **new.to_object(),
             "holder": _merged(raw["holder"], new.holder)})
 
     def without(self, uid: str, device: DeviceId | None = None) -> Object:
-        """The page with nothing left of one holder, or not that device of it."""
+        """The page without the bookings of one holder, or without its booking of one device."""
         return self.leaving(booking.key for booking in self.of(uid) if device in (None, booking.device))
 
     def leaving(self, keys: Iterable[Key]) -> Object:
         """The page without these bookings."""
-        gone = set(keys)
-        return self._changed(lambda booking, raw: None if booking.key in gone else raw)
+        removed = set(keys)
+        return self._changed(lambda booking, raw: None if booking.key in removed else raw)
 
     def marked(self, uid: str, state: State, now: str = "") -> Object:
-        """The page with everything of one holder in a state. `prepared` says when it was first handed over."""
+        """The page with all bookings of one holder in a state. `prepared` is the time of the first prepare."""
 
         def change(booking: Booking, raw: Object) -> Object:
             if booking.holder.uid != uid:
@@ -186,7 +189,7 @@ class Page:
         return self._changed(change)
 
     def moved(self, uid: str, holder: Holder, now: str = "") -> Object:
-        """The page on which everything of one holder is another's, from now on: what is prepared stays prepared."""
+        """The page with all bookings of one holder transferred to another; their state is kept."""
         theirs = {booking.key: booking for booking in self.of(holder.uid)} if holder.uid != uid else {}
         for booking in self.of(uid):
             if taken := theirs.get(booking.key._replace(uid=holder.uid)):
@@ -195,31 +198,31 @@ class Page:
         return self._changed(lambda booking, raw: raw if booking.holder.uid != uid else {
             **raw, "holder": _merged(raw["holder"], holder), **since})
 
-    # -- marks
+    # -- out-of-service records
 
     def with_marks(self, which: OutOfServiceRecords, marks: Iterable[OutOfServiceRecord]) -> Object:
-        """The page with these devices in a list. One that is there already keeps its first time and takes the new words; a
-        mark that a person made is never turned into one of a reserved count."""
+        """The page with these records. An existing record keeps its time and gets the new reason; a record that a user made is
+        never replaced by one of a provider's reserved count."""
         entries = self._raw(which)
         places = {record_of(raw).device: index for index, raw in enumerate(entries)}
-        for mark in marks:
-            index = places.get(mark.device)
+        for record in marks:
+            index = places.get(record.device)
             if index is None:
-                places[mark.device] = len(entries)
-                entries.append(mark.to_object())
+                places[record.device] = len(entries)
+                entries.append(record.to_object())
                 continue
             have = entries[index]
-            if mark.origin and not have.get("origin"):
+            if record.origin and not have.get("origin"):
                 continue
-            new = {**have, "reason": mark.reason, "by": mark.by, "origin": mark.origin}
-            entries[index] = new if mark.origin else {key: value for key, value in new.items() if key != "origin"}
+            new = {**have, "reason": record.reason, "by": record.by, "origin": record.origin}
+            entries[index] = new if record.origin else {key: value for key, value in new.items() if key != "origin"}
         return self._with(which, entries)
 
     def without_marks(self, which: OutOfServiceRecords, devices: Collection[DeviceId]) -> Object:
-        """The page without these devices in a list."""
+        """The page without the records of these devices."""
         return self._with(which, [raw for raw in self._raw(which) if record_of(raw).device not in devices])
 
-    # -- how a page is changed
+    # -- changes of the object
 
     def _raw(self, which: str) -> list[Object]:
         return list((self.object.get("spec") or {}).get(which) or ())
@@ -236,25 +239,25 @@ class Page:
             spec.setdefault("pool", {key: entries[0]["device"][key] for key in ("driver", "pool")})
         return {**self.object, "metadata": {**self.object["metadata"]}, "spec": spec}
 
-    # -- what fits
+    # -- checks of new bookings
 
     def _adding(self, fresh: Sequence[Booking], limits: Limits | None, had: Collection[Key] = ()) -> Object:
-        """With bookings that it does not have. Those that their holder `had` may have been marked meanwhile."""
+        """The page with new bookings, checked. Devices that their holder `had` may be out of service by now."""
         if not fresh:
             return self.object
         if len(self.bookings) + len(fresh) > MOST:
             raise TooLarge(f"page {self.host} has {len(self.bookings)} bookings and takes at most {MOST}: "
-                           f"{len(fresh)} more do not fit; give some back first")
+                           f"{len(fresh)} more do not fit; release some first")
         self._check(fresh, limits or Limits(), had)
         return self._with("bookings", [*self._raw("bookings"), *(booking.to_object() for booking in fresh)])
 
     def _check(self, fresh: Sequence[Booking], limits: Limits, had: Collection[Key]) -> None:
         there = {device: list(self.on(device)) for device in {booking.device for booking in fresh}}
-        marked = {mark.device for which in MARKS for mark in self.marks(which)}
+        out_of_service = {record.device for which in MARKS for record in self.marks(which)}
         for booking in fresh:
             if not booking.counted:
                 continue
-            if booking.device in marked and booking.key not in had and (error := self.out_of_service(booking.device)):
+            if booking.device in out_of_service and booking.key not in had and (error := self.out_of_service(booking.device)):
                 raise error
             for taken in there[booking.device]:
                 if taken.clashes(booking):
@@ -262,7 +265,7 @@ class Page:
             for taken in self.bookings:
                 if taken.excludes(booking):
                     raise held_error(
-                        taken, f"{taken.device.short}, with which {booking.device.device} cannot be together,",
+                        taken, f"{taken.device.short}, which excludes {booking.device.device},",
                         Rejection(RejectionCode.EXCLUDED, booking.device, taken.holder, taken.since,
                                   {"other": taken.device.device}))
             there[booking.device].append(booking)
@@ -289,13 +292,13 @@ def held_error(taken: Booking, what: str = "", why: Rejection | None = None) -> 
 
 
 def _merged(raw: Object, holder: Holder) -> Object:
-    """A holder as it is written, in the place of another; fields of neither stay."""
+    """The stored holder with the fields of a new one; unknown fields are kept."""
     return {**{key: value for key, value in raw.items() if key not in ("kind", "namespace", "name", "uid", "purpose")},
             **holder.to_object()}
 
 
 def claim_keys(page: Object) -> Sequence[str]:
-    """The keys ("namespace/name") of the claims that hold something on a page."""
+    """The keys ("namespace/name") of the claims with bookings on a page."""
     return list(bookings_by_claim(page))
 
 

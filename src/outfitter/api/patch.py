@@ -1,4 +1,5 @@
-"""The three patches of Kubernetes, pure: object and patch in, new object out. Nothing handed in is changed."""
+"""JSON patch, JSON merge patch and strategic merge patch, and the difference that `apply` sends. Pure: arguments are not
+changed."""
 
 from __future__ import annotations
 
@@ -11,13 +12,13 @@ from outfitter.errors import BadRequest, Cause, Invalid
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal as JSON. Python takes 1 and true for equal, JSON does not; but what differs for Python, which is quick to say so,
-    differs for JSON."""
+    """Equal as JSON, where 1 and true differ. Python's == is tried first: it is fast, and what differs there differs in
+    JSON."""
     return bool(one == other) and _alike(one, other)
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Of two values that are equal for Python: each true or false stands where the other has one."""
+    """Of two values that are equal for Python: whether they have booleans in the same places."""
     if isinstance(one, dict):
         return all(_alike(value, other[key]) for key, value in one.items())
     if isinstance(one, list):
@@ -39,7 +40,7 @@ def merge(target: Any, patch: Any) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """As `deepcopy` does it, for what JSON can say; it takes a tenth of the time."""
+    """`deepcopy` for JSON values, ten times as fast."""
     if isinstance(value, dict):
         return {key: _copied(inner) for key, inner in value.items()}
     return [_copied(inner) for inner in value] if isinstance(value, list) else value
@@ -92,7 +93,7 @@ def _index(doc: list[Any], word: str, *, end: bool = False) -> int:
     if word == "-" and end:
         return len(doc)
     if not (word.isascii() and word.isdigit()) or (word.startswith("0") and word != "0"):
-        raise ValueError(f"{word!r} is not a place in a list")
+        raise ValueError(f"{word!r} is not a list index")
     place = int(word)
     if place > len(doc) or (place == len(doc) and not end):
         raise IndexError(f"the list has {len(doc)} items, none at {place}")
@@ -105,7 +106,7 @@ def _apply(doc: Any, operation: Mapping[str, Any]) -> Any:
         raise ValueError(f'"{op}" needs a value')
     if op == "test":
         if not same(_walk(doc, words), operation["value"]):
-            raise ValueError("the value is another one")
+            raise ValueError("the value differs")
         return doc
     if op in ("copy", "move"):
         if not isinstance(operation.get("from"), str):
@@ -147,8 +148,8 @@ def _add(doc: Any, words: Sequence[str], value: Any) -> Any:
     return doc
 
 
-# By which field the items of a list are told apart when a strategic merge patch merges it; a list that is not named here
-# is replaced whole. The last words of the path decide, as the same types stand in many places.
+# The merge key of lists in a strategic merge patch; a list that is not here is replaced whole. Looked up by the last two
+# words of the path, since the same types occur in many places.
 MERGE_KEYS: Mapping[str, str | None] = {
     "metadata.ownerReferences": "uid",
     "metadata.finalizers": None,
@@ -184,7 +185,8 @@ MERGE_KEYS: Mapping[str, str | None] = {
 
 def strategic(target: Any, patch: Any, path: tuple[str, ...] = ()) -> Any:
     """Strategic merge patch, as `kubectl apply`, `edit` and `label` send it for built-in kinds: lists with a merge key
-    (`MERGE_KEYS`) merge item by item, `$patch`, `$retainKeys`, `$setElementOrder/x` and `$deleteFromPrimitiveList/x` steer."""
+    (`MERGE_KEYS`) merge item by item, `$patch`, `$retainKeys`, `$setElementOrder/x` and `$deleteFromPrimitiveList/x` are
+    supported."""
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)
     directive = patch.get("$patch")
@@ -223,7 +225,7 @@ def strategic(target: Any, patch: Any, path: tuple[str, ...] = ()) -> Any:
 
 
 def _merge_key(path: tuple[str, ...]) -> str | None:
-    """The field that tells items apart; "" = the list is replaced whole, None = a set of plain values."""
+    """The merge key of a list; "": the list is replaced whole, None: a set of plain values."""
     return MERGE_KEYS.get(".".join(path[-2:]), MERGE_KEYS.get(path[-1], ""))
 
 

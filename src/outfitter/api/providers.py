@@ -1,5 +1,5 @@
-"""A host's provider tree as it is stored: one object a host, named after it. Providers that others made stand beside ours and
-are left as they are."""
+"""The ProviderTree object: the resource providers of one host, in Placement's terms. Providers that others created are kept
+unchanged. Used by `inventory`, `ledger.placement_view` and `cli`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from outfitter.api.kinds import PROVIDER_TREE, Object
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """How much of one resource class a provider has, in Placement's words."""
+    """Placement's inventory of one resource class of a provider."""
 
     total: int
-    reserved: int = 0  # what an operator keeps out; devices that must be cleaned are counted from the page
+    reserved: int = 0  # set by an operator; unclean devices are counted from the page
     min_unit: int = 1
     max_unit: int | None = None  # None: the total
     step_size: int = 1
     allocation_ratio: float = 1.0
-    extra: Mapping[str, Any] = field(default_factory=dict)  # fields that we do not know
+    extra: Mapping[str, Any] = field(default_factory=dict)  # unknown fields
 
     def to_object(self) -> Object:
         return {**copy.deepcopy(dict(self.extra)), "total": self.total, "reserved": self.reserved, "min_unit": self.min_unit,
@@ -37,15 +37,21 @@ class Provider:
     generation: int
     inventories: Mapping[str, Inventory]
     traits: frozenset[str]
-    configured: frozenset[str] = frozenset()  # those of the traits that device_spec names, which stay while a device is held
+    configured: frozenset[str] = frozenset()  # the traits from device_spec, kept while a device is held
     devices: tuple[str, ...] = ()  # names of the devices that are counted here
-    extra: Mapping[str, Any] = field(default_factory=dict)  # fields of the stored entry that we do not know
+    extra: Mapping[str, Any] = field(default_factory=dict)  # fields of the stored entry that are unknown
 
     def to_object(self) -> Object:
         return {
-            **copy.deepcopy(dict(self.extra)), "name": self.name, "uuid": self.uuid, "parent": self.parent,
-            "generation": self.generation, "inventories": {name: each.to_object() for name, each in self.inventories.items()},
-            "traits": sorted(self.traits), "configured": sorted(self.configured), "devices": list(self.devices),
+            **copy.deepcopy(dict(self.extra)),
+            "name": self.name,
+            "uuid": self.uuid,
+            "parent": self.parent,
+            "generation": self.generation,
+            "inventories": {name: inventory.to_object() for name, inventory in self.inventories.items()},
+            "traits": sorted(self.traits),
+            "configured": sorted(self.configured),
+            "devices": list(self.devices),
         }
 
 
@@ -64,7 +70,7 @@ def _inventory(raw: Mapping[str, Any]) -> Inventory:
 def _provider(raw: Mapping[str, Any]) -> Provider:
     return Provider(
         raw["name"], raw.get("uuid") or "", raw.get("parent") or "", int(raw.get("generation") or 0),
-        {name: _inventory(each) for name, each in (raw.get("inventories") or {}).items()},
+        {name: _inventory(inventory) for name, inventory in (raw.get("inventories") or {}).items()},
         frozenset(raw.get("traits") or ()), frozenset(raw.get("configured") or ()), tuple(raw.get("devices") or ()),
         {key: value for key, value in raw.items() if key not in _KNOWN},
     )
@@ -81,7 +87,7 @@ def blank(host: str) -> Object:
 
 
 def with_providers(obj: Mapping[str, Any], providers: Iterable[Provider]) -> Object:
-    """The tree with these providers; the rest of the object stays."""
+    """The object with these providers; other fields are kept."""
     out = copy.deepcopy(dict(obj))
     out["spec"] = {**(out.get("spec") or {}), "providers": [provider.to_object() for provider in providers]}
     return out

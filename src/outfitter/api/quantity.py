@@ -1,4 +1,4 @@
-"""Amounts as Kubernetes writes them, for those who only need the number."""
+"""Kubernetes quantities as integers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Label and field selectors, as people type them after `-l` and `--field-selector`."""
+"""Label and field selectors in the syntax of `kubectl -l` and `--field-selector`, as predicates. Used by the store and the API
+server."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _KEY = re.compile(rf"^(?P<no>!?)\s*{_WORD}$")
 _FIELD = re.compile(r"^(?P<key>[^=!\s]+)\s*(?P<op>==|=|!=)\s*(?P<value>[^=!\s]*)$")
 
 
-ABSENT = {"spec.unschedulable": "false"}  # what a field that is not there counts as; else ""
+ABSENT = {"spec.unschedulable": "false"}  # the value of an absent field; else ""
 
 
 def everything(_: Mapping[str, str]) -> bool:
@@ -54,7 +55,7 @@ def _label_test(part: str, whole: str) -> Match:
 
 
 def fields(text: str, kind: Kind) -> Match:
-    """`metadata.name=a,spec.nodeName!=b` as a predicate over what `field_values` gives."""
+    """`metadata.name=a,spec.nodeName!=b` as a predicate over the result of `field_values`."""
     known = ("metadata.name", "metadata.namespace", *kind.selectable)
     tests: list[Match] = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
@@ -76,7 +77,7 @@ def _field_test(key: str, value: str, equal: bool) -> Match:
 
 
 def field_values(kind: Kind, obj: Mapping[str, Any]) -> dict[str, str]:
-    """The fields of an object that can be selected by."""
+    """The values of an object's selectable fields."""
     meta = obj.get("metadata", {})
     out = {"metadata.name": meta.get("name", ""), "metadata.namespace": meta.get("namespace", "")}
     for path in kind.selectable:

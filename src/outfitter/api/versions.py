@@ -1,5 +1,5 @@
-"""Older versions of kinds, to and from the stored one. Nothing handed in is changed; fields that are not known stay where
-they are, both ways."""
+"""Conversion of objects between older API versions and the stored one. Pure: arguments are not changed. Unknown fields are kept
+in place."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from outfitter.api.kinds import Kind, Object
 
 Convert = Callable[[Object], Object]
 
-# What a request for devices says in older versions beside its name, and in v1 under `exactly`.
+# Fields of a device request: beside its name in older versions, under `exactly` in v1.
 EXACT = ("deviceClassName", "selectors", "allocationMode", "count", "adminAccess", "tolerations", "capacity")
-# What a device says in older versions under `basic`, and in v1 beside its name.
+# Fields of a device: under `basic` in older versions, beside its name in v1.
 BASIC = ("attributes", "capacity", "consumesCounters", "nodeName", "nodeSelector", "allNodes", "taints", "bindsToNode",
          "bindingConditions", "bindingFailureConditions", "allowMultipleAllocations", "nodeAllocatableResourceMappings")
 
@@ -53,7 +53,7 @@ def _at(path: str, change: Callable[[Any], Any]) -> Convert:
 
 
 def _wrap(item: Any, inner: str, names: Iterable[str]) -> Object:
-    """Move the named fields of an item into an inner object. One that the inner object has already stays where it is."""
+    """Move the named fields of an item into an inner object, except those that the inner object has already."""
     have = item.get(inner, {})
     moved = {name: item[name] for name in names if name in item and name not in have}
     if not moved:
@@ -62,7 +62,7 @@ def _wrap(item: Any, inner: str, names: Iterable[str]) -> Object:
 
 
 def _unwrap(item: Any, inner: str, names: Iterable[str]) -> Object:
-    """The reverse. What else the inner object holds stays in it; an inner object that is emptied goes."""
+    """The reverse of `_wrap`. Other fields stay in the inner object; an empty inner object is removed."""
     have = item.get(inner)
     if not isinstance(have, dict):
         return dict(item)
@@ -128,7 +128,7 @@ _ALPHA_DEVICES = {
 
 FLAT = ("v1beta1", "v1alpha3")  # the versions in which requests are flat and devices are not
 
-# What changes between a version and the stored one; where nothing is said, only the apiVersion does.
+# Conversions between a version and the stored one; without an entry only apiVersion differs.
 CHANGES: Mapping[tuple[Kind, str], Mapping[str, Convert]] = {
     **{(kinds.RESOURCE_CLAIM, version): _requests("spec.devices.requests") for version in FLAT},
     **{(kinds.RESOURCE_CLAIM_TEMPLATE, version): _requests("spec.spec.devices.requests") for version in FLAT},

@@ -1,4 +1,4 @@
-"""A write about to happen, as admission sees it, and who writes. The embedded backends of the store build these values for
+"""A write request as admission sees it, and its writer. The embedded backends of the store build these values for
 every write; `api.admission` decides on them. Pure values."""
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ class WriteRequest:
 
     verb: Literal["create", "update", "delete"]
     kind: Kind
-    new: Object  # what would be stored; for delete: the object to go
+    new: Object  # the object to store; for delete: the object to delete
     old: Object | None
     subresource: str = ""
     look: Look = field(default=lambda kind, namespace, name: None)
-    every: Callable[[Kind], Iterable[Object]] = field(default=lambda kind: ())  # all of a kind; for kinds of few objects
+    every: Callable[[Kind], Iterable[Object]] = field(
+        default=lambda kind: ()
+    )  # all objects of a kind; for kinds with few objects
     by: Writer = OURSELVES

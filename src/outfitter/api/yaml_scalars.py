@@ -1,5 +1,5 @@
-"""Plain values in YAML as kubectl reads them, so that a manifest means the same whoever sends it. YAML 1.1, which PyYAML
-follows, would make the PCI address 0000:01:00.0 the number 60, and a date an object that JSON does not have."""
+"""YAML scalars as kubectl reads them, so that a manifest means the same to both. PyYAML follows YAML 1.1, which reads the PCI
+address 0000:01:00.0 as the number 60, and a date as an object that JSON does not have."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _INT = re.compile(r"[-+]?(?:0b[01_]+|0o?[0-7_]+|0x[0-9a-fA-F_]+|0|[1-9][0-9_]*)$
 _FLOAT = re.compile(r"(?:[-+]?(?:\.[0-9][0-9_]*|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?"
                     r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$")
 _NUMBERS = "-+.0123456789"
-_KEPT = ("null", "merge")  # are as PyYAML has them
+_KEPT = ("null", "merge")  # PyYAML's resolvers that are kept
 _TAG = "tag:yaml.org,2002:"
 
 _Loader = TypeVar("_Loader", bound=type[Any])
 
 
 def as_kubectl(loader: _Loader) -> _Loader:
-    """A loader class of PyYAML that reads plain values so."""
+    """Changes a PyYAML loader class to read scalars as kubectl does."""
     resolvers = {letter: [(tag, pattern) for tag, pattern in known if tag.removeprefix(_TAG) in _KEPT]
                  for letter, known in yaml.SafeLoader.yaml_implicit_resolvers.items()}
     for letters, tag, pattern in (("yYnNtTfFoO", "bool", _BOOL), (_NUMBERS, "int", _INT), (_NUMBERS, "float", _FLOAT)):
@@ -38,7 +38,7 @@ def _number(loader: Any, node: yaml.ScalarNode) -> int | float:
     """JSON has one kind of number: 1e3 is 1000."""
     value: float = loader.construct_yaml_float(node)
     if not math.isfinite(value):
-        raise yaml.constructor.ConstructorError(None, None, f"{node.value} is no number that JSON has", node.start_mark)
+        raise yaml.constructor.ConstructorError(None, None, f"{node.value} is not a JSON number", node.start_mark)
     return int(value) if value.is_integer() else value
 
 
@@ -48,7 +48,7 @@ class _Plain(yaml.SafeLoader):
 
 
 class Text(io.StringIO):
-    """A text that knows where it is from, for those who find a mistake in it."""
+    """A text with the name of its source, for error messages."""
 
     def __init__(self, text: str, name: str) -> None:
         super().__init__(text)
@@ -56,5 +56,5 @@ class Text(io.StringIO):
 
 
 def load(text: str | Text) -> Any:
-    """One document."""
-    return yaml.load(text, Loader=_Plain)  # it is a safe one
+    """The value of a single YAML document."""
+    return yaml.load(text, Loader=_Plain)  # a SafeLoader

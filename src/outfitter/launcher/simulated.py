@@ -65,7 +65,7 @@ class Simulated:
         return {uid: ended for uid, (_, ended) in self._ended.items()}
 
     async def abilities(self) -> Abilities:
-        return Abilities(plays=True, drives=DRIVES if self._folder is None else str(self._folder))
+        return Abilities(simulated=True, drives=DRIVES if self._folder is None else str(self._folder))
 
     async def start(self, domain: Domain) -> None:
         if domain.uid in self._domains:

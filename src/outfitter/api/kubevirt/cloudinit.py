@@ -1,7 +1,7 @@
-"""What a guest's cloud-init is to find: the volume that says it, in KubeVirt's words, and the Secrets that it names.
+"""cloud-init volumes of a VMI and the Secrets that they name, as KubeVirt defines them.
 
-A launcher has no way to the API server, so the contents of Secrets are files of its container, where KubeVirt mounts them too.
-They are bytes: as text they are decoded with surrogates for what is no UTF-8 (compressed user data is common)."""
+A launcher does not talk to the API server, so the contents of Secrets are files of its container, at the paths where KubeVirt
+mounts them. They are bytes, kept as text with surrogates for what is not UTF-8 (compressed user data is common)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from typing import Any, Literal
 
 Kind = Literal["cloudInitNoCloud", "cloudInitConfigDrive"]
 KINDS: tuple[Kind, ...] = ("cloudInitNoCloud", "cloudInitConfigDrive")
-METHODS: Mapping[Kind, str] = {"cloudInitNoCloud": "noCloud", "cloudInitConfigDrive": "configDrive"}  # of access credentials
-SECRETS = "/var/run/kubevirt-private/secret"  # a launcher's folder of Secrets
+METHODS: Mapping[Kind, str] = {
+    "cloudInitNoCloud": "noCloud",
+    "cloudInitConfigDrive": "configDrive",
+}  # propagationMethod of access credentials
+SECRETS = "/var/run/kubevirt-private/secret"  # folder of Secrets in a launcher's container
 
 
 @dataclass(frozen=True, slots=True)
 class CloudInitPart:
-    """User data or network data: the fields that may say it, and the keys under which a Secret may have it."""
+    """User data or network data: the volume fields that may hold it, and its keys in a Secret."""
 
     word: str
     text: str
@@ -50,12 +53,12 @@ class CloudInitVolume:
 
 @dataclass(frozen=True, slots=True)
 class SecretRef:
-    """A Secret that must be there before the machine starts, and in which folder its launcher looks for what it has."""
+    """A Secret that must exist before the VMI starts, and the launcher's folder for its contents."""
 
     path: str  # the field that names it
     secret: str
     folder: str
-    keys: tuple[str, ...]  # the first of these that is there; empty: all
+    keys: tuple[str, ...]  # the first existing key is used; empty: all keys
 
 
 def volumes(spec: Mapping[str, Any]) -> Iterator[CloudInitVolume]:
@@ -66,26 +69,26 @@ def volumes(spec: Mapping[str, Any]) -> Iterator[CloudInitVolume]:
 
 
 def volume(spec: Mapping[str, Any]) -> CloudInitVolume | None:
-    """That of a machine; no machine has two."""
+    """The cloud-init volume of a VMI; admission rejects a second one."""
     return next(volumes(spec), None)
 
 
 def secrets(spec: Mapping[str, Any]) -> Iterator[SecretRef]:
-    """Every Secret that the machine's cloud-init volume is made from."""
-    found = volume(spec)
-    if found is None:
+    """Every Secret that the cloud-init volume of a VMI uses."""
+    cloud_init = volume(spec)
+    if cloud_init is None:
         return
     for part in PARTS:
-        if name := found.secret(part):
-            yield SecretRef(f"{found.path()}.{part.secret}", name, f"{SECRETS}/{found.name}", part.keys)
+        if name := cloud_init.secret(part):
+            yield SecretRef(f"{cloud_init.path()}.{part.secret}", name, f"{SECRETS}/{cloud_init.name}", part.keys)
     for index, entry in enumerate(spec.get("accessCredentials") or ()):
-        if name := _public_key(entry, found.kind):
+        if name := _public_key(entry, cloud_init.kind):
             path = f"spec.accessCredentials[{index}].sshPublicKey.source.secret.secretName"
             yield SecretRef(path, name, f"{SECRETS}/{name}-access-cred", ())
 
 
 def _public_key(entry: Mapping[str, Any], kind: Kind) -> str | None:
-    """The Secret with public keys that this kind of volume shall carry."""
+    """The Secret with SSH public keys for this kind of volume."""
     key = entry.get("sshPublicKey") or {}
     if (key.get("propagationMethod") or {}).get(METHODS[kind]) is None:
         return None

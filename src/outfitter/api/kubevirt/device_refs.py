@@ -1,4 +1,5 @@
-"""A machine as far as its devices go: which it asks for, in whichever of the three spellings, and what it got."""
+"""Device references of a VMI: the entries of gpus[] and hostDevices[], in any of the three spellings of a claim reference, and
+the devices of its flavor. Pure functions over wire objects."""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ from outfitter.api.kubevirt.vm import CONTAINER, flavored
 List = Literal["gpus", "hostDevices"]
 Claims = Callable[[str, str], Object | None]  # namespace, name -> the claim
 LISTS: tuple[List, ...] = ("gpus", "hostDevices")
-DOMAIN_LISTS: tuple[List, ...] = ("hostDevices", "gpus")  # in the order of the domain
-EXTENDED = "<extended-resources>"  # in the place of an entry's name: the claim for a pod's extended resources
-FLAVOR_CLAIM = "flavor"  # the entry of a launcher pod's resourceClaims for the devices of the machine's flavor
-CELLS_KIND = "GuestCells"  # of the parameters in an allocation's config that say where a machine lies
+DOMAIN_LISTS: tuple[List, ...] = ("hostDevices", "gpus")  # in the order of the domain XML
+EXTENDED = "<extended-resources>"  # instead of an entry's name: the claim that the scheduler makes for extended resources
+FLAVOR_CLAIM = "flavor"  # the entry of a launcher pod's resourceClaims for the flavor's devices
+CELLS_KIND = "GuestCells"  # kind of the opaque parameters that map guest NUMA cells to host cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +26,13 @@ class DeviceRef:
     list: List
     index: int
     name: str
-    device_name: str | None  # asked for by resource name, from a device plugin
-    claim: str | None  # asked for by claim: the name in spec.resourceClaims
+    device_name: str | None  # requested by resource name (device plugin)
+    claim: str | None  # requested by claim: the name in spec.resourceClaims
     request: str | None
-    claim_at: str = "claimName"  # the fields of the entry that say claim and request, or should
+    claim_at: str = "claimName"  # the fields of the entry that name claim and request, for messages
     request_at: str = "requestName"
-    at_odds: tuple[str, ...] = ()  # fields of the entry that say the same thing in two spellings, and differently
-    number: int | None = None  # of a flavor's device, or one by resource name: which of those that answer; None: all are its
+    at_odds: tuple[str, ...] = ()  # fields of the entry that contradict each other
+    number: int | None = None  # index among the request's results, for a flavor or resource name; None: all
 
     @property
     def path(self) -> str:
@@ -41,7 +42,7 @@ class DeviceRef:
 
     @property
     def says_claim(self) -> bool:
-        """A field of a claim is there, be it empty."""
+        """Whether a claim field is present, possibly empty."""
         return self.claim is not None or self.request is not None
 
     @property
@@ -50,25 +51,25 @@ class DeviceRef:
 
     @property
     def by_resource(self) -> bool:
-        """Asked for by resource name, and got from the claim that the scheduler made for the pod's resources."""
+        """Requested by resource name, and allocated by the claim that the scheduler made for the pod's extended resources."""
         return self.claim == EXTENDED
 
 
 def device_refs(instance: Mapping[str, Any]) -> list[DeviceRef]:
-    """Every device asked for: those of the spec in its order, then those of its flavor, each under a name of its own."""
+    """All requested devices: those of the spec in order, then those of its flavor, with unique names."""
     return [*written_refs(instance), *flavor_refs(instance)]
 
 
 def refs_in(instance: Mapping[str, Any], pod: Mapping[str, Any]) -> list[DeviceRef]:
-    """Every device asked for, as it comes to be in a pod: one by resource name is a reference to the claim that the scheduler
-    made for the pod's resources, where it made one (else a device plugin knows). The first of the claim's devices for a
-    resource is that of the first entry in the order of the domain, and so on: as a launcher's environment lists them."""
+    """All requested devices as a pod gets them: a resource name becomes a reference to the scheduler's claim for extended
+    resources, where there is one (else a device plugin allocates). The claim's devices for a resource go to the entries in the
+    order of the domain, as the launcher's environment lists them."""
     refs = device_refs(instance)
-    told = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
-    requests = {one["resourceName"]: one["requestName"] for one in reversed(told.get("requestMappings") or ())
-                if one.get("containerName") == CONTAINER} if told.get("resourceClaimName") else {}
+    status = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
+    requests = {mapping["resourceName"]: mapping["requestName"] for mapping in reversed(status.get("requestMappings") or ())
+                if mapping.get("containerName") == CONTAINER} if status.get("resourceClaimName") else {}
     numbers = dict.fromkeys(requests, 0)
-    for place, ref in sorted(enumerate(refs), key=lambda each: (DOMAIN_LISTS.index(each[1].list), each[1].index)):
+    for place, ref in sorted(enumerate(refs), key=lambda entry: (DOMAIN_LISTS.index(entry[1].list), entry[1].index)):
         if (resource := ref.device_name) in requests:
             refs[place] = replace(ref, device_name=None, claim=EXTENDED, request=requests[resource], number=numbers[resource])
             numbers[resource] += 1
@@ -76,16 +77,16 @@ def refs_in(instance: Mapping[str, Any], pod: Mapping[str, Any]) -> list[DeviceR
 
 
 def flavor_refs(instance: Mapping[str, Any]) -> list[DeviceRef]:
-    """As host devices that stand behind those of the spec."""
-    each = [(entry["name"], number) for entry in flavored(instance).get("devices") or () for number in range(entry["count"])]
-    first = sum(ref.list == "hostDevices" for ref in written_refs(instance)) if each else 0
+    """The flavor's devices, as host devices after those of the spec."""
+    named = [(entry["name"], number) for entry in flavored(instance).get("devices") or () for number in range(entry["count"])]
+    first = sum(ref.list == "hostDevices" for ref in written_refs(instance)) if named else 0
     return [DeviceRef("hostDevices", index, f"{name}-{number}", None, FLAVOR_CLAIM, name, number=number)
-            for index, (name, number) in enumerate(each, first)]
+            for index, (name, number) in enumerate(named, first)]
 
 
 def written_refs(instance: Mapping[str, Any]) -> list[DeviceRef]:
-    """Every device that the spec itself asks for, in its order. A reference is written as claimName + requestName, as
-    claimName + deviceRequestName, or as claim: {name, request}; they mean the same."""
+    """The devices of the spec in order. A claim reference is claimName + requestName, claimName + deviceRequestName, or
+    claim: {name, request}, with the same meaning."""
     devices = ((instance.get("spec") or {}).get("domain") or {}).get("devices") or {}
     return [_ref(name, index, entry) for name in LISTS for index, entry in enumerate(devices.get(name) or ())]
 
@@ -115,29 +116,32 @@ def request_names(spec: Mapping[str, Any]) -> list[str]:
 
 
 def unknown_request(spec: Mapping[str, Any], request: str | None) -> str:
-    """That a claim, by its spec, has no such request, so that a device for it never comes; "" if it has."""
+    """The message that a claim's spec lacks a request, so that a device of it is never allocated; "" if it has the request."""
     names = request_names(spec)
     return "" if request in names else f'has no request "{request}"; it has {", ".join(names) or "none"}'
 
 
-# Where an entry may say the claim and the request, in the order in which they are looked for.
+# Fields of an entry that may name the claim and the request, in order of precedence.
 CLAIM_FIELDS = ("claimName", "claim.name")
 REQUEST_FIELDS = ("requestName", "deviceRequestName", "claim.request")
 
 
 def _ref(list_: List, index: int, entry: Mapping[str, Any]) -> DeviceRef:
     nested = entry.get("claim")
-    if nested is None and "deviceRequestName" not in entry:  # as nearly everybody writes it, and everybody asks all the time
+    if nested is None and "deviceRequestName" not in entry:  # fast path for the usual spelling
         return DeviceRef(list_, index, entry.get("name", ""), entry.get("deviceName") or None, entry.get("claimName"),
                          entry.get("requestName"))
-    said = {**entry, **({f"claim.{key}": value for key, value in nested.items()} if isinstance(nested, Mapping) else {})}
+    fields_of_entry = {
+        **entry,
+        **({f"claim.{key}": value for key, value in nested.items()} if isinstance(nested, Mapping) else {}),
+    }
     odd: list[str] = []
-    found: list[tuple[str | None, str]] = []
+    named: list[tuple[str | None, str]] = []
     for fields in (CLAIM_FIELDS, REQUEST_FIELDS):
-        values = {field: said[field] for field in fields if said.get(field) is not None}
+        values = {field: fields_of_entry[field] for field in fields if fields_of_entry.get(field) is not None}
         odd += values if len(set(values.values())) > 1 else ()
         at = next(iter(values), fields[-1] if isinstance(nested, Mapping) else fields[0])
-        found.append((values.get(at, "" if isinstance(nested, Mapping) else None), at))
-    (claim, claim_at), (request, request_at) = found
+        named.append((values.get(at, "" if isinstance(nested, Mapping) else None), at))
+    (claim, claim_at), (request, request_at) = named
     return DeviceRef(list_, index, entry.get("name", ""), entry.get("deviceName") or None, claim, request, claim_at,
                      request_at, tuple(odd))

@@ -1,5 +1,5 @@
-"""`status.deviceStatus` of a VMI: what it says of each requested device, which are still missing, and whether it agrees with
-the claims of the pod. Pure functions over wire objects."""
+"""`status.deviceStatus` of a VMI: its entries by requested device, which devices are missing, and whether it agrees with the
+claims of the pod. Pure functions over wire objects."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ STATUS_LISTS: Mapping[List, str] = {"gpus": "gpuStatuses", "hostDevices": "hostD
 
 
 def _unsettled_flavor(instance: Mapping[str, Any]) -> list[str]:
-    """A machine whose flavor is not settled has devices that nobody knows yet."""
+    """While status.flavor is not set, the devices of the flavor are unknown."""
     name = flavor_name(instance)
     return [f"those of flavor {name}"] if name and not flavored(instance) else []
 
 
 def statuses(instance: Mapping[str, Any], list_: List) -> Sequence[Mapping[str, Any]]:
-    """What the status says of the devices of one list."""
-    given = (instance.get("status") or {}).get("deviceStatus") or {}
-    return given.get(STATUS_LISTS[list_]) or ()
+    """The status entries of one list."""
+    status = (instance.get("status") or {}).get("deviceStatus") or {}
+    return status.get(STATUS_LISTS[list_]) or ()
 
 
 def status_of(instance: Mapping[str, Any], ref: DeviceRef) -> list[Mapping[str, Any]]:
-    """What the status says of a device asked for."""
+    """The status entries of a requested device."""
     return [entry for entry in statuses(instance, ref.list) if entry.get("name") == ref.name]
 
 
 def missing_devices(instance: Mapping[str, Any]) -> list[str]:
-    """The devices of which the status does not yet say where they are; empty: the machine may start. Of one that a device
-    plugin gives it says nothing."""
+    """Requested devices without an address in the status; empty: the VMI may start. Devices of a device plugin are never in the
+    status."""
     return [*_unsettled_flavor(instance), *(ref.name for ref in device_refs(instance) if not _complete(instance, ref)
                                             and (ref.by_claim or status_of(instance, ref)))]
 
@@ -43,8 +43,8 @@ def _complete(instance: Mapping[str, Any], ref: DeviceRef) -> bool:
 
 
 def unsettled_devices(instance: Mapping[str, Any], pod: Mapping[str, Any], claims: Claims) -> list[str]:
-    """The devices of which the status does not say what the claims of this pod say: it is not written yet, or tells of an
-    earlier pod, or of devices that nobody asks for. Empty: the machine may start in this pod."""
+    """Devices whose status does not match the claims of this pod: not written yet, of an earlier pod, or not requested. Empty:
+    the VMI may start in this pod."""
     names = dict(claim_names(pod))
     out = _unsettled_flavor(instance)
     record = flavored(instance)
@@ -55,35 +55,36 @@ def unsettled_devices(instance: Mapping[str, Any], pod: Mapping[str, Any], claim
         if claim is not None and any(record.get(key) != value for key, value in cells_of(claim).items()):
             out.append("its NUMA cells")
     refs = refs_in(instance, pod)
-    asked = {(ref.list, ref.name) for ref in refs}
+    requested = {(ref.list, ref.name) for ref in refs}
     out += [str(entry.get("name")) for list_ in LISTS for entry in statuses(instance, list_)
-            if (list_, entry.get("name")) not in asked]
+            if (list_, entry.get("name")) not in requested]
     for ref in refs:
         claim_name = names.get(ref.claim or "")
         claim = claims(pod["metadata"]["namespace"], claim_name) if ref.by_claim and claim_name else None
-        told = [entry.get("deviceResourceClaimStatus") or {} for entry in status_of(instance, ref)]
-        true = [{"resourceClaimName": claim_name, "driver": one["driver"], "pool": one["pool"], "name": one["device"]}
-                for one in results_for(claim or {}, ref)]
-        settled = _complete(instance, ref) and _same(told, true) if claimed(ref, claim) else not told
+        reported = [entry.get("deviceResourceClaimStatus") or {} for entry in status_of(instance, ref)]
+        allocated = [{"resourceClaimName": claim_name, "driver": result["driver"], "pool": result["pool"],
+                      "name": result["device"]} for result in results_for(claim or {}, ref)]
+        settled = _complete(instance, ref) and _same(reported, allocated) if claimed(ref, claim) else not reported
         if not settled:
             out.append(ref.name)
     return out
 
 
-def _same(told: Sequence[Mapping[str, Any]], true: Sequence[Mapping[str, Any]]) -> bool:
-    """Every entry tells of another one of the results. Driver and pool may be missing: not every writer says them."""
-    left = list(true)
-    for entry in told:
-        found = next((one for one in left if all(entry.get(key, one[key] if key in ("driver", "pool") else None) == one[key]
-                                                 for key in one)), None)
-        if found is None:
+def _same(reported: Sequence[Mapping[str, Any]], allocated: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether entries and results match one to one. Driver and pool may be missing in an entry: not every writer sets them."""
+    unmatched = list(allocated)
+    for entry in reported:
+        match = next((result for result in unmatched if all(
+            entry.get(key, value if key in ("driver", "pool") else None) == value for key, value in result.items())), None)
+        if match is None:
             return False
-        left.remove(found)
-    return not left
+        unmatched.remove(match)
+    return not unmatched
 
 
 def address_of(entry: Mapping[str, Any]) -> tuple[Literal["pci", "mdev"], str] | None:
-    """Where a status entry says its device is. A mediated device may also name its parent's address; it stays mediated."""
+    """The address in a status entry. A mediated device is found by its UUID, even if the entry has its parent's PCI address
+    too."""
     attributes = (entry.get("deviceResourceClaimStatus") or {}).get("attributes") or {}
     for key in ("mdevUUID", "mDevUUID"):
         if attributes.get(key):

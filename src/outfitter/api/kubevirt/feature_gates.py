@@ -1,7 +1,7 @@
-"""Feature gates: which ways of asking for devices are open.
-
-The KubeVirt object says it, in KubeVirt's order: a gate that is listed as on is on, else one that is listed as off is off,
-else its default counts. Two names of the design documents stand for all gates of claims."""
+"""KubeVirt's feature gates for devices, as the KubeVirt object sets them: a gate in featureGates is on, else one in
+disabledFeatureGates is off, else its default applies. Two names of the design documents stand for all claim gates. Used by
+admission and
+controllers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ HOST_DEVICES = "HostDevicesWithDRA"  # hostDevices by claim
 NETWORKS = "NetworkDevicesWithDRA"  # networks by claim
 PASSTHROUGH = "HostDevices"  # hostDevices at all
 CLAIMS = (GPUS, HOST_DEVICES, NETWORKS)
-KNOWN = (*CLAIMS, PASSTHROUGH)  # what the door asks for
-# Gates that change nothing at the door, but the pods of machines.
-INJECTION = "ExternalNetResourceInjection"  # on: somebody else adds what networks take of the host; off unless it is listed
-NAMING = "PodSecondaryInterfaceNamingUpgrade"  # on: interfaces that are counted get names made from the network's by moving
-IOMMUFD = "IOMMUFD"  # on: a pod asks for that device too; off unless it is listed
+KNOWN = (*CLAIMS, PASSTHROUGH)  # checked at admission
+# Gates that affect launcher pods, not admission.
+INJECTION = "ExternalNetResourceInjection"  # on: a webhook adds the resource requests of networks; default off
+NAMING = "PodSecondaryInterfaceNamingUpgrade"  # on: ordinal interface names are upgraded to hashed names at migration
+IOMMUFD = "IOMMUFD"  # on: a pod requests the iommufd device too; default off
 OF_PODS = (INJECTION, NAMING, IOMMUFD)
 PERSISTENT = "PersistentDRAClaims"  # resourceClaimTemplates of a VM that name a ResourceClaimTemplate
 OF_VMS = (PERSISTENT,)
@@ -29,11 +29,11 @@ STAND_FOR: Mapping[str, tuple[str, ...]] = {"DynamicResourceAllocation": CLAIMS,
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """Which gates are listed as on and as off. Nothing listed: everything is open."""
+    """The enabled and disabled gates. A gate in neither set is enabled."""
 
     on: frozenset[str] = frozenset()
     off: frozenset[str] = frozenset()
-    through: tuple[tuple[str, str], ...] = ()  # a gate and the name that stands for it and is listed as off
+    through: tuple[tuple[str, str], ...] = ()  # (gate, collective name in disabledFeatureGates that disables it)
 
     def open(self, name: str) -> bool:
         return name in self.on or name not in self.off
@@ -42,9 +42,9 @@ class Gates:
         return [name for name in names if not self.open(name)]
 
     def refusal(self, name: str, sentence: str) -> str:
-        """Why a machine is refused: the sentence that its users know, what closed the gate, and how it is opened."""
+        """The message of a rejected VMI: KubeVirt's sentence, what disables the gate, and how to enable it."""
         names = " and ".join(stands for gate, stands in self.through if gate == name)
-        return (f"{sentence}: " + (f"{names} in disabledFeatureGates closes it; " if names else "")
+        return (f"{sentence}: " + (f"{names} in disabledFeatureGates disables it; " if names else "")
                 + f"list {name} in spec.configuration.developerConfiguration.featureGates of the KubeVirt object")
 
 
@@ -65,7 +65,7 @@ def unknown(names: Iterable[str]) -> list[str]:
 
 
 def used(spec: Mapping[str, Any]) -> list[str]:
-    """The gates that a machine with this spec (of an instance) passes, in the order of `KNOWN`."""
+    """The gates that a VMI spec depends on, in the order of `KNOWN`."""
     refs = device_refs.device_refs({"spec": spec})
     passes = {
         GPUS: any(ref.by_claim for ref in refs if ref.list == "gpus"),

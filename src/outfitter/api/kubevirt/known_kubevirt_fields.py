@@ -1,6 +1,6 @@
-"""Field names of machines and of the settings for all of them, in the form of `api.fields`: KubeVirt's, the spellings of the
-design documents, and our own. What is misspelt would be kept and read by nobody, and a machine would start without its device.
-Names are complete where machines meet devices; below others (`None`) anything may stand."""
+"""Known field names of VMs, VMIs, migrations, KubeVirt and Flavor, as trees for `api.known_fields`: KubeVirt's names, those of
+the design documents, and our own. A misspelt name would otherwise be stored and ignored, and a VM would start without its
+device. Trees are complete for devices, networks and claims; `None` accepts anything."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _leaves(names: str) -> Tree:
 
 
 def _of_shape(shape: Any) -> Any:
-    """The names in a shape that has all of them."""
+    """The field names of a schema."""
     if isinstance(shape, list):
         return _of_shape(shape[0])
     if not isinstance(shape, Mapping) or "*" in shape:
@@ -38,7 +38,7 @@ _DEVICES = _leaves("autoattachGraphicsDevice autoattachInputDevice autoattachMem
                    "autoattachSerialConsole autoattachVSOCK blockMultiQueue clientPassthrough disableHotplug disks "
                    "downwardMetrics filesystems inputs logSerialConsole networkInterfaceMultiqueue panicDevices rng sound tpm "
                    "useVirtioTransitional video watchdog") | _LISTS
-# The lists of devices are known one level too high as well: the door says where they belong.
+# The device lists are accepted one level too high as well: validation reports where they belong.
 _DOMAIN = _leaves("chassis clock features firmware ioThreads ioThreadsPolicy launchSecurity machine rebootPolicy "
                   "gpus hostDevices interfaces") | {
     "devices": _DEVICES,
@@ -50,7 +50,9 @@ _CLOUD_INIT = _leaves("networkData networkDataBase64 networkDataSecretRef secret
 _VOLUME = _leaves("configMap containerDisk containerPath dataVolume downwardAPI downwardMetrics emptyDisk ephemeral hostDisk "
                   "memoryDump name persistentVolumeClaim secret serviceAccount sysprep") | {
     "cloudInitConfigDrive": _CLOUD_INIT, "cloudInitNoCloud": _CLOUD_INIT}
-_CLAIMS = _leaves("name resourceClaimName resourceClaimTemplateName source")  # `source`: the door says that it is not needed
+_CLAIMS = _leaves(
+    "name resourceClaimName resourceClaimTemplateName source"
+)  # `source`: validation reports that it is not needed
 INSTANCE = _leaves("accessCredentials architecture dnsConfig dnsPolicy evictionStrategy hostname livenessProbe "
                    "priorityClassName readinessProbe schedulerName serviceAccountName startStrategy subdomain "
                    "terminationGracePeriodSeconds utilityVolumes") | _of_shape(node_placement.SHAPE) | {

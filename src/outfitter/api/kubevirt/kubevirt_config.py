@@ -1,4 +1,4 @@
-"""What the KubeVirt object says, for those who act on it. Without one, everything has its default."""
+"""The configuration in the KubeVirt object as a value; defaults without one. Used by admission and controllers."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ ACCOUNTS = ("kubevirt-apiserver", "kubevirt-api", "kubevirt-controller", "kubevi
 
 @dataclass(frozen=True, slots=True)
 class KubeVirtConfig:
-    """The KubeVirt object, read."""
+    """The parts of the KubeVirt object that affect Outfitter."""
 
     gates: Gates = field(default_factory=Gates)
-    permitted: frozenset[str] | None = None  # resource names that a machine may ask for by deviceName; None: any
+    permitted: frozenset[str] | None = None  # resource names that deviceName may request; None: any
     rollout: str = STRATEGIES[0]
     update_methods: tuple[str, ...] = ()
-    plugins: Mapping[str, str] = field(default_factory=dict)  # network binding plugin -> its network definition; "": has none
+    plugins: Mapping[str, str] = field(
+        default_factory=dict
+    )  # network binding plugin -> its NetworkAttachmentDefinition; "": none
     namespace: str = HOME
 
     def ours(self, user: str) -> bool:
-        """Whether a writer belongs to the system itself. Our own loops in this process have no name."""
+        """Whether a writer is a component of KubeVirt or Outfitter. Our controllers in this process have no user name."""
         return not user or user in (f"system:serviceaccount:{self.namespace}:{account}" for account in ACCOUNTS)
 
 
@@ -39,26 +41,26 @@ def read_config(kubevirt: Mapping[str, Any] | None) -> KubeVirtConfig:
     if kubevirt is None:
         return KubeVirtConfig()
     spec = kubevirt.get("spec") or {}
-    given = spec.get("configuration") or {}
-    developer = given.get("developerConfiguration") or {}
+    configuration = spec.get("configuration") or {}
+    developer = configuration.get("developerConfiguration") or {}
     return KubeVirtConfig(
         feature_gates.listed(developer.get("featureGates") or (), developer.get("disabledFeatureGates") or ()),
-        _permitted(given.get("permittedHostDevices")),
-        given.get("vmRolloutStrategy") or STRATEGIES[0],
+        _permitted(configuration.get("permittedHostDevices")),
+        configuration.get("vmRolloutStrategy") or STRATEGIES[0],
         tuple((spec.get("workloadUpdateStrategy") or {}).get("workloadUpdateMethods") or ()),
         {name: str((plugin or {}).get("networkAttachmentDefinition") or "")
-         for name, plugin in ((given.get("network") or {}).get("binding") or {}).items()},
+         for name, plugin in ((configuration.get("network") or {}).get("binding") or {}).items()},
         kubevirt["metadata"].get("namespace") or HOME,
     )
 
 
-def _permitted(given: Mapping[str, Any] | None) -> frozenset[str] | None:
-    if given is None:
+def _permitted(devices: Mapping[str, Any] | None) -> frozenset[str] | None:
+    if devices is None:
         return None
-    return frozenset(str(entry.get("resourceName")) for list_ in PERMITTED for entry in given.get(list_) or ())
+    return frozenset(str(entry.get("resourceName")) for list_ in PERMITTED for entry in devices.get(list_) or ())
 
 
 def active_kubevirt(objects: Iterable[Object]) -> Object | None:
-    """The KubeVirt object that counts: the oldest. The door lets in only one, but two may have been stored before it did."""
+    """The KubeVirt object in effect: the oldest. Admission allows only one, but a cluster may have several."""
     return min(objects, default=None, key=lambda obj: (
         str(obj["metadata"].get("creationTimestamp")), str(obj["metadata"].get("namespace")), str(obj["metadata"]["name"])))

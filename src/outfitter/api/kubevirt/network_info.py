@@ -1,8 +1,9 @@
-"""How each network card of a machine meets its network: what whoever sets networks up on a host leaves for the launcher.
+"""How each interface of a VMI is attached to its network: the document that the node or a CNI plugin writes for the launcher.
 
-The document is KubeVirt's: the annotation kubevirt.io/network-info of the machine's pod, which the launcher finds as a file. A
-network plugin of a cluster says there which function a network got. Where outfitter runs the pod itself it sets the networks up
-too, and says in `wire` what the card is to be plugged into."""
+The document is KubeVirt's: the annotation kubevirt.io/network-info of the launcher pod, mounted as a file. In a cluster, a
+network plugin records there which VF a network got. Where Outfitter runs the pod, it sets up the networks too, and records the
+attachment in
+`wire`."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ from outfitter.api.kinds import Object
 from outfitter.api.kubevirt import vm
 
 INFO = "kubevirt.io/network-info"  # annotation of a launcher pod
-FILE = "/etc/podinfo/network-info"  # and where the launcher finds it
-STATUS = "k8s.v1.cni.cncf.io/network-status"  # annotation of a pod: its secondary networks, in the words of Multus
-RESOURCE = "k8s.v1.cni.cncf.io/resourceName"  # annotation of a NetworkAttachmentDefinition: what it takes of a host
-STATUSES = "interfaceStatuses"  # of status.deviceStatus: cards whose function came from a claim
-# user: the emulator's own network, behind the host; bridge: one of the host; function: a virtual function whose MAC address and
-# VLAN the hypervisor sets; device: a function that is handed over as it is; none: it cannot be had here.
+FILE = "/etc/podinfo/network-info"  # its path in the launcher's container
+STATUS = "k8s.v1.cni.cncf.io/network-status"  # annotation of a pod: its secondary networks, as Multus writes it
+RESOURCE = "k8s.v1.cni.cncf.io/resourceName"  # annotation of a NetworkAttachmentDefinition: the resource that it requests
+STATUSES = "interfaceStatuses"  # of status.deviceStatus: interfaces whose VF comes from a claim
+# user: QEMU's user network (NAT); bridge: a bridge of the host; function: a VF whose MAC address and VLAN the hypervisor sets;
+# device: a function assigned as it is; none: not available on this host.
 Type = Literal["user", "bridge", "function", "device", "none"]
 TYPES: tuple[Type, ...] = ("user", "bridge", "function", "device", "none")
 
@@ -30,12 +31,12 @@ TYPES: tuple[Type, ...] = ("user", "bridge", "function", "device", "none")
 @dataclass(frozen=True, slots=True)
 class Wire:
     network: str  # its name in spec.networks, and that of the interface
-    type: Type | None = None  # None: a network plugin has seen to it
-    mac: str | None = None  # None: nobody sets one
-    address: str | None = None  # of a function of the host
+    type: Type | None = None  # None: set up by a network plugin
+    mac: str | None = None  # None: not set
+    address: str | None = None  # PCI address of a host function
     bridge: str = ""
-    vlan: int | None = None  # of a virtual function, which the guest does not see
-    why: str = ""  # of type none
+    vlan: int | None = None  # of a VF, invisible to the guest
+    why: str = ""  # the reason for type none
 
     @property
     def device_info(self) -> Object:
@@ -43,8 +44,8 @@ class Wire:
 
     @property
     def place(self) -> str:
-        """What it is plugged into, in a word or two."""
-        return self.address or {"bridge": f"bridge {self.bridge}", "user": "behind the host", "none": "left out"}.get(
+        """What the interface is attached to, for tables."""
+        return self.address or {"bridge": f"bridge {self.bridge}", "user": "NAT of the host", "none": "skipped"}.get(
             self.type or "", "by a plugin")
 
     @property
@@ -60,21 +61,21 @@ class Wire:
 
 
 def interface_devices(instance: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Name of a card -> what the status says of the device that it is."""
-    told = ((instance.get("status") or {}).get("deviceStatus") or {}).get(STATUSES) or ()
-    return {str(entry.get("name")): entry.get("deviceResourceClaimStatus") or {} for entry in told}
+    """Interface name -> the status of its device."""
+    statuses = ((instance.get("status") or {}).get("deviceStatus") or {}).get(STATUSES) or ()
+    return {str(entry.get("name")): entry.get("deviceResourceClaimStatus") or {} for entry in statuses}
 
 
 def interfaces(instance: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The network cards of an instance, those that are to go too."""
-    found: Sequence[Mapping[str, Any]] = (
+    """The interfaces of a VMI, including those with state absent."""
+    entries: Sequence[Mapping[str, Any]] = (
         ((instance.get("spec") or {}).get("domain") or {}).get("devices") or {}).get("interfaces") or ()
-    return found
+    return entries
 
 
 def networks(instance: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    found: Sequence[Mapping[str, Any]] = (instance.get("spec") or {}).get("networks") or ()
-    return found
+    entries: Sequence[Mapping[str, Any]] = (instance.get("spec") or {}).get("networks") or ()
+    return entries
 
 
 def attachment(instance: Mapping[str, Any], network: Mapping[str, Any]) -> tuple[str, str]:
@@ -95,24 +96,24 @@ def no_resource(definition: Mapping[str, Any], network: str) -> str:
 
 
 def interface_name(network: str) -> str:
-    """What the interface on a secondary network is called in the pod."""
+    """The name of a secondary network's interface in the pod."""
     return "pod" + hashlib.sha256(network.encode()).hexdigest()[:11]
 
 
 def mac(instance: Mapping[str, Any], interface: Mapping[str, Any]) -> str:
-    """The address that the user gave a card, else one that is made from the machine and the card's name: it stays over every
-    restart of the machine."""
-    if given := specified_mac(interface):
-        return given
+    """The MAC address in the spec, else one that is derived from the VM and the interface name, so that it survives
+    restarts."""
+    if specified := specified_mac(interface):
+        return specified
     owner = vm.owner(instance, kinds.VM.kind) or instance["metadata"]
     digest = hashlib.sha256(f"{owner['uid']}/{interface['name']}".encode()).hexdigest()
-    return "02:" + ":".join(digest[at:at + 2] for at in range(0, 10, 2))  # 02: given by its owner, for one receiver
+    return "02:" + ":".join(digest[at:at + 2] for at in range(0, 10, 2))  # 02: locally administered, unicast
 
 
 def specified_mac(interface: Mapping[str, Any]) -> str | None:
-    """The address that the user gave a card, in one spelling."""
-    given = interface.get("macAddress")
-    return str(given).replace("-", ":").lower() if given else None
+    """The MAC address in the spec, normalized; None if there is none."""
+    address = interface.get("macAddress")
+    return str(address).replace("-", ":").lower() if address else None
 
 
 def write(wires: Iterable[Wire]) -> str:
@@ -120,27 +121,27 @@ def write(wires: Iterable[Wire]) -> str:
 
 
 def read(text: str) -> dict[str, Wire]:
-    """By network; of two for one network the first. ValueError: it is no such document."""
+    """The attachments of a document by network; the first entry of a network counts. ValueError: not such a document."""
     try:
         listed = json.loads(text).get("interfaces") or ()
         out: dict[str, Wire] = {}
-        for each in listed:
-            out.setdefault(str(each.get("network", "")), _read(each))
+        for entry in listed:
+            out.setdefault(str(entry.get("network", "")), _read(entry))
     except (AttributeError, TypeError) as error:
         raise ValueError(str(error)) from error
     return out
 
 
-def _read(each: Mapping[str, Any]) -> Wire:
-    address, wire = ((each.get("deviceInfo") or {}).get("pci") or {}).get("pci-address"), each.get("wire") or {}
+def _read(entry: Mapping[str, Any]) -> Wire:
+    address, wire = ((entry.get("deviceInfo") or {}).get("pci") or {}).get("pci-address"), entry.get("wire") or {}
     if wire and wire.get("type") not in TYPES:
-        raise ValueError(f"{wire.get('type')!r} is none of {', '.join(TYPES)}")
-    return Wire(str(each.get("network", "")), wire.get("type"), each.get("mac"), str(address) if address else None,
+        raise ValueError(f"{wire.get('type')!r} is not one of {', '.join(TYPES)}")
+    return Wire(str(entry.get("network", "")), wire.get("type"), entry.get("mac"), str(address) if address else None,
                 str(wire.get("bridge") or ""), wire.get("vlan"), str(wire.get("why") or ""))
 
 
 def wires_of_pod(pod: Mapping[str, Any]) -> dict[str, Wire]:
-    """What a pod says of its machine's network cards, for people; nothing where it says nothing that can be read."""
+    """The attachments in a pod's annotation; empty where there is none or it is invalid."""
     text = (pod["metadata"].get("annotations") or {}).get(INFO)
     try:
         return read(text) if text else {}
@@ -148,13 +149,13 @@ def wires_of_pod(pod: Mapping[str, Any]) -> dict[str, Wire]:
         return {}
 
 
-def without_interface_functions(env: Mapping[str, str], pod: Mapping[str, Any], cards: Iterable[Wire]) -> dict[str, str]:
-    """A launcher's environment without the functions that its network cards have: what a pod got of a resource is also for the
-    devices that ask by the resource's name, and nothing is handed out twice."""
-    taken = {wire.address for wire in cards}
-    told = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
-    counted = {f"{launcher_environment.PCI}_{launcher_environment.variable_suffix(str(each.get('resourceName')))}"
-               for each in told.get("requestMappings") or ()}
-    out = {name: ",".join(each for each in value.split(",") if each not in taken) if name in counted else value
+def without_interface_functions(env: Mapping[str, str], pod: Mapping[str, Any], wires: Iterable[Wire]) -> dict[str, str]:
+    """A launcher's environment without the functions that its interfaces use: the rest of a resource's devices belongs to
+    hostDevices that request it by name, and no device is assigned twice."""
+    taken = {wire.address for wire in wires}
+    status = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
+    counted = {f"{launcher_environment.PCI}_{launcher_environment.variable_suffix(str(mapping.get('resourceName')))}"
+               for mapping in status.get("requestMappings") or ()}
+    out = {name: ",".join(address for address in value.split(",") if address not in taken) if name in counted else value
            for name, value in env.items()}
     return {name: value for name, value in out.items() if value or name not in counted}

@@ -11,12 +11,12 @@ from outfitter.api.kubevirt.device_refs import CELLS_KIND, EXTENDED, DeviceRef
 
 
 def claim_names(pod: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
-    """For each entry of a pod's resourceClaims, its name and the name of the claim object: named directly, or told by the
-    pod's status for a template (None while it does not). The claim that the scheduler made for extended resources is last."""
-    told = {entry["name"]: entry.get("resourceClaimName")
+    """Name and claim object of each entry of a pod's resourceClaims: the claim is named in the spec, or for a template in the
+    pod's status (None until then). The scheduler's claim for extended resources is last."""
+    generated = {entry["name"]: entry.get("resourceClaimName")
             for entry in (pod.get("status") or {}).get("resourceClaimStatuses") or ()}
     for entry in (pod.get("spec") or {}).get("resourceClaims") or ():
-        yield entry["name"], entry.get("resourceClaimName") or told.get(entry["name"])
+        yield entry["name"], entry.get("resourceClaimName") or generated.get(entry["name"])
     if made := ((pod.get("status") or {}).get("extendedResourceClaimStatus") or {}).get("resourceClaimName"):
         yield EXTENDED, made
 
@@ -27,35 +27,35 @@ def claim_keys(pod: Mapping[str, Any]) -> list[str]:
 
 
 def claimed(ref: DeviceRef, claim: Mapping[str, Any] | None) -> bool:
-    """Whether a claim is to say which device it is. That for a pod's resources may have got fewer than there are entries,
-    because somebody wrote the number himself: then it never will."""
-    given = ((claim or {}).get("status") or {}).get("allocation")
-    return ref.by_claim and not (ref.by_resource and given and not results_for(claim or {}, ref))
+    """Whether a claim determines the device of a reference. The claim for extended resources may have fewer devices than the
+    VMI has entries, if the user wrote the number into resources: the surplus entries never get one."""
+    allocation = ((claim or {}).get("status") or {}).get("allocation")
+    return ref.by_claim and not (ref.by_resource and allocation and not results_for(claim or {}, ref))
 
 
 def results(claim: Mapping[str, Any], request: str | None) -> list[Mapping[str, Any]]:
-    """What a claim got for one of its requests. An alternative that was chosen is written "request/alternative"."""
+    """The allocation results of one request. A chosen alternative is written "request/alternative"."""
     return [result for result in allocation_results(claim) if str(result["request"]).partition("/")[0] == request]
 
 
 def allocation_results(claim: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Everything that a claim got."""
+    """All allocation results of a claim."""
     devices = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
     return devices.get("results") or ()
 
 
 def results_for(claim: Mapping[str, Any], ref: DeviceRef) -> list[Mapping[str, Any]]:
-    """What a claim got for a reference."""
-    found = results(claim, ref.request)
-    return found if ref.number is None else found[ref.number:ref.number + 1]
+    """The allocation results of a device reference."""
+    all_results = results(claim, ref.request)
+    return all_results if ref.number is None else all_results[ref.number:ref.number + 1]
 
 
 def cells_of(claim: Mapping[str, Any]) -> Object:
-    """On which of the host's NUMA cells the machine of a claim lies, how many CPUs of which are its own, and which; as
-    `hostCells`, `pinned` and `cpus` of a machine's `status.flavor`. Empty while it has none, and for one without a topology."""
+    """The NUMA placement in a claim's allocation, as `hostCells`, `pinned` (number of dedicated CPUs by cell) and `cpus` of a
+    VMI's `status.flavor`. Empty without an allocation or without a NUMA topology."""
     devices = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
     for entry in devices.get("config") or ():
-        said = (entry.get("opaque") or {}).get("parameters") or {}
-        if isinstance(said, Mapping) and said.get("kind") == CELLS_KIND:
-            return {key: said[key] for key in ("hostCells", "pinned", "cpus") if said.get(key)}
+        parameters = (entry.get("opaque") or {}).get("parameters") or {}
+        if isinstance(parameters, Mapping) and parameters.get("kind") == CELLS_KIND:
+            return {key: parameters[key] for key in ("hostCells", "pinned", "cpus") if parameters.get(key)}
     return {}

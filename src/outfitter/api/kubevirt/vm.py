@@ -10,19 +10,19 @@ from typing import Any
 from outfitter.api.kinds import Object
 from outfitter.api.quantity import to_int
 
-BEFORE = ("Pending", "Scheduling", "Scheduled")  # phases of a machine that has not started
+BEFORE = ("Pending", "Scheduling", "Scheduled")  # phases before the domain starts
 FINAL = ("Succeeded", "Failed")
-LAUNCHER = "virt-launcher"  # label value of the pods in which machines run
+LAUNCHER = "virt-launcher"  # label value of launcher pods
 LAUNCHER_LABEL = "kubevirt.io"
-CONTAINER = "compute"  # of a launcher pod: that in which the machine runs
+CONTAINER = "compute"  # the container of a launcher pod that runs the domain
 CREATED_BY = "kubevirt.io/created-by"
 DEFAULT_MEMORY = "1Gi"
 FINALIZER = "foregroundDeleteVirtualMachine"
 
 
-def run_strategy(machine: Mapping[str, Any]) -> str:
-    """Whether a VirtualMachine is meant to run. One that does not say stays stopped; `running` is the older way to say it."""
-    spec = machine.get("spec") or {}
+def run_strategy(vm: Mapping[str, Any]) -> str:
+    """The run strategy of a VM; Halted by default. `running` is the older field for Always and Halted."""
+    spec = vm.get("spec") or {}
     return str(spec.get("runStrategy") or ("Always" if spec.get("running") else "Halted"))
 
 
@@ -32,29 +32,29 @@ def flavor_name(instance: Mapping[str, Any]) -> str:
 
 
 def flavored(instance: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the flavor said when the machine was made, as the status keeps it; empty while it is not settled. A machine without
-    a flavor has such a record of its CPUs, if they are to be its own."""
-    found: Mapping[str, Any] = (instance.get("status") or {}).get("flavor") or {}
-    return found if flavor_name(instance) or dedicated(instance) else {}
+    """status.flavor: the flavor as it was when the VMI was created; empty until it is recorded. A VMI without a flavor has such
+    a record of its CPUs if they are dedicated."""
+    record: Mapping[str, Any] = (instance.get("status") or {}).get("flavor") or {}
+    return record if flavor_name(instance) or dedicated(instance) else {}
 
 
 def dedicated(instance: Mapping[str, Any]) -> bool:
-    """Whether the spec asks for CPUs of the host that are the machine's own."""
+    """Whether the spec requests dedicated host CPUs."""
     cpu = ((instance.get("spec") or {}).get("domain") or {}).get("cpu") or {}
     return bool(cpu.get("dedicatedCpuPlacement"))
 
 
 def own_cpus(instance: Mapping[str, Any]) -> Mapping[int, Sequence[int]]:
-    """CPUs of the host that are the machine's own, by NUMA cell; those of lower cells are the guest's first."""
-    said = flavored(instance).get("cpus") or {}
-    return {int(cell): said[cell] for cell in sorted(said, key=int)}
+    """Dedicated host CPUs by NUMA cell; the guest's first vCPUs are on the lowest cell."""
+    cpus = flavored(instance).get("cpus") or {}
+    return {int(cell): cpus[cell] for cell in sorted(cpus, key=int)}
 
 
 def memory(instance: Mapping[str, Any]) -> str:
-    """How much memory the machine has: what the spec says, else its flavor."""
+    """Guest memory: from the spec, else from the flavor."""
     domain = instance["spec"].get("domain") or {}
-    said = (domain.get("memory") or {}).get("guest") or _resource(domain, "memory")
-    return str(said or flavored(instance).get("memory") or DEFAULT_MEMORY)
+    specified = (domain.get("memory") or {}).get("guest") or _resource(domain, "memory")
+    return str(specified or flavored(instance).get("memory") or DEFAULT_MEMORY)
 
 
 def _resource(domain: Mapping[str, Any], name: str) -> Any:
@@ -63,26 +63,26 @@ def _resource(domain: Mapping[str, Any], name: str) -> Any:
 
 
 def vcpus(instance: Mapping[str, Any]) -> int:
-    """How many CPUs the machine has: what the spec says, else its flavor."""
+    """Number of vCPUs: from the spec, else from the flavor."""
     return math.prod(topology(instance))
 
 
 def topology(instance: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Sockets, cores, threads. Without any of them as many sockets as CPUs are requested, or as its flavor has."""
+    """Sockets, cores, threads. Without any of them, one socket per CPU of the resource request or of the flavor."""
     domain = instance["spec"].get("domain") or {}
     cpu = domain.get("cpu") or {}
     sockets, cores, threads = (int(cpu.get(key) or 0) for key in ("sockets", "cores", "threads"))
     if sockets or cores or threads:
         return sockets or 1, cores or 1, threads or 1
-    said = _resource(domain, "cpu")
-    return to_int(str(said)) if said else int(flavored(instance).get("vcpus") or 1), 1, 1
+    requested = _resource(domain, "cpu")
+    return to_int(str(requested)) if requested else int(flavored(instance).get("vcpus") or 1), 1, 1
 
 
 def shows_nodes(instance: Mapping[str, Any]) -> bool:
-    """Whether the guest is to see the NUMA nodes of its host."""
+    """Whether the guest sees the NUMA topology of its host."""
     cpu = ((instance.get("spec") or {}).get("domain") or {}).get("cpu") or {}
-    asked = (cpu.get("numa") or {}).get("guestMappingPassthrough") is not None
-    return asked or bool(flavor_name(instance) and flavored(instance).get("hostCells"))
+    requested = (cpu.get("numa") or {}).get("guestMappingPassthrough") is not None
+    return requested or bool(flavor_name(instance) and flavored(instance).get("hostCells"))
 
 
 def owner(obj: Mapping[str, Any], kind: str) -> Object | None:
@@ -94,7 +94,7 @@ def owner(obj: Mapping[str, Any], kind: str) -> Object | None:
 
 
 def launches(pod: Mapping[str, Any]) -> str | None:
-    """The key of the instance, when the pod is one in which a machine runs."""
+    """The key of the VMI that a launcher pod runs; None for other pods."""
     reference = owner(pod, "VirtualMachineInstance")
     if reference is None or (pod["metadata"].get("labels") or {}).get(LAUNCHER_LABEL) != LAUNCHER:
         return None
@@ -102,19 +102,19 @@ def launches(pod: Mapping[str, Any]) -> str | None:
 
 
 def is_its(pod: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
-    """Whether a machine that was started is in this pod. Another of the same name may follow one that is gone, made by a
-    process that did not know yet how far the machine was: that machine has ended all the same."""
+    """Whether a started VMI runs in this pod. A pod of the same name may have replaced it, created from an outdated cache: the
+    VMI has ended nevertheless."""
     known = status.get("activePods")
     return not known or pod["metadata"]["uid"] in known
 
 
 def belongs(obj: Mapping[str, Any], vm: Mapping[str, Any]) -> bool:
-    """Whether an instance or a claim is a machine's own; another one may have its name."""
+    """Whether a VMI or claim is owned by the VM; another object may have its name."""
     reference = owner(obj, "VirtualMachine")
     return reference is not None and reference.get("uid") == vm["metadata"]["uid"]
 
 
 def entered(have: Sequence[Object] | None, phase: str, now: str) -> list[Object]:
-    """`phaseTransitionTimestamps` of an instance that comes to a phase: when it did so for the first time."""
+    """`phaseTransitionTimestamps` with the time of the first transition to a phase."""
     known = any(entry.get("phase") == phase for entry in have or ())
     return [*(have or ()), *([] if known else [{"phase": phase, "phaseTransitionTimestamp": now}])]

@@ -1,8 +1,8 @@
-"""What people ask of a machine that runs, as KubeVirt's tools do: pause, unpause, reset, soft reboot. A wish is noted in the
-instance's `status.stateChangeRequests` until the node has done it, so that it outlives every process in between. There is at
-most one note that pauses or unpauses, for the last one counts, and one of each other kind.
+"""pause, unpause, reset and soft reboot of a running VMI, as virtctl requests them. An action request is recorded in the VMI's
+`status.stateChangeRequests` until the node agent has done it, so that it survives restarts of processes. There is at most one
+request to pause or unpause, the last one, and one of each other action.
 
-A machine that is paused stays so by itself, not by a note: who pauses it with other tools, or lets it go on, is not fought."""
+A paused VMI stays paused in the hypervisor, not by a request: pausing or resuming it with other tools is not undone."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ ACTIONS: tuple[Action, ...] = ("pause", "unpause", "reset", "softreboot")
 WORDS: Mapping[Action, str] = {"pause": "Pause", "unpause": "Unpause", "reset": "Reset", "softreboot": "SoftReboot"}
 PAUSES = ("Pause", "Unpause")
 PAUSED = "Paused"  # the condition
-UNPAUSED = "kubevirt.io/virtual-machine-unpaused"  # the condition of its pod, which is not ready without it
+UNPAUSED = "kubevirt.io/virtual-machine-unpaused"  # readiness gate of its pod
 FIELD = "stateChangeRequests"
-START_PAUSED = "Paused"  # of spec.startStrategy
+START_PAUSED = "Paused"  # value of spec.startStrategy
 
 
 def action_requests(instance: Mapping[str, Any]) -> list[Object]:
-    """What is still to be done, the oldest first."""
+    """Pending action requests, oldest first."""
     return list((instance.get("status") or {}).get(FIELD) or ())
 
 
 def with_action_request(action: Action, instance: Mapping[str, Any], now: str) -> list[Object]:
-    """The notes with the wish among them. Conflict, with the reason, when the machine is not in a state for it."""
+    """The pending requests with a new one. Conflict: the state of the VMI does not allow the action."""
     if (instance.get("status") or {}).get("phase") != "Running" or instance["metadata"].get("deletionTimestamp"):
         raise _conflict(instance, "VM is not running" if action in ("pause", "softreboot") else "VMI is not running")
     have, paused = action_requests(instance), requested_pause(instance)
@@ -44,14 +44,15 @@ def with_action_request(action: Action, instance: Mapping[str, Any], now: str) -
     if action == "softreboot" and _ignores_power_button(instance):
         raise _conflict(instance, "VMI neither have the agent connected nor the ACPI feature enabled")
     word = WORDS[action]
-    over = PAUSES if word in PAUSES else (word,)
-    return [*(note for note in have if note.get("action") not in over), {"action": word, "requestedAt": now}]
+    replaced = PAUSES if word in PAUSES else (word,)
+    return [*(request for request in have if request.get("action") not in replaced), {"action": word, "requestedAt": now}]
 
 
 def requested_pause(instance: Mapping[str, Any]) -> bool | None:
-    """Whether the machine is to be paused or to go on; None: it is to stay as it is."""
+    """Whether a pause (True) or an unpause (False) is requested; None: neither."""
     return next(
-        (note["action"] == "Pause" for note in reversed(action_requests(instance)) if note.get("action") in PAUSES), None
+        (request["action"] == "Pause" for request in reversed(action_requests(instance)) if request.get("action") in PAUSES),
+        None,
     )
 
 
@@ -60,7 +61,7 @@ def starts_paused(instance: Mapping[str, Any]) -> bool:
 
 
 def _ignores_power_button(instance: Mapping[str, Any]) -> bool:
-    """Nobody in its guest hears the power button."""
+    """Whether the guest has neither ACPI nor an agent to receive a shutdown request."""
     features = ((instance.get("spec") or {}).get("domain") or {}).get("features") or {}
     return (features.get("acpi") or {}).get("enabled") is False and conditions.find(instance, "AgentConnected") is None
 

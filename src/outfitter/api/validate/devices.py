@@ -1,5 +1,5 @@
-"""The devices of a machine and the claims that they come from. Where a list as a whole cannot stand (its gate is closed,
-it mixes what may not be mixed), that is all that is said of its entries' claims."""
+"""gpus, hostDevices and resourceClaims of a VMI. Where a list is rejected as a whole (its feature gate is disabled, or it mixes
+DRA and non-DRA GPUs), the claims of its entries are not checked further."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from outfitter.errors import Cause
 SOURCES = ("resourceClaimName", "resourceClaimTemplateName")
 NOUNS: Mapping[List, str] = {"gpus": "GPU", "hostDevices": "HostDevice"}
 GATES: Mapping[List, str] = {"gpus": feature_gates.GPUS, "hostDevices": feature_gates.HOST_DEVICES}
-Good = Generator[Cause, None, list[DeviceRef]]  # yields what is wrong, returns the entries whose claim and request are known
-Pairs = dict[tuple[str, str], int]  # claim and request -> where in its list it is first used
+Good = Generator[Cause, None, list[DeviceRef]]  # yields causes, returns the entries with claim and request
+Pairs = dict[tuple[str, str], int]  # (claim, request) -> index of its first use in the list
 
 
 def claims(spec: Mapping[str, Any], root: str) -> Iterator[Cause]:
@@ -30,20 +30,20 @@ def claims(spec: Mapping[str, Any], root: str) -> Iterator[Cause]:
             yield Cause(f"{here}.name", f'duplicate resourceClaims name "{entry["name"]}"', "FieldValueDuplicate")
         else:
             for cause in names.label(entry["name"], f"{here}.name"):
-                yield Cause(cause.field, f"{cause.message}, as the kubernetes DNS_LABEL rules have it")
+                yield Cause(cause.field, f"{cause.message}, as the kubernetes DNS_LABEL rules require")
             seen.add(entry["name"])
         given = [source for source in SOURCES if entry.get(source) is not None]
         if len(given) > 1:
             yield Cause(here, f"at most one of {SOURCES[0]} or {SOURCES[1]} may be specified")
         if not given:
-            hint = "; they stand beside the name, not under source" if isinstance(entry.get("source"), Mapping) else ""
+            hint = "; they belong beside the name, not under source" if isinstance(entry.get("source"), Mapping) else ""
             yield Cause(here, f"must specify one of: {', '.join(SOURCES)}{hint}")
         for source in given:
             yield from names.subdomain(entry[source], f"{here}.{source}")
 
 
 def devices(spec: Mapping[str, Any], root: str, open_: Gates, own_claims: Collection[str] = ()) -> Iterator[Cause]:
-    """The entries of gpus and hostDevices. `own_claims` are claims that the machine has besides those it lists."""
+    """The entries of gpus and hostDevices. `own_claims`: claims of the VM besides those in resourceClaims."""
     refs = device_refs.device_refs({"spec": spec})
     yield from _misplaced(spec["domain"], root)
     if not open_.open(feature_gates.PASSTHROUGH) and (spec["domain"].get("devices") or {}).get("hostDevices") is not None:
@@ -52,9 +52,9 @@ def devices(spec: Mapping[str, Any], root: str, open_: Gates, own_claims: Collec
     pairs: dict[str, Pairs] = {}
     used: list[DeviceRef] = []
     for list_ in device_refs.LISTS:
-        mine = [ref for ref in refs if ref.list == list_]
-        yield from _names(mine, root)
-        good = yield from _list(list_, mine, root, open_)
+        entries = [ref for ref in refs if ref.list == list_]
+        yield from _names(entries, root)
+        good = yield from _list(list_, entries, root, open_)
         used += good
         pairs[NOUNS[list_] + "s"] = _first((ref.index, ref.claim, ref.request) for ref in good)
     if open_.open(feature_gates.NETWORKS):
@@ -68,18 +68,20 @@ def devices(spec: Mapping[str, Any], root: str, open_: Gates, own_claims: Collec
 
 
 def _misplaced(domain: Mapping[str, Any], root: str) -> Iterator[Cause]:
-    """Nobody would ever read them there, and the machine would start without."""
+    """Device lists one level too high: they would be ignored, and the VM would start without its devices."""
     for name in (*device_refs.LISTS, "interfaces"):
         if name in domain:
-            yield Cause(f"{root}.domain.{name}", f"Invalid value: {name} stand one level deeper: {root}.domain.devices.{name}")
+            yield Cause(
+                f"{root}.domain.{name}", f"Invalid value: {name} belongs one level deeper: {root}.domain.devices.{name}"
+            )
 
 
 def _names(refs: Collection[DeviceRef], root: str) -> Iterator[Cause]:
-    """What a device got is found by its name."""
+    """Names are required and unique: status.deviceStatus is matched by name."""
     seen: set[str] = set()
     for ref in refs:
         here = f"{_path(ref, root)}.name"
-        yield from names.required(ref.name, here, "a device has a name of its own")
+        yield from names.required(ref.name, here, "a unique name of the device")
         if ref.name and ref.name in seen:
             yield Cause(here, f'Duplicate value: "{ref.name}"', "FieldValueDuplicate")
         seen.add(ref.name)
@@ -95,7 +97,7 @@ def _list(list_: List, refs: list[DeviceRef], root: str, open_: Gates) -> Good:
     plain = [ref for ref in refs if not ref.by_claim]
     if list_ == "gpus" and by_claim and plain:
         yield Cause(path, f"vmi.spec.domain.devices.gpus contains both DRA and non-DRA GPUs ({_called(by_claim)} by claim, "
-                          f"{_called(plain)} not); each GPU must be either DRA or non-DRA: ask for all of them in one way")
+                          f"{_called(plain)} not); each GPU must be either DRA or non-DRA: request all of them in the same way")
         return []
     for ref in plain:
         if ref.device_name is None:
@@ -104,7 +106,7 @@ def _list(list_: List, refs: list[DeviceRef], root: str, open_: Gates) -> Good:
                               "not", "FieldValueRequired")
         elif ref.says_claim:
             yield Cause(path, f"vmi.spec.domain.devices.{list_} contains {noun}s with both deviceName and claimRequest: "
-                              f"{_called([ref])}; say one of them")
+                              f"{_called([ref])}; specify one of them")
     if by_claim and not open_.open(GATES[list_]):
         yield Cause(path, open_.refusal(GATES[list_], f"vmi.spec.domain.devices.{list_} contains DRA enabled {noun}s but "
                                                        "feature gate is not enabled"))
@@ -121,7 +123,7 @@ def _references(refs: list[DeviceRef], root: str, noun: str) -> Good:
     for ref in refs:
         here = _path(ref, root)
         if ref.at_odds:
-            yield Cause(here, f"{' and '.join(ref.at_odds)} mean the same and say different things: keep one of them")
+            yield Cause(here, f"{' and '.join(ref.at_odds)} have the same meaning and different values: keep one of them")
         if not ref.claim:
             yield Cause(f"{here}.{ref.claim_at}", f"{ref.claim_at} is required for DRA {noun}: claimName names an entry of "
                                                   f"{root}.resourceClaims", "FieldValueRequired")
@@ -133,8 +135,8 @@ def _references(refs: list[DeviceRef], root: str, noun: str) -> Good:
     first = _first((ref.index, ref.claim, ref.request) for ref in good)
     for ref in good:
         if first[str(ref.claim), str(ref.request)] != ref.index:
-            yield Cause(_path(ref, root), f'duplicate claimName/requestName pair "{ref.claim}/{ref.request}"; ask for another '
-                                          "request, or for a request with a higher count", "FieldValueDuplicate")
+            yield Cause(_path(ref, root), f'duplicate claimName/requestName pair "{ref.claim}/{ref.request}"; use another '
+                                          "request, or a request with a higher count", "FieldValueDuplicate")
     return good
 
 
@@ -155,7 +157,7 @@ PATHS = {"GPUs": "domain.devices.gpus", "HostDevices": "domain.devices.hostDevic
 
 
 def _shared(pairs: Mapping[str, Pairs], root: str) -> Iterator[Cause]:
-    """One request of one claim is used in one list. Every later use is told of the first one alone."""
+    """A request of a claim may be used once over all lists. A later use is reported with the first one only."""
     first: dict[tuple[str, str], str] = {}
     for list_, uses in pairs.items():
         for (claim, request), index in uses.items():
@@ -166,7 +168,7 @@ def _shared(pairs: Mapping[str, Pairs], root: str) -> Iterator[Cause]:
 
 
 def displays(spec: Mapping[str, Any], root: str) -> Iterator[Cause]:
-    """A machine boots with one picture. What is not said to be off is on."""
+    """At most one GPU may have a ramfb boot display, which is enabled by default."""
     given = [gpu.get("virtualGPUOptions") or {} for gpu in (spec["domain"].get("devices") or {}).get("gpus") or ()]
     shown = [options["display"] for options in given if options.get("display") is not None]
     booting = [display for display in shown if display.get("enabled") is not False

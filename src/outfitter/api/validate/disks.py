@@ -1,4 +1,4 @@
-"""Disks of a machine: each is one volume, on a bus that such a disk can be on."""
+"""Disks of a VMI: each refers to one volume and has a supported bus."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Flavors: the amounts of a machine, and extra specs of which only the shape is checked here. What they ask for depends on the
-aliases that are configured (`scheduling.flavored.checked`)."""
+"""Flavors: vcpus, memory and disk, and the names of extra specs. Extra specs depend on the configured aliases and are checked
+in `scheduling.nova.flavor_claim.checked`."""
 
 from __future__ import annotations
 
@@ -31,4 +31,4 @@ def flavor(obj: Mapping[str, Any]) -> Iterator[Cause]:
             yield Cause(f"spec.{field}", f'Invalid value: "{spec[field]}": must be an amount{above}, such as {example}')
     for key in spec.get("extraSpecs") or {}:
         if not key.strip():
-            yield Cause("spec.extraSpecs", "Invalid value: an extra spec has a name, such as pci_passthrough:alias")
+            yield Cause("spec.extraSpecs", "Invalid value: an extra spec needs a name, such as pci_passthrough:alias")

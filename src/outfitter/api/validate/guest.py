@@ -1,4 +1,4 @@
-"""What the guest is told of itself and how it is treated: names, numbers and choices that a hypervisor would not take."""
+"""Host name, eviction strategy, firmware UUID, boot order, guest PCI addresses and ports of a VMI."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ def check(spec: Mapping[str, Any], root: str) -> Iterator[Cause]:
 
 
 def _addresses(spec: Mapping[str, Any], root: str) -> Iterator[Cause]:
-    """Where in the guest a device is to be."""
+    """PCI addresses in the guest."""
     devices = spec["domain"].get("devices") or {}
-    given = [(f"{list_}[{index}].pciAddress", each.get("pciAddress")) for list_ in ("interfaces", "gpus", "hostDevices")
-             for index, each in enumerate(devices.get(list_) or ())]
-    given += [(f"disks[{index}].disk.pciAddress", (each.get("disk") or {}).get("pciAddress"))
-              for index, each in enumerate(devices.get("disks") or ())]
+    given = [(f"{list_}[{index}].pciAddress", entry.get("pciAddress")) for list_ in ("interfaces", "gpus", "hostDevices")
+             for index, entry in enumerate(devices.get(list_) or ())]
+    given += [(f"disks[{index}].disk.pciAddress", (disk.get("disk") or {}).get("pciAddress"))
+              for index, disk in enumerate(devices.get("disks") or ())]
     for field, address in given:
         if not address:
             continue
         if guest_address.parse(address) is None:
-            yield Cause(f"{root}.{field}", f'Invalid value: "{address}": malformed PCI address; one such as 0000:81:01.0')
+            yield Cause(f"{root}.{field}", f'Invalid value: "{address}": malformed PCI address; write for example 0000:81:01.0')
         elif guest_address.has_pcie(spec) and (why := guest_address.address_error(address)):
             yield Cause(f"{root}.{field}", f"Invalid value: {why}")
 
 
 def _order(devices: Mapping[str, Any], root: str) -> Iterator[Cause]:
-    """What is booted from first. No two can be the first."""
+    """bootOrder must be positive and unique."""
     first: dict[int, str] = {}
     for list_ in ("disks", "interfaces"):
-        for index, each in enumerate(devices.get(list_) or ()):
-            here, order = f"{root}.{list_}[{index}].bootOrder", each.get("bootOrder")
+        for index, device in enumerate(devices.get(list_) or ()):
+            here, order = f"{root}.{list_}[{index}].bootOrder", device.get("bootOrder")
             if order is not None and order < 1:
                 yield Cause(here, f"Invalid value: {order}: must be greater than zero")
             elif order is not None and first.setdefault(order, here) != here:

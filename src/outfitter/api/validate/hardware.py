@@ -1,5 +1,5 @@
-"""What a machine is made of: its kind, memory and processors, as there are some, in amounts that its pod and its domain can be
-written with."""
+"""Machine type, memory, huge pages, resources and CPUs of a VMI: known types, and amounts that its pod and its domain can
+have."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from outfitter.api import quantity
 from outfitter.api.validate import node_placement, resources
 from outfitter.errors import Cause, Invalid
 
-MOST_MEMORY = 2 ** 62  # with what the machine costs besides, its pod can still be asked for
-MOST_CPUS = 2 ** 32 - 1  # as KubeVirt counts them
+MOST_MEMORY = 2 ** 62  # bytes; with the launcher's overhead the pod's request still fits 64 bits
+MOST_CPUS = 2 ** 32 - 1  # KubeVirt's field is uint32
 MEMORY = (("memory", "guest"), ("memory", "maxGuest"), ("resources", "requests", "memory"))
 CPUS = ("sockets", "cores", "threads")
 POLICIES = ("force", "require", "optional", "disable", "forbid")
@@ -36,8 +36,8 @@ def check(spec: Mapping[str, Any], root: str) -> Iterator[Cause]:
     if name and name not in ARCHITECTURES:
         yield node_placement.unsupported(f"{root}.architecture", name, tuple(ARCHITECTURES))
     may_be = [ARCHITECTURES[name]] if name in ARCHITECTURES else list(ARCHITECTURES.values())
-    yield from _type(domain, f"{root}.domain.machine.type", [each for one in may_be for each in one.types])
-    yield from _pages(domain, f"{root}.domain", [each for one in may_be for each in one.pages])
+    yield from _type(domain, f"{root}.domain.machine.type", [type_ for rules in may_be for type_ in rules.types])
+    yield from _pages(domain, f"{root}.domain", [size for rules in may_be for size in rules.pages])
     yield from _memory(domain, f"{root}.domain")
     yield from _resources(domain, f"{root}.domain.resources")
     yield from _processors(domain.get("cpu") or {}, f"{root}.domain.cpu")
@@ -50,25 +50,28 @@ def _type(domain: Mapping[str, Any], path: str, patterns: Sequence[str]) -> Iter
 
 
 def _pages(domain: Mapping[str, Any], root: str, sizes: Sequence[str]) -> Iterator[Cause]:
-    """The memory is the one that KubeVirt looks at: what is requested, which is the guest's where nothing is said."""
+    """Page size, and memory as a multiple of it. As in KubeVirt, the memory request is checked, else the guest memory."""
     text = ((domain.get("memory") or {}).get("hugepages") or {}).get("pageSize")
     if not text:
         return
-    known = {quantity.to_int(each): each for each in sorted(sizes, key=quantity.to_int)}
+    known = {quantity.to_int(page): page for page in sorted(sizes, key=quantity.to_int)}
     size = _amount(text)
     if size not in known:
         yield node_placement.unsupported(f"{root}.memory.hugepages.pageSize", text, tuple(known.values()))
         return
     for path in (("resources", "requests", "memory"), ("memory", "guest")):
-        said = _said(domain, path)
-        if said is not None:
-            if _enough(said) and _amount(said) % size:
-                yield Cause(f"{root}.{'.'.join(path)}", f"{root}.{'.'.join(path)} '{said}' is not a multiple of the page size "
-                                                        f"{root}.memory.hugepages.pageSize '{text}'")
+        amount = _field(domain, path)
+        if amount is not None:
+            if _enough(amount) and _amount(amount) % size:
+                yield Cause(
+                    f"{root}.{'.'.join(path)}",
+                    f"{root}.{'.'.join(path)} '{amount}' is not a multiple of the page size "
+                    f"{root}.memory.hugepages.pageSize '{text}'",
+                )
             return
 
 
-def _said(domain: Mapping[str, Any], path: Sequence[str]) -> Any:
+def _field(domain: Mapping[str, Any], path: Sequence[str]) -> Any:
     inner: Any = domain
     for field in path:
         inner = (inner or {}).get(field)
@@ -76,7 +79,7 @@ def _said(domain: Mapping[str, Any], path: Sequence[str]) -> Any:
 
 
 def _amount(text: Any) -> int:
-    """Nothing is that of a text that is none."""
+    """A quantity as integer; 0 if it is invalid."""
     try:
         return quantity.to_int(str(text))
     except Invalid:
@@ -89,7 +92,7 @@ def _enough(memory: Any) -> bool:
 
 def _memory(domain: Mapping[str, Any], root: str) -> Iterator[Cause]:
     for path in MEMORY:
-        amount = _said(domain, path)
+        amount = _field(domain, path)
         if amount is not None and not _enough(amount):
             yield Cause(f"{root}.{'.'.join(path)}", f'Invalid value: "{amount}": must be an amount above zero, such as 2Gi')
 
@@ -114,5 +117,5 @@ def _processors(cpu: Mapping[str, Any], root: str) -> Iterator[Cause]:
             yield node_placement.unsupported(f"{root}.features[{index}].policy", feature["policy"], POLICIES)
     total = math.prod(numbers.values())
     if total > MOST_CPUS and all(1 <= number <= MOST_CPUS for number in numbers.values()):
-        said = " x ".join(f"{number} {field}" for field, number in numbers.items())
-        yield Cause(root, f"Invalid value: {said}: a machine has at most {MOST_CPUS} CPUs")
+        product = " x ".join(f"{number} {field}" for field, number in numbers.items())
+        yield Cause(root, f"Invalid value: {product}: a VM has at most {MOST_CPUS} CPUs")

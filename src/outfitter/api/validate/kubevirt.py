@@ -1,4 +1,4 @@
-"""The KubeVirt object: what it may say, and what in it changes nothing here."""
+"""The KubeVirt object: invalid values, and warnings about feature gates without effect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from outfitter.api.kubevirt import feature_gates, kubevirt_config
 from outfitter.api.validate import node_placement
 from outfitter.errors import Cause
 
-OPTIONAL = "selectors"  # of usb: somebody else may provide the resource
+OPTIONAL = "selectors"  # of usb: a device plugin may provide the resource
 _VENDOR = re.compile(r"[0-9a-fA-F]{4}:[0-9a-fA-F]{4}")
 _DURATION = re.compile(r"0|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+")
 
@@ -32,7 +32,9 @@ def check(obj: Mapping[str, Any]) -> Iterator[Cause]:
                     f"Invalid value: {update['batchEvictionSize']}: must be zero or more")
     every = update.get("batchEvictionInterval")
     if every is not None and not _DURATION.fullmatch(every):
-        yield Cause("spec.workloadUpdateStrategy.batchEvictionInterval", f'Invalid value: "{every}": a time such as 1m30s')
+        yield Cause(
+            "spec.workloadUpdateStrategy.batchEvictionInterval", f'Invalid value: "{every}": must be a duration such as 1m30s'
+        )
     permitted = given.get("permittedHostDevices") or {}
     for list_, selector in kubevirt_config.PERMITTED.items():
         for index, entry in enumerate(permitted.get(list_) or ()):
@@ -44,17 +46,17 @@ def check(obj: Mapping[str, Any]) -> Iterator[Cause]:
         words = entry.get("pciVendorSelector")
         if words and not _VENDOR.fullmatch(words):
             yield Cause(f"spec.configuration.permittedHostDevices.pciHostDevices[{index}].pciVendorSelector",
-                        f'Invalid value: "{words}": vendor and product in hexadecimal, such as 10de:1eb8')
+                        f'Invalid value: "{words}": must be vendor:product in hexadecimal, such as 10de:1eb8')
 
 
 def config_warnings(obj: Mapping[str, Any]) -> Iterator[str]:
-    """What is legal in it and without effect."""
+    """Warnings about valid feature gates without effect."""
     developer = ((obj.get("spec") or {}).get("configuration") or {}).get("developerConfiguration") or {}
     on, off = developer.get("featureGates") or (), developer.get("disabledFeatureGates") or ()
     at = "spec.configuration.developerConfiguration"
     for field, names in (("featureGates", on), ("disabledFeatureGates", off)):
-        if strange := feature_gates.unknown(names):
+        if unknown := feature_gates.unknown(names):
             known = ", ".join([*feature_gates.KNOWN, *feature_gates.STAND_FOR, *feature_gates.OF_PODS, *feature_gates.OF_VMS])
-            yield f"{at}.{field}: {', '.join(strange)} changes nothing here; known are {known}"
+            yield f"{at}.{field}: {', '.join(unknown)} has no effect here; known gates: {known}"
     if both := [name for name in off if name in on]:
         yield f"{at}.disabledFeatureGates: {', '.join(both)} is also in featureGates, and stays on"

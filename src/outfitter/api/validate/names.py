@@ -1,4 +1,4 @@
-"""Names, labels and metadata, as Kubernetes wants them."""
+"""Names, labels, annotations and other metadata, by Kubernetes' rules."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def required(value: Any, field: str, hint: str = "") -> Iterator[Cause]:
 
 
 def texts(*fields: str) -> Callable[[Mapping[str, Any]], Iterator[Cause]]:
-    """These fields map names to text and nothing else."""
+    """A check that these fields map names to strings only."""
 
     def check(obj: Mapping[str, Any]) -> Iterator[Cause]:
         for field in fields:
@@ -64,7 +64,7 @@ def metadata(obj: Mapping[str, Any], *, namespaced: bool, plain_label: bool) -> 
 
 
 def labels_and_annotations(meta: Any, field: str) -> Iterator[Cause]:
-    """Labels and annotations: of an object, or of those that are to be made from it."""
+    """Labels and annotations of an object, or of a template's metadata."""
     if isinstance(meta, Mapping):
         yield from _pairs(meta.get("labels"), f"{field}.labels", values=True)
         yield from _pairs(meta.get("annotations"), f"{field}.annotations", values=False)

@@ -1,4 +1,4 @@
-"""The networks of a machine and the interfaces on them, which belong together by name."""
+"""Networks and interfaces of a VMI, which are matched by name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check(spec: Mapping[str, Any], root: str, open_: Gates, own_claims: Collecti
     yield from _sources(networks, root)
     yield from _states(interfaces, networks, at)
     yield from _names(networks, interfaces, root, at)
-    yield from _cards(interfaces, at)
+    yield from _interfaces(interfaces, at)
     yield from _bindings(networks, interfaces, at)
     listed = {entry.get("name") for entry in spec.get("resourceClaims") or ()} | set(own_claims)
     yield from _by_claim(spec, listed, root, open_)
@@ -47,7 +47,7 @@ def _sources(networks: Any, root: str) -> Iterator[Cause]:
     default = [network for network in networks if (network.get("multus") or {}).get("default")]
     if len(of_pod) > 1:
         yield Cause(f"{root}.interfaces", f"more than one interface is connected to a pod network: {_called(of_pod)}; a "
-                                          "machine has one", "FieldValueDuplicate")
+                                          "VMI has one", "FieldValueDuplicate")
     if len(default) > 1:
         yield Cause(f"{root}.networks", f"Multus CNI should only have one default network: {_called(default)}")
     if of_pod and default:
@@ -75,8 +75,8 @@ def _states(interfaces: Any, networks: Any, at: str) -> Iterator[Cause]:
 
 
 def _names(networks: Any, interfaces: Any, root: str, at: str) -> Iterator[Cause]:
-    called = {"networks": [each.get("name") or "" for each in networks],
-              "interfaces": [each.get("name") or "" for each in interfaces]}
+    called = {"networks": [network.get("name") or "" for network in networks],
+              "interfaces": [interface.get("name") or "" for interface in interfaces]}
     for index, name in enumerate(called["networks"]):
         here = f"{root}.networks[{index}].name"
         if name in called["networks"][:index]:
@@ -95,8 +95,8 @@ def _names(networks: Any, interfaces: Any, root: str, at: str) -> Iterator[Cause
             yield Cause(here, f'Invalid value: "{name}": a network interface has a name of letters, digits, - and _ only')
 
 
-def _cards(interfaces: Any, at: str) -> Iterator[Cause]:
-    """What an interface looks like to the guest. One without a binding is a bridge."""
+def _interfaces(interfaces: Any, at: str) -> Iterator[Cause]:
+    """Binding, MAC address and model of interfaces. Without a binding the default is bridge."""
     for index, interface in enumerate(interfaces):
         here = f"{at}[{index}]"
         if len(given := [binding for binding in BINDINGS if interface.get(binding) is not None]) > 1:
@@ -104,14 +104,14 @@ def _cards(interfaces: Any, at: str) -> Iterator[Cause]:
                               f"plugin: it has {' and '.join(given)}")
         mac, model = interface.get("macAddress"), interface.get("model")
         if mac and not _MAC.fullmatch(mac):
-            yield Cause(f"{here}.macAddress", f'Invalid value: "{mac}": six bytes such as 02:00:00:12:34:56')
+            yield Cause(f"{here}.macAddress", f'Invalid value: "{mac}": must be six bytes such as 02:00:00:12:34:56')
         if model and model not in MODELS:
             yield Cause(f"{here}.model", f'Unsupported value: "{model}": supported values: '
-                                         + ", ".join(f'"{each}"' for each in MODELS), "FieldValueNotSupported")
+                                         + ", ".join(f'"{known}"' for known in MODELS), "FieldValueNotSupported")
 
 
 def _bindings(networks: Any, interfaces: Any, at: str) -> Iterator[Cause]:
-    """Addresses are translated for the pod's network alone; what hangs on another is plugged into it."""
+    """masquerade is supported on the pod network only."""
     on = {network.get("name"): network for network in networks}
     for index, interface in enumerate(interfaces):
         network = on.get(interface.get("name"))
@@ -123,11 +123,11 @@ def _bindings(networks: Any, interfaces: Any, at: str) -> Iterator[Cause]:
 
 
 def _by_claim(spec: Mapping[str, Any], listed: Collection[str | None], root: str, open_: Gates) -> Iterator[Cause]:
-    """Networks that are a device of a claim. A closed gate, or Multus beside them, is all that is said."""
+    """Networks with a resourceClaim. A disabled gate, or Multus beside them, is reported alone."""
     networks = spec.get("networks") or ()
     interfaces = (spec["domain"].get("devices") or {}).get("interfaces") or ()
-    mine = [(index, network) for index, network in enumerate(networks) if network.get("resourceClaim") is not None]
-    if not mine:
+    by_claim = [(index, network) for index, network in enumerate(networks) if network.get("resourceClaim") is not None]
+    if not by_claim:
         return
     if not open_.open(feature_gates.NETWORKS):
         yield Cause(
@@ -143,7 +143,7 @@ def _by_claim(spec: Mapping[str, Any], listed: Collection[str | None], root: str
         return
     first = devices.network_pairs(spec)
     bindings = {interface.get("name"): interface for interface in reversed(interfaces)}
-    for index, network in mine:
+    for index, network in by_claim:
         here, given = f"{root}.networks[{index}]", network["resourceClaim"]
         interface = bindings.get(network.get("name"))
         if interface is not None and interface.get("sriov") is None and interface.get("binding") is None:

@@ -1,4 +1,5 @@
-"""Where a pod or a machine may run: nodeSelector, affinity, tolerations. Their shapes, and what in them makes no sense."""
+"""nodeSelector, affinity and tolerations of pods and VMIs: their schema, and invalid values. Also `unsupported`, the cause for
+a value outside an enumeration."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _POD_TERM = {"topologyKey": str, "labelSelector": _LABELS, "namespaces": TEXTS, 
              "matchLabelKeys": TEXTS, "mismatchLabelKeys": TEXTS}
 _PODS = {REQUIRED: [_POD_TERM], PREFERRED: [{"weight": int, "podAffinityTerm": _POD_TERM}]}
 TOLERATIONS = [{"key": str, "operator": str, "value": str, "effect": str, "tolerationSeconds": int}]
-SHAPE: Mapping[str, Any] = {  # of the fields of a pod's spec, which are also those of an instance's
+SHAPE: Mapping[str, Any] = {  # schema of the fields that a pod spec and a VMI spec have in common
     "nodeSelector": {"*": str},
     "tolerations": TOLERATIONS,
     "affinity": {"nodeAffinity": {REQUIRED: NODE_SELECTOR, PREFERRED: [{"weight": int, "preference": _TERM}]},
@@ -37,26 +38,28 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 def check(spec: Mapping[str, Any], root: str) -> Iterator[Cause]:
     yield from tolerations(spec.get("tolerations"), f"{root}.tolerations", EFFECTS)
-    near = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     at = f"{root}.affinity.nodeAffinity"
-    if near.get(REQUIRED) is not None:
-        yield from node_selector(near[REQUIRED], f"{at}.{REQUIRED}")
-    for index, wish in enumerate(near.get(PREFERRED) or ()):
-        yield from _term(wish.get("preference") or {}, f"{at}.{PREFERRED}[{index}].preference")
+    if affinity.get(REQUIRED) is not None:
+        yield from node_selector(affinity[REQUIRED], f"{at}.{REQUIRED}")
+    for index, preferred in enumerate(affinity.get(PREFERRED) or ()):
+        yield from _term(preferred.get("preference") or {}, f"{at}.{PREFERRED}[{index}].preference")
 
 
-def tolerations(given: Any, path: str, effects: tuple[str, ...]) -> Iterator[Cause]:
-    for index, one in enumerate(given or ()):
+def tolerations(entries: Any, path: str, effects: tuple[str, ...]) -> Iterator[Cause]:
+    for index, toleration in enumerate(entries or ()):
         here = f"{path}[{index}]"
-        operator = one.get("operator") or "Equal"
+        operator = toleration.get("operator") or "Equal"
         if operator not in TOLERATES:
             yield unsupported(f"{here}.operator", operator, TOLERATES)
-        elif operator == "Exists" and one.get("value"):
-            yield Cause(f"{here}.value", f'Invalid value: "{one["value"]}": must be empty with Exists, which takes any')
-        elif operator == "Equal" and not one.get("key"):
+        elif operator == "Exists" and toleration.get("value"):
+            yield Cause(
+                f"{here}.value", f'Invalid value: "{toleration["value"]}": must be empty with Exists, which tolerates any value'
+            )
+        elif operator == "Equal" and not toleration.get("key"):
             yield Cause(f"{here}.operator", "Invalid value: operator must be Exists when `key` is empty: any taint")
-        if one.get("effect") and one["effect"] not in effects:
-            yield unsupported(f"{here}.effect", one["effect"], effects)
+        if toleration.get("effect") and toleration["effect"] not in effects:
+            yield unsupported(f"{here}.effect", toleration["effect"], effects)
 
 
 def node_selector(selector: Mapping[str, Any], path: str) -> Iterator[Cause]:
@@ -70,14 +73,14 @@ def node_selector(selector: Mapping[str, Any], path: str) -> Iterator[Cause]:
 
 def _term(term: Mapping[str, Any], path: str) -> Iterator[Cause]:
     for part in ("matchExpressions", "matchFields"):
-        for index, one in enumerate(term.get(part) or ()):
-            yield from _requirement(one, f"{path}.{part}[{index}]")
+        for index, requirement in enumerate(term.get(part) or ()):
+            yield from _requirement(requirement, f"{path}.{part}[{index}]")
 
 
-def _requirement(one: Mapping[str, Any], path: str) -> Iterator[Cause]:
-    operator, values = one.get("operator") or "", one.get("values") or []
-    if not one.get("key"):
-        yield Cause(f"{path}.key", "Required value: the label that is looked at", "FieldValueRequired")
+def _requirement(requirement: Mapping[str, Any], path: str) -> Iterator[Cause]:
+    operator, values = requirement.get("operator") or "", requirement.get("values") or []
+    if not requirement.get("key"):
+        yield Cause(f"{path}.key", "Required value: the key of a label", "FieldValueRequired")
     if operator not in OPERATORS:
         yield unsupported(f"{path}.operator", operator, OPERATORS)
     elif operator in ("In", "NotIn") and not values:
@@ -89,5 +92,5 @@ def _requirement(one: Mapping[str, Any], path: str) -> Iterator[Cause]:
 
 
 def unsupported(field: str, value: str, among: tuple[str, ...]) -> Cause:
-    known = ", ".join(f'"{each}"' for each in among)
+    known = ", ".join(f'"{supported}"' for supported in among)
     return Cause(field, f'Unsupported value: "{value}": supported values: {known}', "FieldValueNotSupported")

@@ -1,4 +1,4 @@
-"""Pods and nodes, as far as we run them."""
+"""Pods and nodes: the fields that Outfitter uses."""
 
 from __future__ import annotations
 
@@ -34,8 +34,12 @@ def pod(obj: Mapping[str, Any]) -> Iterator[Cause]:
         yield from _amounts(container, here)
         yield from _assigned(container, here)
         if container.get("assignedDevices") and container.get("restartPolicy") != "Always":
-            yield Cause(f"{here}.assignedDevices", "Forbidden: a container that ends before the others begin uses theirs; "
-                                                   "write it at one that stays", "FieldValueForbidden")
+            yield Cause(
+                f"{here}.assignedDevices",
+                "Forbidden: an init container that ends before the others start uses their "
+                "devices; assign them to a container that keeps running",
+                "FieldValueForbidden",
+            )
     if spec.get("restartPolicy", "Always") not in POLICIES:
         yield Cause("spec.restartPolicy", f'Unsupported value: "{spec["restartPolicy"]}": supported values: '
                                           + ", ".join(f'"{policy}"' for policy in POLICIES), "FieldValueNotSupported")
@@ -62,46 +66,48 @@ def _amounts(container: Mapping[str, Any], path: str) -> Iterator[Cause]:
 
 
 def _assigned(container: Mapping[str, Any], path: str) -> Iterator[Cause]:
-    """Devices that were chosen for a container beforehand."""
-    asked = container.get("resources") or {}
+    """Devices that are pre-assigned to a container."""
+    container_resources = container.get("resources") or {}
     seen: set[str] = set()
     for index, entry in enumerate(container.get("assignedDevices") or ()):
         here = f"{path}.assignedDevices[{index}]"
         resource, ids = entry.get("resourceName"), entry.get("deviceIDs")
         if not resource or not ids:
             missing = "resourceName" if not resource else "deviceIDs"
-            says = "the extended resource that the devices count as" if not resource else "at least one device"
-            yield Cause(f"{here}.{missing}", f"Required value: {says}", "FieldValueRequired")
+            expected = "the extended resource of the devices" if not resource else "at least one device"
+            yield Cause(f"{here}.{missing}", f"Required value: {expected}", "FieldValueRequired")
             continue
         if "/" not in resource:
-            yield Cause(f"{here}.resourceName", f'Invalid value: "{resource}": an extended resource has a domain, for example '
-                                                f"example.com/{resource}")
+            yield Cause(
+                f"{here}.resourceName",
+                f'Invalid value: "{resource}": an extended resource needs a domain, for example example.com/{resource}',
+            )
         if resource in seen:
             yield Cause(f"{here}.resourceName", f'Duplicate value: "{resource}"', "FieldValueDuplicate")
         seen.add(resource)
-        for number, each in enumerate(ids):
-            if not each:
+        for number, device_id in enumerate(ids):
+            if not device_id:
                 yield Cause(f"{here}.deviceIDs[{number}]", "Required value: host/device, or a device", "FieldValueRequired")
-            elif each in ids[:number]:
-                yield Cause(f"{here}.deviceIDs[{number}]", f'Duplicate value: "{each}"', "FieldValueDuplicate")
+            elif device_id in ids[:number]:
+                yield Cause(f"{here}.deviceIDs[{number}]", f'Duplicate value: "{device_id}"', "FieldValueDuplicate")
         for list_ in ("requests", "limits"):
-            number_asked = str((asked.get(list_) or {}).get(resource, len(ids)))
-            if number_asked != str(len(ids)):
-                yield Cause(f"{here}.deviceIDs", f"Invalid value: {len(ids)} devices: resources.{list_} asks for "
-                                                 f"{number_asked}; write the same number, or leave it out")
+            number_requested = str((container_resources.get(list_) or {}).get(resource, len(ids)))
+            if number_requested != str(len(ids)):
+                yield Cause(f"{here}.deviceIDs", f"Invalid value: {len(ids)} devices: resources.{list_} requests "
+                                                 f"{number_requested}; write the same number, or omit it")
 
 
 def node(obj: Mapping[str, Any]) -> Iterator[Cause]:
     name = str(obj["metadata"].get("name", ""))
     if name.endswith(POOLS):
-        yield Cause("metadata.name", f'Invalid value: "{name}": names that end in {POOLS} are for pages of pools')
+        yield Cause("metadata.name", f'Invalid value: "{name}": names that end in {POOLS} are reserved for the pages of pools')
 
 
 def same_place(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[Cause]:
-    """A pod that was given a node stays there, and keeps its claims."""
+    """nodeName of a bound pod and resourceClaims are immutable."""
     spec = new.get("spec") or {}
     was = old["spec"].get("nodeName")
     if was and spec.get("nodeName") != was:
-        yield Cause("spec.nodeName", f'Invalid value: field is immutable: the pod was given "{was}"')
+        yield Cause("spec.nodeName", f'Invalid value: field is immutable: the pod is bound to "{was}"')
     if spec.get("resourceClaims") != old["spec"].get("resourceClaims"):
         yield Cause("spec.resourceClaims", "Invalid value: field is immutable")

@@ -1,4 +1,5 @@
-"""Device classes, claims and their templates."""
+"""resource.k8s.io kinds (DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice, DeviceTaintRule), and
+NetworkAttachmentDefinition. Also `quantities`, the check of an amount."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from outfitter.api.validate import names, node_placement
 from outfitter.cel import device
 from outfitter.errors import Cause, Invalid
 
-MOST = 2 ** 63  # nobody counts further
+MOST = 2 ** 63  # quantities must fit int64
 MODES = ("ExactCount", "All")
 EFFECTS = ("NoExecute", "NoSchedule", "None")
 ATTRIBUTE = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z_][A-Za-z0-9_]*")
@@ -25,21 +26,23 @@ def device_class(obj: Mapping[str, Any]) -> Iterator[Cause]:
     yield from _selectors(spec.get("selectors"), "spec.selectors")
     name = spec.get("extendedResourceName")
     if name is not None and not RESOURCE.fullmatch(name):
-        yield Cause("spec.extendedResourceName", f'Invalid value: "{name}": an extended resource has a domain and a name, for '
-                                                 "example example.com/gpu")
+        yield Cause(
+            "spec.extendedResourceName",
+            f'Invalid value: "{name}": an extended resource needs a domain and a name, for example example.com/gpu',
+        )
     for index, entry in enumerate(spec.get("config") or ()):
         yield from _opaque(entry, f"spec.config[{index}]")
 
 
 def network(obj: Mapping[str, Any]) -> Iterator[Cause]:
-    """A NetworkAttachmentDefinition: what network plugins read is a JSON object in a text."""
+    """A NetworkAttachmentDefinition: spec.config is the text of a JSON object."""
     text = _spec(obj).get("config")
     try:
         if text and not isinstance(json.loads(text), dict):
             yield Cause("spec.config", "Invalid value: must be the text of a JSON object, such as "
                                        '{"cniVersion": "0.3.1", "name": "lan", "type": "bridge", "bridge": "br0"}')
     except ValueError as error:
-        yield Cause("spec.config", f"Invalid value: it is no JSON: {error}")
+        yield Cause("spec.config", f"Invalid value: must be JSON: {error}")
 
 
 def claim(obj: Mapping[str, Any]) -> Iterator[Cause]:
@@ -51,14 +54,14 @@ def claim_template(obj: Mapping[str, Any]) -> Iterator[Cause]:
 
 
 def template_spec(spec: Any, path: str) -> Iterator[Cause]:
-    """What a template says of the claims made from it, wherever it stands."""
+    """The spec of a claim template, in a ResourceClaimTemplate or inside a VM."""
     yield from _claim_spec((spec if isinstance(spec, Mapping) else {}).get("spec"), f"{path}.spec")
 
 
 def taint_rule(obj: Mapping[str, Any]) -> Iterator[Cause]:
     taint = _spec(obj).get("taint") or {}
     if not taint.get("key"):
-        yield Cause("spec.taint.key", "Required value: what the taint is called, for example example.com/broken",
+        yield Cause("spec.taint.key", "Required value: the key of the taint, for example example.com/broken",
                     "FieldValueRequired")
     if not taint.get("effect"):
         yield Cause("spec.taint.effect", f"Required value: one of {', '.join(EFFECTS)}", "FieldValueRequired")
@@ -68,13 +71,13 @@ def taint_rule(obj: Mapping[str, Any]) -> Iterator[Cause]:
 
 
 def resource_slice(obj: Mapping[str, Any]) -> Iterator[Cause]:
-    """What no selector could read would keep claims from every device of the pool."""
+    """Attributes and capacities must be valid for CEL: one invalid device would make every selector on its pool fail."""
     spec = _spec(obj)
-    for index, one in enumerate(spec.get("devices") or ()):
-        if device.readable(one):
+    for index, entry in enumerate(spec.get("devices") or ()):
+        if device.readable(entry):
             continue
         try:
-            cel.CelDevice.from_slice(str(spec.get("driver")), one)
+            cel.CelDevice.from_slice(str(spec.get("driver")), entry)
         except Invalid as error:
             yield from (Cause(f"spec.devices[{index}].{cause.field}", f"Invalid value: {cause.message}")
                         for cause in error.causes)
@@ -82,7 +85,7 @@ def resource_slice(obj: Mapping[str, Any]) -> Iterator[Cause]:
 
 def unchanged_spec(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[Cause]:
     if new.get("spec") != old.get("spec"):
-        yield Cause("spec", "Invalid value: field is immutable; make a new object instead")
+        yield Cause("spec", "Invalid value: field is immutable; create a new object instead")
 
 
 def _spec(obj: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -93,10 +96,10 @@ def _spec(obj: Mapping[str, Any]) -> Mapping[str, Any]:
 def _claim_spec(spec: Any, path: str) -> Iterator[Cause]:
     devices = (spec if isinstance(spec, Mapping) else {}).get("devices")
     if not isinstance(devices, Mapping):
-        yield Cause(f"{path}.devices", "Required value: what is claimed", "FieldValueRequired")
+        yield Cause(f"{path}.devices", "Required value: the requested devices", "FieldValueRequired")
         return
     seen: set[str] = set()
-    known: set[str] = set()  # what constraints and configurations may name: request, or request/subrequest
+    known: set[str] = set()  # names that constraints and config may refer to: request, or request/subrequest
     for index, request in enumerate(devices.get("requests") or ()):
         here = f"{path}.devices.requests[{index}]"
         if not isinstance(request, Mapping):
@@ -106,8 +109,8 @@ def _claim_spec(spec: Any, path: str) -> Iterator[Cause]:
         if request.get("name") in seen:
             yield Cause(f"{here}.name", f'Duplicate value: "{request.get("name")}"', "FieldValueDuplicate")
         seen.add(str(request.get("name")))
-        known |= {str(request.get("name")), *(f"{request.get('name')}/{each.get('name')}"
-                                              for each in request.get("firstAvailable") or ())}
+        known |= {str(request.get("name")), *(f"{request.get('name')}/{alternative.get('name')}"
+                                              for alternative in request.get("firstAvailable") or ())}
         yield from _request(request, here)
     for index, entry in enumerate(devices.get("constraints") or ()):
         yield from _constraint(entry, known, f"{path}.devices.constraints[{index}]")
@@ -124,8 +127,8 @@ def _constraint(entry: Mapping[str, Any], known: Collection[str], path: str) -> 
         yield Cause(path, "Invalid value: exactly one of `matchAttribute` or `distinctAttribute` is required")
     for field in given:
         if not ATTRIBUTE.fullmatch(entry[field]):
-            yield Cause(f"{path}.{field}", f'Invalid value: "{entry[field]}": an attribute is written with the domain of who '
-                                           "publishes it, for example resource.kubernetes.io/numaNode")
+            yield Cause(f"{path}.{field}", f'Invalid value: "{entry[field]}": an attribute is written with the domain of its '
+                                           "publisher, for example resource.kubernetes.io/numaNode")
 
 
 def _known(entry: Mapping[str, Any], known: Collection[str], path: str) -> Iterator[Cause]:
@@ -152,7 +155,7 @@ def _request(request: Mapping[str, Any], path: str) -> Iterator[Cause]:
     if (exactly is None) == (not alternatives):
         yield Cause(path, "Invalid value: exactly one of `exactly` or `firstAvailable` is required")
         return
-    subs = [each.get("name") for each in alternatives or () if isinstance(each, Mapping)]
+    subs = [alternative.get("name") for alternative in alternatives or () if isinstance(alternative, Mapping)]
     for index, name in enumerate(subs):
         yield from names.label(name, f"{path}.firstAvailable[{index}].name")
         if name and name in subs[:index]:
@@ -177,7 +180,7 @@ def _request(request: Mapping[str, Any], path: str) -> Iterator[Cause]:
 
 
 def quantities(field: str, amount: Any, most: int = MOST) -> Iterator[Cause]:
-    """An amount that is at least nothing, and below `most`."""
+    """A quantity of zero or more, below `most`."""
     try:
         enough = 0 <= quantity.to_int(str(amount)) < most
     except Invalid:

@@ -1,5 +1,5 @@
-"""The shape of what we read: which fields must be objects, lists, text or numbers. Checked before anything else looks at an
-object, so that the rest may rely on it. Fields that nobody here reads may have any shape and are kept."""
+"""Field types of the kinds that we read. Checked before all other validation, which relies on them. Fields that are not listed
+may have any type and are kept."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 from outfitter.api.validate import node_placement
 from outfitter.errors import Cause
 
-# field -> str, int, bool, dict, list, a nested Shape, or [Shape] for a list of such; "field!" must be there, "*" is every field
-# of a map. Only what no other check asks for is marked: a reader of status or of our own kinds finds it without looking twice.
+# field -> str, int, bool, dict, list, a nested Shape, or [Shape] for a list of such; "field!" is required, "*" is every field
+# of a map. "!" is only used where no other check requires the field: in status and in our own kinds.
 Shape = Mapping[str, Any]
 QUANTITY = (str, int)
-NUMBER = (str, int, float)  # an amount that may have a part behind the point: cpu: 0.5
-MOST = 2 ** 63  # whole numbers are below it, and not below its negative: programs in Go could not read the others
-WHOLE = (int,)  # how `_compile` writes int: being one is not enough
+NUMBER = (str, int, float)  # a quantity that may be fractional: cpu: 0.5
+MOST = 2 ** 63  # integers must fit int64, which clients in Go use
+WHOLE = (int,)  # how `_compile` writes int: its range is checked too
 WORDS: Mapping[Any, str] = {
     QUANTITY: "an amount", NUMBER: "an amount", str: "text", int: "a whole number", bool: "true or false", dict: "an object",
     list: "a list"}
@@ -187,23 +187,23 @@ SHAPES: Mapping[str, Shape] = {
 
 
 def check(kind: str, obj: Mapping[str, Any], old: Mapping[str, Any] | None = None) -> Iterator[Cause]:
-    """`old`: the object that it replaces. A part that is the very same value as there was let in before."""
+    """`old`: the object that is replaced. A part that is the identical value there was checked before."""
     parts = obj if old is None else {name: part for name, part in obj.items() if part is not old.get(name)}
     if obj.get("metadata") is None or not _good(parts, _compiled(kind)):
         yield from _object(obj, {"metadata!": METADATA, **SHAPES.get(kind, {})}, "")
 
 
 class _SchemaFields(NamedTuple):
-    """A shape, to be asked quickly."""
+    """A shape compiled for fast checks."""
 
     known: Mapping[str, Any]  # field -> a type, _Fields, or [either] for a list of such
     needed: tuple[str, ...]
-    every: Any  # what every field must be; None: nothing is said of those that are not known
+    every: Any  # the rule for every field; None: unlisted fields are not checked
 
 
 @functools.cache
 def _compiled(kind: str) -> _SchemaFields:
-    """Of an object. Its metadata is needed, and looked for elsewhere."""
+    """The compiled shape of a kind. That metadata is required is checked elsewhere."""
     compiled: _SchemaFields = _compile({"metadata": METADATA, **SHAPES.get(kind, {})})
     return compiled
 
@@ -218,7 +218,7 @@ def _compile(shape: Any) -> Any:
 
 
 def _good(value: Any, wanted: Any) -> bool:
-    """Whether there is nothing to say. Every write of every object is asked this; what is wrong is found out by `_object`."""
+    """Whether a value has the right type. The fast path of every write; `_object` finds the causes."""
     if type(value) is wanted:
         return True
     if type(wanted) is _SchemaFields:
@@ -242,8 +242,8 @@ def _good(value: Any, wanted: Any) -> bool:
 
 
 def without_wrong(kind: str, obj: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy without what has the wrong shape, for those who look on. A list with such an item goes as a whole: its other items
-    keep their places or are not spoken of."""
+    """A copy without fields of the wrong type, for further checks. A list with a wrong item is dropped whole, since the indices
+    of its other items would change."""
     out = _right(obj, {"metadata": METADATA, **SHAPES.get(kind, {})})
     assert isinstance(out, dict)
     return out

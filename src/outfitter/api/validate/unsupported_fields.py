@@ -1,25 +1,25 @@
-"""What KubeVirt would act upon and nobody here does. It is taken, so that a manifest needs no second form, and told at once:
-whoever relies on it must not find out later."""
+"""Fields of KubeVirt that Outfitter accepts and does not implement. They are accepted so that a manifest works in both systems,
+and reported as warnings at admission, so that a user who relies on one learns it at once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-NOTHING: tuple[Any, ...] = (None, False, "", [], "None")  # values that ask for nothing; the last is an evictionStrategy
-LEFT_OUT = "a simulated machine does without, and a real host does not start it"
-NO_MIGRATION = "a machine that has to leave its host is stopped, not moved"
-NO_PROBES = "nobody asks the guest: the machine is ready while it runs, and runs until it ends"
-NO_HOTPLUG = "the machine keeps what it started with"
-NO_DNS = "nothing tells it to the guest or its pod"
-NO_QUEUES = "disks and network cards have one queue, and no thread of their own"
+NOTHING: tuple[Any, ...] = (None, False, "", [], "None")  # values without effect; the last is an evictionStrategy
+SKIPPED = "a simulated VM starts without it, and a real host does not start the VM"
+NO_MIGRATION = "a VM that must leave its host is stopped, not migrated"
+NO_PROBES = "the guest is not probed: the VM is ready while it runs"
+NO_HOTPLUG = "the VM keeps what it started with"
+NO_DNS = "it is not passed to the guest or its pod"
+NO_QUEUES = "disks and network interfaces have one queue, and no dedicated thread"
 NO_PORTS = "nothing is forwarded to the guest"
 NO_SMBIOS = "the guest does not see it"
-NO_AGENT = "nobody asks an agent in the guest: use cloud-init"
-IN_A_CLUSTER = "the scheduler of this server does not look at it; that of a cluster does"
+NO_AGENT = "there is no connection to a guest agent: use cloud-init"
+IN_A_CLUSTER = "the embedded scheduler ignores it; kube-scheduler in a cluster does not"
 
-# Below the spec of an instance: what is not served -> what happens instead.
-INSTANCE: Mapping[str, str] = {
+# Below a VMI's spec: unsupported field -> what happens instead.
+VMI: Mapping[str, str] = {
     "accessCredentials.userPassword": NO_AGENT,
     "accessCredentials.sshPublicKey.propagationMethod.qemuGuestAgent": NO_AGENT,
     "dnsConfig": NO_DNS,
@@ -28,60 +28,60 @@ INSTANCE: Mapping[str, str] = {
     "livenessProbe": NO_PROBES,
     "priorityClassName": IN_A_CLUSTER,
     "readinessProbe": NO_PROBES,
-    "serviceAccountName": "the pod has no account, and the guest no token",
+    "serviceAccountName": "the pod has no service account, and the guest no token",
     "subdomain": NO_DNS,
     "topologySpreadConstraints": IN_A_CLUSTER,
     "utilityVolumes": "they are not attached",
     "domain.chassis": NO_SMBIOS,
     "domain.cpu.isolateEmulatorThread": "the emulator runs on the CPUs of the guest",
     "domain.cpu.maxSockets": NO_HOTPLUG,
-    "domain.cpu.realtime": "its processors are scheduled like all others",
+    "domain.cpu.realtime": "its vCPUs are scheduled like all others",
     "domain.features.hyperv": "the guest sees no Hyper-V",
     "domain.features.hypervPassthrough": "the guest sees no Hyper-V",
     "domain.features.kvm.hidden": "the guest can see that it runs on KVM",
     "domain.features.pvspinlock": "the guest chooses for itself",
     "domain.firmware.acpi": "the guest has no such table",
     "domain.firmware.bootloader.bios.useSerial": "the BIOS writes to the screen alone",
-    "domain.firmware.bootloader.efi.persistent": "nobody keeps what the firmware stores for the next start",
-    "domain.firmware.kernelBoot": "the machine boots from its disks and network cards",
+    "domain.firmware.bootloader.efi.persistent": "firmware variables are lost when the VM stops",
+    "domain.firmware.kernelBoot": "the VM boots from its disks and network interfaces",
     "domain.firmware.serial": NO_SMBIOS,
     "domain.ioThreads": NO_QUEUES,
     "domain.ioThreadsPolicy": NO_QUEUES,
-    "domain.launchSecurity": f"the memory is not protected from the host; {LEFT_OUT}",
+    "domain.launchSecurity": f"the memory is not protected from the host; {SKIPPED}",
     "domain.memory.maxGuest": NO_HOTPLUG,
-    "domain.memory.reservedOverhead": "the pod asks for what is counted here",
-    "domain.rebootPolicy": "a guest that reboots begins anew in the same machine",
-    "domain.devices.autoattachInputDevice": "the machine has the devices of domain.devices.inputs",
-    "domain.devices.autoattachMemBalloon": "the machine has no balloon: devices of the host hold all memory",
-    "domain.devices.autoattachPodInterface": "the machine has the network cards of domain.devices.interfaces",
-    "domain.devices.autoattachVSOCK": "the machine has none",
+    "domain.memory.reservedOverhead": "the pod requests the overhead that Outfitter computes",
+    "domain.rebootPolicy": "a guest that reboots does so in the same domain",
+    "domain.devices.autoattachInputDevice": "the VM has the devices of domain.devices.inputs",
+    "domain.devices.autoattachMemBalloon": "the VM has no balloon: assigned devices pin all memory",
+    "domain.devices.autoattachPodInterface": "the VM has the interfaces of domain.devices.interfaces",
+    "domain.devices.autoattachVSOCK": "the VM has none",
     "domain.devices.blockMultiQueue": NO_QUEUES,
-    "domain.devices.clientPassthrough": LEFT_OUT,
+    "domain.devices.clientPassthrough": SKIPPED,
     "domain.devices.disableHotplug": NO_HOTPLUG,
     "domain.devices.disks.blockSize": "the disk has the blocks of its file",
     "domain.devices.disks.dedicatedIOThread": NO_QUEUES,
-    "domain.devices.disks.errorPolicy": "the hypervisor decides what follows when a disk fails",
-    "domain.devices.disks.lun": "use disk or cdrom: the machine will fail",
-    "domain.devices.disks.shareable": "a disk is one machine's at a time",
-    "domain.devices.downwardMetrics": LEFT_OUT,
-    "domain.devices.filesystems": LEFT_OUT,
-    "domain.devices.interfaces.dhcpOptions": "the guest is told what its network says",
-    "domain.devices.interfaces.passtBinding": "the network card is on a bridge",
+    "domain.devices.disks.errorPolicy": "the hypervisor's default applies",
+    "domain.devices.disks.lun": "use disk or cdrom: the VM will fail",
+    "domain.devices.disks.shareable": "a disk is used by one VM at a time",
+    "domain.devices.downwardMetrics": SKIPPED,
+    "domain.devices.filesystems": SKIPPED,
+    "domain.devices.interfaces.dhcpOptions": "the guest gets the DHCP options of its network",
+    "domain.devices.interfaces.passtBinding": "the interface is on a bridge",
     "domain.devices.interfaces.portRanges": NO_PORTS,
     "domain.devices.interfaces.ports": NO_PORTS,
-    "domain.devices.logSerialConsole": "nobody keeps what the guest writes there",
+    "domain.devices.logSerialConsole": "the console is not logged",
     "domain.devices.networkInterfaceMultiqueue": NO_QUEUES,
-    "domain.devices.panicDevices": LEFT_OUT,
-    "domain.devices.sound": LEFT_OUT,
-    "domain.devices.tpm": LEFT_OUT,
+    "domain.devices.panicDevices": SKIPPED,
+    "domain.devices.sound": SKIPPED,
+    "domain.devices.tpm": SKIPPED,
     "domain.devices.useVirtioTransitional": "the machine type decides",
-    "domain.devices.watchdog": LEFT_OUT,
+    "domain.devices.watchdog": SKIPPED,
 }
-# Below the spec of a machine.
-MACHINE: Mapping[str, str] = {
-    "dataVolumeTemplates": "nobody makes these volumes",
-    "instancetype": "the machine is what its template says; a flavor can be named in spec.template.spec.flavor",
-    "preference": "the machine is what its template says",
+# Below a VM's spec.
+VM: Mapping[str, str] = {
+    "dataVolumeTemplates": "these volumes are not created",
+    "instancetype": "the VM is built from its template; a flavor can be named in spec.template.spec.flavor",
+    "preference": "the VM is built from its template",
     "updateVolumesStrategy": NO_HOTPLUG,
 }
 
@@ -89,11 +89,11 @@ MACHINE: Mapping[str, str] = {
 def unsupported_warnings(spec: Mapping[str, Any], root: str, table: Mapping[str, str]) -> Iterator[str]:
     for path, instead in table.items():
         for at in _used_paths(spec, path.split("."), root):
-            yield f"{at}: not served: {instead}"
+            yield f"{at}: not supported: {instead}"
 
 
 def _used_paths(value: Any, path: list[str], at: str) -> Iterator[str]:
-    """Where a path leads to something that is asked for; through lists, to each such item."""
+    """The concrete paths at which a field has a value with effect; lists are searched item by item."""
     if not path:
         if value not in NOTHING:
             yield at

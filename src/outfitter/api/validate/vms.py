@@ -1,5 +1,4 @@
-"""Machines, their instances and migrations. An instance is checked from `spec` down, a machine's template from
-`spec.template.spec`, by the same rules."""
+"""VMs, VMIs and migrations. The spec of a VMI and the template of a VM (`spec.template.spec`) are checked by the same rules."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from outfitter.api.kubevirt.vmi_actions import START_PAUSED
 from outfitter.api.validate import devices, disks, guest, hardware, names, networks, node_placement, resources, volumes
 from outfitter.errors import Cause
 
-# What a machine's instances are made from: as long as these stay, starting and stopping it is all that a change can mean.
+# The parts of a VM's spec that its VMIs are built from. A change elsewhere only starts or stops the VM.
 BUILT_FROM = ("template", "resourceClaimTemplates")
 BUILT_AT = tuple(f"spec.{part}" for part in BUILT_FROM)
 PHASES = ("", "Pending", "Scheduling", "Scheduled", "Running", "Succeeded", "Failed", "Unknown", "WaitingForSync")
@@ -43,8 +42,8 @@ def vm(obj: Mapping[str, Any], settings: KubeVirtConfig) -> Iterator[Cause]:
 
 
 def own_claims(spec: Mapping[str, Any], gates: Gates) -> Iterator[Cause]:
-    """Claims that belong to the machine itself. One of a ResourceClaimTemplate may also be listed, with the same template, as
-    KubeVirt wants it."""
+    """resourceClaimTemplates: claims that belong to the VM. One with resourceClaimTemplateName may also be in the template's resourceClaims,
+    with the same name, as KubeVirt requires it."""
     template = (spec.get("template") or {}).get("spec") or {}
     listed = {entry.get("name"): entry for entry in template.get("resourceClaims") or ()}
     seen: set[str] = set()
@@ -63,11 +62,11 @@ def own_claims(spec: Mapping[str, Any], gates: Gates) -> Iterator[Cause]:
             if name in listed and template_name(entry) is not None:
                 if template_name(listed[name]) != template_name(entry):
                     yield Cause(f"{here}.resourceClaimTemplateName", f'Invalid value: "{template_name(entry)}": claim "{name}" '
-                                "is also listed in spec.template.spec.resourceClaims, and has to name the same "
+                                "is also listed in spec.template.spec.resourceClaims, and must name the same "
                                 "resourceClaimTemplateName there")
             elif name in listed:
                 yield Cause(f"{here}.name", f'Duplicate value: "{name}" is also listed in spec.template.spec.resourceClaims: a '
-                                            "claim is either the machine's own or made for each start", "FieldValueDuplicate")
+                                            "claim either belongs to the VM or is created for each start", "FieldValueDuplicate")
             seen.add(name)
         given = [shape for shape in SHAPES if entry.get(shape) is not None]
         if len(given) != 1:
@@ -82,12 +81,12 @@ def own_claims(spec: Mapping[str, Any], gates: Gates) -> Iterator[Cause]:
 
 def _spec(spec: Any, root: str, settings: KubeVirtConfig, own: Collection[str] = ()) -> Iterator[Cause]:
     if not isinstance(spec, Mapping) or not isinstance(spec.get("domain"), Mapping):
-        yield Cause(f"{root}.domain", "Required value: what the machine is made of", "FieldValueRequired")
+        yield Cause(f"{root}.domain", "Required value: the domain of the VM", "FieldValueRequired")
         return
     yield from _flavor(spec, root, own)
     if spec.get("startStrategy") is not None and spec["startStrategy"] != START_PAUSED:
         yield Cause(f"{root}.startStrategy", f"Invalid value: {spec['startStrategy']!r}: {root}.startStrategy is set with an "
-                                             f'unrecognized option: it may be "{START_PAUSED}", or left out')
+                                             f'unrecognized option: it may be "{START_PAUSED}", or omitted')
     if (spec.get("terminationGracePeriodSeconds") or 0) < 0:
         yield Cause(f"{root}.terminationGracePeriodSeconds", f"Invalid value: {spec['terminationGracePeriodSeconds']}: must be "
                                                              "zero or more: 0 gives the guest no time")
@@ -104,7 +103,7 @@ def _spec(spec: Any, root: str, settings: KubeVirtConfig, own: Collection[str] =
 
 def _flavor(spec: Mapping[str, Any], root: str, own: Collection[str]) -> Iterator[Cause]:
     if spec.get("flavor") is not None:
-        yield from names.required(spec["flavor"].get("name"), f"{root}.flavor.name", "the flavor that the machine is made of")
+        yield from names.required(spec["flavor"].get("name"), f"{root}.flavor.name", "the flavor of the VM")
         if spec["flavor"].get("name"):
             yield from names.subdomain(spec["flavor"]["name"], f"{root}.flavor.name")
     elif not dedicated({"spec": spec}):
@@ -113,37 +112,37 @@ def _flavor(spec: Mapping[str, Any], root: str, own: Collection[str]) -> Iterato
              if entry.get("name") == FLAVOR_CLAIM]
     taken += ["spec.resourceClaimTemplates"] if FLAVOR_CLAIM in own else []
     for path in taken:
-        yield Cause(path, f'Invalid value: "{FLAVOR_CLAIM}": so is called the claim of the flavor\'s own devices, and '
+        yield Cause(path, f'Invalid value: "{FLAVOR_CLAIM}": reserved for the claim of the flavor\'s devices and '
                           "of dedicated CPUs; choose another name")
 
 
 def phase(new: Mapping[str, Any], old: Mapping[str, Any] | None) -> Iterator[Cause]:
-    """Everybody acts on it. One that was let in before may stay until somebody puts it right."""
+    """status.phase must be a known phase, since controllers act on it. An unknown phase that is stored already may stay."""
     now = (new.get("status") or {}).get("phase") or ""
     if now not in PHASES and (old is None or now != (old.get("status") or {}).get("phase")):
         yield node_placement.unsupported("status.phase", now, PHASES)
 
 
 def changed_vmi(new: Mapping[str, Any], old: Mapping[str, Any], ours: bool) -> Iterator[Cause]:
-    """What of a running machine may change: its flavor and its claims never, the rest by those who run it. People change the
-    machine that owns it, or make a new one."""
+    """Which changes of a VMI's spec are allowed: of flavor and claims none, of the rest those by components of the system.
+    Users change the VM that owns it, or create a new VMI."""
     was, is_ = old.get("spec") or {}, new.get("spec") or {}
     if was == is_:
         return
     if was.get("flavor") != is_.get("flavor"):
-        yield Cause("spec.flavor", "Invalid value: field is immutable: update of VMI object is restricted, a machine keeps "
-                                   "what it was made with")
+        yield Cause("spec.flavor", "Invalid value: field is immutable: update of VMI object is restricted, a VMI keeps "
+                                   "the flavor it was created with")
     elif was.get("resourceClaims") != is_.get("resourceClaims"):
-        yield Cause("spec.resourceClaims", "Invalid value: field is immutable: update of VMI object is restricted, a machine "
+        yield Cause("spec.resourceClaims", "Invalid value: field is immutable: update of VMI object is restricted, a VMI "
                                            "keeps the claims it started with")
     elif not ours:
         path = ".".join(["spec", *_common(was, is_)])
-        yield Cause(path, "update of VMI object is restricted: the spec of an instance is changed by the system alone; change "
-                          "the VirtualMachine that it belongs to, or make a new instance", "FieldValueNotSupported")
+        yield Cause(path, "update of VMI object is restricted: only components of the system change the spec of a VMI; change "
+                          "the VirtualMachine that it belongs to, or create a new VMI", "FieldValueNotSupported")
 
 
 def _common(was: Any, is_: Any) -> list[str]:
-    """The fields that lead to everything that differs."""
+    """The longest path that contains all differences."""
     if not isinstance(was, Mapping) or not isinstance(is_, Mapping):
         return []
     differ = [key for key in {**was, **is_} if was.get(key) != is_.get(key)]
@@ -151,5 +150,7 @@ def _common(was: Any, is_: Any) -> list[str]:
 
 
 def migration(obj: Mapping[str, Any], settings: KubeVirtConfig) -> Iterator[Cause]:
-    yield from names.required((obj.get("spec") or {}).get("vmiName"), "spec.vmiName", "the instance that is to move")
-    yield Cause("spec", "Forbidden: live migration is not served yet: nobody would act on this object", "FieldValueForbidden")
+    yield from names.required((obj.get("spec") or {}).get("vmiName"), "spec.vmiName", "the VMI to migrate")
+    yield Cause(
+        "spec", "Forbidden: live migration is not served yet: no controller would act on this object", "FieldValueForbidden"
+    )

@@ -1,4 +1,5 @@
-"""Volumes of a machine: each has a name and one source; those for cloud-init say what the guest is to find, once, and fit."""
+"""Volumes of a VMI: unique names, one source each, at most one cloud-init volume, and its user data, network data and
+credentials."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from outfitter.api.kubevirt.cloudinit import CloudInitPart, CloudInitVolume
 from outfitter.api.validate import names
 from outfitter.errors import Cause
 
-MOST = 2048  # bytes of user data or network data that a machine's spec may hold; a Secret holds more
+MOST = 2048  # bytes of user data or network data in a spec; a Secret may hold more
 
 
 def check(spec: Mapping[str, Any], root: str) -> Iterator[Cause]:
@@ -23,31 +24,31 @@ def check(spec: Mapping[str, Any], root: str) -> Iterator[Cause]:
         seen.setdefault(name or "", index)
         sources = sorted(key for key, value in volume.items() if key != "name" and value is not None)
         if len(sources) != 1:
-            said = f"it has {', '.join(sources)}" if sources else "it has none"
-            yield Cause(here, f"{here} must have exactly one source type set: {said}")
-    found = list(cloudinit.volumes(spec))
-    for volume in found:
+            present = f"it has {', '.join(sources)}" if sources else "it has none"
+            yield Cause(here, f"{here} must have exactly one source type set: {present}")
+    cloud_inits = list(cloudinit.volumes(spec))
+    for volume in cloud_inits:
         yield from _cloud_init(volume, root)
-    for volume in found[1:]:
-        if volume.index != found[0].index:
-            yield Cause(f"{root}.volumes[{volume.index}]", "a machine has one cloud-init volume: there is another one, "
-                                                           f"{found[0].path(root)}")
-    yield from _credentials(spec, root, {volume.kind for volume in found})
+    for volume in cloud_inits[1:]:
+        if volume.index != cloud_inits[0].index:
+            yield Cause(f"{root}.volumes[{volume.index}]", "a VMI can have one cloud-init volume: there is another one, "
+                                                           f"{cloud_inits[0].path(root)}")
+    yield from _credentials(spec, root, {volume.kind for volume in cloud_inits})
 
 
 def _cloud_init(volume: CloudInitVolume, root: str) -> Iterator[Cause]:
-    here, said = volume.path(root), 0
+    here, sources = volume.path(root), 0
     for part in cloudinit.PARTS:
         given = [field for field in (part.secret, part.base64, part.text)
                  if (volume.secret(part) if field == part.secret else volume.source.get(field))]
-        said += len(given)
+        sources += len(given)
         if name := volume.secret(part):
             yield from names.subdomain(name, f"{here}.{part.secret}.name")
         if len(given) > 1:
             source = "userdatasource" if part is cloudinit.USER else "networkdata source"
             yield Cause(here, f"{here} must have only one {source} set. It has {', '.join(given)}")
         yield from _fits(volume, part, here)
-    if not said:
+    if not sources:
         yield Cause(here, f"{here} must have at least one userdatasource or one networkdatasource set.")
 
 
@@ -64,7 +65,7 @@ def _fits(volume: CloudInitVolume, part: CloudInitPart, here: str) -> Iterator[C
 
 
 def _credentials(spec: Mapping[str, Any], root: str, kinds: set[cloudinit.Kind]) -> Iterator[Cause]:
-    """Public keys that a cloud-init volume shall carry need that volume, and a Secret."""
+    """SSH public keys that are propagated by a cloud-init volume need that volume, and a Secret."""
     for index, entry in enumerate(spec.get("accessCredentials") or ()):
         here, key = f"{root}.accessCredentials[{index}]", entry.get("sshPublicKey")
         methods = (key or {}).get("propagationMethod") or {}

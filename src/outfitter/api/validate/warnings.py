@@ -1,5 +1,5 @@
-"""What is legal in a machine and cannot work yet: names of things that are not there, and what is not served. Said as warnings:
-things may come, and the machine waits for them."""
+"""Admission warnings about a VM or VMI that is valid and cannot start yet: references to objects that do not exist, and
+unsupported fields. Not errors, since the objects may be created later, and the VM waits for them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Look = Callable[[Kind, str, str], Object | None]  # kind, namespace, name
 SOURCES = (("resourceClaimName", kinds.RESOURCE_CLAIM), ("resourceClaimTemplateName", kinds.RESOURCE_CLAIM_TEMPLATE))
 
 
-ClaimSources = Mapping[str, tuple[str, Object]]  # claim -> where it is said, and what it asks for
+ClaimSources = Mapping[str, tuple[str, Object]]  # claim name -> its source for messages, and its spec
 
 
 @dataclass(frozen=True, slots=True)
 class SpecContext:
-    """Where a spec of an instance stands, and what there is around it."""
+    """The path of a VMI spec, its namespace, and the objects that it may refer to."""
 
     root: str
     namespace: str
@@ -37,8 +37,8 @@ def vmi_warnings(obj: Mapping[str, Any], settings: KubeVirtConfig, look: Look) -
 def vm_warnings(obj: Mapping[str, Any], settings: KubeVirtConfig, look: Look) -> Iterator[str]:
     spec = obj["spec"]
     if spec.get("running") is None and spec.get("runStrategy") is None:
-        yield "spec.runStrategy: it is not said, so the machine stays stopped; Always starts it"
-    yield from unsupported_fields.unsupported_warnings(spec, "spec", unsupported_fields.MACHINE)
+        yield "spec.runStrategy: not set, so the VM stays stopped; Always starts it"
+    yield from unsupported_fields.unsupported_warnings(spec, "spec", unsupported_fields.VM)
     place = SpecContext("spec.template.spec", obj["metadata"].get("namespace", ""), settings, look)
     own: dict[str, tuple[str, Object]] = {}
     listed = {entry["name"] for entry in spec["template"]["spec"].get("resourceClaims") or ()}
@@ -47,7 +47,7 @@ def vm_warnings(obj: Mapping[str, Any], settings: KubeVirtConfig, look: Look) ->
         if vm_claim_templates.template_name(entry) is None:
             own[entry["name"]] = f"{here}.spec.spec", (entry.get("spec") or {}).get("spec") or {}
             yield from _classes(own[entry["name"]][1], f"{here}.spec.spec", look)
-        elif entry["name"] not in listed:  # else it is said there
+        elif entry["name"] not in listed:  # else it is reported there
             yield from _sources(entry, here, place, own)
     yield from _spec(spec["template"]["spec"], place, own)
 
@@ -62,43 +62,45 @@ def _spec(spec: Mapping[str, Any], place: SpecContext, own: ClaimSources) -> Ite
     yield from _plugins(spec, place)
     yield from _tags(spec, place.root)
     yield from _secrets(spec, place)
-    yield from unsupported_fields.unsupported_warnings(spec, place.root, unsupported_fields.INSTANCE)
+    yield from unsupported_fields.unsupported_warnings(spec, place.root, unsupported_fields.VMI)
 
 
 def _sources(entry: Mapping[str, Any], here: str, place: SpecContext, known: dict[str, tuple[str, Object]]) -> Iterator[str]:
-    """The claim or template that an entry names; what it asks for goes into `known`."""
+    """Warnings about the claim or template that an entry names; its spec is added to `known`."""
     for source, kind in SOURCES:
         name = entry.get(source)
-        found = place.look(kind, place.namespace, name) if name else None
-        if name and found is None:
-            yield f'{here}.{source}: there is no {kind.kind} "{name}" in namespace "{place.namespace}" yet; the machine ' \
+        source_object = place.look(kind, place.namespace, name) if name else None
+        if name and source_object is None:
+            yield f'{here}.{source}: there is no {kind.kind} "{name}" in namespace "{place.namespace}" yet; the VM ' \
                   "waits for it"
-        elif found is not None:
-            asked = found.get("spec") or {}
-            asked = asked.get("spec") or {} if kind == kinds.RESOURCE_CLAIM_TEMPLATE else asked
-            known[entry["name"]] = (f'{kind.kind} "{name}"', asked)
-            yield from _classes(asked, f'{kind.kind} "{name}"', place.look)
+        elif source_object is not None:
+            claim = source_object.get("spec") or {}
+            claim = claim.get("spec") or {} if kind == kinds.RESOURCE_CLAIM_TEMPLATE else claim
+            known[entry["name"]] = (f'{kind.kind} "{name}"', claim)
+            yield from _classes(claim, f'{kind.kind} "{name}"', place.look)
 
 
 def _networks(spec: Mapping[str, Any], place: SpecContext) -> Iterator[str]:
-    """Definitions of networks that are not there, or give an SR-IOV interface nothing."""
-    cards = {each.get("name"): each for each in (spec["domain"].get("devices") or {}).get("interfaces") or ()}
+    """NetworkAttachmentDefinitions that do not exist, or name no resource for an SR-IOV interface."""
+    interfaces = {
+        interface.get("name"): interface for interface in (spec["domain"].get("devices") or {}).get("interfaces") or ()
+    }
     for index, network in enumerate(spec.get("networks") or ()):
-        card = cards.get(network.get("name")) or {}
-        if not network.get("multus") or card.get("state") == "absent":
+        interface = interfaces.get(network.get("name")) or {}
+        if not network.get("multus") or interface.get("state") == "absent":
             continue
         here = f"{place.root}.networks[{index}].multus.networkName"
         namespace, name = network_info.attachment({"metadata": {"namespace": place.namespace}}, network)
-        found = place.look(kinds.NETWORK_ATTACHMENT, namespace, name)
-        if found is None:
-            yield f'{here}: there is no NetworkAttachmentDefinition "{name}" in namespace "{namespace}" yet; the machine ' \
+        definition = place.look(kinds.NETWORK_ATTACHMENT, namespace, name)
+        if definition is None:
+            yield f'{here}: there is no NetworkAttachmentDefinition "{name}" in namespace "{namespace}" yet; the VM ' \
                   "waits for it"
-        elif card.get("sriov") is not None and not network_info.resource_of(found):
-            yield f"{here}: {network_info.no_resource(found, network['name'])}"
+        elif interface.get("sriov") is not None and not network_info.resource_of(definition):
+            yield f"{here}: {network_info.no_resource(definition, network['name'])}"
 
 
 def _plugins(spec: Mapping[str, Any], place: SpecContext) -> Iterator[str]:
-    """Binding plugins that nobody has set up."""
+    """Network binding plugins that are not configured."""
     for index, interface in enumerate((spec["domain"].get("devices") or {}).get("interfaces") or ()):
         plugin = interface.get("binding")
         if plugin is not None and plugin.get("name") not in place.settings.plugins:
@@ -108,10 +110,10 @@ def _plugins(spec: Mapping[str, Any], place: SpecContext) -> Iterator[str]:
 
 def _classes(claim: Mapping[str, Any], where: str, look: Look) -> Iterator[str]:
     for request in _claim_requests(claim):
-        for each in (request.get("exactly"), *(request.get("firstAvailable") or ())):
-            name = (each or {}).get("deviceClassName")
+        for alternative in (request.get("exactly"), *(request.get("firstAvailable") or ())):
+            name = (alternative or {}).get("deviceClassName")
             if name and look(kinds.DEVICE_CLASS, "", name) is None:
-                yield f'{where}: request "{request.get("name")}" asks for DeviceClass "{name}", which is not there yet'
+                yield f'{where}: request "{request.get("name")}" needs DeviceClass "{name}", which does not exist yet'
 
 
 def _claim_requests(claim: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -122,8 +124,8 @@ def _requests(spec: Mapping[str, Any], root: str, known: ClaimSources) -> Iterat
     for path, claim, request in device_refs.request_refs({"spec": spec}, root):
         if claim is None or claim not in known:
             continue
-        where, asked = known[claim]
-        if message := device_refs.unknown_request(asked, request):
+        where, claim_spec = known[claim]
+        if message := device_refs.unknown_request(claim_spec, request):
             yield f"{path}: {where} {message}"
 
 
@@ -133,25 +135,26 @@ def _not_permitted(spec: Mapping[str, Any], root: str, settings: KubeVirtConfig)
     for ref in device_refs.device_refs({"spec": spec}):
         if ref.device_name is not None and ref.device_name not in settings.permitted:
             here = f"{root}.domain.devices.{ref.list}[{ref.index}].deviceName"
-            yield f"{here}: {ref.device_name} is not in permittedHostDevices of the KubeVirt object; the machine does not " \
+            yield f"{here}: {ref.device_name} is not in permittedHostDevices of the KubeVirt object; the VM does not " \
                   "start until it is"
 
 
 def _tags(spec: Mapping[str, Any], root: str) -> Iterator[str]:
-    """The guest finds its devices by tag."""
+    """Duplicate device tags, by which the guest finds its devices."""
     given = (spec.get("domain") or {}).get("devices") or {}
     seen: dict[str, str] = {}
     for list_ in (*device_refs.LISTS, "interfaces"):
         for index, entry in enumerate(given.get(list_) or ()):
             here, tag = f"{list_}[{index}]", entry.get("tag")
             if tag and tag in seen:
-                yield f'{root}.domain.devices.{here}.tag: {seen[tag]} has the tag "{tag}" too: the guest cannot tell them apart'
+                yield (f'{root}.domain.devices.{here}.tag: {seen[tag]} has the tag "{tag}" too: '
+                       "the guest cannot distinguish them")
             if tag:
                 seen.setdefault(tag, here)
 
 
 def _secrets(spec: Mapping[str, Any], place: SpecContext) -> Iterator[str]:
-    for ask in cloudinit.secrets(spec):
-        if place.look(kinds.SECRET, place.namespace, ask.secret) is None:
-            yield f'{place.root}{ask.path.removeprefix("spec")}: there is no Secret "{ask.secret}" in namespace ' \
-                  f'"{place.namespace}" yet; the machine waits for it'
+    for reference in cloudinit.secrets(spec):
+        if place.look(kinds.SECRET, place.namespace, reference.secret) is None:
+            yield f'{place.root}{reference.path.removeprefix("spec")}: there is no Secret "{reference.secret}" in namespace ' \
+                  f'"{place.namespace}" yet; the VM waits for it'

@@ -215,7 +215,7 @@ async def vm_of(client: Client, name: str, instance: Object | None) -> Object | 
         return await client.store.get(kinds.VM, name, client.namespace)
     except NotFound:
         if instance is None:
-            raise NotFound(f"there is no virtual machine {name!r} in namespace {client.namespace}") from None
+            raise NotFound(f"there is no VM {name!r} in namespace {client.namespace}") from None
         return None
 
 
